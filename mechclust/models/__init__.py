@@ -1,0 +1,16 @@
+"""Models with hooks: built from a configuration, loaded from Hugging Face, saved and loaded."""
+
+from mechclust.models.build import build_model, model_for
+from mechclust.models.checkpoint import load_model, read_metadata, save_model
+from mechclust.models.config import ModelConfig
+from mechclust.models.pretrained import load_pretrained
+
+__all__ = [
+    "ModelConfig",
+    "build_model",
+    "load_model",
+    "load_pretrained",
+    "model_for",
+    "read_metadata",
+    "save_model",
+]

@@ -1,0 +1,84 @@
+"""Models trained from scratch, on either TransformerLens major. The only place that chooses."""
+
+from __future__ import annotations
+
+import warnings
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from torch import nn
+
+from mechclust.models.config import ModelConfig
+from mechclust.models.weights import initial_weights, set_weights
+from tasks import InputError, Task
+
+
+def build_model(config: ModelConfig) -> Any:
+    """A hooked transformer with random weights drawn from ``config.seed``.
+
+    On TransformerLens 4.x the native ``TransformerBridge``, on 3.9 a ``HookedTransformer``: the hook
+    names and the initial weights are the same on both. The global random state is left alone.
+
+    Returns:
+        A model that speaks TransformerLens's hook protocol.
+
+    Example:
+        >>> model = build_model(ModelConfig(d_vocab=9, n_ctx=4, n_layers=1, d_model=8, n_heads=2))
+        >>> "blocks.0.hook_resid_post" in model.hook_dict
+        True
+    """
+    shape = dict(
+        n_layers=config.n_layers,
+        d_model=config.d_model,
+        n_heads=config.n_heads,
+        d_head=config.d_head,
+        d_mlp=config.d_feedforward,
+        n_ctx=config.n_ctx,
+        d_vocab=config.d_vocab,
+        d_vocab_out=config.d_vocab,
+        act_fn="gelu_new",
+        normalization_type="LN",
+        attention_dir=config.attention,
+        init_weights=False,
+    )
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")
+        model = _bridge(shape) if int(version("transformer-lens").split(".")[0]) >= 4 else _hooked(shape)
+    set_weights(model, initial_weights(config))
+    object.__setattr__(model, "mechclust_config", config)
+    return model
+
+
+def model_for(task: Task, **fields: Any) -> ModelConfig:
+    """A model configuration whose vocabulary and context fit ``task``."""
+    return ModelConfig(d_vocab=task.d_vocab, n_ctx=task.n_ctx, **fields)
+
+
+def config_of(model: nn.Module) -> ModelConfig:
+    """The configuration a model was built with.
+
+    Raises:
+        InputError: when ``build_model`` did not build it.
+    """
+    config = model.__dict__.get("mechclust_config")
+    if not isinstance(config, ModelConfig):
+        raise InputError(
+            f"a {type(model).__name__} that build_model did not build can be neither trained nor saved here; "
+            "build one, or use Hugging Face's own trainer and save_pretrained"
+        )
+    return config
+
+
+def _bridge(shape: dict[str, Any]) -> Any:
+    from transformer_lens.config import TransformerBridgeConfig
+    from transformer_lens.model_bridge import TransformerBridge
+    from transformer_lens.model_bridge.sources import native  # noqa: F401  # attaches boot_native
+
+    return TransformerBridge.boot_native(TransformerBridgeConfig(**shape))
+
+
+def _hooked(shape: dict[str, Any]) -> Any:
+    from transformer_lens import HookedTransformer, HookedTransformerConfig
+
+    return HookedTransformer(HookedTransformerConfig(**shape, device="cpu"))

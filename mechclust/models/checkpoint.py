@@ -1,0 +1,72 @@
+"""Models on disk: safetensors with everything else as JSON in its header."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save
+
+from mechclust.models.build import build_model, config_of
+from mechclust.models.config import ModelConfig
+from mechclust.models.weights import expected_shapes, get_weights, set_weights
+from probes.result import read_safetensors, versions, write_atomic
+from tasks import InputError
+
+_FORMAT = "mechclust-model-1"
+
+
+def save_model(model: Any, path: str | Path, **metadata: Any) -> None:
+    """Write a model that ``build_model`` built, atomically, as one safetensors file.
+
+    The header holds the configuration, the versions, the weight processing (none: the weights are
+    as trained, nothing folded or centred) and ``metadata``.
+
+    Raises:
+        InputError: for a model that ``build_model`` did not build.
+    """
+    header = {
+        "format": _FORMAT,
+        "config": json.dumps(asdict(config_of(model))),
+        "versions": json.dumps(versions()),
+        "weight_processing": "none",
+        "metadata": json.dumps(metadata),
+    }
+    write_atomic(path, save({k: v.detach().cpu().contiguous() for k, v in get_weights(model).items()}, header))
+
+
+def load_model(path: str | Path) -> Any:
+    """The model that ``save_model`` wrote, on the CPU, whichever TransformerLens major wrote it.
+
+    Raises:
+        InputError: for a file that is missing, truncated, of other shapes, or not ours.
+    """
+    tensors, header = read_safetensors(path)
+    if header.get("format") != _FORMAT:
+        raise InputError(
+            f"{str(path)!r} is not a mechclust model; expected a file from save_model "
+            "(for a Hugging Face checkpoint use load_pretrained)"
+        )
+    config = ModelConfig.from_dict(json.loads(header["config"]))
+    for name, shape in expected_shapes(config).items():
+        if name not in tensors or tuple(tensors[name].shape) != shape:
+            has = tuple(tensors[name].shape) if name in tensors else "nothing"
+            raise InputError(
+                f"{str(path)!r} has {has} for {name!r}; expected {shape} for its configuration: "
+                "the file is damaged, save the model again"
+            )
+    model = build_model(config)
+    set_weights(model, tensors)
+    return model
+
+
+def read_metadata(path: str | Path) -> dict[str, Any]:
+    """The configuration, versions and metadata in a model file's header."""
+    _, header = read_safetensors(path)
+    if header.get("format") != _FORMAT:
+        raise InputError(f"{str(path)!r} is not a mechclust model; expected a file from save_model")
+    return {key: json.loads(header[key]) for key in ("config", "versions", "metadata")} | {
+        "weight_processing": header["weight_processing"]
+    }

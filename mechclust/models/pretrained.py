@@ -1,0 +1,131 @@
+"""Pretrained checkpoints as hooked models, through TransformerLens's bridge."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mechclust.models.checkpoint import load_model
+from tasks import InputError
+
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+
+
+def load_pretrained(
+    name_or_path: str | Path,
+    *,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype = torch.float32,
+    random_weights: bool = False,
+    seed: int = 0,
+) -> Any:
+    """A hooked model with its tokenizer (``model.tokenizer``), weights as Hugging Face has them.
+
+    Nothing is folded or centred: activations equal Hugging Face's own. A local directory is loaded
+    without any network access.
+
+    Args:
+        name_or_path: a hub name, a local directory in Hugging Face's format, or a file that
+            ``save_model`` wrote (which has no tokenizer).
+        device: where to put it; the CPU when ``None``.
+        dtype: of the weights.
+        random_weights: the same architecture with its random initialisation, as a baseline.
+        seed: of that initialisation. The global random state is left alone.
+
+    Raises:
+        InputError: for a directory without configuration, weights or tokenizer, a checkpoint that
+            is damaged, or an architecture that TransformerLens does not know.
+    """
+    path = Path(name_or_path)
+    if path.is_file():
+        with _quiet():
+            return load_model(path).to(device or "cpu")
+    local = path.is_dir()
+    if local:
+        _check_directory(path, random_weights)
+    elif path.is_absolute() or str(name_or_path).startswith(("./", "../")):
+        raise InputError(f"no model directory {str(path)!r}; give a local directory or a hub name such as 'gpt2'")
+    with warnings.catch_warnings(), _quiet():
+        warnings.simplefilter("ignore")
+        model = _load(str(name_or_path), local, dtype, random_weights, seed).to(device or "cpu")
+    model.eval()
+    return model
+
+
+def _check_directory(path: Path, random_weights: bool) -> None:
+    if not (path / "config.json").exists():
+        raise InputError(
+            f"{str(path)!r} has no config.json; give a directory written by save_pretrained, with model and tokenizer"
+        )
+    if not random_weights and not any(any(path.glob(pattern)) for pattern in _WEIGHTS):
+        raise InputError(
+            f"{str(path)!r} has a config.json but no weights (model.safetensors); save the model there with save_pretrained"
+        )
+    if not any((path / name).exists() for name in ("tokenizer.json", "tokenizer_config.json", "vocab.json")):
+        raise InputError(
+            f"{str(path)!r} has no tokenizer (tokenizer.json); save it there with tokenizer.save_pretrained"
+        )
+
+
+def _load(name: str, local: bool, dtype: torch.dtype, random_weights: bool, seed: int) -> Any:
+    from transformer_lens.model_bridge import TransformerBridge
+    from transformers import AutoConfig, AutoTokenizer
+
+    try:
+        config = AutoConfig.from_pretrained(name, local_files_only=local)
+        tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=local)
+        auto = _auto_class(config)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            if random_weights:
+                model = auto.from_config(config, attn_implementation="eager").to(dtype)
+            else:
+                model = auto.from_pretrained(name, local_files_only=local, dtype=dtype, attn_implementation="eager")
+        return TransformerBridge.boot_transformers(name, hf_model=model, tokenizer=tokenizer, dtype=dtype, device="cpu")
+    except Exception as error:  # whatever a damaged or unknown checkpoint makes the libraries raise
+        where = f"the directory {name!r}" if local else f"{name!r} from the Hugging Face hub"
+        raise InputError(
+            f"cannot load a model from {where}: {_first_sentence(error)}; "
+            "give a checkpoint of a decoder or encoder that TransformerLens supports, with its tokenizer"
+        ) from error
+
+
+def _auto_class(config: Any) -> Any:
+    """The Auto class for a checkpoint: the bridge wants a model with its head, also where only the
+    body was saved. Encoder families have a masked-LM class; decoder families a causal one."""
+    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
+
+    if config.is_encoder_decoder:
+        return AutoModelForSeq2SeqLM
+    causal = (config.architectures or [""])[0].endswith(("ForCausalLM", "LMHeadModel"))
+    if type(config) in MODEL_FOR_MASKED_LM_MAPPING and not causal:
+        return AutoModelForMaskedLM
+    return AutoModelForCausalLM
+
+
+def _first_sentence(error: BaseException) -> str:
+    text = " ".join(str(error).split()).strip("'\"")
+    return text.split(". ")[0][:200].rstrip(".") or type(error).__name__
+
+
+@contextlib.contextmanager
+def _quiet() -> Any:
+    """No loading bars and no advice on standard error; the caller shows its own progress."""
+    from transformers.utils import logging
+
+    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logging.set_verbosity(level)
+        if shown:
+            logging.enable_progress_bar()

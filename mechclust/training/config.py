@@ -1,0 +1,58 @@
+"""How a model is trained."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from tasks import InputError
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Settings of one training run: AdamW, cosine annealing to zero, gradient clipping.
+
+    Args:
+        steps: optimiser steps.
+        batch_size: examples a step.
+        lr: learning rate at the start; annealed along a half cosine to 0.
+        weight_decay: AdamW's decoupled decay, on all weights.
+        betas: AdamW's two averaging rates.
+        clip: largest gradient norm; ``None`` for no clipping.
+        n_checkpoints: log-spaced steps at which the callbacks run, besides step 0, two thirds of
+            the way, and the end.
+        save_every: steps between saves of the resumable state.
+
+    Example:
+        >>> TrainConfig(steps=100, n_checkpoints=4).checkpoint_steps
+        [0, 1, 5, 22, 67, 100]
+    """
+
+    steps: int = 1200
+    batch_size: int = 256
+    lr: float = 1e-3
+    weight_decay: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.999)
+    clip: float | None = 1.0
+    n_checkpoints: int = 10
+    save_every: int = 100
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "betas", tuple(self.betas))  # JSON has no tuples
+        for name in ("steps", "batch_size", "save_every"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}; expected at least 1")
+        if not self.lr > 0:
+            raise InputError(f"lr is {self.lr}; expected a positive learning rate")
+
+    @property
+    def checkpoint_steps(self) -> list[int]:
+        """Steps at which the callbacks run, in order."""
+        spaced = np.geomspace(1, self.steps, max(self.n_checkpoints, 2)).round().astype(int)
+        return sorted({0, *spaced.tolist(), math.ceil(2 * self.steps / 3), self.steps})
+
+    def lr_at(self, step: int) -> float:
+        """The learning rate of a step."""
+        return self.lr * 0.5 * (1 + math.cos(math.pi * step / self.steps))

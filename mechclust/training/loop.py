@@ -1,0 +1,101 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from mechclust.models.build import config_of
+from mechclust.training.config import TrainConfig
+from mechclust.training.state import load_state, save_state
+from probes.run import device_of, forward
+from tasks import Task
+
+
+class Callback(Protocol):
+    """Called at ``TrainConfig.checkpoint_steps``, before the step's update, and after the last one.
+
+    After an interruption the calls since the last saved state come again, with the same weights.
+    """
+
+    def __call__(self, step: int, model: Any) -> None: ...
+
+
+def train(
+    model: Any,
+    task: Task,
+    config: TrainConfig,
+    out: str | Path | None = None,
+    callbacks: Sequence[Callback] = (),
+    *,
+    progress: bool = False,
+    name: str = "training",
+) -> Tensor:
+    """Train ``model`` on ``task``; resumes from ``out`` when a run was interrupted there.
+
+    An interrupted run (also by ``kill -9``) started again ends with the same bits as one that was
+    not, on the same machine with the same number of threads.
+
+    Args:
+        model: from ``build_model``, on any device; trained in place.
+        task: where the batches and the loss come from.
+        config: the settings.
+        out: folder of the resumable state (``state.safetensors``); ``None``: keep nothing.
+        callbacks: called at the checkpoints.
+        progress: show a progress bar.
+        name: its label.
+
+    Returns:
+        ``[steps]`` training loss in nats of every step (float32).
+
+    Raises:
+        InputError: when ``out`` holds a run with other settings, or a damaged state.
+    """
+    parameters = list(model.parameters())
+    optimizer = torch.optim.AdamW(
+        parameters, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay, fused=True
+    )
+    run = {"task": task.to_config(), "training": asdict(config), "model": asdict(config_of(model))}
+    path = None if out is None else Path(out) / "state.safetensors"
+    losses, start = torch.zeros(config.steps), 0
+    if path is not None and path.exists():
+        start, done = load_state(path, model, optimizer, run)
+        losses[:start] = done
+    checkpoints, device = set(config.checkpoint_steps), device_of(model)
+    causal = config_of(model).attention == "causal"  # then padding on the right changes nothing, and no mask is faster
+    model.train()
+    for step in _bar(start, config.steps, progress, name):
+        if step in checkpoints:
+            for callback in callbacks:
+                callback(step, model)
+        if path is not None and step != start and step % config.save_every == 0:
+            save_state(path, model, optimizer, step, losses, run)
+        for group in optimizer.param_groups:
+            group["lr"] = config.lr_at(step)
+        batch = task.train_batch(step, config.batch_size).to(device)
+        logits = model(batch.tokens) if causal and batch.padded_right else forward(model, batch)
+        loss = task.loss(logits, batch)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        if config.clip is not None:
+            torch.nn.utils.clip_grad_norm_(parameters, config.clip)
+        optimizer.step()
+        losses[step] = loss.detach()
+    for callback in callbacks:
+        callback(config.steps, model)
+    if path is not None and start < config.steps:
+        save_state(path, model, optimizer, config.steps, losses, run)
+    return losses
+
+
+def _bar(start: int, steps: int, progress: bool, name: str) -> Any:
+    if not progress:
+        return range(start, steps)
+    from mechclust.execution import progress_bar
+
+    return progress_bar(range(start, steps), desc=name, unit="step", initial=start, total=steps)

@@ -1,0 +1,35 @@
+"""What can be measured at a hook point of a transformer.
+
+``run(model, batches, probe)`` gives a ``ProbeResult``; a new probe is a subclass of ``Probe``.
+Importing this package loads neither TransformerLens nor pandas nor matplotlib.
+"""
+
+from probes.clustering import TaskClusterARI
+from probes.probe import Probe
+from probes.readout import Readout, all_tokens, last_token, mean, token_at
+from probes.result import ProbeResult
+from probes.run import attach, run
+from probes.sites import Selector, Site, attention_pattern, embedding, head_output, residual, resolve
+from probes.state import Rows, Sum
+
+__all__ = [
+    "Probe",
+    "ProbeResult",
+    "Readout",
+    "Rows",
+    "Selector",
+    "Site",
+    "Sum",
+    "TaskClusterARI",
+    "all_tokens",
+    "attach",
+    "attention_pattern",
+    "embedding",
+    "head_output",
+    "last_token",
+    "mean",
+    "residual",
+    "resolve",
+    "run",
+    "token_at",
+]

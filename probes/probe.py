@@ -1,0 +1,217 @@
+"""The probe: what can be measured at a hook point."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+
+from safetensors.torch import save
+from torch import Tensor
+
+from probes.readout import Readout, last_token
+from probes.result import ProbeResult, read_safetensors, versions, write_atomic
+from probes.sites import Site, Sites, residual, resolve
+from probes.state import RowsState, SumState, _Declared
+from tasks import Batch, InputError
+
+_FORMAT = "mechclust-probe-state-1"
+ProbeT = TypeVar("ProbeT", bound="Probe")
+
+
+class Probe(ABC):
+    """Measures something at sites of a model, one batch at a time.
+
+    A subclass stores its parameters unchanged in ``__init__`` (``at`` and ``readout`` among them),
+    declares its state as class attributes (``Sum()``, ``Rows()``), and writes two methods:
+    ``update(activations, batch)`` adds a batch to the state, ``compute()`` turns the state into a
+    ``ProbeResult``. The rest is given: ``reset``, ``merge``, ``state_dict``, ``load_state_dict``,
+    ``save_state``, ``load_state``, ``all_reduce``, ``clone`` and a ``repr`` that rebuilds it.
+
+    Example:
+        >>> import torch
+        >>> from probes import Probe, Sum, last_token, residual
+        >>> class MeanNorm(Probe):
+        ...     '''Mean Euclidean norm at each site.'''
+        ...     total, count = Sum(), Sum(torch.int64)
+        ...     def __init__(self, at=residual(), readout=last_token()):
+        ...         self.at, self.readout = at, readout
+        ...     def update(self, activations, batch):
+        ...         for site, x in activations.items():
+        ...             self.total.add(site, x.norm(dim=-1).sum())
+        ...             self.count.add(site, len(x))
+        ...     def compute(self):
+        ...         norms = [self.total[s] / self.count[s] for s in self.site_names]
+        ...         return self.result({"norm": torch.stack(norms)}, {"norm": ("site",)})
+        >>> MeanNorm()
+        MeanNorm(at=residual(), readout=last_token())
+    """
+
+    at: Sites
+    readout: Readout
+    states: ClassVar[tuple[str, ...]] = ()
+    _sites: list[Site] | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        names = dict.fromkeys(k for base in reversed(cls.__mro__) for k in vars(base))
+        cls.states = tuple(k for k in names if isinstance(getattr(cls, k, None), _Declared))
+
+    def __init__(self, at: Sites | None = None, readout: Readout | None = None) -> None:
+        self.at = residual() if at is None else at
+        self.readout = last_token() if readout is None else readout
+
+    @abstractmethod
+    def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
+        """Add one batch: ``activations`` maps each site's name to what the readout kept."""
+
+    @abstractmethod
+    def compute(self) -> ProbeResult:
+        """The result of all batches so far. Does not change the state."""
+
+    # ---- sites ----
+
+    def bind(self, model: Any) -> list[Site]:
+        """Resolve ``at`` in ``model``; ``run`` and ``attach`` do this.
+
+        Raises:
+            InputError: when state from other sites is held already.
+        """
+        sites = resolve(model, self.at)
+        if self._sites is not None and sites != self._sites and not self._empty:
+            raise InputError(
+                f"this {type(self).__name__} holds state from {len(self._sites)} sites of another model shape; "
+                "call reset() or use a new probe"
+            )
+        self._sites = sites
+        return sites
+
+    @property
+    def sites(self) -> list[Site]:
+        """Where it measures; known once it was run or attached."""
+        if self._sites is None:
+            raise InputError(f"this {type(self).__name__} has not seen a model yet; give it to run() or attach()")
+        return self._sites
+
+    @property
+    def site_names(self) -> list[str]:
+        """Hook names, in order."""
+        return [site.name for site in self.sites]
+
+    # ---- state ----
+
+    def _state(self, name: str) -> SumState | RowsState:
+        return getattr(self, name)  # type: ignore[no-any-return]
+
+    @property
+    def _empty(self) -> bool:
+        return not any(len(self._state(name)) for name in self.states)
+
+    def reset(self) -> None:
+        """Forget every batch; the parameters stay."""
+        self.__dict__.pop("_states", None)
+
+    def clone(self: ProbeT) -> ProbeT:
+        """A new probe with the same parameters and no state."""
+        new = copy.copy(self)
+        new.__dict__ = {k: v for k, v in self.__dict__.items() if k not in ("_states", "_sites")}
+        return new
+
+    def merge(self, other: Probe) -> None:
+        """Add the state of another probe of the same kind, as if one had seen both its and our batches.
+
+        Raises:
+            InputError: when the probes differ in class, parameters or sites.
+        """
+        if repr(self) != repr(other):
+            raise InputError(f"cannot merge {other!r} into {self!r}; merge probes with the same parameters")
+        if self._sites is None:
+            self._sites = other._sites
+        elif other._sites is not None and self._sites != other._sites:
+            raise InputError(
+                f"cannot merge {type(self).__name__} states from different sites; measure the same model at the same sites"
+            )
+        for name in self.states:
+            self._state(name).merge(other._state(name))  # type: ignore[arg-type]
+
+    def state_dict(self) -> dict[str, Any]:
+        """``{"sites": [[name, layer], ...], "tensors": {...}}``, JSON and tensors only."""
+        tensors = {f"{name}/{k}": t for name in self.states for k, t in self._state(name).tensors().items()}
+        return {"sites": [list(site) for site in self._sites or []], "tensors": tensors}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Replace the state by what ``state_dict`` gave."""
+        if unknown := {k.split("/")[0] for k in state["tensors"]} - set(self.states):
+            raise InputError(f"{type(self).__name__} has no state {sorted(unknown)[0]!r} (it has {', '.join(self.states)})")
+        self.reset()
+        self._sites = [Site(name, layer) for name, layer in state["sites"]] or None
+        for name in self.states:
+            prefix = f"{name}/"
+            self._state(name).load(
+                {k.removeprefix(prefix): t for k, t in state["tensors"].items() if k.startswith(prefix)}
+            )
+
+    def save_state(self, path: str | Path) -> None:
+        """Write the state as safetensors, atomically, to be merged or computed elsewhere."""
+        state = self.state_dict()
+        header = {"format": _FORMAT, "probe": repr(self), "sites": json.dumps(state["sites"])}
+        write_atomic(path, save({k: t.contiguous() for k, t in state["tensors"].items()}, header))
+
+    def load_state(self, path: str | Path) -> None:
+        """Read what ``save_state`` wrote.
+
+        Raises:
+            InputError: for a damaged file, or the state of another probe or other parameters.
+        """
+        tensors, header = read_safetensors(path)
+        if header.get("format") != _FORMAT:
+            raise InputError(f"{str(path)!r} is not a probe's state; expected a file from save_state")
+        if header["probe"] != repr(self):
+            raise InputError(f"{str(path)!r} holds the state of {header['probe']}; build that probe to load it")
+        self.load_state_dict({"sites": json.loads(header["sites"]), "tensors": tensors})
+
+    def all_reduce(self) -> None:
+        """Give every process of the default ``torch.distributed`` group the merged state of all."""
+        from probes._distributed import gather
+
+        states = gather(self.state_dict())
+        self.reset()
+        self._sites = None
+        for state in states:
+            part = self.clone()
+            part.load_state_dict(state)
+            self.merge(part)
+
+    # ---- results ----
+
+    def parameters(self) -> dict[str, Any]:
+        """The constructor's arguments and their values."""
+        return {k: getattr(self, k) for k in inspect.signature(type(self).__init__).parameters if k != "self"}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.parameters().items())})"
+
+    def result(
+        self,
+        values: Mapping[str, Tensor],
+        axes: Mapping[str, tuple[str, ...]],
+        coords: Mapping[str, Sequence[str]] | None = None,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        notes: Sequence[str] = (),
+    ) -> ProbeResult:
+        """A ``ProbeResult`` with sites, layers, parameters and versions filled in."""
+        return ProbeResult(
+            probe=type(self).__name__,
+            values=values,
+            axes=axes,
+            coords={"site": self.site_names, **{k: list(v) for k, v in (coords or {}).items()}},
+            layers={site.name: site.layer for site in self.sites},
+            metadata={"probe": repr(self), "versions": versions(), **(metadata or {})},
+            notes=list(notes),
+        )

@@ -1,0 +1,108 @@
+"""Which positions of an activation to keep. Applied inside the hook, so the rest never leaves the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tasks import Batch, InputError
+
+
+class Readout:
+    """Turns an activation ``[batch pos ...]`` into what a probe sees. Compared by value."""
+
+    def __call__(self, activation: Tensor, batch: Batch) -> Tensor:
+        raise NotImplementedError  # pragma: no cover - abstract
+
+    def check(self, kept: Tensor, batch: Batch) -> int | None:
+        """The index of the first example whose kept values are not finite, or ``None``."""
+        if bool(torch.isfinite(kept.sum(dtype=torch.float64))):  # one pass; NaN and infinity survive sums
+            return None
+        bad = ~torch.isfinite(kept).flatten(1).all(dim=1)
+        return int(batch.index[bad][0]) if bool(bad.any()) else None
+
+
+@dataclass(frozen=True)
+class LastToken(Readout):
+    def __call__(self, activation: Tensor, batch: Batch) -> Tensor:
+        return activation[torch.arange(len(batch), device=activation.device), batch.last_positions()]
+
+    def __repr__(self) -> str:
+        return "last_token()"
+
+
+@dataclass(frozen=True)
+class TokenAt(Readout):
+    position: str
+
+    def __call__(self, activation: Tensor, batch: Batch) -> Tensor:
+        return activation[torch.arange(len(batch), device=activation.device), batch.position(self.position)]
+
+    def __repr__(self) -> str:
+        return f"token_at({self.position!r})"
+
+
+@dataclass(frozen=True)
+class Mean(Readout):
+    def __call__(self, activation: Tensor, batch: Batch) -> Tensor:
+        if batch.attention_mask is None:
+            return activation.mean(dim=1)
+        mask = batch.attention_mask.reshape(*batch.tokens.shape, *[1] * (activation.ndim - 2))
+        total = torch.where(mask, activation, 0).sum(dim=1)
+        return total / mask.sum(dim=1)
+
+    def __repr__(self) -> str:
+        return "mean()"
+
+
+@dataclass(frozen=True)
+class AllTokens(Readout):
+    def __call__(self, activation: Tensor, batch: Batch) -> Tensor:
+        return activation
+
+    def check(self, kept: Tensor, batch: Batch) -> int | None:
+        if bool(torch.isfinite(kept.sum(dtype=torch.float64))):
+            return None
+        bad = ~torch.isfinite(kept)
+        if batch.attention_mask is not None:  # what stands at padding is nobody's value
+            patterns = kept.ndim == 4 and kept.shape[2:] == 2 * batch.tokens.shape[1:]  # [batch head query key]
+            mask = batch.attention_mask[:, None] if patterns else batch.attention_mask
+            bad &= mask.reshape(*mask.shape, *[1] * (kept.ndim - mask.ndim))
+        rows = bad.flatten(1).any(dim=1)
+        return int(batch.index[rows][0]) if bool(rows.any()) else None
+
+    def __repr__(self) -> str:
+        return "all_tokens()"
+
+
+def last_token() -> Readout:
+    """The last real token of each example: ``[batch pos ...] -> [batch ...]``."""
+    return LastToken()
+
+
+def token_at(position: str) -> Readout:
+    """The token at a named position of the batch: ``[batch pos ...] -> [batch ...]``.
+
+    Raises (when applied):
+        InputError: when the batch has no such position.
+    """
+    return TokenAt(position)
+
+
+def mean() -> Readout:
+    """The mean over each example's real tokens: ``[batch pos ...] -> [batch ...]``."""
+    return Mean()
+
+
+def all_tokens() -> Readout:
+    """The whole activation, padding included, as the hook point gives it (patterns too)."""
+    return AllTokens()
+
+
+def as_readout(value: Readout) -> Readout:
+    """``value``, when it is a readout; an ``InputError`` otherwise."""
+    if not isinstance(value, Readout):
+        raise InputError(f"readout is {value!r}; expected last_token(), token_at(...), mean() or all_tokens()")
+    return value

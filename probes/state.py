@@ -1,0 +1,214 @@
+"""What a probe remembers between batches: ``Sum`` and ``Rows``.
+
+Both are additive, so that batches may come in any split and any order, from any number of
+processes, and states of separate jobs may be merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar, overload
+
+import torch
+from torch import Tensor
+
+from tasks import InputError
+
+StateT = TypeVar("StateT", "SumState", "RowsState")
+
+
+class _Declared(Generic[StateT]):
+    """A class attribute that gives each probe instance its own state on first use."""
+
+    name: str
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def make(self, probe: Any) -> StateT:
+        raise TypeError("declare a Sum or Rows")  # pragma: no cover - abstract
+
+    @overload
+    def __get__(self, probe: None, owner: type) -> _Declared[StateT]: ...
+    @overload
+    def __get__(self, probe: object, owner: type) -> StateT: ...
+    def __get__(self, probe: Any, owner: type) -> Any:
+        if probe is None:
+            return self
+        states: dict[str, StateT] = probe.__dict__.setdefault("_states", {})
+        if self.name not in states:
+            states[self.name] = self.make(probe)
+        return states[self.name]
+
+
+class Sum(_Declared["SumState"]):
+    """Declares additive state: one float64 (or int64) tensor a key, usually a site.
+
+    Memory: the size of the tensors added, independent of the number of examples. Integer sums do
+    not depend on order at all; float64 sums up to rounding.
+
+    Example:
+        >>> class Norms:
+        ...     total = Sum()
+        >>> probe = Norms()
+        >>> probe.total.add("hook_embed", torch.tensor(2.0))
+        >>> probe.total.add("hook_embed", torch.tensor(3.0))
+        >>> probe.total["hook_embed"]
+        tensor(5., dtype=torch.float64)
+    """
+
+    def __init__(self, dtype: torch.dtype = torch.float64) -> None:
+        if dtype not in (torch.float64, torch.int64):
+            raise InputError(f"Sum({dtype}) would round; use torch.float64 or torch.int64")
+        self.dtype = dtype
+
+    def make(self, probe: Any) -> SumState:
+        return SumState(self.dtype)
+
+
+class Rows(_Declared["RowsState"]):
+    """Declares examples kept by their index, one row each.
+
+    Memory: ``cap`` rows a key (all of them where ``cap`` is ``None``). With a cap, which rows stay
+    depends on their index alone (a hash), not on order, batch size or process.
+
+    Args:
+        cap: most rows to keep: a number, the name of the probe parameter that holds it, or ``None``.
+    """
+
+    def __init__(self, cap: int | str | None = None) -> None:
+        self.cap = cap
+
+    def make(self, probe: Any) -> RowsState:
+        return RowsState(getattr(probe, self.cap) if isinstance(self.cap, str) else self.cap)
+
+
+class SumState:
+    """Running sums by key. See ``Sum``."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        self._values: dict[str, Tensor] = {}
+
+    def add(self, key: str, value: Tensor | float | int) -> None:
+        """Add to the sum at ``key``; the first addition sets its shape."""
+        tensor = torch.as_tensor(value)
+        if self.dtype is torch.int64 and tensor.is_floating_point():
+            raise InputError(f"an int64 Sum was given {tensor.dtype} at {key!r}; declare Sum() for real numbers")
+        # Summed where it was computed; MPS has no float64.
+        tensor = tensor.detach().to("cpu" if tensor.device.type == "mps" else tensor.device, self.dtype)
+        old = self._values.get(key)
+        if old is not None and old.shape != tensor.shape:
+            raise InputError(
+                f"a Sum of shape {tuple(old.shape)} at {key!r} was given {tuple(tensor.shape)}; "
+                "add the same shape for every batch (sum over the batch first)"
+            )
+        self._values[key] = tensor.clone() if old is None else old + tensor.to(old.device)
+
+    def __getitem__(self, key: str) -> Tensor:
+        return self._values[key]
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def merge(self, other: SumState) -> None:
+        for key, value in other._values.items():
+            self.add(key, value)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {key: value.cpu() for key, value in self._values.items()}
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        self._values = dict(tensors)
+
+
+class RowsState:
+    """Rows by key and example index. See ``Rows``."""
+
+    def __init__(self, cap: int | None) -> None:
+        if cap is not None and cap < 1:
+            raise InputError(f"the cap on rows is {cap}; expected at least 1, or None for no cap")
+        self.cap = cap
+        self._chunks: dict[str, list[tuple[Tensor, Tensor]]] = {}
+
+    def add(self, key: str, index: Tensor, rows: Tensor) -> None:
+        """Keep ``rows`` ``[batch ...]`` of the examples ``index`` ``[batch]``."""
+        if len(index) != len(rows):
+            raise InputError(f"{len(rows)} rows at {key!r} for {len(index)} examples; give one row per example")
+        # clone: a slice or view would keep the whole activation alive
+        index, rows = index.detach().to("cpu", copy=True), rows.detach().to("cpu", copy=True).contiguous()
+        chunks = self._chunks.setdefault(key, [])
+        chunks.append((index, rows))
+        if self.cap is not None and sum(len(i) for i, _ in chunks) > 2 * self.cap:
+            self._chunks[key] = [self._capped(*self._joined(key))]
+
+    def _joined(self, key: str) -> tuple[Tensor, Tensor]:
+        chunks = self._chunks[key]
+        return torch.cat([i for i, _ in chunks]), torch.cat([r for _, r in chunks])
+
+    def _capped(self, index: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        if self.cap is None or len(index) <= self.cap:
+            return index, rows
+        keep = torch.sort(_hash(index), stable=True).indices[: self.cap]
+        return index[keep], rows[keep]
+
+    def get(self, key: str) -> tuple[Tensor, Tensor]:
+        """``(index [n], rows [n ...])`` in the order of the index.
+
+        Raises:
+            InputError: when an index was given twice.
+        """
+        index, order = torch.sort(self._joined(key)[0], stable=True)
+        if bool((index[1:] == index[:-1]).any()):
+            twice = int(index[1:][index[1:] == index[:-1]][0])
+            raise InputError(
+                f"example index {twice} was given twice at {key!r}; give every example an index of its own "
+                "(Batch.index) and every batch once"
+            )
+        rows = self._joined(key)[1][order]
+        index, rows = self._capped(index, rows)
+        order = torch.argsort(index)
+        self._chunks[key] = [(index[order], rows[order])]
+        return self._chunks[key][0]
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._chunks
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._chunks)
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+    def merge(self, other: RowsState) -> None:
+        for key in other:
+            self.add(key, *other._joined(key))
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {f"{key}/{part}": t for key in self for part, t in zip(("index", "rows"), self.get(key), strict=True)}
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        self._chunks = {
+            name.removesuffix("/index"): [(index, tensors[name.removesuffix("index") + "rows"])]
+            for name, index in tensors.items()
+            if name.endswith("/index")
+        }
+
+
+def _hash(index: Tensor) -> Tensor:
+    """splitmix64 of each index: a fixed pseudo-random order of the integers."""
+    x = index.to(torch.int64) + -7046029254386353131
+    x = (x ^ _shift(x, 30)) * -4658895280553007687
+    x = (x ^ _shift(x, 27)) * -7723592293110705685
+    return x ^ _shift(x, 31)
+
+
+def _shift(x: Tensor, by: int) -> Tensor:
+    """Logical right shift of int64."""
+    return (x >> by) & ((1 << (64 - by)) - 1)

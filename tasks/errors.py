@@ -1,0 +1,9 @@
+"""The one exception for bad input."""
+
+
+class InputError(ValueError):
+    """Something given cannot be used.
+
+    The message is one sentence: what was given, what was expected, and the way out. The command
+    line prints it and exits with 2; every other exception is a defect of ours.
+    """

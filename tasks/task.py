@@ -1,0 +1,102 @@
+"""What every synthetic task offers: a vocabulary, splits of labelled batches, a loss and an accuracy."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import asdict, fields
+from typing import Any, ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from tasks.batch import Batch
+from tasks.errors import InputError
+
+_TASKS: dict[str, type[Task]] = {}
+
+
+class Task(ABC):
+    """A source of labelled batches, rebuilt exactly from its configuration.
+
+    A subclass is a frozen dataclass whose fields are the configuration; ``name`` identifies it in
+    saved files. Every random draw is addressed (see ``tasks._random``), so that a batch depends on
+    nothing but the configuration and its own number.
+    """
+
+    name: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.name:
+            _TASKS[cls.name] = cls
+
+    @property
+    @abstractmethod
+    def vocab(self) -> list[str]:
+        """The printable string of every token id."""
+
+    @property
+    @abstractmethod
+    def n_ctx(self) -> int:
+        """The longest sequence this task makes."""
+
+    @property
+    @abstractmethod
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits that ``batches`` accepts."""
+
+    @abstractmethod
+    def batches(self, split: str, batch_size: int = 256) -> Iterator[Batch]:
+        """The examples of a split, in a fixed order."""
+
+    @abstractmethod
+    def train_batch(self, step: int, batch_size: int) -> Batch:
+        """The training batch of one step; the same for the same step, whatever was drawn before."""
+
+    @property
+    def d_vocab(self) -> int:
+        """Number of token ids."""
+        return len(self.vocab)
+
+    def to_str_tokens(self, tokens: Tensor) -> list[str]:
+        """Printable strings of a ``[pos]`` row of token ids."""
+        return [self.vocab[int(t)] for t in tokens]
+
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Mean cross-entropy in nats of ``targets`` where ``loss_mask`` is true. Scalar."""
+        assert batch.targets is not None
+        losses = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="none")
+        if batch.loss_mask is None:
+            return losses.mean()
+        mask = batch.loss_mask.flatten()
+        return (losses * mask).sum() / mask.sum()
+
+    @abstractmethod
+    def accuracy(self, logits: Tensor, batch: Batch) -> Tensor:
+        """``[batch]`` 1 where the answer is right, else 0 (float32)."""
+
+    def _check_split(self, split: str) -> None:
+        if split not in self.splits:
+            raise InputError(f"no split {split!r} in {self.name} (it has {', '.join(self.splits)})")
+
+    def to_config(self) -> dict[str, Any]:
+        """A JSON-ready dictionary that ``Task.from_config`` turns back into the same task."""
+        return {"name": self.name, **asdict(self)}  # type: ignore[call-overload]
+
+    @staticmethod
+    def from_config(config: dict[str, Any]) -> Task:
+        """The task that ``to_config`` described.
+
+        Raises:
+            ValueError: for an unknown task or field; the message lists the known ones.
+        """
+        config = dict(config)
+        name = config.pop("name", None)
+        if name not in _TASKS:
+            raise InputError(f"no task {name!r} (there are {', '.join(sorted(_TASKS))})")
+        cls = _TASKS[name]
+        known = [f.name for f in fields(cls)]  # type: ignore[arg-type]
+        if unknown := sorted(set(config) - set(known)):
+            raise InputError(f"{name} has no field {unknown[0]!r} (it has {', '.join(known)})")
+        return cls(**config)

@@ -1,0 +1,164 @@
+"""Labelled prompts for text models, read from JSONL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from tasks.batch import Batch
+from tasks.errors import InputError
+
+Encode = Callable[[str], Sequence[int]]
+
+
+@dataclass(frozen=True)
+class LabelledPrompts:
+    """Texts with a task label each, and optional further labels.
+
+    Attributes:
+        prompts: the texts.
+        labels: label name to one class name per prompt. ``"task"`` is required.
+        source: where they came from, for messages.
+
+    Raises:
+        InputError: for no prompts, an empty prompt, or labels that do not fit.
+
+    Example:
+        >>> prompts = LabelledPrompts(["Sort: b a", "Count: b a"], {"task": ["sort", "count"]})
+        >>> prompts.classes
+        {'task': ['count', 'sort']}
+        >>> batch = next(prompts.batches(lambda text: [ord(c) for c in text]))
+        >>> batch.labels["task"].tolist(), batch.lengths().tolist()
+        ([1, 0], [9, 10])
+    """
+
+    prompts: Sequence[str]
+    labels: Mapping[str, Sequence[str]]
+    source: str = "prompts"
+
+    def __post_init__(self) -> None:
+        if not self.prompts:
+            raise InputError(f'{self.source} holds no prompts; give one JSON object a line, with "prompt" and "task"')
+        for i, prompt in enumerate(self.prompts):
+            if not prompt.strip():
+                raise InputError(f"{self.source}: prompt {i + 1} is empty; give it a text or remove it")
+        if "task" not in self.labels:
+            raise InputError(f'{self.source} has no label "task" (it has {", ".join(self.labels) or "none"})')
+        for name, values in self.labels.items():
+            if len(values) != len(self.prompts):
+                raise InputError(
+                    f"{self.source}: label {name!r} has {len(values)} values for {len(self.prompts)} prompts; "
+                    "expected one each"
+                )
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    @cached_property
+    def classes(self) -> dict[str, list[str]]:
+        """The sorted class names of each label; a batch's integer label is the place in this list."""
+        return {name: sorted(set(values)) for name, values in self.labels.items()}
+
+    @classmethod
+    def from_jsonl(cls, path: str | Path) -> LabelledPrompts:
+        """Read one JSON object a line: ``prompt``, ``task`` and any further labels.
+
+        Raises:
+            InputError: naming the file and line for text that is not JSON, a missing or extra field,
+                or a label that is not a string, integer or boolean.
+        """
+        path = Path(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise InputError(f"no prompts file {str(path)!r}; give the path of a JSONL file") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"cannot read {str(path)!r} as UTF-8 text ({error}); give a JSONL file") from None
+        prompts: list[str] = []
+        labels: dict[str, list[str]] = {}
+        for number, line in enumerate(text.split("\n"), start=1):
+            if not line.strip():
+                continue
+            where = f"{path}, line {number}"
+            record = _parse(line, where)
+            names = [k for k in record if k != "prompt"]
+            if labels and set(names) != set(labels):
+                odd = sorted(set(names) ^ set(labels))[0]
+                raise InputError(f"{where}: label {odd!r} is not on every line; give it everywhere or nowhere")
+            if not record["prompt"].strip():
+                raise InputError(f"{where}: the prompt is empty; give it a text or remove the line")
+            prompts.append(record["prompt"])
+            for name in names:
+                labels.setdefault(name, []).append(str(record[name]))
+        return cls(prompts, labels or {"task": []}, source=str(path))
+
+    def batches(
+        self,
+        encode: Encode,
+        batch_size: int = 32,
+        *,
+        pad_id: int = 0,
+        max_length: int | None = None,
+        too_long: Literal["refuse", "truncate"] = "refuse",
+    ) -> Iterator[Batch]:
+        """Token batches, padded on the right, in the prompts' order.
+
+        Args:
+            encode: text to token ids, such as ``tokenizer.encode``.
+            pad_id: the id to pad with; the attention mask hides it.
+            max_length: the model's context length.
+            too_long: ``"refuse"`` a prompt over ``max_length``, or ``"truncate"`` it from the left,
+                so that its last token stays.
+
+        Raises:
+            InputError: for a prompt that is too long, or that encodes to no token.
+        """
+        encoded = [list(encode(prompt)) for prompt in self.prompts]
+        for i, ids in enumerate(encoded):
+            if not ids:
+                raise InputError(f"{self.source}: prompt {i + 1} encodes to no token; remove it")
+            if max_length is not None and len(ids) > max_length:
+                if too_long == "refuse":
+                    raise InputError(
+                        f"{self.source}: prompt {i + 1} has {len(ids)} tokens, more than the model's context of "
+                        f"{max_length}; shorten it, or choose too_long='truncate' (--too-long truncate) to keep its end"
+                    )
+                encoded[i] = ids[-max_length:]
+        codes = {
+            name: torch.tensor([self.classes[name].index(value) for value in values])
+            for name, values in self.labels.items()
+        }
+        for start in range(0, len(encoded), batch_size):
+            rows = encoded[start : start + batch_size]
+            length = max(map(len, rows))
+            index = torch.arange(start, start + len(rows))
+            yield Batch(
+                tokens=torch.tensor([ids + [pad_id] * (length - len(ids)) for ids in rows]),
+                attention_mask=torch.tensor([[True] * len(ids) + [False] * (length - len(ids)) for ids in rows]),
+                labels={name: values[index] for name, values in codes.items()},
+                index=index,
+            )
+
+
+def _parse(line: str, where: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{where} is not JSON ({error.msg} at column {error.colno}): {line[:60]!r}") from None
+    if not isinstance(record, dict):
+        raise InputError(f'{where} is a JSON {type(record).__name__}; expected an object with "prompt" and "task"')
+    for field in ("prompt", "task"):
+        if field not in record:
+            raise InputError(f'{where} has no "{field}" (it has {", ".join(record) or "nothing"}); add it')
+    if not isinstance(record["prompt"], str):
+        raise InputError(f"{where}: the prompt is {record['prompt']!r}; expected a string")
+    for name, value in record.items():
+        if not isinstance(value, (str, int, bool)):
+            raise InputError(f"{where}: label {name!r} is {value!r}; expected a string, an integer or a boolean")
+    return record
