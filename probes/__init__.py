@@ -6,6 +6,7 @@ Importing this package loads neither TransformerLens nor pandas nor matplotlib.
 
 from probes.clustering import TaskClusterARI
 from probes.probe import Probe
+from probes.projection import Projection
 from probes.readout import Readout, all_tokens, last_token, mean, token_at
 from probes.result import ProbeResult
 from probes.run import attach, run
@@ -15,6 +16,7 @@ from probes.state import Rows, Sum
 __all__ = [
     "Probe",
     "ProbeResult",
+    "Projection",
     "Readout",
     "Rows",
     "Selector",

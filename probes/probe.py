@@ -43,7 +43,7 @@ class Probe(ABC):
         ...         self.at, self.readout = at, readout
         ...     def update(self, activations, batch):
         ...         for site, x in activations.items():
-        ...             self.total.add(site, x.norm(dim=-1).sum())
+        ...             self.total.add(site, x.norm(dim=-1).sum(dtype=torch.float64))
         ...             self.count.add(site, len(x))
         ...     def compute(self):
         ...         norms = [self.total[s] / self.count[s] for s in self.site_names]

@@ -261,7 +261,7 @@ class InstructionFollowing(Task):
 
         The rule is the best one on ``train_subset``: the commonest task of each input token.
         """
-        train, validation = (Batch.concat(list(self.batches(s))) for s in self.splits[2:])
+        train, validation = (Batch.concat(list(self.batches(s, self.n_eval))) for s in self.splits[2:])
         counts = torch.zeros(self.d_vocab, self.n_tasks, dtype=torch.int64)
         ones = torch.ones(len(train), dtype=torch.int64)
         counts.index_put_((train.labels["input"], train.labels["task"]), ones, accumulate=True)

@@ -1,0 +1,39 @@
+"""The published experiments, one file a paper."""
+
+from mechclust.studies import task_clusters
+from mechclust.studies.claims import Claim, load_claims
+from mechclust.studies.study import Analysis, Panel, Study, configure, open_run, run_study, suggest, write_report
+from tasks import InputError
+
+_STUDIES = {study.name: study for study in (task_clusters.STUDY,)}
+
+
+def list_studies() -> list[Study]:
+    """The studies there are."""
+    return list(_STUDIES.values())
+
+
+def get_study(name: str) -> Study:
+    """The study called ``name``.
+
+    Raises:
+        InputError: listing the studies there are.
+    """
+    if name not in _STUDIES:
+        raise InputError(f"no study {name!r}{suggest(name, _STUDIES)}")
+    return _STUDIES[name]
+
+
+__all__ = [
+    "Analysis",
+    "Claim",
+    "Panel",
+    "Study",
+    "configure",
+    "get_study",
+    "list_studies",
+    "load_claims",
+    "open_run",
+    "run_study",
+    "write_report",
+]

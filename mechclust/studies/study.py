@@ -1,0 +1,221 @@
+"""What every study is: presets, independent jobs, an analysis, a folder of artefacts."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mechclust.execution import map_jobs
+from mechclust.studies.claims import Claim, save_claims
+from probes.result import versions, write_atomic
+from tasks import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One figure of a report, with what it shows."""
+
+    name: str
+    figure: Figure
+    caption: str
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """What a study concludes from its artefacts.
+
+    Attributes:
+        claims: tested statements.
+        panels: figures in the report's order.
+        views: HTML fragments by title, such as attention views.
+        notes: what a reader must know.
+    """
+
+    claims: Sequence[Claim]
+    panels: Sequence[Panel] = ()
+    views: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Study:
+    """An experiment of a paper.
+
+    Attributes:
+        name: on the command line.
+        title: a line for lists and reports.
+        source: the paper.
+        presets: configurations (frozen dataclasses with a field ``seeds``) by name.
+        jobs: configuration to independent, picklable jobs.
+        run_job: ``(config, job, out)``: makes a job's artefacts in ``out``; goes on where it was.
+        analyse: ``(config, out)``: claims and figures from the artefacts.
+    """
+
+    name: str
+    title: str
+    source: str
+    presets: Mapping[str, Any]
+    jobs: Callable[[Any], Sequence[Any]]
+    run_job: Callable[[Any, Any, Path], None]
+    analyse: Callable[[Any, Path], Analysis]
+
+    def preset(self, name: str) -> Any:
+        """The configuration called ``name``.
+
+        Raises:
+            InputError: listing the presets there are.
+        """
+        if name not in self.presets:
+            raise InputError(f"{self.name} has no preset {name!r}{suggest(name, self.presets)}")
+        return self.presets[name]
+
+
+def suggest(name: str, known: Any) -> str:
+    """``" (it has a, b); did you mean 'a'?"``."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f" (it has {', '.join(known)})" + (f"; did you mean {near[0]!r}?" if near else "")
+
+
+def configure(config: Any, **changes: Any) -> Any:
+    """A copy of a configuration with fields changed, nested ones by dots (``{"training.lr": 0.1}``).
+
+    Raises:
+        InputError: for a field that is not there, with the nearest name.
+    """
+    for path, value in changes.items():
+        name, _, rest = path.partition(".")
+        known = [f.name for f in fields(config)]
+        if name not in known:
+            raise InputError(f"{type(config).__name__} has no field {name!r}{suggest(name, known)}")
+        config = replace(config, **{name: configure(getattr(config, name), **{rest: value}) if rest else value})
+    return config
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """A configuration as JSON types."""
+    return json.loads(json.dumps(asdict(config)))  # type: ignore[no-any-return]
+
+
+def from_dict(default: Any, values: Mapping[str, Any]) -> Any:
+    """A configuration like ``default`` with the values of ``to_dict``."""
+    changes = {}
+    for name, value in values.items():
+        old = getattr(default, name)
+        if is_dataclass(old):
+            changes[name] = from_dict(old, value)
+        else:
+            changes[name] = tuple(value) if isinstance(value, list) else value
+    return replace(default, **changes)
+
+
+def run_study(study: Study, config: Any, out: str | Path, workers: int | None = None) -> Analysis:
+    """Run a study in the folder ``out``, or go on with it there.
+
+    Artefacts are kept as they come: ``config.json``, ``models/``, ``results/``, ``figures/``,
+    ``claims.json``, ``report.html``. An interrupted run called again goes on where it was.
+
+    Raises:
+        InputError: when ``out`` cannot be written, or holds a run with other settings.
+    """
+    out = Path(out)
+    _open_folder(study, config, out)
+    jobs = study.jobs(config)
+    map_jobs(_Run(study.name, config, out), jobs, workers)
+    return write_report(study, config, out)
+
+
+def write_report(study: Study, config: Any, out: Path) -> Analysis:
+    """Analyse a run's artefacts anew: ``claims.json``, ``figures/`` and ``report.html``."""
+    from mechclust.views.report import render_report, save_panels
+
+    analysis = study.analyse(config, out)
+    save_claims(analysis.claims, out / "claims.json")
+    save_panels(analysis.panels, out / "figures")
+    record = json.loads((out / "config.json").read_text())
+    page = render_report(
+        title=study.title,
+        source=study.source,
+        analysis=analysis,
+        facts={"study": study.name, **record["machine"]},
+        config=record["config"],
+    )
+    write_atomic(out / "report.html", page.encode())
+    return analysis
+
+
+def open_run(out: str | Path) -> tuple[Study, Any]:
+    """The study and configuration of a run's folder.
+
+    Raises:
+        InputError: when the folder holds no run.
+    """
+    from mechclust.studies import get_study
+
+    path = Path(out) / "config.json"
+    try:
+        record = json.loads(path.read_text())
+        study = get_study(record["study"])
+        return study, from_dict(next(iter(study.presets.values())), record["config"])
+    except (OSError, json.JSONDecodeError, KeyError, TypeError):
+        raise InputError(f"{str(out)!r} holds no run (no readable config.json); give the --out folder of a run") from None
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A job's function, picklable by the study's name."""
+
+    study: str
+    config: Any
+    out: Path
+
+    def __call__(self, job: Any) -> None:
+        from mechclust.studies import get_study
+
+        get_study(self.study).run_job(self.config, job, self.out)
+
+
+def _open_folder(study: Study, config: Any, out: Path) -> None:
+    path = out / "config.json"
+    wanted = to_dict(config)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            record = {"study": study.name, "config": wanted, "machine": machine()}
+            write_atomic(path, (json.dumps(record, indent=1) + "\n").encode())
+    except OSError as error:
+        raise InputError(f"cannot write to {str(out)!r} ({error.strerror}); choose another folder with --out") from None
+    held = json.loads(path.read_text())
+    if held["study"] != study.name or held["config"] != wanted:
+        different = _first_difference(held["config"], wanted) if held["study"] == study.name else f"study {held['study']}"
+        raise InputError(
+            f"{str(out)!r} holds another run ({different}); choose another folder with --out, or the same settings to go on"
+        )
+
+
+def _first_difference(held: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> str:
+    for key in wanted:
+        if held.get(key) != wanted[key]:
+            if isinstance(wanted[key], dict) and isinstance(held.get(key), dict):
+                return _first_difference(held[key], wanted[key], f"{prefix}{key}.")
+            return f"{prefix}{key} = {held.get(key)!r}, not {wanted[key]!r}"
+    return "other fields"
+
+
+def machine() -> dict[str, Any]:
+    """Date, versions and machine, for reports."""
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} CPU cores",
+        "versions": versions(),
+    }

@@ -1,0 +1,86 @@
+"""Hidden states in two dimensions, to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probes.clustering import project_2d
+from probes.probe import Probe
+from probes.readout import Readout, token_at
+from probes.result import ProbeResult
+from probes.sites import Sites, residual
+from probes.state import Rows
+from tasks import Batch, InputError
+
+
+class Projection(Probe):
+    """A 2-D picture of the hidden states at each site.
+
+    Measures:
+        ``xy`` (site, example, dimension): coordinates, in arbitrary units.
+        ``label`` (example): the examples' labels.
+
+    Memory: up to ``max_rows`` rows a site.
+
+    Args:
+        labels: the label to carry along, for colours.
+        at: where to measure.
+        readout: which position.
+        method: ``"tsne"`` (scikit-learn's, from a PCA start) or ``"pca"``.
+        max_rows: most examples, chosen by their index.
+        seed: of t-SNE.
+    """
+
+    hidden = Rows(cap="max_rows")
+    classes = Rows(cap="max_rows")
+
+    def __init__(
+        self,
+        labels: str = "task",
+        at: Sites = residual(),
+        readout: Readout = token_at("input"),
+        method: Literal["tsne", "pca"] = "tsne",
+        max_rows: int | None = 500,
+        seed: int = 0,
+    ) -> None:
+        if method not in ("tsne", "pca"):
+            raise InputError(f"method is {method!r}; expected 'tsne' or 'pca'")
+        self.labels = labels
+        self.at = at
+        self.readout = readout
+        self.method = method
+        self.max_rows = max_rows
+        self.seed = seed
+
+    def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
+        self.classes.add(self.labels, batch.index, batch.label(self.labels))
+        for site, rows in activations.items():
+            self.hidden.add(site, batch.index, rows.flatten(1))
+
+    def compute(self) -> ProbeResult:
+        index, classes = self.classes.get(self.labels)
+        if len(index) < 4:
+            raise InputError(f"{len(index)} examples cannot be projected; give at least 4")
+        xy = [torch.from_numpy(self._project(self.hidden.get(site)[1].float().numpy())) for site in self.site_names]
+        return self.result(
+            {"xy": torch.stack(xy), "label": classes},
+            {"xy": ("site", "example", "dimension"), "label": ("example",)},
+            {"example": [str(int(i)) for i in index], "dimension": ["1", "2"]},
+            metadata={"n": len(index), "method": self.method},
+        )
+
+    def _project(self, rows: np.ndarray) -> np.ndarray:
+        rows = rows - rows.mean(axis=0)
+        # Where the states are a few points many times over (layer 0), PCA shows them as they are.
+        if self.method == "tsne" and len(np.unique(rows, axis=0)) > len(rows) // 10:
+            from threadpoolctl import threadpool_limits
+
+            with threadpool_limits(1):
+                return project_2d(rows, self.seed).astype(np.float32)
+        _, _, directions = np.linalg.svd(rows, full_matrices=False)
+        return (rows @ directions[:2].T).astype(np.float32)

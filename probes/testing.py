@@ -1,0 +1,294 @@
+"""The contract that every probe keeps, as one function: ``check_probe``."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from datetime import timedelta
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+import probes as _public
+from probes._under_test import Broken, Case, compare, copies, equal
+from probes.probe import Probe
+from probes.result import ProbeResult
+from probes.run import evaluation_mode, forward, run
+from tasks import Batch, InputError
+
+__all__ = ["check_probe"]
+
+
+def check_probe(
+    probe: Probe, model: Any, batches: Batch | Iterable[Batch], *, rtol: float = 1e-9, processes: bool = False
+) -> None:
+    """Put a probe through the whole contract that ``run``, ``merge`` and ``all_reduce`` rely on.
+
+    The activations are recorded once and fed to clones of ``probe`` in many splits and orders, so
+    that the rounding of the model's own forward pass at different batch sizes plays no part. A probe
+    whose states are all ``Rows`` or integer ``Sum`` has to give exactly the same result each time,
+    one with a float64 ``Sum`` the same within ``rtol`` of the measure's largest value.
+
+    Args:
+        probe: the probe; it is cloned, and neither run nor changed itself.
+        model: a model that has the probe's sites.
+        batches: at least 4 examples of one sequence length, each with an index of its own, that the
+            probe can measure; some of them padded, if it looks at positions.
+        rtol: how far a float64 ``Sum`` may differ.
+        processes: also check ``all_reduce`` in two processes. Takes seconds, and the probe's class
+            must be importable from a module.
+
+    Raises:
+        AssertionError: for the first clause that the probe breaks; the message names the clause and
+            says what to do.
+        InputError: for fewer than 4 examples.
+
+    Example:
+        >>> # def test_my_probe(model, batches):
+        >>> #     check_probe(MyProbe(at=residual()), model, batches)
+    """
+    whole = batches if isinstance(batches, Batch) else Batch.concat(list(batches))
+    if len(whole) < 4:
+        raise InputError(f"check_probe was given {len(whole)} examples; give at least 4, to split them")
+    case = Case(probe, model, whole, rtol)
+    for clause, check in _CLAUSES.items():
+        if clause == "two processes" and not processes:
+            continue
+        try:
+            check(case)
+        except Broken as broken:
+            raise AssertionError(f"{type(probe).__name__} breaks the clause '{clause}': {broken}") from None
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            raise AssertionError(f"{type(probe).__name__} breaks the clause '{clause}' with {what}") from error
+
+
+# ---- the clauses ----
+
+
+def _parameters(case: Case) -> None:
+    probe, cls = case.probe, type(case.probe)
+    try:
+        given = probe.parameters()
+        rebuilt = cls(**given)
+        changed = [k for k, v in given.items() if getattr(rebuilt, k) is not v]
+    except (AttributeError, TypeError) as error:
+        raise Broken(f"{error}; store every argument of __init__ under its own name") from None
+    if changed:
+        raise Broken(f"__init__ changes {changed[0]!r}; store it as given, and prepare it in update or compute")
+    names = {**vars(sys.modules[cls.__module__]), "torch": torch, **vars(_public), cls.__name__: cls}
+    for way, make in (("repr", lambda: eval(repr(probe), names)), ("clone", probe.clone)):
+        try:
+            same = {k: repr(v) for k, v in make().parameters().items()} == {k: repr(v) for k, v in given.items()}
+        except Exception as error:
+            raise Broken(f"{way} of {probe!r} fails with {error}; give every argument a repr that builds it") from None
+        if not same:
+            raise Broken(f"{way} of {probe!r} makes a probe with other parameters; leave __repr__ and clone to Probe")
+
+
+def _declarations(case: Case) -> None:
+    for name in ("at", "readout"):
+        if not hasattr(case.probe, name):
+            raise Broken(f"there is no self.{name}; set it in __init__, or call super().__init__()")
+    if not case.probe.states:
+        raise Broken("no state is declared; declare Sum() or Rows() as class attributes")
+
+    def undeclared() -> dict[str, tuple[int, str]]:
+        return {k: (id(v), repr(v)) for k, v in vars(probe).items() if k not in ("_states", "_sites")}
+
+    probe = case.fresh()
+    before = undeclared()
+    case.fed(case.rows, to=probe)
+    if changed := [k for k, v in undeclared().items() if before.get(k) != v]:
+        raise Broken(f"update changes self.{changed[0]}, which is not declared; make it a Sum() or Rows() of the class")
+
+
+def _inputs(case: Case) -> None:
+    activations, batch = case.part(case.rows)
+    case.fresh().update(activations, batch)
+    untouched, other = case.part(case.rows)
+    if not (equal(activations, untouched) and equal(batch.labels, other.labels)):
+        raise Broken("update changes the activations or labels, which other probes see too; work on copies")
+
+
+def _compute(case: Case) -> None:
+    probe = case.fed(case.rows)
+    before = copies(probe.state_dict()["tensors"])
+    first = probe.compute()
+    if not equal(before, probe.state_dict()["tensors"]):
+        raise Broken("compute changes the state; work on copies (nothing in place, no add)")
+    compare(probe.compute(), first, 0.0, "compute called twice has to give the same result")
+
+
+def _memory(case: Case) -> None:
+    activations, batch = case.part(case.rows)
+    probe = case.fresh()
+    probe.update(activations, batch)
+    for x in (*activations.values(), *batch.labels.values(), *batch.positions.values(), batch.tokens, batch.index):
+        x.fill_(1)  # whatever still points into the batch keeps it alive, and now shows
+    case.check(probe, "the state has to be a copy, not a view that keeps a whole batch alive", exact=True)
+
+
+def _reset(case: Case) -> None:
+    probe = case.fed(case.rows[: len(case.rows) // 2])
+    probe.reset()
+    case.check(case.fed(case.rows, to=probe), "after reset() nothing may be left of earlier batches", exact=True)
+
+
+def _split(case: Case) -> None:
+    singly = case.rows.tensor_split(len(case.rows))
+    case.check(case.fed(*singly), "one example at a time has to give what one batch gives")
+    uneven = case.rows.tensor_split([1, 1 + len(case.rows) // 3])
+    case.check(case.fed(*uneven), "batches of uneven size have to give what one batch gives")
+
+
+def _order(case: Case) -> None:
+    backwards = case.rows.flip(0).tensor_split(len(case.rows))
+    case.check(case.fed(*backwards), "the reverse order has to give the same result")
+    shuffled = case.rows[torch.randperm(len(case.rows), generator=torch.Generator().manual_seed(0))]
+    case.check(case.fed(*shuffled.tensor_split(3)), "shuffled examples have to give the same result")
+
+
+def _merge(case: Case) -> None:
+    first, second = case.rows.tensor_split(2)
+    for one, other in ((first, second), (second, first)):
+        merged = case.fed(one)
+        merged.merge(case.fed(other))
+        case.check(merged, "two merged halves have to give the result of the whole")
+    for empty in (case.fresh(), case.probe.clone()):
+        whole = case.fed(case.rows)
+        whole.merge(empty)
+        case.check(whole, "merging an empty probe has to change nothing", exact=True)
+        empty.merge(whole)
+        case.check(empty, "an empty probe has to take over what is merged into it", exact=True)
+
+
+def _round_trip(case: Case) -> None:
+    first, second = case.rows.tensor_split(2)
+
+    def by_dict(source: Probe, target: Probe) -> None:
+        target.load_state_dict(source.state_dict())
+
+    def by_file(source: Probe, target: Probe) -> None:
+        with TemporaryDirectory() as folder:
+            source.save_state(Path(folder) / "state")
+            target.load_state(Path(folder) / "state")
+
+    for way, copy in (("state_dict and load_state_dict", by_dict), ("save_state and load_state", by_file)):
+        whole, new, half = case.fed(case.rows), case.probe.clone(), case.probe.clone()
+        copy(whole, new)
+        if not equal(whole.state_dict()["tensors"], new.state_dict()["tensors"]):
+            raise Broken(f"{way} have to keep every bit of the state; leave them to Probe")
+        case.check(new, f"{way} have to give the same result", exact=True)
+        copy(case.fed(first), half)
+        case.check(case.fed(second, to=half), f"{way} have to allow further updates")
+
+
+def _nan(case: Case) -> None:
+    for rows in (case.rows, case.rows[:1]):
+        try:
+            result = case.fed(rows).compute()
+        except InputError:  # too few examples may be refused
+            continue
+        bad = [k for k, v in result.values.items() if bool(v.isnan().any())]
+        if bad and not result.notes:
+            raise Broken(f"{bad[0]!r} is NaN for {len(rows)} examples without a note; say why in result(notes=[...])")
+
+
+def _surroundings(case: Case) -> None:
+    class Planned(Exception):
+        pass
+
+    def fail(*_: Any) -> None:
+        raise Planned
+
+    with _unchanged(case, "run()"):
+        run(case.model, case.batch.split(2), case.probe.clone())
+    failing = case.probe.clone()
+    vars(failing)["update"] = fail
+    with _unchanged(case, "an exception in update"):
+        try:
+            run(case.model, case.batch, failing)
+        except Planned:
+            pass
+
+
+@contextmanager
+def _unchanged(case: Case, what: str) -> Iterator[None]:
+    def output() -> Any:
+        with torch.random.fork_rng(devices=[]), evaluation_mode(case.model), torch.no_grad():
+            return forward(case.model, case.batch)
+
+    def snapshot() -> dict[str, Any]:
+        modules = dict(case.model.named_modules())
+        return {
+            "the model's training flags": {k: m.training for k, m in modules.items()},
+            "the hooks": {k: (len(m._forward_hooks), len(m._forward_pre_hooks)) for k, m in modules.items()},
+            "torch's global random state": torch.get_rng_state().tolist(),
+            "numpy's global random state": repr(np.random.get_state(legacy=False)),
+            "Python's global random state": random.getstate(),
+        }
+
+    logits, before = output(), snapshot()
+    yield
+    if changed := [k for k, v in snapshot().items() if before[k] != v]:
+        raise Broken(f"{what} leaves {changed[0]} changed; undo it, and draw from a generator of your own")
+    if not equal({"": logits}, {"": output()}):
+        raise Broken(f"{what} leaves a model with other outputs; do not touch its weights")
+
+
+def _result(case: Case) -> None:
+    with TemporaryDirectory() as folder:
+        case.expected.save(Path(folder) / "result")
+        loaded = ProbeResult.load(Path(folder) / "result")
+    compare(loaded, case.expected, 0.0, "a saved result has to come back as it was (names and JSON values only)")
+    case.expected.to_dataframe()
+
+
+def _processes(case: Case) -> None:
+    with TemporaryDirectory() as folder:
+        for rank, rows in enumerate(case.rows.tensor_split([len(case.rows) // 3])):
+            case.fed(rows).save_state(f"{folder}/before{rank}")
+        with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+            for done in as_completed([pool.submit(_rank, rank, case.probe.clone(), folder) for rank in range(2)]):
+                done.result()
+        for rank in range(2):
+            probe = case.probe.clone()
+            probe.load_state(f"{folder}/after{rank}")
+            case.check(probe, f"after all_reduce rank {rank} has to hold the state of both")
+
+
+def _rank(rank: int, probe: Probe, folder: str) -> None:
+    torch.set_num_threads(1)
+    probe.load_state(f"{folder}/before{rank}")
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2, timeout=timedelta(seconds=60)
+    )
+    probe.all_reduce()
+    probe.save_state(f"{folder}/after{rank}")
+    torch.distributed.destroy_process_group()
+
+
+_CLAUSES = {
+    "parameters": _parameters,
+    "declarations": _declarations,
+    "inputs untouched": _inputs,
+    "compute": _compute,
+    "memory": _memory,
+    "reset": _reset,
+    "split invariance": _split,
+    "order invariance": _order,
+    "merge": _merge,
+    "state round trip": _round_trip,
+    "NaN notes": _nan,
+    "surroundings": _surroundings,
+    "result": _result,
+    "two processes": _processes,
+}
