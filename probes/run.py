@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, overload
 
 import torch
@@ -154,14 +154,13 @@ def run(
         from tqdm.auto import tqdm
 
         source = tqdm(source, desc="probing", unit="batch", leave=False)
-    with evaluation_mode(model), torch.inference_mode(), model.hooks(fwd_hooks=recorder.hooks()):
-        for batch in source:
+    with evaluation_mode(model), model.hooks(fwd_hooks=recorder.hooks()):
+        for batch in source:  # outside inference mode: what a generator keeps must stay usable in training
             recorder.start(batch.to(device))
-            try:
-                forward(model, batch.to(device))
-            except _Stop:
-                pass
-            recorder.finish()
+            with torch.inference_mode():
+                with suppress(_Stop):
+                    forward(model, batch.to(device))
+                recorder.finish()
             recorder.stop_early = True
             count += len(batch)
     if not count:

@@ -102,7 +102,9 @@ def _picture_steps(config: TaskClustersConfig) -> list[int]:
 def _run_job(config: TaskClustersConfig, job: Job, out: Path) -> None:
     task = config.task_of(job)
     shape = {"n_layers": config.n_layers, "d_model": config.d_model, "n_heads": config.n_heads}
-    model = build_model(model_for(task, seed=job.seed, **shape)).to(config.device)
+    model = build_model(model_for(task, seed=job.seed, **shape))
+    if config.device != "cpu":
+        model.to(config.device)
     results, end = out / "results" / job.name, config.training.steps
     batches = {split: list(task.batches(split)) for split in (_TRAIN, _VALIDATION)}
     at = residual(final_norm=True)

@@ -142,18 +142,21 @@ def attention_view(
         if mask.shape != ids.shape or not mask.any():
             raise InputError(
                 f"attention_mask has length {len(mask)} and {int(mask.sum())} real tokens for {len(ids)} token ids; "
-                "give one value per token, true on the real ones"
+                "expected one value per token, true on the real ones"
             )
-    if str_tokens is None and tokenizer is None:
-        str_tokens = [str(i) for i in ids.tolist()]
-    elif str_tokens is None:
-        str_tokens = tokenizer.batch_decode(ids[:, None].tolist(), clean_up_tokenization_spaces=False)
+    if str_tokens is None:
+        str_tokens = _decode(tokenizer, ids.tolist())
     if len(str_tokens) != len(ids):
-        raise InputError(f"str_tokens has {len(str_tokens)} strings for {len(ids)} token ids; give one per position")
+        raise InputError(
+            f"str_tokens has {len(str_tokens)} strings for {len(ids)} token ids; expected one per position"
+        )
+    chosen = [heads] if isinstance(heads, int) else heads if heads is None else list(heads)
+    if chosen == []:
+        raise InputError("heads is empty; expected at least one head, or None for all of them")
 
     at = attention_pattern(layers)
     cfg = getattr(model, "cfg", None)
-    per_layer = int(getattr(cfg, "n_heads", 1)) if heads is None else len(_list(heads))
+    per_layer = int(getattr(cfg, "n_heads", 1)) if chosen is None else len(chosen)
     _check_size(len(resolve(model, at)) * per_layer, int(mask.sum()), max_bytes)
 
     probe = _Patterns(at)
@@ -162,15 +165,13 @@ def attention_view(
     patterns, names = [], []
     for site in probe.sites:
         pattern = probe.kept[site.name][:, real][:, :, real]
-        for head in range(len(pattern)) if heads is None else _list(heads):
+        for head in range(len(pattern)) if chosen is None else chosen:
             if not -len(pattern) <= head < len(pattern):
                 raise InputError(f"no head {head} in layer {site.layer} (it has heads 0-{len(pattern) - 1})")
             patterns.append(pattern[head])
             names.append(f"L{site.layer}H{head % len(pattern)}")
-    if not patterns:
-        raise InputError("heads is empty; name at least one head, or leave it out for all of them")
     stacked = torch.stack(patterns)
-    # Some configurations say causal by default (T5's encoder in TransformerLens 4), so the weights have the last word.
+    # "causal" is the configuration's default, which most encoders of TransformerLens 4 keep: the weights decide.
     causal = getattr(cfg, "attention_dir", "causal") == "causal" and not bool(stacked.triu(1).any())
     shown = [token for token, keep in zip(str_tokens, real.tolist(), strict=True) if keep]
     return attention_view_from_patterns(stacked, shown, names, causal=causal, max_bytes=max_bytes)
@@ -200,13 +201,10 @@ def attention_view_from_patterns(
     if patterns.ndim != 3 or not patterns.numel() or patterns.shape != (len(names), n, n):
         raise InputError(
             f"patterns has shape {tuple(patterns.shape)}; expected [head query key] = {(len(names), n, n)} "
-            f"for {_count(len(names), 'name')} and {_count(n, 'token')}; index the batch away and give one name per head"
+            f"for {_count(len(names), 'name')} and {_count(n, 'token')}; pass one sequence, and a name for each head"
         )
-    for what, strings in (("str_tokens", str_tokens), ("names", names)):
-        if odd := [(i, s) for i, s in enumerate(strings) if not isinstance(s, str)]:
-            raise InputError(f"{what}[{odd[0][0]}] is {odd[0][1]!r}; expected a string; give [str(x) for x in {what}]")
     low, high = float(patterns.min()), float(patterns.max())
-    if not (-1.001 <= low and high <= 1.001):  # also true for NaN
+    if not (low >= -1.001 and high <= 1.001):  # also true for NaN
         raise InputError(
             f"patterns has values from {low:.4g} to {high:.4g}; expected attention weights from -1 to 1; "
             "give the probabilities (hook_pattern), not the scores"
@@ -216,7 +214,7 @@ def attention_view_from_patterns(
             "causal is True, but weights above the diagonal are not all 0; expected a causal pattern, or causal=False"
         )
     _check_size(len(names), n, max_bytes)
-    view = AttentionView(patterns, tuple(str_tokens), tuple(names), causal)
+    view = AttentionView(patterns, tuple(map(str, str_tokens)), tuple(map(str, names)), causal)
     _check_size(len(names), n, max_bytes, len(view.page().encode()))
     return view
 
@@ -257,8 +255,10 @@ def _sequence(name: str, value: Any) -> Tensor:
     return row
 
 
-def _list(heads: int | Sequence[int]) -> list[int]:
-    return [heads] if isinstance(heads, int) else list(heads)
+def _decode(tokenizer: Any, ids: list[int]) -> list[str]:
+    if tokenizer is None:
+        return [str(i) for i in ids]
+    return list(tokenizer.batch_decode([[i] for i in ids], clean_up_tokenization_spaces=False))
 
 
 def _count(n: int, noun: str) -> str:
@@ -271,18 +271,19 @@ def _visible(token: str) -> str:
 
 
 def _check_size(n_heads: int, n_tokens: int, max_bytes: int, size: int | None = None) -> None:
-    least = len(_bundle()) + 2 * n_heads * n_tokens**2  # a digit and a comma for each weight
+    code = len(_bundle())
+    least = code + 2 * n_heads * n_tokens**2  # a digit and a comma for each weight
     if (size or least) > max_bytes:
         raise InputError(
             f"attention of {_count(n_heads, 'head')} over {_count(n_tokens, 'token')} makes a page of "
-            f"{'' if size else 'at least '}{(size or least) / 1e6:.1f} MB, {len(_bundle()) / 1e6:.1f} MB of it JavaScript, "
+            f"{'' if size else 'at least '}{(size or least) / 1e6:.1f} MB, {code / 1e6:.1f} MB of it JavaScript, "
             f"and max_bytes is {max_bytes:,}; choose fewer layers, heads or tokens, or raise max_bytes"
         )
 
 
 @lru_cache(maxsize=1)
 def _bundle() -> str:
-    """circuitsvis's JavaScript, out of an empty view of its own; it defines ``CircuitsVis``."""
+    """The JavaScript of circuitsvis, out of an empty view of its own; it defines ``CircuitsVis``."""
     from circuitsvis.attention import attention_heads
 
     drawn = attention_heads([], [], []).local_src  # printing it would ask google.com, and then load from a CDN

@@ -1,0 +1,156 @@
+"""The command line: thin, over what the packages offer."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from mechclust.clusters import ClustersConfig, measure_clusters, write_clusters_report
+from mechclust.studies import get_study, list_studies, open_run, run_study, write_report
+from mechclust.studies.claims import table
+from tasks import InputError
+
+app = tyro.extras.SubcommandApp()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; bad input gives one sentence on standard error and exit code 2."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if argv == ["--version"]:
+        from importlib.metadata import version
+
+        print(f"mechclust {version('mechclust')}")
+        return 0
+    try:
+        if argv[:1] == ["run"] and len(argv) > 1 and not argv[1].startswith("-"):
+            _run(argv[1], argv[2:])
+        else:
+            app.cli(prog="mechclust", args=argv or ["--help"], description=_DESCRIPTION)
+        return 0
+    except InputError as error:
+        print(f"mechclust: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as stop:
+        print(f"\nmechclust: interrupted{stop.args[0] if stop.args else ''}", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+_DESCRIPTION = "Where inside a transformer does structure live, and when in training does it appear?"
+
+
+@app.command(name="run")
+def _run_help(study: tyro.conf.Positional[str], preset: str = "quick", out: Path | None = None) -> None:
+    """Run a published experiment, or go on with it: `mechclust run task-clusters --preset quick`.
+
+    `mechclust run STUDY --help` lists every setting of the study.
+
+    Args:
+        study: its name, see `mechclust list`.
+        preset: `smoke` (seconds), `quick` (minutes), `paper` (full size), or another of the study's.
+        out: folder of the run; runs/STUDY-PRESET by default.
+    """
+    _run(study, ["--preset", preset, *([] if out is None else ["--out", str(out)])])  # pragma: no cover - see main
+
+
+def _run(name: str, argv: list[str]) -> None:
+    study = get_study(name)
+    preset = _option("--preset", argv) or "quick"
+    config = study.preset(preset)
+    arguments = dataclasses.make_dataclass(
+        "Arguments",
+        [
+            ("preset", Annotated[str, tyro.conf.arg(help=f"one of {', '.join(study.presets)}")], "quick"),
+            ("out", Annotated[Path | None, tyro.conf.arg(help="folder of the run")], Path("runs") / f"{name}-{preset}"),
+            ("workers", Annotated[int | None, tyro.conf.arg(help="processes; one a core by default")], None),
+            ("config", tyro.conf.OmitArgPrefixes[type(config)], config),
+        ],
+    )
+    parsed: Any
+    parsed, unknown = tyro.cli(
+        arguments, args=argv, prog=f"mechclust run {name}", description=study.title, return_unknown_args=True
+    )
+    if unknown:
+        known = [f"--{path}".replace("_", "-") for path in ("preset", "out", "workers", *_paths(config))]
+        raise InputError(f"{name} has no option {unknown[0]!r}{_nearest(unknown[0], known)}; see mechclust run {name} --help")
+    again = f"mechclust run {name} {' '.join(argv)}".strip()
+    try:
+        analysis = run_study(study, parsed.config, parsed.out, parsed.workers)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"; everything measured so far is in {parsed.out}; to go on: {again}") from None
+    print(table(analysis.claims))
+    print(f"\nreport: {parsed.out / 'report.html'}")
+
+
+def _paths(config: Any, prefix: str = "") -> list[str]:
+    """Field names of a configuration, nested ones by dots."""
+    found = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        name = f"{prefix}{field.name}"
+        found += _paths(value, f"{name}.") if dataclasses.is_dataclass(value) else [name]
+    return found
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def _option(name: str, argv: Sequence[str]) -> str | None:
+    for i, argument in enumerate(argv):
+        if argument == name and i + 1 < len(argv):
+            return argv[i + 1]
+        if argument.startswith(f"{name}="):
+            return argument.partition("=")[2]
+    return None
+
+
+@app.command(name="list")
+def _list() -> None:
+    """List the studies and their presets."""
+    for study in list_studies():
+        print(f"{study.name}: {study.title}\n  {study.source}\n  presets: {', '.join(study.presets)}")
+
+
+@app.command(name="report")
+def _report(run_folder: tyro.conf.Positional[Path]) -> None:
+    """Write a run's claims, figures and report anew from what it measured.
+
+    Args:
+        run_folder: the --out folder of a run.
+    """
+    study, config = open_run(run_folder)
+    print(table(write_report(study, config, run_folder).claims))
+    print(f"\nreport: {run_folder / 'report.html'}")
+
+
+@app.command(name="clusters")
+def _clusters(
+    model: tyro.conf.Positional[str],
+    config: tyro.conf.OmitArgPrefixes[ClustersConfig],
+    out: Path = Path("runs/clusters"),
+) -> None:
+    """How well a model's hidden states cluster your prompts by task, layer by layer.
+
+    Args:
+        model: a hub name, or a local directory with model and tokenizer (loaded offline).
+        config: what to measure.
+        out: folder of the report.
+    """
+    result = measure_clusters(model, config, progress=True)
+    print(result.table().to_string(index=False, float_format=lambda x: f"{x:.3f}"))
+    print(f"\nreport: {write_clusters_report(result, config, out)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
