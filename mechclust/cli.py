@@ -72,7 +72,7 @@ def _run(name: str, argv: list[str]) -> None:
             ("preset", Annotated[str, tyro.conf.arg(help=f"one of {', '.join(study.presets)}")], "quick"),
             ("out", Annotated[Path | None, tyro.conf.arg(help="folder of the run")], Path("runs") / f"{name}-{preset}"),
             ("workers", Annotated[int | None, tyro.conf.arg(help="processes; one a core by default")], None),
-            ("config", tyro.conf.OmitArgPrefixes[type(config)], config),
+            ("config", tyro.conf.OmitArgPrefixes[type(config)], config),  # type: ignore[misc]
         ],
     )
     parsed: Any
@@ -81,7 +81,9 @@ def _run(name: str, argv: list[str]) -> None:
     )
     if unknown:
         known = [f"--{path}".replace("_", "-") for path in ("preset", "out", "workers", *_paths(config))]
-        raise InputError(f"{name} has no option {unknown[0]!r}{_nearest(unknown[0], known)}; see mechclust run {name} --help")
+        raise InputError(
+            f"{name} has no option {unknown[0]!r}{_nearest(unknown[0], known)}; see mechclust run {name} --help"
+        )
     again = f"mechclust run {name} {' '.join(argv)}".strip()
     try:
         analysis = run_study(study, parsed.config, parsed.out, parsed.workers)

@@ -167,8 +167,9 @@ def write_clusters_report(result: ClustersResult, config: ClustersConfig, out: s
     out = Path(out)
     table = result.table()
     caption = (
-        "Adjusted Rand index between k-means clusters of the hidden states and the labels, by layer (0: token embedding). "
-        "Grey: 95% of the index under random relabelling. Dashed: same architecture with random weights."
+        "Adjusted Rand index between k-means clusters of the hidden states and the labels, by layer "
+        "(0: token embedding). Grey: 95% of the index under random relabelling. Dashed: the same architecture "
+        "with random weights."
     )
     panels = [Panel("ari_by_layer", _figure(result), caption)]
     states = "last prompt token" if config.position == "last" else "mean over tokens"
@@ -214,7 +215,11 @@ def _figure(result: ClustersResult) -> Figure:
         axis.plot(layers, result.trained.sel("ari", label=label), marker="o", color="#1b6ca8", label="this model")
         for i, untrained in enumerate(result.untrained):
             axis.plot(
-                layers, untrained.sel("ari", label=label), ls="--", color="#c8553d", label=None if i else "random weights"
+                layers,
+                untrained.sel("ari", label=label),
+                ls="--",
+                color="#c8553d",
+                label=None if i else "random weights",
             )
         axis.set(title=f"against {label!r}", xlabel="layer", ylim=(min(-0.05, float(low.min())), 1.02))
         axis.grid(alpha=0.25)

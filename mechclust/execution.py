@@ -18,7 +18,7 @@ Out = TypeVar("Out")
 
 
 def progress_bar(items: Iterable[Any], **options: Any) -> Any:
-    """tqdm on standard error; in a worker process its bar stands on the worker's own line."""
+    """A tqdm bar on standard error; in a worker process its bar stands on the worker's own line."""
     place = multiprocessing.current_process()._identity  # type: ignore[attr-defined]
     interval = 0.2 if sys.stderr.isatty() else 10.0
     return tqdm(items, position=(place[0] - 1) if place else 0, leave=not place, mininterval=interval, **options)

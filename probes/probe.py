@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-
 from safetensors.torch import save
 from torch import Tensor
 
@@ -134,7 +133,8 @@ class Probe(ABC):
             self._sites = other._sites
         elif other._sites is not None and self._sites != other._sites:
             raise InputError(
-                f"cannot merge {type(self).__name__} states from different sites; measure the same model at the same sites"
+                f"cannot merge {type(self).__name__} states from different sites; "
+                "measure the same model at the same sites"
             )
         for name in self.states:
             self._state(name).merge(other._state(name))  # type: ignore[arg-type]
@@ -147,7 +147,9 @@ class Probe(ABC):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Replace the state by what ``state_dict`` gave."""
         if unknown := {k.split("/")[0] for k in state["tensors"]} - set(self.states):
-            raise InputError(f"{type(self).__name__} has no state {sorted(unknown)[0]!r} (it has {', '.join(self.states)})")
+            raise InputError(
+                f"{type(self).__name__} has no state {sorted(unknown)[0]!r} (it has {', '.join(self.states)})"
+            )
         self.reset()
         self._sites = [Site(name, layer) for name, layer in state["sites"]] or None
         for name in self.states:

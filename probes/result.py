@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -9,7 +10,6 @@ from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -72,9 +72,7 @@ class ProbeResult:
             if axis not in self.axes[measure] or name not in self.coords[axis]:
                 have = ", ".join(self.coords.get(axis, [])) or f"axes {', '.join(self.axes[measure])}"
                 raise InputError(f"no {axis} {name!r} in {measure!r} (it has {have})")
-        place = tuple(
-            self.coords[axis].index(at[axis]) if axis in at else slice(None) for axis in self.axes[measure]
-        )
+        place = tuple(self.coords[axis].index(at[axis]) if axis in at else slice(None) for axis in self.axes[measure])
         return tensor[place]
 
     def to_dataframe(self) -> pd.DataFrame:
@@ -95,8 +93,8 @@ class ProbeResult:
         return pd.DataFrame(rows, columns=columns)
 
     def _repr_html_(self) -> str:
-        table = self.to_dataframe().to_html(index=False)
-        return table + "".join(f"<p>Note: {_escape(note)}</p>" for note in self.notes)
+        table: str = self.to_dataframe().to_html(index=False)
+        return table + "".join(f"<p>Note: {html.escape(note)}</p>" for note in self.notes)
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file with the rest as JSON in its header, atomically."""
@@ -131,12 +129,6 @@ class ProbeResult:
             metadata=meta["metadata"],
             notes=meta["notes"],
         )
-
-
-def _escape(text: str) -> str:
-    import html
-
-    return html.escape(text)
 
 
 def write_atomic(path: str | Path, data: bytes) -> None:
@@ -181,5 +173,3 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
-
-

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple
 
 from tasks import InputError
 
@@ -37,7 +37,7 @@ class Selector:
         return f"{self.kind}({', '.join(arguments + ['final_norm=True'] * self.final_norm)})"
 
 
-Sites = Union[Selector, str, Sequence[Union[Selector, str]]]
+Sites = Selector | str | Sequence[Selector | str]
 
 _BLOCK_HOOKS = {
     "residual": "hook_resid_post",

@@ -6,7 +6,7 @@ import random
 import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from multiprocessing import get_context
 from pathlib import Path
@@ -213,11 +213,8 @@ def _surroundings(case: Case) -> None:
         run(case.model, case.batch.split(2), case.probe.clone())
     failing = case.probe.clone()
     vars(failing)["update"] = fail
-    with _unchanged(case, "an exception in update"):
-        try:
-            run(case.model, case.batch, failing)
-        except Planned:
-            pass
+    with _unchanged(case, "an exception in update"), suppress(Planned):
+        run(case.model, case.batch, failing)
 
 
 @contextmanager

@@ -30,9 +30,7 @@ class RandomRegex:
     elements: tuple[Element, ...]
 
     @classmethod
-    def draw(
-        cls, rng: np.random.Generator, n_symbols: int, n_strings: int, elements: tuple[int, int]
-    ) -> RandomRegex:
+    def draw(cls, rng: np.random.Generator, n_symbols: int, n_strings: int, elements: tuple[int, int]) -> RandomRegex:
         """A random expression of ``elements[0]`` to ``elements[1]`` elements that can spell clearly
         more than ``n_strings`` strings; of more elements only where draws of that size cannot."""
         count = int(rng.integers(elements[0], elements[1] + 1))

@@ -78,7 +78,16 @@ class InstructionFollowing(Task):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "regex_elements", tuple(self.regex_elements))  # JSON has no tuples
-        for name in ("n_tasks", "n_outputs", "n_mappings", "n_symbols", "n_distributions", "variants", "n_eval_tasks", "n_eval"):
+        for name in (
+            "n_tasks",
+            "n_outputs",
+            "n_mappings",
+            "n_symbols",
+            "n_distributions",
+            "variants",
+            "n_eval_tasks",
+            "n_eval",
+        ):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; expected at least 1")
         for name, allowed in (("outputs", ("private", "shared")), ("split_by", ("instance", "instruction"))):
@@ -135,7 +144,7 @@ class InstructionFollowing(Task):
         for t in range(self.n_tasks):
             rng = generator(self.seed, "instructions", t)
             low, high = (self.variants * (1 + sign * self.variants_spread) for sign in (-1, 1))
-            wanted = max(1, int(round(rng.uniform(low, high))))
+            wanted = max(1, round(rng.uniform(low, high)))
             shares = [wanted // self.n_distributions] * self.n_distributions
             for d in range(wanted % self.n_distributions):
                 shares[d] += 1
@@ -239,9 +248,7 @@ class InstructionFollowing(Task):
 
     def batches(self, split: str, batch_size: int = 256) -> Iterator[Batch]:
         self._check_split(split)
-        pairs = (
-            self._subset(split.removesuffix("_subset")) if split.endswith("_subset") else self._instances[split]
-        )
+        pairs = self._subset(split.removesuffix("_subset")) if split.endswith("_subset") else self._instances[split]
         for start in range(0, len(pairs), batch_size):
             yield self._batch(pairs[start : start + batch_size])
 

@@ -28,20 +28,20 @@ def build_model(config: ModelConfig) -> Any:
         >>> "blocks.0.hook_resid_post" in model.hook_dict
         True
     """
-    shape = dict(
-        n_layers=config.n_layers,
-        d_model=config.d_model,
-        n_heads=config.n_heads,
-        d_head=config.d_head,
-        d_mlp=config.d_feedforward,
-        n_ctx=config.n_ctx,
-        d_vocab=config.d_vocab,
-        d_vocab_out=config.d_vocab,
-        act_fn="gelu_new",
-        normalization_type="LN",
-        attention_dir=config.attention,
-        init_weights=False,
-    )
+    shape = {
+        "n_layers": config.n_layers,
+        "d_model": config.d_model,
+        "n_heads": config.n_heads,
+        "d_head": config.d_head,
+        "d_mlp": config.d_feedforward,
+        "n_ctx": config.n_ctx,
+        "d_vocab": config.d_vocab,
+        "d_vocab_out": config.d_vocab,
+        "act_fn": "gelu_new",
+        "normalization_type": "LN",
+        "attention_dir": config.attention,
+        "init_weights": False,
+    }
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
         model = _bridge(shape) if int(version("transformer-lens").split(".")[0]) >= 4 else _hooked(shape)

@@ -64,7 +64,8 @@ def _check_directory(path: Path, random_weights: bool) -> None:
         )
     if not random_weights and not any(any(path.glob(pattern)) for pattern in _WEIGHTS):
         raise InputError(
-            f"{str(path)!r} has a config.json but no weights (model.safetensors); save the model there with save_pretrained"
+            f"{str(path)!r} has a config.json but no weights (model.safetensors); "
+            "save the model there with save_pretrained"
         )
     if not any((path / name).exists() for name in ("tokenizer.json", "tokenizer_config.json", "vocab.json")):
         raise InputError(

@@ -149,7 +149,13 @@ def _finite(value: Any) -> Any:
 def load_claims(path: Path) -> list[Claim]:
     """Read what ``save_claims`` wrote."""
     return [
-        Claim(**{**record, "interval": record["interval"] and tuple(record["interval"]), "per_seed": tuple(record["per_seed"])})
+        Claim(
+            **{
+                **record,
+                "interval": record["interval"] and tuple(record["interval"]),
+                "per_seed": tuple(record["per_seed"]),
+            }
+        )
         for record in json.loads(path.read_text())
     ]
 

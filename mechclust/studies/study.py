@@ -167,7 +167,9 @@ def open_run(out: str | Path) -> tuple[Study, Any]:
         study = get_study(record["study"])
         return study, from_dict(next(iter(study.presets.values())), record["config"])
     except (OSError, json.JSONDecodeError, KeyError, TypeError):
-        raise InputError(f"{str(out)!r} holds no run (no readable config.json); give the --out folder of a run") from None
+        raise InputError(
+            f"{str(out)!r} holds no run (no readable config.json); give the --out folder of a run"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -196,9 +198,12 @@ def _open_folder(study: Study, config: Any, out: Path) -> None:
         raise InputError(f"cannot write to {str(out)!r} ({error.strerror}); choose another folder with --out") from None
     held = json.loads(path.read_text())
     if held["study"] != study.name or held["config"] != wanted:
-        different = _first_difference(held["config"], wanted) if held["study"] == study.name else f"study {held['study']}"
+        different = (
+            _first_difference(held["config"], wanted) if held["study"] == study.name else f"study {held['study']}"
+        )
         raise InputError(
-            f"{str(out)!r} holds another run ({different}); choose another folder with --out, or the same settings to go on"
+            f"{str(out)!r} holds another run ({different}); choose another folder with --out, "
+            "or the same settings to go on"
         )
 
 

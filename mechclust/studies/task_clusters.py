@@ -121,9 +121,7 @@ def _run_job(config: TaskClustersConfig, job: Job, out: Path) -> None:
     if job == _jobs(config)[0]:
         picture = Projection(at=residual(), readout=token_at("input"))
         callbacks.append(ProbeCallback(results, validation, {"projection": picture}, at=_picture_steps(config)))
-    losses = train(
-        model, task, config.training, out / "models" / job.name, callbacks, progress=True, name=job.name
-    )
+    losses = train(model, task, config.training, out / "models" / job.name, callbacks, progress=True, name=job.name)
     record = ProbeResult("Loss", {"loss": losses}, {"loss": ("step",)}, {"step": [str(i) for i in range(len(losses))]})
     record.save(results / "loss.safetensors")
 
@@ -261,23 +259,30 @@ def _analyse(config: TaskClustersConfig, out: Path) -> Analysis:
     example = next(task.batches(_VALIDATION, batch_size=1))
     model = load_model(out / "models" / first.name / f"step-{config.training.steps:06d}.safetensors")
     length = int(example.lengths()[0])
-    view = attention_view(
-        model, example.tokens[:, :length], str_tokens=task.to_str_tokens(example.tokens[0, :length])
-    )
+    view = attention_view(model, example.tokens[:, :length], str_tokens=task.to_str_tokens(example.tokens[0, :length]))
     pictures = load_steps(out / "results" / first.name, f"{_VALIDATION}.projection")
+    by_arm = {arm: [c for job, c in curves.items() if job.arm == arm] for arm in config.arms}
     panels = [
-        Panel("ari_over_training", figures.ari_over_training([c for j, c in curves.items() if j.arm == "private"]),
-              "Task-ARI over training, one line a layer (mean over seeds, band: least to greatest seed); training "
-              "subset left, validation right. Grey: 95% of the index under relabelling."),
-        Panel("ari_by_layer", figures.ari_by_layer({arm: [c for j, c in curves.items() if j.arm == arm] for arm in config.arms}),
-              "ARI by layer at the end, against task and against output, for each arm; one thin line a seed. "
-              "FN: after the final norm. t-SNE, where measured, is drawn apart and never mixed into a curve."),
-        Panel("projection", figures.projections(pictures),
-              f"Hidden states at x in two dimensions (t-SNE; PCA where the states are few points), run {first.name}, "
-              "coloured by task."),
-        Panel("accuracy_and_loss", figures.accuracy_and_loss(curves),
-              "Validation accuracy and training loss of every run."),
-    ]  # fmt: skip
+        Panel(
+            "ari_over_training",
+            figures.ari_over_training(by_arm["private"]),
+            "Task-ARI over training, one line a layer (mean over seeds, band: least to greatest seed); training "
+            "subset left, validation right. FN: after the final norm. Grey: 95% of the index under relabelling.",
+        ),
+        Panel(
+            "ari_by_layer",
+            figures.ari_by_layer(by_arm),
+            "ARI by layer at the end, against task and against output, for each arm; one thin line a seed. "
+            "FN: after the final norm. t-SNE, where measured, is drawn apart and never mixed into a curve.",
+        ),
+        Panel(
+            "projection",
+            figures.projections(pictures),
+            "Hidden states at x in two dimensions (t-SNE; PCA where the states are few points), "
+            f"run {first.name}, coloured by task.",
+        ),
+        Panel("accuracy_and_loss", figures.accuracy_and_loss(curves), "Validation accuracy and loss of every run."),
+    ]
     return Analysis(
         claims=_claims(config, curves),
         panels=panels,

@@ -81,7 +81,7 @@ def train(
         logits = model(batch.tokens) if causal and batch.padded_right else forward(model, batch)
         loss = task.loss(logits, batch)
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         if config.clip is not None:
             torch.nn.utils.clip_grad_norm_(parameters, config.clip)
         optimizer.step()

@@ -119,7 +119,7 @@ def attention_view(
         str_tokens: one string per position. By default the tokenizer's, or the ids without one.
         attention_mask: ``[pos]`` or ``[1 pos]``, true on real tokens; padding is left out of the view.
         max_bytes: refuse a view whose page would be larger. Drawing time grows with it: circuitsvis
-            draws 12 heads over 128 tokens (1.7 MB) in 5 to 20 seconds.
+            took 20 seconds for 12 heads over 128 tokens (1.7 MB) on two slow cores without a GPU.
 
     Returns:
         The view; its heads are named ``L{layer}H{head}``.
@@ -171,7 +171,7 @@ def attention_view(
             patterns.append(pattern[head])
             names.append(f"L{site.layer}H{head % len(pattern)}")
     stacked = torch.stack(patterns)
-    # "causal" is the configuration's default, which most encoders of TransformerLens 4 keep: the weights decide.
+    # TransformerLens 4.3 sets "bidirectional" for BERT and LLaDA only, so the weights have the last word.
     causal = getattr(cfg, "attention_dir", "causal") == "causal" and not bool(stacked.triu(1).any())
     shown = [token for token, keep in zip(str_tokens, real.tolist(), strict=True) if keep]
     return attention_view_from_patterns(stacked, shown, names, causal=causal, max_bytes=max_bytes)
@@ -244,7 +244,10 @@ def _encode(model: Any, tokenizer: Any, text: str) -> Any:
 
 def _sequence(name: str, value: Any) -> Tensor:
     """``[pos]``, from ``[pos]`` or ``[1 pos]``."""
-    row = torch.as_tensor(value)
+    try:
+        row = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"{name} is {repr(value)[:60]}; expected one sequence of integers; give token ids") from None
     shape = tuple(row.shape)
     row = row[0] if row.ndim == 2 and len(row) == 1 else row
     if row.ndim != 1 or not len(row) or row.is_floating_point():

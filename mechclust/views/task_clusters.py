@@ -67,7 +67,9 @@ def ari_by_layer(arms: Mapping[str, Sequence[Curves]]) -> Figure:
         names = _names(runs[0].output_ari.shape[1])
         x = np.arange(len(names))
         null = np.stack([run.null[-1] for run in runs])
-        axis.fill_between(x, null[..., 0].min(axis=0), null[..., 1].max(axis=0), color=_NULL, alpha=0.6, lw=0, label="chance (95%)")
+        axis.fill_between(
+            x, null[..., 0].min(axis=0), null[..., 1].max(axis=0), color=_NULL, alpha=0.6, lw=0, label="chance (95%)"
+        )
         for label, color, values in (
             ("task", _TASK, np.stack([run.ari["validation_subset"][-1] for run in runs])),
             ("output", _OUTPUT, np.stack([run.output_ari[-1] for run in runs])),
@@ -90,14 +92,14 @@ def projections(results: Mapping[int, ProbeResult]) -> Figure:
     sites = next(iter(results.values())).coords["site"]
     figure = Figure(figsize=(1.75 * len(sites), 1.85 * len(results)), layout="constrained")
     grid = figure.subplots(len(results), len(sites), squeeze=False)
-    for row, (step, result) in zip(grid, results.items(), strict=True):
+    for number, (row, (step, result)) in enumerate(zip(grid, results.items(), strict=True)):
         classes = result["label"].numpy()
         for axis, site, xy in zip(row, sites, result["xy"].numpy(), strict=True):
             color = {"c": classes, "cmap": "tab20", "vmin": 0, "vmax": max(19, classes.max())}
             axis.scatter(xy[:, 0], xy[:, 1], s=3, lw=0, **color)
             axis.set_xticks([])
             axis.set_yticks([])
-            if row is grid[0]:
+            if number == 0:
                 axis.set_title(f"layer {result.layers[site]}", fontsize=9)
         row[0].set_ylabel(f"step {step}", fontsize=9)
     return figure

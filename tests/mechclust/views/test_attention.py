@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,6 +20,18 @@ def model(attention="causal"):
     return build_model(
         ModelConfig(d_vocab=9, n_ctx=6, n_layers=3, d_model=8, n_heads=2, init_std=0.8, attention=attention)
     )
+
+
+class Wrapped:
+    """A model with the hook protocol and nothing else, but for what it is given."""
+
+    def __init__(self, inner, **given):
+        self.inner, self.parameters, self.modules = inner, inner.parameters, inner.modules
+        self.hook_dict, self.hooks = inner.hook_dict, inner.hooks
+        self.__dict__.update(given)
+
+    def __call__(self, tokens):
+        return self.inner(tokens)
 
 
 def patterns_of(model, layer):
@@ -60,10 +73,13 @@ class TestFromModel:
         assert props_of(view.fragment())["maskUpperTri"] is causal
 
     def test_the_weights_correct_a_configuration_that_says_causal(self):
-        encoder = model("bidirectional")
-        encoder.cfg.attention_dir = "causal"
+        encoder = Wrapped(model("bidirectional"), cfg=SimpleNamespace(attention_dir="causal"))
         assert not attention_view(encoder, TOKENS).causal
         assert attention_view(encoder, TOKENS[:1]).causal  # one token shows nothing to the contrary
+
+    @pytest.mark.parametrize(("attention", "causal"), [("causal", True), ("bidirectional", False)])
+    def test_without_a_configuration_the_weights_decide(self, attention, causal):
+        assert attention_view(Wrapped(model(attention)), TOKENS).causal is causal
 
     @pytest.mark.parametrize("mask", [[0, 0, 1, 1, 1], [1, 1, 1, 0, 0]])
     def test_padding_is_left_out(self, mask):
@@ -90,21 +106,7 @@ class TestFromModel:
             def __call__(self, text, return_tensors):
                 return {"input_ids": torch.tensor([["ab cdefgh\n".index(c) for c in text]])}
 
-        class Wrapped:  # a model with a tokenizer and no to_tokens, like one from Hugging Face
-            tokenizer = Tokenizer()
-
-            def __init__(self):
-                self.inner = model()
-
-            def __getattr__(self, name):
-                if name == "to_tokens":
-                    raise AttributeError(name)
-                return getattr(self.inner, name)
-
-            def __call__(self, tokens):
-                return self.inner(tokens)
-
-        view = attention_view(Wrapped(), "ab cd")
+        view = attention_view(Wrapped(model(), tokenizer=Tokenizer()), "ab cd")
         assert view.str_tokens == ("a", "b", " ", "c", "d")
 
     @pytest.mark.parametrize(
@@ -117,6 +119,10 @@ class TestFromModel:
             ({"tokens": torch.zeros(0, dtype=torch.int64)}, r"tokens has shape \(0,\)"),
             ({"tokens": torch.rand(5)}, r"tokens has shape \(5,\) of float32; expected one sequence of integers"),
             ({"tokens": "the cat"}, "tokens is the text 'the cat', but this .* has no tokenizer; give token ids"),
+            (
+                {"tokens": ["the", " cat"]},
+                r"tokens is \['the', ' cat'\]; expected one sequence of integers; give token ids",
+            ),
             ({"layers": 4}, r"no layer 4 for attention_pattern\(\) in this model \(it has layers 1-3\)"),
             ({"heads": 2}, r"no head 2 in layer 1 \(it has heads 0-1\)"),
             ({"heads": []}, "heads is empty"),

@@ -1,0 +1,54 @@
+"""What all tests share: one thread, tiny random models, a tiny task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+import pytest
+import torch
+
+from tasks import Batch, InstructionFollowing, Task
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def tl_major() -> int:
+    """TransformerLens's major version: 3 or 4."""
+    return int(version("transformer-lens").split(".")[0])
+
+
+@pytest.fixture(scope="session")
+def task() -> InstructionFollowing:
+    """Four tasks with a few instructions each; read only."""
+    return InstructionFollowing(
+        n_tasks=4, variants=6, n_inputs=4, n_mappings=3, n_symbols=8, n_eval_tasks=3, n_eval=40, validation_share=0.25
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny_model(task: Task) -> Callable[..., Any]:
+    """Builds a new two-layer model whose vocabulary fits ``task``."""
+
+    def build(**fields: Any) -> Any:
+        from mechclust.models.build import build_model
+        from mechclust.models.config import ModelConfig
+
+        shape = {"d_vocab": task.d_vocab, "n_ctx": task.n_ctx, "n_layers": 2, "d_model": 8, "n_heads": 2}
+        return build_model(ModelConfig(**{**shape, "init_std": 0.3, **fields}))
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def model(tiny_model: Callable[..., Any]) -> Any:
+    """One model for tests that leave it as it is."""
+    return tiny_model()
+
+
+@pytest.fixture(scope="session")
+def batch(task: InstructionFollowing) -> Batch:
+    """Twelve examples of different lengths, padded on the right."""
+    return next(task.batches("validation_subset", 12))

@@ -1,0 +1,76 @@
+"""Tiny Hugging Face checkpoints and one smoke run, shared by the tests of mechclust. Nothing is downloaded."""
+
+from __future__ import annotations
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports huggingface_hub
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+WORDS = ("<pad>", "<unk>", *(f"w{i}" for i in range(20)))
+SHAPE = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 32}
+COMMON = {"vocab_size": len(WORDS), "initializer_range": 0.1}
+
+
+def _configuration(family: str) -> tuple[str, dict[str, Any]]:
+    return {
+        "gpt2": (
+            "GPT2",
+            {"n_layer": 2, "n_head": 2, "n_embd": 16, "n_positions": 16, "bos_token_id": 0, "eos_token_id": 0},
+        ),
+        "llama": ("Llama", {**SHAPE, "num_key_value_heads": 1, "max_position_embeddings": 16, "eos_token_id": 0}),
+        "bert": ("Bert", {**SHAPE, "max_position_embeddings": 16, "pad_token_id": 0}),
+        "roberta": ("Roberta", {**SHAPE, "max_position_embeddings": 18, "pad_token_id": 1, "type_vocab_size": 1}),
+    }[family]
+
+
+HEADS = {"gpt2": "LMHeadModel", "llama": "ForCausalLM", "bert": "ForMaskedLM", "roberta": "ForMaskedLM"}
+
+
+@pytest.fixture(scope="session")
+def write_checkpoint() -> Callable[..., Path]:
+    """Writes a new random model of a family, with a word-level tokenizer, as Hugging Face would."""
+    import transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    def write(folder: Path, family: str = "gpt2", *, base: bool = False, seed: int = 7, change: Any = None) -> Path:
+        name, fields = _configuration(family)
+        config = getattr(transformers, f"{name}Config")(**COMMON, **fields)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = getattr(transformers, name + ("Model" if base else HEADS[family]))(config)
+        if change is not None:
+            with torch.no_grad():
+                change(model)
+        model.save_pretrained(folder)
+        words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
+        words.pre_tokenizer = pre_tokenizers.Whitespace()
+        tokenizer = transformers.PreTrainedTokenizerFast(
+            tokenizer_object=words, unk_token="<unk>", pad_token="<pad>", model_input_names=["input_ids"]
+        )
+        tokenizer.save_pretrained(folder)
+        return folder
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def gpt2(write_checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A GPT-2 checkpoint; read only."""
+    return write_checkpoint(tmp_path_factory.mktemp("gpt2"))
+
+
+@pytest.fixture(scope="session")
+def smoke_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """The smoke preset from beginning to end: its analysis and its folder. Read only."""
+    from mechclust.studies import get_study, run_study
+
+    study, out = get_study("task-clusters"), tmp_path_factory.mktemp("smoke") / "run"
+    return run_study(study, study.preset("smoke"), out, workers=1), out

@@ -1,0 +1,273 @@
+"""Models built from a configuration: the same on both TransformerLens majors."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from mechclust.models import ModelConfig, build_model, model_for
+from mechclust.models.weights import expected_shapes, get_weights, initial_weights, set_weights
+from probes.run import forward
+from tasks import Batch, InputError
+
+SMALL = ModelConfig(d_vocab=11, n_ctx=6, n_layers=2, d_model=8, n_heads=2, init_std=0.3)
+TOKENS = torch.tensor([[1, 2, 3, 4, 5], [10, 9, 8, 7, 6]])
+
+BLOCK_HOOKS = {
+    "hook_resid_pre": (2, 5, 8),
+    "hook_resid_mid": (2, 5, 8),
+    "hook_resid_post": (2, 5, 8),
+    "hook_attn_out": (2, 5, 8),
+    "hook_mlp_out": (2, 5, 8),
+    "attn.hook_q": (2, 5, 2, 4),
+    "attn.hook_k": (2, 5, 2, 4),
+    "attn.hook_v": (2, 5, 2, 4),
+    "attn.hook_z": (2, 5, 2, 4),
+    "attn.hook_attn_scores": (2, 2, 5, 5),
+    "attn.hook_pattern": (2, 2, 5, 5),
+    "mlp.hook_pre": (2, 5, 32),
+    "mlp.hook_post": (2, 5, 32),
+}
+HOOKS = {
+    "hook_embed": (2, 5, 8),
+    "unembed.hook_in": (2, 5, 8),
+    **{f"blocks.{layer}.{name}": shape for layer in (0, 1) for name, shape in BLOCK_HOOKS.items()},
+}
+
+
+def record(model, tokens=TOKENS):
+    """Logits, and what every hook of the contract saw."""
+    kept = {}
+    hooks = [(name, lambda value, hook, name=name: kept.update({name: value.clone()})) for name in HOOKS]
+    with torch.no_grad(), model.hooks(fwd_hooks=hooks):
+        logits = model(tokens)
+    return logits, kept
+
+
+def by_hand(model, config, tokens=TOKENS):
+    """The same transformer written out, from the model's weights: what every hook should see."""
+    w, pos, kept = get_weights(model), tokens.shape[1], {}
+    kept["hook_embed"] = w["embed.W_E"][tokens]
+    x = kept["hook_embed"] + w["pos_embed.W_pos"][:pos]
+
+    def norm(x, name):
+        return F.layer_norm(x, (config.d_model,), w[f"{name}.w"], w[f"{name}.b"], eps=1e-5)
+
+    for layer in range(config.n_layers):
+        at = f"blocks.{layer}."
+        kept[at + "hook_resid_pre"] = x
+        h = norm(x, at + "ln1")
+        for k in "QKV":
+            kept[at + f"attn.hook_{k.lower()}"] = (
+                torch.einsum("bpd,hde->bphe", h, w[f"{at}attn.W_{k}"]) + w[f"{at}attn.b_{k}"]
+            )
+        q, k, v = (kept[at + f"attn.hook_{name}"] for name in "qkv")
+        scores = torch.einsum("bqhe,bkhe->bhqk", q, k) / math.sqrt(config.d_head)
+        if config.attention == "causal":
+            scores = scores.masked_fill(torch.ones(pos, pos, dtype=torch.bool).triu(1), -torch.inf)
+        kept[at + "attn.hook_attn_scores"] = scores
+        kept[at + "attn.hook_pattern"] = pattern = scores.softmax(dim=-1)
+        kept[at + "attn.hook_z"] = z = torch.einsum("bhqk,bkhe->bqhe", pattern, v)
+        kept[at + "hook_attn_out"] = torch.einsum("bphe,hed->bpd", z, w[at + "attn.W_O"]) + w[at + "attn.b_O"]
+        kept[at + "hook_resid_mid"] = x = x + kept[at + "hook_attn_out"]
+        kept[at + "mlp.hook_pre"] = norm(x, at + "ln2") @ w[at + "mlp.W_in"] + w[at + "mlp.b_in"]
+        kept[at + "mlp.hook_post"] = F.gelu(kept[at + "mlp.hook_pre"], approximate="tanh")
+        kept[at + "hook_mlp_out"] = kept[at + "mlp.hook_post"] @ w[at + "mlp.W_out"] + w[at + "mlp.b_out"]
+        kept[at + "hook_resid_post"] = x = x + kept[at + "hook_mlp_out"]
+    kept["unembed.hook_in"] = norm(x, "ln_final")
+    return kept["unembed.hook_in"] @ w["unembed.W_U"] + w["unembed.b_U"], kept
+
+
+def shaken(model, seed=1):
+    """The model with every weight random, biases and norms too, so that nothing cancels."""
+    draw = torch.Generator().manual_seed(seed)
+    set_weights(model, {k: v + 0.2 * torch.randn(v.shape, generator=draw) for k, v in get_weights(model).items()})
+    return model
+
+
+class TestInitialWeights:
+    def test_depend_on_the_configuration_alone(self):
+        first, again = (get_weights(build_model(SMALL)) for _ in range(2))
+        assert first.keys() == again.keys() == expected_shapes(SMALL).keys()
+        assert all(torch.equal(first[k], again[k]) for k in first)
+        other = get_weights(build_model(replace(SMALL, seed=1)))
+        assert not torch.equal(first["embed.W_E"], other["embed.W_E"])
+
+    def test_are_the_recorded_ones(self):
+        """Written down once: both TransformerLens majors start from these numbers."""
+        weights = get_weights(build_model(ModelConfig(d_vocab=9, n_ctx=6, n_layers=2, d_model=8, n_heads=2)))
+        expected = torch.tensor([-0.0225, -0.0230, -0.0050, -0.0087])
+        torch.testing.assert_close(weights["embed.W_E"][0, :4], expected, atol=5e-5, rtol=0)
+        assert sum(v.numel() for v in weights.values()) == 2 * 872 + 9 * 8 + 6 * 8 + 2 * 8 + 8 * 9 + 9
+
+    def test_are_those_of_gpt2(self):
+        config = ModelConfig(d_vocab=200, n_ctx=50, n_layers=3, d_model=64, n_heads=4)
+        weights = get_weights(build_model(config))
+        assert {k: tuple(v.shape) for k, v in weights.items()} == expected_shapes(config)
+        for name, value in weights.items():
+            kind = name.rsplit(".", 1)[-1]
+            if kind.startswith("b"):
+                assert not value.any(), name
+            elif kind == "w":
+                assert bool((value == 1).all()), name
+            else:
+                std = 0.02 / math.sqrt(2 * 3) if kind in ("W_O", "W_out") else 0.02
+                assert float(value.std()) == pytest.approx(std, rel=0.05), name
+                assert abs(float(value.mean())) < 4 * std / math.sqrt(value.numel()), name
+        assert {tuple(w.shape) for k, w in weights.items() if k.endswith("W_O")} == {(4, 16, 64)}
+
+    def test_every_draw_is_its_own(self):
+        weights = initial_weights(SMALL)
+        drawn = [v for k, v in weights.items() if k.rsplit(".", 1)[-1].startswith("W")]
+        assert len({float(v.flatten()[0]) for v in drawn}) == len(drawn)
+
+    def test_leave_the_global_random_state_alone(self):
+        before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+        build_model(replace(SMALL, seed=3))
+        assert torch.equal(before[0], torch.get_rng_state())
+        assert before[1:] == (random.getstate(), np.random.get_state()[1].tolist())
+
+    def test_do_not_depend_on_the_global_random_state(self):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(99)
+            there = get_weights(build_model(SMALL))
+        assert all(torch.equal(v, there[k]) for k, v in get_weights(build_model(SMALL)).items())
+
+
+class TestHooks:
+    @pytest.mark.parametrize("attention", ["causal", "bidirectional"])
+    def test_every_name_of_the_contract_is_there_and_fires(self, attention):
+        model = build_model(replace(SMALL, attention=attention))
+        assert set(HOOKS) <= set(model.hook_dict)
+        _, kept = record(model)
+        assert {name: tuple(value.shape) for name, value in kept.items()} == HOOKS
+
+    @pytest.mark.parametrize("name", sorted({name.split(".", 2)[-1] for name in HOOKS}))
+    @pytest.mark.parametrize("attention", ["causal", "bidirectional"])
+    def test_every_hook_sees_what_its_name_says(self, name, attention):
+        config = replace(SMALL, attention=attention)
+        model = shaken(build_model(config))
+        (_, kept), (_, expected) = record(model), by_hand(model, config)
+        for place in (k for k in HOOKS if k.split(".", 2)[-1] == name):
+            torch.testing.assert_close(kept[place], expected[place], atol=2e-5, rtol=1e-5)
+
+    @pytest.mark.parametrize("attention", ["causal", "bidirectional"])
+    def test_logits_are_those_of_the_written_out_transformer(self, attention):
+        config = replace(SMALL, attention=attention)
+        model = shaken(build_model(config))
+        torch.testing.assert_close(record(model)[0], by_hand(model, config)[0], atol=2e-5, rtol=1e-5)
+
+    def test_a_hook_can_change_the_forward_pass(self):
+        model = build_model(SMALL)
+        hook = ("blocks.0.hook_resid_post", lambda value, hook: torch.zeros_like(value))
+        with torch.no_grad(), model.hooks(fwd_hooks=[hook]):
+            _, (row, *rest) = None, model(TOKENS)[0]
+        torch.testing.assert_close(row, rest[0])  # every position says the same once all states are zero
+        assert not torch.allclose(*model(TOKENS)[0, :2])
+
+    def test_the_two_projections_that_write_are_not_swapped(self):
+        config = replace(SMALL, d_mlp=20)
+        model = shaken(build_model(config))
+        assert record(model)[1]["blocks.1.mlp.hook_post"].shape == (2, 5, 20)
+        torch.testing.assert_close(record(model)[0], by_hand(model, config)[0], atol=2e-5, rtol=1e-5)
+
+
+class TestAttention:
+    def test_causal_models_do_not_see_the_future(self, tiny_model):
+        model = tiny_model(attention="causal")
+        tokens = torch.tensor([[1, 2, 3, 4, 5]])
+        changed = tokens.clone()
+        changed[0, 3] = 6
+        with torch.no_grad():
+            before, after = model(tokens), model(changed)
+        assert torch.equal(before[:, :3], after[:, :3])
+        assert not torch.allclose(before[:, 3:], after[:, 3:])
+
+    def test_bidirectional_models_do(self, tiny_model):
+        model = tiny_model(attention="bidirectional")
+        tokens = torch.tensor([[1, 2, 3, 4, 5]])
+        changed = tokens.clone()
+        changed[0, 3] = 6
+        with torch.no_grad():
+            difference = (model(tokens) - model(changed)).abs().amax(dim=-1)[0]
+        assert bool((difference > 1e-4).all())
+
+    @pytest.mark.parametrize("attention", ["causal", "bidirectional"])
+    def test_padding_changes_nothing(self, attention):
+        """A padded batch, with its mask, gives every real token the logits it has without padding."""
+        model = build_model(replace(SMALL, attention=attention))
+        padded = torch.tensor([[1, 2, 3, 0, 0, 0], [4, 5, 6, 7, 8, 9]])
+        with torch.no_grad():
+            together = forward(model, Batch(padded, attention_mask=torch.arange(6) < torch.tensor([[3], [6]])))
+            torch.testing.assert_close(together[:1, :3], model(padded[:1, :3]), atol=2e-5, rtol=1e-5)
+            torch.testing.assert_close(together[1:], model(padded[1:]), atol=2e-5, rtol=1e-5)
+
+
+class TestWeights:
+    def test_get_and_set_are_inverse(self):
+        draw = torch.Generator().manual_seed(5)
+        wanted = {k: torch.randn(shape, generator=draw) for k, shape in expected_shapes(SMALL).items()}
+        model = build_model(SMALL)
+        set_weights(model, wanted)
+        found = get_weights(model)
+        assert found.keys() == wanted.keys()
+        assert all(torch.equal(found[k], wanted[k]) for k in wanted)
+        other = build_model(replace(SMALL, seed=9))
+        set_weights(other, found)
+        assert torch.equal(record(model)[0], record(other)[0])
+
+    def test_set_copies(self):
+        model, wanted = build_model(SMALL), initial_weights(SMALL)
+        set_weights(model, wanted)
+        for value in wanted.values():
+            value.zero_()
+        assert bool(get_weights(model)["embed.W_E"].any())
+
+    def test_every_parameter_is_among_them(self):
+        model = build_model(SMALL)
+        total = sum(p.numel() for p in model.parameters())
+        assert sum(v.numel() for v in get_weights(model).values()) == total
+
+
+class TestConfig:
+    @pytest.mark.parametrize(
+        ("fields", "message"),
+        [
+            ({"d_vocab": 0}, "d_vocab is 0; expected at least 1"),
+            ({"n_ctx": -3}, "n_ctx is -3; expected at least 1"),
+            ({"n_layers": 0}, "n_layers is 0; expected at least 1"),
+            ({"d_model": 0}, "d_model is 0; expected at least 1"),
+            ({"n_heads": 0}, "n_heads is 0; expected at least 1"),
+            ({"n_heads": 3}, "d_model is 8; expected a multiple of n_heads (3)"),
+            ({"attention": "sideways"}, "attention is 'sideways'; expected 'causal' or 'bidirectional'"),
+        ],
+    )
+    def test_refuses_what_no_model_can_have(self, fields, message):
+        with pytest.raises(InputError) as refused:
+            replace(SMALL, **fields)
+        assert str(refused.value) == message
+
+    @pytest.mark.parametrize("fields", [{"d_mlp": 0}, {"d_mlp": -1}, {"init_std": -0.1}])
+    def test_refuses_it_before_torch_does(self, fields):
+        with pytest.raises(InputError, match=f"{next(iter(fields))} is "):
+            build_model(replace(SMALL, **fields))
+
+    def test_an_unknown_field_is_named(self):
+        with pytest.raises(InputError, match=r"a model has no field 'depth' \(it has d_vocab, n_ctx, n_layers"):
+            ModelConfig.from_dict({"d_vocab": 3, "n_ctx": 3, "depth": 2})
+
+    def test_widths(self):
+        assert (SMALL.d_head, SMALL.d_feedforward) == (4, 32)
+        assert replace(SMALL, d_mlp=12).d_feedforward == 12
+
+    def test_fits_a_task(self, task):
+        config = model_for(task, n_layers=1, d_model=8, n_heads=2)
+        assert (config.d_vocab, config.n_ctx) == (task.d_vocab, task.n_ctx)
+        batch = task.train_batch(0, 4)
+        assert build_model(config)(batch.tokens).shape == (*batch.tokens.shape, task.d_vocab)

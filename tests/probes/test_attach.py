@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from probes import Probe, Sum, attach, last_token, residual, run
+from tasks import Batch, InputError, InstructionFollowing
+
+
+def gradients(model: Any) -> list[torch.Tensor]:
+    found = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    model.zero_grad()
+    return found
+
+
+def test_a_training_loop_is_measured_and_not_disturbed(
+    tiny_model: Any, task: InstructionFollowing, keep: Any, hooks_of: Any
+) -> None:
+    batches = [task.train_batch(step, 8) for step in range(3)]
+    attached_model, plain_model = tiny_model(), tiny_model()
+    clean = hooks_of(attached_model)
+    probe = keep()
+    with attach(attached_model, probe) as attached:
+        for step, batch in enumerate(batches):
+            batch = Batch(**{**vars(batch), "index": torch.arange(8) + 8 * step})
+            with attached.on(batch):
+                task.loss(attached_model(batch.tokens), batch).backward()
+            task.loss(plain_model(batch.tokens), batch).backward()
+            for a, b in zip(gradients(attached_model), gradients(plain_model), strict=True):
+                assert torch.equal(a, b)
+        attached_model(batches[0].tokens)  # outside of on(): not measured
+    assert hooks_of(attached_model) == clean
+    assert len(probe.compute().coords["example"]) == 24
+    reference = keep()
+    run(plain_model, Batch(batches[0].tokens, attention_mask=batches[0].attention_mask), reference)
+    torch.testing.assert_close(probe.kept("hook_embed")[:8], reference.kept("hook_embed"))
+    torch.testing.assert_close(
+        probe.kept("blocks.1.hook_resid_post")[:8], reference.kept("blocks.1.hook_resid_post"), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_states_do_not_hold_the_graph(model: Any, batch: Batch) -> None:
+    class Total(Probe):
+        total = Sum()
+
+        def __init__(self, at: Any = residual(), readout: Any = last_token()) -> None:
+            self.at, self.readout = at, readout
+
+        def update(self, activations: Any, batch: Batch) -> None:
+            assert not any(x.requires_grad for x in activations.values())
+            for site, x in activations.items():
+                self.total.add(site, x.sum(dim=0, dtype=torch.float64))
+
+        def compute(self) -> Any:
+            return self.result({}, {})
+
+    probe = Total()
+    with attach(model, [probe]) as attached, attached.on(batch):
+        assert model(batch.tokens).requires_grad
+    assert not probe.total["hook_embed"].requires_grad
+
+
+def test_attach_keeps_state_and_the_training_flag(model: Any, batch: Batch, keep: Any) -> None:
+    probe, training = keep(), model.training
+    for part in batch.split(6):
+        with attach(model, probe) as attached, attached.on(part):
+            model(part.tokens)
+    assert model.training == training
+    assert len(probe.compute().coords["example"]) == 12
+
+
+def test_an_exception_inside_removes_the_hooks(model: Any, batch: Batch, keep: Any, hooks_of: Any) -> None:
+    clean, probe = hooks_of(model), keep()
+    with pytest.raises(ZeroDivisionError), attach(model, probe) as attached, attached.on(batch):
+        model(batch.tokens)
+        _ = 1 / 0
+    assert hooks_of(model) == clean
+    with pytest.raises(ZeroDivisionError), attach(model, probe):
+        _ = 1 / 0
+    assert hooks_of(model) == clean
+
+
+def test_after_an_exception_in_one_batch_the_next_is_measured(model: Any, batch: Batch, keep: Any) -> None:
+    first, second = batch.split(6)
+    probe = keep()
+    with attach(model, probe) as attached:
+        with pytest.raises(ZeroDivisionError), attached.on(first):
+            _ = 1 / 0
+        model(first.tokens)
+        with attached.on(second):
+            model(second.tokens)
+    assert probe.compute().coords["example"] == [str(i) for i in sorted(second.index.tolist())]
+
+
+def test_a_block_without_a_forward_pass_or_with_two_is_told(model: Any, batch: Batch, keep: Any) -> None:
+    with attach(model, keep()) as attached:
+        with (
+            pytest.raises(InputError, match="hook point 'hook_embed' exists but did not fire in this forward pass"),
+            attached.on(batch),
+        ):
+            pass
+        with (
+            pytest.raises(InputError, match="hook point 'hook_embed' fired twice in one forward pass"),
+            attached.on(batch),
+        ):
+            model(batch.tokens)
+            model(batch.tokens)

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from probes import all_tokens, last_token, mean, token_at
+from probes.readout import LastToken, Mean, Readout, TokenAt, as_readout
+from tasks import Batch, InputError
+
+LENGTHS, LONGEST = [3, 5, 1, 4], 5
+
+
+def batch_padded_on(side: str) -> Batch:
+    pos = torch.arange(LONGEST)
+    length = torch.tensor(LENGTHS)[:, None]
+    mask = pos < length if side == "right" else pos >= LONGEST - length
+    first = torch.zeros(4, dtype=torch.int64) if side == "right" else LONGEST - length[:, 0]
+    return Batch(
+        tokens=torch.arange(4 * LONGEST).reshape(4, LONGEST),
+        attention_mask=None if side == "none" else mask,
+        positions={"second": first + torch.tensor([1, 1, 0, 1])},
+        index=torch.tensor([40, 30, 20, 10]),
+    )
+
+
+def real_positions(batch: Batch) -> list[list[int]]:
+    if batch.attention_mask is None:
+        return [list(range(LONGEST))] * 4
+    return [[p for p in range(LONGEST) if batch.attention_mask[i, p]] for i in range(4)]
+
+
+@pytest.fixture(params=["left", "right", "none"])
+def batch(request: pytest.FixtureRequest) -> Batch:
+    return batch_padded_on(request.param)
+
+
+@pytest.fixture(params=[(), (6,), (2, 3)], ids=["scalars", "vectors", "heads"])
+def activation(request: pytest.FixtureRequest) -> Tensor:
+    return torch.randn(4, LONGEST, *request.param, generator=torch.Generator().manual_seed(0))
+
+
+def test_last_token(batch: Batch, activation: Tensor) -> None:
+    expected = torch.stack([activation[i, real_positions(batch)[i][-1]] for i in range(4)])
+    assert torch.equal(last_token()(activation, batch), expected)
+
+
+def test_token_at(batch: Batch, activation: Tensor) -> None:
+    expected = torch.stack([activation[i, int(batch.positions["second"][i])] for i in range(4)])
+    assert torch.equal(token_at("second")(activation, batch), expected)
+
+
+def test_mean(batch: Batch, activation: Tensor) -> None:
+    expected = torch.stack(
+        [sum(activation[i, p].double() for p in ps) / len(ps) for i, ps in enumerate(real_positions(batch))]  # type: ignore[misc]
+    )
+    torch.testing.assert_close(mean()(activation, batch).double(), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_mean_does_not_look_at_padding(activation: Tensor) -> None:
+    batch = batch_padded_on("left")
+    assert batch.attention_mask is not None
+    spoilt = activation.clone()
+    spoilt[~batch.attention_mask] = torch.nan
+    assert torch.equal(mean()(spoilt, batch), mean()(activation, batch))
+
+
+def test_all_tokens(batch: Batch, activation: Tensor) -> None:
+    assert all_tokens()(activation, batch) is activation
+
+
+def test_an_unknown_position_is_told() -> None:
+    with pytest.raises(InputError, match=r"no position 'input' in this batch \(it has 'second'\)"):
+        token_at("input")(torch.zeros(4, LONGEST), batch_padded_on("none"))
+
+
+@pytest.mark.parametrize("readout", [last_token(), token_at("second"), mean(), all_tokens()])
+def test_readouts_are_values_whose_repr_rebuilds_them(readout: Readout) -> None:
+    names = {"last_token": last_token, "token_at": token_at, "mean": mean, "all_tokens": all_tokens}
+    rebuilt = eval(repr(readout), names)
+    assert rebuilt == readout
+    assert hash(rebuilt) == hash(readout)
+    assert token_at("first") != token_at("second")
+
+
+def test_only_readouts_are_readouts() -> None:
+    assert as_readout(mean()) == Mean()
+    for wrong in ("last", last_token, LastToken, TokenAt):
+        with pytest.raises(InputError, match=r"expected last_token\(\), token_at\(\.\.\.\), mean\(\) or all_tokens\(\)"):
+            as_readout(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("make", [last_token, mean, all_tokens])
+def test_the_first_example_that_is_not_finite_is_found(make: Callable[[], Readout], bad: float) -> None:
+    batch, x = batch_padded_on("right"), torch.zeros(4, LONGEST, 2)
+    assert make().check(make()(x, batch), batch) is None
+    x[1, 4, 1] = x[3, 3, 0] = bad
+    assert make().check(make()(x, batch), batch) == 30
+
+
+def test_opposite_infinities_do_not_cancel() -> None:
+    x = torch.zeros(4, LONGEST, 2)
+    x[2, 0] = torch.tensor([torch.inf, -torch.inf])
+    assert all_tokens().check(x, batch_padded_on("none")) == 20
+
+
+def test_large_values_are_finite() -> None:
+    x = torch.full((4, LONGEST, 2), torch.finfo(torch.float64).max, dtype=torch.float64)
+    assert all_tokens().check(x, batch_padded_on("none")) is None
+    assert last_token().check(x[:, 0], batch_padded_on("none")) is None
+
+
+def test_all_tokens_forgives_what_stands_at_padding() -> None:
+    batch, x = batch_padded_on("right"), torch.zeros(4, LONGEST, 2)
+    x[0, 4] = torch.nan
+    assert all_tokens().check(x, batch) is None
+    x[0, 2] = torch.nan
+    assert all_tokens().check(x, batch) == 40
+
+
+def test_all_tokens_forgives_patterns_of_padded_queries_only() -> None:
+    batch, pattern = batch_padded_on("left"), torch.zeros(4, 2, LONGEST, LONGEST)
+    pattern[0, :, :2, :2] = torch.nan  # a padded query has nothing to attend to
+    assert all_tokens().check(pattern, batch) is None
+    pattern[0, 1, 3, 3] = torch.nan
+    assert all_tokens().check(pattern, batch) == 40

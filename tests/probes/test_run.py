@@ -1,0 +1,316 @@
+from __future__ import annotations
+
+import random
+import re
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from probes import (
+    TaskClusterARI,
+    all_tokens,
+    attention_pattern,
+    embedding,
+    head_output,
+    last_token,
+    mean,
+    residual,
+    run,
+    token_at,
+)
+from probes.run import evaluation_mode
+from tasks import Batch, InputError
+
+TOKENS = torch.tensor([[1, 2], [3, 0], [2, 2], [4, 1], [0, 3]])
+
+
+def planted(vocab: int = 5, layers: int = 3) -> list[torch.Tensor]:
+    return [torch.randn(vocab, 4, generator=torch.Generator().manual_seed(i)) for i in range(layers)]
+
+
+# ---- what it measures ----
+
+
+def test_equals_a_run_with_cache_loop(model: Any, batch: Batch, keep: Any) -> None:
+    sites = [residual(final_norm=True), head_output(), "hook_pos_embed"]
+    probes = [keep(sites, readout) for readout in (last_token(), mean(), token_at("input"))]
+    probes.append(keep([*sites, attention_pattern()], all_tokens()))
+    parts = list(batch.split(5))
+    results = run(model, parts, probes)
+    assert [r.probe for r in results] == ["Keep"] * 4
+    expected: dict[tuple[int, str], list[torch.Tensor]] = {}
+    for part in parts:
+        with torch.no_grad():
+            _, cache = model.run_with_cache(part.tokens, attention_mask=part.attention_mask.long())  # type: ignore[union-attr]
+        for k, probe in enumerate(probes):
+            for site in probe.site_names:
+                expected.setdefault((k, site), []).append(probe.readout(cache[site], part))
+    for (k, site), rows in expected.items():
+        order = batch.index.argsort()
+        assert torch.equal(probes[k].kept(site), torch.cat(rows)[order]), site
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("attention", ["causal", "bidirectional"])
+def test_padding_changes_nothing(
+    tiny_model: Any, keep: Any, tl_major: int, side: str, attention: str, request: pytest.FixtureRequest
+) -> None:
+    if (tl_major, attention) == (3, "bidirectional"):
+        # DEFECT: a bidirectional HookedTransformer (TransformerLens 3.9) ignores the attention mask that forward()
+        # gives it, so that padding is attended to; the native bridge of 4.x heeds it.
+        reason = "DEFECT: TransformerLens 3.9 attends to padding in bidirectional models"
+        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+    model = tiny_model(attention=attention)
+    short, probes = torch.tensor([[1, 2, 3]]), (keep(), keep())
+    run(model, Batch(short), probes[0])
+    padding = torch.zeros(1, 2, dtype=torch.int64)
+    row = [short, padding] if side == "right" else [padding, short]
+    padded = torch.cat([torch.cat(row, dim=1), torch.tensor([[1, 2, 3, 4, 5]])])
+    mask = torch.ones_like(padded, dtype=torch.bool)
+    mask[0, slice(3, 5) if side == "right" else slice(0, 2)] = False
+    run(model, Batch(padded, mask), probes[1])
+    for site in probes[0].site_names:
+        torch.testing.assert_close(probes[1].kept(site)[:1], probes[0].kept(site), rtol=1e-4, atol=1e-5)
+
+
+def test_probes_are_reset_first(model: Any, batch: Batch, keep: Any) -> None:
+    probe = keep()
+    first = run(model, batch, probe)
+    assert torch.equal(run(model, batch, probe)["sum"], first["sum"])
+
+
+def test_one_forward_pass_serves_all_probes(fake_model: Any, keep: Any) -> None:
+    model = fake_model(*planted())
+    results = run(model, Batch(TOKENS), [keep(), keep(embedding(), mean()), keep(residual(1), all_tokens())])
+    assert model.calls.count("hook_embed") == 1
+    assert [len(r.coords["site"]) for r in results] == [3, 1, 1]
+
+
+def test_one_probe_gives_one_result_and_a_list_a_list(fake_model: Any, keep: Any) -> None:
+    model = fake_model(*planted())
+    assert run(model, Batch(TOKENS), keep()).coords["example"] == ["0", "1", "2", "3", "4"]
+    assert isinstance(run(model, Batch(TOKENS), [keep()]), list)
+    assert run(model, Batch(TOKENS), keep(), progress=True).probe == "Keep"
+
+
+# ---- how it measures ----
+
+
+def test_the_forward_stops_after_the_deepest_site(model: Any, batch: Batch, keep: Any) -> None:
+    calls = {"blocks.0.hook_resid_pre": 0, "blocks.1.hook_resid_pre": 0}
+
+    def count(name: str) -> Any:
+        def hook(*_: Any, **__: Any) -> None:
+            calls[name] += 1
+
+        return hook
+
+    handles = [model.hook_dict[name].register_forward_pre_hook(count(name)) for name in calls]
+    try:
+        run(model, batch.split(3), keep("blocks.0.hook_resid_pre"))
+    finally:
+        for handle in handles:
+            handle.remove()
+    # the first batch goes all the way, to find hook points that never fire
+    assert calls == {"blocks.0.hook_resid_pre": 4, "blocks.1.hook_resid_pre": 1}
+
+
+def test_other_peoples_hooks_survive_and_still_act(model: Any, batch: Batch, keep: Any, hooks_of: Any) -> None:
+    seen: list[str] = []
+    clean = hooks_of(model)
+    expected = run(model, batch, keep(residual(1)))
+    with model.hooks(fwd_hooks=[("hook_embed", lambda x, hook: seen.append("outer"))]):
+        mine = hooks_of(model)
+        result = run(model, batch.split(3), keep(residual(1)))
+        assert hooks_of(model) == mine != clean
+        assert seen == ["outer"] * 4
+        model(batch.tokens)
+        assert seen == ["outer"] * 5
+    assert hooks_of(model) == clean
+    torch.testing.assert_close(result["sum"], expected["sum"])
+
+
+def test_added_hooks_survive_and_interventions_are_measured(tiny_model: Any, keep: Any, hooks_of: Any) -> None:
+    model, probe = tiny_model(), keep(embedding())
+    model.hook_dict["hook_embed"].add_hook(lambda x, hook: torch.full_like(x, 7.0))
+    mine = hooks_of(model)
+    for _ in range(2):
+        run(model, Batch(TOKENS).split(2), probe)
+        assert (probe.kept("hook_embed") == 7).all()
+        assert hooks_of(model) == mine
+
+
+def test_hooks_are_removed_after_an_exception(model: Any, batch: Batch, keep: Any, hooks_of: Any) -> None:
+    clean, training = hooks_of(model), [m.training for m in model.modules()]
+
+    def broken() -> Iterator[Batch]:
+        yield batch
+        raise RuntimeError("no more data")
+
+    failing = keep()
+    vars(failing)["update"] = lambda activations, batch: 1 / 0
+    for message, batches, probe in (
+        ("no more data", broken(), keep()),
+        ("division by zero", batch, failing),
+        ("no position 'end'", batch, keep(readout=token_at("end"))),  # raised inside the hook
+    ):
+        with pytest.raises(Exception, match=message):
+            run(model, batches, probe)
+        assert hooks_of(model) == clean
+        assert [m.training for m in model.modules()] == training
+
+
+def test_hooks_that_the_model_refuses_leave_none_behind(model: Any, batch: Batch, keep: Any, hooks_of: Any) -> None:
+    clean = hooks_of(model)
+    with pytest.raises(ValueError, match=r"hook_result.*(did not fire|use_attn_result)"):  # per TransformerLens major
+        run(model, batch, keep(["hook_embed", "blocks.0.attn.hook_result"]))
+    assert hooks_of(model) == clean
+
+
+def test_every_modules_own_training_flag_comes_back(tiny_model: Any, batch: Batch, keep: Any) -> None:
+    model = tiny_model()
+    modules = list(model.modules())
+    flags = [i % 3 == 0 for i in range(len(modules))]
+    for module, flag in zip(modules, flags, strict=True):
+        module.training = flag
+    inside: list[bool] = []
+    with model.hooks(fwd_hooks=[("hook_embed", lambda x, hook: inside.extend(m.training for m in modules))]):
+        run(model, batch, keep())
+    assert inside
+    assert not any(inside)
+    assert [m.training for m in modules] == flags
+    with pytest.raises(ZeroDivisionError), evaluation_mode(model):
+        _ = 1 / 0
+    assert [m.training for m in modules] == flags
+
+
+def test_dropout_is_off_and_the_random_state_untouched(fake_model: Any, keep: Any) -> None:
+    states = planted()
+    model, probe = fake_model(*states).train(), keep(readout=all_tokens())
+    before = torch.get_rng_state(), repr(np.random.get_state(legacy=False)), random.getstate()
+    run(model, Batch(TOKENS), probe)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (repr(np.random.get_state(legacy=False)), random.getstate()) == before[1:]
+    assert torch.equal(probe.kept("blocks.1.hook_resid_post"), states[2][TOKENS])
+    assert model.training
+
+
+def test_batches_are_consumed_once_and_let_go(model: Any, batch: Batch, keep: Any) -> None:
+    held: list[weakref.ref] = []
+    drawn = []
+
+    def batches() -> Iterator[Batch]:
+        for i, part in enumerate(batch.split(2)):
+            alive = [k for k, ref in enumerate(held) if ref() is not None]
+            assert all(k >= i - 1 for k in alive), f"batches {alive} are still held when batch {i} is drawn"
+            fresh = part.select(torch.arange(len(part)))
+            held.append(weakref.ref(fresh.tokens))
+            drawn.append(i)
+            del part
+            yield fresh
+            del fresh
+
+    activations: list[weakref.ref] = []
+    probe = keep(readout=all_tokens())
+    update = probe.update
+
+    def watched(given: dict[str, torch.Tensor], part: Batch) -> None:
+        assert all(ref() is None for ref in activations), "activations of earlier batches are still held"
+        activations.extend(weakref.ref(x) for x in given.values())
+        update(given, part)
+
+    vars(probe)["update"] = watched
+    run(model, batches(), probe)
+    assert drawn == list(range(6))
+    assert len(activations) == 6 * 3
+
+
+def test_what_a_generator_keeps_stays_usable_in_training(model: Any, keep: Any) -> None:
+    cache: list[torch.Tensor] = []
+
+    def batches() -> Iterator[Batch]:
+        cache.append(torch.tensor([[1, 2, 3]]))  # an inference tensor could not be saved for backward
+        yield Batch(cache[-1])
+
+    run(model, batches(), keep())
+    model(cache[0]).sum().backward()
+    model.zero_grad()
+
+
+# ---- what it refuses ----
+
+
+def test_labels_and_positions_that_the_batch_lacks_are_told(model: Any, batch: Batch) -> None:
+    with pytest.raises(InputError, match=r"no label 'skill' in this batch \(it has 'task', .*\); add it to Batch.labels"):
+        run(model, batch, TaskClusterARI(labels="skill"))
+    with pytest.raises(InputError, match=r"no position 'end' in this batch \(it has 'input', 'output'\); add it to"):
+        run(model, batch, TaskClusterARI(readout=token_at("end")))
+
+
+def test_a_hook_point_that_does_not_fire_is_told(fake_model: Any, keep: Any) -> None:
+    message = (
+        "hook point 'hook_silent' exists but did not fire in this forward pass; choose another hook name, "
+        "or run the part of the model it belongs to"
+    )
+    with pytest.raises(InputError, match=re.escape(message)):
+        run(fake_model(*planted()), Batch(TOKENS), keep([residual(), "hook_silent"]))
+
+
+def test_a_hook_point_that_fires_twice_is_told(fake_model: Any, keep: Any) -> None:
+    model = fake_model(*planted())
+    model.fire_twice = True
+    with pytest.raises(InputError, match=r"hook point 'hook_embed' fired twice in one forward pass \(a shared layer"):
+        run(model, Batch(TOKENS), keep())
+
+
+def test_a_misspelt_hook_point_is_told_before_any_work(fake_model: Any, keep: Any) -> None:
+    model = fake_model(*planted())
+    with pytest.raises(InputError, match="no hook point 'hook_embd' in this model; did you mean 'hook_embed'"):
+        run(model, Batch(TOKENS), keep("hook_embd"))
+    assert not model.calls
+
+
+def test_a_compiled_model_is_refused(fake_model: Any, keep: Any) -> None:
+    message = "this model went through torch.compile, which silently ignores hooks added later; measure the original"
+    with pytest.raises(InputError, match=message):
+        run(torch.compile(fake_model(*planted()), backend="eager"), Batch(TOKENS), keep())
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_nan_is_told_with_site_and_example(fake_model: Any, keep: Any, bad: float) -> None:
+    states = planted()
+    states[1][4, 2] = bad  # token 4 stands in example 3 only
+    batch = Batch(TOKENS, index=torch.tensor([10, 11, 12, 13, 14]))
+    message = (
+        "NaN or infinity in the activations at 'blocks.0.hook_resid_post' for example index 13; "
+        "find its cause in the model or leave the example out"
+    )
+    for size in (1, 5):
+        with pytest.raises(InputError, match=re.escape(message)):
+            run(fake_model(*states), batch.split(size), keep(readout=mean()))
+    run(fake_model(*states), batch.split(5), keep(readout=last_token()))  # the position it reads is sound
+
+
+def test_no_examples_are_told(fake_model: Any, keep: Any) -> None:
+    for nothing in ([], iter(()), Batch(TOKENS[:0])):
+        with pytest.raises(InputError, match="there are no examples to measure; give at least one non-empty batch"):
+            run(fake_model(*planted()), nothing, keep())
+
+
+# DEFECT: the second axis of a pattern is the head, not the position, and last_token() and token_at() index it all the
+# same: with more heads than positions they silently pick a head; mean() averages over the heads.
+@pytest.mark.xfail(strict=True, reason="DEFECT: readouts that pick positions take heads for positions in patterns")
+@pytest.mark.parametrize("readout", [last_token(), token_at("second"), mean()])
+def test_patterns_are_refused_by_readouts_of_positions(tiny_model: Any, keep: Any, readout: Any) -> None:
+    batch = Batch(TOKENS, positions={"second": torch.ones(5, dtype=torch.int64)})
+    with pytest.raises(InputError, match=r"all_tokens\(\)"):
+        run(tiny_model(n_heads=4), batch, keep(attention_pattern(), readout))
+
+
+def test_a_wrong_readout_is_told(fake_model: Any, keep: Any) -> None:
+    with pytest.raises(InputError, match=r"readout is 'last'; expected last_token\(\)"):
+        run(fake_model(*planted()), Batch(TOKENS), keep(readout="last"))

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tasks import InputError, LabelledPrompts
+
+GOOD = {"prompt": "Sort: b a", "task": "sort"}
+
+
+def encode(text: str) -> list[int]:
+    return [ord(c) for c in text]
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    def file(*lines: object, raw: bytes | None = None) -> Path:
+        path = tmp_path / "prompts.jsonl"
+        text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
+        path.write_bytes(text.encode() if raw is None else raw)
+        return path
+
+    return file
+
+
+def test_reads_labels_and_skips_blank_lines(write) -> None:
+    path = write(GOOD | {"level": 2}, "", {"prompt": "Zähle: b a", "task": "count", "level": True}, "")
+    prompts = LabelledPrompts.from_jsonl(path)
+    assert len(prompts) == 2
+    assert prompts.prompts == ["Sort: b a", "Zähle: b a"]
+    assert prompts.classes == {"task": ["count", "sort"], "level": ["2", "True"]}
+    assert prompts.source == str(path)
+
+
+def test_reads_windows_line_ends(write) -> None:
+    line = json.dumps(GOOD)
+    assert LabelledPrompts.from_jsonl(write(raw=f"{line}\r\n{line}\r\n".encode())).labels == {"task": ["sort", "sort"]}
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([""], 'holds no prompts; give one JSON object a line, with "prompt" and "task"'),
+        (
+            [GOOD, "{'prompt': 1}"],
+            'line 2 is not JSON (Expecting property name enclosed in double quotes at column 2): "',
+        ),
+        ([GOOD, "", [1]], 'line 3 is a JSON list; expected an object with "prompt" and "task"'),
+        ([{"prompt": "a"}], 'line 1 has no "task" (it has prompt); add it'),
+        ([{}], 'line 1 has no "prompt" (it has nothing); add it'),
+        ([GOOD, {"task": "a"}], 'line 2 has no "prompt" (it has task); add it'),
+        ([{"prompt": 3, "task": "a"}], "line 1: the prompt is 3; expected a string"),
+        ([{"prompt": " ", "task": "a"}], "line 1: the prompt is empty; give it a text or remove the line"),
+        ([GOOD | {"task": 0.5}], "line 1: label 'task' is 0.5; expected a string, an integer or a boolean"),
+        ([GOOD | {"kind": None}], "line 1: label 'kind' is None; expected a string, an integer or a boolean"),
+        ([GOOD, GOOD | {"kind": "x"}], "line 2: label 'kind' is not on every line; give it everywhere or nowhere"),
+        ([GOOD | {"kind": "x"}, GOOD], "line 2: label 'kind' is not on every line; give it everywhere or nowhere"),
+    ],
+)
+def test_a_bad_file_is_refused_with_its_line(write, lines: list, message: str) -> None:
+    path = write(*lines)
+    with pytest.raises(InputError, match=re.escape(message)) as error:
+        LabelledPrompts.from_jsonl(path)
+    assert str(path) in str(error.value)
+
+
+def test_a_file_that_cannot_be_read_is_refused(write, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no prompts file '.*none.jsonl'; give the path of a JSONL file"):
+        LabelledPrompts.from_jsonl(tmp_path / "none.jsonl")
+    with pytest.raises(InputError, match=r"cannot read '.*' as UTF-8 text \(.*\); give a JSONL file"):
+        LabelledPrompts.from_jsonl(write(raw=b"\xff\xfe\x00"))
+    with pytest.raises(InputError, match="cannot read"):
+        LabelledPrompts.from_jsonl(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "labels", "message"),
+    [
+        ([], {"task": []}, "prompts holds no prompts"),
+        (["a", ""], {"task": ["x", "y"]}, "prompts: prompt 2 is empty; give it a text or remove it"),
+        (["a"], {"kind": ["x"]}, 'prompts has no label "task" (it has kind)'),
+        (["a"], {}, 'prompts has no label "task" (it has none)'),
+        (["a", "b"], {"task": ["x"]}, "prompts: label 'task' has 1 values for 2 prompts; expected one each"),
+    ],
+)
+def test_bad_prompts_are_refused(prompts: list, labels: dict, message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        LabelledPrompts(prompts, labels)
+
+
+def test_batches_are_padded_on_the_right_in_order() -> None:
+    prompts = LabelledPrompts(["abc", "d", "ef"], {"task": ["t", "s", "t"], "kind": ["k", "k", "k"]})
+    first, second = prompts.batches(encode, batch_size=2, pad_id=7)
+    assert first.tokens.tolist() == [[97, 98, 99], [100, 7, 7]]
+    assert first.attention_mask.tolist() == [[True] * 3, [True, False, False]]  # type: ignore[union-attr]
+    assert second.tokens.tolist() == [[101, 102]]
+    assert [b.index.tolist() for b in (first, second)] == [[0, 1], [2]]
+    assert first.labels["task"].tolist() == [1, 0]
+    assert second.labels["task"].tolist() == [1]
+    assert second.labels["kind"].tolist() == [0]
+
+
+def test_a_prompt_that_is_too_long_is_refused_or_keeps_its_end() -> None:
+    prompts = LabelledPrompts(["abcde", "fg"], {"task": ["t", "s"]}, source="mine.jsonl")
+    message = (
+        "mine.jsonl: prompt 1 has 5 tokens, more than the model's context of 3; shorten it, or choose "
+        "too_long='truncate' (--too-long truncate) to keep its end"
+    )
+    with pytest.raises(InputError, match=re.escape(message)):
+        next(prompts.batches(encode, max_length=3))
+    (batch,) = prompts.batches(encode, max_length=3, too_long="truncate")
+    assert batch.tokens.tolist() == [[99, 100, 101], [102, 103, 0]]
+    assert batch.tokens[0, batch.last_positions()[0]] == ord("e")
+    assert next(prompts.batches(encode, max_length=5)).tokens.shape == (2, 5)
+
+
+def test_a_prompt_without_tokens_is_refused() -> None:
+    prompts = LabelledPrompts(["a", "b"], {"task": ["t", "s"]})
+    with pytest.raises(InputError, match="prompts: prompt 2 encodes to no token; remove it"):
+        next(prompts.batches(lambda text: [] if text == "b" else [1]))
