@@ -41,6 +41,7 @@ class Case:
 
     def __post_init__(self) -> None:
         self.rows = torch.arange(len(self.batch))
+        self.modules = modules_of(self.model)  # before any probe was bound
 
     @cached_property
     def recorded(self) -> dict[str, Tensor]:
@@ -74,6 +75,15 @@ class Case:
         declared = [getattr(type(probe), name) for name in probe.states]
         exact |= all(isinstance(d, Rows) or (isinstance(d, Sum) and d.dtype is torch.int64) for d in declared)
         compare(probe.compute(), self.expected, 0.0 if exact else self.rtol, what)
+
+
+def modules_of(model: Any) -> dict[str, Any]:
+    """What a measurement may not change in a model's modules."""
+    modules = dict(model.named_modules())
+    return {
+        "the model's training flags": {k: m.training for k, m in modules.items()},
+        "the hooks": {k: (len(m._forward_hooks), len(m._forward_pre_hooks)) for k, m in modules.items()},
+    }
 
 
 def compare(got: ProbeResult, expected: ProbeResult, rtol: float, what: str) -> None:

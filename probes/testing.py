@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 import probes as _public
-from probes._under_test import Broken, Case, compare, copies, equal
+from probes._under_test import Broken, Case, compare, copies, equal, modules_of
 from probes.probe import Probe
 from probes.result import ProbeResult
 from probes.run import evaluation_mode, forward, run
@@ -100,6 +100,46 @@ def _declarations(case: Case) -> None:
     if not case.probe.states:
         raise Broken("no state is declared; declare Sum() or Rows() as class attributes")
 
+
+def _surroundings(case: Case) -> None:
+    class Planned(Exception):
+        pass
+
+    def fail(*_: Any) -> None:
+        raise Planned
+
+    _ = case.expected  # a package imported on first use may draw random numbers; that is not the probe's doing
+    with _unchanged(case, "run()"):
+        run(case.model, case.batch.split(2), case.probe.clone())
+    failing = case.probe.clone()
+    vars(failing)["update"] = fail
+    with _unchanged(case, "an exception in update"), suppress(Planned):
+        run(case.model, case.batch, failing)
+
+
+@contextmanager
+def _unchanged(case: Case, what: str) -> Iterator[None]:
+    def output() -> Any:
+        with torch.random.fork_rng(devices=[]), evaluation_mode(case.model), torch.no_grad():
+            return forward(case.model, case.batch)
+
+    def random_states() -> dict[str, Any]:
+        return {
+            "torch's global random state": torch.get_rng_state().tolist(),
+            "numpy's global random state": repr(np.random.get_state(legacy=False)),
+            "Python's global random state": random.getstate(),
+        }
+
+    logits, before = output(), {**case.modules, **random_states()}
+    yield
+    after = {**modules_of(case.model), **random_states()}
+    if changed := [k for k, v in after.items() if before[k] != v]:
+        raise Broken(f"{what} leaves {changed[0]} changed; undo it, and draw from a generator of your own")
+    if not equal({"": logits}, {"": output()}):
+        raise Broken(f"{what} leaves a model with other outputs; do not touch its weights")
+
+
+def _state(case: Case) -> None:
     def undeclared() -> dict[str, tuple[int, str]]:
         return {k: (id(v), repr(v)) for k, v in vars(probe).items() if k not in ("_states", "_sites")}
 
@@ -139,6 +179,8 @@ def _memory(case: Case) -> None:
 def _reset(case: Case) -> None:
     probe = case.fed(case.rows[: len(case.rows) // 2])
     probe.reset()
+    if probe.state_dict()["tensors"]:
+        raise Broken("reset() leaves state behind; leave it to Probe, and keep everything in declared states")
     case.check(case.fed(case.rows, to=probe), "after reset() nothing may be left of earlier batches", exact=True)
 
 
@@ -202,45 +244,6 @@ def _nan(case: Case) -> None:
             raise Broken(f"{bad[0]!r} is NaN for {len(rows)} examples without a note; say why in result(notes=[...])")
 
 
-def _surroundings(case: Case) -> None:
-    class Planned(Exception):
-        pass
-
-    def fail(*_: Any) -> None:
-        raise Planned
-
-    with _unchanged(case, "run()"):
-        run(case.model, case.batch.split(2), case.probe.clone())
-    failing = case.probe.clone()
-    vars(failing)["update"] = fail
-    with _unchanged(case, "an exception in update"), suppress(Planned):
-        run(case.model, case.batch, failing)
-
-
-@contextmanager
-def _unchanged(case: Case, what: str) -> Iterator[None]:
-    def output() -> Any:
-        with torch.random.fork_rng(devices=[]), evaluation_mode(case.model), torch.no_grad():
-            return forward(case.model, case.batch)
-
-    def snapshot() -> dict[str, Any]:
-        modules = dict(case.model.named_modules())
-        return {
-            "the model's training flags": {k: m.training for k, m in modules.items()},
-            "the hooks": {k: (len(m._forward_hooks), len(m._forward_pre_hooks)) for k, m in modules.items()},
-            "torch's global random state": torch.get_rng_state().tolist(),
-            "numpy's global random state": repr(np.random.get_state(legacy=False)),
-            "Python's global random state": random.getstate(),
-        }
-
-    logits, before = output(), snapshot()
-    yield
-    if changed := [k for k, v in snapshot().items() if before[k] != v]:
-        raise Broken(f"{what} leaves {changed[0]} changed; undo it, and draw from a generator of your own")
-    if not equal({"": logits}, {"": output()}):
-        raise Broken(f"{what} leaves a model with other outputs; do not touch its weights")
-
-
 def _result(case: Case) -> None:
     with TemporaryDirectory() as folder:
         case.expected.save(Path(folder) / "result")
@@ -276,6 +279,8 @@ def _rank(rank: int, probe: Probe, folder: str) -> None:
 _CLAUSES = {
     "parameters": _parameters,
     "declarations": _declarations,
+    "surroundings": _surroundings,  # before others touch the model
+    "state": _state,
     "inputs untouched": _inputs,
     "compute": _compute,
     "memory": _memory,
@@ -285,7 +290,6 @@ _CLAUSES = {
     "merge": _merge,
     "state round trip": _round_trip,
     "NaN notes": _nan,
-    "surroundings": _surroundings,
     "result": _result,
     "two processes": _processes,
 }

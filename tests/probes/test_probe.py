@@ -186,8 +186,6 @@ def test_a_failed_load_leaves_the_state_as_it_was(measured: WithRows, tmp_path: 
 
 
 def test_all_reduce_without_a_process_group_is_told(measured: WithRows) -> None:
-    message = (
-        "all_reduce needs torch.distributed; start with torchrun and call torch.distributed.init_process_group()"
-    )
+    message = "all_reduce needs torch.distributed; start with torchrun and call torch.distributed.init_process_group()"
     with pytest.raises(InputError, match=re.escape(message)):
         measured.all_reduce()

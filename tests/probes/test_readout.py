@@ -88,7 +88,7 @@ def test_readouts_are_values_whose_repr_rebuilds_them(readout: Readout) -> None:
 def test_only_readouts_are_readouts() -> None:
     assert as_readout(mean()) == Mean()
     for wrong in ("last", last_token, LastToken, TokenAt):
-        with pytest.raises(InputError, match=r"expected last_token\(\), token_at\(\.\.\.\), mean\(\) or all_tokens\(\)"):
+        with pytest.raises(InputError, match=r"expected last_token\(\), token_at\(...\), mean\(\) or all_tokens\(\)"):
             as_readout(wrong)  # type: ignore[arg-type]
 
 

@@ -1,7 +1,6 @@
 """The attention view in a real browser, offline, from a file."""
 
 import os
-import shutil
 
 import pytest
 import torch
@@ -15,68 +14,9 @@ pytestmark = pytest.mark.browser
 HOSTILE = "</script><img src=x onerror=window.__pwned=1>"
 STR_TOKENS = ["The", " cat", "\n", HOSTILE, " ", "naïve", "&lt;", "{{x}}"]
 
-# The heatmap's labels are painted on a canvas, so the only way to read them is to listen to the painter.
-LISTEN = """
-window.painted = [];
-const fillText = CanvasRenderingContext2D.prototype.fillText;
-CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
-  window.painted.push(String(text));
-  return fillText.call(this, text, ...place);
-};
-"""
-
-# The large heatmap: grown to its size, and painted on.
-DRAWN = """
-() => {
-  const canvas = [...document.querySelectorAll("canvas")].pop();
-  if (canvas.clientWidth < 200) return false;
-  const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
-  return pixels.filter((value, i) => i % 4 === 3 && value > 0).length > pixels.length / 4 / 3;
-}
-"""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    executable = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        executable = None
-    if executable is None:
-        if os.environ.get("CI"):
-            pytest.fail("no chromium or no playwright: apt-get install chromium, pip install playwright")
-        pytest.skip("no chromium or no playwright: apt-get install chromium, pip install playwright")
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox", "--disable-gpu"])
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture
-def open_page(browser):
-    """Opens a file; afterwards no error and no request but for the file itself may have been seen."""
-    context = browser.new_context(offline=True, viewport={"width": 1280, "height": 1400})
-    context.add_init_script(LISTEN)
-    page, seen, trouble = context.new_page(), [], []
-    page.on("request", lambda request: seen.append(request.url))
-    page.on("pageerror", lambda error: trouble.append(str(error)))
-    page.on("console", lambda message: trouble.append(message.text) if message.type == "error" else None)
-
-    def open_(path):
-        page.goto(path.as_uri())
-        page.wait_for_selector("canvas")
-        page.wait_for_function(DRAWN)
-        return page
-
-    yield open_
-    context.close()
-    assert trouble == []
-    assert len(seen) == 1, seen
-
 
 @pytest.mark.parametrize("attention", ["causal", "bidirectional"])
-def test_saved_page(open_page, tmp_path, attention):
+def test_saved_page(open_page, drawn, tmp_path, attention):
     config = ModelConfig(d_vocab=8, n_ctx=8, n_layers=2, d_model=16, n_heads=2, init_std=0.8, attention=attention)
     view = attention_view(build_model(config), torch.arange(8), str_tokens=STR_TOKENS)
     view.save(tmp_path / "view.html", title="<b>Heads</b> & tokens")
@@ -97,7 +37,7 @@ def test_saved_page(open_page, tmp_path, attention):
 
     page.locator("h4", has_text="L2H1").click()
     page.wait_for_selector("h3:has-text('L2H1 Zoomed')")
-    page.wait_for_function(DRAWN)
+    page.wait_for_function(drawn)
     if folder := os.environ.get("SCREENSHOTS"):
         page.screenshot(path=f"{folder}/attention-{attention}.png", full_page=True)
 

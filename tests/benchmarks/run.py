@@ -1,0 +1,195 @@
+"""Measurements against peers, as ratios within one run. `make bench` prints the table that the README quotes."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from statistics import median
+
+import torch
+
+warnings.simplefilter("ignore")
+torch.set_num_threads(1)
+
+
+def alternate(first: Callable[[], object], second: Callable[[], object], rounds: int = 9) -> float:
+    """Median over rounds of time(first) / time(second), the two measured next to each other."""
+    ratios = []
+    for i in range(rounds + 1):
+        times = []
+        for f in (first, second):
+            start = time.perf_counter()
+            f()
+            times.append(time.perf_counter() - start)
+        if i:  # the first round warms up
+            ratios.append(times[0] / times[1])
+    return median(ratios)
+
+
+def training_step() -> float:
+    """A mechclust training step against a plain loop over Hugging Face's GPT-2 of the same size."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from mechclust import TrainConfig, build_model, model_for, train
+    from tasks import InstructionFollowing
+
+    task = InstructionFollowing(n_tasks=20)
+    model = build_model(model_for(task, n_layers=6, d_model=128))
+    peer = GPT2LMHeadModel(
+        GPT2Config(vocab_size=task.d_vocab, n_positions=task.n_ctx, n_embd=128, n_layer=6, n_head=4,
+                   resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, tie_word_embeddings=False)
+    )  # fmt: skip
+    optimizer = torch.optim.AdamW(peer.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1200)
+
+    def theirs() -> None:
+        for step in range(4):
+            batch = task.train_batch(step, 256)
+            labels = batch.tokens.masked_fill(~batch.attention_mask, -100)
+            loss = peer(batch.tokens, labels=labels).loss
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(peer.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+
+    return alternate(lambda: train(model, task, TrainConfig(steps=4)), theirs)
+
+
+def _setting(n_examples: int):
+    from mechclust import ModelConfig, build_model
+    from tasks import Batch
+
+    model = build_model(ModelConfig(d_vocab=500, n_ctx=32, n_layers=6, d_model=256, n_heads=8))
+    draw = torch.Generator().manual_seed(0)
+
+    def batches():
+        for start in range(0, n_examples, 64):
+            tokens = torch.randint(500, (64, 32), generator=draw)
+            index = torch.arange(start, start + 64)
+            yield Batch(tokens, labels={"task": index % 10}, positions={"input": index % 32}, index=index)
+
+    return model, batches
+
+
+def _collector():
+    """Keeps every residual site's state at every readout: what a probe with rows costs at most."""
+    from probes import Probe, Rows, last_token, mean, residual, token_at
+
+    class Collect(Probe):
+        rows = Rows()
+
+        def __init__(self, readout, at=residual(final_norm=True)):
+            self.readout, self.at = readout, at
+
+        def update(self, activations, batch):
+            for site, x in activations.items():
+                self.rows.add(site, batch.index, x)
+
+        def compute(self):
+            means = [self.rows.get(site)[1].mean().double() for site in self.site_names]
+            return self.result({"mean": torch.stack(means)}, {"mean": ("site",)})
+
+    return [Collect(r) for r in (last_token(), mean(), token_at("input"))]
+
+
+def probes_over_forward() -> float:
+    """`probes.run` with all residual sites and three readouts against a bare forward pass."""
+    from probes import run
+
+    model, batches = _setting(512)
+    model.eval()
+
+    def bare() -> None:
+        with torch.inference_mode():
+            for batch in batches():
+                model(batch.tokens)
+
+    probes = _collector()
+    return alternate(lambda: run(model, batches(), probes), bare)
+
+
+def _cache_loop(model, batches) -> None:
+    """What a user writes by hand: cache everything, keep what is wanted afterwards."""
+    kept = []
+    with torch.inference_mode():
+        for batch in batches():
+            _, cache = model.run_with_cache(batch.tokens)
+            names = ["hook_embed", *(f"blocks.{i}.hook_resid_post" for i in range(6))]
+            rows = torch.arange(len(batch))
+            kept.append([(cache[n][:, -1], cache[n].mean(1), cache[n][rows, batch.positions["input"]]) for n in names])
+
+
+def probes_over_cache() -> float:
+    """The same against a `run_with_cache` loop that keeps the same rows."""
+    from probes import run
+
+    model, batches = _setting(512)
+    model.eval()
+    probes = _collector()
+    return alternate(lambda: run(model, batches(), probes), lambda: _cache_loop(model, batches))
+
+
+def peak_mib(what: str, n_examples: int) -> float:
+    """Growth of peak resident memory in MiB while measuring, in a process of its own."""
+    code = f"from tests.benchmarks.run import _peak; _peak({what!r}, {n_examples})"
+    return float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
+
+
+def _peak(what: str, n_examples: int) -> None:
+    from probes import Probe, Sum, all_tokens, residual, run
+
+    class MeanNorm(Probe):
+        total = Sum()
+
+        def __init__(self, at=residual(), readout=all_tokens()):
+            self.at, self.readout = at, readout
+
+        def update(self, activations, batch):
+            for site, x in activations.items():
+                self.total.add(site, x.norm(dim=-1).sum())
+
+        def compute(self):
+            return self.result({"norm": torch.stack([self.total[s] for s in self.site_names])}, {"norm": ("site",)})
+
+    model, batches = _setting(n_examples)
+    model.eval()
+    with torch.inference_mode():
+        model(next(batches()).tokens)  # allocations of the first pass are not the measurement's
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if what == "cache":
+        _cache_loop(model, batches)
+    else:
+        run(model, batches(), MeanNorm())
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+
+
+def import_time() -> float:
+    """`import probes` against `import torch`, each in a fresh process."""
+
+    def fresh(module: str) -> Callable[[], object]:
+        return lambda: subprocess.run([sys.executable, "-c", f"import {module}"], check=True)
+
+    return alternate(fresh("probes"), fresh("torch"), rounds=5)
+
+
+def main() -> None:
+    rows = [
+        ("training step / bare Hugging Face GPT-2 loop", training_step(), "<= 1.10"),
+        ("probes.run, 8 residual sites x 3 readouts / bare forward", probes_over_forward(), "<= 1.20"),
+        ("the same / run_with_cache loop by hand", probes_over_cache(), ""),
+        ("peak memory, probes.run / run_with_cache loop", peak_mib("run", 512) / peak_mib("cache", 512), ""),
+        ("peak memory, 8x the data / 1x (additive state)", peak_mib("run", 4096) / peak_mib("run", 512), "about 1"),
+        ("import probes / import torch", import_time(), ""),
+    ]
+    print(f"{'measurement (median ratio, one thread)':58}{'ratio':>8}  target")
+    for name, value, target in rows:
+        print(f"{name:58}{value:8.2f}  {target}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Settings of a training run."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+
+import pytest
+import torch
+
+from mechclust.training import TrainConfig
+from tasks import InputError
+
+
+class TestCheckpointSteps:
+    @pytest.mark.parametrize(
+        ("steps", "n", "expected"),
+        [
+            (100, 4, [0, 1, 5, 22, 67, 100]),
+            (1200, 10, [0, 1, 2, 5, 11, 23, 51, 113, 248, 546, 800, 1200]),
+            (1, 10, [0, 1]),
+            (2, 10, [0, 1, 2]),
+            (20, 3, [0, 1, 4, 14, 20]),
+            (9, 0, [0, 1, 6, 9]),
+        ],
+    )
+    def test_are_log_spaced_with_both_ends_and_two_thirds(self, steps, n, expected):
+        assert TrainConfig(steps=steps, n_checkpoints=n).checkpoint_steps == expected
+
+    def test_are_plain_integers(self):
+        assert {type(step) for step in TrainConfig().checkpoint_steps} == {int}
+
+
+class TestLearningRate:
+    def test_is_a_half_cosine_to_zero(self):
+        config = TrainConfig(steps=8, lr=0.4)
+        assert config.lr_at(0) == 0.4
+        assert config.lr_at(4) == pytest.approx(0.2)
+        assert config.lr_at(8) == pytest.approx(0, abs=1e-15)
+        assert [config.lr_at(s) for s in range(9)] == sorted((config.lr_at(s) for s in range(9)), reverse=True)
+
+    def test_is_that_of_torch(self):
+        parameter = torch.nn.Parameter(torch.zeros(1))
+        optimizer = torch.optim.SGD([parameter], lr=0.3)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: (1 + math.cos(math.pi * s / 10)) / 2)
+        config = TrainConfig(steps=10, lr=0.3)
+        for step in range(10):
+            assert config.lr_at(step) == pytest.approx(schedule.get_last_lr()[0])
+            optimizer.step()
+            schedule.step()
+
+
+class TestFields:
+    @pytest.mark.parametrize(
+        ("fields", "message"),
+        [
+            ({"steps": 0}, "steps is 0; expected at least 1"),
+            ({"batch_size": -2}, "batch_size is -2; expected at least 1"),
+            ({"save_every": 0}, "save_every is 0; expected at least 1"),
+            ({"lr": 0.0}, "lr is 0.0; expected a positive learning rate"),
+            ({"lr": math.nan}, "lr is nan; expected a positive learning rate"),
+        ],
+    )
+    def test_refusals(self, fields, message):
+        with pytest.raises(InputError) as refused:
+            TrainConfig(**fields)
+        assert str(refused.value) == message
+
+    def test_survive_json(self):
+        config = TrainConfig(steps=7, betas=(0.8, 0.95), clip=None)
+        assert TrainConfig(**json.loads(json.dumps(asdict(config)))) == config

@@ -1,0 +1,321 @@
+"""The training loop: what it computes, and that an interruption leaves no trace in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from mechclust.models.weights import get_weights
+from mechclust.training import TrainConfig, train
+from probes.run import forward
+from tasks import InputError, InstructionFollowing
+
+CONFIG = TrainConfig(steps=12, batch_size=16, lr=1e-2, n_checkpoints=4, save_every=5)
+
+
+class Stopped(Exception):
+    pass
+
+
+def stop_at(step):
+    def callback(now, model):
+        if now == step:
+            raise Stopped
+
+    return callback
+
+
+def weights_of(model):
+    return {k: v.detach().clone() for k, v in get_weights(model).items()}
+
+
+def assert_identical(first, again):
+    assert first.keys() == again.keys()
+    assert [k for k in first if not torch.equal(first[k], again[k])] == []
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(task, tiny_model):
+    """Final weights and losses of a run that nobody disturbed."""
+    model = tiny_model()
+    losses = train(model, task, CONFIG)
+    return weights_of(model), losses
+
+
+class TestLoop:
+    @pytest.mark.parametrize("clip", [1.0, 0.05, None])
+    @pytest.mark.parametrize("attention", ["causal", "bidirectional"])
+    def test_equals_the_plain_loop(self, task, tiny_model, attention, clip):
+        config = replace(CONFIG, weight_decay=0.1, betas=(0.8, 0.99), clip=clip)
+        ours, theirs = tiny_model(attention=attention), tiny_model(attention=attention)
+        losses = train(ours, task, config)
+
+        optimizer = torch.optim.AdamW(
+            theirs.parameters(), lr=config.lr, betas=config.betas, weight_decay=0.1, foreach=False
+        )
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, config.steps)
+        for step in range(config.steps):
+            batch = task.train_batch(step, config.batch_size)
+            logits = forward(theirs, batch)
+            real = batch.loss_mask
+            loss = torch.nn.functional.cross_entropy(logits[real], batch.targets[real])
+            optimizer.zero_grad()
+            loss.backward()
+            if clip is not None:
+                torch.nn.utils.clip_grad_norm_(theirs.parameters(), clip)
+            optimizer.step()
+            schedule.step()
+            torch.testing.assert_close(losses[step], loss.detach(), atol=1e-5, rtol=1e-5)
+        expected = weights_of(theirs)
+        for name, value in weights_of(ours).items():
+            torch.testing.assert_close(value, expected[name], atol=2e-4, rtol=1e-3)
+
+    def test_loss_decreases(self, task, tiny_model):
+        losses = train(tiny_model(d_model=16), task, replace(CONFIG, steps=20, batch_size=32))
+        assert losses.shape == (20,)
+        assert losses.dtype == torch.float32
+        assert bool(losses.isfinite().all())
+        assert float(losses[-5:].mean()) < 0.8 * float(losses[:2].mean())
+
+    def test_is_reproducible(self, task, tiny_model, uninterrupted):
+        model = tiny_model()
+        losses = train(model, task, CONFIG)
+        assert torch.equal(losses, uninterrupted[1])
+        assert_identical(weights_of(model), uninterrupted[0])
+
+    def test_does_not_depend_on_callbacks_or_keeping_state(self, task, tiny_model, uninterrupted, tmp_path):
+        model = tiny_model()
+        train(model, task, CONFIG, tmp_path, [lambda step, model: torch.randn(step + 1)])
+        assert_identical(weights_of(model), uninterrupted[0])
+
+    def test_leaves_the_global_random_state_alone(self, task, tiny_model):
+        model, before = tiny_model(), torch.get_rng_state()
+        train(model, task, replace(CONFIG, steps=2))
+        assert torch.equal(before, torch.get_rng_state())
+
+    def test_trains_every_weight(self, uninterrupted, tiny_model):
+        before = weights_of(tiny_model())
+        assert [k for k, v in uninterrupted[0].items() if torch.equal(v, before[k])] == []
+
+    def test_clipping_matters(self, task, tiny_model, uninterrupted):
+        model = tiny_model()
+        train(model, task, replace(CONFIG, clip=1e-6))
+        assert not torch.equal(weights_of(model)["embed.W_E"], uninterrupted[0]["embed.W_E"])
+
+
+class TestCallbacks:
+    def test_come_at_the_checkpoints_with_the_weights_of_then(self, task, tiny_model, uninterrupted):
+        calls, snapshots = [], []
+
+        def first(step, model):
+            calls.append(("first", step))
+            snapshots.append(weights_of(model))
+
+        model = tiny_model()
+        train(model, task, CONFIG, callbacks=[first, lambda step, model: calls.append(("second", step))])
+        assert calls == [(name, step) for step in CONFIG.checkpoint_steps for name in ("first", "second")]
+        assert_identical(snapshots[0], weights_of(tiny_model()))  # before any update
+        assert_identical(snapshots[-1], uninterrupted[0])  # after the last one
+        assert all(not torch.equal(a["embed.W_E"], b["embed.W_E"]) for a, b in pairwise(snapshots))
+
+    def test_the_model_is_in_training_mode(self, task, tiny_model):
+        model, modes = tiny_model().eval(), []
+        train(model, task, replace(CONFIG, steps=2), callbacks=[lambda step, model: modes.append(model.training)])
+        assert set(modes) == {True}
+
+
+class TestResume:
+    @pytest.mark.parametrize("step", [8, 4])  # after a saved state, and before there is any
+    @pytest.mark.parametrize("attention", ["causal", "bidirectional"])
+    def test_ends_with_the_same_bits(self, task, tiny_model, tmp_path, step, attention):
+        config = replace(CONFIG, n_checkpoints=12)
+        whole = tiny_model(attention=attention)
+        expected = train(whole, task, config)
+        with pytest.raises(Stopped):
+            train(tiny_model(attention=attention), task, config, tmp_path, [stop_at(step)])
+        assert (tmp_path / "state.safetensors").exists() == (step == 8)
+        calls = []
+        again = tiny_model(attention=attention)
+        losses = train(again, task, config, tmp_path, [lambda step, model: calls.append(step)])
+        assert torch.equal(losses, expected)
+        assert_identical(weights_of(again), weights_of(whole))
+        start = 5 if step == 8 else 0
+        assert calls == [s for s in config.checkpoint_steps if s >= start]
+
+    def test_twice(self, task, tiny_model, tmp_path, uninterrupted):
+        config = replace(CONFIG, save_every=1, n_checkpoints=12)
+        for step in (2, 9):
+            with pytest.raises(Stopped):
+                train(tiny_model(), task, config, tmp_path, [stop_at(step)])
+        model = tiny_model()
+        losses = train(model, task, config, tmp_path)
+        assert torch.equal(losses, uninterrupted[1])
+        assert_identical(weights_of(model), uninterrupted[0])
+
+    def test_of_a_finished_run_trains_no_more(self, task, tiny_model, tmp_path, uninterrupted):
+        train(tiny_model(), task, CONFIG, tmp_path)
+        state = (tmp_path / "state.safetensors").read_bytes()
+        calls, model = [], tiny_model()
+        losses = train(model, task, CONFIG, tmp_path, [lambda step, model: calls.append(step)])
+        assert calls == [CONFIG.steps]
+        assert torch.equal(losses, uninterrupted[1])
+        assert_identical(weights_of(model), uninterrupted[0])
+        assert (tmp_path / "state.safetensors").read_bytes() == state
+
+    def test_only_the_state_is_written(self, task, tiny_model, tmp_path):
+        train(tiny_model(), task, CONFIG, tmp_path / "run")
+        assert [p.name for p in (tmp_path / "run").iterdir()] == ["state.safetensors"]
+
+
+class TestRefusals:
+    @pytest.fixture
+    def held(self, task, tiny_model, tmp_path):
+        """A folder with a run that was stopped."""
+        with pytest.raises(Stopped):
+            train(tiny_model(), task, replace(CONFIG, n_checkpoints=12), tmp_path, [stop_at(8)])
+        return tmp_path
+
+    @pytest.mark.parametrize(
+        ("training", "of_task", "of_model", "difference"),
+        [
+            ({"lr": 0.5}, {}, {}, "training lr = 0.01, not 0.5"),
+            ({"betas": (0.5, 0.9)}, {}, {}, r"training betas = [0.9, 0.999], not [0.5, 0.9]"),
+            ({}, {"seed": 3}, {}, "task seed = 0, not 3"),
+            ({}, {}, {"seed": 6}, "model seed = 0, not 6"),
+            ({}, {}, {"attention": "bidirectional"}, "model attention = 'causal', not 'bidirectional'"),
+            ({}, {}, {"d_model": 16}, "model d_model = 8, not 16"),
+        ],
+    )
+    def test_other_settings_in_the_same_folder(self, task, tiny_model, held, training, of_task, of_model, difference):
+        state = (held / "state.safetensors").read_bytes()
+        config = replace(CONFIG, **{"n_checkpoints": 12, **training})
+        with pytest.raises(InputError) as refused:
+            train(tiny_model(**of_model), replace(task, **of_task), config, held)
+        assert str(refused.value) == (
+            f"{str(held)!r} holds a run with {difference}; choose another output folder, or the same settings to go on"
+        )
+        assert (held / "state.safetensors").read_bytes() == state
+
+    def test_state_with_a_setting_that_we_do_not_know(self, task, tiny_model, held):
+        """As a later version might leave it."""
+        path = held / "state.safetensors"
+        with safe_open(str(path), "pt") as file:
+            header = file.metadata()
+        run = json.loads(header["run"])
+        run["training"]["momentum"] = 1
+        save_file(load_file(path), path, {**header, "run": json.dumps(run)})
+        with pytest.raises(InputError, match="holds a run with training momentum = 1"):
+            train(tiny_model(), task, replace(CONFIG, n_checkpoints=12), held)
+
+    @pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
+    def test_truncated_state(self, task, tiny_model, held, share):
+        path = held / "state.safetensors"
+        data = path.read_bytes()
+        path.write_bytes(data[: int(len(data) * share)])
+        with pytest.raises(InputError) as refused:
+            train(tiny_model(), task, replace(CONFIG, n_checkpoints=12), held)
+        assert str(refused.value).startswith(f"{str(path)!r} is truncated or not a safetensors file (")
+
+    def test_a_file_that_is_no_state(self, task, tiny_model, tmp_path):
+        path = tmp_path / "state.safetensors"
+        save_file({"x": torch.zeros(1)}, path)
+        with pytest.raises(InputError) as refused:
+            train(tiny_model(), task, CONFIG, tmp_path)
+        assert str(refused.value) == (
+            f"{str(path)!r} is not a training state; remove it, or choose another output folder"
+        )
+
+    def test_a_model_that_we_did_not_build(self, task):
+        with pytest.raises(InputError, match="a Linear that build_model did not build can be neither trained nor"):
+            train(torch.nn.Linear(2, 2), task, CONFIG)
+
+
+SCRIPT = """
+import sys, time
+import torch
+from mechclust.models import build_model, model_for, save_model
+from mechclust.training import AccuracyCallback, ProbeCallback, SaveModel, TrainConfig, train
+from probes import TaskClusterARI
+from tasks import InstructionFollowing
+
+out, pause = sys.argv[1], float(sys.argv[2])
+torch.set_num_threads(1)
+task = InstructionFollowing(n_tasks=3, variants=8, n_symbols=6, n_eval=20)
+config = TrainConfig(steps=14, batch_size=16, lr=1e-2, n_checkpoints=14, save_every=2)
+model = build_model(model_for(task, n_layers=2, d_model=16, n_heads=2))
+measure = ProbeCallback(
+    out + "/results",
+    {"validation": list(task.batches("validation_subset"))},
+    {"ari": TaskClusterARI(n_init=1, n_permutations=9)},
+)
+callbacks = [
+    SaveModel(out, config.checkpoint_steps),
+    AccuracyCallback(out + "/results", task),
+    measure,
+    lambda step, model: time.sleep(pause),
+]
+train(model, task, config, out, callbacks)
+save_model(model, out + "/final.safetensors")
+"""
+
+
+def artefacts(out):
+    """What a run promises not to lose: everything finished but the state, which it replaces."""
+    files = [p for p in out.rglob("*") if p.is_file() and not p.name.startswith(".") and p.name != "state.safetensors"]
+    return {p.relative_to(out): p.read_bytes() for p in files}
+
+
+def test_kill_minus_9_leaves_no_trace(tmp_path, monkeypatch):
+    script, killed, whole = tmp_path / "script.py", tmp_path / "killed", tmp_path / "whole"
+    script.write_text(SCRIPT)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    process = subprocess.Popen([sys.executable, str(script), str(killed), "0.5"], env=environment)
+    try:
+        deadline = time.monotonic() + 120
+        while not (killed / "state.safetensors").exists() and time.monotonic() < deadline:
+            assert process.poll() is None, "the run ended before it could be killed"
+            time.sleep(0.005)
+    finally:
+        process.kill()
+    assert process.wait(30) == -signal.SIGKILL
+    with safe_open(str(killed / "state.safetensors"), "pt") as file:
+        assert 0 < int(file.metadata()["step"]) < 14
+    kept = artefacts(killed)
+    assert kept
+    assert not (killed / "final.safetensors").exists()
+
+    for out in (killed, whole):  # the same run to its end, and one that nobody killed
+        monkeypatch.setattr(sys, "argv", [str(script), str(out), "0"])
+        runpy.run_path(str(script), run_name="__main__")
+    for name in ("final.safetensors", "state.safetensors", "step-000014.safetensors"):
+        assert_identical(load_file(killed / name), load_file(whole / name))
+    after = artefacts(killed)
+    assert {k: after.get(k) for k in kept} == kept
+    assert after.keys() == artefacts(whole).keys()
+    for name in after:
+        assert_identical(load_file(killed / name), load_file(whole / name))
+
+
+def test_kill_leaves_no_temporary_files(task, tiny_model, tmp_path):
+    """What a killed run was writing does not pile up beside what it wrote."""
+    (tmp_path / ".state.safetensors.99999999.tmp").write_bytes(b"half")
+    train(tiny_model(), task, CONFIG, tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["state.safetensors"]
+
+
+def test_the_task_is_the_one_that_was_saved(task):
+    """The state names the task, so that another task of the same settings is another run."""
+    assert isinstance(task, InstructionFollowing)
+    assert task.to_config()["name"] == "instruction-following"
