@@ -14,7 +14,7 @@ import tyro
 
 from mechclust.clusters import ClustersConfig, measure_clusters, write_clusters_report
 from mechclust.studies import get_study, list_studies, open_run, run_study, write_report
-from mechclust.studies.claims import table
+from mechclust.studies.claims import markdown_table, text_table
 from tasks import InputError
 
 app = tyro.extras.SubcommandApp()
@@ -89,7 +89,7 @@ def _run(name: str, argv: list[str]) -> None:
         analysis = run_study(study, parsed.config, parsed.out, parsed.workers)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"; everything measured so far is in {parsed.out}; to go on: {again}") from None
-    print(table(analysis.claims))
+    print(text_table(analysis.claims))
     print(f"\nreport: {parsed.out / 'report.html'}")
 
 
@@ -125,14 +125,16 @@ def _list() -> None:
 
 
 @app.command(name="report")
-def _report(run_folder: tyro.conf.Positional[Path]) -> None:
+def _report(run_folder: tyro.conf.Positional[Path], markdown: bool = False) -> None:
     """Write a run's claims, figures and report anew from what it measured.
 
     Args:
         run_folder: the --out folder of a run.
+        markdown: print the claims as a Markdown table.
     """
     study, config = open_run(run_folder)
-    print(table(write_report(study, config, run_folder).claims))
+    claims = write_report(study, config, run_folder).claims
+    print(markdown_table(claims) if markdown else text_table(claims))
     print(f"\nreport: {run_folder / 'report.html'}")
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
+from mechclust.execution import check_device
 from mechclust.models import load_pretrained
 from mechclust.studies.study import Analysis, Panel, machine
 from probes import ProbeResult, TaskClusterARI, last_token, mean, residual, run
@@ -130,6 +131,7 @@ def measure_clusters(model: str, config: ClustersConfig, *, progress: bool = Fal
 
 
 def _check(prompts: LabelledPrompts, config: ClustersConfig) -> None:
+    check_device(config.device)
     for name in ("task", *config.also):
         if name not in prompts.labels:
             raise InputError(f"{config.prompts} has no label {name!r} (it has {', '.join(prompts.labels)})")

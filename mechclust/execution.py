@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 import torch
 from tqdm import tqdm
 
+from tasks import InputError
+
 Job = TypeVar("Job")
 Out = TypeVar("Out")
 
@@ -22,6 +24,20 @@ def progress_bar(items: Iterable[Any], **options: Any) -> Any:
     place = multiprocessing.current_process()._identity  # type: ignore[attr-defined]
     interval = 0.2 if sys.stderr.isatty() else 10.0
     return tqdm(items, position=(place[0] - 1) if place else 0, leave=not place, mininterval=interval, **options)
+
+
+def check_device(name: str) -> None:
+    """Refuse a device that this machine does not have.
+
+    Raises:
+        InputError: naming the device, and the way out.
+    """
+    try:
+        kind = torch.device(name).type
+    except RuntimeError:
+        raise InputError(f"no device {name!r}; expected cpu, cuda, cuda:1 or mps") from None
+    if (kind == "cuda" and not torch.cuda.is_available()) or (kind == "mps" and not torch.backends.mps.is_available()):
+        raise InputError(f"device {name!r} is not available on this machine; choose --device cpu")
 
 
 def map_jobs(fn: Callable[[Job], Out], jobs: Sequence[Job], workers: int | None = None) -> list[Out]:

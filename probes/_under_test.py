@@ -11,7 +11,7 @@ from torch import Tensor
 
 from probes.probe import Probe
 from probes.result import ProbeResult
-from probes.run import run
+from probes.run import device_of, evaluation_mode, forward, run
 from probes.state import Rows, Sum
 from tasks import Batch
 
@@ -41,7 +41,13 @@ class Case:
 
     def __post_init__(self) -> None:
         self.rows = torch.arange(len(self.batch))
-        self.modules = modules_of(self.model)  # before any probe was bound
+        self.batch = self.batch.to(device_of(self.model))
+        self.output()  # TransformerLens 4 adds hooks of its own in the first forward pass
+        self.modules = modules_of(self.model)  # before the probe was bound
+
+    def output(self) -> Any:
+        with torch.random.fork_rng(devices=[]), evaluation_mode(self.model), torch.no_grad():
+            return forward(self.model, self.batch)
 
     @cached_property
     def recorded(self) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from probes.functional.ari import adjusted_rand_null, adjusted_rand_score
 from probes.probe import Probe
-from probes.readout import Readout, token_at
+from probes.readout import Readout, one_row, token_at
 from probes.result import ProbeResult
 from probes.sites import Sites, residual
 from probes.state import Rows
@@ -73,6 +73,12 @@ class TaskClusterARI(Probe):
             raise InputError(f"reduce is {reduce!r}; expected None or 'tsne'")
         if n_clusters is not None and n_clusters < 2:
             raise InputError(f"n_clusters is {n_clusters}; expected at least 2, or None for one per class")
+        for name, value, least in (("n_init", n_init, 1), ("n_permutations", n_permutations, 1), ("seed", seed, 0)):
+            if value < least:
+                raise InputError(f"{name} is {value}; expected at least {least}")
+        if max_rows is not None and max_rows < 2:
+            raise InputError(f"max_rows is {max_rows}; expected at least 2, or None for no limit")
+        one_row(readout)
         if isinstance(also, str):
             raise InputError(f"also is the string {also!r}; expected a sequence of label names such as ({also!r},)")
         self.labels = labels
@@ -164,7 +170,7 @@ class _Clusterer:
         return self._found[k]
 
 
-def project_2d(rows: np.ndarray, seed: int = 0) -> np.ndarray:
+def project_2d(rows: Float[np.ndarray, "n d"], seed: int = 0) -> Float[np.ndarray, "n 2"]:
     """``[n 2]`` t-SNE of ``[n d]`` rows (scikit-learn's, from a PCA start)."""
     from sklearn.manifold import TSNE
 

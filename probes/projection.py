@@ -11,7 +11,7 @@ from torch import Tensor
 
 from probes.clustering import project_2d
 from probes.probe import Probe
-from probes.readout import Readout, token_at
+from probes.readout import Readout, one_row, token_at
 from probes.result import ProbeResult
 from probes.sites import Sites, residual
 from probes.state import Rows
@@ -50,6 +50,7 @@ class Projection(Probe):
     ) -> None:
         if method not in ("tsne", "pca"):
             raise InputError(f"method is {method!r}; expected 'tsne' or 'pca'")
+        one_row(readout)
         self.labels = labels
         self.at = at
         self.readout = readout

@@ -5,15 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Shaped
 from torch import Tensor
 
 from tasks import Batch, InputError
 
 
 class Readout:
-    """Turns an activation ``[batch pos ...]`` into what a probe sees. Compared by value."""
+    """Turns an activation ``[batch pos ...]`` into what a probe sees. Compared by value.
 
-    def __call__(self, activation: Tensor, batch: Batch) -> Tensor:
+    Attributes:
+        row_per_example: whether it leaves one row an example, whatever the sequence's length.
+    """
+
+    row_per_example = True
+
+    def __call__(self, activation: Shaped[Tensor, "batch pos *rest"], batch: Batch) -> Shaped[Tensor, batch * kept]:
         raise NotImplementedError  # pragma: no cover - abstract
 
     def check(self, kept: Tensor, batch: Batch) -> int | None:
@@ -26,7 +33,7 @@ class Readout:
 
 @dataclass(frozen=True)
 class LastToken(Readout):
-    def __call__(self, activation: Tensor, batch: Batch) -> Tensor:
+    def __call__(self, activation: Shaped[Tensor, "batch pos *rest"], batch: Batch) -> Shaped[Tensor, batch * kept]:
         return activation[torch.arange(len(batch), device=activation.device), batch.last_positions()]
 
     def __repr__(self) -> str:
@@ -37,7 +44,7 @@ class LastToken(Readout):
 class TokenAt(Readout):
     position: str
 
-    def __call__(self, activation: Tensor, batch: Batch) -> Tensor:
+    def __call__(self, activation: Shaped[Tensor, "batch pos *rest"], batch: Batch) -> Shaped[Tensor, batch * kept]:
         return activation[torch.arange(len(batch), device=activation.device), batch.position(self.position)]
 
     def __repr__(self) -> str:
@@ -46,7 +53,7 @@ class TokenAt(Readout):
 
 @dataclass(frozen=True)
 class Mean(Readout):
-    def __call__(self, activation: Tensor, batch: Batch) -> Tensor:
+    def __call__(self, activation: Shaped[Tensor, "batch pos *rest"], batch: Batch) -> Shaped[Tensor, batch * kept]:
         if batch.attention_mask is None:
             return activation.mean(dim=1)
         mask = batch.attention_mask.reshape(*batch.tokens.shape, *[1] * (activation.ndim - 2))
@@ -59,7 +66,9 @@ class Mean(Readout):
 
 @dataclass(frozen=True)
 class AllTokens(Readout):
-    def __call__(self, activation: Tensor, batch: Batch) -> Tensor:
+    row_per_example = False
+
+    def __call__(self, activation: Shaped[Tensor, "batch pos *rest"], batch: Batch) -> Shaped[Tensor, batch * kept]:
         return activation
 
     def check(self, kept: Tensor, batch: Batch) -> int | None:
@@ -101,8 +110,15 @@ def all_tokens() -> Readout:
     return AllTokens()
 
 
-def as_readout(value: Readout) -> Readout:
+def as_readout(value: object) -> Readout:
     """``value``, when it is a readout; an ``InputError`` otherwise."""
     if not isinstance(value, Readout):
         raise InputError(f"readout is {value!r}; expected last_token(), token_at(...), mean() or all_tokens()")
     return value
+
+
+def one_row(value: object) -> Readout:
+    """``value``, when it is a readout that leaves one row an example; an ``InputError`` otherwise."""
+    if not as_readout(value).row_per_example:
+        raise InputError(f"readout {value!r} keeps every position; choose last_token(), token_at(...) or mean()")
+    return as_readout(value)

@@ -70,7 +70,8 @@ class ProbeResult:
         tensor = self[measure]
         for axis, name in at.items():
             if axis not in self.axes[measure] or name not in self.coords[axis]:
-                have = ", ".join(self.coords.get(axis, [])) or f"axes {', '.join(self.axes[measure])}"
+                known = axis in self.axes[measure]
+                have = ", ".join(self.coords[axis]) if known else f"axes {', '.join(self.axes[measure])}"
                 raise InputError(f"no {axis} {name!r} in {measure!r} (it has {have})")
         place = tuple(self.coords[axis].index(at[axis]) if axis in at else slice(None) for axis in self.axes[measure])
         return tensor[place]

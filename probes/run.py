@@ -33,6 +33,11 @@ class _Recorder:
         for probe in probes:
             readout = as_readout(probe.readout)
             for site in probe.bind(model):
+                if readout.row_per_example and site.name.endswith(("hook_pattern", "hook_attn_scores")):
+                    raise InputError(
+                        f"readout {readout!r} picks positions, but {site.name!r} is [batch head query key]; "
+                        "give the probe readout=all_tokens()"
+                    )
                 self.wanted.setdefault(site.name, {})[readout] = None
         self.batch: Batch | None = None
         self.stop_early = False

@@ -20,7 +20,7 @@ import probes as _public
 from probes._under_test import Broken, Case, compare, copies, equal, modules_of
 from probes.probe import Probe
 from probes.result import ProbeResult
-from probes.run import evaluation_mode, forward, run
+from probes.run import run
 from tasks import Batch, InputError
 
 __all__ = ["check_probe"]
@@ -101,6 +101,11 @@ def _declarations(case: Case) -> None:
         raise Broken("no state is declared; declare Sum() or Rows() as class attributes")
 
 
+def _first_result(case: Case) -> None:
+    if not isinstance(case.expected, ProbeResult):
+        raise Broken(f"compute gives a {type(case.expected).__name__}; return self.result(values, axes)")
+
+
 def _surroundings(case: Case) -> None:
     class Planned(Exception):
         pass
@@ -108,7 +113,6 @@ def _surroundings(case: Case) -> None:
     def fail(*_: Any) -> None:
         raise Planned
 
-    _ = case.expected  # a package imported on first use may draw random numbers; that is not the probe's doing
     with _unchanged(case, "run()"):
         run(case.model, case.batch.split(2), case.probe.clone())
     failing = case.probe.clone()
@@ -119,10 +123,6 @@ def _surroundings(case: Case) -> None:
 
 @contextmanager
 def _unchanged(case: Case, what: str) -> Iterator[None]:
-    def output() -> Any:
-        with torch.random.fork_rng(devices=[]), evaluation_mode(case.model), torch.no_grad():
-            return forward(case.model, case.batch)
-
     def random_states() -> dict[str, Any]:
         return {
             "torch's global random state": torch.get_rng_state().tolist(),
@@ -130,12 +130,12 @@ def _unchanged(case: Case, what: str) -> Iterator[None]:
             "Python's global random state": random.getstate(),
         }
 
-    logits, before = output(), {**case.modules, **random_states()}
+    logits, before = case.output(), {**case.modules, **random_states()}
     yield
     after = {**modules_of(case.model), **random_states()}
     if changed := [k for k, v in after.items() if before[k] != v]:
         raise Broken(f"{what} leaves {changed[0]} changed; undo it, and draw from a generator of your own")
-    if not equal({"": logits}, {"": output()}):
+    if not equal({"": logits}, {"": case.output()}):
         raise Broken(f"{what} leaves a model with other outputs; do not touch its weights")
 
 
@@ -279,7 +279,8 @@ def _rank(rank: int, probe: Probe, folder: str) -> None:
 _CLAUSES = {
     "parameters": _parameters,
     "declarations": _declarations,
-    "surroundings": _surroundings,  # before others touch the model
+    "first result": _first_result,  # first: a package imported on first use may draw random numbers itself
+    "surroundings": _surroundings,
     "state": _state,
     "inputs untouched": _inputs,
     "compute": _compute,

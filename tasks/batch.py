@@ -106,6 +106,11 @@ class Batch:
         mask = self.attention_mask
         return mask is None or bool((mask[:, 1:] <= mask[:, :-1]).all())
 
+    def _fields(self) -> str:
+        optional = [n for n in ("attention_mask", "targets", "loss_mask") if getattr(self, n) is not None]
+        names = [*optional, *sorted(self.positions), *(f"{k} {v.ndim}-d" for k, v in sorted(self.labels.items()))]
+        return f"{self.tokens.shape[1]} tokens a row and {', '.join(names) or 'no other fields'}"
+
     def _map(self, fn: Any) -> Batch:
         optional = {
             name: None if (value := getattr(self, name)) is None else fn(value)
@@ -142,6 +147,10 @@ class Batch:
         """One batch of all examples. Every batch must have the same fields and sequence length."""
         if not batches:
             raise InputError("no batches to join; give at least one")
+        shapes = [batch._fields() for batch in batches]
+        for i, shape in enumerate(shapes):
+            if shape != shapes[0]:
+                raise InputError(f"batch {i} has {shape}, but batch 0 has {shapes[0]}; join batches of the same fields")
 
         def join(pick: Any) -> Any:
             values = [pick(b) for b in batches]

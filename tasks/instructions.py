@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from tasks._random import generator
@@ -77,7 +78,6 @@ class InstructionFollowing(Task):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "regex_elements", tuple(self.regex_elements))  # JSON has no tuples
         for name in (
             "n_tasks",
             "n_outputs",
@@ -97,6 +97,17 @@ class InstructionFollowing(Task):
             raise InputError(f"n_mappings is {self.n_mappings}; expected at most n_inputs ({self.n_inputs})")
         if self.n_symbols < 3:
             raise InputError(f"n_symbols is {self.n_symbols}; expected at least 3, the largest symbol class")
+        low, high = self.regex_elements
+        if not 1 <= low <= high:
+            raise InputError(f"regex_elements is {(low, high)}; expected (fewest, most), at least 1 and in order")
+        if not 0 <= self.variants_spread < 1:
+            raise InputError(f"variants_spread is {self.variants_spread}; expected at least 0 and below 1")
+        if self.n_distributions > (least := round(self.variants * (1 - self.variants_spread))):
+            raise InputError(
+                f"n_distributions is {self.n_distributions}; expected at most the {least} instructions a task may have"
+            )
+        if self.seed < 0:
+            raise InputError(f"seed is {self.seed}; expected at least 0")
         if not 0 < self.validation_share < 1:
             raise InputError(f"validation_share is {self.validation_share}; expected between 0 and 1")
 
@@ -151,7 +162,7 @@ class InstructionFollowing(Task):
             regexes.append([])
             for share in shares:
                 # An expression whose strings are mostly taken by other tasks is drawn again.
-                for _ in range(1000):
+                for _ in range(100):
                     regex = RandomRegex.draw(rng, self.n_symbols, share, self.regex_elements)
                     own: dict[tuple[int, ...], None] = {}
                     for _ in range(50 * share + 100):
@@ -200,6 +211,11 @@ class InstructionFollowing(Task):
         unique = np.unique(keys)
         held = rng.permutation(unique)[: max(1, round(len(unique) * self.validation_share))]
         validation = np.isin(keys, held)
+        if validation.all():
+            raise InputError(
+                f"all {len(pairs)} instances are held out; expected some to train on: "
+                "raise variants or n_tasks, or lower validation_share"
+            )
         return {"train": pairs[~validation], "validation": pairs[validation]}
 
     def _subset(self, split: str) -> np.ndarray:
@@ -257,7 +273,7 @@ class InstructionFollowing(Task):
         rng = generator(self.seed, "train", step)
         return self._batch(pairs[rng.integers(len(pairs), size=batch_size)])
 
-    def accuracy(self, logits: Tensor, batch: Batch) -> Tensor:
+    def accuracy(self, logits: Float[Tensor, "batch pos d_vocab"], batch: Batch) -> Float[Tensor, "batch"]:
         """``[batch]`` 1 where the most likely token after ``x`` is ``y``."""
         rows = torch.arange(len(batch), device=logits.device)
         guess = logits[rows, batch.position("input")].argmax(dim=-1)

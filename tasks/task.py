@@ -8,6 +8,7 @@ from dataclasses import asdict, fields
 from typing import Any, ClassVar
 
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor
 
 from tasks.batch import Batch
@@ -63,7 +64,7 @@ class Task(ABC):
         """Printable strings of a ``[pos]`` row of token ids."""
         return [self.vocab[int(t)] for t in tokens]
 
-    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+    def loss(self, logits: Float[Tensor, "batch pos d_vocab"], batch: Batch) -> Float[Tensor, ""]:
         """Mean cross-entropy in nats of ``targets`` where ``loss_mask`` is true. Scalar."""
         assert batch.targets is not None
         losses = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="none")
@@ -73,7 +74,7 @@ class Task(ABC):
         return (losses * mask).sum() / mask.sum()
 
     @abstractmethod
-    def accuracy(self, logits: Tensor, batch: Batch) -> Tensor:
+    def accuracy(self, logits: Float[Tensor, "batch pos d_vocab"], batch: Batch) -> Float[Tensor, "batch"]:
         """``[batch]`` 1 where the answer is right, else 0 (float32)."""
 
     def _check_split(self, split: str) -> None:
@@ -99,4 +100,4 @@ class Task(ABC):
         known = [f.name for f in fields(cls)]  # type: ignore[arg-type]
         if unknown := sorted(set(config) - set(known)):
             raise InputError(f"{name} has no field {unknown[0]!r} (it has {', '.join(known)})")
-        return cls(**config)
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in config.items()})  # JSON has no tuples

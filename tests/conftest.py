@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from typing import Any
 
+import jaxtyping
 import pytest
 import torch
 
 from tasks import Batch, InstructionFollowing, Task
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture
+def without_type_checks() -> Iterator[None]:
+    """As outside pytest: what is given with the wrong type reaches our own messages."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(scope="session")

@@ -81,4 +81,17 @@ def _bridge(shape: dict[str, Any]) -> Any:
 def _hooked(shape: dict[str, Any]) -> Any:
     from transformer_lens import HookedTransformer, HookedTransformerConfig
 
-    return HookedTransformer(HookedTransformerConfig(**shape, device="cpu"))
+    model = HookedTransformer(HookedTransformerConfig(**shape, device="cpu"))
+    if shape["attention_dir"] == "bidirectional":
+        model.register_forward_pre_hook(_refuse_padding, with_kwargs=True)
+    return model
+
+
+def _refuse_padding(model: Any, args: Any, kwargs: Any) -> None:
+    """TransformerLens 3.9 attends to padding in bidirectional models, whatever the mask says."""
+    mask = kwargs.get("attention_mask")
+    if mask is not None and not bool(mask.all()):
+        raise InputError(
+            "TransformerLens 3.9 ignores the attention mask of a bidirectional model; "
+            "use TransformerLens 4, or sequences of one length"
+        )

@@ -160,13 +160,24 @@ def load_claims(path: Path) -> list[Claim]:
     ]
 
 
-def table(claims: Sequence[Claim]) -> str:
-    """The claims as a text table for a terminal."""
+def _cells(claims: Sequence[Claim]) -> list[tuple[str, ...]]:
     rows = [("", "statement", "measured", "95% interval", "seeds", "bound", "verdict")]
     for c in claims:
         measured = "-" if c.measured is None else f"{c.measured:.3f}"
         span = "-" if c.interval is None else f"{c.interval[0]:.3f} to {c.interval[1]:.3f}"
         rows.append((c.id, c.statement, measured, span, str(c.seeds), c.bound, c.verdict))
+    return rows
+
+
+def markdown_table(claims: Sequence[Claim]) -> str:
+    """The claims as a Markdown table."""
+    rows = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in _cells(claims)]
+    return "\n".join([rows[0], "|---" * 7 + "|", *rows[1:]])
+
+
+def text_table(claims: Sequence[Claim]) -> str:
+    """The claims as a text table for a terminal; long statements are cut."""
+    rows = _cells(claims)
     widths = [min(max(len(row[i]) for row in rows), 62 if i == 1 else 200) for i in range(7)]
     lines = []
     for row in rows:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mechclust.execution import check_device
 from mechclust.models import build_model, load_model, model_for
 from mechclust.studies.claims import Bound, Claim, claim
 from mechclust.studies.study import Analysis, Panel, Study
@@ -90,6 +91,7 @@ class Job(NamedTuple):
 
 
 def _jobs(config: TaskClustersConfig) -> list[Job]:
+    check_device(config.device)
     return [Job(arm, seed) for seed in config.seeds for arm in config.arms]
 
 

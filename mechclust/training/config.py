@@ -40,7 +40,6 @@ class TrainConfig:
     save_every: int = 100
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "betas", tuple(self.betas))  # JSON has no tuples
         for name in ("steps", "batch_size", "save_every"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; expected at least 1")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
 from tasks import InputError
 
 
-def contingency(a: ArrayLike, b: ArrayLike) -> np.ndarray:
+def contingency(a: ArrayLike, b: ArrayLike) -> Int[np.ndarray, "classes_a classes_b"]:
     """``[classes of a, classes of b]`` int64 counts of examples.
 
     Memory: O(number of classes squared).
@@ -63,7 +64,9 @@ def adjusted_rand_score(a: ArrayLike, b: ArrayLike) -> float:
     return _index(_pairs(table), _pairs(table.sum(1)), _pairs(table.sum(0)), n * (n - 1) // 2)
 
 
-def adjusted_rand_null(a: ArrayLike, b: ArrayLike, n_permutations: int = 1000, seed: int = 0) -> np.ndarray:
+def adjusted_rand_null(
+    a: ArrayLike, b: ArrayLike, n_permutations: int = 1000, seed: int = 0
+) -> Float[np.ndarray, "n_permutations"]:
     """``[n_permutations]`` the index under random relabelling: ``a`` against shuffles of ``b``.
 
     What the index would be by chance, with the same class sizes.

@@ -119,6 +119,8 @@ class LabelledPrompts:
         Raises:
             InputError: for a prompt that is too long, or that encodes to no token.
         """
+        if too_long not in ("refuse", "truncate"):
+            raise InputError(f"too_long is {too_long!r}; expected 'refuse' or 'truncate'")
         encoded = [list(encode(prompt)) for prompt in self.prompts]
         for i, ids in enumerate(encoded):
             if not ids:

@@ -61,8 +61,6 @@ def test_sel_tells_what_there_is(result: ProbeResult, at: dict[str, str], messag
         result.sel("ari", **at)
 
 
-# DEFECT (small): for an axis of another measure, sel() lists that axis's coordinates, as if 'ari' had it.
-@pytest.mark.xfail(strict=True, reason="DEFECT: sel() lists the coordinates of an axis that the measure does not have")
 def test_sel_tells_the_axes_of_the_measure(result: ProbeResult) -> None:
     with pytest.raises(InputError, match=r"no example '8' in 'ari' \(it has axes site, label\)"):
         result.sel("ari", example="8")

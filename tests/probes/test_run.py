@@ -56,14 +56,7 @@ def test_equals_a_run_with_cache_loop(model: Any, batch: Batch, keep: Any) -> No
 
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("attention", ["causal", "bidirectional"])
-def test_padding_changes_nothing(
-    tiny_model: Any, keep: Any, tl_major: int, side: str, attention: str, request: pytest.FixtureRequest
-) -> None:
-    if (tl_major, attention) == (3, "bidirectional"):
-        # DEFECT: a bidirectional HookedTransformer (TransformerLens 3.9) ignores the attention mask that forward()
-        # gives it, so that padding is attended to; the native bridge of 4.x heeds it.
-        reason = "DEFECT: TransformerLens 3.9 attends to padding in bidirectional models"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+def test_padding_changes_nothing(tiny_model: Any, keep: Any, tl_major: int, side: str, attention: str) -> None:
     model = tiny_model(attention=attention)
     short, probes = torch.tensor([[1, 2, 3]]), (keep(), keep())
     run(model, Batch(short), probes[0])
@@ -72,6 +65,10 @@ def test_padding_changes_nothing(
     padded = torch.cat([torch.cat(row, dim=1), torch.tensor([[1, 2, 3, 4, 5]])])
     mask = torch.ones_like(padded, dtype=torch.bool)
     mask[0, slice(3, 5) if side == "right" else slice(0, 2)] = False
+    if (tl_major, attention) == (3, "bidirectional"):
+        with pytest.raises(InputError, match=r"3\.9 ignores the attention mask of a bidirectional model; use"):
+            run(model, Batch(padded, mask), probes[1])
+        return
     run(model, Batch(padded, mask), probes[1])
     for site in probes[0].site_names:
         torch.testing.assert_close(probes[1].kept(site)[:1], probes[0].kept(site), rtol=1e-4, atol=1e-5)
@@ -301,9 +298,6 @@ def test_no_examples_are_told(fake_model: Any, keep: Any) -> None:
             run(fake_model(*planted()), nothing, keep())
 
 
-# DEFECT: the second axis of a pattern is the head, not the position, and last_token() and token_at() index it all the
-# same: with more heads than positions they silently pick a head; mean() averages over the heads.
-@pytest.mark.xfail(strict=True, reason="DEFECT: readouts that pick positions take heads for positions in patterns")
 @pytest.mark.parametrize("readout", [last_token(), token_at("second"), mean()])
 def test_patterns_are_refused_by_readouts_of_positions(tiny_model: Any, keep: Any, readout: Any) -> None:
     batch = Batch(TOKENS, positions={"second": torch.ones(5, dtype=torch.int64)})
@@ -311,6 +305,7 @@ def test_patterns_are_refused_by_readouts_of_positions(tiny_model: Any, keep: An
         run(tiny_model(n_heads=4), batch, keep(attention_pattern(), readout))
 
 
+@pytest.mark.usefixtures("without_type_checks")
 def test_a_wrong_readout_is_told(fake_model: Any, keep: Any) -> None:
     with pytest.raises(InputError, match=r"readout is 'last'; expected last_token\(\)"):
         run(fake_model(*planted()), Batch(TOKENS), keep(readout="last"))

@@ -126,6 +126,16 @@ class Stateless(MeanNorm):
     total = count = None  # type: ignore[assignment]
 
 
+class ReturnsTensor(Kept):
+    def compute(self) -> Any:
+        return super().compute()["norm"]
+
+
+class UpdateFails(Kept):
+    def update(self, activations: Any, batch: Batch) -> None:
+        batch.label("mood")
+
+
 class UndeclaredState(Kept):
     def update(self, activations: Any, batch: Batch) -> None:
         super().update(activations, batch)
@@ -286,6 +296,8 @@ WRONG: list[tuple[Probe, str, str]] = [
     (ShortRepr(k=3), "parameters", "repr of ShortRepr() makes a probe with other parameters; leave __repr__ and clone"),
     (WithoutReadout(), "declarations", "there is no self.readout; set it in __init__, or call super().__init__()"),
     (Stateless(), "declarations", "no state is declared; declare Sum() or Rows() as class attributes"),
+    (ReturnsTensor(), "first result", "compute gives a Tensor; return self.result(values, axes)"),
+    (UpdateFails(), "first result", "with InputError: no label 'mood' in this batch"),
     (UndeclaredState(), "state", "update changes self.seen, which is not declared; make it a Sum() or Rows()"),
     (ChangesActivations(), "inputs untouched", "update changes the activations or labels, which other probes see too"),
     (ChangesLabels(), "inputs untouched", "update changes the activations or labels, which other probes see too"),

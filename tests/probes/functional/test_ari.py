@@ -38,7 +38,7 @@ def exact(a: np.ndarray, b: np.ndarray) -> Fraction:
 @example([(0, 0), (1, 1), (2, 2), (3, 3)])
 @example([(0, 0), (1, 1), (2, 2), (2, 3)])
 def test_equals_scikit_learn(pairs: Labelings) -> None:
-    a, b = zip(*pairs, strict=True)
+    a, b = map(list, zip(*pairs, strict=True))
     assert adjusted_rand_score(a, b) == pytest.approx(reference(a, b), abs=1e-12)
 
 
@@ -78,7 +78,7 @@ def test_below_chance_is_negative() -> None:
 
 @given(labelings)
 def test_contingency_counts(pairs: Labelings) -> None:
-    a, b = zip(*pairs, strict=True)
+    a, b = map(list, zip(*pairs, strict=True))
     table = contingency(a, b)
     expected = [[sum(p == (x, y) for p in pairs) for y in sorted(set(b))] for x in sorted(set(a))]
     assert table.tolist() == expected

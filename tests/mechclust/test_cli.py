@@ -1,0 +1,437 @@
+"""The command line: what it prints, and one sentence and exit code 2 for what it cannot use."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from mechclust.cli import main
+from mechclust.studies import Analysis
+from tasks import LabelledPrompts
+
+COMMAND = [sys.executable, "-m", "mechclust.cli"]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+SMOKE = ["run", "task-clusters", "--preset", "smoke", "--workers", "1"]
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    records = [{"prompt": f"w{i} w{4 + i} w{10 + k}", "task": t} for k, t in enumerate("abc") for i in range(4)]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+@pytest.fixture
+def clusters(gpt2, prompts, tmp_path):
+    """A quick ``clusters`` command that works."""
+    fast = ["--n-init", "1", "--n-permutations", "9", "--batch-size", "8"]
+    return ["clusters", str(gpt2), "--prompts", str(prompts), "--out", str(tmp_path / "out"), *fast]
+
+
+@pytest.fixture
+def refused(capsys):
+    """Runs a command that must be refused with one sentence; gives the sentence."""
+
+    def run(*argv):
+        assert main([str(a) for a in argv]) == 2
+        out, err = capsys.readouterr()
+        sentence = [line for line in err.splitlines() if line.startswith("mechclust: ")]
+        assert len(sentence) == 1, err
+        assert err.endswith(sentence[0] + "\n")
+        assert "Traceback" not in out + err
+        return sentence[0].removeprefix("mechclust: ")
+
+    return run
+
+
+@pytest.fixture
+def refused_option(capsys):
+    """Runs a command whose options do not parse; gives all that was said, without the frame."""
+
+    def run(*argv):
+        try:
+            code = main([str(a) for a in argv])
+        except SystemExit as end:
+            code = end.code
+        out, err = capsys.readouterr()
+        assert code == 2
+        assert "Traceback" not in out + err
+        return " ".join(re.sub("[╭╮╰╯│─]", " ", out + err).split())
+
+    return run
+
+
+@pytest.fixture
+def never_trains(monkeypatch):
+    def never(*args, **kwargs):
+        raise AssertionError("started to work")
+
+    monkeypatch.setattr("mechclust.studies.task_clusters.train", never)
+
+
+class TestProcess:
+    def test_list(self):
+        done = subprocess.run([*COMMAND, "list"], capture_output=True, text=True, env=ENVIRONMENT, timeout=120)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith("task-clusters: Task clusters: ")
+        assert "presets: smoke, quick, paper, gpt2" in done.stdout
+
+    def test_bad_input(self, tmp_path):
+        argv = [*COMMAND, "clusters", "gpt2", "--prompts", str(tmp_path / "none.jsonl")]
+        done = subprocess.run(argv, capture_output=True, text=True, env=ENVIRONMENT, cwd=tmp_path, timeout=120)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == (
+            f"mechclust: no prompts file {str(tmp_path / 'none.jsonl')!r}; give the path of a JSONL file\n"
+        )
+        assert not list(tmp_path.iterdir())
+
+
+class TestPlain:
+    def test_version(self, capsys):
+        assert main(["--version"]) == 0
+        assert capsys.readouterr().out == f"mechclust {version('mechclust')}\n"
+
+    def test_help(self, capsys):
+        for argv, words in (
+            ([], ("run", "list", "report", "clusters")),
+            (["run", "--help"], ("published experiment", "--preset")),
+            (["run", "task-clusters", "--preset", "smoke", "--help"], ("--seeds", "optimiser steps", "k-means starts")),
+            (["clusters", "--help"], ("--prompts", "--too-long", "--baselines", "JSONL file")),
+            (["report", "--help"], ("the --out folder of a run",)),
+        ):
+            with pytest.raises(SystemExit) as end:
+                main(argv)
+            assert end.value.code in (0, None)
+            said = " ".join(re.sub("[╭╮╰╯│─]", " ", capsys.readouterr().out).split())
+            assert [word for word in words if word not in said] == []
+
+    def test_interruption_anywhere_is_130(self, monkeypatch, capsys):
+        def stop():
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("mechclust.cli.list_studies", stop)
+        assert main(["list"]) == 130
+        assert capsys.readouterr().err == "\nmechclust: interrupted\n"
+
+
+class TestRun:
+    def test_prints_the_claims_and_the_report(self, smoke_run, tmp_path, capsys):
+        out = shutil.copytree(smoke_run[1], tmp_path / "run")
+        assert main([*SMOKE, "--out", str(out)]) == 0
+        printed = capsys.readouterr().out
+        assert [line.split()[0] for line in printed.splitlines() if re.match(r"T\d", line)] == [
+            f"T{i}" for i in range(1, 11)
+        ]
+        assert printed.count("not tested at this size") == 10
+        assert printed.endswith(f"\nreport: {out / 'report.html'}\n")
+
+    def test_report_writes_a_run_anew(self, smoke_run, tmp_path, capsys):
+        out = shutil.copytree(smoke_run[1], tmp_path / "run")
+        (out / "report.html").unlink()
+        assert main(["report", str(out), "--markdown"]) == 0
+        printed = capsys.readouterr().out
+        assert printed.count("\n| T") == 10
+        assert (out / "report.html").exists()
+
+    def test_settings_of_the_command_line_reach_the_run(self, tmp_path, capsys, monkeypatch):
+        seen = []
+        monkeypatch.setattr("mechclust.cli.run_study", lambda *a: seen.append(a) or Analysis(claims=[]))
+        assert main([*SMOKE, "--seeds", "3", "4", "--d-model", "16", "--no-tsne", "--out", str(tmp_path / "o")]) == 0
+        (_, config, out, workers), *_ = seen
+        assert (config.seeds, config.d_model, config.tsne, workers) == ((3, 4), 16, False, 1)
+        assert out == tmp_path / "o"
+        assert config.training.steps == 20
+
+    def test_every_option_changes_the_configuration(self, capsys):
+        """An option that the run overwrites would be read and never used."""
+        with pytest.raises(SystemExit):
+            main([*SMOKE, "--help"])
+        options = re.findall(r"--([\w.-]+)", capsys.readouterr().out)
+        assert "seeds" in options
+        overwritten = {"seed", "outputs", "split-by", "task.seed", "task.outputs", "task.split-by"}
+        assert overwritten & set(options) == set()
+
+
+class TestRunRefusals:
+    def test_unknown_study(self, refused):
+        assert refused("run", "task-cluster") == (
+            "no study 'task-cluster' (it has task-clusters); did you mean 'task-clusters'?"
+        )
+
+    def test_unknown_preset(self, refused):
+        assert refused("run", "task-clusters", "--preset", "smoky") == (
+            "task-clusters has no preset 'smoky' (it has smoke, quick, paper, gpt2); did you mean 'smoke'?"
+        )
+        assert "has no preset 'huge'" in refused("run", "task-clusters", "--preset=huge")
+
+    def test_unknown_option(self, refused):
+        assert refused(*SMOKE, "--sedes", "1") == (
+            "task-clusters has no option '--sedes' (did you mean --seeds?); see mechclust run task-clusters --help"
+        )
+        assert refused(*SMOKE, "stray") == (
+            "task-clusters has no option 'stray'; see mechclust run task-clusters --help"
+        )
+
+    @pytest.mark.parametrize("typed", ["--step", "--bach-size", "--n-mapping", "--training.step", "--task.n-task"])
+    def test_what_is_suggested_exists(self, refused, capsys, typed):
+        suggested = re.search(r"did you mean (--[\w.-]+)\?", refused(*SMOKE, typed, "5"))
+        assert suggested is not None
+        with pytest.raises(SystemExit):
+            main([*SMOKE, "--help"])
+        assert re.search(rf"{re.escape(suggested[1])}[ ,]", capsys.readouterr().out)
+
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            (["--d-model", "wide"], "--d-model"),
+            (["--n-init"], "--n-init"),
+            (["--seeds"], "seeds is empty; expected at least one seed, such as --seeds 0"),
+            (["--arms", "private", "public"], "no arm 'public' (there are private, instruction, shared)"),
+        ],
+    )
+    def test_value_of_another_type(self, refused_option, options, said):
+        assert said in refused_option(*SMOKE, *options)
+
+    def test_settings_that_nothing_can_be_trained_with(self, refused_option, tmp_path):
+        assert "expected a multiple of n_heads (3)" in refused_option(*SMOKE, "--n-heads", 3, "--out", tmp_path / "o")
+
+    @pytest.mark.parametrize(
+        "options", [["--seeds", "-1"], ["--n-init", "0"], ["--n-permutations", "0"], ["--batch-size", "0"]]
+    )
+    def test_numbers_that_are_too_small(self, refused_option, never_trains, tmp_path, options):
+        said = refused_option(*SMOKE, *options, "--out", tmp_path / "o")
+        assert f"{options[0][2:].replace('-', '_')}" in said.replace("-", "_")
+        assert "expected" in said
+
+    def test_no_such_device(self, refused, never_trains, tmp_path):
+        assert refused(*SMOKE, "--device", "warp", "--out", tmp_path / "o") == (
+            "no device 'warp'; expected cpu, cuda, cuda:1 or mps"
+        )
+
+    def test_a_folder_that_cannot_be_written(self, refused, never_trains, tmp_path):
+        (tmp_path / "file").write_text("")
+        assert refused(*SMOKE, "--out", tmp_path / "file" / "run") == (
+            f"cannot write to {str(tmp_path / 'file' / 'run')!r} (Not a directory); choose another folder with --out"
+        )
+
+    def test_another_run_in_the_folder(self, refused, never_trains, smoke_run):
+        before = {p: p.read_bytes() for p in smoke_run[1].rglob("*") if p.is_file()}
+        assert refused(*SMOKE, "--seeds", 0, 1, "--out", smoke_run[1]) == (
+            f"{str(smoke_run[1])!r} holds another run (seeds = [0], not [0, 1]); choose another folder with --out, "
+            "or the same settings to go on"
+        )
+        assert {p: p.read_bytes() for p in before} == before
+
+    def test_report_of_no_run(self, refused, tmp_path):
+        assert refused("report", tmp_path) == (
+            f"{str(tmp_path)!r} holds no run (no readable config.json); give the --out folder of a run"
+        )
+
+    def test_report_of_a_run_that_has_not_ended(self, refused, smoke_run, tmp_path):
+        out = tmp_path / "run"
+        out.mkdir()
+        shutil.copy(smoke_run[1] / "config.json", out)
+        assert "start the study again with the same --out" in refused("report", out)
+
+    def test_unknown_command(self, refused_option):
+        assert "clustres" in refused_option("clustres")
+
+
+class TestClusters:
+    def test_prints_the_table_and_writes_everything(self, clusters, tmp_path, capsys):
+        assert main(clusters) == 0
+        printed = capsys.readouterr().out.splitlines()
+        assert printed[0].split() == [
+            "layer", "site", "label", "ari", "null_low", "null_high", "p_value", "untrained",
+        ]  # fmt: skip
+        assert printed[1].split()[:4] == ["0", "hook_embed", "task", "1.000"]
+        assert len(printed[1:4]) == 3
+        assert printed[-1] == f"report: {tmp_path / 'out' / 'report.html'}"
+        files = sorted(str(p.relative_to(tmp_path / "out")) for p in (tmp_path / "out").rglob("*") if p.is_file())
+        assert files == [
+            "clusters.csv",
+            "figures/ari_by_layer.png",
+            "report.html",
+            "results/trained.safetensors",
+            "results/untrained-seed0.safetensors",
+        ]
+        assert "untrained" in (tmp_path / "out" / "clusters.csv").read_text().splitlines()[0]
+
+    def test_the_shipped_prompts_are_accepted(self, clusters, capsys):
+        """Eight tasks or more, twenty-five prompts each, with inputs shared between tasks."""
+        path = Path(__file__).parents[2] / "examples" / "prompts" / "instructions.jsonl"
+        prompts = LabelledPrompts.from_jsonl(path)
+        counts = {task: list(prompts.labels["task"]).count(task) for task in prompts.classes["task"]}
+        assert len(counts) >= 8
+        assert min(counts.values()) >= 25
+        assert len(set(prompts.prompts)) == len(prompts)
+        assert main([*clusters, "--prompts", str(path), "--too-long", "truncate", "--baselines", "0"]) == 0
+
+
+class TestClustersRefusals:
+    def test_no_prompts_given(self, refused_option, gpt2):
+        assert "--prompts" in refused_option("clusters", gpt2)
+
+    def test_no_prompts_file(self, refused, clusters, tmp_path):
+        path = tmp_path / "none.jsonl"
+        assert refused(*clusters, "--prompts", path) == (
+            f"no prompts file {str(path)!r}; give the path of a JSONL file"
+        )
+
+    @pytest.mark.parametrize("text", ["", "\n \n"])
+    def test_empty_prompts_file(self, refused, clusters, prompts, text):
+        prompts.write_text(text)
+        assert refused(*clusters) == (
+            f'{prompts} holds no prompts; give one JSON object a line, with "prompt" and "task"'
+        )
+
+    def test_a_line_that_is_not_json(self, refused, clusters, prompts):
+        prompts.write_text('{"prompt": "w1", "task": "a"}\n\n{"prompt": w2}\n')
+        assert refused(*clusters) == (
+            f"{prompts}, line 3 is not JSON (Expecting value at column 12): '{{\"prompt\": w2}}'"
+        )
+
+    def test_a_line_without_a_task(self, refused, clusters, prompts):
+        prompts.write_text('{"prompt": "w1", "task": "a"}\n{"prompt": "w2"}\n')
+        assert refused(*clusters) == f'{prompts}, line 2 has no "task" (it has prompt); add it'
+
+    def test_one_task_only(self, refused, clusters, prompts):
+        prompts.write_text(2 * '{"prompt": "w1", "task": "sort"}\n')
+        assert refused(*clusters) == f"{prompts} has one task only ('sort'); clustering needs at least 2"
+
+    def test_fewer_prompts_than_classes(self, refused, clusters, prompts):
+        assert refused(*clusters, "--max-rows", 2) == (
+            f"{prompts} has fewer prompts than classes of 'task' (3); give several of each"
+        )
+
+    def test_unknown_label(self, refused, clusters, prompts):
+        assert refused(*clusters, "--also", "language") == f"{prompts} has no label 'language' (it has task)"
+
+    def test_a_prompt_longer_than_the_context(self, refused, clusters, prompts, capsys):
+        long = " ".join(["w1"] * 19 + ["w2"])
+        prompts.write_text(f'{{"prompt": "w3", "task": "a"}}\n{{"prompt": "{long}", "task": "b"}}\n' * 2)
+        assert refused(*clusters) == (
+            f"{prompts}: prompt 2 has 20 tokens, more than the model's context of 16; shorten it, "
+            "or choose too_long='truncate' (--too-long truncate) to keep its end"
+        )
+        assert main([*clusters, "--too-long", "truncate"]) == 0
+        assert capsys.readouterr().out.splitlines()[1].split()[:4] == ["0", "hook_embed", "task", "1.000"]
+
+    @pytest.mark.parametrize(
+        ("missing", "said"),
+        [
+            ("config.json", "no config.json; give a directory written by save_pretrained, with model and tokenizer"),
+            (
+                "model.safetensors",
+                "a config.json but no weights (model.safetensors); save the model there with save_pretrained",
+            ),
+            ("tokenizer*", "no tokenizer (tokenizer.json); save it there with tokenizer.save_pretrained"),
+        ],
+    )
+    def test_a_model_directory_that_lacks_something(self, refused, clusters, gpt2, tmp_path, missing, said):
+        path = shutil.copytree(gpt2, tmp_path / "model")
+        for file in path.glob(missing):
+            file.unlink()
+        assert refused("clusters", path, *clusters[2:]) == f"{str(path)!r} has {said}"
+
+    def test_no_model_directory(self, refused, clusters, tmp_path):
+        path = tmp_path / "none"
+        assert refused("clusters", path, *clusters[2:]) == (
+            f"no model directory {str(path)!r}; give a local directory or a hub name such as 'gpt2'"
+        )
+
+    def test_a_truncated_checkpoint(self, refused, clusters, gpt2, tmp_path):
+        path = shutil.copytree(gpt2, tmp_path / "model")
+        data = (path / "model.safetensors").read_bytes()
+        (path / "model.safetensors").write_bytes(data[: len(data) // 2])
+        assert refused("clusters", path, *clusters[2:]).startswith(
+            f"cannot load a model from the directory {str(path)!r}: "
+        )
+
+    def test_no_chat_template(self, refused, clusters):
+        assert refused(*clusters, "--chat") == "this model's tokenizer has no chat template; leave out --chat"
+
+    def test_no_such_device(self, refused, clusters):
+        assert refused(*clusters, "--device", "warp") == "no device 'warp'; expected cpu, cuda, cuda:1 or mps"
+
+    def test_unknown_option(self, refused_option, clusters):
+        assert "--bach-size" in refused_option(*clusters, "--bach-size", 3)
+
+    def test_a_folder_that_cannot_be_written(self, refused, clusters, tmp_path):
+        (tmp_path / "file").write_text("")
+        assert refused(*clusters, "--out", tmp_path / "file" / "out") == (
+            f"cannot write to {str(tmp_path / 'file' / 'out')!r} (Not a directory); choose another folder with --out"
+        )
+
+    def test_it_is_refused_before_the_model_is_loaded(self, refused, clusters, tmp_path, monkeypatch):
+        def never(*args, **kwargs):
+            raise AssertionError("loaded a model")
+
+        monkeypatch.setattr("mechclust.clusters.load_pretrained", never)
+        (tmp_path / "file").write_text("")
+        assert "cannot write to" in refused(*clusters, "--out", tmp_path / "file" / "out")
+
+
+def test_the_command_to_go_on_can_be_pasted(tmp_path, capsys, monkeypatch):
+    """Also where a path has a space in it."""
+
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mechclust.cli.run_study", stop)
+    argv = [*SMOKE, "--out", str(tmp_path / "my run")]
+    assert main(argv) == 130
+    assert shlex.split(capsys.readouterr().err.split("to go on: ")[1]) == ["mechclust", *argv]
+
+
+def test_ctrl_c_leaves_a_run_that_goes_on(tmp_path, capsys):
+    """Ctrl-C reaches every process of the terminal's group; the command it prints finishes the run."""
+    out = tmp_path / "run"
+    options = ["--preset", "smoke", "--workers", "2", "--seeds", "0", "--arms", "private", "shared"]
+    argv = ["run", "task-clusters", *options, "--n-init", "1", "--no-tsne", "--out", str(out)]
+    process = subprocess.Popen(
+        [*COMMAND, *argv],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not list(out.glob("results/*/*")) and time.monotonic() < deadline:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGINT)
+        printed, said = process.communicate(timeout=60)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 130
+    assert printed == ""
+    assert "Traceback" not in said
+    message = said.strip().splitlines()[-1]
+    start = f"mechclust: interrupted; everything measured so far is in {out}; to go on: mechclust "
+    assert message.startswith(start)
+    assert not (out / "claims.json").exists()
+    kept = {p: p.read_bytes() for p in out.rglob("*.safetensors") if p.name != "state.safetensors"}
+    kept[out / "config.json"] = (out / "config.json").read_bytes()
+
+    again = shlex.split(message.removeprefix(start))
+    assert again == argv
+    assert main([*again, "--workers", "1"]) == 0  # in this process: two more would take their time to start
+    assert f"report: {out / 'report.html'}" in capsys.readouterr().out
+    assert {p: p.read_bytes() for p in kept} == kept
+    assert len(json.loads((out / "claims.json").read_text())) == 10
