@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from mechclust.clusters import ClustersConfig, measure_clusters, write_clusters_report
+from mechclust.clusters import ClustersConfig, check_writable, measure_clusters, write_clusters_report
 from mechclust.studies import get_study, list_studies, open_run, run_study, write_report
 from mechclust.studies.claims import markdown_table, text_table
 from tasks import InputError
@@ -72,7 +73,7 @@ def _run(name: str, argv: list[str]) -> None:
             ("preset", Annotated[str, tyro.conf.arg(help=f"one of {', '.join(study.presets)}")], "quick"),
             ("out", Annotated[Path | None, tyro.conf.arg(help="folder of the run")], Path("runs") / f"{name}-{preset}"),
             ("workers", Annotated[int | None, tyro.conf.arg(help="processes; one a core by default")], None),
-            ("config", tyro.conf.OmitArgPrefixes[type(config)], config),  # type: ignore[misc]
+            ("config", Annotated[type(config), tyro.conf.arg(name="")], config),
         ],
     )
     parsed: Any
@@ -84,7 +85,7 @@ def _run(name: str, argv: list[str]) -> None:
         raise InputError(
             f"{name} has no option {unknown[0]!r}{_nearest(unknown[0], known)}; see mechclust run {name} --help"
         )
-    again = f"mechclust run {name} {' '.join(argv)}".strip()
+    again = f"mechclust run {name} {shlex.join(argv)}".strip()
     try:
         analysis = run_study(study, parsed.config, parsed.out, parsed.workers)
     except KeyboardInterrupt:
@@ -151,6 +152,7 @@ def _clusters(
         config: what to measure.
         out: folder of the report.
     """
+    check_writable(out)
     result = measure_clusters(model, config, progress=True)
     print(result.table().to_string(index=False, float_format=lambda x: f"{x:.3f}"))
     print(f"\nreport: {write_clusters_report(result, config, out)}")

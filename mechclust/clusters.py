@@ -12,7 +12,7 @@ import torch
 
 from mechclust.execution import check_device
 from mechclust.models import load_pretrained
-from mechclust.studies.study import Analysis, Panel, machine
+from mechclust.studies.study import Analysis, Panel, check_writable, machine
 from probes import ProbeResult, TaskClusterARI, last_token, mean, residual, run
 from probes.result import write_atomic
 from tasks import InputError, LabelledPrompts
@@ -115,6 +115,8 @@ def measure_clusters(model: str, config: ClustersConfig, *, progress: bool = Fal
 
     def measure(**options: Any) -> ProbeResult:
         hooked = load_pretrained(model, device=config.device, dtype=getattr(torch, config.dtype), **options)
+        if hooked.tokenizer is None:
+            raise InputError(f"{str(model)!r} has no tokenizer to read prompts; give a Hugging Face checkpoint")
         batches = prompts.batches(
             _encoder(hooked.tokenizer, config.chat),
             config.batch_size,
@@ -132,6 +134,9 @@ def measure_clusters(model: str, config: ClustersConfig, *, progress: bool = Fal
 
 def _check(prompts: LabelledPrompts, config: ClustersConfig) -> None:
     check_device(config.device)
+    for name, least in (("batch_size", 1), ("baselines", 0)):
+        if getattr(config, name) < least:
+            raise InputError(f"{name} is {getattr(config, name)}; expected at least {least}")
     for name in ("task", *config.also):
         if name not in prompts.labels:
             raise InputError(f"{config.prompts} has no label {name!r} (it has {', '.join(prompts.labels)})")
@@ -193,15 +198,13 @@ def write_clusters_report(result: ClustersResult, config: ClustersConfig, out: s
         facts=machine(),
         config={"model": result.model, **record},
     )
-    try:
-        save_panels(panels, out / "figures")
-        result.trained.save(out / "results" / "trained.safetensors")
-        for seed, untrained in enumerate(result.untrained):
-            untrained.save(out / "results" / f"untrained-seed{seed}.safetensors")
-        write_atomic(out / "clusters.csv", table.to_csv(index=False).encode())
-        write_atomic(out / "report.html", page.encode())
-    except OSError as error:
-        raise InputError(f"cannot write to {str(out)!r} ({error.strerror}); choose another folder with --out") from None
+    check_writable(out)
+    save_panels(panels, out / "figures")
+    result.trained.save(out / "results" / "trained.safetensors")
+    for seed, untrained in enumerate(result.untrained):
+        untrained.save(out / "results" / f"untrained-seed{seed}.safetensors")
+    write_atomic(out / "clusters.csv", table.to_csv(index=False).encode())
+    write_atomic(out / "report.html", page.encode())
     return out / "report.html"
 
 

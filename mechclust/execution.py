@@ -57,7 +57,7 @@ def map_jobs(fn: Callable[[Job], Out], jobs: Sequence[Job], workers: int | None 
     """
     workers = min(workers or os.cpu_count() or 1, len(jobs))
     if workers <= 1:
-        return [fn(job) for job in jobs]
+        return _in_turn(fn, jobs)
     context = multiprocessing.get_context("spawn")
     tqdm.set_lock(context.RLock())
     results: dict[int, Out] = {}
@@ -79,6 +79,25 @@ def map_jobs(fn: Callable[[Job], Out], jobs: Sequence[Job], workers: int | None 
     if failures:
         raise failures[0]
     return [results[i] for i in range(len(jobs))]
+
+
+def _in_turn(fn: Callable[[Job], Out], jobs: Sequence[Job]) -> list[Out]:
+    """In this process, with one thread as in a worker, so that the number of workers changes no bit."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    results: list[Out] = []
+    failures: list[Exception] = []
+    try:
+        for job in jobs:
+            try:
+                results.append(fn(job))
+            except Exception as failure:
+                failures.append(failure)
+    finally:
+        torch.set_num_threads(threads)
+    if failures:
+        raise failures[0]
+    return results
 
 
 def _start_worker(lock: Any) -> None:

@@ -53,8 +53,11 @@ def _layers(layers: int | Sequence[int] | None) -> tuple[int, ...] | None:
 
 
 def residual(layers: int | Sequence[int] | None = None, *, final_norm: bool = False) -> Selector:
-    """The residual stream: layer 0 is the token embedding without position, layer ``l`` the output
-    of the ``l``-th block. ``[batch pos d_model]``.
+    """The residual stream: layer 0 is ``hook_embed``, layer ``l`` the output of the ``l``-th block.
+    ``[batch pos d_model]``.
+
+    ``hook_embed`` is the token embedding without position; in BERT-like encoders, whose embedding
+    adds positions and normalises before anything can be hooked, the result of that.
 
     Args:
         layers: which layers; negative ones count from the last. All of them when ``None``.
@@ -64,7 +67,7 @@ def residual(layers: int | Sequence[int] | None = None, *, final_norm: bool = Fa
 
 
 def embedding() -> Selector:
-    """The token embedding without position, layer 0. ``[batch pos d_model]``."""
+    """Layer 0, ``hook_embed``: the token embedding, see ``residual``. ``[batch pos d_model]``."""
     return Selector("embedding")
 
 

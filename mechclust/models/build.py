@@ -82,6 +82,7 @@ def _hooked(shape: dict[str, Any]) -> Any:
     from transformer_lens import HookedTransformer, HookedTransformerConfig
 
     model = HookedTransformer(HookedTransformerConfig(**shape, device="cpu"))
+    model.unembed.b_U.requires_grad_(False)  # the native bridge and GPT-2 have no such bias: it stays 0
     if shape["attention_dir"] == "bidirectional":
         model.register_forward_pre_hook(_refuse_padding, with_kwargs=True)
     return model

@@ -49,12 +49,16 @@ def load_model(path: str | Path) -> Any:
             f"{str(path)!r} is not a mechclust model; expected a file from save_model "
             "(for a Hugging Face checkpoint use load_pretrained)"
         )
-    config = ModelConfig.from_dict(json.loads(header["config"]))
-    for name, shape in expected_shapes(config).items():
-        if name not in tensors or tuple(tensors[name].shape) != shape:
-            has = tuple(tensors[name].shape) if name in tensors else "nothing"
+    try:
+        config = ModelConfig.from_dict(json.loads(header["config"]))
+    except (KeyError, TypeError, ValueError):
+        raise InputError(f"{str(path)!r} has no readable configuration; save the model again") from None
+    expected = expected_shapes(config)
+    for name in {**expected, **tensors}:
+        has, wanted = (tuple(tensors[name].shape) if name in tensors else "nothing"), expected.get(name, "nothing")
+        if has != wanted:
             raise InputError(
-                f"{str(path)!r} has {has} for {name!r}; expected {shape} for its configuration: "
+                f"{str(path)!r} has {has} for {name!r}; expected {wanted} for its configuration: "
                 "the file is damaged, save the model again"
             )
     model = build_model(config)

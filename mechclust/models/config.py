@@ -10,7 +10,7 @@ from tasks import InputError
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A GPT-2-like transformer with hooks (pre-norm, GELU, learned positions, untied unembedding).
+    """A GPT-2-like transformer with hooks (pre-norm, GELU, learned positions; unembedding untied, no bias).
 
     Args:
         d_vocab: number of token ids.
@@ -43,6 +43,12 @@ class ModelConfig:
         for name in ("d_vocab", "n_ctx", "n_layers", "d_model", "n_heads"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; expected at least 1")
+        if self.d_feedforward < 1:
+            raise InputError(f"d_mlp is {self.d_mlp}; expected at least 1, or None for 4 * d_model")
+        if not self.init_std > 0:
+            raise InputError(f"init_std is {self.init_std}; expected a positive standard deviation")
+        if self.seed < 0:
+            raise InputError(f"seed is {self.seed}; expected at least 0")
         if self.d_model % self.n_heads:
             raise InputError(f"d_model is {self.d_model}; expected a multiple of n_heads ({self.n_heads})")
         if self.attention not in ("causal", "bidirectional"):

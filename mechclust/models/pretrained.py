@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from mechclust.models.build import build_model, config_of
 from mechclust.models.checkpoint import load_model
 from tasks import InputError
 
@@ -44,7 +47,9 @@ def load_pretrained(
     path = Path(name_or_path)
     if path.is_file():
         with _quiet():
-            return load_model(path).to(device or "cpu")
+            config = config_of(ours := load_model(path))
+            ours = build_model(replace(config, seed=seed)) if random_weights else ours
+            return ours.to(device or "cpu", dtype).eval()
     local = path.is_dir()
     if local:
         _check_directory(path, random_weights)
@@ -86,14 +91,31 @@ def _load(name: str, local: bool, dtype: torch.dtype, random_weights: bool, seed
             if random_weights:
                 model = auto.from_config(config, attn_implementation="eager").to(dtype)
             else:
-                model = auto.from_pretrained(name, local_files_only=local, dtype=dtype, attn_implementation="eager")
-        return TransformerBridge.boot_transformers(name, hf_model=model, tokenizer=tokenizer, dtype=dtype, device="cpu")
+                model, found = auto.from_pretrained(
+                    name, local_files_only=local, dtype=dtype, attn_implementation="eager", output_loading_info=True
+                )
+                _check_complete(model, found)
+            return TransformerBridge.boot_transformers(
+                name, hf_model=model, tokenizer=tokenizer, dtype=dtype, device="cpu"
+            )
     except Exception as error:  # whatever a damaged or unknown checkpoint makes the libraries raise
         where = f"the directory {name!r}" if local else f"{name!r} from the Hugging Face hub"
         raise InputError(
             f"cannot load a model from {where}: {_first_sentence(error)}; "
             "give a checkpoint of a decoder or encoder that TransformerLens supports, with its tokenizer"
         ) from error
+
+
+def _check_complete(model: Any, found: dict[str, Any]) -> None:
+    """Heads may be missing or left over; the body must be there, and of the size its config says."""
+    body = f"{model.base_model_prefix}."
+    missing = [key for key in found["missing_keys"] if key.startswith(body) and ".pooler." not in key]
+    surplus = [key for key in found["unexpected_keys"] if re.search(r"\.\d+\.", key)]
+    if missing or surplus:
+        lacks = (
+            f"lacks the weights {sorted(missing)[0]!r}" if missing else f"has weights {sorted(surplus)[0]!r} too many"
+        )
+        raise InputError(f"the checkpoint {lacks} for its config.json")
 
 
 def _auto_class(config: Any) -> Any:

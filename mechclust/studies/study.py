@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import json
 import os
 import platform
@@ -110,6 +111,8 @@ def from_dict(default: Any, values: Mapping[str, Any]) -> Any:
     """A configuration like ``default`` with the values of ``to_dict``."""
     changes = {}
     for name, value in values.items():
+        if not hasattr(default, name):
+            raise InputError(f"{type(default).__name__} has no field {name!r}; it was written by another version")
         old = getattr(default, name)
         if is_dataclass(old):
             changes[name] = from_dict(old, value)
@@ -161,15 +164,9 @@ def open_run(out: str | Path) -> tuple[Study, Any]:
     """
     from mechclust.studies import get_study
 
-    path = Path(out) / "config.json"
-    try:
-        record = json.loads(path.read_text())
-        study = get_study(record["study"])
-        return study, from_dict(next(iter(study.presets.values())), record["config"])
-    except (OSError, json.JSONDecodeError, KeyError, TypeError):
-        raise InputError(
-            f"{str(out)!r} holds no run (no readable config.json); give the --out folder of a run"
-        ) from None
+    record = _read_record(Path(out) / "config.json", "give the --out folder of a run")
+    study = get_study(record["study"])
+    return study, from_dict(next(iter(study.presets.values())), record["config"])
 
 
 @dataclass(frozen=True)
@@ -189,14 +186,11 @@ class _Run:
 def _open_folder(study: Study, config: Any, out: Path) -> None:
     path = out / "config.json"
     wanted = to_dict(config)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            record = {"study": study.name, "config": wanted, "machine": machine()}
-            write_atomic(path, (json.dumps(record, indent=1) + "\n").encode())
-    except OSError as error:
-        raise InputError(f"cannot write to {str(out)!r} ({error.strerror}); choose another folder with --out") from None
-    held = json.loads(path.read_text())
+    check_writable(out)
+    if not path.exists():
+        record = {"study": study.name, "config": wanted, "machine": machine()}
+        write_atomic(path, (json.dumps(record, indent=1) + "\n").encode())
+    held = _read_record(path, "choose another folder with --out")
     if held["study"] != study.name or held["config"] != wanted:
         different = (
             _first_difference(held["config"], wanted) if held["study"] == study.name else f"study {held['study']}"
@@ -205,6 +199,31 @@ def _open_folder(study: Study, config: Any, out: Path) -> None:
             f"{str(out)!r} holds another run ({different}); choose another folder with --out, "
             "or the same settings to go on"
         )
+
+
+def check_writable(out: Path) -> None:
+    """Refuse a folder that cannot be made or written to, before any work; makes nothing.
+
+    Raises:
+        InputError: saying why.
+    """
+    out = out.absolute()
+    nearest = next(path for path in (out, *out.parents) if path.exists())
+    if nearest.is_dir() and os.access(nearest, os.W_OK):
+        return
+    why = os.strerror(errno.EACCES if nearest.is_dir() else errno.ENOTDIR)
+    raise InputError(f"cannot write to {str(out)!r} ({why}); choose another folder with --out")
+
+
+def _read_record(path: Path, way_out: str) -> dict[str, Any]:
+    """A run's ``config.json``."""
+    try:
+        record = json.loads(path.read_text())
+        if isinstance(record["study"], str) and isinstance(record["config"], dict):
+            return dict(record)
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    raise InputError(f"{str(path.parent)!r} holds no run (no readable config.json); {way_out}")
 
 
 def _first_difference(held: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> str:

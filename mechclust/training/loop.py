@@ -13,6 +13,7 @@ from torch import Tensor
 from mechclust.models.build import config_of
 from mechclust.training.config import TrainConfig
 from mechclust.training.state import load_state, save_state
+from probes.result import versions
 from probes.run import device_of, forward
 from tasks import Task
 
@@ -56,11 +57,17 @@ def train(
     Raises:
         InputError: when ``out`` holds a run with other settings, or a damaged state.
     """
-    parameters = list(model.parameters())
+    parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(
         parameters, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay, fused=True
     )
-    run = {"task": task.to_config(), "training": asdict(config), "model": asdict(config_of(model))}
+    # The optimiser's state follows the order of the parameters, which the TransformerLens major decides.
+    major = versions()["transformer-lens"].split(".")[0]
+    run = {
+        "task": task.to_config(),
+        "training": asdict(config),
+        "model": {**asdict(config_of(model)), "transformer-lens": major},
+    }
     path = None if out is None else Path(out) / "state.safetensors"
     losses, start = torch.zeros(config.steps), 0
     if path is not None and path.exists():

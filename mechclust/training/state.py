@@ -41,10 +41,11 @@ def load_state(path: Path, model: Any, optimizer: torch.optim.Optimizer, run: di
     saved = json.loads(header["run"])
     run = json.loads(json.dumps(run))
     if saved != run:
-        section, key = next((s, k) for s in run for k in run[s] if saved.get(s, {}).get(k) != run[s][k])
+        pairs = [(s, k) for s in run for k in {**run[s], **saved.get(s, {})}]
+        section, key = next((s, k) for s, k in pairs if saved.get(s, {}).get(k) != run[s].get(k))
         raise InputError(
             f"{str(path.parent)!r} holds a run with {section} {key} = {saved.get(section, {}).get(key)!r}, "
-            f"not {run[section][key]!r}; choose another output folder, or the same settings to go on"
+            f"not {run[section].get(key)!r}; choose another output folder, or the same settings to go on"
         )
     set_weights(model, {k.removeprefix("model/"): v for k, v in tensors.items() if k.startswith("model/")})
     state: dict[int, dict[str, Tensor]] = {}

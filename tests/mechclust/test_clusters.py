@@ -221,17 +221,18 @@ class TestMoreRefusals:
             measure_clusters(str(path), config)
 
 
-class TestReport:
-    @pytest.fixture(scope="class")
-    def written(self, gpt2, tmp_path_factory):
-        folder = tmp_path_factory.mktemp("clusters")
-        path = folder / "prompts.jsonl"
-        path.write_text("".join(json.dumps(record) + "\n" for record in last_word_tells_the_task()))
-        config = ClustersConfig(path, also=("first",), n_init=2, n_permutations=49, baselines=2)
-        result = measure_clusters(str(gpt2), config)
-        report = write_clusters_report(result, config, folder / "deep" / "out")
-        return result, report
+@pytest.fixture(scope="module")
+def written(gpt2, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("clusters")
+    path = folder / "prompts.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in last_word_tells_the_task()))
+    config = ClustersConfig(path, also=("first",), n_init=2, n_permutations=49, baselines=2)
+    result = measure_clusters(str(gpt2), config)
+    report = write_clusters_report(result, config, folder / "deep" / "out")
+    return result, report
 
+
+class TestReport:
     def test_files(self, written):
         report = written[1]
         files = sorted(str(p.relative_to(report.parent)) for p in report.parent.rglob("*") if p.is_file())

@@ -142,12 +142,9 @@ class TestGoingOn:
         again = run_study(STUDY, SMOKE, copy, workers=1)
         after = times(copy)
         assert after.keys() == before.keys()
-        measured = [p for p in before if p.relative_to(copy).parts[0] in ("models", "config.json")]
-        measured += [p for p in before if p.parts[-3] == "results" and p.name != "loss.safetensors"]
+        measured = [p for p in before if p.relative_to(copy).parts[0] in ("models", "results", "config.json")]
         assert len(measured) > 40
-        for path in copy.glob("results/*/loss.safetensors"):
-            assert path.read_bytes() == (smoke_run[1] / path.relative_to(copy)).read_bytes()
-        assert [p for p in measured if before[p] != after[p]] == []
+        assert [str(p.relative_to(copy)) for p in measured if before[p] != after[p]] == []
         assert again.claims == smoke_run[0].claims
 
     def test_what_is_missing_is_made_again(self, copy, smoke_run, monkeypatch):

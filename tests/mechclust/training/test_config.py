@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict
 
 import pytest
 import torch
@@ -66,7 +64,3 @@ class TestFields:
         with pytest.raises(InputError) as refused:
             TrainConfig(**fields)
         assert str(refused.value) == message
-
-    def test_survive_json(self):
-        config = TrainConfig(steps=7, betas=(0.8, 0.95), clip=None)
-        assert TrainConfig(**json.loads(json.dumps(asdict(config)))) == config
