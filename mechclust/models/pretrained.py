@@ -49,7 +49,7 @@ def load_pretrained(
         with _quiet():
             config = config_of(ours := load_model(path))
             ours = build_model(replace(config, seed=seed)) if random_weights else ours
-            return ours.to(device or "cpu", dtype).eval()
+            return ours.to(device or "cpu").to(dtype).eval()
     local = path.is_dir()
     if local:
         _check_directory(path, random_weights)

@@ -202,8 +202,10 @@ class TestAttention:
         assert bool((difference > 1e-4).all())
 
     @pytest.mark.parametrize("attention", ["causal", "bidirectional"])
-    def test_padding_changes_nothing(self, attention):
+    def test_padding_changes_nothing(self, attention, tl_major):
         """A padded batch, with its mask, gives every real token the logits it has without padding."""
+        if (attention, tl_major) == ("bidirectional", 3):
+            pytest.skip("refused there: TransformerLens 3.9 ignores the mask of a bidirectional model")
         model = build_model(replace(SMALL, attention=attention))
         padded = torch.tensor([[1, 2, 3, 0, 0, 0], [4, 5, 6, 7, 8, 9]])
         with torch.no_grad():

@@ -54,10 +54,16 @@ def uninterrupted(task, tiny_model):
     return weights_of(model), losses
 
 
+def needs_masks(attention, tl_major):
+    if (attention, tl_major) == ("bidirectional", 3):
+        pytest.skip("TransformerLens 3.9 ignores the mask of a bidirectional model, so padded batches are refused")
+
+
 class TestLoop:
     @pytest.mark.parametrize("clip", [1.0, 0.05, None])
     @pytest.mark.parametrize("attention", ["causal", "bidirectional"])
-    def test_equals_the_plain_loop(self, task, tiny_model, attention, clip):
+    def test_equals_the_plain_loop(self, task, tiny_model, attention, clip, tl_major):
+        needs_masks(attention, tl_major)
         config = replace(CONFIG, weight_decay=0.1, betas=(0.8, 0.99), clip=clip)
         ours, theirs = tiny_model(attention=attention), tiny_model(attention=attention)
         losses = train(ours, task, config)
@@ -142,7 +148,8 @@ class TestCallbacks:
 class TestResume:
     @pytest.mark.parametrize("step", [8, 4])  # after a saved state, and before there is any
     @pytest.mark.parametrize("attention", ["causal", "bidirectional"])
-    def test_ends_with_the_same_bits(self, task, tiny_model, tmp_path, step, attention):
+    def test_ends_with_the_same_bits(self, task, tiny_model, tmp_path, step, attention, tl_major):
+        needs_masks(attention, tl_major)
         config = replace(CONFIG, n_checkpoints=12)
         whole = tiny_model(attention=attention)
         expected = train(whole, task, config)
