@@ -109,6 +109,7 @@ class TestFromModel:
         view = attention_view(Wrapped(model(), tokenizer=Tokenizer()), "ab cd")
         assert view.str_tokens == ("a", "b", " ", "c", "d")
 
+    @pytest.mark.usefixtures("without_type_checks")
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
