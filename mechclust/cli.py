@@ -13,9 +13,10 @@ from typing import Annotated, Any
 
 import tyro
 
-from mechclust.clusters import ClustersConfig, check_writable, measure_clusters, write_clusters_report
+from mechclust.clusters import ClustersConfig, measure_clusters, write_clusters_report
 from mechclust.studies import get_study, list_studies, open_run, run_study, write_report
 from mechclust.studies.claims import markdown_table, text_table
+from mechclust.studies.study import check_writable
 from tasks import InputError
 
 app = tyro.extras.SubcommandApp()

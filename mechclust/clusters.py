@@ -227,6 +227,7 @@ def _figure(result: ClustersResult) -> Figure:
                 label=None if i else "random weights",
             )
         axis.set(title=f"against {label!r}", xlabel="layer", ylim=(min(-0.05, float(low.min())), 1.02))
+        axis.xaxis.get_major_locator().set_params(integer=True)
         axis.grid(alpha=0.25)
         axis.legend(frameon=False)
     axes = figure.axes

@@ -161,7 +161,7 @@ def load_claims(path: Path) -> list[Claim]:
 
 
 def _cells(claims: Sequence[Claim]) -> list[tuple[str, ...]]:
-    rows = [("", "statement", "measured", "95% interval", "seeds", "bound", "verdict")]
+    rows: list[tuple[str, ...]] = [("", "statement", "measured", "95% interval", "seeds", "bound", "verdict")]
     for c in claims:
         measured = "-" if c.measured is None else f"{c.measured:.3f}"
         span = "-" if c.interval is None else f"{c.interval[0]:.3f} to {c.interval[1]:.3f}"
