@@ -313,7 +313,8 @@ def _analyse(config: TaskClustersConfig, out: Path) -> Analysis:
 _SMALL = TaskClustersConfig(
     seeds=(0, 1),
     task=InstructionFollowing(n_tasks=20, n_eval=500),
-    training=TrainConfig(steps=450, batch_size=128),
+    arms=("private", "shared"),
+    training=TrainConfig(steps=600, batch_size=128),
     d_model=64,
     n_init=4,
     n_permutations=200,
