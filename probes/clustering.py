@@ -162,9 +162,9 @@ class _Clusterer:
             from sklearn.cluster import KMeans
             from threadpoolctl import threadpool_limits
 
+            if not self._reduced:
+                self._rows, self._reduced = project_2d(self._rows, self._seed), True
             with threadpool_limits(1):  # the same sums in the same order, and no fight over busy cores
-                if not self._reduced:
-                    self._rows, self._reduced = project_2d(self._rows, self._seed), True
                 fitted = KMeans(n_clusters=k, n_init=self._n_init, random_state=self._seed).fit(self._rows)
             self._found[k] = fitted.labels_
         return self._found[k]
@@ -173,7 +173,9 @@ class _Clusterer:
 def project_2d(rows: Float[np.ndarray, "n d"], seed: int = 0) -> Float[np.ndarray, "n 2"]:
     """``[n 2]`` t-SNE of ``[n d]`` rows (scikit-learn's, from a PCA start)."""
     from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
 
     perplexity = min(30.0, (len(rows) - 1) / 3)
     tsne = TSNE(n_components=2, perplexity=perplexity, init="pca", random_state=seed)
-    return tsne.fit_transform(rows)  # type: ignore[no-any-return]
+    with threadpool_limits(1):
+        return tsne.fit_transform(rows)  # type: ignore[no-any-return]

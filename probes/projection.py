@@ -79,9 +79,6 @@ class Projection(Probe):
         rows = rows - rows.mean(axis=0)
         # Where the states are a few points many times over (layer 0), PCA shows them as they are.
         if self.method == "tsne" and len(np.unique(rows, axis=0)) > len(rows) // 10:
-            from threadpoolctl import threadpool_limits
-
-            with threadpool_limits(1):
-                return project_2d(rows, self.seed).astype(np.float32)
+            return project_2d(rows, self.seed).astype(np.float32)
         _, _, directions = np.linalg.svd(rows, full_matrices=False)
         return (rows @ directions[:2].T).astype(np.float32)

@@ -20,7 +20,7 @@ class Readout:
 
     row_per_example = True
 
-    def __call__(self, activation: Shaped[Tensor, "batch pos *rest"], batch: Batch) -> Shaped[Tensor, batch * kept]:
+    def __call__(self, activation: Shaped[Tensor, "batch pos *rest"], batch: Batch) -> Shaped[Tensor, "batch *kept"]:
         raise NotImplementedError  # pragma: no cover - abstract
 
     def check(self, kept: Tensor, batch: Batch) -> int | None:
@@ -33,7 +33,7 @@ class Readout:
 
 @dataclass(frozen=True)
 class LastToken(Readout):
-    def __call__(self, activation: Shaped[Tensor, "batch pos *rest"], batch: Batch) -> Shaped[Tensor, batch * kept]:
+    def __call__(self, activation: Shaped[Tensor, "batch pos *rest"], batch: Batch) -> Shaped[Tensor, "batch *kept"]:
         return activation[torch.arange(len(batch), device=activation.device), batch.last_positions()]
 
     def __repr__(self) -> str:
@@ -44,7 +44,7 @@ class LastToken(Readout):
 class TokenAt(Readout):
     position: str
 
-    def __call__(self, activation: Shaped[Tensor, "batch pos *rest"], batch: Batch) -> Shaped[Tensor, batch * kept]:
+    def __call__(self, activation: Shaped[Tensor, "batch pos *rest"], batch: Batch) -> Shaped[Tensor, "batch *kept"]:
         return activation[torch.arange(len(batch), device=activation.device), batch.position(self.position)]
 
     def __repr__(self) -> str:
@@ -53,7 +53,7 @@ class TokenAt(Readout):
 
 @dataclass(frozen=True)
 class Mean(Readout):
-    def __call__(self, activation: Shaped[Tensor, "batch pos *rest"], batch: Batch) -> Shaped[Tensor, batch * kept]:
+    def __call__(self, activation: Shaped[Tensor, "batch pos *rest"], batch: Batch) -> Shaped[Tensor, "batch *kept"]:
         if batch.attention_mask is None:
             return activation.mean(dim=1)
         mask = batch.attention_mask.reshape(*batch.tokens.shape, *[1] * (activation.ndim - 2))
@@ -68,7 +68,7 @@ class Mean(Readout):
 class AllTokens(Readout):
     row_per_example = False
 
-    def __call__(self, activation: Shaped[Tensor, "batch pos *rest"], batch: Batch) -> Shaped[Tensor, batch * kept]:
+    def __call__(self, activation: Shaped[Tensor, "batch pos *rest"], batch: Batch) -> Shaped[Tensor, "batch *kept"]:
         return activation
 
     def check(self, kept: Tensor, batch: Batch) -> int | None:

@@ -161,10 +161,11 @@ def run(
         source = tqdm(source, desc="probing", unit="batch", leave=False)
     with evaluation_mode(model), model.hooks(fwd_hooks=recorder.hooks()):
         for batch in source:  # outside inference mode: what a generator keeps must stay usable in training
-            recorder.start(batch.to(device))
+            moved = batch.to(device)
+            recorder.start(moved)
             with torch.inference_mode():
                 with suppress(_Stop):
-                    forward(model, batch.to(device))
+                    forward(model, moved)
                 recorder.finish()
             recorder.stop_early = True
             count += len(batch)

@@ -164,15 +164,15 @@ class RowsState:
         Raises:
             InputError: when an index was given twice.
         """
-        index, order = torch.sort(self._joined(key)[0], stable=True)
+        index, rows = self._joined(key)
+        index, order = torch.sort(index, stable=True)
         if bool((index[1:] == index[:-1]).any()):
             twice = int(index[1:][index[1:] == index[:-1]][0])
             raise InputError(
                 f"example index {twice} was given twice at {key!r}; give every example an index of its own "
                 "(Batch.index) and every batch once"
             )
-        rows = self._joined(key)[1][order]
-        index, rows = self._capped(index, rows)
+        index, rows = self._capped(index, rows[order])
         order = torch.argsort(index)
         self._chunks[key] = [(index[order], rows[order])]
         return self._chunks[key][0]

@@ -125,7 +125,7 @@ def _run_job(config: TaskClustersConfig, job: Job, out: Path) -> None:
         ProbeCallback(results, batches, {"ari": measure}),
     ]
     if config.tsne:
-        probes = {"ari-tsne": replace_parameters(measure, reduce="tsne")}
+        probes = {"ari-tsne": TaskClusterARI(**{**measure.parameters(), "reduce": "tsne"})}
         callbacks.append(ProbeCallback(results, validation, probes, at=[end]))
     if job == _jobs(config)[0]:
         picture = Projection(at=residual(), readout=token_at("input"))
@@ -136,11 +136,6 @@ def _run_job(config: TaskClustersConfig, job: Job, out: Path) -> None:
         return
     record = ProbeResult("Loss", {"loss": losses}, {"loss": ("step",)}, {"step": [str(i) for i in range(len(losses))]})
     record.save(path)
-
-
-def replace_parameters(probe: TaskClusterARI, **changes: Any) -> TaskClusterARI:
-    """A probe like ``probe`` with some parameters changed."""
-    return TaskClusterARI(**{**probe.parameters(), **changes})
 
 
 @dataclass(frozen=True)
@@ -190,11 +185,15 @@ def load_curves(config: TaskClustersConfig, out: Path, job: Job) -> Curves:
     )
 
 
+def _by_arm(config: TaskClustersConfig, curves: Mapping[Job, Curves]) -> dict[str, list[Curves]]:
+    return {arm: [c for job, c in curves.items() if job.arm == arm] for arm in config.arms}
+
+
 def _claims(config: TaskClustersConfig, curves: Mapping[Job, Curves]) -> list[Claim]:
     """The claims T1 to T10 of spec 1, with their bounds. Sites are layers 0 to n, then the final norm."""
     from scipy.stats import spearmanr
 
-    arms = {arm: [c for job, c in curves.items() if job.arm == arm] for arm in config.arms}
+    arms = _by_arm(config, curves)
     n, tested = config.n_layers, config.test_claims
     layers = slice(0, n + 1)
     chance = f"0; relabelled, 95% within {_band(arms['private'])}"
@@ -274,7 +273,7 @@ def _analyse(config: TaskClustersConfig, out: Path) -> Analysis:
     length = int(example.lengths()[0])
     view = attention_view(model, example.tokens[:, :length], str_tokens=task.to_str_tokens(example.tokens[0, :length]))
     pictures = load_steps(out / "results" / first.name, f"{_VALIDATION}.projection")
-    by_arm = {arm: [c for job, c in curves.items() if job.arm == arm] for arm in config.arms}
+    by_arm = _by_arm(config, curves)
     panels = [
         Panel(
             "ari_over_training",
