@@ -5,6 +5,7 @@ Importing this package loads neither TransformerLens nor pandas nor matplotlib.
 """
 
 from probes.clustering import TaskClusterARI
+from probes.dynamics import WeightNorms
 from probes.probe import Probe
 from probes.projection import Projection
 from probes.readout import Readout, all_tokens, last_token, mean, token_at
@@ -12,6 +13,7 @@ from probes.result import ProbeResult
 from probes.run import attach, run
 from probes.sites import Selector, Site, attention_pattern, embedding, head_output, residual, resolve
 from probes.state import Rows, Sum
+from probes.topics import TopicAttention, TopicEmbedding
 
 __all__ = [
     "Probe",
@@ -23,6 +25,9 @@ __all__ = [
     "Site",
     "Sum",
     "TaskClusterARI",
+    "TopicAttention",
+    "TopicEmbedding",
+    "WeightNorms",
     "all_tokens",
     "attach",
     "attention_pattern",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import inspect
 import json
 from abc import ABC, abstractmethod
@@ -10,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+import numpy as np
 from safetensors.torch import save
 from torch import Tensor
 
@@ -20,6 +22,7 @@ from probes.state import RowsState, SumState, _Declared
 from tasks import Batch, InputError
 
 _FORMAT = "mechclust-probe-state-1"
+_SHOWN = 64  # an array of more elements is shown by its digest
 ProbeT = TypeVar("ProbeT", bound="Probe")
 
 
@@ -196,7 +199,7 @@ class Probe(ABC):
         return {k: getattr(self, k) for k in inspect.signature(type(self).__init__).parameters if k != "self"}
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.parameters().items())})"
+        return f"{type(self).__name__}({', '.join(f'{k}={shown(v)}' for k, v in self.parameters().items())})"
 
     def result(
         self,
@@ -217,3 +220,13 @@ class Probe(ABC):
             metadata={"probe": repr(self), "versions": versions(), **(metadata or {})},
             notes=list(notes),
         )
+
+
+def shown(value: object) -> str:
+    """``repr``; of an array the code that builds it, or, where that is long, its type, shape and digest."""
+    if not isinstance(value, (Tensor, np.ndarray)):
+        return repr(value)
+    array = np.ascontiguousarray(value.detach().cpu().numpy() if isinstance(value, Tensor) else value)
+    if array.size <= _SHOWN and isinstance(value, Tensor):
+        return f"torch.tensor({array.tolist()}, dtype={value.dtype})"
+    return f"<{array.dtype} {list(array.shape)} {hashlib.sha256(array.tobytes()).hexdigest()[:12]}>"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -18,7 +18,7 @@ import torch
 
 import probes as _public
 from probes._under_test import Broken, Case, compare, copies, equal, modules_of
-from probes.probe import Probe
+from probes.probe import Probe, shown
 from probes.result import ProbeResult
 from probes.run import run
 from tasks import Batch, InputError
@@ -84,9 +84,12 @@ def _parameters(case: Case) -> None:
     if changed:
         raise Broken(f"__init__ changes {changed[0]!r}; store it as given, and prepare it in update or compute")
     names = {**vars(sys.modules[cls.__module__]), "torch": torch, **vars(_public), cls.__name__: cls}
-    for way, make in (("repr", lambda: eval(repr(probe), names)), ("clone", probe.clone)):
+    ways: dict[str, Callable[[], Probe]] = {"repr": lambda: eval(repr(probe), names), "clone": probe.clone}
+    if any(shown(v).startswith("<") and isinstance(v, (torch.Tensor, np.ndarray)) for v in given.values()):
+        del ways["repr"]  # a large array is shown by its digest, which tells it from others but does not build it
+    for way, make in ways.items():
         try:
-            same = {k: repr(v) for k, v in make().parameters().items()} == {k: repr(v) for k, v in given.items()}
+            same = {k: shown(v) for k, v in make().parameters().items()} == {k: shown(v) for k, v in given.items()}
         except Exception as error:
             raise Broken(f"{way} of {probe!r} fails with {error}; give every argument a repr that builds it") from None
         if not same:

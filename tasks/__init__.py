@@ -4,6 +4,19 @@ from tasks.batch import Batch
 from tasks.errors import InputError
 from tasks.instructions import InstructionFollowing
 from tasks.task import Task
+from tasks.text.corpus import Corpus
 from tasks.text.prompts import LabelledPrompts
+from tasks.text.topic_model import TopicModel, fit_topics
+from tasks.topics import TopicDocuments
 
-__all__ = ["Batch", "InputError", "InstructionFollowing", "LabelledPrompts", "Task"]
+__all__ = [
+    "Batch",
+    "Corpus",
+    "InputError",
+    "InstructionFollowing",
+    "LabelledPrompts",
+    "Task",
+    "TopicDocuments",
+    "TopicModel",
+    "fit_topics",
+]

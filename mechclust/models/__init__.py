@@ -1,16 +1,31 @@
 """Models with hooks: built from a configuration, loaded from Hugging Face, saved and loaded."""
 
+from typing import Any
+
 from mechclust.models.build import build_model, model_for
 from mechclust.models.checkpoint import load_model, read_metadata, save_model
-from mechclust.models.config import ModelConfig
+from mechclust.models.config import ModelConfig, TopicTransformerConfig
+from mechclust.models.embeddings import token_embeddings
 from mechclust.models.pretrained import load_pretrained
 
 __all__ = [
     "ModelConfig",
+    "TopicTransformer",
+    "TopicTransformerConfig",
     "build_model",
     "load_model",
     "load_pretrained",
     "model_for",
     "read_metadata",
     "save_model",
+    "token_embeddings",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Classes that need TransformerLens, whose import takes seconds, are imported when asked for."""
+    if name == "TopicTransformer":
+        from mechclust.models.topic_transformer import TopicTransformer
+
+        return TopicTransformer
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,16 +9,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from mechclust.models.config import ModelConfig
+from mechclust.models.config import AnyConfig, ModelConfig, TopicTransformerConfig
 from mechclust.models.weights import initial_weights, set_weights
 from tasks import InputError, Task
 
 
-def build_model(config: ModelConfig) -> Any:
+def build_model(config: AnyConfig) -> Any:
     """A hooked transformer with random weights drawn from ``config.seed``.
 
     On TransformerLens 4.x the native ``TransformerBridge``, on 3.9 a ``HookedTransformer``: the hook
-    names and the initial weights are the same on both. The global random state is left alone.
+    names and the initial weights are the same on both. A ``TopicTransformerConfig`` gives a
+    ``TopicTransformer``. The global random state is left alone.
 
     Returns:
         A model that speaks TransformerLens's hook protocol.
@@ -28,6 +29,17 @@ def build_model(config: ModelConfig) -> Any:
         >>> "blocks.0.hook_resid_post" in model.hook_dict
         True
     """
+    if isinstance(config, TopicTransformerConfig):
+        from mechclust.models.topic_transformer import TopicTransformer
+
+        model = TopicTransformer(config)
+    else:
+        model = _transformer(config)
+    object.__setattr__(model, "mechclust_config", config)
+    return model
+
+
+def _transformer(config: ModelConfig) -> Any:
     shape = {
         "n_layers": config.n_layers,
         "d_model": config.d_model,
@@ -46,7 +58,6 @@ def build_model(config: ModelConfig) -> Any:
         warnings.simplefilter("ignore")
         model = _bridge(shape) if int(version("transformer-lens").split(".")[0]) >= 4 else _hooked(shape)
     set_weights(model, initial_weights(config))
-    object.__setattr__(model, "mechclust_config", config)
     return model
 
 
@@ -55,14 +66,14 @@ def model_for(task: Task, **fields: Any) -> ModelConfig:
     return ModelConfig(d_vocab=task.d_vocab, n_ctx=task.n_ctx, **fields)
 
 
-def config_of(model: nn.Module) -> ModelConfig:
+def config_of(model: nn.Module) -> AnyConfig:
     """The configuration a model was built with.
 
     Raises:
         InputError: when ``build_model`` did not build it.
     """
     config = model.__dict__.get("mechclust_config")
-    if not isinstance(config, ModelConfig):
+    if not isinstance(config, AnyConfig):
         raise InputError(
             f"a {type(model).__name__} that build_model did not build can be neither trained nor saved here; "
             "build one, or use Hugging Face's own trainer and save_pretrained"

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save
 
 from mechclust.models.build import build_model, config_of
-from mechclust.models.config import ModelConfig
-from mechclust.models.weights import expected_shapes, get_weights, set_weights
+from mechclust.models.config import config_from_dict, config_to_dict
+from mechclust.models.weights import get_weights, set_weights
 from probes.result import read_safetensors, versions, write_atomic
 from tasks import InputError
 
@@ -29,7 +28,7 @@ def save_model(model: Any, path: str | Path, **metadata: Any) -> None:
     """
     header = {
         "format": _FORMAT,
-        "config": json.dumps(asdict(config_of(model))),
+        "config": json.dumps(config_to_dict(config_of(model))),
         "versions": json.dumps(versions()),
         "weight_processing": "none",
         "metadata": json.dumps(metadata),
@@ -50,10 +49,11 @@ def load_model(path: str | Path) -> Any:
             "(for a Hugging Face checkpoint use load_pretrained)"
         )
     try:
-        config = ModelConfig.from_dict(json.loads(header["config"]))
+        config = config_from_dict(json.loads(header["config"]))
     except (KeyError, TypeError, ValueError):
         raise InputError(f"{str(path)!r} has no readable configuration; save the model again") from None
-    expected = expected_shapes(config)
+    model = build_model(config)
+    expected = {name: tuple(tensor.shape) for name, tensor in get_weights(model).items()}
     for name in {**expected, **tensors}:
         has, wanted = (tuple(tensors[name].shape) if name in tensors else "nothing"), expected.get(name, "nothing")
         if has != wanted:
@@ -61,7 +61,6 @@ def load_model(path: str | Path) -> Any:
                 f"{str(path)!r} has {has} for {name!r}; expected {wanted} for its configuration: "
                 "the file is damaged, save the model again"
             )
-    model = build_model(config)
     set_weights(model, tensors)
     return model
 

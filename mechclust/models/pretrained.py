@@ -1,4 +1,4 @@
-"""Pretrained checkpoints as hooked models, through TransformerLens's bridge."""
+"""Pretrained checkpoints as hooked models: TransformerLens's bridge, or read-only where it has none."""
 
 from __future__ import annotations
 
@@ -32,6 +32,11 @@ def load_pretrained(
     Nothing is folded or centred: activations equal Hugging Face's own. A local directory is loaded
     without any network access.
 
+    Decoders, BERT and RoBERTa are TransformerLens's ``TransformerBridge``. ALBERT, ELECTRA, the
+    encoder of BART, and RoBERTa where TransformerLens does not know it (3.9, or saved without its
+    masked-LM head), come as a ``ReadOnlyEncoder``: embeddings, residual stream and attention
+    patterns can be read, but hooks cannot change them, and the output is the last hidden state.
+
     Args:
         name_or_path: a hub name, a local directory in Hugging Face's format, or a file that
             ``save_model`` wrote (which has no tokenizer).
@@ -42,7 +47,7 @@ def load_pretrained(
 
     Raises:
         InputError: for a directory without configuration, weights or tokenizer, a checkpoint that
-            is damaged, or an architecture that TransformerLens does not know.
+            is damaged, or an architecture that is none of these.
     """
     path = Path(name_or_path)
     if path.is_file():
@@ -80,12 +85,15 @@ def _check_directory(path: Path, random_weights: bool) -> None:
 
 def _load(name: str, local: bool, dtype: torch.dtype, random_weights: bool, seed: int) -> Any:
     from transformer_lens.model_bridge import TransformerBridge
-    from transformers import AutoConfig, AutoTokenizer
+    from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+    from mechclust.models.hooked_encoder import ReadOnlyEncoder, is_read_only
 
     try:
         config = AutoConfig.from_pretrained(name, local_files_only=local)
         tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=local)
-        auto = _auto_class(config)
+        read_only = is_read_only(config)
+        auto = AutoModel if read_only else _auto_class(config)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             if random_weights:
@@ -95,6 +103,8 @@ def _load(name: str, local: bool, dtype: torch.dtype, random_weights: bool, seed
                     name, local_files_only=local, dtype=dtype, attn_implementation="eager", output_loading_info=True
                 )
                 _check_complete(model, found)
+            if read_only:
+                return ReadOnlyEncoder(model, tokenizer)
             return TransformerBridge.boot_transformers(
                 name, hf_model=model, tokenizer=tokenizer, dtype=dtype, device="cpu"
             )
@@ -102,14 +112,15 @@ def _load(name: str, local: bool, dtype: torch.dtype, random_weights: bool, seed
         where = f"the directory {name!r}" if local else f"{name!r} from the Hugging Face hub"
         raise InputError(
             f"cannot load a model from {where}: {_first_sentence(error)}; "
-            "give a checkpoint of a decoder or encoder that TransformerLens supports, with its tokenizer"
+            "give a checkpoint of ALBERT, BART, ELECTRA, RoBERTa or a model that TransformerLens supports, "
+            "with its tokenizer"
         ) from error
 
 
 def _check_complete(model: Any, found: dict[str, Any]) -> None:
     """Heads may be missing or left over; the body must be there, and of the size its config says."""
-    body = f"{model.base_model_prefix}."
-    missing = [key for key in found["missing_keys"] if key.startswith(body) and ".pooler." not in key]
+    body = "" if model.base_model is model else f"{model.base_model_prefix}."
+    missing = [key for key in found["missing_keys"] if key.startswith(body) and "pooler." not in key]
     surplus = [key for key in found["unexpected_keys"] if re.search(r"\.\d+\.", key)]
     if missing or surplus:
         lacks = (

@@ -99,8 +99,3 @@ def initial_weights(config: ModelConfig) -> dict[str, Tensor]:
     weights.update(norm("ln_final"))
     weights.update({"unembed.W_U": normal(d, config.d_vocab), "unembed.b_U": torch.zeros(config.d_vocab)})
     return weights
-
-
-def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every weight of a model of this configuration."""
-    return {name: tuple(tensor.shape) for name, tensor in initial_weights(config).items()}

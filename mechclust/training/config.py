@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -12,17 +13,21 @@ from tasks import InputError
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Settings of one training run: AdamW, cosine annealing to zero, gradient clipping.
+    """Settings of one training run: optimiser, learning rate, gradient clipping, checkpoints.
 
     Args:
         steps: optimiser steps.
         batch_size: examples a step.
-        lr: learning rate at the start; annealed along a half cosine to 0.
-        weight_decay: AdamW's decoupled decay, on all weights.
-        betas: AdamW's two averaging rates.
+        lr: learning rate at the start.
+        schedule: ``"cosine"``: annealed along a half cosine to 0; ``"constant"``.
+        optimizer: ``"adamw"``, ``"adam"`` or ``"sgd"`` (plain, without momentum).
+        weight_decay: on all weights; AdamW's is decoupled, for Adam and SGD it is the gradient of
+            ``weight_decay / 2 * sum of squares``.
+        betas: Adam's two averaging rates.
         clip: largest gradient norm; ``None`` for no clipping.
         n_checkpoints: log-spaced steps at which the callbacks run, besides step 0, two thirds of
             the way, and the end.
+        checkpoint_every: checkpoints every so many steps instead.
         save_every: steps between saves of the resumable state.
 
     Example:
@@ -33,25 +38,37 @@ class TrainConfig:
     steps: int = 1200
     batch_size: int = 256
     lr: float = 1e-3
+    schedule: Literal["cosine", "constant"] = "cosine"
+    optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
     weight_decay: float = 0.01
     betas: tuple[float, float] = (0.9, 0.999)
     clip: float | None = 1.0
     n_checkpoints: int = 10
+    checkpoint_every: int | None = None
     save_every: int = 100
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "save_every"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; expected at least 1")
+        if self.checkpoint_every is not None and self.checkpoint_every < 1:
+            raise InputError(f"checkpoint_every is {self.checkpoint_every}; expected at least 1, or None")
+        for name, allowed in (("schedule", ("cosine", "constant")), ("optimizer", ("adamw", "adam", "sgd"))):
+            if getattr(self, name) not in allowed:
+                raise InputError(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(allowed)}")
         if not self.lr > 0:
             raise InputError(f"lr is {self.lr}; expected a positive learning rate")
 
     @property
     def checkpoint_steps(self) -> list[int]:
         """Steps at which the callbacks run, in order."""
+        if self.checkpoint_every is not None:
+            return [*range(0, self.steps, self.checkpoint_every), self.steps]
         spaced = np.geomspace(1, self.steps, max(self.n_checkpoints, 2)).round().astype(int)
         return sorted({0, *spaced.tolist(), math.ceil(2 * self.steps / 3), self.steps})
 
     def lr_at(self, step: int) -> float:
         """The learning rate of a step."""
+        if self.schedule == "constant":
+            return self.lr
         return self.lr * 0.5 * (1 + math.cos(math.pi * step / self.steps))

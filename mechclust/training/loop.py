@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from mechclust.models.build import config_of
+from mechclust.models.config import config_to_dict
 from mechclust.training.config import TrainConfig
 from mechclust.training.state import load_state, save_state
 from probes.result import versions
 from probes.run import device_of, forward
-from tasks import Task
+from tasks import Batch, Task
 
 
 class Callback(Protocol):
@@ -58,15 +59,13 @@ def train(
         InputError: when ``out`` holds a run with other settings, or a damaged state.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(
-        parameters, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay, fused=True
-    )
+    optimizer = _optimizer(parameters, config)
     # The optimiser's state follows the order of the parameters, which the TransformerLens major decides.
     major = versions()["transformer-lens"].split(".")[0]
     run = {
         "task": task.to_config(),
         "training": asdict(config),
-        "model": {**asdict(config_of(model)), "transformer-lens": major},
+        "model": {**config_to_dict(config_of(model)), "transformer-lens": major},
     }
     path = None if out is None else Path(out) / "state.safetensors"
     losses, start = torch.zeros(config.steps), 0
@@ -74,7 +73,7 @@ def train(
         start, done = load_state(path, model, optimizer, run)
         losses[:start] = done
     checkpoints, device = set(config.checkpoint_steps), device_of(model)
-    causal = config_of(model).attention == "causal"  # then padding on the right changes nothing, and no mask is faster
+    loss_of = _loss(model, task)
     model.train()
     for step in _bar(start, config.steps, progress, name):
         if step in checkpoints:
@@ -85,8 +84,7 @@ def train(
         for group in optimizer.param_groups:
             group["lr"] = config.lr_at(step)
         batch = task.train_batch(step, config.batch_size).to(device)
-        logits = model(batch.tokens) if causal and batch.padded_right else forward(model, batch)
-        loss = task.loss(logits, batch)
+        loss = loss_of(batch)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         if config.clip is not None:
@@ -98,6 +96,26 @@ def train(
     if path is not None and start < config.steps:
         save_state(path, model, optimizer, config.steps, losses, run)
     return losses
+
+
+def _optimizer(parameters: list[Tensor], config: TrainConfig) -> torch.optim.Optimizer:
+    decay: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": True}
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(parameters, **decay)
+    kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
+    return kind(parameters, betas=config.betas, **decay)
+
+
+def _loss(model: Any, task: Task) -> Callable[[Batch], Tensor]:
+    """Batch to training loss. A model that computes only where the loss counts is asked for that."""
+    logits_at_loss, loss_at = getattr(model, "logits_at_loss", None), getattr(task, "loss_at", None)
+    if logits_at_loss is not None and loss_at is not None:
+        return lambda batch: loss_at(logits_at_loss(batch), batch.targets[batch.loss_mask])  # type: ignore[index]
+    # In a causal model padding on the right changes nothing, and no mask is faster.
+    causal = config_of(model).attention == "causal"
+    return lambda batch: task.loss(
+        model(batch.tokens) if causal and batch.padded_right else forward(model, batch), batch
+    )
 
 
 def _bar(start: int, steps: int, progress: bool, name: str) -> Any:

@@ -1,0 +1,43 @@
+"""The token embeddings of any model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+from tasks import InputError
+
+
+def token_embeddings(model: Any) -> Float[Tensor, "d_vocab d_embedding"]:
+    """The input embedding matrix, a row a token, as the model looks it up.
+
+    Nothing is added, normalised, scaled (BART may multiply by the root of its width) or projected
+    (ALBERT and ELECTRA embed in ``embedding_size`` dimensions, fewer than ``d_model``).
+
+    Args:
+        model: what ``build_model``, ``load_model`` or ``load_pretrained`` gave, or a Hugging Face model.
+
+    Returns:
+        The weights themselves, detached: clone them before training goes on.
+
+    Raises:
+        InputError: for a model that embeds no tokens.
+
+    Example:
+        >>> from mechclust import ModelConfig, build_model
+        >>> token_embeddings(build_model(ModelConfig(d_vocab=9, n_ctx=4, n_layers=1, d_model=8, n_heads=2))).shape
+        torch.Size([9, 8])
+    """
+    embed = getattr(model, "embed", None)
+    if embed is None and hasattr(model, "get_input_embeddings"):
+        embed = model.get_input_embeddings()
+    for name in ("W_E", "weight"):  # HookedTransformer's name, everyone else's
+        weight = getattr(embed, name, None)
+        if isinstance(weight, Tensor) and weight.ndim == 2:
+            return weight.detach()
+    raise InputError(
+        f"a {type(model).__name__} has no matrix of token embeddings; "
+        "give a model from build_model, load_model or load_pretrained"
+    )

@@ -1,0 +1,66 @@
+"""Probes of training itself: norms of weights, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from probes.result import ProbeResult, versions
+from tasks import InputError
+
+
+class WeightNorms:
+    """Frobenius norms of weights over training. Give it to a training loop as a callback.
+
+    Memory: one number a weight and recorded step.
+
+    Args:
+        names: parameters of the model to follow; ``None``: all that are trained.
+
+    Example:
+        >>> model = torch.nn.Linear(2, 2, bias=False)
+        >>> norms = WeightNorms()
+        >>> for step in range(3):
+        ...     norms(step, model)
+        >>> result = norms.result()
+        >>> result.axes["norm"], result.coords["step"]
+        (('step', 'weight'), ['0', '1', '2'])
+    """
+
+    def __init__(self, names: Sequence[str] | None = None) -> None:
+        self.names = names
+        self._steps: list[int] = []
+        self._norms: list[torch.Tensor] = []
+        self._followed: list[str] = []
+
+    def __call__(self, step: int, model: Any) -> None:
+        """Record the norms before ``step``."""
+        weights = dict(model.named_parameters())
+        wanted = [k for k, v in weights.items() if v.requires_grad] if self.names is None else list(self.names)
+        if missing := [name for name in wanted if name not in weights]:
+            raise InputError(f"no weight {missing[0]!r} in this model (it has {', '.join(weights)})")
+        if self._steps and wanted != self._followed:
+            raise InputError("these WeightNorms have followed another model; use new ones")
+        with torch.no_grad():
+            norms = [torch.linalg.vector_norm(weights[name], dtype=torch.float64) for name in wanted]
+        self._followed = wanted
+        self._steps.append(step)
+        self._norms.append(torch.stack(norms).cpu())
+
+    def result(self) -> ProbeResult:
+        """``norm`` with axes (step, weight).
+
+        Raises:
+            InputError: when nothing was recorded.
+        """
+        if not self._steps:
+            raise InputError("nothing was recorded; give WeightNorms to train(callbacks=[...]) first")
+        return ProbeResult(
+            probe="WeightNorms",
+            values={"norm": torch.stack(self._norms)},
+            axes={"norm": ("step", "weight")},
+            coords={"step": [str(step) for step in self._steps], "weight": self._followed},
+            metadata={"versions": versions()},
+        )

@@ -1,0 +1,84 @@
+"""When something moved during training: shares of the way, and the order of two stages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+
+from tasks import InputError
+
+
+def covered(values: ArrayLike) -> Float[np.ndarray, "steps"]:
+    """``[steps]`` share of the way from the first value to the last that each has covered.
+
+    NaN throughout when the last equals the first. May leave ``[0, 1]``: nothing is clamped.
+
+    Example:
+        >>> covered([1.0, 2.0, 5.0]).tolist()
+        [0.0, 0.25, 1.0]
+    """
+    x = np.asarray(values, dtype=np.float64)
+    if x.ndim != 1 or len(x) < 2:
+        raise InputError(f"values has shape {x.shape}; expected one number a step, at least two steps")
+    way = x[-1] - x[0]
+    return (x - x[0]) / way if way else np.full(len(x), np.nan)
+
+
+class TwoStages(NamedTuple):
+    """What ``two_stages`` found.
+
+    Attributes:
+        boundary: place of the first step at which a late group has moved, or ``None`` when none did.
+        early: share of its way that the early group has covered by then (NaN when undefined).
+        holds: whether training went in two stages.
+    """
+
+    boundary: int | None
+    early: float
+    holds: bool
+
+
+def two_stages(
+    norms: Mapping[str, ArrayLike],
+    early: str = "W_V",
+    late: Sequence[str] = ("W_K", "W_Q"),
+    *,
+    late_share: float = 0.1,
+    early_share: float = 0.5,
+) -> TwoStages:
+    """Whether one group of weights moves before others do.
+
+    Stage 1 ends at the first step where a late group has covered ``late_share`` of the way from its
+    first norm to its last. Training has two stages when the early group has by then covered
+    ``early_share`` of its own way.
+
+    Args:
+        norms: norms over training by name, ``[steps]`` each.
+        early: which is to move first.
+        late: which are to move afterwards.
+        late_share: when a late group counts as moving.
+        early_share: how far the early group must be.
+
+    Raises:
+        InputError: for a name that is not in ``norms``, or curves of different length.
+
+    Example:
+        >>> two_stages({"W_V": [0, 4, 5, 5], "W_K": [0, 0, 3, 9], "W_Q": [0, 0, 2, 9]})
+        TwoStages(boundary=2, early=1.0, holds=True)
+    """
+    if missing := [name for name in (early, *late) if name not in norms]:
+        raise InputError(f"no norms of {missing[0]!r} (there are {', '.join(norms)})")
+    shares = {name: covered(norms[name]) for name in (early, *late)}
+    if len({len(x) for x in shares.values()}) > 1:
+        raise InputError("the norms have different numbers of steps; expected one step axis for all")
+    moved = [np.flatnonzero(shares[name] >= late_share) for name in late]
+    firsts = [int(steps[0]) for steps in moved if len(steps)]
+    if not firsts:
+        return TwoStages(None, float("nan"), False)
+    boundary = min(firsts)
+    share = float(shares[early][boundary])
+    return TwoStages(boundary, share, share >= early_share)
