@@ -19,7 +19,7 @@ lint: $(VENV)/installed-dev
 	$(BIN)/mypy
 
 bench: $(VENV)/installed-dev
-	$(BIN)/python tests/benchmarks/run.py
+	$(BIN)/python -m tests.benchmarks.run
 
 install: $(VENV)/installed
 

@@ -17,6 +17,7 @@ from mechclust.clusters import ClustersConfig, measure_clusters, write_clusters_
 from mechclust.studies import get_study, list_studies, open_run, run_study, write_report
 from mechclust.studies.claims import markdown_table, text_table
 from mechclust.studies.study import check_writable
+from mechclust.topics import TopicsConfig, measure_topics, write_topics_report
 from tasks import InputError
 
 app = tyro.extras.SubcommandApp()
@@ -157,6 +158,29 @@ def _clusters(
     result = measure_clusters(model, config, progress=True)
     print(result.table().to_string(index=False, float_format=lambda x: f"{x:.3f}"))
     print(f"\nreport: {write_clusters_report(result, config, out)}")
+
+
+@app.command(name="topics")
+def _topics(
+    model: tyro.conf.Positional[str],
+    config: tyro.conf.OmitArgPrefixes[TopicsConfig],
+    out: Path = Path("runs/topics"),
+) -> None:
+    """How far a model's attention and embeddings keep words of your corpus's topics together.
+
+    Args:
+        model: a hub name, or a local directory with model and tokenizer (loaded offline).
+        config: what to measure.
+        out: folder of the report.
+    """
+    check_writable(out)
+    result = measure_topics(model, config, progress=True)
+    table = result.summary()
+    shown = [k for k in table if k.split("_")[-1] not in ("low", "high", "value") and "difference" not in k]
+    print(table[shown].to_string(index=False, float_format=lambda x: f"{x:.4g}"))
+    if config.baselines:
+        print("(random embeddings have a mean cosine near 0: their ratio says little; differences are in summary.csv)")
+    print(f"\nreport: {write_topics_report(result, config, out)}")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ from tasks import InputError
 class WeightNorms:
     """Frobenius norms of weights over training. Give it to a training loop as a callback.
 
-    Memory: one number a weight and recorded step.
+    Memory: one number a weight and recorded step. What was recorded is kept here alone: a run that goes on
+    after an interruption is followed from there.
 
     Args:
         names: parameters of the model to follow; ``None``: all that are trained.
@@ -41,8 +42,8 @@ class WeightNorms:
         wanted = [k for k, v in weights.items() if v.requires_grad] if self.names is None else list(self.names)
         if missing := [name for name in wanted if name not in weights]:
             raise InputError(f"no weight {missing[0]!r} in this model (it has {', '.join(weights)})")
-        if self._steps and wanted != self._followed:
-            raise InputError("these WeightNorms have followed another model; use new ones")
+        if self._steps and (wanted != self._followed or step <= self._steps[-1]):
+            raise InputError("these WeightNorms have followed another run; use new ones for each")
         with torch.no_grad():
             norms = [torch.linalg.vector_norm(weights[name], dtype=torch.float64) for name in wanted]
         self._followed = wanted

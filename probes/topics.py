@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probes.functional.topics import BUCKETS, SIMILARITIES, PairTable, TopicSimilarity, WordTopics, group_similarity
+from probes.functional.topic_vectors import SIMILARITIES, GroupSums
+from probes.functional.topics import BUCKETS, PairTable, WordTopics
 from probes.probe import Probe
 from probes.readout import all_tokens
 from probes.result import ProbeResult
@@ -29,7 +30,6 @@ class _TopicProbe(Probe):
         self.topics, self.at, self.words = topics, at, words
         self.n_permutations, self.seed = n_permutations, seed
         self._known = WordTopics.of(topics)
-        self._permuted = self._known.permuted(n_permutations, seed) if n_permutations else None
 
     def bind(self, model: Any) -> list[Site]:
         """Also checks that the topics fit the model's vocabulary, where its token ids are the words."""
@@ -103,6 +103,9 @@ class TopicAttention(_TopicProbe):
     Memory: ``sites x heads x (3 + n_permutations)`` numbers, independent of the number of examples.
     Cost: the positions with a topic, squared, times ``heads x n_permutations`` a site.
 
+    The interval takes topics to be exchangeable over words given the documents. Where documents differ much
+    in length it is too narrow: attention is larger throughout in short ones.
+
     Source: Li, Li & Risteski (ICML 2023), section on attention; the interval is ours.
 
     Args:
@@ -136,14 +139,14 @@ class TopicAttention(_TopicProbe):
         seed: int = 0,
     ) -> None:
         super().__init__(topics, at, words, n_permutations, seed)
+        self._permuted = self._known.permuted(n_permutations, seed)
 
     def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
-        table = PairTable.of(self._words(batch), self._known, self._permuted)
-        for i, (site, pattern) in enumerate(activations.items()):
-            found = table.sums(pattern)
-            self.attention.add(site, torch.cat([found.sum, found.null_sum], dim=1))
-            if not i:
-                self.pairs.add("pairs", torch.cat([found.pairs, found.null_pairs]))
+        found = PairTable.of(self._words(batch), self._known, self._permuted).sums(activations)
+        for site, sums in found.items():
+            self.attention.add(site, torch.cat([sums.sum, sums.null_sum], dim=1))
+        first = found[self.site_names[0]]
+        self.pairs.add("pairs", torch.cat([first.pairs, first.null_pairs]))
 
     def compute(self) -> ProbeResult:
         counts = self.pairs["pairs"].cpu()
@@ -240,21 +243,21 @@ class TopicEmbedding(_TopicProbe):
         count = self.seen["words"].cpu()
         seen = count > 0
         notes = [] if bool(seen.all()) else [f"{int((~seen).sum())} of {len(seen)} words with a topic were not seen"]
+        sums = GroupSums(self._known.group[seen], self._known, self.self_pairs)
         found, nulls = [], []
         for site in self.site_names:
             vectors = (self.vectors[site].cpu() / count[:, None])[seen]
-            found.append(self._similarity(vectors, self._known.group[seen]))
-            groups = [] if self._permuted is None else list(self._permuted[:, seen])
-            nulls.append([self._similarity(vectors, group).ratio for group in groups])
+            found.append(sums.similarity(vectors))
+            nulls.append(sums.null_ratios(vectors, self.n_permutations, self.seed))
             if bool((vectors == 0).all(dim=1).any()):
                 notes.append(f"{site}: a word's vector is zero, so the mean cosine is NaN")
         ratio = torch.stack([f.ratio for f in found])
-        null = torch.stack([torch.stack(n, dim=-1) for n in nulls]) if self._permuted is not None else ratio[..., None]
+        null = torch.stack(nulls)
         low, high, p = self._null(ratio, null)
         buckets = BUCKETS[1:]
         values = {
             "mean": torch.stack([f.mean for f in found]),
-            "pairs": found[0].pairs,
+            "pairs": sums.pairs,
             "ratio": ratio,
             "difference": torch.stack([f.difference for f in found]),
             "ratio_null_low": low,
@@ -268,8 +271,5 @@ class TopicEmbedding(_TopicProbe):
             axes,
             {"similarity": list(SIMILARITIES), "bucket": list(buckets)},
             metadata={"n_words": int(seen.sum())},
-            notes=notes + self._empty_notes(found[0].pairs, buckets) + self._null_notes(ratio, null, found[0].pairs),
+            notes=notes + self._empty_notes(sums.pairs, buckets) + self._null_notes(ratio, null, sums.pairs),
         )
-
-    def _similarity(self, vectors: Tensor, group: Tensor) -> TopicSimilarity:
-        return group_similarity(vectors, group, self._known.same, self.self_pairs)

@@ -31,7 +31,8 @@ class TopicDocuments(Task):
     shows the right word, a random word, or MASK, and the loss asks for the right word there.
 
     Token ids: PAD 0, MASK 1, START 2, END 3, word ``w`` is ``w + 4``, and belongs to topic
-    ``w // words_per_topic`` (``token_topics``). Label: ``topic`` of each token, -1 at special ones.
+    ``w // words_per_topic`` (``token_topics``). Label: ``topic`` of the word that belongs at each
+    position, also where MASK hides it; -1 at PAD, START and END.
 
     Args:
         n_topics: number of topics (T).
@@ -46,9 +47,9 @@ class TopicDocuments(Task):
         selected_share: of positions that are predicted (p_m); at least one a document.
         correct_share: of those, shown as they are (p_c).
         random_share: of those, shown as a random word (p_r); the rest shows MASK.
-        exact_shares: the shares hold in every document (up to rounding), not on average: then, as in the
-            limit of long documents, how much MASK there is tells nothing, and the weights that minimise
-            the squared loss are not unique.
+        exact_shares: the shares hold in every document (rounded up, the right word first), not on average:
+            then, as in the limit of long documents, how much MASK there is tells nothing, and the weights
+            that minimise the squared loss are not unique.
         masking: ``"static"``: drawn once a document. ``"fresh"``: anew each training step.
         boundaries: put START and END round each document.
         objective: ``"cross-entropy"`` in nats, or ``"squared"``: the squared distance to the one-hot
@@ -211,6 +212,7 @@ class TopicDocuments(Task):
 
     def batches(self, split: str, batch_size: int = 256) -> Iterator[Batch]:
         self._check_split(split)
+        _check_batch_size(batch_size)
         shown, selected = self._static(split)
         for start in range(0, self.n_documents, batch_size):
             rows = np.arange(start, min(start + batch_size, self.n_documents))
@@ -232,6 +234,7 @@ class TopicDocuments(Task):
             yield self._batch(tokens, None, tokens, rows)
 
     def train_batch(self, step: int, batch_size: int) -> Batch:
+        _check_batch_size(batch_size)
         if batch_size > self.n_documents:
             raise InputError(f"batch_size is {batch_size}; expected at most the {self.n_documents} documents")
         epoch, place = divmod(step, self.n_documents // batch_size)
@@ -271,3 +274,8 @@ class TopicDocuments(Task):
         assert batch.loss_mask is not None
         right = (logits.argmax(dim=-1) == batch.targets) & batch.loss_mask
         return right.sum(dim=1) / batch.loss_mask.sum(dim=1)
+
+
+def _check_batch_size(batch_size: int) -> None:
+    if batch_size < 1:
+        raise InputError(f"batch_size is {batch_size}; expected at least 1")

@@ -90,7 +90,7 @@ class TopicTransformer(HookedRootModule):  # type: ignore[misc]
     def _draw(self) -> None:
         draw = torch.Generator().manual_seed(self.config.seed)
         bound, std = 1 / math.sqrt(self.config.width), self.config.init_std
-        for name, weight in self.named_parameters():
+        for weight in self.parameters():
             if weight.ndim == 2 and weight.requires_grad:
                 if std is None:
                     weight.uniform_(-bound, bound, generator=draw)

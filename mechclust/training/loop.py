@@ -16,7 +16,7 @@ from mechclust.training.config import TrainConfig
 from mechclust.training.state import load_state, save_state
 from probes.result import versions
 from probes.run import device_of, forward
-from tasks import Batch, Task
+from tasks import Batch, InputError, Task
 
 
 class Callback(Protocol):
@@ -40,6 +40,9 @@ def train(
 ) -> Tensor:
     """Train ``model`` on ``task``; resumes from ``out`` when a run was interrupted there.
 
+    A model that computes the loss without a full forward pass (``logits_at_loss``) is trained that way,
+    and its hook points do not fire; probe it in callbacks.
+
     An interrupted run (also by ``kill -9``) started again ends with the same bits as one that was
     not, on the same machine with the same number of threads.
 
@@ -53,12 +56,14 @@ def train(
         name: its label.
 
     Returns:
-        ``[steps]`` training loss in nats of every step (float32).
+        ``[steps]`` training loss of every step, as the task defines it (float32).
 
     Raises:
         InputError: when ``out`` holds a run with other settings, or a damaged state.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
+    if not parameters:
+        raise InputError(f"this {type(model).__name__} has nothing to train; let some parameters require gradients")
     optimizer = _optimizer(parameters, config)
     # The optimiser's state follows the order of the parameters, which the TransformerLens major decides.
     major = versions()["transformer-lens"].split(".")[0]

@@ -23,19 +23,20 @@ _COLORS = {"W_V": "#c8553d", "W_K": "#1b6ca8", "W_Q": "#2f9e77"}
 
 
 def heat_maps(config: TopicStructureConfig, out: Path) -> Figure:
-    """Word-by-word matrices ordered by topic: embeddings (E1), values (E2), attention (E4b)."""
+    """Word-by-word matrices ordered by topic: embeddings (E1), values (E2), attention (E4a, E4b)."""
     seed = config.seeds[0]
     matrices = {
         "E1: $W_E^T W_E$": _model(out, Job("E1", seed)).embed.W_E.detach() @ _model(out, Job("E1", seed)).embed.W_E.T,
         "E2: $W_V$": _model(out, Job("E2", seed)).paper_value(),
-        "E4b: mean attention": _mean_attention(config, out, Job("E4b Adam .003", seed)),
+        "E4a: mean attention, $W_V$ frozen": _mean_attention(config, out, Job("E4a Adam .003", seed)),
+        "E4b: mean attention, all trained": _mean_attention(config, out, Job("E4b Adam .003", seed)),
     }
     v = config.documents.words_per_topic
-    figure = Figure(figsize=(13, 4.1), layout="constrained")
-    for axis, (title, matrix) in zip(figure.subplots(1, 3), matrices.items(), strict=True):
+    figure = Figure(figsize=(10.5, 8.6), layout="constrained")
+    for axis, (title, matrix) in zip(figure.subplots(2, 2).ravel(), matrices.items(), strict=True):
         words = matrix.detach()[4:, 4:].numpy()
         signed = "attention" not in title
-        top = float(np.nanpercentile(np.abs(words), 99.5)) or 1.0
+        top = float(np.nanpercentile(np.abs(words), 99.5 if signed else 97)) or 1.0
         low = -top if signed else 0.0
         shown = axis.imshow(words, cmap="RdBu_r" if signed else "viridis", vmin=low, vmax=top, interpolation="nearest")
         ticks = np.arange(config.documents.n_topics)
@@ -45,7 +46,7 @@ def heat_maps(config: TopicStructureConfig, out: Path) -> Figure:
         axis.tick_params(length=0)
         axis.set_xlabel("key, by topic" if not signed else "word, by topic")
         axis.set_ylabel("query, by topic" if not signed else "word, by topic")
-        figure.colorbar(shown, ax=axis, shrink=0.85)
+        figure.colorbar(shown, ax=axis, shrink=0.85, extend="both" if signed else "max")
     return figure
 
 
@@ -71,8 +72,12 @@ def _mean_attention(config: TopicStructureConfig, out: Path, job: Job) -> torch.
 
 def norms(runs: Runs) -> Figure:
     """Weight norms over training, an arm of E3 a panel, with the end of stage 1."""
-    figure = Figure(figsize=(3.1 * len(runs), 3.5), layout="constrained")
-    for axis, (name, seeds) in zip(np.atleast_1d(figure.subplots(1, len(runs))), runs.items(), strict=True):
+    columns = 3
+    figure = Figure(figsize=(10.5, 3.2 * -(-len(runs) // columns)), layout="constrained")
+    axes = figure.subplots(-(-len(runs) // columns), columns, squeeze=False).ravel()
+    for axis in axes[len(runs) :]:
+        axis.remove()
+    for axis, (name, seeds) in zip(axes, runs.items(), strict=False):
         run = seeds[0]
         for weight, color in _COLORS.items():
             axis.plot(run.norms[weight], color=color, label=weight, ls="--" if weight == "W_Q" else "-")
@@ -83,7 +88,8 @@ def norms(runs: Runs) -> Figure:
         axis.set_title(f"{name.removeprefix('E3 ')}\n{verdict}: {100 * found.early:.0f}% of $W_V$'s way", fontsize=9)
         axis.set(xlabel="training step", ylim=(0, None))
         axis.grid(alpha=0.25)
-    figure.axes[0].set_ylabel("Frobenius norm")
+    for axis in axes[::columns]:
+        axis.set_ylabel("Frobenius norm")
     figure.axes[0].legend(frameon=False)
     return figure
 
@@ -123,7 +129,7 @@ def ratios(runs: Runs) -> Figure:
 
 
 def mixing(g: Mapping[int, np.ndarray], config: TopicStructureConfig) -> Figure:
-    """g against the number of topics in a document, a colour a number of topics."""
+    """The mixing measure g against the number of topics in a document, a colour a number of topics."""
     from mechclust.studies.topic_claims import THEORY_G
 
     figure = Figure(figsize=(5.6, 3.9), layout="constrained")
@@ -137,7 +143,7 @@ def mixing(g: Mapping[int, np.ndarray], config: TopicStructureConfig) -> Figure:
     if 10 in g:
         axis.plot(list(THEORY_G), list(THEORY_G.values()), color="#c8553d", ls="--", label="population, 10 topics")
     axis.set(xlabel="topics in a document", ylabel="g", ylim=(0, None))
-    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.set_xticks(taus)
     axis.grid(alpha=0.25)
     axis.legend(frameon=False)
     return figure

@@ -1,11 +1,11 @@
-"""Same-topic against different-topic pairs: attention between tokens, similarity between word vectors.
+"""Attention between words of the same topic and of different topics, in one vectorised pass.
 
-The measurements of Li, Li & Risteski, "How Do Transformers Learn Topic Structure" (ICML 2023), each as one
-vectorised pass or a closed form.
+The measurement of Li, Li & Risteski, "How Do Transformers Learn Topic Structure" (ICML 2023).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,8 +17,7 @@ from torch import Tensor
 from tasks import InputError
 
 BUCKETS = ("same_word", "same_topic", "different_topic")
-SIMILARITIES = ("cosine", "dot")
-_LARGEST = 2**24  # elements of the largest intermediate tensor
+_LARGEST = 2**22  # elements of the largest intermediate tensor
 
 
 @dataclass(frozen=True)
@@ -70,12 +69,13 @@ class WordTopics:
 
     def meet(self, first: Int[Tensor, "*n"], second: Int[Tensor, "*n"]) -> Bool[Tensor, "*n"]:
         """Whether two groups share a topic."""
-        if self._disjoint:
+        if self.disjoint:
             return first == second
         return self.same.to(first.device)[first, second]
 
     @cached_property
-    def _disjoint(self) -> bool:
+    def disjoint(self) -> bool:
+        """Whether every word has one topic, so that groups are topics."""
         return bool((self.same == torch.eye(len(self.same), dtype=torch.bool)).all())
 
 
@@ -126,7 +126,7 @@ def topic_attention(
         >>> (found.sum / found.pairs)[0].round(decimals=3).tolist()
         [0.533, 0.25, 0.225]
     """
-    return PairTable.of(words, WordTopics.of(topics)).sums(pattern)
+    return PairTable.of(words, WordTopics.of(topics)).sums({"": pattern})[""]
 
 
 @dataclass(frozen=True)
@@ -137,17 +137,17 @@ class PairTable:
         place: ``[batch n]`` the positions that count, filled up with others.
         real: ``[batch n]`` which of them do count.
         word: ``[batch n]`` their words, as rows of the topics.
-        pos: length of the sequences.
         topics: whose groups.
-        permuted: ``[n_permutations n_rows]`` relabelled groups, or ``None``.
+        permuted: ``[n_permutations n_rows]`` relabelled groups.
+        n_pos: length of the sequences.
     """
 
     place: Int[Tensor, "batch n"]
     real: Bool[Tensor, "batch n"]
     word: Int[Tensor, "batch n"]
-    pos: int
     topics: WordTopics
-    permuted: Int[Tensor, "n_permutations n_rows"] | None = None
+    permuted: Int[Tensor, "n_permutations n_rows"]
+    n_pos: int
 
     @classmethod
     def of(cls, words: Tensor, topics: WordTopics, permuted: Tensor | None = None) -> PairTable:
@@ -161,187 +161,58 @@ class PairTable:
         real = row >= 0
         n = int(real.sum(dim=1).max()) if len(real) else 0
         place = torch.argsort((~real).to(torch.uint8), dim=1, stable=True)[:, :n]
-        return cls(place, real.gather(1, place), row.gather(1, place).clamp(min=0), words.shape[1], topics, permuted)
+        none = torch.empty(0, len(topics.group), dtype=torch.int64)
+        relabelled = (none if permuted is None else permuted).to(words.device)
+        return cls(place, real.gather(1, place), row.gather(1, place).clamp(min=0), topics, relabelled, words.shape[1])
 
-    @property
-    def n_permutations(self) -> int:
-        return 0 if self.permuted is None else len(self.permuted)
+    def sums(self, patterns: Mapping[str, Float[Tensor, "batch head query key"]]) -> dict[str, PairSums]:
+        """Sort the attention of each layer.
 
-    @cached_property
-    def _parts(self) -> list[tuple[slice, Tensor]]:
-        """``(examples, [examples*n*n 3+n_permutations])``: a bool column a bucket, and one a relabelling."""
-        n, parts = self.place.shape[1], []
-        step = max(1, _LARGEST // max(1, n * n * (3 + self.n_permutations)))
-        group = self.topics.group.to(self.word.device)
-        permuted = None if self.permuted is None else self.permuted.to(self.word.device)
-        for start in range(0, len(self.place) if n else 0, step):
-            here = slice(start, start + step)
-            word, real = self.word[here], self.real[here]
-            pair = real[:, :, None] & real[:, None, :]
-            same_word = word[:, :, None] == word[:, None, :]
-            other = pair & ~same_word
-            same_topic = other & self._meet(group[word])
-            columns = torch.stack([pair & same_word, same_topic, other & ~same_topic]).flatten(1)
-            if permuted is not None:
-                relabelled = self._meet(permuted[:, word]) & other
-                columns = torch.cat([columns, relabelled.flatten(1)])
-            parts.append((here, columns.T))
-        return parts
-
-    def _meet(self, group: Tensor) -> Tensor:
-        """``[... n]`` groups to ``[... n n]``: whether two of them share a topic."""
-        return self.topics.meet(*torch.broadcast_tensors(group[..., :, None], group[..., None, :]))
-
-    def sums(self, pattern: Float[Tensor, "batch head query key"]) -> PairSums:
-        """Sort one layer's attention."""
-        batch, pos = len(self.place), self.pos
-        if pattern.ndim != 4 or (pattern.shape[0], *pattern.shape[2:]) != (batch, pos, pos):
-            raise InputError(
-                f"an activation has shape {tuple(pattern.shape)}; expected attention patterns [batch head query key]: "
-                "measure at attention_pattern()"
-            )
-        heads, device = pattern.shape[1], pattern.device
+        All buckets are symmetric in query and key, so the two orders of a pair are added first.
+        """
+        for pattern in patterns.values():
+            if pattern.ndim != 4 or (pattern.shape[0], *pattern.shape[2:]) != (len(self.place), self.n_pos, self.n_pos):
+                raise InputError(
+                    f"an activation has shape {tuple(pattern.shape)}; expected attention patterns "
+                    "[batch head query key]: measure at attention_pattern()"
+                )
+        device, (n_examples, n) = self.place.device, self.place.shape
         exact = torch.float32 if device.type == "mps" else torch.float64
-        total = torch.zeros(heads, 3 + self.n_permutations, dtype=exact, device=device)
-        pairs = torch.zeros(3 + self.n_permutations, dtype=torch.int64, device=device)
-        for here, buckets in self._parts:
-            place, of_here = self.place[here], pattern[here]
-            example = torch.arange(len(place), device=device)[None, :, None, None]
-            head = torch.arange(heads, device=device)[:, None, None, None]
-            part = of_here[example, head, place[None, :, :, None], place[None, :, None, :]]  # [head example n n]
-            total += part.flatten(1).to(exact) @ buckets.to(exact)
-            pairs += buckets.sum(dim=0)
-        return PairSums(total[:, :3], pairs[:3], total[:, 3:], pairs[3:])
+        heads = [pattern.shape[1] for pattern in patterns.values()]
+        columns = 3 + len(self.permuted)
+        total = torch.zeros(sum(heads), columns, dtype=exact, device=device)
+        pairs = torch.zeros(columns, dtype=torch.int64, device=device)
+        first, second = torch.triu_indices(n, n, 1, device=device)
+        step = max(1, _LARGEST // max(1, len(first) * columns))
+        for start in range(0, n_examples if n else 0, step):
+            here = slice(start, start + step)
+            bucket = self._buckets(here, first, second)  # [columns examples pairs]
+            q, k = self.place[here][:, first], self.place[here][:, second]
+            diagonal, real = self.place[here], self.real[here]
+            both, own = [], []
+            for pattern in patterns.values():
+                example = torch.arange(len(q), device=device)[None, :, None]
+                head = torch.arange(pattern.shape[1], device=device)[:, None, None]
+                x = pattern[here]
+                both.append((x[example, head, q, k].to(exact) + x[example, head, k, q]).flatten(1))
+                own.append((x[example, head, diagonal, diagonal] * real).sum(dim=(1, 2), dtype=exact))
+            total += torch.cat(both).to(exact) @ bucket.flatten(1).T.to(exact)
+            total[:, 0] += torch.cat(own)
+            pairs += 2 * bucket.sum(dim=(1, 2))
+            pairs[0] += real.sum()
+        parts = zip(patterns, torch.split(total, heads), strict=True)
+        return {site: PairSums(part[:, :3], pairs[:3], part[:, 3:], pairs[3:]) for site, part in parts}
 
-
-@dataclass(frozen=True)
-class TopicSimilarity:
-    """Similarity of word vectors of the same topic and of different topics.
-
-    Attributes:
-        mean: ``[2 2]`` float64, ``SIMILARITIES`` by (same topic, different topic). NaN without pairs.
-        pairs: ``[2]`` int64, how many ordered pairs.
-    """
-
-    mean: Float[Tensor, "2 2"]
-    pairs: Int[Tensor, "2"]
-
-    @property
-    def ratio(self) -> Float[Tensor, "2"]:
-        """Same topic over different topic, by ``SIMILARITIES``. Explodes when the denominator nears 0."""
-        return self.mean[:, 0] / self.mean[:, 1]
-
-    @property
-    def difference(self) -> Float[Tensor, "2"]:
-        """Same topic minus different topic, by ``SIMILARITIES``."""
-        return self.mean[:, 0] - self.mean[:, 1]
-
-
-def topic_similarity(vectors: Float[Tensor, "n d"], topics: object, self_pairs: bool = False) -> TopicSimilarity:
-    """Mean cosine and dot product over all pairs of words of the same topic, and of different topics.
-
-    All pairs ``i != j`` of words that have a topic, in closed form from sums over groups of words, not
-    from sampled pairs. Cost: O(n d + groups^2 d).
-
-    Args:
-        vectors: a vector a word.
-        topics: as in ``topic_attention``, one row a vector.
-        self_pairs: also count ``i = j`` as the same topic, as the paper's published code does.
-
-    Raises:
-        InputError: when topics and vectors differ in number, or topics has another form.
-
-    Example:
-        >>> vectors = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.0, 3.0]])
-        >>> found = topic_similarity(vectors, torch.tensor([0, 0, 1, 1]))
-        >>> found.mean.tolist(), found.pairs.tolist()
-        ([[1.0, 0.0], [2.5, 0.0]], [4, 8])
-    """
-    known = WordTopics.of(topics)
-    if len(known.row) != len(vectors):
-        raise InputError(f"there are {len(vectors)} vectors but topics for {len(known.row)} words; give one row each")
-    kept = vectors[(known.row >= 0).to(vectors.device)].cpu()
-    return group_similarity(kept, known.group, known.same, self_pairs)
-
-
-def group_similarity(
-    vectors: Float[Tensor, "n d"],
-    group: Int[Tensor, "n"],
-    same: Bool[Tensor, "n_groups n_groups"],
-    self_pairs: bool = False,
-) -> TopicSimilarity:
-    """``topic_similarity`` for words sorted into groups, ``same`` saying which groups share a topic."""
-    rows = vectors.double()
-    means, n_groups = [], len(same)
-    count = torch.bincount(group, minlength=n_groups)
-    pairs = torch.stack([(count[:, None] * count[None, :])[mask].sum() for mask in (same, ~same)])
-    if not self_pairs:
-        pairs[0] -= len(rows)
-    for x in (rows / rows.norm(dim=1, keepdim=True), rows):
-        sums = torch.zeros(n_groups, x.shape[1], dtype=x.dtype).index_add_(0, group, x)
-        products = sums @ sums.T
-        totals = torch.stack([products[same].sum(), products[~same].sum()])
-        if not self_pairs:
-            totals[0] -= (x * x).sum()
-        means.append(torch.where(pairs > 0, totals / pairs, torch.nan))
-    return TopicSimilarity(torch.stack(means), pairs)
-
-
-@dataclass(frozen=True)
-class TopicBlocks:
-    """A matrix over words, sorted into blocks of topics.
-
-    Attributes:
-        means: ``[n_topics n_topics]`` float64 mean entry of each block.
-        same: mean over all entries of two words of one topic, the diagonal included.
-        same_off_diagonal: the same without the diagonal.
-        different: mean over all entries of two words of different topics.
-    """
-
-    means: Float[Tensor, "n_topics n_topics"]
-    same: float
-    same_off_diagonal: float
-    different: float
-
-    @property
-    def gap(self) -> float:
-        """Mean same-topic entry minus mean different-topic entry."""
-        return self.same - self.different
-
-    @property
-    def separation(self) -> float:
-        """Least same-topic block mean minus greatest different-topic block mean."""
-        other = self.means[~torch.eye(len(self.means), dtype=torch.bool)]
-        return float(self.means.diagonal().min() - other.max())
-
-
-def topic_blocks(matrix: Float[Tensor, "n n"], topics: Int[Tensor, "n"]) -> TopicBlocks:
-    """Block means of a matrix over words, such as ``W_V`` or ``W_E^T W_E``.
-
-    Args:
-        matrix: one row and one column a word.
-        topics: topic of each word; negative: left out.
-
-    Raises:
-        InputError: for a matrix of another size, or fewer than two topics.
-
-    Example:
-        >>> blocks = topic_blocks(torch.eye(4), torch.tensor([0, 0, 1, 1]))
-        >>> blocks.means.tolist(), blocks.gap, blocks.same_off_diagonal
-        ([[0.5, 0.0], [0.0, 0.5]], 0.5, 0.0)
-    """
-    known = WordTopics.of(topics)
-    if matrix.shape != (len(known.row), len(known.row)):
-        raise InputError(f"the matrix has shape {tuple(matrix.shape)}; expected {len(known.row)} words both ways")
-    has = known.row.cpu() >= 0
-    words = matrix.detach().cpu().double()[has][:, has]
-    member = torch.nn.functional.one_hot(known.group).double()
-    size = member.sum(dim=0)
-    same = known.group[:, None] == known.group[None, :]
-    off = same & ~torch.eye(len(words), dtype=torch.bool)
-    return TopicBlocks(
-        means=(member.T @ words @ member) / (size[:, None] * size[None, :]),
-        same=float(words[same].mean()),
-        same_off_diagonal=float(words[off].mean()),
-        different=float(words[~same].mean()),
-    )
+    def _buckets(self, here: slice, first: Tensor, second: Tensor) -> Bool[Tensor, "columns examples pairs"]:
+        """Of each unordered pair: a row a bucket, and one a relabelling for its same-topic bucket."""
+        word, real = self.word[here], self.real[here]
+        group = self.topics.group.to(word.device)[word]
+        pair = real[:, first] & real[:, second]
+        same_word = word[:, first] == word[:, second]
+        other = pair & ~same_word
+        same_topic = other & self.topics.meet(group[:, first], group[:, second])
+        buckets = torch.stack([pair & same_word, same_topic, other & ~same_topic])
+        if not len(self.permuted):
+            return buckets
+        new = self.permuted[:, word]
+        return torch.cat([buckets, self.topics.meet(new[..., first], new[..., second]) & other])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -12,22 +11,11 @@ from statistics import median
 
 import torch
 
+from tests.benchmarks import topics
+from tests.benchmarks.ratio import alternate
+
 warnings.simplefilter("ignore")
 torch.set_num_threads(1)
-
-
-def alternate(first: Callable[[], object], second: Callable[[], object], rounds: int = 9) -> float:
-    """Median over rounds of time(first) / time(second), the two measured next to each other."""
-    ratios = []
-    for i in range(rounds + 1):
-        times = []
-        for f in (first, second):
-            start = time.perf_counter()
-            f()
-            times.append(time.perf_counter() - start)
-        if i:  # the first round warms up
-            ratios.append(times[0] / times[1])
-    return median(ratios)
 
 
 def training_step() -> float:
@@ -202,6 +190,10 @@ def main() -> None:
         ("growth of peak memory, probes.run / run_with_cache loop", _memory_over_cache, ""),
         ("peak memory of the process, 8x the data / 1x", _memory_over_data, "1"),
         ("import probes / import torch", import_time, ""),
+        ("per-pair loop / TopicAttention, 100 documents x 100 tokens", topics.attention_loop, ">= 100"),
+        ("BERT-base forward with TopicAttention / without", topics.attention_overhead, "<= 1.30"),
+        ("double loop / topic_similarity, 400 words", topics.similarity_loop, ""),
+        ("25 runs of the attention table, full forward / ours", topics.attention_table, ">= 4"),
     ]
     print(f"{'measurement (median ratio, one thread)':58}{'ratio':>8}  target")
     for name, measure, target in rows:

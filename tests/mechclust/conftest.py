@@ -16,6 +16,7 @@ import torch
 
 WORDS = ("<pad>", "<unk>", *(f"w{i}" for i in range(20)))
 SHAPE = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 32}
+BART_SHAPE = {"layers": 2, "attention_heads": 2, "ffn_dim": 32}
 COMMON = {"vocab_size": len(WORDS), "initializer_range": 0.1}
 
 
@@ -28,24 +29,52 @@ def _configuration(family: str) -> tuple[str, dict[str, Any]]:
         "llama": ("Llama", {**SHAPE, "num_key_value_heads": 1, "max_position_embeddings": 16, "eos_token_id": 0}),
         "bert": ("Bert", {**SHAPE, "max_position_embeddings": 16, "pad_token_id": 0}),
         "roberta": ("Roberta", {**SHAPE, "max_position_embeddings": 18, "pad_token_id": 1, "type_vocab_size": 1}),
+        "albert": ("Albert", {**SHAPE, "embedding_size": 8, "max_position_embeddings": 16, "pad_token_id": 0}),
+        "electra": ("Electra", {**SHAPE, "embedding_size": 8, "max_position_embeddings": 16, "pad_token_id": 0}),
+        "bart": (
+            "Bart",
+            {
+                **{f"{side}_{k}": n for side in ("encoder", "decoder") for k, n in BART_SHAPE.items()},
+                **{"d_model": 16, "max_position_embeddings": 16, "init_std": 0.1, "scale_embedding": True},
+                **{"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "decoder_start_token_id": 3},
+            },
+        ),
     }[family]
 
 
-HEADS = {"gpt2": "LMHeadModel", "llama": "ForCausalLM", "bert": "ForMaskedLM", "roberta": "ForMaskedLM"}
+HEADS = {
+    "gpt2": "LMHeadModel",
+    "llama": "ForCausalLM",
+    "bert": "ForMaskedLM",
+    "roberta": "ForMaskedLM",
+    "albert": "ForMaskedLM",
+    "electra": "ForPreTraining",
+    "bart": "ForConditionalGeneration",
+}
 
 
 @pytest.fixture(scope="session")
 def write_checkpoint() -> Callable[..., Path]:
-    """Writes a new random model of a family, with a word-level tokenizer, as Hugging Face would."""
+    """Writes a new random model of a family, with a word-level tokenizer, as Hugging Face would:
+    its body alone (``base``) or with a ``head``, with ``other`` fields in its configuration."""
     import transformers
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    def write(folder: Path, family: str = "gpt2", *, base: bool = False, seed: int = 7, change: Any = None) -> Path:
+    def write(
+        folder: Path,
+        family: str = "gpt2",
+        *,
+        base: bool = False,
+        head: str | None = None,
+        seed: int = 7,
+        change: Any = None,
+        **other: Any,
+    ) -> Path:
         name, fields = _configuration(family)
-        config = getattr(transformers, f"{name}Config")(**COMMON, **fields)
+        config = getattr(transformers, f"{name}Config")(**{**COMMON, **fields, **other})
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = getattr(transformers, name + ("Model" if base else HEADS[family]))(config)
+            model = getattr(transformers, name + ("Model" if base else head or HEADS[family]))(config)
         if change is not None:
             with torch.no_grad():
                 change(model)
@@ -59,6 +88,22 @@ def write_checkpoint() -> Callable[..., Path]:
         return folder
 
     return write
+
+
+@pytest.fixture(scope="session")
+def encoder_checkpoint(
+    write_checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Path]:
+    """``encoder_checkpoint(family, head)`` writes each once, the body alone without a head; read only."""
+    written: dict[tuple[str, str | None], Path] = {}
+
+    def get(family: str, head: str | None = None) -> Path:
+        if (family, head) not in written:
+            folder = tmp_path_factory.mktemp(family)
+            written[family, head] = write_checkpoint(folder, family, base=head is None, head=head)
+        return written[family, head]
+
+    return get
 
 
 @pytest.fixture(scope="session")

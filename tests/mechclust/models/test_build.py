@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from dataclasses import replace
@@ -11,13 +12,19 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mechclust.models import ModelConfig, build_model, model_for
-from mechclust.models.weights import expected_shapes, get_weights, initial_weights, set_weights
+from mechclust.models import ModelConfig, TopicTransformerConfig, build_model, model_for
+from mechclust.models.config import config_from_dict, config_to_dict
+from mechclust.models.weights import get_weights, initial_weights, set_weights
 from probes.run import forward
 from tasks import Batch, InputError
 
 SMALL = ModelConfig(d_vocab=11, n_ctx=6, n_layers=2, d_model=8, n_heads=2, init_std=0.3)
 TOKENS = torch.tensor([[1, 2, 3, 4, 5], [10, 9, 8, 7, 6]])
+
+
+def expected_shapes(config):
+    return {name: tuple(tensor.shape) for name, tensor in initial_weights(config).items()}
+
 
 BLOCK_HOOKS = {
     "hook_resid_pre": (2, 5, 8),
@@ -270,7 +277,24 @@ class TestConfig:
 
     def test_an_unknown_field_is_named(self):
         with pytest.raises(InputError, match=r"a model has no field 'depth' \(it has d_vocab, n_ctx, n_layers"):
-            ModelConfig.from_dict({"d_vocab": 3, "n_ctx": 3, "depth": 2})
+            config_from_dict({"kind": "transformer", "d_vocab": 3, "n_ctx": 3, "depth": 2})
+
+    def test_an_unknown_kind_is_named(self):
+        with pytest.raises(InputError, match=r"no model of kind 'cnn' \(there are transformer, topic-transformer\)"):
+            config_from_dict({"kind": "cnn", "d_vocab": 3})
+
+    @pytest.mark.parametrize(
+        ("config", "kind"),
+        [
+            (replace(SMALL, d_mlp=12, attention="bidirectional", seed=3), "transformer"),
+            (TopicTransformerConfig(d_vocab=9, embedding="one-hot", value="fixed", init_std=0.1), "topic-transformer"),
+        ],
+    )
+    def test_survives_json(self, config, kind):
+        record = json.loads(json.dumps(config_to_dict(config)))
+        assert record["kind"] == kind
+        assert config_from_dict(record) == config
+        assert record["kind"] == kind  # what is read is left as it was
 
     def test_widths(self):
         assert (SMALL.d_head, SMALL.d_feedforward) == (4, 32)

@@ -78,11 +78,10 @@ class TestAgainstHuggingFace:
         check_against_hugging_face(checkpoint(family, base), family)
 
     def test_roberta_on_4(self, checkpoint, tl_major):
-        if tl_major >= 4:
-            check_against_hugging_face(checkpoint("roberta"), "roberta")
-        else:
-            with pytest.raises(InputError, match=r"cannot load a model from the directory .*roberta"):
-                load_pretrained(checkpoint("roberta"))
+        """On 3.9 it is read-only, see test_encoders.py."""
+        if tl_major < 4:
+            pytest.skip("TransformerLens 3.9 has no bridge for RoBERTa")
+        check_against_hugging_face(checkpoint("roberta"), "roberta")
 
     @pytest.mark.parametrize("family", ["gpt2", "llama"])
     def test_layer_0_is_the_token_embedding_without_position(self, checkpoint, family):

@@ -1,0 +1,174 @@
+"""Plain text as documents: their words, and token batches that know which token is a whole word."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from tasks._random import generator
+from tasks.batch import Batch
+from tasks.errors import InputError
+from tasks.text.encoding import EncodedCorpus, encode
+from tasks.text.words import word_spans
+
+Split = Literal["paragraph", "file", "line"]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Texts without labels, such as a topic model is fitted on.
+
+    What a word is, ``tasks.text.words.word_spans`` says: letters set off by anything else, lower-cased.
+
+    Attributes:
+        documents: the texts.
+        sources: the file each came from, for messages.
+
+    Raises:
+        InputError: for no documents, or sources that are not one each.
+
+    Example:
+        >>> corpus = Corpus(["Cats chase cats.", "2 dogs don't"], ["a.txt", "b.txt"])
+        >>> [corpus.words(i) for i in range(len(corpus))]
+        [['cats', 'chase', 'cats'], ['dogs', "don't"]]
+    """
+
+    documents: Sequence[str]
+    sources: Sequence[str]
+
+    def __post_init__(self) -> None:
+        if not self.documents:
+            raise InputError("the corpus holds no documents; give at least one text with words")
+        if len(self.sources) != len(self.documents):
+            raise InputError(
+                f"{len(self.sources)} sources for {len(self.documents)} documents; expected one each, such as a file"
+            )
+
+    def __len__(self) -> int:
+        return len(self.documents)
+
+    def words(self, document: int) -> list[str]:
+        """The words of a document, lower-cased, in order."""
+        text = self.documents[document]
+        return [text[start:end].lower() for start, end in word_spans(text)]
+
+    def sample(self, n: int, seed: int = 0) -> Corpus:
+        """``n`` documents drawn without replacement, in the corpus's order; all when there are fewer."""
+        if n >= len(self):
+            return self
+        chosen = np.sort(generator(seed, "corpus sample").permutation(len(self))[:n])
+        return Corpus([self.documents[i] for i in chosen], [self.sources[i] for i in chosen])
+
+    @classmethod
+    def from_files(
+        cls, paths: str | Path | Iterable[str | Path], split: Split = "paragraph", min_words: int = 100
+    ) -> Corpus:
+        """Read UTF-8 text files; of a directory, every ``*.txt`` in it and below, sorted by name.
+
+        Documents without a word are left out. Each file counts once.
+
+        Args:
+            paths: files and directories.
+            split: what a document is: a ``"paragraph"`` (text between blank lines; shorter ones of a
+                file are joined with what follows until they have ``min_words`` words, what is left
+                at its end with what precedes), a whole ``"file"``, or a ``"line"``.
+            min_words: of a paragraph.
+
+        Raises:
+            InputError: for a file that is missing, empty of words, or not UTF-8 (with line and byte).
+        """
+        if split not in ("paragraph", "file", "line"):
+            raise InputError(f"split is {split!r}; expected 'paragraph', 'file' or 'line'")
+        if min_words < 1:
+            raise InputError(f"min_words is {min_words}; expected at least 1")
+        files = list(_files([paths] if isinstance(paths, (str, Path)) else list(paths)))
+        documents: list[str] = []
+        sources: list[str] = []
+        for file in files:
+            found = _split(_read(file), split, min_words)
+            documents += found
+            sources += [str(file)] * len(found)
+        if not documents:
+            named = f"{str(files[0])!r}" if len(files) == 1 else f"the corpus of {len(files)} files"
+            raise InputError(f"{named} holds no words; give plain text in a script with letters, words set off")
+        return cls(documents, sources)
+
+    def encode(
+        self, tokenizer: Any, words: Sequence[str], max_length: int | None = None, *, progress: bool = False
+    ) -> EncodedCorpus:
+        """Token ids of every document, and which tokens are whole words of ``words``.
+
+        Special tokens are added as the tokenizer does for its model. A document with more tokens than
+        ``max_length`` is cut into windows that do not overlap, each with its special tokens.
+
+        Args:
+            tokenizer: a fast Hugging Face tokenizer.
+            words: lower-cased; a token's label is a place in this list.
+            max_length: the model's context, special tokens included; ``None``: no limit.
+            progress: show a progress bar.
+
+        Raises:
+            InputError: for a tokenizer that cannot say which characters a token stands for, or a
+                ``max_length`` that leaves room for special tokens only.
+        """
+        return encode(self.documents, tokenizer, words, max_length, progress=progress)
+
+    def batches(
+        self, tokenizer: Any, words: Sequence[str], batch_size: int = 8, max_length: int | None = None
+    ) -> Iterator[Batch]:
+        """``encode(tokenizer, words, max_length).batches(batch_size)``, where the counts are not wanted."""
+        return self.encode(tokenizer, words, max_length).batches(batch_size)
+
+
+def _files(paths: Sequence[str | Path]) -> Iterable[Path]:
+    if not paths:
+        raise InputError("no corpus files given; name at least one text file or a directory of *.txt files")
+    found: dict[Path, None] = {}
+    for path in map(Path, paths):
+        if path.is_dir():
+            texts = sorted(file for file in path.rglob("*.txt") if file.is_file())
+            if not texts:
+                raise InputError(f"the directory {str(path)!r} holds no *.txt file; name the corpus's files themselves")
+            found.update(dict.fromkeys(texts))
+        elif not path.exists():
+            raise InputError(f"no corpus file {str(path)!r}; give the path of a text file or of a directory of them")
+        else:
+            found[path] = None
+    return found
+
+
+def _read(path: Path) -> str:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {str(path)!r} ({error.strerror}); give a text file") from None
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        before = data[: error.start]
+        raise InputError(
+            f"{str(path)!r} is not UTF-8 (line {before.count(10) + 1}, byte {error.start - before.rfind(10)}: "
+            f"0x{data[error.start]:02x}); convert it, for example with iconv -f latin1 -t utf-8"
+        ) from None
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _split(text: str, split: Split, min_words: int) -> list[str]:
+    if split != "paragraph":
+        return [t for t in ([text] if split == "file" else text.split("\n")) if word_spans(t)]
+    documents: list[str] = []
+    part, n = "", 0
+    for paragraph in re.split(r"\n[^\S\n]*\n", text):
+        if words := len(word_spans(paragraph)):
+            part, n = f"{part}\n\n{paragraph.strip()}" if part else paragraph.strip(), n + words
+        if n >= min_words:
+            documents.append(part)
+            part, n = "", 0
+    if part:
+        documents[-1:] = [f"{documents[-1]}\n\n{part}"] if documents else [part]
+    return documents

@@ -1,0 +1,167 @@
+"""Text as tokens, where it is known which token is a whole word."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from tasks.batch import Batch
+from tasks.errors import InputError
+from tasks.text.words import word_spans
+
+
+@dataclass(frozen=True)
+class EncodedCorpus:
+    """A tokenized corpus. Memory: 8 bytes a token.
+
+    Attributes:
+        words: what the labels number.
+        windows: token ids of each window, special tokens included; a short document is one window.
+        labels: for each token of each window, the number of the word it is, or -1: a piece of a
+            word, punctuation, a special or unknown token, or a word that is not in ``words``.
+        token_of_word: ``[n_words]`` the token id that most often stood for each word (the smaller id
+            of two as frequent), -1 where none did.
+        n_documents: documents there were.
+        n_cut: documents that were longer than the context and cut into windows.
+        occurrences: how often a word of ``words`` stands in the text.
+        lost: how many of these the tokenizer split into pieces or did not know.
+    """
+
+    words: Sequence[str]
+    windows: Sequence[np.ndarray]
+    labels: Sequence[np.ndarray]
+    token_of_word: torch.Tensor
+    n_documents: int
+    n_cut: int
+    occurrences: int
+    lost: int
+    pad_id: int = 0
+
+    def batches(self, batch_size: int = 8) -> Iterator[Batch]:
+        """Batches with ``labels["word"]`` ``[batch pos]``, an attention mask, and the window's number
+        as ``index``; padded on the right.
+
+        Windows of like length come together, longest first: little padding, and a batch too large
+        for the memory is the first one.
+        """
+        if batch_size < 1:
+            raise InputError(f"batch_size is {batch_size}; expected at least 1")
+        order = np.argsort([-len(window) for window in self.windows], kind="stable")
+        for start in range(0, len(order), batch_size):
+            rows = order[start : start + batch_size]
+            tokens = torch.full((len(rows), len(self.windows[rows[0]])), self.pad_id)
+            words, mask = torch.full_like(tokens, -1), torch.zeros_like(tokens, dtype=torch.bool)
+            for i, row in enumerate(rows):
+                n = len(self.windows[row])
+                tokens[i, :n] = torch.from_numpy(self.windows[row])
+                words[i, :n] = torch.from_numpy(self.labels[row])
+                mask[i, :n] = True
+            yield Batch(tokens, attention_mask=mask, labels={"word": words}, index=torch.from_numpy(rows))
+
+
+def check_tokenizer(tokenizer: Any) -> None:
+    """Refuse a tokenizer that cannot say which characters of the text a token stands for.
+
+    Raises:
+        InputError: saying what to do.
+    """
+    if not getattr(tokenizer, "is_fast", False):
+        raise InputError(
+            f"this model's tokenizer ({type(tokenizer).__name__}) is a slow one, which cannot say where in the text a "
+            "token stands; save a fast one (tokenizer.json) with the model"
+        )
+
+
+def encode(
+    documents: Sequence[str], tokenizer: Any, words: Sequence[str], max_length: int | None, *, progress: bool = False
+) -> EncodedCorpus:
+    """Tokenize documents; see ``Corpus.encode``."""
+    check_tokenizer(tokenizer)
+    special = tokenizer.num_special_tokens_to_add()
+    if max_length is not None and max_length <= special:
+        raise InputError(
+            f"max_length is {max_length}, of which {special} are special tokens; expected at least {special + 1}"
+        )
+    options = {} if max_length is None else {"max_length": max_length, "return_overflowing_tokens": True}
+    found = _Encoding(tokenizer.unk_token_id, {word: i for i, word in enumerate(words)})
+    texts: Iterable[str] = documents
+    if progress:
+        from tqdm.auto import tqdm
+
+        texts = tqdm(texts, desc="tokenizing", unit="document", leave=False)
+    for text in texts:
+        encoded = tokenizer([text], return_offsets_mapping=True, truncation=max_length is not None, **options)
+        found.add(text, encoded["input_ids"], encoded["offset_mapping"])
+    return EncodedCorpus(
+        words=list(words),
+        windows=found.windows,
+        labels=found.labels,
+        token_of_word=found.token_of_word(),
+        n_documents=len(documents),
+        n_cut=found.n_cut,
+        occurrences=found.occurrences,
+        lost=found.lost,
+        pad_id=tokenizer.pad_token_id or 0,
+    )
+
+
+class _Encoding:
+    """Windows and labels of the documents so far."""
+
+    def __init__(self, unknown: int | None, number: dict[str, int]) -> None:
+        self.unknown, self.number = unknown, number
+        self.windows: list[np.ndarray] = []
+        self.labels: list[np.ndarray] = []
+        self.n_cut = self.occurrences = self.lost = 0
+        self._seen: list[Counter[int]] = [Counter() for _ in number]
+
+    def add(self, text: str, windows: list[list[int]], offsets: list[list[tuple[int, int]]]) -> None:
+        ids = np.array([i for window in windows for i in window], dtype=np.int32)
+        if not len(ids):
+            return
+        labels = self._label(text, ids, [span for window in offsets for span in window])
+        ends = np.cumsum([len(window) for window in windows])[:-1]
+        self.windows += np.split(ids, ends)
+        self.labels += np.split(labels, ends)
+        self.n_cut += len(windows) > 1
+
+    def _label(self, text: str, ids: np.ndarray, offsets: list[tuple[int, int]]) -> np.ndarray:
+        """``[n_tokens]`` word numbers: a token is a word when no other token touches that word and its
+        span, without the white space some tokenizers count in, is the word's."""
+        labels = np.full(len(ids), -1, dtype=np.int32)
+        if not (spans := word_spans(text)):
+            return labels
+        starts, ends = np.array(spans).T
+        numbers = np.array([self.number.get(text[a:b].lower(), -1) for a, b in spans])
+        a, b = np.array([_trim(text, *span) for span in offsets]).T
+        first = np.searchsorted(ends, a, side="right")  # the words a token touches: first .. last - 1
+        last = np.searchsorted(starts, b, side="left")
+        inside = (b > a) & (last - first == 1)
+        touched = np.bincount(first[inside], minlength=len(spans))
+        place = np.where(inside, first, 0)
+        whole = inside & (a == starts[place]) & (b == ends[place]) & (touched[place] == 1)
+        if self.unknown is not None:
+            whole &= ids != self.unknown
+        labels[whole] = numbers[first[whole]]
+        for word, token in zip(labels[labels >= 0].tolist(), ids[labels >= 0].tolist(), strict=True):
+            self._seen[word][token] += 1
+        listed = int((numbers >= 0).sum())
+        self.occurrences += listed
+        self.lost += listed - int((labels >= 0).sum())
+        return labels
+
+    def token_of_word(self) -> torch.Tensor:
+        return torch.tensor([min(seen, key=lambda t: (-seen[t], t)) if seen else -1 for seen in self._seen]).long()
+
+
+def _trim(text: str, start: int, end: int) -> tuple[int, int]:
+    while start < end and text[start].isspace():
+        start += 1
+    while start < end and text[end - 1].isspace():
+        end -= 1
+    return start, end

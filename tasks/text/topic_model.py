@@ -1,0 +1,257 @@
+"""Topics of a corpus: latent Dirichlet allocation, and each topic's likeliest words (spec 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tasks._random import generator
+from tasks.errors import InputError
+from tasks.text.corpus import Corpus
+
+
+@dataclass(frozen=True)
+class TopicModel:
+    """Words and how likely each topic makes them.
+
+    Attributes:
+        words: sorted, lower-cased, without stop words.
+        weights: ``[n_topics n_words]`` float64, probability of a word in a topic; rows sum to 1.
+        shares: ``[n_topics]`` float64, each topic's share of the corpus's words; they sum to 1.
+
+    Example:
+        >>> model = TopicModel(["bread", "cat", "dog"], torch.tensor([[0.0, 0.4, 0.6], [0.7, 0.2, 0.1]]))
+        >>> model.membership(0.0).tolist()  # each topic keeps its likeliest word
+        [[False, True], [False, False], [True, False]]
+        >>> model.membership(0.4, overlap=True).tolist()  # int(3 * 0.4) + 1 = 2 words; 'cat' is kept twice
+        [[False, True], [True, True], [True, False]]
+        >>> model.membership(0.4, overlap=False).tolist()
+        [[False, True], [False, False], [True, False]]
+    """
+
+    words: list[str]
+    weights: Tensor
+    shares: Tensor | None = None
+
+    @property
+    def n_topics(self) -> int:
+        """How many topics there are."""
+        return len(self.weights)
+
+    def kept(self, threshold: float) -> Tensor:
+        """``[n_topics k]`` numbers of the ``k = int(n_words * threshold) + 1`` likeliest words, likeliest
+        first; of words as likely, those that sort first.
+
+        Raises:
+            InputError: for a threshold outside 0 to 1 (1 not included).
+        """
+        if not 0 <= threshold < 1:
+            raise InputError(f"threshold is {threshold}; expected a share of the vocabulary from 0 to below 1")
+        k = int(len(self.words) * threshold) + 1
+        return self.weights.argsort(dim=1, descending=True, stable=True)[:, :k]
+
+    def membership(self, threshold: float, overlap: bool = True) -> Tensor:
+        """``[n_words n_topics]`` bool: which word has which topics.
+
+        Args:
+            threshold: the ambiguity threshold: each topic keeps ``int(n_words * threshold) + 1`` words.
+            overlap: true: a word has every topic that kept it. False: words kept by several topics
+                have none.
+
+        Raises:
+            InputError: for a threshold outside 0 to 1 (1 not included).
+        """
+        kept = self.kept(threshold)
+        member = torch.zeros(len(self.words), self.n_topics, dtype=torch.bool)
+        member[kept, torch.arange(self.n_topics)[:, None]] = True
+        return member if overlap else member & (member.sum(dim=1, keepdim=True) == 1)
+
+    def top_words(self, n: int = 8) -> list[list[str]]:
+        """Each topic's ``n`` likeliest words, for reading."""
+        places = self.weights.argsort(dim=1, descending=True, stable=True)[:, :n]
+        return [[self.words[i] for i in row] for row in places.tolist()]
+
+
+@dataclass(frozen=True)
+class WordCounts:
+    """How often each word stands in each document.
+
+    Attributes:
+        words: sorted.
+        counts: ``[n_documents n_words]`` scipy sparse integers.
+    """
+
+    words: list[str]
+    counts: Any
+
+
+def fit_topics(
+    corpus: Corpus,
+    n_topics: int = 100,
+    passes: int = 6,
+    seed: int = 0,
+    min_documents: int = 5,
+    max_share: float = 0.5,
+    stop_words: str | Collection[str] = "english",
+    batch_size: int = 128,
+    progress: bool = False,
+) -> TopicModel:
+    """Latent Dirichlet allocation, fitted online: batch by batch, several times through the corpus.
+
+    The same arguments give the same bits. Memory: the sparse counts and ``n_topics x n_words`` floats.
+
+    Args:
+        corpus: the documents.
+        n_topics: how many topics.
+        passes: times through the corpus, in a new order each.
+        seed: of the initial topics and the order of documents.
+        min_documents: words in fewer documents are left out.
+        max_share: words in more than this share of the documents are left out.
+        stop_words: see ``read_stop_words``.
+        batch_size: documents an update.
+        progress: show progress bars.
+
+    Raises:
+        InputError: for fewer documents than topics, no words left, or numbers nothing can be fitted with.
+    """
+    check_topics(len(corpus), n_topics, passes, seed, batch_size)
+    counts = count_words(corpus, min_documents, max_share, stop_words, progress=progress)
+    return fit_counts(counts, n_topics, passes, seed, batch_size, progress=progress)
+
+
+def check_topics(n_documents: int, n_topics: int, passes: int = 1, seed: int = 0, batch_size: int = 1) -> None:
+    """Refuse what no topic model can be fitted with, before any work.
+
+    Raises:
+        InputError: naming the number and what was expected.
+    """
+    for name, value, least in (
+        ("n_topics", n_topics, 2),
+        ("passes", passes, 1),
+        ("seed", seed, 0),
+        ("batch_size", batch_size, 1),
+    ):
+        if value < least:
+            raise InputError(f"{name} is {value}; expected at least {least}")
+    if n_documents < n_topics:
+        raise InputError(
+            f"the corpus has {n_documents} documents for {n_topics} topics; give more text, cut it into more "
+            "documents, or ask for fewer topics (n_topics)"
+        )
+
+
+def count_words(
+    corpus: Corpus,
+    min_documents: int = 5,
+    max_share: float = 0.5,
+    stop_words: str | Collection[str] = "english",
+    *,
+    progress: bool = False,
+) -> WordCounts:
+    """Count the words of each document, without stop words and words in too few or too many documents.
+
+    Args: see ``fit_topics``.
+
+    Raises:
+        InputError: when no word is left.
+    """
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    if min_documents < 1:
+        raise InputError(f"min_documents is {min_documents}; expected at least 1")
+    if not 0 < max_share <= 1:
+        raise InputError(f"max_share is {max_share}; expected a share of the documents above 0, at most 1")
+    stop = read_stop_words(stop_words)
+    documents: Iterable[int] = range(len(corpus))
+    if progress:
+        from tqdm.auto import tqdm
+
+        documents = tqdm(documents, desc="counting words", unit="document", leave=False)
+    most = int(max_share * len(corpus))
+    nothing = InputError(
+        f"no word but stop words is in at least {min_documents} and at most {most} of the {len(corpus)} documents; "
+        "give more text, or lower min_documents or raise max_share"
+    )
+    if most < min_documents:
+        raise nothing
+    counter = CountVectorizer(
+        analyzer=lambda i: [word for word in corpus.words(i) if word not in stop],
+        min_df=min_documents,
+        max_df=most,
+        dtype=np.int32,
+    )
+    try:
+        counts = counter.fit_transform(documents)
+    except ValueError:  # scikit-learn's word for an empty vocabulary
+        raise nothing from None
+    return WordCounts(counter.get_feature_names_out().tolist(), counts)
+
+
+def fit_counts(
+    counts: WordCounts,
+    n_topics: int = 100,
+    passes: int = 6,
+    seed: int = 0,
+    batch_size: int = 128,
+    *,
+    progress: bool = False,
+) -> TopicModel:
+    """The second half of ``fit_topics``: from counts to topics. Arguments and errors as there."""
+    from sklearn.decomposition import LatentDirichletAllocation
+    from threadpoolctl import threadpool_limits
+
+    n = counts.counts.shape[0]
+    check_topics(n, n_topics, passes, seed, batch_size)
+    model = LatentDirichletAllocation(
+        n_topics, learning_method="online", total_samples=n, batch_size=batch_size, random_state=seed
+    )
+    orders = (generator(seed, "topic model order", i).permutation(n) for i in range(passes))
+    chunks: Iterable[np.ndarray] = (
+        order[start : start + batch_size] for order in orders for start in range(0, n, batch_size)
+    )
+    if progress:
+        from tqdm.auto import tqdm
+
+        chunks = tqdm(chunks, total=passes * -(-n // batch_size), desc="fitting topics", unit="batch", leave=False)
+    with threadpool_limits(1):  # the same sums in the same order
+        for chunk in chunks:
+            model.partial_fit(counts.counts[np.sort(chunk)])
+    weights = torch.from_numpy(model.components_).double()
+    totals = weights.sum(dim=1)
+    return TopicModel(counts.words, weights / totals[:, None], totals / totals.sum())
+
+
+def read_stop_words(given: str | Collection[str]) -> frozenset[str]:
+    """The words a topic model leaves out, lower-cased.
+
+    Args:
+        given: ``"english"`` (scikit-learn's list), ``"none"``, the path of a UTF-8 file with one word
+            a line, or the words themselves.
+
+    Raises:
+        InputError: for a name that is neither, and no file.
+
+    Example:
+        >>> "the" in read_stop_words("english"), sorted(read_stop_words(["Der", "die"]))
+        (True, ['der', 'die'])
+    """
+    if not isinstance(given, (str, Path)):
+        return frozenset(word.lower() for word in given)
+    if given == "none":
+        return frozenset()
+    if given == "english":
+        from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
+        return ENGLISH_STOP_WORDS
+    try:
+        return frozenset(Path(given).read_text(encoding="utf-8-sig").lower().split())
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"stop_words is {str(given)!r}; expected 'english', 'none' or a UTF-8 file with one word a line ({error})"
+        ) from None

@@ -1,0 +1,104 @@
+"""Topic measurements against what one would write by hand."""
+
+from __future__ import annotations
+
+import torch
+
+from tests.benchmarks.ratio import alternate
+
+
+def attention_loop() -> float:
+    """A loop over (document, query, key) that sorts each pair, against ``TopicAttention``."""
+    from mechclust.models import TopicTransformerConfig, build_model
+    from probes import TopicAttention
+    from probes.run import forward
+    from tasks import TopicDocuments
+
+    task = TopicDocuments(n_documents=100)
+    model = build_model(TopicTransformerConfig(d_vocab=task.d_vocab, embedding="one-hot"))
+    (batch,) = task.text("dev", 100, 100)
+    topics, kept = task.token_topics.tolist(), []
+    with torch.no_grad(), model.hooks(fwd_hooks=[("blocks.0.attn.hook_pattern", lambda x, hook: kept.append(x))]):
+        forward(model, batch)
+    tokens = batch.tokens.tolist()
+
+    def theirs() -> None:
+        sums, counts = [0.0] * 3, [0] * 3
+        for example, words in enumerate(tokens):
+            for i, query in enumerate(words):
+                for j, key in enumerate(words):
+                    if topics[query] >= 0 and topics[key] >= 0:
+                        bucket = 0 if query == key else 1 if topics[query] == topics[key] else 2
+                        sums[bucket] += float(kept[0][example, 0, i, j])
+                        counts[bucket] += 1
+
+    probe = TopicAttention(task.token_topics, n_permutations=0)
+    (site,) = probe.bind(model)
+
+    def ours() -> None:
+        probe.reset()
+        probe.update({site.name: kept[0]}, batch)
+        probe.compute()
+
+    return alternate(theirs, ours, rounds=3)
+
+
+def attention_overhead() -> float:
+    """The probe, intervals included, on a model of BERT-base's size: 8 sequences of 128 tokens."""
+    from mechclust import ModelConfig, build_model
+    from probes import TopicAttention, run
+    from tasks import Batch
+
+    shape = {"n_layers": 12, "d_model": 768, "n_heads": 12, "attention": "bidirectional"}
+    model = build_model(ModelConfig(d_vocab=1000, n_ctx=128, **shape)).eval()
+    draw = torch.Generator().manual_seed(0)
+    batch = Batch(torch.randint(1000, (8, 128), generator=draw))
+    topics = torch.randint(-1, 100, (1000,), generator=draw)
+
+    def bare() -> None:
+        with torch.inference_mode():
+            model(batch.tokens)
+
+    return alternate(lambda: run(model, batch, TopicAttention(topics)), bare, rounds=5)
+
+
+def similarity_loop() -> float:
+    """A loop over pairs of words against the closed form."""
+    from probes.functional import topic_similarity
+
+    draw = torch.Generator().manual_seed(0)
+    vectors = torch.randn(400, 128, generator=draw)
+    topics = torch.randint(10, (400,), generator=draw)
+
+    def theirs() -> None:
+        unit, totals = vectors / vectors.norm(dim=1, keepdim=True), torch.zeros(2, 2)
+        for i in range(len(vectors)):
+            for j in range(len(vectors)):
+                if i != j:
+                    totals[:, int(topics[i] != topics[j])] += torch.stack([unit[i] @ unit[j], vectors[i] @ vectors[j]])
+
+    return alternate(theirs, lambda: topic_similarity(vectors, topics), rounds=1)
+
+
+def attention_table() -> float:
+    """Five optimiser rows x five seeds, ten steps each: every query in full against what the loss needs."""
+    from mechclust import TrainConfig, build_model, train
+    from mechclust.models import TopicTransformerConfig
+    from mechclust.studies.topic_structure import _ROWS
+    from tasks import TopicDocuments
+
+    tasks = [TopicDocuments(n_documents=400, seed=seed) for seed in range(5)]
+    for task in tasks:
+        task.train_batch(0, 40)
+
+    def every_run(full: bool) -> None:
+        for optimizer, lr in _ROWS.values():
+            for task in tasks:
+                shape = {"embedding": "one-hot", "decoder": "identity", "bias": False, "seed": task.seed}
+                model = build_model(TopicTransformerConfig(d_vocab=task.d_vocab, **shape))
+                if full:
+                    model.logits_at_loss = None
+                settings = {"lr": lr, "optimizer": optimizer, "schedule": "constant", "clip": None}
+                train(model, task, TrainConfig(steps=10, batch_size=40, **settings))
+
+    return alternate(lambda: every_run(True), lambda: every_run(False), rounds=1)

@@ -1,0 +1,344 @@
+"""BERT, ALBERT, BART's encoder, ELECTRA and RoBERTa: hooks see what Hugging Face computes, and
+those that are read-only say so."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from itertools import pairwise
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from mechclust.models import load_pretrained
+from probes import Probe, Rows, all_tokens, attention_pattern, residual, run
+from tasks import Batch, InputError
+
+FAMILIES = ["bert", "albert", "bart", "electra", "roberta"]
+HEADS = [
+    ("albert", None),
+    ("albert", "ForMaskedLM"),
+    ("albert", "ForPreTraining"),
+    ("bart", None),
+    ("bart", "ForConditionalGeneration"),
+    ("bart", "ForSequenceClassification"),
+    ("bert", None),
+    ("bert", "ForPreTraining"),
+    ("electra", None),
+    ("electra", "ForPreTraining"),
+    ("electra", "ForMaskedLM"),
+    ("roberta", None),
+    ("roberta", "ForMaskedLM"),
+    ("roberta", "ForSequenceClassification"),
+]
+READ_ONLY = [("albert", "ForMaskedLM"), ("bart", "ForConditionalGeneration"), ("electra", "ForPreTraining")]
+READ_ONLY += [("roberta", None)]
+NAMES = ["hook_embed"]
+NAMES += [f"blocks.{i}.{k}" for i in range(2) for k in ("hook_resid_pre", "attn.hook_pattern", "hook_resid_post")]
+MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
+
+
+def tokens_for(family, padded):
+    tokens = torch.tensor([[2, 9, 4, 17, 3], [5, 5, 12, 8, 20]])
+    return tokens.masked_fill(MASK == 0, 1 if family == "roberta" else 0) if padded else tokens
+
+
+@pytest.fixture(params=READ_ONLY, ids=lambda p: p[0])
+def read_only(request, encoder_checkpoint):
+    """A model of each read-only family, with tokens for it."""
+    model = load_pretrained(encoder_checkpoint(*request.param))
+    assert type(model).__name__ == "ReadOnlyEncoder"
+    return model, tokens_for(request.param[0], padded=False)
+
+
+def read(model, tokens, names=NAMES, mask=None):
+    kept = []
+    hooks = [(name, lambda value, hook, name=name: kept.append((name, value.clone()))) for name in names]
+    with torch.no_grad(), model.hooks(fwd_hooks=hooks):
+        output = model(tokens) if mask is None else model(tokens, attention_mask=mask)
+    assert len(kept) == len(dict(kept))  # each fired once
+    return output, dict(kept)
+
+
+def reference(path, tokens, mask=None):
+    """Hugging Face's own hidden states and attentions, under the names of the hooks."""
+    from transformers import AutoModel
+
+    model = AutoModel.from_pretrained(path, attn_implementation="eager").eval()
+    with torch.no_grad():
+        result = model(tokens, attention_mask=mask, output_hidden_states=True, output_attentions=True)
+    side = "encoder_" if model.config.is_encoder_decoder else ""
+    states, patterns = result[f"{side}hidden_states"], result[f"{side}attentions"]
+    expected = {"hook_embed": states[0]}
+    for i, pattern in enumerate(patterns):
+        expected[f"blocks.{i}.hook_resid_pre"] = states[i]
+        expected[f"blocks.{i}.attn.hook_pattern"] = pattern
+        expected[f"blocks.{i}.hook_resid_post"] = states[i + 1]
+    return expected
+
+
+def check_against_hugging_face(path, family, padded, layers=2):
+    tokens, mask = tokens_for(family, padded), MASK if padded else None
+    expected = reference(path, tokens, mask)
+    assert len(expected) == 1 + 3 * layers
+    residuals = [expected["hook_embed"], *(expected[f"blocks.{i}.hook_resid_post"] for i in range(layers))]
+    patterns = [expected[f"blocks.{i}.attn.hook_pattern"] for i in range(layers)]
+    for ours, next_one in [*pairwise(residuals), *pairwise(patterns), (patterns[0], patterns[0].mT)]:
+        assert (ours - next_one).abs().max() > 1e-3  # a layer or an axis mistaken for another would show
+    output, kept = read(load_pretrained(path), tokens, list(expected), mask)
+    for name, value in expected.items():
+        torch.testing.assert_close(kept[name], value, atol=1e-6, rtol=0)
+        if padded and name.endswith("hook_pattern"):
+            assert kept[name][0, :, :, 3:].max() == 0  # nobody attends to padding
+    return output, kept
+
+
+class TestAgainstHuggingFace:
+    @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
+    @pytest.mark.parametrize(("family", "head"), HEADS)
+    def test_every_hook_point(self, encoder_checkpoint, family, head, padded):
+        check_against_hugging_face(encoder_checkpoint(family, head), family, padded)
+
+    @pytest.mark.parametrize(("family", "head"), READ_ONLY)
+    def test_output_is_the_last_hidden_state(self, encoder_checkpoint, family, head):
+        output, kept = check_against_hugging_face(encoder_checkpoint(family, head), family, padded=True)
+        assert torch.equal(output, kept["blocks.1.hook_resid_post"])
+
+    def test_albert_with_several_groups_and_layers_in_a_group(self, write_checkpoint, tmp_path):
+        path = write_checkpoint(tmp_path, "albert", num_hidden_groups=2, inner_group_num=2)
+        check_against_hugging_face(path, "albert", padded=True, layers=4)
+        assert load_pretrained(path).cfg.n_layers == 4
+
+    @pytest.mark.parametrize("family", ["albert", "electra"])
+    def test_without_an_embedding_projection(self, write_checkpoint, tmp_path, family):
+        check_against_hugging_face(write_checkpoint(tmp_path, family, embedding_size=16), family, padded=False)
+
+    def test_patterns_are_asked_for_only_when_read(self, read_only):
+        """They take memory in all layers at once; the rest must not change with them."""
+        model, tokens = read_only
+        asked = []
+        model.encoder.register_forward_pre_hook(
+            lambda module, inputs, options: asked.append(options["output_attentions"]), with_kwargs=True
+        )
+        _, everything = read(model, tokens)
+        _, some = read(model, tokens, ["hook_embed", "blocks.1.hook_resid_post"])
+        read(model, tokens, ["blocks.1.attn.hook_pattern"])
+        assert asked == [True, False, True]
+        assert len(some) == 2
+        assert all(torch.equal(value, everything[name]) for name, value in some.items())
+
+
+class TestWhatComesBack:
+    @pytest.mark.parametrize("family", FAMILIES)
+    def test_sizes_and_tokenizer(self, encoder_checkpoint, family):
+        model = load_pretrained(
+            encoder_checkpoint(family, "ForConditionalGeneration" if family == "bart" else "ForMaskedLM")
+        )
+        sizes = {"n_layers": 2, "n_heads": 2, "d_model": 16, "d_head": 8, "d_vocab": 22, "n_ctx": 16}
+        assert {name: getattr(model.cfg, name) for name in sizes} == sizes
+        assert model.tokenizer("w0 w3 nonsense")["input_ids"] == [2, 5, 1]
+        assert set(NAMES) <= set(model.hook_dict)
+        assert not any(module.training for module in model.modules())
+
+    def test_which_way_each_family_goes(self, encoder_checkpoint, tl_major):
+        kinds = {
+            family: type(load_pretrained(encoder_checkpoint(family, head))).__name__
+            for family, head in [("bert", None), ("roberta", "ForMaskedLM"), *READ_ONLY[:3]]
+        }
+        assert kinds == {
+            "bert": "TransformerBridge",
+            "roberta": "TransformerBridge" if tl_major >= 4 else "ReadOnlyEncoder",
+            "albert": "ReadOnlyEncoder",
+            "bart": "ReadOnlyEncoder",
+            "electra": "ReadOnlyEncoder",
+        }
+
+    @pytest.mark.parametrize(("family", "head"), READ_ONLY)
+    def test_the_longest_input(self, encoder_checkpoint, family, head):
+        """What ``cfg.n_ctx`` says fits, and one more does not, in Hugging Face either."""
+        model = load_pretrained(encoder_checkpoint(family, head))
+        assert read(model, torch.full((1, 16), 7))[0].shape == (1, 16, 16)
+        with pytest.raises((IndexError, RuntimeError)):
+            model.encoder(torch.full((1, 17), 7))
+        with pytest.raises(InputError) as error:
+            model(torch.full((1, 17), 7))
+        assert str(error.value) == (
+            "this model reads tokens [batch pos] with at most 16 positions, "
+            "not of shape [1, 17]; give a batch of sequences cut to model.cfg.n_ctx"
+        )
+        with pytest.raises(InputError, match=r"not of shape \[3\]"):
+            model(torch.tensor([2, 3, 4]))
+
+    def test_types(self, encoder_checkpoint):
+        for options in ({}, {"random_weights": True}):
+            model = load_pretrained(encoder_checkpoint("electra"), dtype=torch.bfloat16, **options)
+            assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+            assert read(model, tokens_for("electra", False))[1]["blocks.1.attn.hook_pattern"].dtype == torch.bfloat16
+
+    def test_moves_as_a_module_does(self, read_only):
+        """Tokens follow it: they come from the CPU here."""
+        model, tokens = read_only
+        output = model.to("meta")(tokens)
+        assert (output.device.type, output.shape) == ("meta", (2, 5, 16))
+
+    @pytest.mark.parametrize("family", ["albert", "roberta"])
+    def test_has_no_pooler(self, encoder_checkpoint, family):
+        """It would be random in a checkpoint saved with a masked-LM head."""
+        model = load_pretrained(encoder_checkpoint(family, None))
+        assert not [name for name, _ in model.named_parameters() if "pooler" in name]
+
+    def test_speaks_on_neither_stream(self, encoder_checkpoint, capfd):
+        load_pretrained(encoder_checkpoint("albert", "ForMaskedLM"))
+        assert capfd.readouterr() == ("", "")
+
+
+class Keep(Probe):
+    """Keeps every example's activations, flattened."""
+
+    rows = Rows()
+
+    def __init__(self, at, readout=all_tokens()):
+        self.at, self.readout = at, readout
+
+    def update(self, activations, batch):
+        for site, x in activations.items():
+            self.rows.add(site, batch.index, x.flatten(1))
+
+    def compute(self):
+        sums = torch.stack([self.rows.get(site)[1].sum() for site in self.site_names])
+        return self.result({"sum": sums}, {"sum": ("site",)})
+
+
+class TestProbes:
+    @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
+    @pytest.mark.parametrize("family", FAMILIES)
+    def test_run(self, encoder_checkpoint, family, padded):
+        path = encoder_checkpoint(family)
+        tokens, mask = tokens_for(family, padded), MASK if padded else None
+        expected = reference(path, tokens, mask)
+        model, probes = load_pretrained(path), [Keep(residual()), Keep(attention_pattern())]
+        batches = [
+            Batch(tokens[i : i + 1], None if mask is None else mask[i : i + 1].bool(), index=torch.tensor([i]))
+            for i in range(2)
+        ]
+        before = {name: list(point._forward_hooks) for name, point in model.hook_dict.items()}
+        results = run(model, batches, probes)
+        assert probes[0].site_names == ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"]
+        assert probes[1].site_names == ["blocks.0.attn.hook_pattern", "blocks.1.attn.hook_pattern"]
+        for probe, result in zip(probes, results, strict=True):
+            assert result["sum"].shape == (len(probe.site_names),)
+            for site in probe.site_names:
+                kept = probe.rows.get(site)[1].reshape(expected[site].shape)
+                torch.testing.assert_close(kept, expected[site], atol=1e-6, rtol=0)
+        assert {name: list(point._forward_hooks) for name, point in model.hook_dict.items()} == before
+
+
+class TestRandomWeights:
+    @pytest.mark.parametrize(("family", "head"), READ_ONLY)
+    def test_are_seeded_and_not_the_trained_ones(self, encoder_checkpoint, family, head):
+        path = encoder_checkpoint(family, head)
+        before = torch.get_rng_state()
+        trained, first, again, other = (
+            dict(load_pretrained(path, **options).named_parameters())
+            for options in (
+                {},
+                {"random_weights": True, "seed": 1},
+                {"random_weights": True, "seed": 1},
+                {"random_weights": True, "seed": 2},
+            )
+        )
+        assert torch.equal(before, torch.get_rng_state())
+        assert {k: v.shape for k, v in trained.items()} == {k: v.shape for k, v in first.items()}
+        matrices = [k for k, v in trained.items() if v.ndim > 1]
+        assert len(matrices) > 8
+        assert all(torch.equal(first[k], again[k]) for k in first)
+        assert not any(torch.equal(first[k], trained[k]) for k in matrices)
+        assert not any(torch.equal(first[k], other[k]) for k in matrices)
+
+    def test_need_no_weights_on_disk(self, encoder_checkpoint, tmp_path):
+        shutil.copytree(encoder_checkpoint("bart"), tmp_path / "m")
+        (tmp_path / "m" / "model.safetensors").unlink()
+        model = load_pretrained(tmp_path / "m", random_weights=True)
+        assert set(read(model, tokens_for("bart", False))[1]) == set(NAMES)
+
+
+def rewrite(path, change):
+    """Changes the tensors of a checkpoint."""
+    tensors = load_file(path / "model.safetensors")
+    change(tensors)
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+
+
+class TestRefusals:
+    @pytest.fixture(params=[*READ_ONLY, *((family, None) for family in ("albert", "bart", "electra"))], ids=str)
+    def copy(self, request, encoder_checkpoint, tmp_path):
+        return shutil.copytree(encoder_checkpoint(*request.param), tmp_path / "m")
+
+    def refused(self, path):
+        with pytest.raises(InputError) as error:
+            load_pretrained(path)
+        text = str(error.value)
+        start, end = (
+            f"cannot load a model from the directory {str(path)!r}: ",
+            (
+                "; give a checkpoint of ALBERT, BART, ELECTRA, RoBERTa or a model that TransformerLens supports, "
+                "with its tokenizer"
+            ),
+        )
+        assert text.startswith(start)
+        assert text.endswith(end)
+        assert "\n" not in text
+        return text.removeprefix(start).removesuffix(end)
+
+    def test_each_weight_is_needed(self, copy):
+        """All but heads, poolers and what is tied to another; each taken out in turn."""
+        names = list(load_file(copy / "model.safetensors"))
+        body = [k for k in names if any(part in k for part in ("embed", "encoder.", "decoder.layers"))]
+        body = [k for k in body if "pooler" not in k]
+        assert len(body) > 15
+        whole = (copy / "model.safetensors").read_bytes()
+        for name in body:
+            rewrite(copy, lambda tensors, name=name: tensors.pop(name))
+            bare = name.split(".", 1)[1] if name.startswith(("model.", "albert.", "electra.")) else name
+            assert self.refused(copy) == f"the checkpoint lacks the weights '{bare}' for its config.json"
+            (copy / "model.safetensors").write_bytes(whole)
+        load_pretrained(copy)
+
+    def test_the_shared_embedding_of_bart(self, encoder_checkpoint, tmp_path):
+        copy = shutil.copytree(encoder_checkpoint("bart"), tmp_path / "m")
+        rewrite(copy, lambda tensors: tensors.pop("shared.weight"))
+        assert self.refused(copy).startswith("the checkpoint lacks the weights ")
+
+    @pytest.mark.parametrize(("family", "layers"), [("electra", 1), ("electra", 3), ("roberta", 1), ("bart", 3)])
+    def test_weights_of_another_depth(self, encoder_checkpoint, tmp_path, family, layers):
+        copy = shutil.copytree(encoder_checkpoint(family), tmp_path / "m")
+        config = json.loads((copy / "config.json").read_text())
+        field = "encoder_layers" if family == "bart" else "num_hidden_layers"
+        assert config[field] == 2
+        (copy / "config.json").write_text(json.dumps({**config, field: layers}))
+        assert self.refused(copy).endswith("for its config.json")
+
+    @pytest.mark.parametrize("family", ["albert", "bart", "electra", "roberta"])
+    def test_weights_of_another_width(self, encoder_checkpoint, tmp_path, family):
+        copy = shutil.copytree(encoder_checkpoint(family), tmp_path / "m")
+        config = json.loads((copy / "config.json").read_text())
+        field = "d_model" if family == "bart" else "hidden_size"
+        (copy / "config.json").write_text(json.dumps({**config, field: 32}))
+        assert self.refused(copy)
+
+    @pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
+    def test_truncated_weights(self, copy, share):
+        data = (copy / "model.safetensors").read_bytes()
+        (copy / "model.safetensors").write_bytes(data[: int(share * len(data))])
+        assert self.refused(copy)
+
+    def test_an_architecture_that_nobody_knows(self, encoder_checkpoint, tmp_path):
+        from transformers import DistilBertConfig, DistilBertModel
+
+        copy = shutil.copytree(encoder_checkpoint("bert"), tmp_path / "m")
+        (copy / "model.safetensors").unlink()
+        DistilBertModel(DistilBertConfig(vocab_size=22, dim=16, n_layers=1, n_heads=2, hidden_dim=32)).save_pretrained(
+            copy
+        )
+        assert self.refused(copy) == "Could not determine supported architecture from config"

@@ -1,0 +1,157 @@
+"""The topic probes as objects: the contract, what they refuse, how they are shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from probes import ProbeResult, TopicAttention, TopicEmbedding, attention_pattern, head_output, residual, run
+from probes.testing import check_probe
+from tasks import Batch, InputError, InstructionFollowing, TopicDocuments
+
+TASK = TopicDocuments(n_topics=4, words_per_topic=3, lengths=(5, 9), n_documents=12)
+TOPICS = TASK.token_topics
+
+
+@pytest.fixture(scope="module")
+def topic_model() -> Callable[..., Any]:
+    from mechclust.models import TopicTransformerConfig, build_model
+
+    return lambda d_vocab=TASK.d_vocab, **fields: build_model(TopicTransformerConfig(d_vocab=d_vocab, **fields))
+
+
+@pytest.fixture(scope="module")
+def documents() -> Batch:
+    """Masked documents of different lengths, padded."""
+    return next(TASK.batches("dev", 12))
+
+
+@pytest.fixture(scope="module")
+def token_topics(task: InstructionFollowing) -> torch.Tensor:
+    """Three topics for the tokens of the instruction task, and none for every fourth."""
+    return torch.arange(task.d_vocab) % 4 - 1
+
+
+# ---- the contract ----
+
+
+@pytest.mark.parametrize("probe", [TopicAttention, TopicEmbedding])
+def test_the_contract_on_a_transformer(probe: Any, model: Any, batch: Batch, token_topics: torch.Tensor) -> None:
+    check_probe(probe(token_topics, n_permutations=9), model, batch)
+
+
+@pytest.mark.parametrize(
+    "probe",
+    [
+        TopicAttention(TOPICS),
+        TopicAttention(TOPICS, n_permutations=0),
+        TopicAttention(torch.randint(0, 2, (16, 5), generator=torch.Generator().manual_seed(0)), n_permutations=3),
+        TopicAttention(TOPICS, words="word", at="blocks.0.attn.hook_pattern", seed=3),
+        TopicEmbedding(TOPICS, self_pairs=True),
+        TopicEmbedding(TOPICS, n_permutations=0, words="word"),
+        TopicEmbedding(TOPICS, at=[residual(), head_output()], n_permutations=3),
+    ],
+    ids=lambda p: f"{type(p).__name__}-{p.n_permutations}",
+)
+def test_the_contract_on_the_topic_transformer(probe: Any, topic_model: Any, documents: Batch) -> None:
+    batch = Batch(documents.tokens, documents.attention_mask, labels={"word": documents.targets})  # type: ignore[dict-item]
+    check_probe(probe, topic_model(init_std=0.5), batch)
+
+
+def test_two_processes_agree_with_one(topic_model: Any, documents: Batch) -> None:
+    check_probe(TopicAttention(TOPICS, n_permutations=5), topic_model(init_std=0.5), documents, processes=True)
+
+
+# ---- refusals ----
+
+
+@pytest.mark.parametrize("probe", [TopicAttention, TopicEmbedding])
+def test_what_is_refused(probe: Any, model: Any, topic_model: Any, documents: Batch) -> None:
+    cases: list[tuple[Any, Any, str]] = [
+        (
+            topic_model(),
+            {"topics": torch.arange(5) % 2},
+            "topics are given for 5 words, but the model's vocabulary has "
+            "16 tokens; give one row a token, or name a per-token label with words=",
+        ),
+        (topic_model(), {"topics": torch.arange(5) % 2, "words": "topic"}, "there is a word 3 in the batch"),
+        (topic_model(), {"topics": TOPICS, "words": "wrd"}, "no label 'wrd' in this batch"),
+        (
+            topic_model(),
+            {"topics": TOPICS, "words": "one"},
+            f"label 'one' is per example; {probe.__name__} needs a word",
+        ),
+    ]
+    labels = {"topic": torch.where(documents.tokens < 0, 0, 3) * 0 + 3, "one": torch.zeros(12, dtype=torch.int64)}
+    cases[1] = (cases[1][0], {"topics": torch.arange(3) % 2, "words": "topic"}, "there is a word 3 in the batch, but")
+    for given, arguments, message in cases:
+        batch = Batch(documents.tokens, documents.attention_mask, labels=labels)
+        with pytest.raises(InputError, match=re.escape(message)):
+            run(given, batch, probe(**arguments))
+    for arguments, message in (
+        ({"topics": TOPICS * 0}, "topics has 1 topic; expected at least 2"),
+        ({"topics": TOPICS, "n_permutations": -1}, "n_permutations is -1; expected at least 0"),
+        ({"topics": TOPICS, "seed": -1}, "seed is -1; expected at least 0"),
+    ):
+        with pytest.raises(InputError, match=re.escape(message)):
+            probe(**arguments)
+
+
+@pytest.mark.parametrize("at", [residual(), head_output(), "blocks.0.attn.hook_q"], ids=repr)
+def test_attention_is_measured_at_patterns_only(topic_model: Any, documents: Batch, at: Any) -> None:
+    with pytest.raises(
+        InputError, match=r"expected attention patterns \[batch head query key\]: measure at attention_"
+    ):
+        run(topic_model(), documents, TopicAttention(TOPICS, at=at))
+
+
+def test_vectors_are_measured_at_vectors_only(topic_model: Any, documents: Batch) -> None:
+    message = "'blocks.0.attn.hook_pattern' gives shape (12, 1, 11, 11); expected a vector a token [batch pos ...]"
+    with pytest.raises(InputError, match=re.escape(message)):
+        run(topic_model(), documents, TopicEmbedding(TOPICS, at=attention_pattern()))
+
+
+# ---- the probe as an object ----
+
+
+@pytest.mark.parametrize("probe", [TopicAttention, TopicEmbedding])
+def test_a_saved_result_says_what_it_was_made_with(
+    probe: Any, topic_model: Any, documents: Batch, tmp_path: Any
+) -> None:
+    result = run(topic_model(), documents, probe(TOPICS, n_permutations=9))
+    result.save(tmp_path / "r.safetensors")
+    loaded = ProbeResult.load(tmp_path / "r.safetensors")
+    assert all(torch.equal(loaded[k], v) for k, v in result.values.items())
+    assert (loaded.axes, loaded.coords, loaded.notes) == (result.axes, result.coords, result.notes)
+    assert loaded.metadata["probe"].startswith(f"{probe.__name__}(topics=torch.tensor([-1, -1, -1, -1, 0, 0, 0, 1, 1,")
+
+
+@pytest.mark.parametrize("probe", [TopicAttention, TopicEmbedding])
+@pytest.mark.parametrize("n", [16, 200])
+def test_probes_with_other_topics_do_not_merge(probe: Any, n: int) -> None:
+    topics = torch.arange(n) % 3
+    other = topics.clone()
+    other[-1] += 1
+    first, same, second = probe(topics), probe(topics.clone()), probe(other)
+    assert repr(first) == repr(same) != repr(second)
+    assert repr(first) != repr(probe(topics.int()))
+    first.merge(same)
+    with pytest.raises(InputError, match=r"cannot merge .* merge probes with the same parameters"):
+        first.merge(second)
+
+
+def test_small_topics_are_shown_whole_and_large_ones_by_their_digest() -> None:
+    small = TopicAttention(torch.tensor([[True, False], [False, True]]), n_permutations=2)
+    assert repr(small) == (
+        "TopicAttention(topics=torch.tensor([[True, False], [False, True]], dtype=torch.bool), "
+        "at=attention_pattern(), words=None, n_permutations=2, seed=0)"
+    )
+    assert torch.equal(eval(repr(small), {"torch": torch, **globals()}).topics, small.topics)
+    assert re.match(r"TopicEmbedding\(topics=<int64 \[65\] [0-9a-f]{12}>, at", repr(TopicEmbedding(torch.arange(65))))
+    assert "topics=torch.tensor([0, 1," in repr(TopicEmbedding(torch.arange(64)))
+    assert re.match(r"TopicEmbedding\(topics=<int64 \[3\] [0-9a-f]{12}>, at", repr(TopicEmbedding(np.arange(3))))

@@ -1,0 +1,293 @@
+"""Plain text as documents, and which token is a whole word of it."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+from tasks import Batch, Corpus, InputError
+from tasks.text.words import word_spans
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    """A tokenizer of each family, over the same few words. Nothing is downloaded."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    whole = ["cat", "dog", "play", "the", "don"]
+    wordpiece = Tokenizer(
+        models.WordPiece(
+            {t: i for i, t in enumerate([*special, *whole, "##s", "##ing", "'", "t", ",", ".", "é", "a"])},
+            unk_token="[UNK]",
+        )
+    )
+    wordpiece.normalizer = normalizers.BertNormalizer(strip_accents=False)
+    wordpiece.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    wordpiece.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merges = [("Ġ", "c"), ("Ġc", "a"), ("Ġca", "t"), ("c", "a"), ("ca", "t"), ("Ġ", "d"), ("Ġd", "o"), ("Ġdo", "g")]
+    merges += [("d", "o"), ("do", "g"), ("C", "a"), ("Ca", "t")]
+    vocabulary = {t: i for i, t in enumerate(["<s>", *alphabet, *dict.fromkeys(a + b for a, b in merges)])}
+    bytelevel = Tokenizer(models.BPE(vocabulary, merges))
+    bytelevel.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bytelevel.post_processor = processors.ByteLevel(trim_offsets=False)
+    bytelevel.decoder = decoders.ByteLevel()
+    pieces = ["<unk>", "▁", "▁cat", "▁dog", "▁the", "s", "▁play", "ing", ",", ".", "é"]
+    unigram = Tokenizer(models.Unigram([(piece, -float(i)) for i, piece in enumerate(pieces)], unk_id=0))
+    unigram.pre_tokenizer = pre_tokenizers.Metaspace()
+
+    def fast(tokenizer, **names):
+        return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
+
+    names = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    return {
+        "wordpiece": fast(wordpiece, **names),
+        "bytelevel": fast(bytelevel),
+        "unigram": fast(unigram, unk_token="<unk>"),
+    }
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    def file(text: str | bytes, name: str = "corpus.txt") -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        return path
+
+    return file
+
+
+class TestWords:
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("The cat, the DOG.", ["The", "cat", "the", "DOG"]),
+            ("don't rock'n'roll O’Neil", ["don't", "rock'n'roll", "O’Neil"]),
+            ("cat's class’s 'quoted' dogs'", ["cat", "class", "quoted", "dogs"]),
+            ("in 1984 3rd w12 1e5", ["in", "w12"]),
+            ("well-known foo_bar a/b", ["well", "known", "foo", "bar", "a", "b"]),
+            ("नमस्ते cafe\u0301 Straße", ["नमस्ते", "cafe\u0301", "Straße"]),
+            ("--- 12 %", []),
+        ],
+    )
+    def test_what_a_word_is(self, text, words):
+        assert [text[a:b] for a, b in word_spans(text)] == words
+
+    def test_are_lower_cased_in_order(self):
+        assert Corpus(["The cat the DOG"], ["x"]).words(0) == ["the", "cat", "the", "dog"]
+
+
+class TestFromFiles:
+    def test_short_paragraphs_are_joined_and_the_rest_goes_to_the_last(self, write):
+        path = write("a b\n\nc\n \t\n  d e f\n\n\n---\n\ng h i j\r\n\r\nk\n")
+        corpus = Corpus.from_files(path, min_words=3)
+        assert corpus.documents == ["a b\n\nc", "d e f", "g h i j\n\nk"]
+        assert corpus.sources == 3 * [str(path)]
+
+    def test_a_file_with_too_few_words_is_one_document(self, write):
+        assert Corpus.from_files(write("a b\n\nc")).documents == ["a b\n\nc"]
+
+    def test_paragraphs_of_different_files_are_not_joined(self, write):
+        corpus = Corpus.from_files([write("a", "1.txt"), write("b", "2.txt")])
+        assert corpus.documents == ["a", "b"]
+
+    @pytest.mark.parametrize(
+        ("split", "documents"), [("line", ["a b", "c"]), ("file", ["\ufeffa b\r\n\r\n---\rc\n".strip("\ufeff")])]
+    )
+    def test_other_splits(self, write, split, documents):
+        found = Corpus.from_files(write("\ufeffa b\r\n\r\n---\rc\n"), split).documents
+        assert found == [d.replace("\r\n", "\n").replace("\r", "\n") for d in documents]
+
+    def test_a_directory_stands_for_its_text_files(self, write, tmp_path):
+        for name in ("b.txt", "sub/c.txt", "a.txt"):
+            write(name, name)
+        write("no", "d.md")
+        corpus = Corpus.from_files([tmp_path, tmp_path / "a.txt"])  # a.txt counts once
+        assert corpus.documents == ["a.txt", "b.txt", "sub/c.txt"]
+
+    def test_sample(self):
+        corpus = Corpus([f"w{i}" for i in range(50)], ["x"] * 50)
+        first, second = corpus.sample(10, seed=1), corpus.sample(10, seed=2)
+        assert len(set(first.documents)) == 10
+        assert list(first.documents) == sorted(first.documents, key=lambda d: int(d[1:]))
+        assert first.documents == corpus.sample(10, seed=1).documents != second.documents
+        assert corpus.sample(50) is corpus
+
+    def test_no_such_file(self, tmp_path):
+        path = tmp_path / "none.txt"
+        with pytest.raises(InputError) as error:
+            Corpus.from_files(path)
+        assert str(error.value) == (
+            f"no corpus file {str(path)!r}; give the path of a text file or of a directory of them"
+        )
+
+    def test_a_directory_without_texts(self, tmp_path):
+        with pytest.raises(InputError) as error:
+            Corpus.from_files(tmp_path)
+        assert str(error.value) == (
+            f"the directory {str(tmp_path)!r} holds no *.txt file; name the corpus's files themselves"
+        )
+
+    def test_a_file_that_is_not_utf8_says_where(self, write):
+        path = write("gut\nüber\n".encode() + b"na\xefve\n")
+        with pytest.raises(InputError) as error:
+            Corpus.from_files(path)
+        assert str(error.value) == (
+            f"{str(path)!r} is not UTF-8 (line 3, byte 3: 0xef); convert it, for example with iconv -f latin1 -t utf-8"
+        )
+        with pytest.raises(InputError, match=r"line 1, byte 1: 0xff"):
+            Corpus.from_files(write("a".encode("utf-16")))
+
+    @pytest.mark.parametrize("text", ["", "\n\n", "123 --- %\n"])
+    def test_no_words(self, write, text):
+        path = write(text)
+        with pytest.raises(InputError) as error:
+            Corpus.from_files(path)
+        assert str(error.value) == (
+            f"{str(path)!r} holds no words; give plain text in a script with letters, words set off"
+        )
+        with pytest.raises(InputError, match="the corpus of 2 files holds no words"):
+            Corpus.from_files([path, write("", "2.txt")])
+        assert len(Corpus.from_files([path, write("a", "3.txt")])) == 1
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"split": "page"}, "split is 'page'; expected 'paragraph', 'file' or 'line'"),
+            ({"min_words": 0}, "min_words is 0; expected at least 1"),
+            ({"paths": []}, "no corpus files given; name at least one text file or a directory of *.txt files"),
+        ],
+    )
+    def test_bad_arguments(self, write, arguments, message):
+        with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+            Corpus.from_files(**{"paths": [write("a")], **arguments})
+
+    def test_bad_corpora(self):
+        with pytest.raises(InputError, match="the corpus holds no documents; give at least one text with words"):
+            Corpus([], [])
+        with pytest.raises(InputError, match="1 sources for 2 documents; expected one each, such as a file"):
+            Corpus(["a", "b"], ["x"])
+
+
+def labelled(tokenizer, text, words, **options):
+    """``(token, word)`` of every token of one window."""
+    (batch,) = Corpus([text], ["x"]).batches(tokenizer, words, **options)
+    names = [None if i < 0 else words[i] for i in batch.labels["word"][0].tolist()]
+    return list(zip(tokenizer.convert_ids_to_tokens(batch.tokens[0].tolist()), names, strict=True))
+
+
+class TestLabels:
+    WORDS = ["cat", "dog", "play", "don't", "s"]
+
+    def test_wordpiece(self, tokenizers):
+        assert labelled(tokenizers["wordpiece"], "The Cat, playing cats; cat's play. don't", self.WORDS) == [
+            ("[CLS]", None),
+            ("the", None),
+            ("cat", "cat"),
+            (",", None),
+            ("play", None),
+            ("##ing", None),
+            ("cat", None),
+            ("##s", None),
+            ("[UNK]", None),
+            ("cat", "cat"),  # of cat's, whose possessive is no part of the word
+            ("'", None),
+            ("[UNK]", None),
+            ("play", "play"),
+            (".", None),
+            ("don", None),
+            ("'", None),
+            ("t", None),
+            ("[SEP]", None),
+        ]
+
+    def test_byte_level(self, tokenizers):
+        """White space counts into a token's span there, and a character may be several tokens."""
+        found = labelled(tokenizers["bytelevel"], "cat  cat dog\ncat dogé é", ["cat", "dog", "é", "dogé"])
+        assert [(t, w) for t, w in found if w] == [("cat", "cat"), ("Ġcat", "cat"), ("Ġdog", "dog"), ("cat", "cat")]
+
+    def test_sentence_piece(self, tokenizers):
+        found = labelled(tokenizers["unigram"], "cat the dogs dog, play", ["cat", "dog", "play", "s"])
+        assert [(t, w) for t, w in found if w] == [("▁cat", "cat"), ("▁dog", "dog"), ("▁play", "play")]
+
+    def test_an_unknown_word_is_no_word(self, tokenizers):
+        assert labelled(tokenizers["wordpiece"], "zebra cat", ["zebra", "cat"])[1:3] == [
+            ("[UNK]", None),
+            ("cat", "cat"),
+        ]
+
+    def test_counts_what_is_lost(self, tokenizers):
+        corpus = Corpus(["cat cats zebra", "dog don't dog"], ["x", "x"])
+        encoded = corpus.encode(tokenizers["wordpiece"], ["cat", "cats", "zebra", "dog", "don't"])
+        assert (encoded.occurrences, encoded.lost) == (6, 3)  # cats, don't: split; zebra: unknown
+        assert encoded.token_of_word.tolist() == [4, -1, -1, 5, -1]
+        assert corpus.encode(tokenizers["wordpiece"], ["dog"]).lost == 0
+
+    def test_the_token_of_a_word_is_the_most_frequent(self, tokenizers):
+        tokenizer = tokenizers["bytelevel"]
+        ids = {t: tokenizer.convert_tokens_to_ids(t) for t in ("cat", "Ġcat", "Cat")}
+        for text, token in (("Cat cat cat", "Ġcat"), ("Cat\nCat cat", "Cat"), ("cat", "cat")):
+            encoded = Corpus([text], ["x"]).encode(tokenizer, ["cat"])
+            assert encoded.token_of_word.tolist() == [ids[token]]
+
+
+class TestBatches:
+    def test_longest_first_padded_on_the_right(self, tokenizers):
+        corpus = Corpus(["cat", "cat dog cat", "dog cat"], ["x"] * 3)
+        first, second = corpus.batches(tokenizers["wordpiece"], ["cat", "dog"], batch_size=2)
+        assert isinstance(first, Batch)
+        assert [b.index.tolist() for b in (first, second)] == [[1, 2], [0]]
+        assert first.tokens.tolist() == [[2, 4, 5, 4, 3], [2, 5, 4, 3, 0]]
+        assert first.labels["word"].tolist() == [[-1, 0, 1, 0, -1], [-1, 1, 0, -1, -1]]
+        assert first.attention_mask.tolist() == [[True] * 5, [True] * 4 + [False]]
+        assert first.tokens.dtype == first.labels["word"].dtype == torch.int64
+
+    def test_a_long_document_is_cut_into_windows(self, tokenizers):
+        encoded = Corpus(["cat dog cats cat dog", "dog"], ["x", "x"]).encode(
+            tokenizers["wordpiece"], ["cat", "dog", "cats"], max_length=5
+        )
+        assert (encoded.n_documents, encoded.n_cut, len(encoded.windows)) == (2, 1, 3)
+        # the cut goes through "cats": neither piece is the word "cat"
+        assert [w.tolist() for w in encoded.windows] == [[2, 4, 5, 4, 3], [2, 9, 4, 5, 3], [2, 5, 3]]
+        assert [w.tolist() for w in encoded.labels] == [[-1, 0, 1, -1, -1], [-1, -1, 0, 1, -1], [-1, 1, -1]]
+        assert (encoded.occurrences, encoded.lost) == (6, 1)
+        assert sorted(i for b in encoded.batches(2) for i in b.index.tolist()) == [0, 1, 2]
+
+    def test_a_character_cut_in_two_is_no_word(self, tokenizers):
+        """Both bytes of é carry its span; apart in two windows, each alone would look like the word."""
+        encoded = Corpus(["é"], ["x"]).encode(tokenizers["bytelevel"], ["é"], max_length=1)
+        assert [w.tolist() for w in encoded.labels] == [[-1], [-1]]
+        assert (encoded.occurrences, encoded.lost) == (1, 1)
+
+    def test_progress_bar(self, tokenizers, capsys):
+        Corpus(["cat"], ["x"]).encode(tokenizers["wordpiece"], ["cat"], progress=True)
+        assert "tokenizing" in capsys.readouterr().err
+
+    def test_a_slow_tokenizer_is_refused(self):
+        class OldTokenizer:
+            is_fast = False
+
+        with pytest.raises(InputError) as error:
+            next(Corpus(["a"], ["x"]).batches(OldTokenizer(), ["a"]))
+        assert str(error.value) == (
+            "this model's tokenizer (OldTokenizer) is a slow one, which cannot say where in the text a token stands; "
+            "save a fast one (tokenizer.json) with the model"
+        )
+
+    def test_no_room_for_words(self, tokenizers):
+        with pytest.raises(InputError) as error:
+            Corpus(["a"], ["x"]).encode(tokenizers["wordpiece"], ["a"], max_length=2)
+        assert str(error.value) == "max_length is 2, of which 2 are special tokens; expected at least 3"
+        with pytest.raises(InputError, match="batch_size is 0; expected at least 1"):
+            next(Corpus(["a"], ["x"]).batches(tokenizers["wordpiece"], ["a"], batch_size=0))

@@ -1,0 +1,181 @@
+"""Topics that were planted are found; the words kept are those the rule says."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from tasks import Corpus, InputError, TopicModel, fit_topics
+from tasks.text.topic_model import check_topics, count_words, fit_counts, read_stop_words
+
+WORDS = [[f"{letter}{i}" for i in range(8)] for letter in "abcd"]
+
+
+@pytest.fixture(scope="module")
+def planted() -> Corpus:
+    """120 documents of 40 words, each of one topic of eight words, and the stop word "the"."""
+    draw = np.random.default_rng(0)
+    texts = [" ".join(["the", *draw.choice(WORDS[i % 4], 40)]) for i in range(120)]
+    return Corpus(texts, ["x"] * len(texts))
+
+
+@pytest.fixture(scope="module")
+def fitted(planted) -> TopicModel:
+    return fit_topics(planted, n_topics=4, passes=3, seed=1)
+
+
+class TestFit:
+    def test_planted_topics_are_recovered(self, fitted):
+        assert sorted(sorted(words) for words in fitted.top_words(8)) == WORDS
+        assert fitted.words == [word for words in WORDS for word in words]
+        kept = fitted.membership(7 / 32, overlap=False)  # int(32 * 7 / 32) + 1 = 8 words a topic
+        assert kept.sum(dim=0).tolist() == [8] * 4
+        topic = kept.int().argmax(dim=1)
+        assert all(len(set(topic[[fitted.words.index(w) for w in words]].tolist())) == 1 for words in WORDS)
+
+    def test_weights_are_probabilities(self, fitted):
+        assert fitted.weights.shape == (4, 32)
+        assert fitted.weights.dtype == torch.float64
+        assert torch.allclose(fitted.weights.sum(dim=1), torch.ones(4, dtype=torch.float64))
+        assert fitted.shares.tolist() == pytest.approx([0.25] * 4, abs=0.05)
+        assert fitted.n_topics == 4
+
+    def test_is_deterministic_and_leaves_the_random_state_alone(self, planted, fitted):
+        before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()
+        again = fit_topics(planted, n_topics=4, passes=3, seed=1)
+        assert torch.equal(again.weights, fitted.weights)
+        assert not torch.equal(fit_topics(planted, n_topics=4, passes=3, seed=2).weights, fitted.weights)
+        assert torch.equal(torch.get_rng_state(), before)
+        assert (np.random.get_state()[1] == numpy_before).all()
+
+    def test_is_online(self, planted):
+        """Every pass and every batch changes the topics; all documents in one batch is another path."""
+        fits = [fit_topics(planted, 4, passes=p, batch_size=b).weights for p, b in ((1, 40), (2, 40), (2, 120))]
+        assert not torch.equal(fits[0], fits[1])
+        assert not torch.equal(fits[1], fits[2])
+
+    def test_progress_bars(self, planted, capsys):
+        fit_topics(planted, 4, passes=1, progress=True)
+        shown = capsys.readouterr().err
+        assert "counting words" in shown
+        assert "fitting topics" in shown
+
+
+class TestCounts:
+    CORPUS = Corpus(["the cat a cat", "The dog", "cat dog bird", "fish DOG"], ["x"] * 4)
+
+    def count(self, **options):
+        counts = count_words(self.CORPUS, **{"min_documents": 1, "max_share": 1.0, "stop_words": "none", **options})
+        return counts.words, counts.counts.toarray().tolist()
+
+    def test_counts(self):
+        words, counts = self.count(stop_words="english")
+        assert words == ["bird", "cat", "dog", "fish"]
+        assert counts == [[0, 2, 0, 0], [0, 0, 1, 0], [1, 1, 1, 0], [0, 0, 1, 1]]
+
+    def test_are_sparse(self):
+        from scipy.sparse import issparse
+
+        assert issparse(count_words(self.CORPUS, 1, 1.0).counts)
+
+    def test_what_is_left_out(self):
+        assert self.count(min_documents=2)[0] == ["cat", "dog", "the"]
+        assert self.count(min_documents=2, max_share=0.5)[0] == ["cat", "the"]
+        assert self.count(stop_words=["Cat", "a"])[0] == ["bird", "dog", "fish", "the"]
+
+    def test_stop_words_from_a_file(self, tmp_path):
+        path = tmp_path / "stop.txt"
+        path.write_text("\ufeffCat\nthe\n", encoding="utf-8")
+        assert read_stop_words(str(path)) == {"cat", "the"}
+        assert "and" in read_stop_words("english")
+        assert read_stop_words("none") == frozenset()
+
+    def test_unknown_stop_words(self):
+        with pytest.raises(InputError) as error:
+            read_stop_words("french")
+        assert str(error.value).startswith(
+            "stop_words is 'french'; expected 'english', 'none' or a UTF-8 file with one word a line ("
+        )
+
+
+class TestMembership:
+    """Five words, three topics; by hand."""
+
+    MODEL = TopicModel(
+        ["a", "b", "c", "d", "e"],
+        torch.tensor([[0.5, 0.3, 0.1, 0.05, 0.05], [0.1, 0.4, 0.3, 0.1, 0.1], [0.1, 0.1, 0.1, 0.1, 0.6]]),
+    )
+
+    def test_one_word_a_topic(self):
+        for threshold in (0.0, 0.1):  # int(5 * 0.1) + 1 = 1
+            expected = [[1, 0, 0], [0, 1, 0], [0, 0, 0], [0, 0, 0], [0, 0, 1]]
+            assert self.MODEL.membership(threshold).int().tolist() == expected
+
+    def test_two_words_a_topic(self):
+        """Topic 0 keeps a, b; topic 1 b, c; topic 2 e and, of four as likely, the first: a."""
+        assert self.MODEL.kept(0.2).tolist() == [[0, 1], [1, 2], [4, 0]]  # int(5 * 0.2) + 1 = 2
+        assert self.MODEL.membership(0.2).int().tolist() == [[1, 0, 1], [1, 1, 0], [0, 1, 0], [0, 0, 0], [0, 0, 1]]
+        assert self.MODEL.membership(0.2, overlap=False).int().tolist() == [
+            [0, 0, 0],
+            [0, 0, 0],
+            [0, 1, 0],
+            [0, 0, 0],
+            [0, 0, 1],
+        ]
+
+    def test_every_word(self):
+        assert bool(self.MODEL.membership(0.99).all())
+        assert not bool(self.MODEL.membership(0.99, overlap=False).any())
+
+    @pytest.mark.parametrize("threshold", [-0.1, 1.0, float("nan")])
+    def test_bad_threshold(self, threshold):
+        message = f"threshold is {threshold}; expected a share of the vocabulary from 0 to below 1"
+        with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+            self.MODEL.membership(threshold)
+
+    def test_top_words(self):
+        assert self.MODEL.top_words(2) == [["a", "b"], ["b", "c"], ["e", "a"]]
+
+
+class TestRefusals:
+    def refused(self, call, *args, **kwargs):
+        with pytest.raises(InputError) as error:
+            call(*args, **kwargs)
+        return str(error.value)
+
+    def test_fewer_documents_than_topics(self, planted):
+        assert self.refused(fit_topics, planted, n_topics=121) == (
+            "the corpus has 120 documents for 121 topics; give more text, cut it into more documents, "
+            "or ask for fewer topics (n_topics)"
+        )
+        assert "120 documents for 121" in self.refused(fit_counts, count_words(planted), n_topics=121)
+
+    def test_no_words_left(self, planted):
+        assert self.refused(fit_topics, planted, 4, min_documents=61) == (
+            "no word but stop words is in at least 61 and at most 60 of the 120 documents; "
+            "give more text, or lower min_documents or raise max_share"
+        )
+        only_stop_words = Corpus(["the and"] * 6, ["x"] * 6)
+        assert "no word but stop words is in at least 5" in self.refused(fit_topics, only_stop_words, 2, max_share=1.0)
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"n_topics": 1}, "n_topics is 1; expected at least 2"),
+            ({"passes": 0}, "passes is 0; expected at least 1"),
+            ({"seed": -1}, "seed is -1; expected at least 0"),
+            ({"batch_size": 0}, "batch_size is 0; expected at least 1"),
+            ({"min_documents": 0}, "min_documents is 0; expected at least 1"),
+            ({"max_share": 0.0}, "max_share is 0.0; expected a share of the documents above 0, at most 1"),
+            ({"max_share": 1.5}, "max_share is 1.5; expected a share of the documents above 0, at most 1"),
+        ],
+    )
+    def test_numbers(self, planted, changes, message):
+        assert self.refused(fit_topics, planted, **{"n_topics": 4, **changes}) == message
+
+    def test_nothing_is_fitted_before(self):
+        assert check_topics(4, 4) is None
+        assert "3 documents for 4 topics" in self.refused(check_topics, 3, 4)

@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tasks import Batch, InputError, Task, TopicDocuments
+
+PAD, MASK, START, END = range(4)
+SMALL: dict[str, Any] = {"n_topics": 4, "words_per_topic": 3, "lengths": (5, 9), "n_documents": 60}
+THEORY: dict[str, Any] = {"sampler": "subset", "boundaries": False}
+VARIED: list[dict[str, Any]] = [
+    {},
+    {"boundaries": False},
+    {"sampler": "subset", "topics_per_document": 3},
+    {"masking": "fresh", "selected_share": 0.9},
+    {"exact_shares": True, "selected_share": 0.5, "correct_share": 0.0},
+    {"lengths": (1, 2), "selected_share": 0.01},
+]
+
+
+def whole(task: TopicDocuments, split: str = "train") -> Batch:
+    return next(task.batches(split, task.n_documents))
+
+
+def topics_of(task: TopicDocuments, split: str = "train") -> np.ndarray:
+    """``[n_documents n_ctx]`` each word's topic, worked out from its printed name; -1 where there is none."""
+    names = [int(re.match(r"t(\d+)\.", s)[1]) if s[0] == "t" else -1 for s in task.vocab]  # type: ignore[index]
+    targets = whole(task, split).targets
+    assert targets is not None
+    return np.array(names)[targets.numpy()]
+
+
+def same(a: Batch, b: Batch) -> bool:
+    pairs = [(a.tokens, b.tokens), (a.targets, b.targets), (a.loss_mask, b.loss_mask), (a.index, b.index)]
+    pairs += [(a.attention_mask, b.attention_mask), (a.labels["topic"], b.labels["topic"])]
+    return all(torch.equal(x, y) for x, y in pairs)  # type: ignore[arg-type]
+
+
+def within(count: int, n: int, share: float) -> bool:
+    """A count of successes is within 5 standard deviations of what its share makes it."""
+    return abs(count - n * share) <= 5 * math.sqrt(n * share * (1 - share)) + 1e-9
+
+
+# ---- vocabulary and documents ----
+
+
+def test_vocabulary_is_four_special_tokens_and_the_topics_words() -> None:
+    task = TopicDocuments(**{**SMALL, "n_topics": 2})
+    assert task.vocab == ["<pad>", "<mask>", "<start>", "<end>", "t0.0", "t0.1", "t0.2", "t1.0", "t1.1", "t1.2"]
+    assert (task.d_vocab, task.n_words, TopicDocuments().d_vocab) == (10, 6, 104)
+    assert task.token_topics.tolist() == [-1] * 4 + [0] * 3 + [1] * 3
+
+
+@pytest.mark.parametrize("fields", VARIED, ids=str)
+def test_labels_are_the_topics_of_the_tokens_that_belong_there(fields: dict[str, Any]) -> None:
+    """Not shifted by START or by the four special ids, and those of the words that masks hide."""
+    task = TopicDocuments(**{**SMALL, **fields})
+    batch = whole(task)
+    assert np.array_equal(batch.labels["topic"].numpy(), topics_of(task))
+    assert set(batch.labels["topic"].flatten().tolist()) <= {-1, 0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("fields", VARIED, ids=str)
+def test_documents_are_start_words_end_padding(fields: dict[str, Any]) -> None:
+    task = TopicDocuments(**{**SMALL, **fields})
+    low, high = task.lengths
+    lengths = []
+    for split in task.splits:
+        batch = whole(task, split)
+        assert batch.tokens.shape == (60, high + 2 * task.boundaries) == (60, task.n_ctx)
+        for row, mask in zip(batch.targets.tolist(), batch.attention_mask.tolist(), strict=True):  # type: ignore[union-attr]
+            real = row[: sum(mask)]
+            assert mask == [True] * len(real) + [False] * (task.n_ctx - len(real))
+            assert set(row[len(real) :]) <= {PAD}
+            if task.boundaries:
+                assert (real[0], real[-1]) == (START, END)
+                real = real[1:-1]
+            assert min(real) >= 4
+            lengths.append(len(real))
+    assert set(lengths) == set(range(low, high + 1))
+
+
+def test_lengths_are_uniform() -> None:
+    task = TopicDocuments(**{**SMALL, "n_documents": 4000})
+    counts = Counter((whole(task).lengths() - 2).tolist())
+    assert all(within(counts[n], 4000, 1 / 5) for n in range(5, 10))
+
+
+def test_a_subset_document_mixes_that_many_topics_equally_and_all_subsets_come() -> None:
+    task = TopicDocuments(**THEORY, n_topics=5, topics_per_document=3, lengths=(200, 200), n_documents=1000)
+    topic, sets = topics_of(task), Counter()
+    shares = np.stack([(topic == t).mean(axis=1) for t in range(5)])
+    assert ((shares > 0).sum(axis=0) == 3).all()
+    present = shares[shares > 0]  # each a binomial share of 200 words with mean 1/3
+    assert abs(present.std() - math.sqrt(1 / 3 * 2 / 3 / 200)) < 0.003
+    sets.update(frozenset(np.flatnonzero(column)) for column in shares.T)
+    assert set(sets) == {frozenset(s) for s in combinations(range(5), 3)}
+    assert all(within(n, 1000, 1 / 10) for n in sets.values())
+
+
+@pytest.mark.parametrize("concentration", [0.1, 2.0])
+def test_a_dirichlet_document_has_that_mixture(concentration: float) -> None:
+    task = TopicDocuments(n_topics=5, concentration=concentration, lengths=(100, 100), n_documents=4000)
+    topic = topics_of(task)
+    shares = np.stack([(topic == t).sum(axis=1) / 100 for t in range(5)])
+    total = 5 * concentration
+    variance = 0.2 * 0.8 / (1 + total)  # of the mixture; then 100 words are drawn from it
+    expected = variance + (0.2 * 0.8 - variance) / 100
+    assert np.allclose(shares.mean(axis=1), 0.2, atol=5 * math.sqrt(expected / 4000))
+    assert np.allclose(shares.var(axis=1), expected, rtol=0.1)
+    covariance = -0.2 * 0.2 / (1 + total)
+    between = np.cov(shares)[~np.eye(5, dtype=bool)]
+    assert np.allclose(between, covariance - (0.04 + covariance) / 100, atol=0.006)
+    # the words of a document are exchangeable: its halves have the same topics
+    halves = [np.stack([(part == t).mean(axis=1) for t in range(5)]) for part in (topic[:, 1:51], topic[:, 51:101])]
+    assert abs((halves[0] - halves[1]).mean(axis=1)).max() < 0.01
+
+
+@pytest.mark.parametrize("sampler", ["subset", "dirichlet"])
+def test_words_are_uniform_within_a_topic_whatever_came_before(sampler: Any) -> None:
+    task = TopicDocuments(n_topics=3, words_per_topic=4, sampler=sampler, lengths=(50, 50), n_documents=2000)
+    targets = whole(task).targets
+    words = targets[targets >= 4] - 4  # type: ignore[index,operator]
+    for t in range(3):
+        counts = torch.bincount(words[words // 4 == t] % 4)
+        assert all(within(int(n), int(counts.sum()), 1 / 4) for n in counts)
+    first, second = targets[:, 1] - 4, targets[:, 2] - 4  # type: ignore[index]
+    together = first // 4 == second // 4
+    equal = (first == second)[together]
+    assert within(int(equal.sum()), len(equal), 1 / 4)
+
+
+# ---- addressed randomness ----
+
+
+@pytest.mark.parametrize("fields", VARIED, ids=str)
+def test_the_same_seed_gives_the_same_bits(fields: dict[str, Any]) -> None:
+    task, again = (TopicDocuments(**{**SMALL, **fields}) for _ in range(2))
+    for of in (lambda t: whole(t, "dev"), lambda t: t.train_batch(7, 13)):
+        assert same(of(task), of(again))
+
+
+@pytest.mark.parametrize("masking", ["static", "fresh"])
+def test_the_seed_decides_documents_masks_and_order_each(masking: Any) -> None:
+    """Documents of one length, so that masks can only differ by what they were drawn with."""
+    tasks = [TopicDocuments(**{**SMALL, "lengths": (9, 9)}, masking=masking, seed=seed) for seed in (0, 1)]
+    for of in (lambda t: whole(t, "dev"), lambda t: t.train_batch(7, 13)):
+        a, b = map(of, tasks)
+        assert not torch.equal(a.targets, b.targets)
+        assert not torch.equal(a.loss_mask, b.loss_mask)
+        order = [batch.loss_mask[batch.index.argsort()] for batch in (a, b)]
+        assert not torch.equal(*order)
+    assert not torch.equal(*(t.train_batch(7, 13).index for t in tasks))
+    masks = [t.train_batch(0, 60) for t in tasks]  # a whole epoch, back in the documents' order
+    assert not torch.equal(*(batch.loss_mask[batch.index.argsort()] for batch in masks))  # type: ignore[index]
+
+
+def test_splits_and_steps_are_drawn_apart() -> None:
+    task = TopicDocuments(**{**SMALL, "lengths": (9, 9)})
+    train, dev, test = (whole(task, split) for split in task.splits)
+    for a, b in combinations((train, dev, test), 2):
+        assert not torch.equal(a.targets, b.targets)  # type: ignore[arg-type]
+        assert not torch.equal(a.loss_mask, b.loss_mask)  # type: ignore[arg-type]
+    fresh = replace(task, masking="fresh")
+    steps = [fresh.train_batch(step, 20).loss_mask for step in (0, 1, 3)]
+    for first, second in combinations(steps, 2):
+        assert not torch.equal(first, second)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("masking", ["static", "fresh"])
+def test_a_training_batch_depends_on_its_step_alone(masking: Any) -> None:
+    task = TopicDocuments(**SMALL, masking=masking)
+    for step in (30, 0, 4):
+        task.train_batch(step, 10)
+    list(task.text("train", 5))
+    whole(task)
+    assert same(task.train_batch(8, 10), TopicDocuments(**SMALL, masking=masking).train_batch(8, 10))
+
+
+def test_the_global_random_state_is_left_alone() -> None:
+    before = repr(np.random.get_state(legacy=False)), torch.get_rng_state()
+    TopicDocuments(**SMALL, masking="fresh").train_batch(0, 5)
+    assert repr(np.random.get_state(legacy=False)) == before[0]
+    assert torch.equal(torch.get_rng_state(), before[1])
+
+
+@pytest.mark.parametrize("size", [10, 60, 7])
+def test_an_epoch_takes_every_document_once_in_an_order_of_its_own(size: int) -> None:
+    task = TopicDocuments(**SMALL)
+    a_epoch = 60 // size
+    orders = [
+        [i for s in range(a_epoch) for i in task.train_batch(e * a_epoch + s, size).index.tolist()] for e in (0, 1)
+    ]
+    for order in orders:
+        assert len(set(order)) == len(order) == a_epoch * size
+    assert orders[0] != orders[1]
+    batch, everything = task.train_batch(1, size), whole(task)
+    assert torch.equal(batch.tokens, everything.tokens[batch.index])
+    assert torch.equal(batch.labels["topic"], everything.labels["topic"][batch.index])
+
+
+def test_batches_do_not_depend_on_the_batch_size() -> None:
+    task = TopicDocuments(**SMALL)
+    parts = list(task.batches("dev", 7))
+    assert [len(p) for p in parts] == [7] * 8 + [4]
+    assert same(Batch.concat(parts), whole(task, "dev"))
+
+
+def test_config_survives_json() -> None:
+    task = TopicDocuments(**SMALL, sampler="subset", exact_shares=True, objective="squared", seed=3)
+    again = Task.from_config(json.loads(json.dumps(task.to_config())))
+    assert again == task
+    assert same(again.train_batch(2, 8), task.train_batch(2, 8))
+
+
+# ---- errors ----
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"n_topics": 0}, "n_topics is 0; expected at least 1"),
+        ({"n_topics": 1}, "n_topics is 1; expected at least 2, to tell topics apart"),
+        ({"words_per_topic": 0}, "words_per_topic is 0; expected at least 1"),
+        ({"n_documents": -1}, "n_documents is -1; expected at least 1"),
+        ({"topics_per_document": 0}, "topics_per_document is 0; expected at least 1"),
+        ({"sampler": "lda"}, "sampler is 'lda'; expected 'dirichlet' or 'subset'"),
+        ({"masking": "none"}, "masking is 'none'; expected 'static' or 'fresh'"),
+        ({"objective": "mse"}, "objective is 'mse'; expected 'cross-entropy' or 'squared'"),
+        (
+            {"sampler": "subset", "topics_per_document": 11},
+            "topics_per_document is 11; expected at most n_topics (10)",
+        ),
+        ({"concentration": 0.0}, "concentration is 0.0; expected a positive number"),
+        ({"concentration": math.nan}, "concentration is nan; expected a positive number"),
+        ({"lengths": (0, 5)}, "lengths is (0, 5); expected (fewest, most), at least 1 and in order"),
+        ({"lengths": (7, 5)}, "lengths is (7, 5); expected (fewest, most), at least 1 and in order"),
+        ({"selected_share": 0.0}, "selected_share is 0.0; expected above 0 and at most 1"),
+        ({"selected_share": 1.1}, "selected_share is 1.1; expected above 0 and at most 1"),
+        ({"selected_share": math.nan}, "selected_share is nan; expected above 0 and at most 1"),
+        ({"correct_share": -0.1}, "correct_share is -0.1; expected between 0 and 1"),
+        ({"random_share": math.nan}, "random_share is nan; expected between 0 and 1"),
+        (
+            {"correct_share": 0.7, "random_share": 0.4},
+            "correct_share + random_share is 0.7 + 0.4; expected at most 1 together: the rest shows MASK",
+        ),
+        ({"seed": -1}, "seed is -1; expected at least 0"),
+    ],
+    ids=str,
+)
+def test_a_bad_field_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as refused:
+        TopicDocuments(**fields)
+    assert str(refused.value) == message
+
+
+def test_what_is_allowed_at_the_edge() -> None:
+    task = TopicDocuments(**SMALL, sampler="subset", topics_per_document=4, correct_share=0.9, random_share=0.1)
+    assert MASK not in whole(task).tokens
+    assert replace(task, sampler="dirichlet", topics_per_document=9).d_vocab == 16  # says nothing there
+
+
+def test_bad_requests_are_told() -> None:
+    task = TopicDocuments(**SMALL)
+    message = re.escape("no split 'validation' in topic-documents (it has train, dev, test)")
+    for ask in (task.batches, task.text):
+        with pytest.raises(InputError, match=message):
+            next(ask("validation"))
+    with pytest.raises(InputError, match="batch_size is 61; expected at most the 60 documents"):
+        task.train_batch(0, 61)
