@@ -180,6 +180,7 @@ def _topics(
     print(table[shown].to_string(index=False, float_format=lambda x: f"{x:.4g}"))
     if config.baselines:
         print("(random embeddings have a mean cosine near 0: their ratio says little; differences are in summary.csv)")
+    print("\n" + "\n".join(f"- {note}" for note in result.notes()))
     print(f"\nreport: {write_topics_report(result, config, out)}")
 
 

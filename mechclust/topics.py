@@ -15,11 +15,20 @@ from mechclust.studies.study import check_writable, machine
 from mechclust.topics_result import Measured, TopicsResult, Variant
 from probes import ProbeResult, TopicAttention, TopicEmbedding, attention_pattern, residual, run
 from probes.result import write_atomic
+from probes.sites import Sites
 from tasks import Batch, Corpus, InputError, TopicModel
 from tasks.text.encoding import EncodedCorpus, check_tokenizer
-from tasks.text.topic_model import check_topics, count_words, fit_counts
+from tasks.text.topic_model import (
+    check_corpus_size,
+    check_threshold,
+    check_topics,
+    count_words,
+    fit_counts,
+    least_threshold,
+)
 
 MATRIX = "token embedding matrix"
+_LOOK = 32  # documents in which a whole word is looked for first
 
 
 @dataclass(frozen=True)
@@ -35,7 +44,8 @@ class TopicsConfig:
         min_documents: words in fewer documents are left out of the topics.
         max_share: words in more than this share of the documents are left out of the topics.
         stop_words: left out of the topics: ``english``, ``none``, or a file with one word a line.
-        thresholds: ambiguity: of V words, each topic keeps the int(V * threshold) + 1 likeliest.
+        thresholds: ambiguity: of V words, each topic keeps the int(V * threshold) + 1 likeliest. Corpora
+            of less than about 10,000 different words need larger ones, such as .005 .01 .02.
         max_documents: measure the model on at most this many documents, drawn at random; the topics
             are fitted on all.
         max_length: tokens of a window, at most the model's context; longer documents are cut.
@@ -69,7 +79,9 @@ class TopicsConfig:
 def measure_topics(model: str, config: TopicsConfig, *, progress: bool = False) -> TopicsResult:
     """Attention and similarity between words of a topic, against words of different topics.
 
-    Topics come from an LDA model of the corpus. All thresholds share one forward pass a batch.
+    Topics come from an LDA model of the corpus. All thresholds share one forward pass a batch. Case is
+    ignored, so several token ids can be the same word (``Cat``, ``cat``); its row of the embedding matrix is
+    the one of its most frequent token.
 
     Args:
         model: hub name or local directory, see ``load_pretrained``.
@@ -77,19 +89,23 @@ def measure_topics(model: str, config: TopicsConfig, *, progress: bool = False) 
         progress: show progress bars.
 
     Raises:
-        InputError: for bad settings or a bad corpus (before the model is loaded), a model that cannot
-            be loaded or whose tokenizer cannot be used, and no word that the tokenizer leaves whole.
+        InputError: for bad settings, a bad corpus, or thresholds that leave each topic one word (before
+            the model is loaded), a model that cannot be loaded or whose tokenizer cannot be used or leaves
+            no word whole (before the topics are fitted), and no topic word that it leaves whole.
     """
     _check(config)
     corpus = Corpus.from_files(config.corpus, config.split, config.min_words)
-    check_topics(len(corpus), config.n_topics)
+    check_corpus_size(len(corpus), config.n_topics)
     counts = count_words(corpus, config.min_documents, config.max_share, config.stop_words, progress=progress)
+    _check_pairs(len(counts.words), config.thresholds)
     hooked = _load(model, config)
+    sample = corpus if config.max_documents is None else corpus.sample(config.max_documents, config.seed)
+    max_length = min(config.max_length, hooked.cfg.n_ctx)
+    _check_whole(model, sample, hooked.tokenizer, counts.words, max_length, config.seed)
     topics = fit_counts(counts, config.n_topics, config.passes, config.seed, progress=progress)
     words, variants = _variants(topics, config.thresholds)
-    sample = corpus if config.max_documents is None else corpus.sample(config.max_documents, config.seed)
-    encoded = sample.encode(hooked.tokenizer, words, min(config.max_length, hooked.cfg.n_ctx), progress=progress)
-    if not bool((encoded.token_of_word >= 0).any()):
+    encoded = sample.encode(hooked.tokenizer, words, max_length, progress=progress)
+    if not _any_whole(encoded):
         raise InputError(
             f"the tokenizer of {str(model)!r} leaves none of the {len(words)} topic words whole: {encoded.lost} of "
             f"{encoded.occurrences} occurrences were lost, split or unknown; give a corpus in the model's language, "
@@ -102,12 +118,14 @@ def measure_topics(model: str, config: TopicsConfig, *, progress: bool = False) 
         for seed in range(config.baselines)
     ]
     n_files = len(set(corpus.sources))
-    return TopicsResult(str(model), topics, len(corpus), n_files, encoded, variants, trained, untrained)
+    return TopicsResult(
+        str(model), topics, len(corpus), n_files, encoded, variants, trained, untrained, corpus.empty_files
+    )
 
 
 def _check(config: TopicsConfig) -> None:
     check_device(config.device)
-    check_topics(config.n_topics, config.n_topics, config.passes, config.seed)  # as if there were enough documents
+    check_topics(config.n_topics, config.passes, config.seed)
     for name, least in (("batch_size", 1), ("baselines", 0), ("n_permutations", 0), ("max_length", 2)):
         if getattr(config, name) < least:
             raise InputError(f"{name} is {getattr(config, name)}; expected at least {least}")
@@ -116,8 +134,42 @@ def _check(config: TopicsConfig) -> None:
     if not config.thresholds or len(set(config.thresholds)) < len(config.thresholds):
         raise InputError(f"thresholds is {config.thresholds}; expected one or several different numbers")
     for threshold in config.thresholds:
-        if not 0 <= threshold < 1:
-            raise InputError(f"threshold is {threshold}; expected a share of the vocabulary from 0 to below 1")
+        check_threshold(threshold)
+
+
+def _check_pairs(n_words: int, thresholds: Sequence[float]) -> None:
+    """Refuse thresholds of which none lets two words share a topic: every same-topic mean would be NaN."""
+    if int(n_words * max(thresholds)) > 0:
+        return
+    least = least_threshold(n_words)
+    more = f"a threshold of at least {least:g}, or more text" if least < 1 else "more text"
+    raise InputError(
+        f"the topics have {n_words} different word{'s' * (n_words != 1)}, of which the largest threshold, "
+        f"{max(thresholds):g}, keeps one a topic, and comparing words of a topic takes two; give {more}"
+    )
+
+
+def _check_whole(model: str, documents: Corpus, tokenizer: Any, words: list[str], max_length: int, seed: int) -> None:
+    """Refuse a tokenizer that splits every word, before the topics are fitted. A few documents are enough to
+    find a whole word; that there is none, only all of them can say."""
+    for n in (_LOOK, len(documents)):
+        encoded = documents.sample(n, seed).encode(tokenizer, words, max_length)
+        if _any_whole(encoded):
+            return
+    if not encoded.occurrences:
+        raise InputError(
+            f"none of the corpus's {len(words)} different words is in the {len(documents)} documents measured; give a "
+            "larger max_documents"
+        )
+    raise InputError(
+        f"the tokenizer of {str(model)!r} leaves none of the corpus's {len(words)} different words whole: all "
+        f"{encoded.lost} occurrences were lost, split or unknown; give a corpus in the model's language, or another "
+        "model"
+    )
+
+
+def _any_whole(encoded: EncodedCorpus) -> bool:
+    return bool((encoded.token_of_word >= 0).any())
 
 
 def _load(model: str, config: TopicsConfig, **options: Any) -> Any:
@@ -163,10 +215,10 @@ def _measure(
     rows = table[tokens.clamp(min=0).to(table.device)].to("cpu", torch.float64)
     matrix = {"sites": [[MATRIX, 0]], "tensors": {f"vectors/{MATRIX}": rows, "seen/words": (tokens >= 0).long()}}
 
-    def similarity(variant: Variant, state: dict[str, Any]) -> ProbeResult | None:
+    def similarity(variant: Variant, at: Sites, state: dict[str, Any]) -> ProbeResult | None:
         if variant not in usable:
             return None
-        probe = TopicEmbedding(variant.topics, at=residual(), **options)
+        probe = TopicEmbedding(variant.topics, at=at, **options)
         has = variant.topics.any(dim=1)
         probe.load_state_dict({"sites": state["sites"], "tensors": {k: t[has] for k, t in state["tensors"].items()}})
         return probe.compute()
@@ -174,8 +226,8 @@ def _measure(
     shown = progress_bar(variants, desc="comparing word vectors") if progress and n_permutations else variants
     return Measured(
         attention=[next(results) if variant in usable else None for variant in variants],
-        vectors=[similarity(variant, state) for variant in shown],
-        embedding=[similarity(variant, matrix) for variant in variants],
+        vectors=[similarity(variant, residual(), state) for variant in shown],
+        embedding=[similarity(variant, MATRIX, matrix) for variant in variants],
     )
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from probes import ProbeResult
 from tasks import TopicModel
 from tasks.text.encoding import EncodedCorpus
+from tasks.text.topic_model import least_threshold
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,6 +36,11 @@ class Variant:
     def name(self) -> str:
         """Such as ``0.001-overlap``, for files."""
         return f"{self.threshold:g}-{'overlap' if self.overlap else 'no-overlap'}"
+
+    @property
+    def title(self) -> str:
+        """Such as ``threshold 0.001 with overlap``, for sentences."""
+        return f"threshold {self.threshold:g} {'with' if self.overlap else 'without'} overlap"
 
     @property
     def n_topics(self) -> int:
@@ -70,6 +76,7 @@ class TopicsResult:
         variants: thresholds with and without overlap, in the order of the measurements.
         trained: of the model.
         untrained: of each random-weight baseline.
+        empty_files: files that held no word.
     """
 
     model: str
@@ -80,6 +87,7 @@ class TopicsResult:
     variants: Sequence[Variant]
     trained: Measured
     untrained: Sequence[Measured]
+    empty_files: Sequence[str] = ()
 
     def table(self) -> pd.DataFrame:
         """One row a variant, layer and head: mean attention and pairs by bucket, their ratio with its
@@ -140,6 +148,54 @@ class TopicsResult:
             rows.append(row)
         return pd.DataFrame(rows).rename(columns={f"{k}_ratio": k for k in ("cosine", "dot", "attention")})
 
+    def notes(self) -> list[str]:
+        """What was left out or could not be measured, and why; a line each."""
+        encoded, n_topics, shares = self.encoded, self.topics.n_topics, self.topics.shares
+        share = encoded.lost / encoded.occurrences if encoded.occurrences else float("nan")
+        never = int((encoded.token_of_word < 0).sum())
+        notes = [
+            f"{encoded.lost} of {encoded.occurrences} occurrences of topic words ({share:.0%}) do not count: the "
+            f"tokenizer splits or does not know them; {never} of {len(encoded.words)} topic words are never one token."
+        ]
+        if n := len(self.empty_files):
+            which = "1 file holds no word and was" if n == 1 else f"{n} files hold no word and were"
+            notes.append(f"{which} left out: {self.empty_files[0]!r}{' and others' * (n > 1)}.")
+        if encoded.n_cut:
+            notes.append(
+                f"{encoded.n_cut} documents were longer than the context and cut into windows "
+                f"({len(encoded.windows)} windows in all); words in different windows are not compared."
+            )
+        if shares is not None and (weak := int((shares < 0.1 / n_topics).sum())):
+            notes.append(
+                f"{weak} of {n_topics} topics have less than a tenth of an even share of the corpus; their words mean "
+                "little. Ask for fewer topics, or give more text."
+            )
+        return notes + self._empty_notes()
+
+    def _empty_notes(self) -> list[str]:
+        """Where a value is NaN, and why; the same reason once."""
+        where: dict[str, list[str]] = {}
+        for i, variant in enumerate(self.variants):
+            reasons: dict[str, list[str]] = {}
+            for kind, what in _KINDS.items():
+                found = getattr(self.trained, kind)[i]
+                for note in [_TOO_FEW] if found is None else found.notes:
+                    if "were not seen" not in note:  # said of all variants at once
+                        reasons.setdefault(note, []).append(what)
+            for note, kinds in reasons.items():
+                where.setdefault(f"{', '.join(kinds)}: {note}.", []).append(variant.title)
+        notes = [
+            f"At {'every threshold' if len(names) == len(self.variants) else ', '.join(names)}: {reason}"
+            for reason, names in where.items()
+        ]
+        v = len(self.topics.words)
+        if alone := sorted({variant.threshold for variant in self.variants if int(v * variant.threshold) == 0}):
+            notes.append(
+                f"Of {v} words, threshold {', '.join(f'{t:g}' for t in alone)} keeps one a topic, which makes no pair; "
+                f"give thresholds of at least {least_threshold(v):g}, or more text."
+            )
+        return notes
+
     def _similarity(self, kind: str, variant: int, site: int) -> dict[str, float]:
         found, row = getattr(self.trained, kind)[variant], {}
         for j, similarity in enumerate(("cosine", "dot")):
@@ -152,6 +208,8 @@ class TopicsResult:
         return row
 
 
+_KINDS = {"attention": "attention", "embedding": "token embeddings", "vectors": "hidden states"}
+_TOO_FEW = "fewer than two topics keep a word, so there is nothing to compare"
 _MEASURES = {"ratio": "ratio", "null_low": "ratio_null_low", "null_high": "ratio_null_high", "p_value": "p_value"}
 
 

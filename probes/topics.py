@@ -112,8 +112,8 @@ class TopicAttention(_TopicProbe):
         topics: ``[n_words]`` integer topic of each word (negative: none), or ``[n_words n_topics]``
             membership; two words share a topic when their sets meet.
         at: attention patterns to measure.
-        words: the per-token label that holds each position's row in ``topics`` (negative: left out);
-            ``None``: the token ids are the rows.
+        words: the per-token label that holds each position's row in ``topics`` (negative: left out), and
+            says what the same word is; ``None``: the token ids are the rows.
         n_permutations: relabellings behind the interval; 0 for none.
         seed: of the relabellings.
 
@@ -186,8 +186,8 @@ class TopicEmbedding(_TopicProbe):
     Every pair of different words that were seen counts once each way.
 
     Measures:
-        ``mean`` (site, similarity, bucket): mean cosine and mean dot product of ``same_topic`` and
-            ``different_topic`` pairs.
+        ``sum``, ``mean`` (site, similarity, bucket): cosine and dot product summed over ``same_topic`` and
+            ``different_topic`` pairs, and that over their number.
         ``pairs`` (bucket): how many ordered pairs.
         ``ratio``, ``difference`` (site, similarity): same over, and minus, different topic. Ratios
             explode where the denominator nears 0.
@@ -256,6 +256,7 @@ class TopicEmbedding(_TopicProbe):
         low, high, p = self._null(ratio, null)
         buckets = BUCKETS[1:]
         values = {
+            "sum": torch.stack([f.sum for f in found]),
             "mean": torch.stack([f.mean for f in found]),
             "pairs": sums.pairs,
             "ratio": ratio,
@@ -265,7 +266,7 @@ class TopicEmbedding(_TopicProbe):
             "p_value": p,
         }
         axes: dict[str, tuple[str, ...]] = dict.fromkeys(values, ("site", "similarity"))
-        axes.update({"mean": ("site", "similarity", "bucket"), "pairs": ("bucket",)})
+        axes.update({"pairs": ("bucket",), **dict.fromkeys(("sum", "mean"), ("site", "similarity", "bucket"))})
         return self.result(
             values,
             axes,

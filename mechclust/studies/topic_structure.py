@@ -20,8 +20,9 @@ from probes import ProbeResult, TopicAttention, WeightNorms
 from probes.functional import topic_blocks
 from probes.result import versions
 from tasks import InputError, TopicDocuments
+from tasks.topics import MASK
 
-_ROWS = {
+ROWS = {
     "Adam .003": ("adam", 0.003),
     "Adam .01": ("adam", 0.01),
     "Adam .03": ("adam", 0.03),
@@ -95,6 +96,7 @@ class Job(NamedTuple):
 
 
 _THEORY = {"sampler": "subset", "objective": "squared", "boundaries": False}
+_EXPERIMENT = {"sampler": "dirichlet", "boundaries": True}
 _ONE_HOT = {"embedding": "one-hot", "decoder": "identity", "bias": False}
 _STAGE_ONE = {**_ONE_HOT, "attention": "uniform"}
 
@@ -103,28 +105,20 @@ def arms(config: TopicStructureConfig) -> dict[str, Arm]:
     """Every arm of the study (the experiments of spec 3) by name."""
     adam, short = {"optimizer": "adam", "lr": 0.003}, {"steps": config.steps}
     length = config.documents.lengths[1]
+    decay = {"optimizer": "sgd", "lr": 20.0, "schedule": "cosine", "steps": config.decay_steps}
+    # Long documents with exact shares: only then do the weights stay free for the decay to choose.
+    long_documents = {**_THEORY, "exact_shares": True, "lengths": (max(400, length),) * 2}
     found = [
         Arm("E1", "E1", _THEORY, {"attention": "uniform", "value": "identity", "init_std": 0.05}, {**adam, **short}),
         Arm("E2", "E2", _THEORY, _STAGE_ONE, {**adam, **short}),
-        Arm(
-            "E2",
-            "E2 weight decay",
-            # Long documents with exact shares: only then do the weights stay free for the decay to choose.
-            {**_THEORY, "exact_shares": True, "lengths": (max(400, length),) * 2},
-            {**_STAGE_ONE, "init_std": 0.05},
-            {
-                "optimizer": "sgd",
-                "lr": 20.0,
-                "schedule": "cosine",
-                "weight_decay": 2e-5,
-                "steps": config.decay_steps,
-            },
-        ),
+        Arm("E2", "E2 weight decay", long_documents, {**_STAGE_ONE, "init_std": 0.05}, {**decay, "weight_decay": 2e-5}),
+        Arm("E2", "E2 no decay", long_documents, {**_STAGE_ONE, "init_std": 0.05}, decay),
     ]
     for objective in ("cross-entropy", "squared"):
-        for row, (optimizer, lr) in _ROWS.items():
+        for row, (optimizer, lr) in ROWS.items():
             training = {"optimizer": optimizer, "lr": lr, **short}
-            found.append(Arm("E1b", f"E1b {objective} {row}", {"objective": objective}, {}, training))
+            documents = {**_EXPERIMENT, "objective": objective}
+            found.append(Arm("E1b", f"E1b {objective} {row}", documents, {}, training))
     near_zero = {**_ONE_HOT, "init_std": 0.01}
     for name, objective, model, training in (
         ("near-zero SGD squared", "squared", near_zero, {"optimizer": "sgd", "lr": 30.0}),
@@ -132,16 +126,18 @@ def arms(config: TopicStructureConfig) -> dict[str, Arm]:
         ("near-zero Adam squared", "squared", near_zero, adam),
         ("default Adam squared", "squared", _ONE_HOT, adam),
         ("default Adam cross-entropy", "cross-entropy", _ONE_HOT, adam),
+        ("default SGD squared", "squared", _ONE_HOT, {"optimizer": "sgd", "lr": 30.0}),
     ):
-        found.append(Arm("E3", f"E3 {name}", {"objective": objective}, model, {**training, **short}))
+        found.append(Arm("E3", f"E3 {name}", {**_EXPERIMENT, "objective": objective}, model, {**training, **short}))
     long = {"steps": config.attention_steps}
-    for row, (optimizer, lr) in _ROWS.items():
+    for row, (optimizer, lr) in ROWS.items():
         for scaled in (False, True) if optimizer == "sgd" else (False,):
-            scale = {"input_scale": (config.documents.n_words + 4) ** 0.5} if scaled else {}
+            scale = {"input_scale": config.documents.d_vocab**0.5} if scaled else {}
+            documents = {**_EXPERIMENT, "objective": "cross-entropy"}
             training = {"optimizer": optimizer, "lr": lr, **long}
             for experiment, value in (("E4a", "fixed"), ("E4b", "trained")):
                 name = f"{experiment} {row}{' scaled' if scaled else ''}"
-                found.append(Arm(experiment, name, {}, {**_ONE_HOT, **scale, "value": value}, training))
+                found.append(Arm(experiment, name, documents, {**_ONE_HOT, **scale, "value": value}, training))
     for n_topics in config.topics:
         for tau in config.topics_per_document:
             documents = {**_THEORY, "n_topics": n_topics, "topics_per_document": tau}
@@ -200,7 +196,10 @@ def _run_job(config: TopicStructureConfig, job: Job, out: Path) -> None:
 
 
 def block_result(model: Any, task: TopicDocuments) -> ProbeResult:
-    """Mean entries by topic of ``W_V`` and ``W_E^T W_E``, in the paper's orientation, as a ``ProbeResult``."""
+    """Mean entries by topic of ``W_V`` and ``W_E^T W_E``, in the paper's orientation, as a ``ProbeResult``.
+
+    ``distance``: of all entries from the minimum-norm ``W_V`` of theory, relative to it (Frobenius).
+    """
     embed = model.embed.W_E.detach()
     matrices = {"W_E^T W_E": embed @ embed.T}
     if model.config.width == task.d_vocab:
@@ -208,8 +207,13 @@ def block_result(model: Any, task: TopicDocuments) -> ProbeResult:
     found = [topic_blocks(matrix, task.token_topics) for matrix in matrices.values()]
     measures = ("gap", "separation", "same", "same_off_diagonal", "different")
     values = {m: torch.tensor([getattr(blocks, m) for blocks in found], dtype=torch.float64) for m in measures}
-    masks = [float(matrix[task.token_topics >= 0, 1].double().mean()) for matrix in matrices.values()]
+    masks = [float(matrix[task.token_topics >= 0, MASK].double().mean()) for matrix in matrices.values()]
     values["mask"] = torch.tensor(masks, dtype=torch.float64)
+    optimum = stage_one_value(task)
+    seen = optimum.abs().sum(dim=0) > 0  # what tokens that no document shows would add is never learnt
+    words = task.token_topics >= 0
+    far = [(matrix.double() - optimum)[words][:, seen].norm() / optimum.norm() for matrix in matrices.values()]
+    values["distance"] = torch.stack(far)
     return ProbeResult(
         probe="topic_blocks",
         values=values,
@@ -244,7 +248,15 @@ STUDY = Study(
             text=(20, 8),
             test_claims=False,
         ),
-        "quick": replace(_PAPER, seeds=(0, 1), steps=1000, decay_steps=3000, attention_steps=2000, topics=(10,)),
+        "quick": replace(
+            _PAPER,
+            seeds=(0, 1),
+            steps=800,
+            decay_steps=2000,
+            attention_steps=1500,
+            topics=(10,),
+            topics_per_document=(2, 5),
+        ),
         "paper": _PAPER,
     },
     jobs=jobs,

@@ -12,9 +12,10 @@ import torch
 from matplotlib.figure import Figure
 
 from mechclust.models import load_model
-from mechclust.studies.topic_structure import _ROWS, Job, TopicStructureConfig, documents_of
+from mechclust.studies.topic_structure import ROWS, Job, TopicStructureConfig, documents_of
 from probes.functional import two_stages
 from probes.run import forward
+from tasks.topics import N_SPECIAL
 
 if TYPE_CHECKING:
     from mechclust.studies.topic_claims import Runs
@@ -34,7 +35,7 @@ def heat_maps(config: TopicStructureConfig, out: Path) -> Figure:
     v = config.documents.words_per_topic
     figure = Figure(figsize=(10.5, 8.6), layout="constrained")
     for axis, (title, matrix) in zip(figure.subplots(2, 2).ravel(), matrices.items(), strict=True):
-        words = matrix.detach()[4:, 4:].numpy()
+        words = matrix.detach()[N_SPECIAL:, N_SPECIAL:].numpy()
         signed = "attention" not in title
         top = float(np.nanpercentile(np.abs(words), 99.5 if signed else 97)) or 1.0
         low = -top if signed else 0.0
@@ -99,12 +100,12 @@ def ratios(runs: Runs) -> Figure:
     from mechclust.studies.topic_claims import PUBLISHED
 
     arms = {"E4a": "E4a: $W_V$ the stage-1 block, frozen", "E4b": "E4b: all trained"}
-    colors = dict(zip(_ROWS, matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(_ROWS))), strict=True))
+    colors = dict(zip(ROWS, matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(ROWS))), strict=True))
     figure = Figure(figsize=(11.5, 4.4), layout="constrained")
     for axis, (experiment, title) in zip(figure.subplots(1, 2, sharey=True), arms.items(), strict=True):
         for name, seeds in runs.items():
             row = name.removeprefix(f"{experiment} ")
-            if not name.startswith(f"{experiment} ") or row.removesuffix(" scaled") not in _ROWS:
+            if not name.startswith(f"{experiment} ") or row.removesuffix(" scaled") not in ROWS:
                 continue
             steps = list(seeds[0].attention)
             values = np.array([[float(r["overall_ratio"]) for r in run.attention.values()] for run in seeds])

@@ -84,61 +84,17 @@ _YES = {True: "with", False: "without"}
 
 
 def _notes(result: TopicsResult, documents: str) -> list[str]:
-    encoded, n = result.encoded, result.n_documents
-    lost = encoded.lost / encoded.occurrences if encoded.occurrences else float("nan")
-    never = int((encoded.token_of_word < 0).sum())
-    notes = [
-        f"{n} documents ({documents}) of {result.n_files} file{'s' * (result.n_files != 1)}; "
+    return [
+        f"{result.n_documents} documents ({documents}) of {result.n_files} file{'s' * (result.n_files != 1)}; "
         f"{result.topics.n_topics} topics over {len(result.topics.words)} words; the model was measured on "
-        f"{encoded.n_documents} documents.",
-        f"{encoded.lost} of {encoded.occurrences} occurrences of topic words ({lost:.0%}) do not count, because the "
-        f"tokenizer splits or does not know the word there; {never} of {len(encoded.words)} topic words are never a "
-        "token of their own.",
-    ]
-    if encoded.n_cut:
-        notes.append(
-            f"{encoded.n_cut} documents were longer than the context and cut into windows "
-            f"({len(encoded.windows)} windows in all); words in different windows are not compared."
-        )
-    shares = result.topics.shares
-    if shares is not None and (weak := int((shares < 0.1 / result.topics.n_topics).sum())):
-        notes.append(
-            f"{weak} of {result.topics.n_topics} topics have less than a tenth of an even share of the corpus; their "
-            "words mean little. Ask for fewer topics, or give more text."
-        )
-    notes.append(
+        f"{result.encoded.n_documents} documents.",
+        *result.notes(),
+        "Case is ignored: several token ids can be the same word; its row of the embedding matrix is its most frequent "
+        "token's.",
         "Cosine and dot product: rows of the token embedding matrix, over all pairs of different words. A ratio "
         "divides by the mean of different-topic pairs; where that is near 0, as with random embeddings, the ratio "
-        "says little and the difference counts."
-    )
-    return notes + _empty_notes(result)
-
-
-def _empty_notes(result: TopicsResult) -> list[str]:
-    """Where a value is NaN, and why; the same reason once."""
-    where: dict[str, list[str]] = {}
-    for i, variant in enumerate(result.variants):
-        reasons: dict[str, list[str]] = {}
-        for kind, what in (("attention", "attention"), ("embedding", "token embeddings"), ("vectors", "hidden states")):
-            found = getattr(result.trained, kind)[i]
-            notes = (
-                ["fewer than two topics keep a word, so there is nothing to compare"] if found is None else found.notes
-            )
-            for note in notes:
-                if "were not seen" not in note:  # said of all variants at once
-                    reasons.setdefault(note, []).append(what)
-        for note, kinds in reasons.items():
-            where.setdefault(f"{', '.join(kinds)}: {note}.", []).append(
-                f"threshold {variant.threshold:g} {_YES[variant.overlap]} overlap"
-            )
-    notes = [f"At {', '.join(names)}: {reason}" for reason, names in where.items()]
-    v = len(result.topics.words)
-    if alone := sorted({variant.threshold for variant in result.variants if int(v * variant.threshold) == 0}):
-        notes.append(
-            f"Of {v} words, threshold {', '.join(f'{t:g}' for t in alone)} keeps one a topic, which makes no pair; "
-            f"give thresholds of at least 1/{v}, or more text."
-        )
-    return notes
+        "says little and the difference counts.",
+    ]
 
 
 def _panels(result: TopicsResult, tables: Mapping[str, pd.DataFrame]) -> list[Panel]:

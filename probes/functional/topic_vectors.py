@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,12 +24,17 @@ class TopicSimilarity:
     """Similarity of word vectors of the same topic and of different topics.
 
     Attributes:
-        mean: ``[2 2]`` float64, ``SIMILARITIES`` by (same topic, different topic). NaN without pairs.
-        pairs: ``[2]`` int64, how many ordered pairs.
+        sum: ``[2 2]`` float64, ``SIMILARITIES`` by (same topic, different topic), over ordered pairs.
+        pairs: ``[2]`` int64, how many.
     """
 
-    mean: Float[Tensor, "2 2"]
+    sum: Float[Tensor, "2 2"]
     pairs: Int[Tensor, "2"]
+
+    @property
+    def mean(self) -> Float[Tensor, "2 2"]:
+        """``sum / pairs``; NaN without pairs."""
+        return torch.where(self.pairs > 0, self.sum / self.pairs, torch.nan)
 
     @property
     def ratio(self) -> Float[Tensor, "2"]:
@@ -86,47 +92,58 @@ class GroupSums:
 
     def similarity(self, vectors: Float[Tensor, "n d"]) -> TopicSimilarity:
         """Of the vectors as they are."""
-        return TopicSimilarity(self._means(vectors, torch.arange(len(vectors))[None])[:, 0], self.pairs)
+        totals = [self._totals(x, self._from_groups(x)) for x in _unit_and_whole(vectors)]
+        return TopicSimilarity(torch.stack(totals), self.pairs)
 
-    def null_ratios(self, vectors: Float[Tensor, "n d"], n: int, seed: int) -> Float[Tensor, "2 orders"]:
+    def null_ratios(self, vectors: Float[Tensor, "n d"], n: int, seed: int) -> Float[Tensor, "2 n"]:
         """Ratios when the vectors are handed out anew, ``n`` times."""
         order = np.broadcast_to(np.arange(len(vectors)), (n, len(vectors)))
-        permuted = torch.from_numpy(np.random.default_rng([seed, len(vectors)]).permuted(order, axis=1))
-        means = self._means(vectors, permuted)
-        return means[..., 0] / means[..., 1]
+        orders = torch.from_numpy(np.random.default_rng([seed, len(vectors)]).permuted(order, axis=1))
+        found = vectors.new_empty(2, n, dtype=torch.float64)
+        for i, x in enumerate(_unit_and_whole(vectors)):
+            same = self._in_order(x)
+            for j, o in enumerate(orders):
+                found[i, j] = TopicSimilarity(self._totals(x, same(o))[None], self.pairs).ratio[0]
+        return found
 
-    def _means(self, vectors: Tensor, orders: Int[Tensor, "orders n"]) -> Float[Tensor, "2 orders 2"]:
-        rows, found = vectors.double(), []
-        for x in (rows / rows.norm(dim=1, keepdim=True), rows):
-            whole, own = x.sum(dim=0).square().sum(), x.square().sum()
-            same = self._same_totals(x, orders)  # pairs i = j included
-            totals = torch.stack([same if self.self_pairs else same - own, whole - same], dim=-1)
-            found.append(torch.where(self.pairs > 0, totals / self.pairs, torch.nan))
-        return torch.stack(found)
+    def _totals(self, x: Tensor, same: Tensor) -> Float[Tensor, "2"]:
+        """From the sum over same-topic pairs, ``i = j`` included."""
+        own = 0.0 if self.self_pairs else x.square().sum()
+        return torch.stack([same - own, x.sum(dim=0).square().sum() - same])
 
-    def _same_totals(self, x: Tensor, orders: Tensor) -> Float[Tensor, "orders"]:
-        """Sum of the products of all same-topic pairs, the words in each order: from the groups' sums, or,
-        where groups overlap and may be as many as words, pair by pair."""
-        if not len(orders):
-            return x.new_zeros(0)
+    def _from_groups(self, x: Tensor) -> Tensor:
+        sums = x.new_zeros(len(self.topics.same), x.shape[1]).index_add_(0, self.group, x)
+        return sums.square().sum() if self.topics.disjoint else (sums @ sums.T)[self.topics.same].sum()
+
+    def _in_order(self, x: Tensor) -> Callable[[Tensor], Tensor]:
+        """Order of the vectors to the sum over same-topic pairs. Overlapping groups may be as many as words:
+        then the pairs that meet are less work."""
         if self.topics.disjoint:
-            empty = x.new_zeros(len(self.topics.same), x.shape[1])
-            return torch.stack([empty.index_add(0, self.group, x[order]).square().sum() for order in orders])
+            return lambda order: self._from_groups(x[order])
         first, second = self._meeting
+        own = x.square().sum()
         if len(x) ** 2 <= _LARGEST_GRAM:
             gram = x @ x.T
-            pairs = [gram[order[first], order[second]].sum() for order in orders]
-        else:
-            step = max(1, _LARGEST // x.shape[1])
-            parts = [slice(start, start + step) for start in range(0, len(first), step)]
-            pairs = [torch.stack([(x[o[first[p]]] * x[o[second[p]]]).sum() for p in parts]).sum() for o in orders]
-        return x.square().sum() + 2 * torch.stack(pairs)
+            return lambda order: own + 2 * gram[order[first], order[second]].sum()
+        step = max(1, _LARGEST // x.shape[1])
+
+        def by_parts(order: Tensor) -> Tensor:
+            parts = zip(torch.split(order[first], step), torch.split(order[second], step), strict=True)
+            return own + 2 * torch.stack([(x[i] * x[j]).sum() for i, j in parts]).sum()
+
+        return by_parts
 
     @cached_property
     def _meeting(self) -> tuple[Tensor, Tensor]:
         """Places of the pairs ``i < j`` that share a topic."""
         same = torch.triu(self.topics.same[self.group][:, self.group], 1).nonzero()
         return same[:, 0], same[:, 1]
+
+
+def _unit_and_whole(vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Vectors of length one, whose dot products are cosines, and the vectors themselves."""
+    rows = vectors.double()
+    return rows / rows.norm(dim=1, keepdim=True), rows
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,15 @@ class WordTopics:
         Raises:
             InputError: for another shape or type, or fewer than two topics.
         """
-        table = torch.as_tensor(topics).cpu()
-        if table.ndim not in (1, 2) or table.is_floating_point():
+        try:
+            table = torch.as_tensor(topics).cpu()
+        except (TypeError, ValueError, RuntimeError):
+            raise InputError(
+                f"topics is a {type(topics).__name__} that makes no table of numbers; expected one integer a word "
+                "(negative: none) or a [words topics] table of true and false"
+            ) from None
+        odd = table.ndim == 2 and table.dtype is not torch.bool and bool(((table != 0) & (table != 1)).any())
+        if table.ndim not in (1, 2) or table.is_floating_point() or odd:
             raise InputError(
                 f"topics is {table.dtype} of shape {tuple(table.shape)}; expected one integer a word (negative: none) "
                 "or a [words topics] table of true and false"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +28,7 @@ class Corpus:
     Attributes:
         documents: the texts.
         sources: the file each came from, for messages.
+        empty_files: files that were left out because they hold no word.
 
     Raises:
         InputError: for no documents, or sources that are not one each.
@@ -40,6 +41,7 @@ class Corpus:
 
     documents: Sequence[str]
     sources: Sequence[str]
+    empty_files: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if not self.documents:
@@ -62,7 +64,7 @@ class Corpus:
         if n >= len(self):
             return self
         chosen = np.sort(generator(seed, "corpus sample").permutation(len(self))[:n])
-        return Corpus([self.documents[i] for i in chosen], [self.sources[i] for i in chosen])
+        return replace(self, documents=[self.documents[i] for i in chosen], sources=[self.sources[i] for i in chosen])
 
     @classmethod
     def from_files(
@@ -70,7 +72,8 @@ class Corpus:
     ) -> Corpus:
         """Read UTF-8 text files; of a directory, every ``*.txt`` in it and below, sorted by name.
 
-        Documents without a word are left out. Each file counts once.
+        Documents without a word are left out, and files without one are named in ``empty_files``. Each
+        file counts once.
 
         Args:
             paths: files and directories.
@@ -80,7 +83,8 @@ class Corpus:
             min_words: of a paragraph.
 
         Raises:
-            InputError: for a file that is missing, empty of words, or not UTF-8 (with line and byte).
+            InputError: for a file that is missing or not UTF-8 (with line and byte), and when no file
+                holds a word.
         """
         if split not in ("paragraph", "file", "line"):
             raise InputError(f"split is {split!r}; expected 'paragraph', 'file' or 'line'")
@@ -89,14 +93,16 @@ class Corpus:
         files = list(_files([paths] if isinstance(paths, (str, Path)) else list(paths)))
         documents: list[str] = []
         sources: list[str] = []
+        empty: list[str] = []
         for file in files:
             found = _split(_read(file), split, min_words)
             documents += found
             sources += [str(file)] * len(found)
+            empty += [] if found else [str(file)]
         if not documents:
             named = f"{str(files[0])!r}" if len(files) == 1 else f"the corpus of {len(files)} files"
             raise InputError(f"{named} holds no words; give plain text in a script with letters, words set off")
-        return cls(documents, sources)
+        return cls(documents, sources, empty)
 
     def encode(
         self, tokenizer: Any, words: Sequence[str], max_length: int | None = None, *, progress: bool = False

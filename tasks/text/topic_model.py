@@ -51,8 +51,7 @@ class TopicModel:
         Raises:
             InputError: for a threshold outside 0 to 1 (1 not included).
         """
-        if not 0 <= threshold < 1:
-            raise InputError(f"threshold is {threshold}; expected a share of the vocabulary from 0 to below 1")
+        check_threshold(threshold)
         k = int(len(self.words) * threshold) + 1
         return self.weights.argsort(dim=1, descending=True, stable=True)[:, :k]
 
@@ -76,6 +75,27 @@ class TopicModel:
         """Each topic's ``n`` likeliest words, for reading."""
         places = self.weights.argsort(dim=1, descending=True, stable=True)[:, :n]
         return [[self.words[i] for i in row] for row in places.tolist()]
+
+
+def check_threshold(threshold: float) -> None:
+    """Refuse what is no ambiguity threshold.
+
+    Raises:
+        InputError: for a number outside 0 to 1 (1 not included).
+    """
+    if not 0 <= threshold < 1:
+        raise InputError(f"threshold is {threshold}; expected a share of the vocabulary from 0 to below 1")
+
+
+def least_threshold(n_words: int) -> float:
+    """``1 / n_words`` rounded up: from here on a topic keeps two words or more, so that words can share one.
+
+    Example:
+        >>> least_threshold(20), least_threshold(4321)
+        (0.05, 0.000232)
+    """
+    scale = 10 ** (len(str(n_words)) + 2)
+    return -(-scale // n_words) / scale
 
 
 @dataclass(frozen=True)
@@ -120,13 +140,14 @@ def fit_topics(
     Raises:
         InputError: for fewer documents than topics, no words left, or numbers nothing can be fitted with.
     """
-    check_topics(len(corpus), n_topics, passes, seed, batch_size)
+    check_topics(n_topics, passes, seed, batch_size)
+    check_corpus_size(len(corpus), n_topics)
     counts = count_words(corpus, min_documents, max_share, stop_words, progress=progress)
     return fit_counts(counts, n_topics, passes, seed, batch_size, progress=progress)
 
 
-def check_topics(n_documents: int, n_topics: int, passes: int = 1, seed: int = 0, batch_size: int = 1) -> None:
-    """Refuse what no topic model can be fitted with, before any work.
+def check_topics(n_topics: int, passes: int = 6, seed: int = 0, batch_size: int = 128) -> None:
+    """Refuse settings that no topic model can be fitted with, before any work.
 
     Raises:
         InputError: naming the number and what was expected.
@@ -139,6 +160,14 @@ def check_topics(n_documents: int, n_topics: int, passes: int = 1, seed: int = 0
     ):
         if value < least:
             raise InputError(f"{name} is {value}; expected at least {least}")
+
+
+def check_corpus_size(n_documents: int, n_topics: int) -> None:
+    """Refuse a corpus of fewer documents than topics.
+
+    Raises:
+        InputError: saying what to do.
+    """
     if n_documents < n_topics:
         raise InputError(
             f"the corpus has {n_documents} documents for {n_topics} topics; give more text, cut it into more "
@@ -207,7 +236,8 @@ def fit_counts(
     from threadpoolctl import threadpool_limits
 
     n = counts.counts.shape[0]
-    check_topics(n, n_topics, passes, seed, batch_size)
+    check_topics(n_topics, passes, seed, batch_size)
+    check_corpus_size(n, n_topics)
     model = LatentDirichletAllocation(
         n_topics, learning_method="online", total_samples=n, batch_size=batch_size, random_state=seed
     )

@@ -20,7 +20,7 @@ def attention_loop() -> float:
     topics, kept = task.token_topics.tolist(), []
     with torch.no_grad(), model.hooks(fwd_hooks=[("blocks.0.attn.hook_pattern", lambda x, hook: kept.append(x))]):
         forward(model, batch)
-    tokens = batch.tokens.tolist()
+    tokens, pattern = batch.tokens.tolist(), kept[0][:, 0].tolist()
 
     def theirs() -> None:
         sums, counts = [0.0] * 3, [0] * 3
@@ -29,7 +29,7 @@ def attention_loop() -> float:
                 for j, key in enumerate(words):
                     if topics[query] >= 0 and topics[key] >= 0:
                         bucket = 0 if query == key else 1 if topics[query] == topics[key] else 2
-                        sums[bucket] += float(kept[0][example, 0, i, j])
+                        sums[bucket] += pattern[example][i][j]
                         counts[bucket] += 1
 
     probe = TopicAttention(task.token_topics, n_permutations=0)
@@ -84,7 +84,7 @@ def attention_table() -> float:
     """Five optimiser rows x five seeds, ten steps each: every query in full against what the loss needs."""
     from mechclust import TrainConfig, build_model, train
     from mechclust.models import TopicTransformerConfig
-    from mechclust.studies.topic_structure import _ROWS
+    from mechclust.studies.topic_structure import ROWS
     from tasks import TopicDocuments
 
     tasks = [TopicDocuments(n_documents=400, seed=seed) for seed in range(5)]
@@ -92,7 +92,7 @@ def attention_table() -> float:
         task.train_batch(0, 40)
 
     def every_run(full: bool) -> None:
-        for optimizer, lr in _ROWS.values():
+        for optimizer, lr in ROWS.values():
             for task in tasks:
                 shape = {"embedding": "one-hot", "decoder": "identity", "bias": False, "seed": task.seed}
                 model = build_model(TopicTransformerConfig(d_vocab=task.d_vocab, **shape))

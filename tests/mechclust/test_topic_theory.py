@@ -14,6 +14,7 @@ from scipy.optimize import minimize
 from mechclust.models import TopicTransformerConfig, build_model
 from mechclust.models.topic_theory import stage_one_value, theory_gap
 from mechclust.training import TrainConfig, train
+from probes import TopicAttention, run
 from tasks import InputError, TopicDocuments
 
 MASK, N_SPECIAL = 1, 4
@@ -266,3 +267,23 @@ def test_alpha_and_beta_alone_are_not_identified():
     ends = [best(DEFAULT, start) for start in ((3.0, 3.0), (6.2, 1.0), (5.0, 12.0))]
     assert max(g for g, *_ in ends) - min(g for g, *_ in ends) < 1e-3
     assert max(beta for *_, beta in ends) - min(beta for *_, beta in ends) > 1
+
+
+def trained_g(n_topics, tau, seed):
+    """``g`` of attention trained on documents, the value matrix frozen as stage 1 leaves it (E4a)."""
+    task = replace(DEFAULT, n_topics=n_topics, topics_per_document=tau, words_per_topic=5, n_documents=4000, seed=seed)
+    shape = {"embedding": "one-hot", "decoder": "identity", "bias": False, "value": "fixed", "init_std": 0.01}
+    model = build_model(TopicTransformerConfig(d_vocab=task.d_vocab, seed=seed, **shape))
+    with torch.no_grad():
+        model.blocks[0].attn.W_V.copy_(stage_one_value(task).T)
+    train(model, task, TrainConfig(steps=250, batch_size=40, lr=0.02, optimizer="adam", weight_decay=0.0, clip=None))
+    probe = TopicAttention(task.token_topics, n_permutations=0)
+    same_word, same_topic, different = run(model, task.text("dev", 200), probe)["overall_mean"].tolist()
+    return (4 * same_topic + same_word) / 5 / different
+
+
+def test_trained_attention_rises_with_the_topics_of_a_document_and_with_their_number():
+    """O3 by training; explored on seeds 200 and 201."""
+    g = {(n, tau): trained_g(n, tau, seed=7) for n, tau in ((10, 2), (10, 3), (10, 5), (20, 2))}
+    assert 2 < g[10, 2] < g[10, 3] < g[10, 5] < 10
+    assert g[20, 2] > g[10, 2]

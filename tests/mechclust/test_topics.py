@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import html
 import importlib
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +19,7 @@ import torch
 
 from mechclust.cli import main
 from mechclust.models import load_pretrained, save_model, token_embeddings
-from mechclust.topics import TopicsConfig, measure_topics, write_topics_report
+from mechclust.topics import MATRIX, TopicsConfig, _check_whole, measure_topics, write_topics_report
 from probes import ProbeResult, TopicAttention, TopicEmbedding, attention_pattern, residual, run
 from probes.functional import topic_similarity
 from tasks import Corpus, InputError
@@ -218,9 +220,39 @@ class TestTokenizer:
         for measured in (result.trained.embedding[-1], result.trained.vectors[-1]):
             assert measured.metadata["n_words"] == len(listed) - len(lost)
 
-    def test_every_word_lost(self, bert, config, tmp_path):
+    def test_every_word_lost_is_found_before_the_topics_are_fitted(self, bert, config, tmp_path, monkeypatch):
         path = shutil.copytree(bert, tmp_path / "m")
         wordpiece(path, ["w", *(f"##{i}" for i in range(10))])
+        monkeypatch.setattr("mechclust.topics.fit_counts", None)
+        with pytest.raises(InputError) as error:
+            measure_topics(str(path), config)
+        assert str(error.value) == (
+            f"the tokenizer of {str(path)!r} leaves none of the corpus's 20 different words whole: all 1440 occurrences "
+            "were lost, split or unknown; give a corpus in the model's language, or another model"
+        )
+
+    def test_one_whole_word_that_a_look_may_miss_is_enough(self, bert, config, monkeypatch):
+        """Only the last document has a whole word; the look at one document does not decide."""
+        texts = [*(f"q{i} r{i}" for i in range(9)), "w0 q0"]
+        monkeypatch.setattr("mechclust.topics._LOOK", 1)
+        tokenizer = load_pretrained(bert).tokenizer
+        words = sorted({word for text in texts for word in text.split()})
+        for seed in range(3):
+            assert _check_whole("m", Corpus(texts, texts), tokenizer, words, 16, seed) is None
+        with pytest.raises(InputError, match="leaves none of the corpus's 19 different words whole: all 19 occ"):
+            _check_whole("m", Corpus(texts[:-1], texts[:-1]), tokenizer, words, 16, 0)
+
+    def test_documents_measured_without_a_counted_word(self, bert):
+        with pytest.raises(InputError) as error:
+            _check_whole("m", Corpus(["w0 w1"], ["x"]), load_pretrained(bert).tokenizer, ["w2", "w3"], 16, 0)
+        assert str(error.value) == (
+            "none of the corpus's 2 different words is in the 1 documents measured; give a larger max_documents"
+        )
+
+    def test_every_topic_word_lost(self, bert, config, tmp_path):
+        """w18, which no topic keeps, is whole: that shows only once the topics are known."""
+        path = shutil.copytree(bert, tmp_path / "m")
+        wordpiece(path, ["w18", "w", *(f"##{i}" for i in range(10))])
         with pytest.raises(InputError) as error:
             measure_topics(str(path), config)
         n = sum(word not in ("w18", "w19") for word in " ".join(Corpus.from_files(config.corpus).documents).split())
@@ -270,6 +302,11 @@ class TestRefusals:
             ({"thresholds": ()}, "thresholds is (); expected one or several different numbers"),
             ({"thresholds": (0.1, 0.1)}, "thresholds is (0.1, 0.1); expected one or several different numbers"),
             ({"thresholds": (1.5,)}, "threshold is 1.5; expected a share of the vocabulary from 0 to below 1"),
+            (
+                {"thresholds": (0.001, 0.04)},
+                "the topics have 20 different words, of which the largest threshold, 0.04, keeps one a topic, and "
+                "comparing words of a topic takes two; give a threshold of at least 0.05, or more text",
+            ),
             ({"passes": 0}, "passes is 0; expected at least 1"),
             ({"seed": -1}, "seed is -1; expected at least 0"),
             ({"corpus": ()}, "no corpus files given; name at least one text file or a directory of *.txt files"),
@@ -289,6 +326,19 @@ class TestRefusals:
         with pytest.raises(InputError) as error:
             measure_topics("somewhere", replace(config, **changes))
         assert str(error.value) == message
+
+    def test_not_when_the_largest_threshold_leaves_two_words(self, config):
+        with pytest.raises(AssertionError, match="loaded a model"):
+            measure_topics("somewhere", replace(config, thresholds=(0.001, 0.05)))
+
+    def test_a_corpus_of_one_word(self, tmp_path, config):
+        (tmp_path / "a.txt").write_text("word\n" * 6)
+        with pytest.raises(InputError) as error:
+            measure_topics("somewhere", replace(config, corpus=(tmp_path,), split="line"))
+        assert str(error.value) == (
+            "the topics have 1 different word, of which the largest threshold, 0.2, keeps one a topic, and comparing "
+            "words of a topic takes two; give more text"
+        )
 
 
 @pytest.fixture(scope="module")
@@ -346,6 +396,35 @@ class TestReport:
         assert torch.equal(loaded["ratio"], result.trained.attention[4]["ratio"])
         untrained = ProbeResult.load(report.parent / "results/untrained-seed0/embedding-0.1-no-overlap.safetensors")
         assert torch.equal(untrained["ratio"], result.untrained[0].embedding[1]["ratio"])
+
+    def test_results_say_where_they_were_measured(self, written):
+        folder = written[2].parent / "results" / "trained"
+        for kind, at in (("embedding", repr(MATRIX)), ("vectors", "residual()"), ("attention", "attention_pattern()")):
+            saved = ProbeResult.load(folder / f"{kind}-0.1-overlap.safetensors")
+            assert f"at={at}, words='word'" in saved.metadata["probe"]
+        assert ProbeResult.load(folder / "embedding-0.1-overlap.safetensors").coords["site"] == [MATRIX]
+
+    def test_notes_of_the_result_are_in_the_page(self, written):
+        result, _, report = written
+        notes = result.notes()
+        assert len(notes) > 4
+        assert all(html.escape(note).replace("&#x27;", "&#39;") in report.read_text() for note in notes)
+        assert "Case is ignored: several token ids can be the same word" in report.read_text()
+
+    def test_a_note_of_every_threshold_does_not_list_them(self, bert, config):
+        notes = measure_topics(str(bert), replace(config, baselines=0, n_permutations=0)).notes()
+        (note,) = [note for note in notes if "n_permutations is 0" in note]
+        assert note.startswith("At every threshold: attention, token embeddings, hidden states: ")
+
+    def test_files_without_words_are_said(self, bert, config, corpus, tmp_path):
+        (tmp_path / "none.txt").write_text("12\n")
+        options = {"baselines": 0, "n_permutations": 0}
+        one = measure_topics(str(bert), replace(config, corpus=(tmp_path, corpus), **options))
+        first = str(tmp_path / "none.txt")
+        assert (one.n_files, one.empty_files) == (60, [first])
+        assert f"1 file holds no word and was left out: {first!r}." in one.notes()
+        two = replace(one, empty_files=[first, "other.txt"])
+        assert f"2 files hold no word and were left out: {first!r} and others." in two.notes()
 
     def test_the_page(self, written):
         result, _, report = written
@@ -421,6 +500,25 @@ class TestCommand:
         assert all(0.9 < float(row["attention"]) < 1.1 for row in rows)
         assert all(int(row["words"]) > 12 for row in rows)
         assert (tmp_path / "out" / "report.html").stat().st_size > 50_000
+        notes = [line for line in lines if line.startswith("- ")]
+        assert notes == lines[-2 - len(notes) : -2]
+        assert re.fullmatch(r"- \d+ of \d+ occurrences of topic words \(\d+%\) do not count: .*", notes[0])
+        assert any("documents were longer than the context and cut into windows" in note for note in notes)
+
+    def test_prints_the_notes_of_the_result(self, written, config, tmp_path, capsys, monkeypatch):
+        monkeypatch.setattr("mechclust.cli.measure_topics", lambda *a, **k: written[0])
+        assert main(["topics", "m", "--corpus", "c.txt", "--out", str(tmp_path)]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [line for line in lines if line.startswith("- ")] == [f"- {note}" for note in written[0].notes()]
+        for said in (
+            "- 0 of 1440 occurrences of topic words (0%) do not count: ",
+            "- 60 documents were longer than the context and cut into windows (120 windows in all)",
+            "- At threshold 0.99 without overlap: attention, token embeddings, hidden states: fewer than two topics",
+            "- At threshold 0 without overlap, threshold 0 with overlap: attention, token embeddings, hidden states: "
+            "same_topic: no two different words of one topic met, so its mean is NaN.",
+            "- Of 20 words, threshold 0 keeps one a topic, which makes no pair; give thresholds of at least 0.05, or",
+        ):
+            assert any(line.startswith(said) for line in lines), (said, lines)
 
     def test_help(self, capsys):
         with pytest.raises(SystemExit) as end:
@@ -428,6 +526,8 @@ class TestCommand:
         assert end.value.code in (0, None)
         said = capsys.readouterr().out
         assert all(option in said for option in ("--corpus", "--thresholds", "--stop-words", "--max-documents"))
+        words = " ".join(said.replace("│", " ").split())
+        assert "of less than about 10,000 different words need larger ones, such as .005 .01 .02." in words
 
     def test_bad_input_is_one_sentence(self, tmp_path):
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

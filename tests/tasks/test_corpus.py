@@ -159,7 +159,13 @@ class TestFromFiles:
         )
         with pytest.raises(InputError, match="the corpus of 2 files holds no words"):
             Corpus.from_files([path, write("", "2.txt")])
-        assert len(Corpus.from_files([path, write("a", "3.txt")])) == 1
+
+    def test_files_without_words_are_left_out_and_named(self, write):
+        empty, blank = write("", "1.txt"), write("12\n", "3.txt")
+        corpus = Corpus.from_files([empty, write("a\n\nb", "2.txt"), blank], min_words=1)
+        assert (corpus.documents, corpus.empty_files) == (["a", "b"], [str(empty), str(blank)])
+        assert corpus.sample(1).empty_files == corpus.empty_files
+        assert list(Corpus.from_files([write("a")]).empty_files) == []
 
     @pytest.mark.parametrize(
         ("arguments", "message"),

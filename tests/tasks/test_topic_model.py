@@ -9,7 +9,14 @@ import pytest
 import torch
 
 from tasks import Corpus, InputError, TopicModel, fit_topics
-from tasks.text.topic_model import check_topics, count_words, fit_counts, read_stop_words
+from tasks.text.topic_model import (
+    check_corpus_size,
+    check_topics,
+    count_words,
+    fit_counts,
+    least_threshold,
+    read_stop_words,
+)
 
 WORDS = [[f"{letter}{i}" for i in range(8)] for letter in "abcd"]
 
@@ -136,6 +143,12 @@ class TestMembership:
         with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
             self.MODEL.membership(threshold)
 
+    def test_the_least_threshold_keeps_two_words_and_no_much_smaller_one_does(self):
+        for n in (2, 3, 7, 20, 49, 1000, 4321, 98765):
+            least = least_threshold(n)
+            assert int(n * least) + 1 == 2
+            assert int(n * least * 0.98) + 1 == 1
+
     def test_top_words(self):
         assert self.MODEL.top_words(2) == [["a", "b"], ["b", "c"], ["e", "a"]]
 
@@ -176,6 +189,7 @@ class TestRefusals:
     def test_numbers(self, planted, changes, message):
         assert self.refused(fit_topics, planted, **{"n_topics": 4, **changes}) == message
 
-    def test_nothing_is_fitted_before(self):
-        assert check_topics(4, 4) is None
-        assert "3 documents for 4 topics" in self.refused(check_topics, 3, 4)
+    def test_settings_are_checked_without_a_corpus_and_its_size_without_settings(self):
+        assert check_topics(1000) is None
+        assert check_corpus_size(4, 4) is None
+        assert "3 documents for 4 topics" in self.refused(check_corpus_size, 3, 4)

@@ -12,7 +12,7 @@ import torch
 from mechclust.models import load_model
 from mechclust.models.topic_theory import stage_one_value, theory_gap
 from mechclust.studies import get_study, run_study
-from mechclust.studies.topic_claims import PUBLISHED, Measured, claims_of, load_runs
+from mechclust.studies.topic_claims import PUBLISHED, TrainedRun, claims_of, load_runs
 from mechclust.studies.topic_structure import Job, TopicStructureConfig, arms, block_result, documents_of, jobs
 from mechclust.views.topic_structure import attention_table
 from probes import ProbeResult
@@ -20,6 +20,7 @@ from probes.functional import topic_blocks
 from tasks import InputError, TopicDocuments
 
 PAPER = TopicStructureConfig()
+P2_TO_P5 = ["P2", "P2b", "P3", "P3b", "P4", "P4b", "P5", "P5a", "P5b", "P5c"]
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +37,7 @@ class TestArms:
         assert sum(name.startswith("E1b") for name in names) == 10
         assert sum(name.startswith(("E4a Adam", "E4a SGD")) for name in names) == 7
         assert sum(name.startswith("E4a theory") for name in names) == 8
+        assert arms(PAPER)["E2 no decay"].training.get("weight_decay", 0) == 0
 
     def test_have_one_run_a_seed_and_the_long_ones_first(self):
         every = jobs(PAPER)
@@ -77,7 +79,7 @@ class TestArms:
 class TestRun:
     def test_writes_figures_claims_and_a_report(self, smoke):
         analysis, out, _ = smoke
-        assert [c.id for c in analysis.claims] == ["P1a", "P1b", "P2", "P3", "P4", "P5", "P5a", "P5b", "P6", "P7"]
+        assert [c.id for c in analysis.claims] == ["P1a", "P1b", *P2_TO_P5, "P6", "P7"]
         assert all(c.holds is None for c in analysis.claims)
         for panel in analysis.panels:
             assert (out / "figures" / f"{panel.name}.png").stat().st_size > 5000
@@ -118,10 +120,14 @@ class TestRun:
         assert saved.values.keys() == block_result(model, task).values.keys()
 
 
-def measured(gap=0.1156, separation=0.05, values=None, early=1.0, attention=(0.01, 0.012, 0.006)) -> Measured:
+VALUE = stage_one_value(documents_of(PAPER, Job("E2 weight decay", 0)))
+OPTIMUM = {"same": float(VALUE[4, 4]), "different": float(VALUE[4, 14]), "mask": float(VALUE[4, 1])}
+
+
+def measured(gap=0.1156, separation=0.05, values=None, early=1.0, attention=(0.01, 0.012, 0.006)) -> TrainedRun:
     def blocks(scale: float) -> ProbeResult:
         found = {"gap": gap, "separation": separation, "same": 0.02, "same_off_diagonal": 0.02, "different": 0.0}
-        found.update({"mask": 0.05, **(values or {})})
+        found.update({"mask": 0.05, "distance": 0.001, **(values or {})})
         tensors = {k: torch.full((2,), scale * v, dtype=torch.float64) for k, v in found.items()}
         axes = dict.fromkeys(tensors, ("matrix",))
         return ProbeResult("topic_blocks", tensors, axes, {"matrix": ["W_E^T W_E", "W_V"]})
@@ -137,16 +143,13 @@ def measured(gap=0.1156, separation=0.05, values=None, early=1.0, attention=(0.0
         {"overall_mean": ("bucket",), "overall_ratio": ()},
         {"bucket": ["same_word", "same_topic", "different_topic"]},
     )
-    return Measured(blocks(0.1), blocks(1.0), norms, {100: result}, None, np.zeros(3))
+    return TrainedRun(blocks(0.1), blocks(1.0), norms, {100: result}, None, np.zeros(3))
 
 
-def constructed() -> dict[str, list[Measured]]:
+def constructed() -> dict[str, list[TrainedRun]]:
     """Runs of two seeds that carry every claim."""
     runs = {name: [measured(), measured()] for name in arms(PAPER)}
-    task = documents_of(PAPER, Job("E2 weight decay", 0))
-    value = stage_one_value(task)
-    exact = {"same": float(value[4, 4]), "different": float(value[4, 14]), "mask": float(value[4, 1])}
-    runs["E2 weight decay"] = [measured(values=exact)] * 2
+    runs["E2 weight decay"] = [measured(values=OPTIMUM)] * 2
     for name in ("E3 default Adam squared", "E3 default Adam cross-entropy"):
         runs[name] = [measured(early=0.1)] * 2
     for n in PAPER.topics:
@@ -174,7 +177,10 @@ class TestClaims:
             ("E2", {"separation": -0.001}, {"P1b"}),
             ("E2 weight decay", {"values": {"same": 0.108, "different": -0.0078, "mask": 0.0542}}, {"P2"}),
             ("E1b squared SGD .01", {"gap": -0.001}, {"P3"}),
-            ("E1b squared SGD .01", {"values": {"same_off_diagonal": -0.01}}, {"P3"}),
+            ("E1b squared SGD .01", {"values": {"same_off_diagonal": -0.01}}, {"P3", "P3b"}),
+            ("E2 weight decay", {"values": {**OPTIMUM, "distance": 0.5}}, {"P2b"}),
+            ("E3 near-zero SGD cross-entropy", {"early": 0.3}, {"P4b"}),
+            ("E4a SGD .03 scaled", {"attention": (0.01, 0.0101, 0.01)}, {"P5c"}),
             ("E3 near-zero SGD squared", {"early": 0.3}, {"P4"}),
             ("E3 default Adam squared", {}, {"P4"}),
             ("E4a SGD .01", {"attention": (0.01, 0.0101, 0.01)}, {"P5"}),
@@ -192,12 +198,13 @@ class TestClaims:
     def test_are_not_tested_by_short_runs(self):
         short = replace(PAPER, seeds=(0, 1), decay_steps=3000, attention_steps=2000)
         found = {c.id: c.holds for c in claims_of(short, constructed())}
-        assert (found["P2"], found["P5b"], found["P5"]) == (None, None, True)
+        assert [found[id] for id in ("P2", "P2b", "P5b", "P5c", "P5")] == [None] * 4 + [True]
 
     def test_state_the_theorys_values(self):
         found = {c.id: c for c in claims_of(replace(PAPER, seeds=(0, 1)), constructed())}
         assert found["P1a"].paper == theory_gap(TopicDocuments()) == pytest.approx(0.115607, abs=1e-6)
         assert found["P1a"].bound.startswith("gap >= 0.109827; gap <= 0.121387")
+        assert found["P5"].chance == "1"  # no run has an interval
         assert found["P5"].paper == pytest.approx(min(same / other for _, same, other in PUBLISHED.values()))
 
     def test_the_table_has_a_row_an_arm_with_the_published_one(self):

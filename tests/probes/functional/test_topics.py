@@ -255,3 +255,9 @@ def test_blocks_equal_the_double_loop(topics: list, seed: int) -> None:
 def test_a_matrix_of_another_size_is_refused() -> None:
     with pytest.raises(InputError, match=re.escape("the matrix has shape (3, 3); expected 2 words both ways")):
         topic_blocks(torch.eye(3), torch.tensor([0, 1]))
+
+
+@pytest.mark.parametrize("topics", [["a", "b"], [[0], [0, 1]], torch.tensor([[1, -1], [0, 1]])])
+def test_topics_that_are_no_table_are_refused(topics: Any) -> None:
+    with pytest.raises(InputError, match="expected one integer a word"):
+        WordTopics.of(topics)
