@@ -3,14 +3,17 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from mechclust.studies.claims import load_claims, markdown_table
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_claims_are_the_measured_ones():
-    assert markdown_table(load_claims(ROOT / "examples" / "results" / "task-clusters-paper" / "claims.json")) in README
+@pytest.mark.parametrize("run", sorted((ROOT / "examples" / "results").iterdir()), ids=lambda path: path.name)
+def test_the_claims_are_the_measured_ones(run):
+    assert markdown_table(load_claims(run / "claims.json")) in README
 
 
 def test_its_pictures_and_files_are_there():

@@ -251,9 +251,11 @@ STUDY = Study(
         "quick": replace(
             _PAPER,
             seeds=(0, 1),
+            documents=TopicDocuments(n_documents=4000),
             steps=800,
-            decay_steps=2000,
-            attention_steps=1500,
+            decay_steps=1000,
+            attention_steps=1200,
+            text=(200, 100),
             topics=(10,),
             topics_per_document=(2, 5),
         ),

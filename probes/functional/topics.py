@@ -74,8 +74,8 @@ class WordTopics:
         groups = np.broadcast_to(self.group.numpy(), (n, len(self.group)))
         return torch.from_numpy(rng.permuted(groups, axis=1))
 
-    def meet(self, first: Int[Tensor, "*n"], second: Int[Tensor, "*n"]) -> Bool[Tensor, "*n"]:
-        """Whether two groups share a topic."""
+    def meet(self, first: Int[Tensor, "..."], second: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
+        """Whether two groups share a topic; broadcasts."""
         if self.disjoint:
             return first == second
         return self.same.to(first.device)[first, second]
@@ -167,16 +167,15 @@ class PairTable:
         row = torch.where(words >= 0, topics.row.to(words.device)[words.clamp(min=0)], -1)
         real = row >= 0
         n = int(real.sum(dim=1).max()) if len(real) else 0
-        place = torch.argsort((~real).to(torch.uint8), dim=1, stable=True)[:, :n]
+        place = torch.arange(n, device=words.device).expand(len(words), n)
+        if n < words.shape[1]:
+            place = torch.argsort((~real).to(torch.uint8), dim=1, stable=True)[:, :n]
         none = torch.empty(0, len(topics.group), dtype=torch.int64)
         relabelled = (none if permuted is None else permuted).to(words.device)
         return cls(place, real.gather(1, place), row.gather(1, place).clamp(min=0), topics, relabelled, words.shape[1])
 
     def sums(self, patterns: Mapping[str, Float[Tensor, "batch head query key"]]) -> dict[str, PairSums]:
-        """Sort the attention of each layer.
-
-        All buckets are symmetric in query and key, so the two orders of a pair are added first.
-        """
+        """Sort the attention of each layer."""
         for pattern in patterns.values():
             if pattern.ndim != 4 or (pattern.shape[0], *pattern.shape[2:]) != (len(self.place), self.n_pos, self.n_pos):
                 raise InputError(
@@ -189,37 +188,34 @@ class PairTable:
         columns = 3 + len(self.permuted)
         total = torch.zeros(sum(heads), columns, dtype=exact, device=device)
         pairs = torch.zeros(columns, dtype=torch.int64, device=device)
-        first, second = torch.triu_indices(n, n, 1, device=device)
-        step = max(1, _LARGEST // max(1, len(first) * columns))
+        step = max(1, _LARGEST // max(1, n * n * columns))
         for start in range(0, n_examples if n else 0, step):
             here = slice(start, start + step)
-            bucket = self._buckets(here, first, second)  # [columns examples pairs]
-            q, k = self.place[here][:, first], self.place[here][:, second]
-            diagonal, real = self.place[here], self.real[here]
-            both, own = [], []
-            for pattern in patterns.values():
-                example = torch.arange(len(q), device=device)[None, :, None]
-                head = torch.arange(pattern.shape[1], device=device)[:, None, None]
-                x = pattern[here]
-                both.append((x[example, head, q, k].to(exact) + x[example, head, k, q]).flatten(1))
-                own.append((x[example, head, diagonal, diagonal] * real).sum(dim=(1, 2), dtype=exact))
-            total += torch.cat(both).to(exact) @ bucket.flatten(1).T.to(exact)
-            total[:, 0] += torch.cat(own)
-            pairs += 2 * bucket.sum(dim=(1, 2))
-            pairs[0] += real.sum()
-        parts = zip(patterns, torch.split(total, heads), strict=True)
-        return {site: PairSums(part[:, :3], pairs[:3], part[:, 3:], pairs[3:]) for site, part in parts}
+            bucket = self._buckets(here).flatten(1)
+            parts = [self._counting(pattern[here], self.place[here]).flatten(1) for pattern in patterns.values()]
+            total += torch.cat(parts).to(exact) @ bucket.T.to(exact)
+            pairs += bucket.sum(dim=1)
+        split = zip(patterns, torch.split(total, heads), strict=True)
+        return {site: PairSums(part[:, :3], pairs[:3], part[:, 3:], pairs[3:]) for site, part in split}
 
-    def _buckets(self, here: slice, first: Tensor, second: Tensor) -> Bool[Tensor, "columns examples pairs"]:
-        """Of each unordered pair: a row a bucket, and one a relabelling for its same-topic bucket."""
+    def _counting(self, pattern: Tensor, place: Tensor) -> Float[Tensor, "head examples n n"]:
+        """Attention between the positions that count."""
+        if place.shape[1] < self.n_pos:
+            pattern = torch.take_along_dim(pattern, place[:, None, :, None], dim=2)
+            pattern = torch.take_along_dim(pattern, place[:, None, None, :], dim=3)
+        return pattern.transpose(0, 1)
+
+    def _buckets(self, here: slice) -> Bool[Tensor, "columns examples n n"]:
+        """A row a bucket, and one a relabelling for its same-topic bucket."""
         word, real = self.word[here], self.real[here]
         group = self.topics.group.to(word.device)[word]
-        pair = real[:, first] & real[:, second]
-        same_word = word[:, first] == word[:, second]
+        pair = real[:, :, None] & real[:, None, :]
+        same_word = word[:, :, None] == word[:, None, :]
         other = pair & ~same_word
-        same_topic = other & self.topics.meet(group[:, first], group[:, second])
+        same_topic = other & self._meet(group)
         buckets = torch.stack([pair & same_word, same_topic, other & ~same_topic])
-        if not len(self.permuted):
-            return buckets
-        new = self.permuted[:, word]
-        return torch.cat([buckets, self.topics.meet(new[..., first], new[..., second]) & other])
+        return buckets if not len(self.permuted) else torch.cat([buckets, self._meet(self.permuted[:, word]) & other])
+
+    def _meet(self, group: Tensor) -> Bool[Tensor, "... n n"]:
+        """Which pairs of groups share a topic."""
+        return self.topics.meet(group[..., :, None], group[..., None, :])

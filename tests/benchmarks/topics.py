@@ -7,8 +7,11 @@ import torch
 from tests.benchmarks.ratio import alternate
 
 
-def attention_loop() -> float:
-    """A loop over (document, query, key) that sorts each pair, against ``TopicAttention``."""
+def attention_loop(lists: bool = False) -> float:
+    """A loop over (document, query, key) that sorts each pair, against ``TopicAttention``.
+
+    The loop reads the pattern as a tensor, as one would; with ``lists``, from Python lists made beforehand.
+    """
     from mechclust.models import TopicTransformerConfig, build_model
     from probes import TopicAttention
     from probes.run import forward
@@ -20,7 +23,8 @@ def attention_loop() -> float:
     topics, kept = task.token_topics.tolist(), []
     with torch.no_grad(), model.hooks(fwd_hooks=[("blocks.0.attn.hook_pattern", lambda x, hook: kept.append(x))]):
         forward(model, batch)
-    tokens, pattern = batch.tokens.tolist(), kept[0][:, 0].tolist()
+    tokens = batch.tokens.tolist()
+    pattern = kept[0][:, 0].tolist() if lists else kept[0][:, 0]
 
     def theirs() -> None:
         sums, counts = [0.0] * 3, [0] * 3
@@ -29,7 +33,7 @@ def attention_loop() -> float:
                 for j, key in enumerate(words):
                     if topics[query] >= 0 and topics[key] >= 0:
                         bucket = 0 if query == key else 1 if topics[query] == topics[key] else 2
-                        sums[bucket] += pattern[example][i][j]
+                        sums[bucket] += pattern[example][i][j] if lists else float(pattern[example, i, j])
                         counts[bucket] += 1
 
     probe = TopicAttention(task.token_topics, n_permutations=0)
