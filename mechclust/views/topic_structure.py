@@ -24,13 +24,14 @@ _COLORS = {"W_V": "#c8553d", "W_K": "#1b6ca8", "W_Q": "#2f9e77"}
 
 
 def heat_maps(config: TopicStructureConfig, out: Path) -> Figure:
-    """Word-by-word matrices ordered by topic: embeddings (E1), values (E2), attention (E4a, E4b)."""
+    """Word-by-word matrices ordered by topic: embeddings (E1), values (E2), attention (E4a theory, E4b)."""
     seed = config.seeds[0]
+    theory = f"E4a theory T{config.topics[0]} tau{config.topics_per_document[0]}"
     matrices = {
         "E1: $W_E^T W_E$": _model(out, Job("E1", seed)).embed.W_E.detach() @ _model(out, Job("E1", seed)).embed.W_E.T,
         "E2: $W_V$": _model(out, Job("E2", seed)).paper_value(),
-        "E4a: mean attention, $W_V$ frozen": _mean_attention(config, out, Job("E4a Adam .003", seed)),
-        "E4b: mean attention, all trained": _mean_attention(config, out, Job("E4b Adam .003", seed)),
+        "E4a: mean attention, squared loss": _mean_attention(config, out, Job(theory, seed)),
+        "E4b: mean attention, cross-entropy": _mean_attention(config, out, Job("E4b Adam .003", seed)),
     }
     v = config.documents.words_per_topic
     figure = Figure(figsize=(10.5, 8.6), layout="constrained")
@@ -40,7 +41,7 @@ def heat_maps(config: TopicStructureConfig, out: Path) -> Figure:
         top = float(np.nanpercentile(np.abs(words), 99.5 if signed else 97)) or 1.0
         low = -top if signed else 0.0
         shown = axis.imshow(words, cmap="RdBu_r" if signed else "viridis", vmin=low, vmax=top, interpolation="nearest")
-        ticks = np.arange(config.documents.n_topics)
+        ticks = np.arange(len(words) // v)
         axis.set(title=title, xticks=ticks * v + v / 2 - 0.5, yticks=ticks * v + v / 2 - 0.5)
         axis.set_xticklabels(ticks)
         axis.set_yticklabels(ticks)
