@@ -297,7 +297,7 @@ def analyse(config: TopicStructureConfig, out: Path) -> Analysis:
         panels=[
             Panel("heat_maps", figures.heat_maps(config, out), "Entries between words, ordered by topic, run of seed "
                   f"{seed}: W_E^T W_E (E1), W_V (E2, paper's orientation), and the mean attention from one word to "
-                  "another where both stand in a document (E4a theory; E4b Adam .003, which settles on a few words a topic)."),
+                  "another where both stand in a document (E4a theory; E4b Adam .003 settles on a few words a topic)."),
             Panel("two_stages", figures.norms({n: r for n, r in runs.items() if n.startswith("E3")}), "Norms of the "
                   f"weights over training (seed {seed}); dashed: the end of stage 1, where W_K or W_Q have covered a "
                   "tenth of their way."),
