@@ -3,6 +3,7 @@
 from tasks.batch import Batch
 from tasks.errors import InputError
 from tasks.instructions import InstructionFollowing
+from tasks.modular_addition import SparseModularAddition
 from tasks.task import Task
 from tasks.text.corpus import Corpus
 from tasks.text.prompts import LabelledPrompts
@@ -15,6 +16,7 @@ __all__ = [
     "InputError",
     "InstructionFollowing",
     "LabelledPrompts",
+    "SparseModularAddition",
     "Task",
     "TopicDocuments",
     "TopicModel",
