@@ -4,12 +4,14 @@ from typing import Any
 
 from mechclust.models.build import build_model, model_for
 from mechclust.models.checkpoint import load_model, read_metadata, save_model
-from mechclust.models.config import ModelConfig, TopicTransformerConfig
+from mechclust.models.config import ModelConfig, PoolingTransformerConfig, TopicTransformerConfig
 from mechclust.models.embeddings import token_embeddings
 from mechclust.models.pretrained import load_pretrained
 
 __all__ = [
     "ModelConfig",
+    "PoolingTransformer",
+    "PoolingTransformerConfig",
     "TopicTransformer",
     "TopicTransformerConfig",
     "build_model",
@@ -28,4 +30,8 @@ def __getattr__(name: str) -> Any:
         from mechclust.models.topic_transformer import TopicTransformer
 
         return TopicTransformer
+    if name == "PoolingTransformer":
+        from mechclust.models.pooling_transformer import PoolingTransformer
+
+        return PoolingTransformer
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mechclust.models.config import AnyConfig, ModelConfig, TopicTransformerConfig
+from mechclust.models.config import AnyConfig, ModelConfig, PoolingTransformerConfig, TopicTransformerConfig
 from mechclust.models.weights import initial_weights, set_weights
 from tasks import InputError, Task
 
@@ -19,7 +19,8 @@ def build_model(config: AnyConfig) -> Any:
 
     On TransformerLens 4.x the native ``TransformerBridge``, on 3.9 a ``HookedTransformer``: the hook
     names and the initial weights are the same on both. A ``TopicTransformerConfig`` gives a
-    ``TopicTransformer``. The global random state is left alone.
+    ``TopicTransformer``, a ``PoolingTransformerConfig`` a ``PoolingTransformer``. The global random
+    state is left alone.
 
     Returns:
         A model that speaks TransformerLens's hook protocol.
@@ -32,7 +33,11 @@ def build_model(config: AnyConfig) -> Any:
     if isinstance(config, TopicTransformerConfig):
         from mechclust.models.topic_transformer import TopicTransformer
 
-        model = TopicTransformer(config)
+        model: Any = TopicTransformer(config)
+    elif isinstance(config, PoolingTransformerConfig):
+        from mechclust.models.pooling_transformer import PoolingTransformer
+
+        model = PoolingTransformer(config)
     else:
         model = _transformer(config)
     object.__setattr__(model, "mechclust_config", config)

@@ -131,8 +131,55 @@ class TopicTransformerConfig:
         return self.d_vocab if self.d_model is None else self.d_model
 
 
-AnyConfig = ModelConfig | TopicTransformerConfig
-_KINDS = {"transformer": ModelConfig, "topic-transformer": TopicTransformerConfig}
+@dataclass(frozen=True)
+class PoolingTransformerConfig:
+    """The pooling transformer of the clustering-head study, see ``PoolingTransformer``.
+
+    Args:
+        d_vocab: rows of the embedding, which are also the answers.
+        n_ctx: length of every sequence.
+        d_model: width.
+        n_heads: attention heads; ``d_model`` must be a multiple.
+        d_mlp: width of the feed-forward layer.
+        eps: added to the root mean square in both norms.
+        seed: of the initial weights.
+
+    Example:
+        >>> PoolingTransformerConfig().d_head
+        2
+    """
+
+    d_vocab: int = 3
+    n_ctx: int = 12
+    d_model: int = 2
+    n_heads: int = 1
+    d_mlp: int = 32
+    eps: float = 1e-5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("d_vocab", "n_ctx", "d_model", "n_heads", "d_mlp"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}; expected at least 1")
+        if self.d_model % self.n_heads:
+            raise InputError(f"d_model is {self.d_model}; expected a multiple of n_heads ({self.n_heads})")
+        if self.eps < 0:
+            raise InputError(f"eps is {self.eps}; expected at least 0")
+        if self.seed < 0:
+            raise InputError(f"seed is {self.seed}; expected at least 0")
+
+    @property
+    def d_head(self) -> int:
+        """Width of one head."""
+        return self.d_model // self.n_heads
+
+
+AnyConfig = ModelConfig | TopicTransformerConfig | PoolingTransformerConfig
+_KINDS: dict[str, type[AnyConfig]] = {
+    "transformer": ModelConfig,
+    "topic-transformer": TopicTransformerConfig,
+    "pooling-transformer": PoolingTransformerConfig,
+}
 
 
 def config_to_dict(config: AnyConfig) -> dict[str, Any]:

@@ -117,7 +117,7 @@ def _loss(model: Any, task: Task) -> Callable[[Batch], Tensor]:
     if logits_at_loss is not None and loss_at is not None:
         return lambda batch: loss_at(logits_at_loss(batch), batch.targets[batch.loss_mask])  # type: ignore[index]
     # In a causal model padding on the right changes nothing, and no mask is faster.
-    causal = config_of(model).attention == "causal"
+    causal = getattr(config_of(model), "attention", None) == "causal"
     return lambda batch: task.loss(
         model(batch.tokens) if causal and batch.padded_right else forward(model, batch), batch
     )
