@@ -280,7 +280,10 @@ class TestConfig:
             config_from_dict({"kind": "transformer", "d_vocab": 3, "n_ctx": 3, "depth": 2})
 
     def test_an_unknown_kind_is_named(self):
-        with pytest.raises(InputError, match=r"no model of kind 'cnn' \(there are transformer, topic-transformer\)"):
+        with pytest.raises(
+            InputError,
+            match=r"no model of kind 'cnn' \(there are transformer, topic-transformer, pooling-transformer\)",
+        ):
             config_from_dict({"kind": "cnn", "d_vocab": 3})
 
     @pytest.mark.parametrize(
