@@ -137,8 +137,7 @@ class Batch:
 
     def split(self, batch_size: int) -> Iterator[Batch]:
         """The same examples in consecutive batches of ``batch_size``; the last may be smaller."""
-        if batch_size < 1:
-            raise InputError(f"batch_size is {batch_size}; expected at least 1")
+        check_batch_size(batch_size)
         for start in range(0, len(self), batch_size):
             yield self.select(slice(start, start + batch_size))
 
@@ -166,3 +165,13 @@ class Batch:
             positions={k: join(lambda b, k=k: b.positions[k]) for k in first.positions},
             labels={k: join(lambda b, k=k: b.labels[k]) for k in first.labels},
         )
+
+
+def check_batch_size(batch_size: int) -> None:
+    """Refuse a batch of no examples.
+
+    Raises:
+        InputError: naming the size.
+    """
+    if batch_size < 1:
+        raise InputError(f"batch_size is {batch_size}; expected at least 1")

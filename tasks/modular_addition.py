@@ -9,11 +9,11 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from tasks._random import generator
-from tasks.batch import Batch
+from tasks._random import epoch_rows, generator
+from tasks.batch import Batch, check_batch_size
 from tasks.errors import InputError
 from tasks.task import Task
 
@@ -143,8 +143,7 @@ class SparseModularAddition(Task):
 
     def batches(self, split: str, batch_size: int = 256) -> Iterator[Batch]:
         self._check_split(split)
-        if batch_size < 1:
-            raise InputError(f"batch_size is {batch_size}; expected at least 1")
+        check_batch_size(batch_size)
         digits = self._digits(split)
         for start in range(0, len(digits), batch_size):
             rows = np.arange(start, min(start + batch_size, len(digits)))
@@ -154,13 +153,8 @@ class SparseModularAddition(Task):
         """The batch of one step: each epoch goes through the training sequences in an order of its own."""
         if not 1 <= batch_size <= self.n_train:
             raise InputError(f"batch_size is {batch_size}; expected 1 to the {self.n_train} training sequences")
-        epoch, place = divmod(step, self.n_train // batch_size)
-        rows = self.order(epoch)[place * batch_size : (place + 1) * batch_size]
+        rows = epoch_rows(self.seed, step, self.n_train, batch_size)
         return self._batch(self._digits("train")[rows], rows)
-
-    def order(self, epoch: int) -> Int[np.ndarray, "n_train"]:
-        """``[n_train]`` the order of the training sequences in an epoch."""
-        return generator(self.seed, "order", epoch).permutation(self.n_train)
 
     # ---- loss ----
 

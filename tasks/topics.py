@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tasks._random import generator
-from tasks.batch import Batch
+from tasks._random import epoch_rows, generator
+from tasks.batch import Batch, check_batch_size
 from tasks.errors import InputError
 from tasks.task import Task
 
@@ -212,7 +212,7 @@ class TopicDocuments(Task):
 
     def batches(self, split: str, batch_size: int = 256) -> Iterator[Batch]:
         self._check_split(split)
-        _check_batch_size(batch_size)
+        check_batch_size(batch_size)
         shown, selected = self._static(split)
         for start in range(0, self.n_documents, batch_size):
             rows = np.arange(start, min(start + batch_size, self.n_documents))
@@ -234,24 +234,15 @@ class TopicDocuments(Task):
             yield self._batch(tokens, None, tokens, rows)
 
     def train_batch(self, step: int, batch_size: int) -> Batch:
-        _check_batch_size(batch_size)
+        check_batch_size(batch_size)
         if batch_size > self.n_documents:
             raise InputError(f"batch_size is {batch_size}; expected at most the {self.n_documents} documents")
-        epoch, place = divmod(step, self.n_documents // batch_size)
-        rows = self._order(epoch)[place * batch_size : (place + 1) * batch_size]
+        rows = epoch_rows(self.seed, step, self.n_documents, batch_size)
         tokens = self._tokens("train")[rows]
         if self.masking == "fresh":
             return self._batch(*self._masked(tokens, generator(self.seed, "fresh masks", step)), tokens, rows)
         shown, selected = self._static("train")
         return self._batch(shown[rows], selected[rows], tokens, rows)
-
-    def _order(self, epoch: int) -> np.ndarray:
-        """The documents' order in an epoch; the last one asked for is kept."""
-        orders: dict[int, np.ndarray] = self.__dict__.setdefault("_orders", {})
-        if epoch not in orders:
-            orders.clear()
-            orders[epoch] = generator(self.seed, "order", epoch).permutation(self.n_documents)
-        return orders[epoch]
 
     # ---- loss ----
 
@@ -274,8 +265,3 @@ class TopicDocuments(Task):
         assert batch.loss_mask is not None
         right = (logits.argmax(dim=-1) == batch.targets) & batch.loss_mask
         return right.sum(dim=1) / batch.loss_mask.sum(dim=1)
-
-
-def _check_batch_size(batch_size: int) -> None:
-    if batch_size < 1:
-        raise InputError(f"batch_size is {batch_size}; expected at least 1")

@@ -1,5 +1,6 @@
 """Models with hooks: built from a configuration, loaded from Hugging Face, saved and loaded."""
 
+from importlib import import_module
 from typing import Any
 
 from mechclust.models.build import build_model, model_for
@@ -24,14 +25,11 @@ __all__ = [
 ]
 
 
+_LAZY = {"PoolingTransformer": "pooling_transformer", "TopicTransformer": "topic_transformer"}
+
+
 def __getattr__(name: str) -> Any:
     """Classes that need TransformerLens, whose import takes seconds, are imported when asked for."""
-    if name == "TopicTransformer":
-        from mechclust.models.topic_transformer import TopicTransformer
-
-        return TopicTransformer
-    if name == "PoolingTransformer":
-        from mechclust.models.pooling_transformer import PoolingTransformer
-
-        return PoolingTransformer
+    if name in _LAZY:
+        return getattr(import_module(f"mechclust.models.{_LAZY[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,6 +9,28 @@ from tasks import InputError
 
 
 @dataclass(frozen=True)
+class ModelShape:
+    """What TransformerLens's ``cfg`` says of a model, under the same names.
+
+    Attributes:
+        n_layers: number of blocks. ALBERT's count as often as they are applied.
+        n_heads: attention heads a block.
+        d_model: width of the residual stream.
+        d_head: width of a head.
+        d_vocab: number of tokens.
+        n_ctx: longest input, ``None`` where there is no limit. RoBERTa numbers positions from behind
+            its padding index, so this is smaller than its ``max_position_embeddings``.
+    """
+
+    n_layers: int
+    n_heads: int
+    d_model: int
+    d_head: int
+    d_vocab: int
+    n_ctx: int | None
+
+
+@dataclass(frozen=True)
 class ModelConfig:
     """A GPT-2-like transformer with hooks (pre-norm, GELU, learned positions; unembedding untied, no bias).
 

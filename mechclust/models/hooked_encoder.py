@@ -5,7 +5,6 @@ Imported only when such a model is loaded: it needs TransformerLens, which takes
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any, NoReturn
 
@@ -15,6 +14,7 @@ from transformer_lens import HookedRootModule
 from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_ARCHITECTURES
 from transformer_lens.hook_points import HookPoint
 
+from mechclust.models.config import ModelShape
 from tasks import InputError
 
 
@@ -27,28 +27,6 @@ def is_read_only(config: Any) -> bool:
     if config.model_type == "roberta":
         return SUPPORTED_ARCHITECTURES.keys().isdisjoint(config.architectures or ())
     return config.model_type in ("albert", "bart", "electra")
-
-
-@dataclass(frozen=True)
-class EncoderConfig:
-    """What TransformerLens's ``cfg`` says of a model, under the same names.
-
-    Attributes:
-        n_layers: number of blocks. ALBERT's count as often as they are applied.
-        n_heads: attention heads a block.
-        d_model: width of the residual stream.
-        d_head: width of a head.
-        d_vocab: number of tokens.
-        n_ctx: longest input. RoBERTa numbers positions from behind its padding index, so this is
-            smaller than its ``max_position_embeddings``.
-    """
-
-    n_layers: int
-    n_heads: int
-    d_model: int
-    d_head: int
-    d_vocab: int
-    n_ctx: int
 
 
 class ReadOnlyEncoder(HookedRootModule):  # type: ignore[misc]  # untyped
@@ -79,7 +57,7 @@ class ReadOnlyEncoder(HookedRootModule):  # type: ignore[misc]  # untyped
         tokenizer: kept as ``model.tokenizer``.
 
     Attributes:
-        cfg: sizes, see ``EncoderConfig``.
+        cfg: sizes, see ``ModelShape``.
         encoder: the Hugging Face module.
         tokenizer: as given.
 
@@ -121,7 +99,7 @@ class ReadOnlyEncoder(HookedRootModule):  # type: ignore[misc]  # untyped
             InputError: for tokens of another shape or longer than ``cfg.n_ctx``, and for hooks that
                 return a value.
         """
-        if tokens.ndim != 2 or tokens.shape[1] > self.cfg.n_ctx:
+        if tokens.ndim != 2 or (self.cfg.n_ctx is not None and tokens.shape[1] > self.cfg.n_ctx):
             raise InputError(
                 f"this model reads tokens [batch pos] with at most {self.cfg.n_ctx} positions, "
                 f"not of shape {list(tokens.shape)}; give a batch of sequences cut to model.cfg.n_ctx"
@@ -186,9 +164,9 @@ def _block() -> nn.Module:
     return block
 
 
-def _sizes(config: Any) -> EncoderConfig:
+def _sizes(config: Any) -> ModelShape:
     first_position = config.pad_token_id + 1 if config.model_type == "roberta" else 0
-    return EncoderConfig(
+    return ModelShape(
         n_layers=config.num_hidden_layers * getattr(config, "inner_group_num", 1),
         n_heads=config.num_attention_heads,
         d_model=config.hidden_size,

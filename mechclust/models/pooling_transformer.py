@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from transformer_lens import HookedRootModule
 from transformer_lens.hook_points import HookPoint
 
-from mechclust.models.config import PoolingTransformerConfig
+from mechclust.models.config import ModelShape, PoolingTransformerConfig
 from tasks import InputError
 
 
@@ -96,7 +95,7 @@ class PoolingTransformer(HookedRootModule):  # type: ignore[misc]
         self.pos_embed = _Embed(config.n_ctx, config.d_model, "W_pos")
         self.hook_pos_embed = HookPoint()
         self.blocks = nn.ModuleList([_Block(config)])
-        self.cfg = SimpleNamespace(
+        self.cfg = ModelShape(
             n_layers=1,
             n_heads=config.n_heads,
             d_model=config.d_model,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from transformer_lens import HookedRootModule
 from transformer_lens.hook_points import HookPoint
 
-from mechclust.models.config import TopicTransformerConfig
+from mechclust.models.config import ModelShape, TopicTransformerConfig
 from tasks import Batch
 
 
@@ -80,7 +79,7 @@ class TopicTransformer(HookedRootModule):  # type: ignore[misc]
         self.hook_embed = HookPoint()
         self.blocks = nn.ModuleList([_Block(config)])
         self.unembed = _Unembed(config)
-        self.cfg = SimpleNamespace(
+        self.cfg = ModelShape(
             n_layers=1, n_heads=1, d_model=config.width, d_head=config.width, d_vocab=config.d_vocab, n_ctx=None
         )
         self._draw()

@@ -121,6 +121,18 @@ def from_dict(default: Any, values: Mapping[str, Any]) -> Any:
     return replace(default, **changes)
 
 
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Refuse seeds that no study can run with.
+
+    Raises:
+        InputError: for none, or a negative one.
+    """
+    if not seeds:
+        raise InputError("seeds is empty; expected at least one seed, such as --seeds 0")
+    if min(seeds) < 0:
+        raise InputError(f"seeds has {min(seeds)}; expected seeds of at least 0")
+
+
 def run_study(study: Study, config: Any, out: str | Path, workers: int | None = None) -> Analysis:
     """Run a study in the folder ``out``, or go on with it there.
 

@@ -16,9 +16,9 @@ import numpy as np
 from mechclust.execution import check_device
 from mechclust.models import build_model, load_model, model_for
 from mechclust.studies.claims import Bound, Claim, claim
-from mechclust.studies.study import Analysis, Panel, Study
+from mechclust.studies.study import Analysis, Panel, Study, check_seeds
 from mechclust.training import AccuracyCallback, ProbeCallback, SaveModel, TrainConfig, train
-from mechclust.training.callbacks import load_steps
+from mechclust.training.callbacks import load_steps, save_losses
 from probes import ProbeResult, Projection, TaskClusterARI, residual, token_at
 from tasks import InputError, InstructionFollowing
 
@@ -67,10 +67,7 @@ class TaskClustersConfig:
     test_claims: bool = True
 
     def __post_init__(self) -> None:
-        if not self.seeds:
-            raise InputError("seeds is empty; expected at least one seed, such as --seeds 0")
-        if min(self.seeds) < 0:
-            raise InputError(f"seeds has {min(self.seeds)}; expected seeds of at least 0")
+        check_seeds(self.seeds)
         own = InstructionFollowing()
         for name in ("seed", "outputs", "split_by"):
             if getattr(self.task, name) != getattr(own, name):
@@ -134,8 +131,7 @@ def _run_job(config: TaskClustersConfig, job: Job, out: Path) -> None:
     path = results / "loss.safetensors"
     if path.exists():
         return
-    record = ProbeResult("Loss", {"loss": losses}, {"loss": ("step",)}, {"step": [str(i) for i in range(len(losses))]})
-    record.save(path)
+    save_losses(losses, path)
 
 
 @dataclass(frozen=True)

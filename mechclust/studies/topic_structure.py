@@ -14,8 +14,9 @@ import torch
 
 from mechclust.models import TopicTransformerConfig, build_model, save_model
 from mechclust.models.topic_theory import stage_one_value
-from mechclust.studies.study import Analysis, Study
+from mechclust.studies.study import Analysis, Study, check_seeds
 from mechclust.training import Callback, ProbeCallback, TrainConfig, train
+from mechclust.training.callbacks import save_losses
 from probes import ProbeResult, TopicAttention, WeightNorms
 from probes.functional import topic_blocks
 from probes.result import versions
@@ -60,10 +61,7 @@ class TopicStructureConfig:
     test_claims: bool = True
 
     def __post_init__(self) -> None:
-        if not self.seeds:
-            raise InputError("seeds is empty; expected at least one seed, such as --seeds 0")
-        if min(self.seeds) < 0:
-            raise InputError(f"seeds has {min(self.seeds)}; expected seeds of at least 0")
+        check_seeds(self.seeds)
         if self.documents.seed != 0:
             raise InputError("documents.seed is set by each run, from seeds; leave it out and set those")
         if max(self.topics_per_document) > min(self.topics):
@@ -191,8 +189,7 @@ def _run_job(config: TopicStructureConfig, job: Job, out: Path) -> None:
         norms.result().save(folder / "norms.safetensors")
     if job.seed == config.seeds[0]:
         save_model(model, out / "models" / f"{job.name}.safetensors", arm=job.arm)
-    steps = {"step": [str(i) for i in range(len(losses))]}
-    ProbeResult("Loss", {"loss": losses}, {"loss": ("step",)}, steps).save(folder / "loss.safetensors")
+    save_losses(losses, folder / "loss.safetensors")
 
 
 def block_result(model: Any, task: TopicDocuments) -> ProbeResult:

@@ -93,6 +93,12 @@ def load_steps(out: Path, name: str) -> dict[int, ProbeResult]:
     return {int(path.name[5:11]): ProbeResult.load(path) for path in found}
 
 
+def save_losses(losses: torch.Tensor, path: Path) -> None:
+    """Write what ``train`` returned as a ``ProbeResult`` with the axis step."""
+    steps = {"step": [str(i) for i in range(len(losses))]}
+    ProbeResult("Loss", {"loss": losses}, {"loss": ("step",)}, steps).save(path)
+
+
 def accuracy(model: Any, task: Task, split: str) -> tuple[float, int]:
     """Share of right answers on a split, and the number of examples."""
     right, n = 0.0, 0

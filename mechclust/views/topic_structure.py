@@ -27,8 +27,9 @@ def heat_maps(config: TopicStructureConfig, out: Path) -> Figure:
     """Word-by-word matrices ordered by topic: embeddings (E1), values (E2), attention (E4a theory, E4b)."""
     seed = config.seeds[0]
     theory = f"E4a theory T{config.topics[0]} tau{config.topics_per_document[0]}"
+    embed = _model(out, Job("E1", seed)).embed.W_E.detach()
     matrices = {
-        "E1: $W_E^T W_E$": _model(out, Job("E1", seed)).embed.W_E.detach() @ _model(out, Job("E1", seed)).embed.W_E.T,
+        "E1: $W_E^T W_E$": embed @ embed.T,
         "E2: $W_V$": _model(out, Job("E2", seed)).paper_value(),
         "E4a: mean attention, squared loss": _mean_attention(config, out, Job(theory, seed)),
         "E4b: mean attention, cross-entropy": _mean_attention(config, out, Job("E4b Adam .003", seed)),
@@ -36,7 +37,7 @@ def heat_maps(config: TopicStructureConfig, out: Path) -> Figure:
     v = config.documents.words_per_topic
     figure = Figure(figsize=(10.5, 8.6), layout="constrained")
     for axis, (title, matrix) in zip(figure.subplots(2, 2).ravel(), matrices.items(), strict=True):
-        words = matrix.detach()[N_SPECIAL:, N_SPECIAL:].numpy()
+        words = matrix[N_SPECIAL:, N_SPECIAL:].numpy()
         signed = "attention" not in title
         top = float(np.nanpercentile(np.abs(words), 99.5 if signed else 97)) or 1.0
         low = -top if signed else 0.0

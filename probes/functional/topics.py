@@ -56,8 +56,8 @@ class WordTopics:
             )
         if table.ndim == 1:
             has = table >= 0
-            n_topics, group = len(torch.unique(table[has])), torch.unique(table[has], return_inverse=True)[1]
-            same = torch.eye(n_topics, dtype=torch.bool)
+            found, group = torch.unique(table[has], return_inverse=True)
+            n_topics, same = len(found), torch.eye(len(found), dtype=torch.bool)
         else:
             members = table.bool()
             has, n_topics = members.any(dim=1), int(members.any(dim=0).sum())

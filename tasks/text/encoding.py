@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tasks.batch import Batch
+from tasks.batch import Batch, check_batch_size
 from tasks.errors import InputError
 from tasks.text.words import word_spans
 
@@ -49,8 +49,7 @@ class EncodedCorpus:
         Windows of like length come together, longest first: little padding, and a batch too large
         for the memory is the first one.
         """
-        if batch_size < 1:
-            raise InputError(f"batch_size is {batch_size}; expected at least 1")
+        check_batch_size(batch_size)
         order = np.argsort([-len(window) for window in self.windows], kind="stable")
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]

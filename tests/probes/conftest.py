@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from probes import Probe, ProbeResult, Readout, Rows, last_token, residual
 from probes.sites import Sites
 from tasks import Batch
+from tests.probes.topic_documents import TASK
 
 
 class FakeModel(nn.Module):
@@ -92,3 +93,16 @@ def hooks_of() -> Callable[[nn.Module], dict[str, int]]:
         return {k: len(m._forward_hooks) for k, m in model.named_modules() if len(m._forward_hooks)}
 
     return count
+
+
+@pytest.fixture(scope="session")
+def topic_model() -> Callable[..., Any]:
+    from mechclust.models import TopicTransformerConfig, build_model
+
+    return lambda d_vocab=TASK.d_vocab, **fields: build_model(TopicTransformerConfig(d_vocab=d_vocab, **fields))
+
+
+@pytest.fixture(scope="session")
+def documents() -> Batch:
+    """Masked documents of different lengths, padded."""
+    return next(TASK.batches("dev", 12))

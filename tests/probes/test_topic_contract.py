@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,23 +11,8 @@ import torch
 
 from probes import ProbeResult, TopicAttention, TopicEmbedding, attention_pattern, head_output, residual, run
 from probes.testing import check_probe
-from tasks import Batch, InputError, InstructionFollowing, TopicDocuments
-
-TASK = TopicDocuments(n_topics=4, words_per_topic=3, lengths=(5, 9), n_documents=12)
-TOPICS = TASK.token_topics
-
-
-@pytest.fixture(scope="module")
-def topic_model() -> Callable[..., Any]:
-    from mechclust.models import TopicTransformerConfig, build_model
-
-    return lambda d_vocab=TASK.d_vocab, **fields: build_model(TopicTransformerConfig(d_vocab=d_vocab, **fields))
-
-
-@pytest.fixture(scope="module")
-def documents() -> Batch:
-    """Masked documents of different lengths, padded."""
-    return next(TASK.batches("dev", 12))
+from tasks import Batch, InputError, InstructionFollowing
+from tests.probes.topic_documents import TOPICS
 
 
 @pytest.fixture(scope="module")

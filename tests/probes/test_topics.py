@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,24 +9,10 @@ import torch
 
 from probes import TopicAttention, TopicEmbedding, residual, run
 from probes.functional import topic_attention, topic_similarity
-from tasks import Batch, InstructionFollowing, TopicDocuments
+from tasks import Batch, InstructionFollowing
+from tests.probes.topic_documents import TASK, TOPICS
 
-TASK = TopicDocuments(n_topics=4, words_per_topic=3, lengths=(5, 9), n_documents=12)
-TOPICS = TASK.token_topics
 HANDED_OUT = 99
-
-
-@pytest.fixture(scope="module")
-def topic_model() -> Callable[..., Any]:
-    from mechclust.models import TopicTransformerConfig, build_model
-
-    return lambda d_vocab=TASK.d_vocab, **fields: build_model(TopicTransformerConfig(d_vocab=d_vocab, **fields))
-
-
-@pytest.fixture(scope="module")
-def documents() -> Batch:
-    """Masked documents of different lengths, padded."""
-    return next(TASK.batches("dev", 12))
 
 
 @pytest.fixture(scope="module")

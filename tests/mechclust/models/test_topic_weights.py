@@ -8,22 +8,13 @@ from itertools import product
 import pytest
 import torch
 
-from mechclust.models import TopicTransformer, TopicTransformerConfig, build_model, load_model, save_model
+from mechclust.models import TopicTransformer, load_model, save_model
 from mechclust.models.weights import get_weights
 from mechclust.training import TrainConfig, train
 from probes.run import forward
-from tasks import InputError, TopicDocuments
+from tasks import InputError
+from tests.mechclust.models.topic_models import TASK, D, built, config, shaken
 
-TASK = TopicDocuments(
-    n_topics=3,
-    words_per_topic=4,
-    lengths=(4, 9),
-    n_documents=30,
-    selected_share=0.4,
-    correct_share=0.2,
-    random_share=0.2,
-)
-D = TASK.d_vocab
 PARTS = {
     "embedding": ("trained", "one-hot"),
     "attention": ("trained", "uniform"),
@@ -36,24 +27,6 @@ TRAINABLE = [
     for fields in (dict(zip(PARTS, choice, strict=True)) for choice in product(*PARTS.values()))
     if {"trained", "free", True} & set(fields.values())
 ]
-
-
-def config(**fields):
-    return TopicTransformerConfig(**{"d_vocab": D, "init_std": 0.3, **fields})
-
-
-def built(**fields):
-    return build_model(config(**fields))
-
-
-def shaken(model, seed=0):
-    """Every trained weight random, the bias and a fixed ``W_V`` too; what the configuration fixes stays."""
-    draw = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if weight.requires_grad or (name.endswith("W_V") and model.config.value == "fixed"):
-                weight.copy_(0.4 * torch.randn(weight.shape, generator=draw, dtype=weight.dtype))
-    return model
 
 
 @pytest.fixture(scope="module")
