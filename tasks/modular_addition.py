@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from tasks._random import epoch_rows, generator
@@ -151,16 +151,37 @@ class SparseModularAddition(Task):
 
     def train_batch(self, step: int, batch_size: int) -> Batch:
         """The batch of one step: each epoch goes through the training sequences in an order of its own."""
+        return self.train_batches(range(step, step + 1), batch_size)
+
+    def train_batches(self, steps: range, batch_size: int) -> Batch:
+        """The batches of several steps as one, in order."""
+        return self._train.select(self.train_rows(steps, batch_size))
+
+    def train_rows(self, steps: range, batch_size: int) -> Int[Tensor, "n"]:
+        """Which sequences of the split ``"train"`` those are: what trains many networks gathers them itself."""
+        self.epoch_steps(batch_size)
+        rows = [epoch_rows(self.seed, step, self.n_train, batch_size) for step in steps]
+        return torch.from_numpy(np.concatenate(rows))
+
+    def epoch_steps(self, batch_size: int) -> int:
+        """Training steps of one epoch."""
         if not 1 <= batch_size <= self.n_train:
             raise InputError(f"batch_size is {batch_size}; expected 1 to the {self.n_train} training sequences")
-        rows = epoch_rows(self.seed, step, self.n_train, batch_size)
-        return self._batch(self._digits("train")[rows], rows)
+        return self.n_train // batch_size
+
+    @cached_property
+    def _train(self) -> Batch:
+        return self._batch(self._drawn["train"], np.arange(self.n_train))
 
     # ---- loss ----
 
     def loss(self, logits: Float[Tensor, "batch ..."], batch: Batch) -> Float[Tensor, ""]:
         """Mean cross-entropy in nats over the rows of the vocabulary; logits ``[batch (pos) d_vocab]``."""
-        return torch.nn.functional.cross_entropy(self._last(logits), batch.label("answer"))
+        return self.loss_at(self._last(logits), batch.label("answer"))
+
+    def loss_at(self, logits: Float[Tensor, "batch d_vocab"], targets: Int[Tensor, "batch"]) -> Float[Tensor, ""]:
+        """The same from the answers' logits and the answers alone."""
+        return torch.nn.functional.cross_entropy(logits, targets)
 
     def accuracy(self, logits: Float[Tensor, "batch ..."], batch: Batch) -> Float[Tensor, "batch"]:
         """``[batch]`` 1 where the most likely answer is right."""

@@ -1,7 +1,20 @@
-"""Training: one short loop, settings, callbacks, resumable state."""
+"""Training: one short loop, many seeds at once, settings, callbacks, resumable state."""
 
 from mechclust.training.callbacks import AccuracyCallback, ProbeCallback, SaveModel, accuracy
 from mechclust.training.config import TrainConfig
+from mechclust.training.ensemble import Member, train_ensemble
 from mechclust.training.loop import Callback, train
+from mechclust.training.snapshots import Snapshots
 
-__all__ = ["AccuracyCallback", "Callback", "ProbeCallback", "SaveModel", "TrainConfig", "accuracy", "train"]
+__all__ = [
+    "AccuracyCallback",
+    "Callback",
+    "Member",
+    "ProbeCallback",
+    "SaveModel",
+    "Snapshots",
+    "TrainConfig",
+    "accuracy",
+    "train",
+    "train_ensemble",
+]

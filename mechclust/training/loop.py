@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mechclust.models.build import config_of
 from mechclust.models.config import config_to_dict
+from mechclust.models.weights import get_weights, set_weights
 from mechclust.training.config import TrainConfig
 from mechclust.training.state import load_state, save_state
 from probes.result import versions
@@ -64,7 +65,7 @@ def train(
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
         raise InputError(f"this {type(model).__name__} has nothing to train; let some parameters require gradients")
-    optimizer = _optimizer(parameters, config)
+    optimizer = make_optimizer(parameters, config)
     # The optimiser's state follows the order of the parameters, which the TransformerLens major decides.
     major = versions()["transformer-lens"].split(".")[0]
     run = {
@@ -75,17 +76,18 @@ def train(
     path = None if out is None else Path(out) / "state.safetensors"
     losses, start = torch.zeros(config.steps), 0
     if path is not None and path.exists():
-        start, done = load_state(path, model, optimizer, run)
+        start, done, weights = load_state(path, optimizer, run)
+        set_weights(model, weights)
         losses[:start] = done
     checkpoints, device = set(config.checkpoint_steps), device_of(model)
     loss_of = _loss(model, task)
     model.train()
-    for step in _bar(start, config.steps, progress, name):
+    for step in step_bar(start, config.steps, progress, name):
         if step in checkpoints:
             for callback in callbacks:
                 callback(step, model)
         if path is not None and step != start and step % config.save_every == 0:
-            save_state(path, model, optimizer, step, losses, run)
+            save_state(path, get_weights(model), optimizer, step, losses, run)
         for group in optimizer.param_groups:
             group["lr"] = config.lr_at(step)
         batch = task.train_batch(step, config.batch_size).to(device)
@@ -99,11 +101,12 @@ def train(
     for callback in callbacks:
         callback(config.steps, model)
     if path is not None and start < config.steps:
-        save_state(path, model, optimizer, config.steps, losses, run)
+        save_state(path, get_weights(model), optimizer, config.steps, losses, run)
     return losses
 
 
-def _optimizer(parameters: list[Tensor], config: TrainConfig) -> torch.optim.Optimizer:
+def make_optimizer(parameters: list[Tensor], config: TrainConfig) -> torch.optim.Optimizer:
+    """PyTorch's own optimiser with the settings of ``config``."""
     decay: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": True}
     if config.optimizer == "sgd":
         return torch.optim.SGD(parameters, **decay)
@@ -123,7 +126,8 @@ def _loss(model: Any, task: Task) -> Callable[[Batch], Tensor]:
     )
 
 
-def _bar(start: int, steps: int, progress: bool, name: str) -> Any:
+def step_bar(start: int, steps: int, progress: bool, name: str) -> Any:
+    """The steps still to do, with a progress bar where one is wanted."""
     if not progress:
         return range(start, steps)
     from mechclust.execution import progress_bar

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from mechclust.models.weights import get_weights, set_weights
 from probes.result import read_safetensors, write_atomic
 from tasks import InputError
 
@@ -18,10 +18,15 @@ _FORMAT = "mechclust-training-1"
 
 
 def save_state(
-    path: Path, model: Any, optimizer: torch.optim.Optimizer, step: int, losses: Tensor, run: dict[str, Any]
+    path: Path,
+    weights: Mapping[str, Tensor],
+    optimizer: torch.optim.Optimizer,
+    step: int,
+    losses: Tensor,
+    run: dict[str, Any],
 ) -> None:
     """Write the state before ``step``, atomically. ``run`` says what run it belongs to."""
-    tensors = {f"model/{k}": v.detach() for k, v in get_weights(model).items()}
+    tensors = {f"model/{k}": v.detach() for k, v in weights.items()}
     for i, values in optimizer.state_dict()["state"].items():
         tensors.update({f"optimizer/{i}/{k}": torch.as_tensor(v) for k, v in values.items()})
     tensors["losses"] = losses[:step]
@@ -29,8 +34,10 @@ def save_state(
     write_atomic(path, save({k: v.cpu().contiguous() for k, v in tensors.items()}, header))
 
 
-def load_state(path: Path, model: Any, optimizer: torch.optim.Optimizer, run: dict[str, Any]) -> tuple[int, Tensor]:
-    """Put the saved state into model and optimiser; returns the next step and the losses so far.
+def load_state(
+    path: Path, optimizer: torch.optim.Optimizer, run: dict[str, Any]
+) -> tuple[int, Tensor, dict[str, Tensor]]:
+    """Put the saved state into the optimiser; returns the next step, the losses so far, and the weights.
 
     Raises:
         InputError: for a damaged file, or the state of a run with other settings.
@@ -47,11 +54,11 @@ def load_state(path: Path, model: Any, optimizer: torch.optim.Optimizer, run: di
             f"{str(path.parent)!r} holds a run with {section} {key} = {saved.get(section, {}).get(key)!r}, "
             f"not {run[section].get(key)!r}; choose another output folder, or the same settings to go on"
         )
-    set_weights(model, {k.removeprefix("model/"): v for k, v in tensors.items() if k.startswith("model/")})
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         if name.startswith("optimizer/"):
             _, i, key = name.split("/")
             state.setdefault(int(i), {})[key] = value
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-    return int(header["step"]), tensors["losses"]
+    weights = {k.removeprefix("model/"): v for k, v in tensors.items() if k.startswith("model/")}
+    return int(header["step"]), tensors["losses"], weights
