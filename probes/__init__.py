@@ -4,8 +4,11 @@
 Importing this package loads neither TransformerLens nor pandas nor matplotlib.
 """
 
+from probes.boundary import distance_to_boundary
+from probes.causal import causal_checks
 from probes.clustering import TaskClusterARI
-from probes.dynamics import WeightNorms
+from probes.clustering_head import ClusteringHead
+from probes.dynamics import GradientNorms, NormJacobian, WeightNorms
 from probes.probe import Probe
 from probes.projection import Projection
 from probes.readout import Readout, all_tokens, last_token, mean, token_at
@@ -16,6 +19,9 @@ from probes.state import Rows, Sum
 from probes.topics import TopicAttention, TopicEmbedding
 
 __all__ = [
+    "ClusteringHead",
+    "GradientNorms",
+    "NormJacobian",
     "Probe",
     "ProbeResult",
     "Projection",
@@ -31,6 +37,8 @@ __all__ = [
     "all_tokens",
     "attach",
     "attention_pattern",
+    "causal_checks",
+    "distance_to_boundary",
     "embedding",
     "head_output",
     "last_token",

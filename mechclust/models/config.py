@@ -164,6 +164,7 @@ class PoolingTransformerConfig:
         n_heads: attention heads; ``d_model`` must be a multiple.
         d_mlp: width of the feed-forward layer.
         eps: added to the root mean square in both norms.
+        eps_mlp: the same in the norm before the feed-forward layer; ``None``: ``eps``.
         seed: of the initial weights.
 
     Example:
@@ -177,6 +178,7 @@ class PoolingTransformerConfig:
     n_heads: int = 1
     d_mlp: int = 32
     eps: float = 1e-5
+    eps_mlp: float | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -185,8 +187,9 @@ class PoolingTransformerConfig:
                 raise InputError(f"{name} is {getattr(self, name)}; expected at least 1")
         if self.d_model % self.n_heads:
             raise InputError(f"d_model is {self.d_model}; expected a multiple of n_heads ({self.n_heads})")
-        if self.eps < 0:
-            raise InputError(f"eps is {self.eps}; expected at least 0")
+        for name in ("eps", "eps_mlp"):
+            if (getattr(self, name) or 0) < 0:
+                raise InputError(f"{name} is {getattr(self, name)}; expected at least 0")
         if self.seed < 0:
             raise InputError(f"seed is {self.seed}; expected at least 0")
 

@@ -53,7 +53,7 @@ class _Block(nn.Module):
         super().__init__()
         self.hook_resid_pre, self.hook_resid_mid, self.hook_resid_post = HookPoint(), HookPoint(), HookPoint()
         self.hook_mlp_out = HookPoint()
-        self.ln1, self.ln2 = _Norm(config.eps), _Norm(config.eps)
+        self.ln1, self.ln2 = _Norm(config.eps), _Norm(config.eps if config.eps_mlp is None else config.eps_mlp)
         self.attn, self.mlp = _Attention(config), _MLP(config)
 
 

@@ -79,6 +79,7 @@ def claim(
     bounds: Bound | Sequence[tuple[str, Sequence[float], Bound]],
     *,
     tested: bool = True,
+    shares: bool = False,
     paper: float | None = None,
     chance: str | None = None,
     note: str = "",
@@ -91,6 +92,7 @@ def claim(
         bounds: of the main value's mean; or several parts ``(name, one value a seed, bound)`` that
             must all be met by their means, the first being the main value.
         tested: whether this size of the study can test it.
+        shares: the main values are 0 or 1, so that their mean is a share and has a share's interval.
     """
     parts = [("", values, bounds)] if isinstance(bounds, Bound) else list(bounds)
     means = [float(np.mean(v)) if len(v) else math.nan for _, v, _ in parts]
@@ -103,7 +105,7 @@ def claim(
         source=source,
         paper=paper,
         measured=means[0] if known and math.isfinite(means[0]) else None,
-        interval=interval(values),
+        interval=share_interval(values) if shares else interval(values),
         seeds=len(values),
         bound=text,
         holds=all(b.met(m) for m, (_, _, b) in zip(means, parts, strict=True)) if tested and known else None,
@@ -129,6 +131,22 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
         return None
     half = float(t.ppf(0.975, len(values) - 1)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
     return float(np.mean(values)) - half, float(np.mean(values)) + half
+
+
+def share_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """95% interval of a share (Wilson's) from values 0 and 1; ``None`` for none.
+
+    Example:
+        >>> low, high = share_interval([1.0] * 17 + [0.0] * 23)
+        >>> round(low, 3), round(high, 3)
+        (0.285, 0.578)
+    """
+    from scipy.stats import binomtest
+
+    if not len(values):
+        return None
+    found = binomtest(int(sum(values)), len(values)).proportion_ci(method="wilson")
+    return float(found.low), float(found.high)
 
 
 def save_claims(claims: Sequence[Claim], path: Path) -> None:

@@ -19,7 +19,8 @@ class TrainConfig:
         steps: optimiser steps.
         batch_size: examples a step.
         lr: learning rate at the start.
-        schedule: ``"cosine"``: annealed along a half cosine to 0; ``"constant"``.
+        schedule: ``"cosine"``: annealed along a half cosine to 0; ``"constant"``; ``"late-drop"``: a tenth
+            from half of the steps on.
         optimizer: ``"adamw"``, ``"adam"`` or ``"sgd"`` (plain, without momentum).
         weight_decay: on all weights; AdamW's is decoupled, for Adam and SGD it is the gradient of
             ``weight_decay / 2 * sum of squares``.
@@ -38,7 +39,7 @@ class TrainConfig:
     steps: int = 1200
     batch_size: int = 256
     lr: float = 1e-3
-    schedule: Literal["cosine", "constant"] = "cosine"
+    schedule: Literal["cosine", "constant", "late-drop"] = "cosine"
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
     weight_decay: float = 0.01
     betas: tuple[float, float] = (0.9, 0.999)
@@ -53,7 +54,10 @@ class TrainConfig:
                 raise InputError(f"{name} is {getattr(self, name)}; expected at least 1")
         if self.checkpoint_every is not None and self.checkpoint_every < 1:
             raise InputError(f"checkpoint_every is {self.checkpoint_every}; expected at least 1, or None")
-        for name, allowed in (("schedule", ("cosine", "constant")), ("optimizer", ("adamw", "adam", "sgd"))):
+        for name, allowed in (
+            ("schedule", ("cosine", "constant", "late-drop")),
+            ("optimizer", ("adamw", "adam", "sgd")),
+        ):
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(allowed)}")
         if not self.lr > 0:
@@ -71,4 +75,6 @@ class TrainConfig:
         """The learning rate of a step."""
         if self.schedule == "constant":
             return self.lr
+        if self.schedule == "late-drop":
+            return self.lr if 2 * step < self.steps else self.lr / 10
         return self.lr * 0.5 * (1 + math.cos(math.pi * step / self.steps))

@@ -42,20 +42,23 @@ class Snapshots:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self._files = {int(p.stem.removeprefix("snapshots-")): p for p in self.folder.glob("snapshots-*.safetensors")}
+        self._files = _files(self.folder)
         if not self._files:
             raise InputError(f"{str(folder)!r} holds no snapshots; give the folder of an ensemble's training")
-        self._header = _header(next(iter(self._files.values())))
-        wanted = snapshot_steps(int(self._header["steps"]), int(self._header["every"]))
+        self._header = next(iter(self._files.values()))[1]
+        check_run(self.folder, self._header)
+        n, every = int(self._header["steps"]), int(self._header["every"])
+        wanted, trained = snapshot_steps(n, every), _trained(self._files)
         self._place: dict[int, tuple[Path, int]] = {}
-        for _, path in sorted(self._files.items()):
-            for row, step in enumerate(json.loads(_header(path)["held"])):
+        for path, header in self._files.values():
+            for row, step in enumerate(json.loads(header["held"])):
                 self._place[step] = (path, row)
-        if missing := [step for step in wanted if step not in self._place]:
-            raise InputError(
-                f"{str(folder)!r} lacks the snapshots of {_spans(wanted, missing)} (of {wanted[-1]} steps); "
-                "train it again with the same settings to make them"
-            )
+        for what, expected, found in (("snapshots", wanted, self._place), ("losses", range(n), trained)):
+            if missing := [step for step in expected if step not in found]:
+                raise InputError(
+                    f"{str(folder)!r} lacks the {what} of {_spans(expected, missing)} (of {n} steps); "
+                    "train it again with the same settings to make them"
+                )
         self.steps: list[int] = wanted
         self.epochs: list[int] = [step // int(self._header["epoch_steps"]) for step in wanted]
 
@@ -99,17 +102,15 @@ class Snapshots:
     def of(self, member: int, steps: Sequence[int] | None = None) -> dict[str, Tensor]:
         """Weights of one member at several steps (all by default), ``[snapshot ...]`` by name."""
         self._member(member)
-        by_file: dict[Path, list[int]] = {}
-        for step in self.steps if steps is None else steps:
-            path, row = self._where(step)
-            by_file.setdefault(path, []).append(row)
-        parts = []
-        for path, rows in by_file.items():
+        places = [self._where(step) for step in (self.steps if steps is None else steps)]
+        if not places:
+            raise InputError("there are no steps to read; give at least one, or None for all")
+        found: dict[Path, dict[str, Tensor]] = {}
+        for path in dict.fromkeys(path for path, _ in places):
             with safe_open(path, framework="pt") as file:
-                parts.append(
-                    {name: file.get_slice(name)[:, member][rows] for name in file.keys() if name != "losses"}  # noqa: SIM118
-                )
-        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+                found[path] = {name: file.get_slice(name)[:, member] for name in file.keys() if name != "losses"}  # noqa: SIM118
+        names = found[places[0][0]].keys()
+        return {name: torch.stack([found[path][name][row] for path, row in places]) for name in names}
 
     def model(self, member: int, step: int | None = None) -> Any:
         """A member as it was at a step (the last by default), with hooks."""
@@ -120,11 +121,12 @@ class Snapshots:
 
     def losses(self) -> Tensor:
         """``[steps member]`` training loss of every step's batch."""
-        parts = []
-        for _, path in sorted(self._files.items()):
+        losses = torch.empty(int(self._header["steps"]), len(self.configs))
+        for start, (path, _) in self._files.items():
             with safe_open(path, framework="pt") as file:
-                parts.append(file.get_tensor("losses"))
-        return torch.cat(parts)
+                part = file.get_tensor("losses")
+            losses[start : start + len(part)] = part
+        return losses
 
 
 def snapshot_steps(steps: int, every: int) -> list[int]:
@@ -134,7 +136,19 @@ def snapshot_steps(steps: int, every: int) -> list[int]:
 
 def backend_of(folder: Path) -> Any:
     """The backend of the snapshots in a folder where training was interrupted."""
-    return _header(next(iter(sorted(folder.glob("snapshots-*.safetensors")))))["backend"]
+    return next(iter(_files(folder).values()))[1]["backend"]
+
+
+def all_kept(folder: Path, step: int) -> bool:
+    """Whether the files of all steps before ``step`` are there."""
+    return _trained(_files(folder)).issuperset(range(step))
+
+
+def check_run(folder: Path, header: Mapping[str, str]) -> None:
+    """Refuse files of another run, which would be taken for this one's."""
+    for path, own in _files(folder).values():
+        if any(own[key] != header[key] for key in ("members", "steps", "every")):
+            raise InputError(f"{str(path)!r} is of a run with other settings; remove it, or choose another folder")
 
 
 class Segment:
@@ -160,15 +174,28 @@ class Segment:
         write_atomic(folder / f"snapshots-{self.start:08d}.safetensors", save(tensors, record))
 
 
+def _files(folder: Path) -> dict[int, tuple[Path, dict[str, str]]]:
+    """The files of a folder and their headers, by their first step, in order."""
+    paths = {p.stem.removeprefix("snapshots-"): p for p in folder.glob("snapshots-*.safetensors")}
+    return {int(start): (paths[start], _header(paths[start])) for start in sorted(paths, key=int)}
+
+
+def _trained(files: Mapping[int, tuple[Path, dict[str, str]]]) -> set[int]:
+    """The steps of which files hold the losses, and the snapshots where one was due."""
+    return {step for start, (_, header) in files.items() for step in range(start, start + int(header["trained"]))}
+
+
 def _header(path: Path) -> dict[str, str]:
     try:
         with safe_open(path, framework="pt") as file:
-            header = file.metadata() or {}
+            header = dict(file.metadata() or {})
+            if header.get("format") == _FORMAT:
+                header["trained"] = str(file.get_slice("losses").get_shape()[0])
     except (SafetensorError, OSError) as error:
         raise InputError(f"{str(path)!r} cannot be read ({error}); remove it and train again") from None
     if header.get("format") != _FORMAT:
         raise InputError(f"{str(path)!r} is not a file of snapshots; remove it, or give another folder")
-    return dict(header)
+    return header
 
 
 def _spans(wanted: Sequence[int], missing: Sequence[int]) -> str:

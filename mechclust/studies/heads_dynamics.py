@@ -1,0 +1,183 @@
+"""What happens in a pooling transformer at every snapshot of its training: losses, gradients, clusters, margins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import functional_call, grad, vmap
+
+from mechclust.models import build_model
+from mechclust.training import Snapshots
+from probes import ProbeResult
+from probes.functional import boundary_distance, within_ratio
+from tasks import Batch, SparseModularAddition
+
+XI = "blocks.0.hook_resid_mid"
+GROUPS = {
+    "embeddings": ("embed", "pos_embed"),
+    "attention": ("blocks.0.attn",),
+    "feed-forward": ("blocks.0.mlp",),
+}
+_AT_ONCE = 16  # snapshots measured together
+_FEW = 2**12  # sequences of a task small enough to be measured on all of them
+
+
+class MeasuredRows(NamedTuple):
+    """Sequences to measure on, and how often each stands in the two splits.
+
+    Attributes:
+        batch: every sequence there is, where these are at most 4,096; else the training and test sequences.
+        train: ``[n]`` share of the training split.
+        test: ``[n]`` share of the test split.
+    """
+
+    batch: Batch
+    train: Tensor
+    test: Tensor
+
+
+def measured_rows(task: SparseModularAddition) -> MeasuredRows:
+    """Each different sequence once, as far as possible: measuring a split is then a weighted mean."""
+    splits = {split: Batch.concat(list(task.batches(split, _FEW))) for split in ("train", "test")}
+    if task.p**task.length > _FEW:
+        batch = Batch.concat(list(splits.values()))
+        n = [len(part) for part in splits.values()]
+        return MeasuredRows(batch, _share(torch.arange(n[0]), sum(n)), _share(n[0] + torch.arange(n[1]), sum(n)))
+    (batch,) = task.batches("all", _FEW)
+    place = task.p ** torch.arange(task.length).flip(0)
+    train, test = (_share((part.tokens * place).sum(dim=1), len(batch)) for part in splits.values())
+    return MeasuredRows(batch, train, test)
+
+
+def _share(rows: Tensor, n: int) -> Tensor:
+    return torch.bincount(rows, minlength=n) / len(rows)
+
+
+class _Tap:
+    """A hook at xi that keeps it, or puts given points in its place."""
+
+    def __init__(self) -> None:
+        self.kept: Tensor | None = None
+        self.put: Tensor | None = None
+
+    def __call__(self, activation: Tensor, hook: Any) -> Tensor | None:
+        if self.put is not None:
+            return self.put[:, None]
+        self.kept = activation[:, 0]
+        return None
+
+
+@contextmanager
+def _tapped(model: Any) -> Iterator[_Tap]:
+    tap = _Tap()
+    with model.hooks(fwd_hooks=[(XI, tap)]):
+        yield tap
+
+
+def dynamics(snapshots: Snapshots, member: int, partition: Tensor | None = None, *, brief: bool = False) -> ProbeResult:
+    """One member's training, at every snapshot.
+
+    Measures (axis epoch): ``train_loss``, ``test_loss``, ``train_accuracy``, ``test_accuracy``,
+    ``smallest_norm`` (least length of xi over sequences); unless ``brief`` also ``gradient_norm`` (epoch,
+    group) of the training loss, ``within_ratio`` of xi under the partition, ``margin`` (least over clusters
+    of the first-order distance from the centroid to the decision boundary, over the centroid's length) and
+    ``crossings`` (clusters whose predicted class is another than at the snapshot before).
+
+    Args:
+        snapshots: of an ensemble of pooling transformers on sparse modular addition.
+        member: which.
+        partition: ``[n]`` cluster of each of the ``measured_rows``; ``None``: their multiset.
+        brief: leave out what needs gradients.
+    """
+    task = snapshots.tasks[member]
+    assert isinstance(task, SparseModularAddition)
+    rows, model = measured_rows(task), build_model(snapshots.configs[member])
+    labels = rows.batch.label("multiset") if partition is None else partition
+    labels = torch.unique(labels, return_inverse=True)[1]
+    weights = snapshots.of(member)
+    with _tapped(model) as tap:
+        measure = vmap(_Measure(model, tap, rows, labels, brief))
+        parts = [
+            measure({name: values[i : i + _AT_ONCE] for name, values in weights.items()})
+            for i in range(0, len(snapshots), _AT_ONCE)
+        ]
+    values = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    if not brief:
+        classes = values.pop("classes")
+        changed = (classes[1:] != classes[:-1]).sum(dim=1)
+        values["crossings"] = torch.cat([torch.zeros(1, dtype=torch.int64), changed])
+    return ProbeResult(
+        "HeadDynamics",
+        {name: v if v.dtype == torch.int64 else v.double() for name, v in values.items()},
+        {name: ("epoch", "group") if v.ndim == 2 else ("epoch",) for name, v in values.items()},
+        {"epoch": [str(epoch) for epoch in snapshots.epochs], "group": [*GROUPS, "all"]},
+    )
+
+
+class _Measure:
+    """One snapshot's measures, as a function of its weights that ``vmap`` can map."""
+
+    def __init__(self, model: Any, tap: _Tap, rows: MeasuredRows, labels: Tensor, brief: bool) -> None:
+        self.model, self.tap, self.rows, self.labels, self.brief = model, tap, rows, labels, brief
+        self.answers = rows.batch.label("answer")
+        self.n_clusters = int(labels.max()) + 1
+
+    def __call__(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        gradients: Mapping[str, Tensor]
+        if self.brief:
+            _, (logits, losses, xi) = self._loss(weights)
+            found = {}
+        else:
+            gradients, (logits, losses, xi) = grad(self._loss, has_aux=True)(weights)
+            found = {**self._clusters(weights, xi), "gradient_norm": _norms(gradients)}
+        right = (logits.argmax(dim=-1) == self.answers).float()
+        return found | {
+            "train_loss": losses @ self.rows.train,
+            "test_loss": losses @ self.rows.test,
+            "train_accuracy": right @ self.rows.train,
+            "test_accuracy": right @ self.rows.test,
+            "smallest_norm": xi.norm(dim=-1).min(),
+        }
+
+    def _loss(self, weights: dict[str, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+        logits = functional_call(self.model, weights, (self.rows.batch.tokens,))
+        losses = F.cross_entropy(logits, self.answers, reduction="none")
+        assert self.tap.kept is not None
+        return losses @ self.rows.train, (logits, losses, self.tap.kept)
+
+    def _clusters(self, weights: dict[str, Tensor], xi: Tensor) -> dict[str, Tensor]:
+        member = (self.labels == torch.arange(self.n_clusters)[:, None]).float()
+        centroids = (member @ xi) / member.sum(dim=1, keepdim=True)
+        any_tokens = self.rows.batch.tokens[: self.n_clusters]
+
+        def logits_of(points: Tensor) -> Tensor:
+            self.tap.put = points
+            try:
+                return functional_call(self.model, weights, (any_tokens,))
+            finally:
+                self.tap.put = None
+
+        distance = boundary_distance(logits_of, centroids)
+        return {
+            "within_ratio": within_ratio(xi, self.labels, self.n_clusters),
+            "margin": (distance / centroids.norm(dim=-1)).min(),
+            "classes": logits_of(centroids).argmax(dim=-1),
+        }
+
+
+def _norms(gradients: Mapping[str, Tensor]) -> Tensor:
+    """``[group]`` norms of the gradient by group of parameters, and of all."""
+    squares = {name: value.square().sum() for name, value in gradients.items()}
+    groups = [sum(s for name, s in squares.items() if name.startswith(starts)) for starts in GROUPS.values()]
+    return torch.stack([*groups, sum(squares.values())]).sqrt()  # type: ignore[list-item]
+
+
+def epochs_of(result: ProbeResult) -> np.ndarray:
+    """``[n]`` the epochs of a ``dynamics`` result."""
+    return np.array([int(epoch) for epoch in result.coords["epoch"]])

@@ -1,0 +1,168 @@
+"""What a run of the clustering-head study left on disk, read back for claims and figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from mechclust.studies.clustering_heads import SOLVED, ClusteringHeadsConfig
+from mechclust.studies.heads_curriculum import ARMS
+from probes import ProbeResult
+from probes.functional import Spike, first_above, first_below, loss_spikes, matched_quiet
+
+CLUSTERED = 0.1  # within-ratio below which the head has formed
+QUANTILE = 0.1  # of a run's quiet epochs: below it, a norm or margin is small
+EVERY_SPIKE = {"gap": 10, "window": 10}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Epoch by epoch, one network."""
+
+    result: ProbeResult
+
+    def curve(self, name: str) -> np.ndarray:
+        """``[epoch]`` or ``[epoch group]`` a measure of ``dynamics``."""
+        return self.result[name].numpy()
+
+    @property
+    def solved_at(self) -> int | None:
+        """First epoch at which test accuracy passes the mark."""
+        return first_above(self.curve("test_accuracy"), SOLVED)
+
+    @cached_property
+    def spikes(self) -> list[Spike]:
+        """Loss spikes of the training loss."""
+        return loss_spikes(self.curve("train_loss"))
+
+    @property
+    def spike_rate(self) -> float:
+        """Spikes per 100 epochs after the task was first solved; NaN where it never was."""
+        start = self.solved_at
+        n = len(self.curve("train_loss"))
+        if start is None or start + 1 >= n:
+            return float("nan")
+        return 100 * sum(spike.epoch > start for spike in self.spikes) / (n - 1 - start)
+
+
+@dataclass(frozen=True)
+class Head(Trained):
+    """A network of the base setting: its training, its head at the end, and the causal checks."""
+
+    seed: int
+    accuracy: float
+    head: ProbeResult
+    causal: ProbeResult
+
+    @property
+    def solved(self) -> bool:
+        return self.accuracy > SOLVED
+
+    @property
+    def integer(self) -> bool:
+        """Whether the head is an integer-weight head (a textbook head may be one)."""
+        return bool(self.head["integer_head"])
+
+    @property
+    def textbook(self) -> bool:
+        return int(self.head["verdict"]) == 2
+
+    @property
+    def formed_at(self) -> int | None:
+        """First epoch at which the within-ratio of the final partition is below the mark."""
+        return first_below(self.curve("within_ratio"), CLUSTERED)
+
+    @property
+    def gradient_peak(self) -> int:
+        """Epoch of the largest gradient."""
+        return int(np.argmax(self.curve("gradient_norm")[:, -1]))
+
+    @property
+    def largest_drop(self) -> int:
+        """Epoch that ends with the largest fall of the training loss from one snapshot to the next."""
+        return 1 + int(np.argmax(-np.diff(self.curve("train_loss"))))
+
+    def checked(self, name: str, partition: str = "integer_sum") -> float:
+        """A causal check of the head under a partition."""
+        return float(self.causal.sel(name, partition=partition))
+
+    def diagnoses(self) -> list[tuple[Spike, list[str], list[str]]]:
+        """For each spike that has a quiet epoch to compare with: it, its diagnosis, and that of the quiet epoch.
+
+        A diagnosis names what was small, at the epoch or the one before: the least norm of xi, or the margin
+        of a cluster, below a tenth of the run's epochs that are 10 or more away from every spike.
+        """
+        loss = self.curve("train_loss")
+        quiet = np.ones(len(loss), dtype=bool)
+        quiet[: EVERY_SPIKE["window"]] = False
+        for spike in self.spikes:
+            quiet[max(0, spike.epoch - EVERY_SPIKE["gap"] + 1) : spike.end + EVERY_SPIKE["gap"]] = False
+        if not quiet.any():
+            return []
+        curves = {"small norm": self.curve("smallest_norm"), "cluster near a boundary": self.curve("margin")}
+        least = {name: np.fmin(values, np.concatenate([values[:1], values[:-1]])) for name, values in curves.items()}
+        bound = {name: np.nanquantile(values[quiet], QUANTILE) for name, values in least.items()}
+
+        def small(epoch: int) -> list[str]:
+            return [name for name, values in least.items() if values[epoch] < bound[name]]
+
+        pairs = zip(self.spikes, matched_quiet(loss, self.spikes, **EVERY_SPIKE), strict=True)
+        return [(spike, small(spike.epoch), small(epoch)) for spike, epoch in pairs if epoch is not None]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Everything a run measured.
+
+    Attributes:
+        heads: networks of the base setting, by seed.
+        mitigated: networks of each mitigation, by seed.
+        final: arm to seed to ``(train, test)`` accuracy at the end.
+        curriculum: by seed.
+    """
+
+    heads: dict[int, Head]
+    mitigated: dict[str, dict[int, Trained]]
+    final: dict[str, dict[int, tuple[float, float]]]
+    curriculum: dict[int, ProbeResult]
+
+    @property
+    def solved(self) -> list[Head]:
+        return [head for head in self.heads.values() if head.solved]
+
+    def shares(self, arm: str) -> list[float]:
+        """1 for each network of an arm that solved its task, else 0."""
+        return [float(test > SOLVED) for _, test in self.final.get(arm, {}).values()]
+
+
+def load_runs(config: ClusteringHeadsConfig, out: Path) -> Runs:
+    """Read a run's results."""
+    results = out / "results"
+    final: dict[str, dict[int, tuple[float, float]]] = {}
+    for path in sorted((results / "final").glob("*.safetensors")):
+        found = ProbeResult.load(path)
+        for name, (train, test) in zip(found.coords["network"], found["accuracy"].tolist(), strict=True):
+            arm, _, seed = name.rpartition("|")
+            final.setdefault(arm, {})[int(seed)] = (train, test)
+    heads = {}
+    for seed in config.seeds:
+        parts = {
+            k: ProbeResult.load(results / "base" / f"seed{seed}.{k}.safetensors")
+            for k in ("dynamics", "head", "causal")
+        }
+        heads[seed] = Head(parts["dynamics"], seed, final["base"][seed][1], parts["head"], parts["causal"])
+    mitigated = {
+        arm: {s: Trained(ProbeResult.load(results / arm / f"seed{s}.dynamics.safetensors")) for s in config.seeds}
+        for arm in MITIGATIONS
+        if config.mitigations
+    }
+    seeds = config.curriculum.seeds
+    curriculum = {s: ProbeResult.load(results / "curriculum" / f"seed{s}.safetensors") for s in seeds}
+    return Runs(heads, mitigated, final, curriculum)
+
+
+MITIGATIONS = ("larger eps", "slower feed-forward", "late smaller rate")
+__all__ = ["ARMS", "CLUSTERED", "MITIGATIONS", "Head", "Runs", "Trained", "load_runs"]

@@ -1,0 +1,349 @@
+"""Which head maps equivalent inputs to one point? (Odonnat, Bouaziz & Cabannes, arXiv 2410.24050; spec 4)"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from probes.functional.clusters import (
+    IntegerWeights,
+    check_digits,
+    check_modulus,
+    check_support,
+    integer_weights,
+    nearest_centroid_accuracy,
+    within_ratio,
+    within_ratio_chance,
+)
+from probes.probe import Probe
+from probes.readout import Readout, all_tokens, last_token, mean, one_row
+from probes.result import ProbeResult
+from probes.sites import Site, Sites, head_output, resolve
+from probes.state import Rows, Sum
+from tasks import Batch, InputError
+
+VERDICTS = ("none", "integer-weight", "textbook")
+TEXTBOOK_WITHIN_RATIO = 0.05  # below: a textbook head
+TEXTBOOK_NEAREST_CENTROID = 0.99  # above
+INTEGER_DEVIATION = 0.25  # below: an integer-weight head
+INTEGER_NEAREST_CENTROID = 0.95  # at least
+
+
+class ClusteringHead(Probe):
+    """Does a head's output cluster by what makes inputs equivalent, and is it an integer sum of digits?
+
+    A head's output is its ``hook_z`` at the query position: one point an example. A *textbook* clustering
+    head maps each class of equivalent examples to a point of its own; an *integer-weight* head maps them to
+    a line, to the sum of integer weights with the residues that addition modulo ``modulus`` needs, so
+    that a class may be several points.
+
+    Measures:
+        ``within_ratio``, ``nearest_centroid`` (site, head, equivalence): within-cluster over total sum of
+            squares, and share of examples nearest to their own class's centroid.
+        ``within_ratio_chance`` (equivalence): the ratio's mean over labels handed out at random.
+        ``clusters`` (equivalence): number of classes.
+        ``variance`` (site, head): of the output, summed over its dimensions.
+        ``support_mass``, ``entropy`` (site, head): attention on the support, and the entropy in nats of the
+            attention at the query, means over examples. No sign of a clustering head by themselves.
+        ``integer_weights`` (site, head, position, digit), ``integer_deviation``, ``rank_one``,
+            ``integer_match`` (site, head): see ``functional.integer_weights``; the match is 1 or 0.
+        ``integer_accuracy`` (site, head): nearest-centroid accuracy for the integer sum's classes.
+        ``integer_head`` (site, head): 1 where the residues match, the deviation is below 0.25 and
+            ``integer_accuracy`` at least 0.95.
+        ``verdict`` (site, head): place in ``VERDICTS``. 2, textbook: ``within_ratio`` of the first
+            equivalence below 0.05 and ``nearest_centroid`` above 0.99, unless chance is below 0.05 as well;
+            1, integer-weight: ``integer_head`` and not textbook; 0, none.
+
+    Memory: ``examples x (sites x heads x (d_head + 2) + positions)`` numbers, or ``max_rows`` examples; while a
+    batch is measured, its patterns and head outputs of all sites.
+
+    Source: the heads are Odonnat, Bouaziz & Cabannes's (arXiv 2410.24050, 2501.02362); the criteria and their
+    thresholds are from a replication on 40 seeds.
+
+    Args:
+        equivalence: the label whose classes are equivalent, one value per example, or several such labels;
+            the first gives the verdict.
+        support: the positions that matter, the same in all examples, or ``None``.
+        modulus: ``p``, where tokens are digits 0 to ``p - 1`` and the task adds them; ``None``: the integer
+            measures are NaN.
+        at: head outputs. Their attention patterns are measured too, where the model has them.
+        query: which query position, ``last_token()`` or ``token_at(...)``. A head output with one query
+            position, as the pooling transformer's, is taken whole.
+        max_rows: keep at most this many examples, chosen by their index.
+
+    Raises:
+        InputError: for a support outside the sequence, or with padding; a label given per token or with one
+            class; tokens that are no digits below ``modulus``; a model without head outputs.
+
+    Example:
+        >>> probe = ClusteringHead(("multiset", "sum"), support=(0, 1, 2, 3, 4), modulus=2)
+        >>> probe
+        ClusteringHead(equivalence=('multiset', 'sum'), support=(0, 1, 2, 3, 4), modulus=2, at=head_output(), \
+query=last_token(), max_rows=None)
+    """
+
+    readout = all_tokens()
+
+    points = Rows(cap="max_rows")
+    attention = Rows(cap="max_rows")
+    classes = Rows(cap="max_rows")
+    digits = Rows(cap="max_rows")
+    lengths = Sum(torch.int64)
+
+    def __init__(
+        self,
+        equivalence: str | Sequence[str] = "multiset",
+        support: Sequence[int] | None = None,
+        modulus: int | None = None,
+        at: Sites = head_output(),
+        query: Readout = last_token(),
+        max_rows: int | None = None,
+    ) -> None:
+        if not equivalence or (not isinstance(equivalence, str) and len(set(equivalence)) < len(equivalence)):
+            raise InputError(f"equivalence is {equivalence!r}; expected a label name, or several different ones")
+        if support is not None:
+            check_support(support)
+        if modulus is not None:
+            check_modulus(modulus)
+            if support is None:
+                raise InputError(
+                    f"modulus is {modulus}, but support is None; give the positions whose digits are added, "
+                    "or modulus=None"
+                )
+        if one_row(query) == mean():
+            raise InputError("query is mean(); expected one position an example: last_token() or token_at(...)")
+        if max_rows is not None and max_rows < 2:
+            raise InputError(f"max_rows is {max_rows}; expected at least 2, or None for no limit")
+        self.equivalence = equivalence
+        self.support = support
+        self.modulus = modulus
+        self.at = at
+        self.query = query
+        self.max_rows = max_rows
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of the equivalence labels."""
+        return [self.equivalence] if isinstance(self.equivalence, str) else list(self.equivalence)
+
+    # ---- sites ----
+
+    def bind(self, model: Any) -> list[Site]:
+        """Head outputs, and the attention patterns of the same blocks where there are any."""
+        hooks = getattr(model, "hook_dict", None)
+        if hooks is not None and not any(is_output(name) for name in hooks):
+            raise InputError(
+                f"a {type(model).__name__} has no head outputs (no hook point ends in attn.hook_z), so no clustering "
+                "head can be found in it; give a model built by mechclust.build_model or TransformerLens"
+            )
+        found = resolve(model, self.at)
+        outputs = [site for site in found if is_output(site.name)]
+        wrong = [site for site in found if site not in outputs and not (outputs and site.name.endswith("hook_pattern"))]
+        if wrong:
+            raise InputError(f"{wrong[0].name!r} is no head output (attn.hook_z); give at=head_output()")
+        patterns = [Site(pattern_of(site.name), site.layer) for site in outputs]
+        sites = outputs + [site for site in patterns if site.name in model.hook_dict]
+        if self._sites is not None and sites != self._sites and not self._empty:
+            raise InputError(
+                f"this ClusteringHead holds state from {len(self.outputs)} sites of another model shape; "
+                "call reset() or use a new probe"
+            )
+        self._sites = sites
+        return sites
+
+    @property
+    def outputs(self) -> list[str]:
+        """Hook names of the head outputs, in order."""
+        return [name for name in self.site_names if is_output(name)]
+
+    def query_positions(self, batch: Batch) -> Tensor:
+        """``[batch]`` the query position of each example."""
+        n, length = batch.tokens.shape
+        return self.query(torch.arange(length, device=batch.tokens.device).expand(n, -1), batch)
+
+    # ---- state ----
+
+    def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
+        length = batch.tokens.shape[1]
+        if self.support is not None:
+            check_support(self.support, length)
+            mask = batch.attention_mask
+            if (mask is not None and not bool(mask.all())) or any(key != str(length) for key in self.lengths):
+                raise InputError(
+                    "support was given, but the sequences have different lengths, where a position means different "
+                    "things; give sequences of one length without padding, or support=None"
+                )
+            if self.modulus is not None:
+                check_digits(batch.tokens, self.support, self.modulus)
+        labels = {name: batch.label(name) for name in self.labels}
+        for name, label in labels.items():
+            if label.ndim != 1:
+                raise InputError(f"label {name!r} is per token; ClusteringHead needs one value per example")
+        where = self.query_positions(batch)
+        for site, x in activations.items():
+            if is_output(site):
+                self.points.add(site, batch.index, _at(x, where))
+                continue
+            keys = _at(x.transpose(1, 2), where).cpu().double()  # [batch head key]
+            mass = keys[..., list(self.support or ())].sum(-1)
+            self.attention.add(site, batch.index, torch.stack([mass, torch.special.entr(keys).sum(-1)], dim=-1))
+        for name, label in labels.items():
+            self.classes.add(name, batch.index, label)
+        if self.support is not None:
+            self.lengths.add(str(length), len(batch))
+        if self.modulus is not None:
+            self.digits.add("digits", batch.index, batch.tokens)
+
+    def head_outputs(self, site: str) -> tuple[Tensor, Tensor]:
+        """``(index [n], points [n head d_head])``: the outputs kept at a site, in the order of the index."""
+        if site not in self.points:
+            raise InputError(
+                f"no head outputs of {site!r} were kept (of {', '.join(self.points) or 'none'}); run the probe"
+            )
+        return self.points.get(site)
+
+    def integer_fit(self, site: str, head: int) -> IntegerWeights:
+        """``functional.integer_weights`` of one head, ``classes`` in the order of the index.
+
+        Raises:
+            InputError: where the probe has no ``modulus`` or was not run there.
+        """
+        return self._fit(self.head_outputs(site)[1][:, head])
+
+    def _fit(self, points: Tensor) -> IntegerWeights:
+        if self.support is None or self.modulus is None:
+            raise InputError("this ClusteringHead has no modulus, so no integer sums; give it support and modulus")
+        return integer_weights(points, self.digits.get("digits")[1], self.support, self.modulus)
+
+    def partition(self, site: str, head: int) -> tuple[Tensor, Tensor]:
+        """``(index [n], classes [n])``: the clusters of an integer-weight head, the integer sum of each example.
+
+        Raises:
+            InputError: as ``integer_fit``, and where the weights are undefined.
+        """
+        fit = self.integer_fit(site, head)
+        if bool(fit.deviation.isnan()):
+            raise InputError(f"the integer weights of head {head} at {site!r} are undefined; see integer_weights")
+        return self.head_outputs(site)[0], fit.classes
+
+    # ---- result ----
+
+    def compute(self) -> ProbeResult:
+        if len(self.lengths) > 1:
+            raise InputError(
+                f"merged states hold sequences of {' and of '.join(sorted(self.lengths))} tokens, where a position of "
+                "the support means different things; merge states of sequences of one length"
+            )
+        labels = {name: self.classes.get(name)[1] for name in self.labels}
+        for name, label in labels.items():
+            if len(torch.unique(label)) < 2:
+                raise InputError(f"label {name!r} has one class only; clusters need examples of at least 2 classes")
+        n = len(labels[self.labels[0]])
+        heads = {site: self.head_outputs(site)[1].shape[1] for site in self.outputs}
+        if len(set(heads.values())) > 1:
+            raise InputError(f"the sites have different numbers of heads {heads}; measure them with a probe each")
+        chance = {name: within_ratio_chance(label) for name, label in labels.items()}
+        measured = [[self._head(x, labels) for x in self.head_outputs(site)[1].unbind(1)] for site in heads]
+        values = {k: torch.stack([torch.stack([m[k] for m in row]) for row in measured]) for k in measured[0][0]}
+        attention = torch.stack([self._attention(site, heads[site]) for site in heads])
+        values |= {"support_mass": attention[..., 0], "entropy": attention[..., 1]}
+        values["within_ratio_chance"] = torch.tensor(list(chance.values()), dtype=torch.float64)
+        values["clusters"] = torch.tensor([len(torch.unique(x)) for x in labels.values()])
+        textbook = values["within_ratio"][..., 0] < TEXTBOOK_WITHIN_RATIO
+        textbook &= values["nearest_centroid"][..., 0] > TEXTBOOK_NEAREST_CENTROID
+        textbook &= chance[self.labels[0]] >= TEXTBOOK_WITHIN_RATIO
+        values["verdict"] = torch.where(textbook, 2, values["integer_head"])
+        axes: dict[str, tuple[str, ...]] = dict.fromkeys(values, ("site", "head"))
+        axes |= dict.fromkeys(("within_ratio", "nearest_centroid"), ("site", "head", "equivalence"))
+        axes |= dict.fromkeys(("within_ratio_chance", "clusters"), ("equivalence",))
+        axes["integer_weights"] = ("site", "head", "position", "digit")
+        n_pos, n_values = values["integer_weights"].shape[2:]
+        result = self.result(
+            values,
+            axes,
+            {
+                "site": list(heads),
+                "head": [str(h) for h in range(attention.shape[1])],
+                "equivalence": self.labels,
+                "position": [str(t) for t in range(n_pos)],
+                "digit": [str(v + 1) for v in range(n_values)],
+            },
+            metadata={"n": n, "verdicts": list(VERDICTS)},
+            notes=self._notes(values, list(heads), chance),
+        )
+        return replace(result, layers={site: layer for site, layer in result.layers.items() if site in heads})
+
+    def _head(self, points: Tensor, labels: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The measures of one head that need its points ``[n d_head]``."""
+        measures = {
+            "variance": (points.double() - points[:1].double()).var(dim=0, correction=0).sum(),
+            "within_ratio": torch.stack([within_ratio(points, label) for label in labels.values()]),
+            "nearest_centroid": torch.stack([nearest_centroid_accuracy(points, label) for label in labels.values()]),
+        }
+        nan = torch.tensor(torch.nan, dtype=torch.float64)
+        if self.modulus is None:
+            fit = IntegerWeights(nan.new_empty(0, 0), nan, nan, nan, torch.tensor(False), nan)
+            accuracy, chance = nan, torch.nan
+        else:
+            fit = self._fit(points)
+            accuracy = nearest_centroid_accuracy(points, fit.classes)
+            chance = within_ratio_chance(fit.classes)
+        found = fit.matches & (fit.deviation < INTEGER_DEVIATION) & (accuracy >= INTEGER_NEAREST_CENTROID)
+        return measures | {
+            "integer_weights": fit.weights,
+            "integer_deviation": fit.deviation,
+            "rank_one": fit.rank_one,
+            "integer_match": fit.matches.long(),
+            "integer_accuracy": accuracy,
+            "integer_head": (found & (chance >= TEXTBOOK_WITHIN_RATIO)).long(),
+        }
+
+    def _attention(self, site: str, heads: int) -> Tensor:
+        """``[head 2]`` mean support mass and entropy."""
+        found = torch.full((heads, 2), torch.nan, dtype=torch.float64)
+        if pattern_of(site) in self.attention:
+            found[:] = self.attention.get(pattern_of(site))[1].mean(dim=0)
+        if self.support is None:
+            found[:, 0] = torch.nan
+        return found
+
+    def _notes(self, values: Mapping[str, Tensor], sites: Sequence[str], chance: Mapping[str, float]) -> list[str]:
+        unseen = [site for site in sites if pattern_of(site) not in self.attention]
+        notes = [f"{site}: no attention pattern was measured, so support_mass and entropy are NaN" for site in unseen]
+        if self.support is None:
+            notes.append("no support was given, so support_mass is NaN")
+        if self.modulus is None:
+            notes.append("no modulus was given, so integer measures are NaN, and 0 in integer_match and integer_head")
+        notes += [
+            f"{name!r}: most examples are alone in their class, so a within-ratio near 0 is chance, no sign of a head"
+            for name, expected in chance.items()
+            if expected < TEXTBOOK_WITHIN_RATIO
+        ]
+        undefined = values["integer_deviation"].isnan() & (self.modulus is not None)
+        for s, h in (values["variance"] == 0).nonzero().tolist():
+            notes.append(f"{sites[s]} head {h}: all examples give one output, so its measures are NaN")
+        for s, h in (undefined & (values["variance"] != 0)).nonzero().tolist():
+            notes.append(
+                f"{sites[s]} head {h}: no integer weights, as the examples do not determine all of them "
+                "or the median weight of the support is 0"
+            )
+        return notes
+
+
+def is_output(name: str) -> bool:
+    """Whether a hook point is a block's head outputs."""
+    return name.endswith("attn.hook_z")
+
+
+def pattern_of(output: str) -> str:
+    """The hook name of the attention pattern beside head outputs."""
+    return output.removesuffix("hook_z") + "hook_pattern"
+
+
+def _at(x: Tensor, where: Tensor) -> Tensor:
+    """``[batch query ...] -> [batch ...]``; a network that pools the sequence has one query for all of it."""
+    return x[:, 0] if x.shape[1] == 1 else x[torch.arange(len(x), device=x.device), where]

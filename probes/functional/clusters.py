@@ -1,0 +1,255 @@
+"""Do the classes of a labelling form clusters, and is a point an integer sum of its tokens? (spec 4)"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor
+
+from tasks import InputError
+
+SMALLEST_UNIT = 1e-6  # a median weight that small beside the largest is 0 up to the rounding of float32
+_MOST_DISTANCES = 2**22  # at once
+
+
+def within_ratio(
+    points: Float[Tensor, "n d"], labels: Shaped[Tensor, "n"], n_classes: int | None = None
+) -> Float[Tensor, ""]:
+    """Within-cluster over total sum of squares, each class a cluster: 0 where classes are points.
+
+    Not clamped; ``within_ratio_chance`` says what it is by chance. With ``n_classes`` it runs under
+    ``torch.func.vmap``, over points and labels.
+
+    Args:
+        points: float32 or float64; sums are taken in float64.
+        labels: the class of each point: any integers, or 0 to ``n_classes - 1``.
+        n_classes: how many classes there may be; the labels' own where ``None``.
+
+    Returns:
+        A float64 scalar; NaN where it is undefined: all points equal, or one class.
+
+    Example:
+        >>> points = torch.tensor([[0.0, 0.0], [0.0, 2.0], [4.0, 0.0], [4.0, 2.0]])
+        >>> within_ratio(points, torch.tensor([0, 0, 1, 1]))
+        tensor(0.2000, dtype=torch.float64)
+    """
+    x, labels, n_classes = _prepared(points, labels, n_classes)
+    count, centroids = _centroids(x, labels, n_classes)
+    within = (x - centroids.gather(0, labels[:, None].expand_as(x))).square().sum()
+    return torch.where((count > 0).sum() > 1, within / x.square().sum(), torch.nan)
+
+
+def within_ratio_chance(labels: Shaped[Tensor, "n"]) -> float:
+    """Mean ``within_ratio`` over all ways to hand out the labels to different points: (n - classes) / (n - 1).
+
+    Near 0 where most points are alone in their class: a small ratio then says nothing. NaN for one point.
+
+    Example:
+        >>> within_ratio_chance(torch.tensor([0, 0, 1, 2, 2]))
+        0.5
+    """
+    n = len(labels)
+    return (n - len(torch.unique(labels))) / (n - 1) if n > 1 else math.nan
+
+
+def nearest_centroid_accuracy(
+    points: Float[Tensor, "n d"], labels: Shaped[Tensor, "n"], n_classes: int | None = None
+) -> Float[Tensor, ""]:
+    """Share of points whose nearest class centroid (Euclidean distance) is that of their own class.
+
+    The centroids are those of the same points. Of centroids equally near, the class of the lower label
+    counts. With ``n_classes`` it runs under ``torch.func.vmap``.
+
+    Memory: at most 4 million distances at once.
+
+    Args:
+        points: float32 or float64.
+        labels: the class of each point: any integers, or 0 to ``n_classes - 1``.
+        n_classes: how many classes there may be; the labels' own where ``None``.
+
+    Returns:
+        A float64 scalar; NaN where it is undefined: all points equal, or one class.
+
+    Example:
+        >>> points = torch.tensor([[0.0], [1.0], [5.0], [6.0], [1.5]])
+        >>> nearest_centroid_accuracy(points, torch.tensor([7, 7, 9, 9, 9]))
+        tensor(0.8000, dtype=torch.float64)
+    """
+    x, labels, n_classes = _prepared(points, labels, n_classes)
+    count, centroids = _centroids(x, labels, n_classes)
+    nearest = []
+    for rows in torch.split(x, max(1, _MOST_DISTANCES // n_classes)):
+        distance = torch.cdist(rows, centroids, compute_mode="donot_use_mm_for_euclid_dist")
+        nearest.append(torch.where(count > 0, distance, torch.inf).argmin(dim=1))
+    share = (torch.cat(nearest) == labels).double().mean()
+    return torch.where(((count > 0).sum() > 1) & (x.square().sum() > 0), share, torch.nan)
+
+
+def _prepared(points: Tensor, labels: Tensor, n_classes: int | None) -> tuple[Tensor, Tensor, int]:
+    """Centred float64 points, labels from 0, and the number of classes."""
+    if n_classes is None:
+        classes, labels = torch.unique(labels, return_inverse=True)
+        n_classes = len(classes)
+    x = points.double()
+    x = x - x[:1]  # equal points become exact zeros, which minus a rounded mean they might not
+    return x - x.mean(dim=0), labels.long(), n_classes
+
+
+def _centroids(x: Tensor, labels: Tensor, n_classes: int) -> tuple[Tensor, Tensor]:
+    """``[n_classes]`` points a class, and ``[n_classes d]`` their mean (0 for none)."""
+    count = x.new_zeros(n_classes).scatter_add(0, labels, torch.ones_like(x[:, 0]))
+    total = x.new_zeros(n_classes, x.shape[1]).scatter_add(0, labels[:, None].expand_as(x), x)
+    return count, total / torch.where(count > 0, count, 1)[:, None]
+
+
+class IntegerWeights(NamedTuple):
+    """What ``integer_weights`` finds; scalars are tensors without axes.
+
+    Attributes:
+        weights: weight of value ``v`` at position ``t`` relative to value 0 there, in units of the support's
+            median weight. NaN where the fit is undefined.
+        rounded: the nearest integers (0 where the fit is undefined).
+        deviation: the largest distance of a weight to its integer, at most 0.5; NaN where undefined.
+        rank_one: share of the fitted points' variance along the one direction ``u``; NaN where nothing varies.
+        matches: whether the integers have the residues that addition modulo ``p`` needs.
+        classes: the integer sum of each row's rounded weights.
+    """
+
+    weights: Float[Tensor, "pos value"]
+    rounded: Int[Tensor, "pos value"]
+    deviation: Float[Tensor, ""]
+    rank_one: Float[Tensor, ""]
+    matches: Bool[Tensor, ""]
+    classes: Int[Tensor, "n"]
+
+
+def integer_weights(
+    points: Float[Tensor, "n d"], tokens: Int[Tensor, "n pos"], support: Sequence[int], modulus: int
+) -> IntegerWeights:
+    """Fit ``point = c + u sum_t w_t(x_t)`` and ask whether the weights are integers that add modulo ``p``.
+
+    The points are regressed (least squares) on whether value ``v >= 1`` stands at position ``t``; ``u`` is
+    the first principal direction of the fitted points, and ``w_t(v)``, relative to ``w_t(0) = 0``, the
+    coefficient along it. A head can add modulo ``p`` where, up to scale, ``w_t(v)`` is congruent to ``a v``
+    on the support and to 0 off it: for ``p = 2``, odd and even. The scale makes the support's median
+    ``w_t(1)`` equal to ``a``, one of 1 to ``p - 1``: the one that leaves the weights nearest to integers, of
+    those whose residues match if there are any. (The lower median, which is a weight itself; a mean of two
+    of opposite sign would be no scale.)
+
+    Undefined, and then NaN without a match: where nothing varies; where the rows do not determine all weights
+    (a value missing at a position, too few rows); where the median weight is 0, or below 1e-6 of the largest.
+
+    Weights spread widely at random lie within 0.25 of integers of the right parity (``p = 2``) about once in
+    ``4 ** (pos - 1)`` fits: never for 12 positions, often for 3.
+
+    Memory: ``n x pos x (modulus - 1)`` float64 numbers.
+
+    Source: our replication of Odonnat, Bouaziz & Cabannes (arXiv 2410.24050), whose solved networks all have
+    such weights.
+
+    Args:
+        points: float32 or float64, one a row of tokens.
+        tokens: digits 0 to ``modulus - 1``.
+        support: positions whose digits are added.
+        modulus: ``p``.
+
+    Raises:
+        InputError: for a modulus below 2, a token outside 0 to ``modulus - 1``, or a support that is empty or
+            has positions outside the sequence.
+
+    Example:
+        >>> tokens = torch.cartesian_prod(*[torch.arange(2)] * 3)
+        >>> points = tokens.double() @ torch.tensor([[0.3], [-0.3], [0.6]], dtype=torch.float64)
+        >>> found = integer_weights(points, tokens, support=(0, 1), modulus=2)
+        >>> found.rounded.flatten().tolist(), bool(found.matches)  # of 0.3 and -0.3 the lower median is -0.3
+        ([-1, 1, -2], True)
+    """
+    n_pos = tokens.shape[1]
+    check_digits(tokens, support, modulus)
+    values = torch.arange(1, modulus, device=tokens.device)
+    design = (tokens[:, :, None] == values).flatten(1).double()
+    x = points.double() - points[:1].double()
+    x, design = x - x.mean(dim=0), design - design.mean(dim=0)
+    share, along = x.new_tensor(torch.nan), x.new_full((n_pos, modulus - 1), torch.nan)
+    q, r = torch.linalg.qr(design)
+    if len(design) > design.shape[1] == int(torch.linalg.matrix_rank(r)):
+        coefficients = torch.linalg.solve_triangular(r, q.T @ x, upper=True)
+        _, scale, directions = torch.linalg.svd(r @ coefficients, full_matrices=False)  # of the fitted points
+        share = scale[0].square() / scale.square().sum()
+        along = (coefficients @ directions[0]).reshape(n_pos, modulus - 1)
+    weights, matches = _scaled(along, support, modulus)
+    rounded = torch.nan_to_num(weights).round().long()
+    return IntegerWeights(
+        weights,
+        rounded,
+        (weights - rounded).abs().max(),
+        share,
+        matches,
+        integer_sum(rounded, tokens),
+    )
+
+
+def integer_sum(rounded: Int[Tensor, "pos value"], tokens: Int[Tensor, "n pos"]) -> Int[Tensor, "n"]:
+    """The sum of each row's weights, 0 for digit 0.
+
+    Example:
+        >>> integer_sum(torch.tensor([[1], [-1], [2]]), torch.tensor([[1, 1, 1], [1, 0, 1]]))
+        tensor([2, 3])
+    """
+    by_digit = torch.cat([rounded.new_zeros(len(rounded), 1), rounded], dim=1)
+    return by_digit.gather(1, tokens.long().T).sum(dim=0)
+
+
+def _scaled(along: Tensor, support: Sequence[int], modulus: int) -> tuple[Tensor, Tensor]:
+    """The weights in units of the best scale, and whether their residues match."""
+    on = torch.tensor(list(support), device=along.device)
+    median = along[on, 0].median()
+    if not bool(median.abs() > SMALLEST_UNIT * along.abs().max()):  # also where NaN
+        return torch.full_like(along, torch.nan), torch.zeros((), dtype=torch.bool, device=along.device)
+    wanted = torch.zeros_like(along, dtype=torch.long)
+    wanted[on] = torch.arange(1, modulus, device=along.device)
+    best: tuple[bool, float] | None = None
+    for a in range(1, modulus):
+        weights = along * (a / median)
+        rounded = weights.round()
+        wrong = bool(((rounded.long() - a * wanted) % modulus).any())
+        deviation = round(float((weights - rounded).abs().max()), 9)  # so that the smallest of equal scales counts
+        if best is None or (wrong, deviation) < best:
+            best, kept = (wrong, deviation), weights
+    assert best is not None
+    return kept, torch.tensor(not best[0], device=along.device)
+
+
+def check_digits(tokens: Tensor, support: Sequence[int], modulus: int) -> None:
+    """Refuse what is no addition modulo ``modulus`` of the digits in ``support``.
+
+    Raises:
+        InputError: see ``integer_weights``.
+    """
+    check_modulus(modulus)
+    check_support(support, tokens.shape[1])
+    if wrong := tokens[(tokens < 0) | (tokens >= modulus)].tolist():
+        raise InputError(
+            f"there is a token {wrong[0]} in the batch, but modulus is {modulus}; expected digits 0 to {modulus - 1}: "
+            "give the number of digits as modulus, or None for tokens that are no digits"
+        )
+
+
+def check_modulus(modulus: int) -> None:
+    """Refuse a modulus below 2."""
+    if modulus < 2:
+        raise InputError(f"modulus is {modulus}; expected at least 2, the number of digits")
+
+
+def check_support(support: Sequence[int], length: int | None = None) -> None:
+    """Refuse an empty support, a position given twice, or one outside the sequence."""
+    if len(support) == 0 or len(set(support)) < len(support):
+        what = "has a position twice" if len(support) else "is empty"
+        raise InputError(f"support {what}; expected different positions such as (0, 1, 2)")
+    if outside := [t for t in support if t < 0 or (length is not None and t >= length)]:
+        to = "up" if length is None else f"to {length - 1}, the sequence's last"
+        raise InputError(f"support has position {outside[0]}; expected positions from 0 {to}")

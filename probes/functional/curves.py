@@ -1,0 +1,251 @@
+"""Events in a training curve: phases in which the loss falls, spikes, and quiet epochs to compare spikes with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+
+from tasks import InputError
+
+
+class Drop(NamedTuple):
+    """A phase in which the loss falls fast.
+
+    Attributes:
+        start: last epoch at which at most a tenth of the fall has happened.
+        end: first epoch at which at least nine tenths have.
+        before: level of the loss before it.
+        after: level of the loss after it.
+    """
+
+    start: int
+    end: int
+    before: float
+    after: float
+
+
+class Spike(NamedTuple):
+    """A sudden rise of the loss.
+
+    Attributes:
+        epoch: the first epoch of the spike.
+        loss: the loss at that epoch.
+        before: median loss of the epochs before it.
+        end: first epoch at which the loss is back below the threshold; the number of epochs when it
+            never is.
+    """
+
+    epoch: int
+    loss: float
+    before: float
+    end: int
+
+
+def first_below(curve: ArrayLike, level: float) -> int | None:
+    """The first place where ``curve`` ``[epochs]`` is below ``level``, or ``None``. NaN never is.
+
+    Raises:
+        InputError: when ``curve`` has not one axis.
+
+    Example:
+        >>> first_below([0.7, 0.2, float("nan"), 0.1], 0.2)
+        3
+    """
+    return _first(_curve("curve", curve) < level)
+
+
+def first_above(curve: ArrayLike, level: float) -> int | None:
+    """The first place where ``curve`` ``[epochs]`` is above ``level``, or ``None``. NaN never is.
+
+    Raises:
+        InputError: when ``curve`` has not one axis.
+
+    Example:
+        >>> first_above([0.5, 0.98, 0.99], 0.98)
+        2
+    """
+    return _first(_curve("curve", curve) > level)
+
+
+def loss_drops(loss: ArrayLike, *, window: int = 10, least: float = 0.1) -> list[Drop]:
+    """The phases in which the loss falls fast, in order.
+
+    The level of the loss is the lowest running median over ``window`` epochs so far. A drop is a
+    stretch in which every ``window`` epochs bring the level down by at least half of ``least`` of
+    where it started, and which brings it down by ``least`` of that in all.
+
+    Slow drifts are no drops, nor is the way back from a spike or a jump, as the level never rises:
+    cut the curve at the jump to date what follows it. Drops less than about ``window`` apart are one.
+    Loss that is not finite counts as missing. Meant for losses whose optimum is about 0, in plain
+    units: the fall from 1e-2 to 1e-4 is none.
+
+    Args:
+        loss: ``[epochs]`` training or test loss.
+        window: epochs over which the loss is smoothed and its fall measured.
+        least: share of the starting level that a drop must cover.
+
+    Raises:
+        InputError: for ``window`` below 1 or ``least`` outside (0, 1).
+
+    Example:
+        >>> loss_drops([0.7] * 40 + [0.4] * 40 + [0.0] * 40)
+        [Drop(start=39, end=40, before=0.7, after=0.4), Drop(start=79, end=80, before=0.4, after=0.0)]
+    """
+    x = _curve("loss", loss)
+    _at_least_one(window=window)
+    if not 0 < least < 1:
+        raise InputError(f"least is {least}; expected a share between 0 and 1, such as 0.1")
+    level = np.fmin.accumulate(_running_median(np.where(np.isfinite(x), x, np.nan), window))
+    known = np.flatnonzero(~np.isnan(level))
+    if len(level) <= window or not len(known):
+        return []
+    whole = least * level[known[0]]
+    found = []
+    for first, last in _stretches(level[:-window] - level[window:] >= whole / 2):
+        before, after = level[first], level[last + window]
+        fall = before - after
+        if fall >= whole > 0:
+            start = int(np.flatnonzero(level >= before - fall / 10)[-1])
+            end = int(np.flatnonzero(level <= after + fall / 10)[0])
+            found.append(Drop(start, end, float(before), float(after)))
+    return found
+
+
+def loss_spikes(loss: ArrayLike, *, factor: float = 5.0, window: int = 10, floor: float = 1e-3) -> list[Spike]:
+    """Where the loss exceeds ``factor`` times the median of the ``window`` epochs before, and ``floor``.
+
+    Consecutive epochs are one spike, which lasts until the loss is back below that threshold, taken
+    from the median before the spike. Epochs inside a spike, and loss that is not finite, are left out
+    of later medians; the first ``window`` epochs cannot be spikes. A loss that turns into NaN is no
+    spike; one that does so during a spike has not come back.
+
+    Args:
+        loss: ``[epochs]`` training loss.
+        factor: how many times the median.
+        window: epochs whose median is taken.
+        floor: loss below which nothing is a spike, in nats or whatever the loss is in.
+
+    Raises:
+        InputError: for ``window`` below 1, ``factor`` not above 1 or a negative ``floor``.
+
+    Example:
+        >>> loss_spikes([6e-5] * 20 + [0.11, 0.02] + [6e-5] * 5)
+        [Spike(epoch=20, loss=0.11, before=6e-05, end=22)]
+    """
+    x = _curve("loss", loss)
+    _at_least_one(window=window)
+    if not factor > 1:
+        raise InputError(f"factor is {factor}; expected more than 1, such as 5.0")
+    if not floor >= 0:
+        raise InputError(f"floor is {floor}; expected at least 0")
+    found: list[Spike] = []
+    quiet: list[float] = []
+    epoch = 0
+    while epoch < len(x):
+        if len(quiet) >= window:
+            before = float(np.median(quiet[-window:]))
+            threshold = max(factor * before, floor)
+            if x[epoch] > threshold:
+                back = _first(x[epoch:] <= threshold)
+                end = len(x) if back is None else epoch + back
+                found.append(Spike(epoch, float(x[epoch]), before, end))
+                epoch = end
+                continue
+        if np.isfinite(x[epoch]):
+            quiet.append(float(x[epoch]))
+        epoch += 1
+    return found
+
+
+def matched_quiet(loss: ArrayLike, spikes: Sequence[Spike], *, window: int = 10, gap: int = 10) -> list[int | None]:
+    """For each spike a quiet epoch of the same run at a similar loss, to compare it with.
+
+    Quiet are epochs from ``window`` on that lie at least ``gap`` away from every spike (from its
+    first epoch to its end). Spikes choose in order the one whose loss is nearest, in the logarithm,
+    to the median before the spike; the earlier of two alike. Each is chosen once while there are
+    others left.
+
+    Args:
+        loss: ``[epochs]`` training loss.
+        spikes: what ``loss_spikes`` found in it.
+        window: epochs at the start that are not used, since they could not be spikes.
+        gap: least distance from a spike, in epochs.
+
+    Returns:
+        One epoch a spike, or ``None`` for each when no epoch is quiet.
+
+    Raises:
+        InputError: for ``window`` or ``gap`` below 1, or a spike outside the curve.
+
+    Example:
+        >>> loss = [0.7] * 30 + [0.1] * 30 + [0.9] + [0.1] * 20
+        >>> matched_quiet(loss, loss_spikes(loss))
+        [30]
+    """
+    x = _curve("loss", loss)
+    _at_least_one(window=window, gap=gap)
+    quiet = np.isfinite(x) & (x >= 0)
+    quiet[:window] = False
+    for spike in spikes:
+        if not 0 <= spike.epoch < spike.end <= len(x):
+            raise InputError(
+                f"a spike lasts from epoch {spike.epoch} to {spike.end}, but the loss has {len(x)} epochs; "
+                "give the curve that the spikes were found in"
+            )
+        quiet[max(0, spike.epoch - gap + 1) : spike.end + gap] = False
+    candidates = np.flatnonzero(quiet)
+    if not len(candidates):
+        return [None] * len(spikes)
+    chosen: list[int | None] = []
+    free = np.ones(len(candidates), dtype=bool)
+    for spike in spikes:
+        level = x[candidates]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            distance = np.where(level == spike.before, 0.0, np.abs(np.log(level) - np.log(spike.before)))
+        # The second key decides where the logarithm cannot: a loss of 0 is infinitely far from all others.
+        order = np.lexsort((np.abs(level - spike.before), distance, ~free))
+        chosen.append(int(candidates[order[0]]))
+        free[order[0]] = False
+        if not free.any():
+            free[:] = True
+    return chosen
+
+
+def _curve(name: str, values: ArrayLike) -> Float[np.ndarray, "epochs"]:
+    x = np.asarray(values, dtype=np.float64)
+    if x.ndim != 1:
+        raise InputError(f"{name} has shape {x.shape}; expected one number an epoch")
+    return x
+
+
+def _at_least_one(**given: int) -> None:
+    for name, value in given.items():
+        if value < 1:
+            raise InputError(f"{name} is {value}; expected at least 1 epoch")
+
+
+def _first(true: np.ndarray) -> int | None:
+    places = np.flatnonzero(true)
+    return int(places[0]) if len(places) else None
+
+
+def _stretches(true: np.ndarray) -> list[tuple[int, int]]:
+    """First and last place of every stretch of ``True``."""
+    edges = np.diff(np.concatenate([[0], true.astype(np.int8), [0]]))
+    return list(zip(np.flatnonzero(edges > 0).tolist(), (np.flatnonzero(edges < 0) - 1).tolist(), strict=True))
+
+
+def _running_median(x: Float[np.ndarray, "epochs"], window: int) -> Float[np.ndarray, "epochs"]:
+    """Median over the epochs up to half a window away, without missing ones; NaN where all are missing."""
+    half = window // 2
+    level = np.full(len(x), np.nan)
+    for i in range(len(x)):
+        near = x[max(0, i - half) : i + half + 1]
+        near = near[~np.isnan(near)]
+        if len(near):
+            level[i] = np.median(near)
+    return level
