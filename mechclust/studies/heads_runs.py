@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from mechclust.studies.clustering_heads import SOLVED, ClusteringHeadsConfig
-from mechclust.studies.heads_curriculum import ARMS
 from probes import ProbeResult
 from probes.functional import Spike, first_above, first_below, loss_spikes, matched_quiet
 
 CLUSTERED = 0.1  # within-ratio below which the head has formed
 QUANTILE = 0.1  # of a run's quiet epochs: below it, a norm or margin is small
-EVERY_SPIKE = {"gap": 10, "window": 10}
+MITIGATIONS = ("larger eps", "slower feed-forward", "late smaller rate")
+GAP = 10  # epochs between a spike and what counts as quiet
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ class Head(Trained):
     """A network of the base setting: its training, its head at the end, and the causal checks."""
 
     seed: int
+    p: int
     accuracy: float
     head: ProbeResult
     causal: ProbeResult
@@ -75,31 +76,44 @@ class Head(Trained):
         """First epoch at which the within-ratio of the final partition is below the mark."""
         return first_below(self.curve("within_ratio"), CLUSTERED)
 
-    @property
-    def gradient_peak(self) -> int:
-        """Epoch of the largest gradient."""
-        return int(np.argmax(self.curve("gradient_norm")[:, -1]))
+    def peak_and_drop(self, *, without_spikes: bool) -> tuple[int, int] | None:
+        """Epochs of the largest gradient, and at the end of the largest fall of the training loss in one epoch.
 
-    @property
-    def largest_drop(self) -> int:
-        """Epoch that ends with the largest fall of the training loss from one snapshot to the next."""
-        return 1 + int(np.argmax(-np.diff(self.curve("train_loss"))))
+        From where the loss is first below 1.05 of what guessing costs: before, it falls from the random start.
+        Without spikes, their epochs and those before and after them are left out. ``None`` where none are left.
+        """
+        loss, gradient = self.curve("train_loss"), self.curve("gradient_norm")[:, -1]
+        start = first_below(loss, 1.05 * np.log(self.p))
+        if start is None or start + 1 >= len(loss):
+            return None
+        counts = np.arange(len(loss)) > start
+        if without_spikes:
+            for spike in self.spikes:
+                counts[max(0, spike.epoch - 1) : spike.end + 2] = False
+        if not counts.any():
+            return None
+        fall = np.concatenate([[0.0], loss[:-1] - loss[1:]])
+        return tuple(int(np.argmax(np.where(counts, x, -np.inf))) for x in (gradient, fall))  # type: ignore[return-value]
 
     def checked(self, name: str, partition: str = "integer_sum") -> float:
         """A causal check of the head under a partition."""
         return float(self.causal.sel(name, partition=partition))
 
     def diagnoses(self) -> list[tuple[Spike, list[str], list[str]]]:
-        """For each spike that has a quiet epoch to compare with: it, its diagnosis, and that of the quiet epoch.
+        """For each spike after the task was solved: it, its diagnosis, and that of a quiet epoch at the same loss.
 
         A diagnosis names what was small, at the epoch or the one before: the least norm of xi, or the margin
-        of a cluster, below a tenth of the run's epochs that are 10 or more away from every spike.
+        of a cluster, below a tenth of the run's quiet epochs (solved, and 10 or more away from every spike).
         """
-        loss = self.curve("train_loss")
-        quiet = np.ones(len(loss), dtype=bool)
-        quiet[: EVERY_SPIKE["window"]] = False
+        start = self.solved_at
+        if start is None:
+            return []
+        loss = self.curve("train_loss").copy()
+        loss[:start] = np.nan  # nothing before is quiet
+        late = [spike for spike in self.spikes if spike.epoch > start]
+        quiet = np.isfinite(loss)
         for spike in self.spikes:
-            quiet[max(0, spike.epoch - EVERY_SPIKE["gap"] + 1) : spike.end + EVERY_SPIKE["gap"]] = False
+            quiet[max(0, spike.epoch - GAP + 1) : spike.end + GAP] = False
         if not quiet.any():
             return []
         curves = {"small norm": self.curve("smallest_norm"), "cluster near a boundary": self.curve("margin")}
@@ -109,7 +123,7 @@ class Head(Trained):
         def small(epoch: int) -> list[str]:
             return [name for name, values in least.items() if values[epoch] < bound[name]]
 
-        pairs = zip(self.spikes, matched_quiet(loss, self.spikes, **EVERY_SPIKE), strict=True)
+        pairs = zip(late, matched_quiet(np.where(quiet, loss, np.nan), late, gap=GAP), strict=True)
         return [(spike, small(spike.epoch), small(epoch)) for spike, epoch in pairs if epoch is not None]
 
 
@@ -147,13 +161,15 @@ def load_runs(config: ClusteringHeadsConfig, out: Path) -> Runs:
         for name, (train, test) in zip(found.coords["network"], found["accuracy"].tolist(), strict=True):
             arm, _, seed = name.rpartition("|")
             final.setdefault(arm, {})[int(seed)] = (train, test)
-    heads = {}
+    heads: dict[int, Head] = {}
     for seed in config.seeds:
         parts = {
             k: ProbeResult.load(results / "base" / f"seed{seed}.{k}.safetensors")
             for k in ("dynamics", "head", "causal")
         }
-        heads[seed] = Head(parts["dynamics"], seed, final["base"][seed][1], parts["head"], parts["causal"])
+        heads[seed] = Head(
+            parts["dynamics"], seed, config.task.p, final["base"][seed][1], parts["head"], parts["causal"]
+        )
     mitigated = {
         arm: {s: Trained(ProbeResult.load(results / arm / f"seed{s}.dynamics.safetensors")) for s in config.seeds}
         for arm in MITIGATIONS
@@ -162,7 +178,3 @@ def load_runs(config: ClusteringHeadsConfig, out: Path) -> Runs:
     seeds = config.curriculum.seeds
     curriculum = {s: ProbeResult.load(results / "curriculum" / f"seed{s}.safetensors") for s in seeds}
     return Runs(heads, mitigated, final, curriculum)
-
-
-MITIGATIONS = ("larger eps", "slower feed-forward", "late smaller rate")
-__all__ = ["ARMS", "CLUSTERED", "MITIGATIONS", "Head", "Runs", "Trained", "load_runs"]
