@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import tyro
 
 from mechclust.clusters import ClustersConfig, measure_clusters, write_clusters_report
+from mechclust.sandbox import check_suffix, open_sandbox, write_sandbox
 from mechclust.studies import get_study, list_studies, open_run, run_study, write_report
 from mechclust.studies.claims import markdown_table, text_table
 from mechclust.studies.study import check_writable
@@ -182,6 +183,31 @@ def _topics(
         print("(random embeddings have a mean cosine near 0: their ratio says little; differences are in summary.csv)")
     print("\n" + "\n".join(f"- {note}" for note in result.notes()))
     print(f"\nreport: {write_topics_report(result, config, out)}")
+
+
+@app.command(name="sandbox")
+def _sandbox(
+    run_folder: tyro.conf.Positional[Path],
+    seed: int | None = None,
+    out: Path = Path("sandbox.html"),
+    epoch: int | None = None,
+    panels: tuple[str, ...] = (),
+    max_frames: int = 300,
+) -> None:
+    """Watch a small network train: an interactive page (.html), a film (.mp4, .gif) or a figure (.png).
+
+    Args:
+        run_folder: the --out folder of `mechclust run clustering-heads`, or of train_ensemble.
+        seed: of the network; the first by default.
+        out: the file, whose ending says what it is.
+        epoch: of a figure; the last by default.
+        panels: of a film or figure; all by default.
+        max_frames: most epochs to keep.
+    """
+    check_suffix(out)
+    check_writable(out.parent)
+    run = open_sandbox(run_folder, seed, max_frames=max_frames)
+    print(f"{write_sandbox(run, out, epoch=epoch, panels=panels)}: {run.title}; {run.kept}")
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ class Curriculum:
         points: of the straight line between the two solutions, ends included.
     """
 
-    seeds: tuple[int, ...] = tuple(range(200, 210))
+    seeds: tuple[int, ...] = tuple(range(200, 206))
     p: int = 4
     d_model: int = 32
     d_mlp: int = 128
@@ -65,7 +65,7 @@ class Ablations:
         discounts: factors on the feed-forward layer's learning rate.
     """
 
-    seeds: tuple[int, ...] = (200, 201, 202, 203, 204)
+    seeds: tuple[int, ...] = (200, 201, 202)
     batch_sizes: tuple[int, ...] = tuple(2**k for k in range(12))
     lrs: tuple[float, ...] = tuple(float(f"{x:.3g}") for x in np.geomspace(1, 1e-4, 20))
     widths: tuple[int, ...] = tuple(int(x) for x in np.geomspace(10, 10_000, 20).round())
@@ -77,7 +77,7 @@ class ClusteringHeadsConfig:
     """Settings of the clustering-head study.
 
     Args:
-        seeds: a network each, in the base setting and in those compared with it; the seed draws weights and data.
+        seeds: a network each, in the base setting and from scratch on p + 1; the seed draws weights and data.
         replication: seeds of the base setting whose share of solved networks is compared with a replication.
         task: the data of the base setting.
         d_mlp: width of the feed-forward layer.
@@ -85,7 +85,7 @@ class ClusteringHeadsConfig:
         batch_size: sequences a step.
         lr: Adam's learning rate.
         group: seeds trained together, in one process.
-        mitigations: also train with a larger eps, a slower feed-forward layer and a late smaller rate.
+        mitigations: seeds that are also trained with a larger eps, a slower feed-forward layer, a late smaller rate.
         transfer: also train p + 1 from the solved networks, and from scratch.
         curriculum: the second paper's comparison.
         ablations: settings varied one at a time.
@@ -103,7 +103,7 @@ class ClusteringHeadsConfig:
     batch_size: int = 32
     lr: float = 3e-3
     group: int = 50
-    mitigations: bool = True
+    mitigations: tuple[int, ...] = tuple(range(200, 250))
     transfer: bool = True
     curriculum: Curriculum = Curriculum()
     ablations: Ablations = Ablations()
@@ -119,6 +119,8 @@ class ClusteringHeadsConfig:
                 raise InputError(f"{name} is {getattr(self, name)}; expected at least 1")
         if self.task.seed != 0:
             raise InputError("task.seed is set by each network, from seeds; leave it out and set those")
+        if unknown := set(self.mitigations) - set(self.seeds):
+            raise InputError(f"mitigations has the seed {min(unknown)}; expected seeds of the base setting (seeds)")
         if self.transfer and self.task.n_embeddings < self.task.p + 1:
             raise InputError(
                 f"task.n_embeddings is {self.task.n_embeddings}; expected at least {self.task.p + 1}, "
@@ -164,12 +166,11 @@ def arms(config: ClusteringHeadsConfig) -> dict[str, Arm]:
         Arm("base", config.seeds, p, measure="all"),
         Arm("replication", config.replication, p),
     ]
-    if config.mitigations:
-        found += [
-            Arm("larger eps", config.seeds, p, model={"eps_mlp": config.eps}, measure="losses"),
-            Arm("slower feed-forward", config.seeds, p, rates={MLP: config.discount}, measure="losses"),
-            Arm("late smaller rate", config.seeds, p, training={"schedule": "late-drop"}, measure="losses"),
-        ]
+    found += [
+        Arm("larger eps", config.mitigations, p, model={"eps_mlp": config.eps}, measure="losses"),
+        Arm("slower feed-forward", config.mitigations, p, rates={MLP: config.discount}, measure="losses"),
+        Arm("late smaller rate", config.mitigations, p, training={"schedule": "late-drop"}, measure="losses"),
+    ]
     if config.transfer:
         found.append(Arm("scratch", config.seeds, p + 1))
     found += [Arm(f"lr {lr:g}", grid.seeds, p, rate=lr / config.lr) for lr in grid.lrs]
@@ -256,7 +257,7 @@ def _trained(
     training = TrainConfig(
         steps=steps, optimizer="adam", weight_decay=0.0, clip=None, save_every=max(1, steps // 20), **settings
     )
-    members = [member_of(config, arm, seed, weights and weights[seed]) for arm, seed in pairs]
+    members = [member_of(config, arm, seed, None if weights is None else weights[seed]) for arm, seed in pairs]
     every = steps if first.measure == "end" else epoch
     return train_ensemble(members, training, folder, snapshot_every=every, progress=True, name=name)
 
@@ -327,6 +328,7 @@ STUDY = Study(
         "smoke": ClusteringHeadsConfig(
             seeds=(200, 201),
             replication=(0,),
+            mitigations=(200, 201),
             task=SparseModularAddition(length=6, n_support=3, n_train=64, n_test=64),
             d_mlp=8,
             epochs=24,
@@ -340,7 +342,7 @@ STUDY = Study(
             seeds=tuple(range(200, 212)),
             replication=(),
             group=6,
-            mitigations=False,
+            mitigations=(),
             transfer=False,
             curriculum=_NO_CURRICULUM,
             ablations=_NO_ABLATIONS,

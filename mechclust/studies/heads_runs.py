@@ -158,9 +158,9 @@ def load_runs(config: ClusteringHeadsConfig, out: Path) -> Runs:
     final: dict[str, dict[int, tuple[float, float]]] = {}
     for path in sorted((results / "final").glob("*.safetensors")):
         found = ProbeResult.load(path)
-        for name, (train, test) in zip(found.coords["network"], found["accuracy"].tolist(), strict=True):
-            arm, _, seed = name.rpartition("|")
-            final.setdefault(arm, {})[int(seed)] = (train, test)
+        for network, (train, test) in zip(found.coords["network"], found["accuracy"].tolist(), strict=True):
+            name, _, number = network.rpartition("|")
+            final.setdefault(name, {})[int(number)] = (train, test)
     heads: dict[int, Head] = {}
     for seed in config.seeds:
         parts = {
@@ -171,10 +171,9 @@ def load_runs(config: ClusteringHeadsConfig, out: Path) -> Runs:
             parts["dynamics"], seed, config.task.p, final["base"][seed][1], parts["head"], parts["causal"]
         )
     mitigated = {
-        arm: {s: Trained(ProbeResult.load(results / arm / f"seed{s}.dynamics.safetensors")) for s in config.seeds}
+        arm: {s: Trained(ProbeResult.load(results / arm / f"seed{s}.dynamics.safetensors")) for s in config.mitigations}
         for arm in MITIGATIONS
         if config.mitigations
     }
-    seeds = config.curriculum.seeds
-    curriculum = {s: ProbeResult.load(results / "curriculum" / f"seed{s}.safetensors") for s in seeds}
+    curriculum = {s: ProbeResult.load(results / "curriculum" / f"seed{s}.safetensors") for s in config.curriculum.seeds}
     return Runs(heads, mitigated, final, curriculum)

@@ -130,9 +130,9 @@ def train_ensemble(
         "steps": str(config.steps),
         "every": str(every),
         "epoch_steps": str(_epoch(members[0], config)),
-        "backend": stack.use(chosen, tokens[0], targets[0], forgiving=backend == "auto"),
     }
     check_run(out, header)
+    header["backend"] = stack.use(chosen, tokens[0], targets[0], forgiving=backend == "auto")
     wanted, ahead = set(snapshot_steps(config.steps, every)), max(1, _READ_AHEAD // config.batch_size)
     segment = Segment(start)
     for step in step_bar(start, config.steps, progress, name):

@@ -76,6 +76,69 @@ def test_a_batch_does_not_depend_on_what_was_drawn_before():
     assert not torch.equal(other.train_batch(7, 20).tokens, late.tokens)
 
 
+@pytest.mark.parametrize("batch_size", [20, 17, 60])  # 17: the last 9 of each epoch are left out
+def test_batches_of_several_steps_are_those_of_each_in_order(batch_size):
+    steps = range(2, 9)
+    several = SMALL.train_batches(steps, batch_size)
+    each = Batch.concat([SMALL.train_batch(step, batch_size) for step in steps])
+    for ours, theirs in ((several.tokens, each.tokens), (several.targets, each.targets), (several.index, each.index)):
+        assert torch.equal(ours, theirs)
+    assert torch.equal(several.loss_mask, each.loss_mask)
+    assert several.labels.keys() == each.labels.keys()
+    assert all(torch.equal(several.labels[name], each.labels[name]) for name in each.labels)
+    assert torch.equal(Task.train_batches(SMALL, steps, batch_size).tokens, several.tokens)  # what other tasks do
+
+
+def test_rows_are_places_in_the_split_train():
+    steps = range(1, 7)
+    rows, batch = SMALL.train_rows(steps, 17), SMALL.train_batches(steps, 17)
+    known = whole(SMALL, "train")
+    assert (rows.shape, rows.dtype) == ((6 * 17,), torch.int64)
+    assert torch.equal(rows, batch.index)
+    assert torch.equal(known.tokens[rows], batch.tokens)
+    assert torch.equal(known.labels["answer"][rows], batch.targets[batch.loss_mask])
+
+
+def test_rows_that_are_changed_change_no_later_ones():
+    rows = SMALL.train_rows(range(1), 60)
+    before = rows.clone()
+    rows.zero_()
+    assert torch.equal(SMALL.train_rows(range(1), 60), before)
+
+
+def test_every_seed_has_an_order_of_its_own():
+    other = SparseModularAddition(p=3, length=5, n_support=3, n_train=60, n_test=40, seed=5)
+    assert not torch.equal(SMALL.train_rows(range(3), 20), other.train_rows(range(3), 20))
+
+
+@pytest.mark.parametrize(("batch_size", "steps"), [(1, 60), (17, 3), (20, 3), (31, 1), (60, 1)])
+def test_steps_of_an_epoch(batch_size, steps):
+    assert SMALL.epoch_steps(batch_size) == steps
+    epochs = [SMALL.train_rows(range(e * steps, (e + 1) * steps), batch_size).tolist() for e in range(2)]
+    assert all(len(set(rows)) == len(rows) == steps * batch_size for rows in epochs)
+    assert epochs[0] != epochs[1]
+
+
+def test_loss_at_is_the_loss():
+    batch = next(SMALL.batches("test", 6))
+    logits = torch.randn(6, 3, generator=torch.Generator().manual_seed(1))
+    answer = batch.targets[batch.loss_mask]
+    assert torch.equal(SMALL.loss_at(logits, answer), SMALL.loss(logits, batch))
+    by_hand = [-torch.log_softmax(row, 0)[a] for row, a in zip(logits, answer.tolist(), strict=True)]
+    torch.testing.assert_close(SMALL.loss_at(logits, answer), torch.stack(by_hand).mean())
+
+
+@pytest.mark.parametrize("batch_size", [0, -1, 61])
+def test_batches_that_the_training_sequences_do_not_fill(batch_size):
+    message = f"batch_size is {batch_size}; expected 1 to the 60 training sequences"
+    calls = (SMALL.train_batch, 0), (SMALL.train_batches, range(2)), (SMALL.train_rows, range(2))
+    for function, steps in calls:
+        with pytest.raises(InputError, match=message):
+            function(steps, batch_size)
+    with pytest.raises(InputError, match=message):
+        SMALL.epoch_steps(batch_size)
+
+
 def test_configuration_round_trip():
     task = SparseModularAddition(support=(3, 0), length=6, seed=2)
     assert Task.from_config(task.to_config()) == task
