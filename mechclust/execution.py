@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any, TypeVar
@@ -102,5 +103,14 @@ def _in_turn(fn: Callable[[Job], Out], jobs: Sequence[Job]) -> list[Out]:
 
 def _start_worker(lock: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     tqdm.set_lock(lock)
+
+
+def _end_with_parent() -> None:
+    """A killed parent cannot end its workers, and a second run beside them would write to the same files."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -9,7 +9,7 @@ from statistics import median
 import numpy as np
 
 from mechclust.studies.claims import Bound, Claim, claim, share_interval
-from mechclust.studies.clustering_heads import SOLVED, ClusteringHeadsConfig
+from mechclust.studies.heads_config import SOLVED, ClusteringHeadsConfig, jobs, unfinished
 from mechclust.studies.heads_runs import MITIGATIONS, Head, Runs, load_runs
 from mechclust.studies.study import Analysis, Panel
 
@@ -203,6 +203,11 @@ def analyse(config: ClusteringHeadsConfig, out: Path) -> Analysis:
         notes.append(
             f"There are {config.task.p}^{config.task.length} sequences, too many to measure heads on all of them; they "
             "are measured on the training and test sequences, a sample."
+        )
+    if waiting := [job.name for job in unfinished(config, out)]:
+        notes.append(
+            f"This run is not finished; its claims are judged on what there is. Missing, of {len(jobs(config))} jobs: "
+            f"{', '.join(waiting)}."
         )
     views = {"Sandbox": "".join(f'<p><a href="{page}">{text}</a></p>' for page, text in pages.items())} if pages else {}
     return Analysis(claims=claims, panels=panels, views=views, notes=notes)

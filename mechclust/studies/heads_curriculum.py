@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mechclust.models import PoolingTransformerConfig, build_model
 from mechclust.models.weights import set_weights
-from mechclust.studies.clustering_heads import ClusteringHeadsConfig
+from mechclust.studies.heads_config import ClusteringHeadsConfig
 from mechclust.training import Member, TrainConfig, accuracy, train_ensemble
 from probes import ProbeResult
 from tasks import SparseModularAddition

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from mechclust.studies.clustering_heads import SOLVED, ClusteringHeadsConfig
+from mechclust.studies.heads_config import SOLVED, ClusteringHeadsConfig, unfinished
 from probes import ProbeResult
 from probes.functional import Spike, first_above, first_below, loss_spikes, matched_quiet
+from tasks import InputError
 
 CLUSTERED = 0.1  # within-ratio below which the head has formed
 QUANTILE = 0.1  # of a run's quiet epochs: below it, a norm or margin is small
@@ -153,8 +154,17 @@ class Runs:
 
 
 def load_runs(config: ClusteringHeadsConfig, out: Path) -> Runs:
-    """Read a run's results."""
+    """Read a run's results: all of the base setting, and what there is of the rest.
+
+    Raises:
+        InputError: when the base setting is not finished.
+    """
     results = out / "results"
+    if missing := [job.name for job in unfinished(config, out) if job.arms == ("base",)]:
+        raise InputError(
+            f"{str(out)!r} holds a run whose base setting is not finished ({missing[0]}); "
+            "go on with it: mechclust run clustering-heads with the same settings"
+        )
     final: dict[str, dict[int, tuple[float, float]]] = {}
     for path in sorted((results / "final").glob("*.safetensors")):
         found = ProbeResult.load(path)
@@ -177,3 +187,7 @@ def load_runs(config: ClusteringHeadsConfig, out: Path) -> Runs:
     }
     curriculum = {s: ProbeResult.load(results / "curriculum" / f"seed{s}.safetensors") for s in config.curriculum.seeds}
     return Runs(heads, mitigated, final, curriculum)
+
+
+def _brief(results: Path, arm: str, seed: int) -> Path:
+    return results / arm / f"seed{seed}.dynamics.safetensors"

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 import torch
 
 from mechclust.execution import check_device, map_jobs, progress_bar
 from tasks import InputError
+
+ROOT = Path(__file__).parents[2]
 
 
 def writing(path, text, before=""):
@@ -88,3 +94,28 @@ class TestCheckDevice:
     def test_a_gpu_with_too_high_a_number(self):
         with pytest.raises(InputError, match="device 'cuda:99' is not available on this machine"):
             check_device("cuda:99")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")
+def test_workers_end_when_their_parent_is_killed(tmp_path):
+    """Else they would go on writing, beside the run that was started again."""
+    touch = f"__import__('pathlib').Path({str(tmp_path)!r}, str(__import__('os').getpid())).touch()"
+    job = f"[{touch}, __import__('time').sleep(60)]"
+    code = f"from mechclust.execution import map_jobs\nif __name__ == '__main__':\n    map_jobs(eval, [{job!r}] * 2, 2)"
+    script = tmp_path / "parent.py"
+    script.write_text(code)
+    parent = subprocess.Popen([sys.executable, script], env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+    def workers():
+        return [int(path.name) for path in tmp_path.iterdir() if path.name.isdigit()]
+
+    def wait_until(true):
+        start = time.monotonic()
+        while not true():
+            assert time.monotonic() - start < 60, "nothing happened in a minute"
+            time.sleep(0.1)
+
+    wait_until(lambda: len(workers()) == 2)
+    parent.kill()
+    parent.wait()
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers()))

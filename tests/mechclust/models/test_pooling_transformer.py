@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -148,6 +149,15 @@ def test_saved_and_loaded(tmp_path):
     torch.testing.assert_close(load_model(tmp_path / "m.safetensors")(tokens(WIDE)), model(tokens(WIDE)))
 
 
+def test_the_second_norm_may_have_an_eps_of_its_own():
+    x = tokens(CONFIG)
+    _, seen = record(build_model(replace(CONFIG, eps_mlp=0.3)), x)
+    _, plain = record(build_model(CONFIG), x)
+    difference = seen["blocks.0.ln2.hook_scale"] - plain["blocks.0.ln2.hook_scale"]
+    torch.testing.assert_close(difference, torch.full_like(difference, 0.3 - 1e-5))
+    assert torch.equal(seen["blocks.0.ln1.hook_normalized"], plain["blocks.0.ln1.hook_normalized"])
+
+
 def test_it_learns():
     from mechclust import TrainConfig, train
 
@@ -164,6 +174,7 @@ def test_it_learns():
         ({"d_model": 3, "n_heads": 2}, r"d_model is 3; expected a multiple of n_heads \(2\)"),
         ({"d_mlp": 0}, "d_mlp is 0; expected at least 1"),
         ({"eps": -1.0}, "eps is -1.0; expected at least 0"),
+        ({"eps_mlp": -0.5}, "eps_mlp is -0.5; expected at least 0"),
     ],
 )
 def test_what_is_refused(fields, message):

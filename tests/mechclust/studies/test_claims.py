@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mechclust.studies.claims import Bound, Claim, claim, interval, load_claims, markdown_table, save_claims, text_table
+from mechclust.studies.claims import (
+    Bound,
+    Claim,
+    claim,
+    interval,
+    load_claims,
+    markdown_table,
+    save_claims,
+    share_interval,
+    text_table,
+)
 
 
 def made(values, bounds, **options):
@@ -54,6 +64,24 @@ class TestInterval:
         spans = [interval(row.tolist()) for row in draws]
         inside = [low <= 1.0 <= high for low, high in spans]
         assert np.mean(inside) == pytest.approx(0.95, abs=0.015)
+
+
+class TestShareInterval:
+    @pytest.mark.parametrize(("k", "n"), [(0, 5), (3, 7), (40, 40)])
+    def test_is_wilsons(self, k, n):
+        share, z = k / n, 1.959963984540054
+        centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+        half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
+        found = share_interval([1.0] * k + [0.0] * (n - k))
+        assert found == pytest.approx((max(0, centre - half), min(1, centre + half)))
+
+    def test_of_nothing_is_none(self):
+        assert share_interval([]) is None
+
+    def test_a_claim_about_a_share_has_it(self):
+        values = [1.0, 1.0, 0.0]
+        assert made(values, Bound(">", 0.5), shares=True).interval == share_interval(values)
+        assert made([1.0] * 30, Bound(">", 0.5), shares=True).interval[0] < 0.9  # no certainty from equal values
 
 
 class TestClaim:
