@@ -51,7 +51,7 @@ class Case:
 
     @cached_property
     def recorded(self) -> dict[str, Tensor]:
-        capture = _Capture(self.probe.at, self.probe.readout)
+        capture = _Capture(self.fresh().site_names, self.probe.readout)  # a probe may add sites in bind
         run(self.model, self.batch, capture)
         return {name: x.clone() for name, x in capture.activations.items()}  # clone: no inference tensors
 

@@ -287,11 +287,10 @@ query=last_token(), max_rows=None)
         nan = torch.tensor(torch.nan, dtype=torch.float64)
         if self.modulus is None:
             fit = IntegerWeights(nan.new_empty(0, 0), nan, nan, nan, torch.tensor(False), nan)
-            accuracy, chance = nan, torch.nan
+            accuracy = nan
         else:
             fit = self._fit(points)
             accuracy = nearest_centroid_accuracy(points, fit.classes)
-            chance = within_ratio_chance(fit.classes)
         found = fit.matches & (fit.deviation < INTEGER_DEVIATION) & (accuracy >= INTEGER_NEAREST_CENTROID)
         return measures | {
             "integer_weights": fit.weights,
@@ -299,7 +298,7 @@ query=last_token(), max_rows=None)
             "rank_one": fit.rank_one,
             "integer_match": fit.matches.long(),
             "integer_accuracy": accuracy,
-            "integer_head": (found & (chance >= TEXTBOOK_WITHIN_RATIO)).long(),
+            "integer_head": found.long(),
         }
 
     def _attention(self, site: str, heads: int) -> Tensor:

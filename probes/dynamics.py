@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from probes.functional.geometry import norm_jacobian
 from probes.probe import Probe
-from probes.readout import LastToken, Readout, one_row
+from probes.readout import Readout, last_token, one_row
 from probes.result import ProbeResult, versions
 from probes.run import device_of, evaluation_mode, forward
 from probes.sites import Sites
@@ -204,17 +203,6 @@ def _length(tensors: Sequence[Tensor]) -> Tensor:
     )
 
 
-@dataclass(frozen=True)
-class _LastOrOnly(LastToken):
-    """The last real token, or the one position there is when the model has pooled its sequence."""
-
-    def __call__(self, activation: Tensor, batch: Batch) -> Tensor:
-        return activation[:, 0] if activation.shape[1] == 1 else super().__call__(activation, batch)
-
-    def __repr__(self) -> str:
-        return "_LastOrOnly()"
-
-
 class NormJacobian(Probe):
     """How sharply the norm that follows a site acts: small vectors are turned far by small changes.
 
@@ -239,7 +227,7 @@ class NormJacobian(Probe):
 
     rows = Rows()
 
-    def __init__(self, at: Sites = "blocks.0.hook_resid_mid", readout: Readout = _LastOrOnly()) -> None:
+    def __init__(self, at: Sites = "blocks.0.hook_resid_mid", readout: Readout = last_token()) -> None:
         one_row(readout)
         self.at = at
         self.readout = readout

@@ -34,6 +34,8 @@ class Readout:
 @dataclass(frozen=True)
 class LastToken(Readout):
     def __call__(self, activation: Shaped[Tensor, "batch pos *rest"], batch: Batch) -> Shaped[Tensor, "batch *kept"]:
+        if activation.shape[1] == 1:  # also where a model has pooled its sequence
+            return activation[:, 0]
         return activation[torch.arange(len(batch), device=activation.device), batch.last_positions()]
 
     def __repr__(self) -> str:
@@ -87,7 +89,10 @@ class AllTokens(Readout):
 
 
 def last_token() -> Readout:
-    """The last real token of each example: ``[batch pos ...] -> [batch ...]``."""
+    """The last real token of each example: ``[batch pos ...] -> [batch ...]``.
+
+    Where there is one position only, as behind a model's pooling, that one.
+    """
     return LastToken()
 
 

@@ -181,13 +181,16 @@ def load_runs(config: ClusteringHeadsConfig, out: Path) -> Runs:
             parts["dynamics"], seed, config.task.p, final["base"][seed][1], parts["head"], parts["causal"]
         )
     mitigated = {
-        arm: {s: Trained(ProbeResult.load(results / arm / f"seed{s}.dynamics.safetensors")) for s in config.mitigations}
+        arm: {s: Trained(r) for s in config.mitigations if (r := _if_there(results / arm / f"seed{s}.dynamics"))}
         for arm in MITIGATIONS
-        if config.mitigations
     }
-    curriculum = {s: ProbeResult.load(results / "curriculum" / f"seed{s}.safetensors") for s in config.curriculum.seeds}
+    curriculum = {
+        s: found for s in config.curriculum.seeds if (found := _if_there(results / "curriculum" / f"seed{s}"))
+    }
     return Runs(heads, mitigated, final, curriculum)
 
 
-def _brief(results: Path, arm: str, seed: int) -> Path:
-    return results / arm / f"seed{seed}.dynamics.safetensors"
+def _if_there(path: Path) -> ProbeResult | None:
+    """A saved result, or ``None`` where its job is not finished."""
+    file = path.with_name(f"{path.name}.safetensors")
+    return ProbeResult.load(file) if file.exists() else None

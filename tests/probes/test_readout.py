@@ -128,3 +128,9 @@ def test_all_tokens_forgives_patterns_of_padded_queries_only() -> None:
     assert all_tokens().check(pattern, batch) is None
     pattern[0, 1, 3, 3] = torch.nan
     assert all_tokens().check(pattern, batch) == 40
+
+
+def test_the_last_token_of_a_pooled_sequence_is_its_one_position():
+    pooled = torch.arange(6.0).reshape(3, 1, 2)
+    batch = Batch(torch.zeros(3, 5, dtype=torch.int64))
+    assert torch.equal(last_token()(pooled, batch), pooled[:, 0])
