@@ -1,6 +1,16 @@
-"""What a person looks at: figures, attention views, reports."""
+"""What a person looks at: figures, attention views, the training sandbox, reports."""
 
 from mechclust.views.attention import AttentionView, attention_view, attention_view_from_patterns
 from mechclust.views.report import render_report
+from mechclust.views.sandbox import sandbox_figure, sandbox_film, sandbox_page, sandbox_run
 
-__all__ = ["AttentionView", "attention_view", "attention_view_from_patterns", "render_report"]
+__all__ = [
+    "AttentionView",
+    "attention_view",
+    "attention_view_from_patterns",
+    "render_report",
+    "sandbox_figure",
+    "sandbox_film",
+    "sandbox_page",
+    "sandbox_run",
+]

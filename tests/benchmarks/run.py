@@ -11,7 +11,7 @@ from statistics import median
 
 import torch
 
-from tests.benchmarks import topics
+from tests.benchmarks import heads, topics
 from tests.benchmarks.ratio import alternate
 
 warnings.simplefilter("ignore")
@@ -195,6 +195,12 @@ def main() -> None:
         ("BERT-base forward with TopicAttention / without", topics.attention_overhead, "<= 1.30"),
         ("double loop / topic_similarity, 400 words", topics.similarity_loop, ""),
         ("25 runs of the attention table, full forward / ours", topics.attention_table, ">= 4"),
+        ("40 runs of train / train_ensemble of 40 seeds, an epoch", heads.speedup, ">= 20"),
+        ("the same, uncompiled (vmap)", lambda: heads.speedup("vmap"), ""),
+        ("ClusteringHead on 4,096 sequences / bare forward", heads.detector, ""),
+        ("ms an epoch and seed, ensemble of 40 (no ratio)", lambda: 1e3 * heads.seconds_per_epoch() / 40, ""),
+        ("s to make a sandbox page of 300 epochs (no ratio)", lambda: heads.sandbox()[0], ""),
+        ("MB of that page (no ratio)", lambda: heads.sandbox()[1], "<= 15"),
     ]
     print(f"{'measurement (median ratio, one thread)':60}{'ratio':>8}  target")
     for name, measure, target in rows:

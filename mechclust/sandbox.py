@@ -1,0 +1,91 @@
+"""The sandbox of one trained network, as a page, a film or a figure: what `mechclust sandbox` does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mechclust.studies import open_run
+from mechclust.studies.study import check_writable
+from mechclust.training import Snapshots
+from probes.result import write_atomic
+from tasks import InputError
+
+if TYPE_CHECKING:
+    from mechclust.views.sandbox import SandboxRun
+
+_KINDS = (".html", ".mp4", ".gif", ".png")
+
+
+def open_sandbox(folder: str | Path, seed: int | None = None, *, max_frames: int = 300) -> SandboxRun:
+    """One network of a clustering-head run, or of an ensemble's snapshots, ready to be shown.
+
+    Args:
+        folder: the ``--out`` of `mechclust run clustering-heads`, with the curves measured there, or the
+            ``out`` of ``train_ensemble``.
+        seed: of the network; ``None``: the first.
+        max_frames: most epochs to keep.
+
+    Raises:
+        InputError: for another folder, or a seed that is not in it.
+    """
+    from mechclust.views.sandbox import sandbox_run
+
+    folder = Path(folder)
+    if not (folder / "config.json").exists():
+        snapshots = Snapshots(folder)
+        seeds = [config.seed for config in snapshots.configs]
+        return sandbox_run(snapshots, _place(seeds, seed, folder), max_frames=max_frames)
+    study, config = open_run(folder)
+    if study.name != "clustering-heads":
+        raise InputError(
+            f"{str(folder)!r} holds a run of {study.name}; give one of clustering-heads, or of train_ensemble"
+        )
+    from mechclust.studies.heads_runs import load_runs
+    from mechclust.views.clustering_heads import sandbox_of
+
+    runs = load_runs(config, folder)
+    return sandbox_of(config, runs, folder, config.seeds[_place(config.seeds, seed, folder)], max_frames=max_frames)
+
+
+def _place(seeds: list[int] | tuple[int, ...], seed: int | None, folder: Path) -> int:
+    if seed is None:
+        return 0
+    if seed not in seeds:
+        shown = ", ".join(map(str, seeds)) if len(seeds) < 10 else f"{min(seeds)} to {max(seeds)}"
+        raise InputError(f"{str(folder)!r} has no network of seed {seed} (it has {shown})")
+    return list(seeds).index(seed)
+
+
+def write_sandbox(run: SandboxRun, out: str | Path, *, epoch: int | None = None, panels: tuple[str, ...] = ()) -> Path:
+    """Write a page (.html), film (.mp4, .gif) or figure (.png), by the name of ``out``.
+
+    Args:
+        run: from ``open_sandbox``.
+        out: where to.
+        epoch: of the figure; ``None``: the last.
+        panels: of the film or figure; all when empty. A page has them all.
+
+    Raises:
+        InputError: for another suffix, an unknown panel, an epoch that was not kept, or a folder that cannot be
+            written.
+    """
+    from mechclust.views.report import png
+    from mechclust.views.sandbox import sandbox_figure, sandbox_film, sandbox_page
+
+    out = Path(out)
+    check_suffix(out)
+    check_writable(out.parent)
+    if out.suffix == ".html":
+        return sandbox_page(run, out)
+    chosen = panels or None
+    if out.suffix == ".png":
+        write_atomic(out, png(sandbox_figure(run, run.epochs[-1] if epoch is None else epoch, panels=chosen)))
+        return out
+    return sandbox_film(run, out, panels=chosen)
+
+
+def check_suffix(out: Path) -> None:
+    """Refuse a file of another kind before any work."""
+    if out.suffix not in _KINDS:
+        raise InputError(f"--out is {str(out)!r}; expected a name that ends in {', '.join(_KINDS)}")

@@ -1,0 +1,240 @@
+"""Figures and sandbox pages of the clustering-head study."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from mechclust.studies.claims import share_interval
+from mechclust.studies.heads_config import ABLATIONS
+from mechclust.studies.study import Panel
+from mechclust.training import Snapshots
+
+if TYPE_CHECKING:
+    from mechclust.studies.heads_config import ClusteringHeadsConfig
+    from mechclust.studies.heads_runs import Head, Runs
+    from mechclust.views.sandbox import SandboxRun
+
+_SOLVED, _FAILED, _SOFT = "#1b6ca8", "#b9b9b9", "#555555"
+_KINDS = {"textbook": "#1b6ca8", "integer-weight": "#e08214", "neither": "#999999"}
+
+
+def _kind(head: Head) -> str:
+    return "textbook" if head.textbook else "integer-weight" if head.integer else "neither"
+
+
+def panels(config: ClusteringHeadsConfig, runs: Runs, out: Path) -> list[Panel]:
+    """The report's figures, those of what was run."""
+    found = [
+        Panel("training", training(runs), "Test loss of every network of the base setting (blue: above .98 accuracy at "
+              "the end), and accuracy at the end."),
+        Panel("heads", heads(runs), "Deviation of the head's weights from integers, and within-ratio of the support's "
+              "multiset, against accuracy, one point a network. Lines: the detector's thresholds."),
+        Panel("dates", dates(runs), "When the head forms (within-ratio of its final partition below .1) and when test "
+              "accuracy passes .98; when the gradient peaks and when the loss drops most. Solved networks."),
+        Panel("spikes", spikes(runs), "The solved network with the most loss spikes: training loss, least norm of xi, "
+              "margin of the nearest cluster. Dots mark spikes."),
+    ]  # fmt: skip
+    if len(runs.final) > 1:
+        found.append(Panel("shares", shares(runs), "Share of networks above .98 test accuracy, with 95% intervals."))
+    if any(name.split(" ")[0] in ABLATIONS for name in runs.final):
+        found.append(Panel("ablations", ablations(config, runs), "Test accuracy at the end as one setting varies: "
+                           "every seed, and their mean. The base setting is dotted."))  # fmt: skip
+    if runs.curriculum:
+        found.append(Panel("curriculum", curriculum(config, runs), "Accuracy on the harder task from scratch and after "
+                           "p = 2, and training loss on the straight line between the two solutions."))  # fmt: skip
+    if config.sandbox:
+        from mechclust.views.sandbox import sandbox_figure
+
+        run = sandbox_of(config, runs, out, _shown(config, runs)[0])
+        found.append(
+            Panel("sandbox", sandbox_figure(run, run.epochs[-1]), f"The sandbox at the last epoch: {run.title}.")
+        )
+    return found
+
+
+def training(runs: Runs) -> Figure:
+    """Test loss over epochs of all networks, and the distribution of accuracy."""
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(2, 1))
+    for head in sorted(runs.heads.values(), key=lambda h: h.solved):
+        color, width = (_SOLVED, 0.9) if head.solved else (_FAILED, 0.6)
+        left.plot(head.curve("test_loss"), color=color, lw=width, alpha=0.7)
+    left.set(yscale="log", xlabel="epoch", ylabel="test loss (nats)")
+    left.axhline(np.log(2), color=_SOFT, ls=":", lw=1)
+    right.hist([h.accuracy for h in runs.heads.values()], bins=np.linspace(0.4, 1, 31), color=_SOLVED)
+    right.axvline(0.98, color=_SOFT, ls=":", lw=1)
+    right.set(xlabel="test accuracy at the end", ylabel="networks")
+    return figure
+
+
+def heads(runs: Runs) -> Figure:
+    """What the detector sees, against accuracy."""
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    left, right = figure.subplots(1, 2, sharex=True)
+    for kind, color in _KINDS.items():
+        mine = [h for h in runs.heads.values() if _kind(h) == kind]
+        accuracy = [h.accuracy for h in mine]
+        style: dict[str, Any] = {"color": color, "alpha": 0.75, "label": f"{kind} ({len(mine)})", "s": 26}
+        left.scatter(accuracy, [float(h.head["integer_deviation"]) for h in mine], **style)
+        right.scatter(accuracy, [float(h.head["within_ratio"][0, 0, 0]) for h in mine], **style)
+    left.axhline(0.25, color=_SOFT, ls=":", lw=1)
+    right.axhline(0.05, color=_SOFT, ls=":", lw=1)
+    left.set(xlabel="test accuracy at the end", ylabel="deviation from integer weights")
+    right.set(xlabel="test accuracy at the end", ylabel="within-ratio of the multiset", yscale="log")
+    left.legend(frameon=False, title="verdict")
+    return figure
+
+
+def dates(runs: Runs) -> Figure:
+    """Two orders of dates, one point a solved network."""
+    figure = Figure(figsize=(9.5, 4.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    solved = [h for h in runs.solved if h.integer and h.formed_at is not None and h.solved_at is not None]
+    pairs: list[tuple[Any, list[tuple[int, int]], str, str]] = [
+        (left, [(h.formed_at, h.solved_at) for h in solved], "head formed (epoch)", "accuracy passes .98 (epoch)"),  # type: ignore[misc]
+        (right, [pair[::-1] for h in runs.solved if (pair := h.peak_and_drop(without_spikes=True)) is not None],
+         "largest fall of the loss outside spikes (epoch)", "largest gradient outside spikes (epoch)"),
+    ]  # fmt: skip
+    for axis, points, x, y in pairs:
+        axis.axline((0, 0), slope=1, color=_SOFT, lw=0.8, ls=":")
+        if points:
+            axis.scatter(*zip(*points, strict=True), color=_SOLVED, alpha=0.7, s=26)
+        axis.set(xlabel=x, ylabel=y, xlim=(0, None), ylim=(0, None))
+    return figure
+
+
+def spikes(runs: Runs) -> Figure:
+    """Loss, least norm and margin of one network over training, its spikes marked."""
+    head = max(runs.solved or runs.heads.values(), key=lambda h: len(h.spikes))
+    figure = Figure(figsize=(11, 5), layout="constrained")
+    axes = figure.subplots(3, 1, sharex=True)
+    names = {"train_loss": "training loss", "smallest_norm": "least |xi|", "margin": "least margin"}
+    at = [spike.epoch for spike in head.spikes]
+    for axis, (name, label) in zip(axes, names.items(), strict=True):
+        values = head.curve(name)
+        axis.plot(values, color=_SOLVED, lw=0.9)
+        axis.plot(at, values[at], "o", color="#c8553d", ms=4)
+        axis.set(ylabel=label, yscale="log")
+        axis.grid(alpha=0.25)
+    axes[0].set_title(f"seed {head.seed}: {len(at)} spikes", loc="left", fontsize=10)
+    axes[-1].set_xlabel("epoch")
+    return figure
+
+
+def shares(runs: Runs) -> Figure:
+    """Share of networks that solve the task, by arm."""
+    from mechclust.studies.heads_runs import MITIGATIONS
+
+    arms = [arm for arm in ("base", *MITIGATIONS, "scratch", "transfer") if runs.shares(arm)]
+    names = {"base": "base, p = 2", "scratch": "p = 3 from scratch", "transfer": "p = 3 from solved p = 2"}
+    figure = Figure(figsize=(8, 0.6 + 0.45 * len(arms)), layout="constrained")
+    axis = figure.subplots()
+    for row, arm in enumerate(reversed(arms)):
+        values = runs.shares(arm)
+        mean, (low, high) = float(np.mean(values)), share_interval(values) or (np.nan, np.nan)
+        axis.errorbar(mean, row, xerr=[[mean - low], [high - mean]], fmt="o", color=_SOLVED, capsize=3)
+    axis.set_yticks(range(len(arms)), [f"{names.get(a, a)} (n = {len(runs.shares(a))})" for a in reversed(arms)])
+    axis.set(xlabel="share above .98 test accuracy", xlim=(-0.02, 1))
+    axis.grid(alpha=0.25, axis="x")
+    return figure
+
+
+def ablations(config: ClusteringHeadsConfig, runs: Runs) -> Figure:
+    """Accuracy against each setting that was varied."""
+    grid = config.ablations
+    rows: list[tuple[str, str, Sequence[float], float]] = [
+        ("batch", "batch size", grid.batch_sizes, config.batch_size),
+        ("lr", "learning rate", grid.lrs, config.lr),
+        ("width", "feed-forward width", grid.widths, config.d_mlp),
+        ("discount", "factor on the feed-forward learning rate", grid.discounts, 1.0),
+    ]
+    figure = Figure(figsize=(11, 6), layout="constrained")
+    for axis, (kind, label, values, base) in zip(figure.subplots(2, 2, sharey=True).flat, rows, strict=True):
+        tests = {value: [test for _, test in runs.final.get(f"{kind} {value:g}", {}).values()] for value in values}
+        done = {value: found for value, found in tests.items() if found}
+        for value, found in done.items():
+            axis.plot([value] * len(found), found, "o", color=_SOLVED, alpha=0.4, ms=4, mew=0)
+        axis.plot(list(done), [np.mean(found) for found in done.values()], color=_SOLVED)
+        axis.axvline(base, color=_SOFT, ls=":", lw=1)
+        axis.axhline(0.98, color=_SOFT, ls=":", lw=1)
+        axis.set(xscale="log", xlabel=label)
+        axis.grid(alpha=0.25)
+    for axis in figure.axes[::2]:
+        axis.set_ylabel("test accuracy")
+    return figure
+
+
+def curriculum(config: ClusteringHeadsConfig, runs: Runs) -> Figure:
+    """Accuracy by arm and split, and the loss between the two solutions."""
+    figure = Figure(figsize=(10, 3.9), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    results = list(runs.curriculum.values())
+    labels, colors = [], {"train": "#e08214", "test": _SOLVED}
+    for place, (arm, split) in enumerate((a, s) for a in ("scratch", "curriculum") for s in colors):
+        values = [float(r.sel("accuracy", arm=arm, split=split)) for r in results]
+        left.bar(place, np.mean(values), color=colors[split], alpha=0.35)
+        left.plot([place] * len(values), values, "o", color=colors[split], ms=4)
+        labels.append(f"{arm},\n{split}")
+    left.axhline(1 / config.curriculum.p, color=_SOFT, ls=":", lw=1)
+    left.set_xticks(range(len(labels)), labels)
+    left.set(ylabel=f"accuracy, p = {config.curriculum.p}", ylim=(0, 1.03))
+    for result in results:
+        right.plot([float(x) for x in result.coords["place"]], result["line"].numpy(), color=_SOLVED, alpha=0.6)
+    right.set(xlabel="from scratch (0) to curriculum (1)", ylabel="training loss (nats)", yscale="symlog")
+    return figure
+
+
+# ---- sandbox ----
+
+
+def _shown(config: ClusteringHeadsConfig, runs: Runs) -> list[int]:
+    """Seeds worth a page: a textbook head, a failure, then other solved ones."""
+    order = sorted(runs.heads.values(), key=lambda h: (-2 * h.textbook - h.integer - h.solved, -h.accuracy))
+    solved, failed = [h.seed for h in order if h.solved], [h.seed for h in order if not h.solved]
+    return [*solved[:1], *failed[-1:], *solved[1:], *failed[:-1]][: max(1, config.sandbox)]
+
+
+def sandbox_of(config: ClusteringHeadsConfig, runs: Runs, out: Path, seed: int, *, max_frames: int = 300) -> SandboxRun:
+    """One network of a run, ready for the sandbox, with its measured curves."""
+    from mechclust.views.sandbox import Curves, sandbox_run
+
+    folder, member = _snapshots_of(config, out, seed)
+    head = runs.heads[seed]
+    groups = head.result.coords["group"]
+    names = ("train_loss", "test_loss", "train_accuracy", "test_accuracy", "within_ratio", "smallest_norm", "margin")
+    causes = {spike.epoch: " and ".join(found) or "nothing small" for spike, found, _ in head.diagnoses()}
+    snapshots = Snapshots(folder)
+    curves = Curves(
+        epochs=snapshots.epochs,
+        gradient_norms=dict(zip(groups, head.curve("gradient_norm").T, strict=True)),
+        spikes=[(spike.epoch, causes.get(spike.epoch, "no quiet epoch to compare with")) for spike in head.spikes],
+        **{name: head.curve(name) for name in names},
+    )
+    return sandbox_run(snapshots, member, max_frames=max_frames, curves=curves)
+
+
+def _snapshots_of(config: ClusteringHeadsConfig, out: Path, seed: int) -> tuple[Path, int]:
+    """The folder that holds a seed of the base setting, and its place there."""
+    from mechclust.studies.heads_config import jobs
+
+    job = next(job for job in jobs(config) if job.arms == ("base",) and seed in job.seeds)
+    return out / "models" / job.name, job.seeds.index(seed)
+
+
+def sandbox_pages(config: ClusteringHeadsConfig, runs: Runs, out: Path) -> dict[str, str]:
+    """Write the pages; their paths, relative to the report, and what each shows."""
+    from mechclust.views.sandbox import sandbox_page
+
+    pages = {}
+    for seed in _shown(config, runs) if config.sandbox else ():
+        run, head = sandbox_of(config, runs, out, seed), runs.heads[seed]
+        sandbox_page(run, out / "figures" / f"sandbox-seed{seed}.html")
+        pages[f"figures/sandbox-seed{seed}.html"] = (
+            f"seed {seed}: test accuracy {head.accuracy:.3f}, {_kind(head)} head; {run.kept}"
+        )
+    return pages

@@ -1,0 +1,89 @@
+"""What was measured at every epoch of a run, for the sandbox to draw."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from tasks import InputError
+
+_SERIES = (
+    "train_loss",
+    "test_loss",
+    "train_accuracy",
+    "test_accuracy",
+    "within_ratio",
+    "smallest_norm",
+    "margin",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """Numbers of one network over its training. What is ``None`` or missing was not measured.
+
+    NaN stands for a number that is not defined at its epoch; it is drawn as a gap.
+
+    Args:
+        epochs: ``[n]`` the epochs measured, in order; they need not be those the sandbox shows.
+        train_loss: ``[n]`` mean loss over the training sequences, in nats.
+        test_loss: ``[n]`` the same over the test sequences.
+        train_accuracy: ``[n]`` share of training sequences answered rightly.
+        test_accuracy: ``[n]`` the same over the test sequences.
+        gradient_norms: group of parameters to the ``[n]`` norms of its gradient.
+        within_ratio: ``[n]`` within-cluster over total variance of xi.
+        smallest_norm: ``[n]`` the smallest length of xi over sequences.
+        margin: ``[n]`` the smallest distance of a cluster to the decision boundary.
+        spikes: first epoch of every loss spike, and its diagnosis in a few words.
+
+    Raises:
+        InputError: for epochs out of order, a curve of another length, or a spike at no measured epoch.
+
+    Example:
+        >>> curves = Curves(epochs=[0, 1, 2], train_loss=[0.7, 0.5, 0.1], spikes=[(1, "small norm of xi")])
+        >>> curves.train_loss.tolist(), curves.test_loss is None
+        ([0.7, 0.5, 0.1], True)
+    """
+
+    epochs: ArrayLike
+    train_loss: ArrayLike | None = None
+    test_loss: ArrayLike | None = None
+    train_accuracy: ArrayLike | None = None
+    test_accuracy: ArrayLike | None = None
+    gradient_norms: Mapping[str, ArrayLike] = field(default_factory=dict)
+    within_ratio: ArrayLike | None = None
+    smallest_norm: ArrayLike | None = None
+    margin: ArrayLike | None = None
+    spikes: Sequence[tuple[int, str]] = ()
+
+    def __post_init__(self) -> None:
+        epochs = np.asarray(self.epochs)
+        if epochs.ndim != 1 or not len(epochs) or (np.diff(epochs) <= 0).any():
+            raise InputError(
+                f"epochs has shape {epochs.shape}; expected [n] increasing numbers, one for each value of a curve"
+            )
+        object.__setattr__(self, "epochs", epochs.astype(np.int64))
+        for name in _SERIES:
+            if (values := getattr(self, name)) is not None:
+                object.__setattr__(self, name, _series(name, values, len(epochs)))
+        groups = {
+            group: _series(f"gradient_norms[{group!r}]", v, len(epochs)) for group, v in self.gradient_norms.items()
+        }
+        object.__setattr__(self, "gradient_norms", groups)
+        spikes = [(int(epoch), str(text)) for epoch, text in self.spikes]
+        if lost := [epoch for epoch, _ in spikes if epoch not in epochs]:
+            raise InputError(
+                f"a spike is at epoch {lost[0]}, but the curves go from {epochs[0]} to {epochs[-1]} without it; "
+                "give spikes by epoch"
+            )
+        object.__setattr__(self, "spikes", spikes)
+
+
+def _series(name: str, values: ArrayLike, n: int) -> np.ndarray:
+    array = np.asarray(values, dtype=np.float64)
+    if array.shape != (n,):
+        raise InputError(f"{name} has shape {array.shape} for {n} epochs; expected one number an epoch")
+    return array

@@ -1,0 +1,95 @@
+"""The few sequences that a sandbox follows by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from tasks import InputError, SparseModularAddition
+
+_MOST_PREFIXES = 12
+
+
+@dataclass(frozen=True, eq=False)
+class ProbeSequences:
+    """Sequences followed through the network, with what is known about them.
+
+    Attributes:
+        tokens: ``[sequence pos]``.
+        answers: ``[sequence]`` the right answer.
+        sums: ``[sequence]`` the sum over the support.
+        clusters: ``[sequence]`` which cluster of equivalent sequences, as a place in ``cluster_names``.
+        cluster_names: for people.
+        cluster_answers: the answer of each cluster.
+    """
+
+    tokens: np.ndarray
+    answers: np.ndarray
+    sums: np.ndarray
+    clusters: np.ndarray
+    cluster_names: list[str]
+    cluster_answers: list[int]
+
+
+def probe_sequences(task: SparseModularAddition, equivalence: str = "multiset") -> ProbeSequences:
+    """Supports of every sum, each twice in another order, by four ways to fill the other positions.
+
+    The others are all 0, all the largest digit, and two mixtures. Sums are thinned out evenly where there
+    are many. Nothing is drawn at random.
+
+    Args:
+        task: what the sequences are for.
+        equivalence: the task's label whose values are clusters, ``"multiset"``, ``"sum"`` or ``"answer"``.
+
+    Raises:
+        InputError: for a label that the task does not have.
+
+    Example:
+        >>> followed = probe_sequences(SparseModularAddition())
+        >>> followed.tokens.shape, followed.tokens[4].tolist(), followed.cluster_names[1]
+        ((40, 12), [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], '{0,0,0,0,1}')
+    """
+    if equivalence not in ("multiset", "sum", "answer"):
+        raise InputError(f"equivalence is {equivalence!r}; expected 'multiset', 'sum' or 'answer', labels of the task")
+    support = list(task.positions)
+    others = [t for t in range(task.length) if t not in support]
+    sums = np.unique(np.linspace(0, len(support) * (task.p - 1), _MOST_PREFIXES).round().astype(int)).tolist()
+    prefixes: list[list[int]] = []
+    for total in sums:
+        digits = [min(task.p - 1, max(0, total - i * (task.p - 1))) for i in range(len(support))]
+        prefixes += [digits] if digits == digits[::-1] else [digits, digits[::-1]]
+    half = [int(i >= len(others) / 2) * (task.p - 1) for i in range(len(others))]
+    turns = [i % task.p for i in range(len(others))]
+    fillings = [[0] * len(others), [task.p - 1] * len(others), turns, half]
+    rows = np.zeros((len(prefixes) * len(fillings), task.length), dtype=np.int64)
+    for i, (prefix, filling) in enumerate((a, b) for a in prefixes for b in fillings):
+        rows[i, support], rows[i, others] = prefix, filling
+    # With few spurious positions two fillings are the same.
+    rows = rows[np.sort(np.unique(rows, axis=0, return_index=True)[1])]
+    inside = np.sort(rows[:, support], axis=1)
+    totals = inside.sum(axis=1)
+    keys: list[Any] = {
+        "multiset": [tuple(row) for row in inside.tolist()],
+        "sum": totals.tolist(),
+        "answer": (totals % task.p).tolist(),
+    }[equivalence]
+    known = list(dict.fromkeys(keys))
+    first = [keys.index(key) for key in known]
+    names = ["{" + ",".join(map(str, key)) + "}" if isinstance(key, tuple) else f"{equivalence} {key}" for key in known]
+    return ProbeSequences(
+        tokens=rows,
+        answers=totals % task.p,
+        sums=totals,
+        clusters=np.array([known.index(key) for key in keys]),
+        cluster_names=names,
+        cluster_answers=[int(totals[i] % task.p) for i in first],
+    )
+
+
+def held_out(task: SparseModularAddition, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """``[n pos]`` the first sequences of the test split, and their answers."""
+    batch = next(task.batches("test", min(n, task.n_test)))
+    return batch.tokens, batch.label("answer")

@@ -1,0 +1,124 @@
+// A sandbox page: what is shown and pointed at, and the controls.
+
+// ---- state: the frame, and what is pointed at ----
+
+const state = { frame: 0, held: null, pointed: null, autoscale: false, playing: false };
+const panels = [];
+const selected = () => state.pointed || state.held;
+
+// Which points of a kind belong to what is selected.
+const members = (of, chosen) => {
+  if (!chosen) return [];
+  if (chosen.of === of) return [chosen.index];
+  if (of === "pair" && chosen.of === "sequence") return data.tokens[chosen.index].map((token, t) => token * data.length + t);
+  if (of === "pair" && chosen.of === "position") return [...Array(data.p).keys()].map(token => token * data.length + chosen.index);
+  if (of === "pair" && chosen.of === "token" && chosen.index < data.p) return [...Array(data.length).keys()].map(t => chosen.index * data.length + t);
+  if (of === "position" && chosen.of === "pair") return [chosen.index % data.length];
+  if (of === "token" && chosen.of === "pair") return [Math.floor(chosen.index / data.length)];
+  return [];
+};
+
+// ---- readout ----
+
+const span = (text, kind) => { const s = document.createElement(kind === "b" ? "b" : "span"); s.textContent = text; if (kind && kind !== "b") s.className = kind; return s; };
+let hinted = null;
+const hint = text => { if (text !== hinted) { hinted = text; readout(); } };
+function tokenSpans(s, mark) {
+  const box = span("", "tokens");
+  data.tokens[s].forEach((token, t) => {
+    const one = document.createElement(inSupport(t) ? "u" : "span");
+    one.textContent = token;
+    if (t === mark) one.className = "at";
+    box.append(one, " ");
+  });
+  return box;
+}
+function readout() {
+  const chosen = selected(), out = $("readout"), frame = state.frame;
+  if (hinted) return out.replaceChildren(span(hinted));
+  if (!chosen) return out.replaceChildren(span("Point at anything to follow it through every panel; click to hold it."));
+  const held = state.held === chosen ? [span("held (Esc lets go)")] : [];
+  if (chosen.of === "sequence") {
+    const s = chosen.index, n = data.answerColors.length, p = at("probabilities", frame).subarray(s * n, (s + 1) * n), best = p.indexOf(Math.max(...p)), right = best === data.answers[s];
+    const mass = data.support.reduce((sum, t) => sum + at("attention", frame)[s * data.length + t], 0), [x, y] = xy("xi", frame);
+    const shown = Array.from(p).slice(0, 6).map((v, a) => `p(${a}) ${v.toFixed(3)}`).join("  ");
+    return out.replaceChildren(tokenSpans(s), span(`sum ${data.sums[s]}, cluster ${data.clusterNames[data.clusters[s]]}`), span(`answer ${data.answers[s]}`, "b"), span(shown), span(right ? "✓ right" : `✗ says ${best}`, right ? "" : "wrong"), span(`ξ (${x[s].toFixed(2)}, ${y[s].toFixed(2)})`), span(`attention on the support ${mass.toFixed(2)}`), ...held);
+  }
+  const where = t => `position ${t} (${inSupport(t) ? "support" : "spurious"})`;
+  if (chosen.of === "pair") return out.replaceChildren(span(`token ${Math.floor(chosen.index / data.length)} at ${where(chosen.index % data.length)}`, "b"), ...held);
+  if (chosen.of === "position") return out.replaceChildren(span(where(chosen.index), "b"), ...held);
+  if (chosen.of === "token") return out.replaceChildren(span(`token ${chosen.index}${chosen.index >= data.p ? " (in no sequence; never the answer)" : ""}`, "b"), ...held);
+  return out.replaceChildren(span(`neuron ${chosen.index}`, "b"), span(`argues for answer ${at("votes", frame)[chosen.index]}`), span(`bias ${pretty(at("biases", frame)[chosen.index])}`), ...held);
+}
+
+// ---- moving ----
+
+const same = (a, b) => a === b || (a && b && a.of === b.of && a.index === b.index);
+function refresh() { for (const panel of panels) panel.refresh(); readout(); }
+function point(what) { if (!same(what, state.pointed)) { state.pointed = what && state.held && same(what, state.held) ? state.held : what; refresh(); } }
+function hold(what) { if (what) { state.held = same(what, state.held) ? null : what; state.pointed = state.held; refresh(); } }
+const nearest = epoch => data.epochs.reduce((best, e, i) => Math.abs(e - epoch) < Math.abs(data.epochs[best] - epoch) ? i : best, 0);
+function go(frame) {
+  state.frame = Math.max(0, Math.min(LAST, frame));
+  $("slider").value = state.frame;
+  $("epoch").replaceChildren("epoch ", span(data.epochs[state.frame].toLocaleString("en"), "b"), ` of ${data.last.toLocaleString("en")} · ${data.kept}`);
+  $("slider").setAttribute("aria-valuetext", `epoch ${data.epochs[state.frame]}`);
+  refresh();
+}
+let due = 0;
+function tick(now) {
+  if (!state.playing) return;
+  if (now >= due) {
+    due = Math.max(due + 1000 / $("speed").value, now - 50);
+    if (state.frame >= LAST) return play(false);
+    go(state.frame + 1);
+  }
+  requestAnimationFrame(tick);
+}
+function play(on) {
+  if (on && !state.playing && state.frame >= LAST) go(0);
+  const start = on && !state.playing;
+  state.playing = on; $("play").textContent = on ? "❚❚" : "▶";
+  if (start) { due = 0; requestAnimationFrame(tick); }
+}
+const KEYS = { ArrowLeft: e => go(state.frame - (e.shiftKey ? 10 : 1)), ArrowRight: e => go(state.frame + (e.shiftKey ? 10 : 1)), Home: () => go(0), End: () => go(LAST), " ": () => play(!state.playing), Escape: () => { state.held = state.pointed = null; refresh(); } };
+addEventListener("keydown", event => {
+  const { target } = event, typing = target.matches("select") || (event.key === " " && target.matches("button, summary, input[type=checkbox]"));
+  if (typing || event.ctrlKey || event.metaKey || event.altKey || !KEYS[event.key]) return;
+  event.preventDefault();
+  KEYS[event.key](event);
+});
+
+// ---- start ----
+
+$("slider").max = LAST;
+$("slider").oninput = event => go(+event.target.value);
+$("play").onclick = () => play(!state.playing);
+$("autoscale").onchange = event => { state.autoscale = event.target.checked; refresh(); };
+for (const spike of data.curves.spikes) {
+  const mark = document.createElement("button"), frame = nearest(spike.epoch);
+  mark.textContent = "▼"; mark.title = spikeText(spike);
+  mark.style.left = `calc(8px + ${frame / Math.max(1, LAST)} * (100% - 16px))`;
+  mark.onclick = () => go(frame);
+  $("marks").append(mark);
+}
+for (let answer = 0; answer < data.p; answer++) {
+  const part = span("", "");
+  part.append(`answer ${answer}`);
+  data.clusterAnswers.forEach((a, c) => { if (a === answer) { const dot = document.createElement("i"); dot.style.background = data.clusterColors[c]; dot.title = data.clusterNames[c]; part.append(dot); } });
+  $("legend").append(part);
+}
+const KINDS = { plane: Plane, heat: Heat, curves: Curves };
+for (const spec of data.panels) {
+  const panel = new KINDS[spec.kind](spec);
+  panels.push(panel);
+  const label = document.createElement("label"), box = document.createElement("input");
+  box.type = "checkbox"; box.checked = true;
+  box.onchange = () => { panel.section.hidden = !box.checked; panel.resize(); panel.refresh(); };
+  label.append(box, " ", spec.title);
+  $("choices").append(label);
+}
+for (const panel of panels) panel.start();
+addEventListener("click", event => { for (const open of document.querySelectorAll("details[open]")) if (!open.contains(event.target)) open.open = false; });
+go(0);
+window.sandbox = { state, go, panels };  // for tests and the console

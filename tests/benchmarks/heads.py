@@ -1,0 +1,99 @@
+"""Clustering heads: many seeds at once against one by one, the detector's cost, the sandbox page."""
+
+from __future__ import annotations
+
+import time
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tests.benchmarks.ratio import alternate
+
+_EPOCH = 64  # steps of the base setting
+
+
+def _settings(epochs: int) -> Any:
+    from mechclust import TrainConfig
+
+    return TrainConfig(
+        steps=_EPOCH * epochs, batch_size=32, lr=3e-3, schedule="constant", optimizer="adam", weight_decay=0.0,
+        clip=None, save_every=10_000,
+    )  # fmt: skip
+
+
+def _ensemble(seeds: int, epochs: int, backend: str) -> float:
+    """Seconds to train so many seeds, snapshots included."""
+    from mechclust.models import PoolingTransformerConfig
+    from mechclust.training import Member, train_ensemble
+    from tasks import SparseModularAddition
+
+    members = [Member(PoolingTransformerConfig(seed=s), SparseModularAddition(seed=s)) for s in range(seeds)]
+    with TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        train_ensemble(members, _settings(epochs), folder, backend=backend)  # type: ignore[arg-type]
+        return time.perf_counter() - start
+
+
+@lru_cache
+def seconds_per_epoch(seeds: int = 40, backend: str = "compiled") -> float:
+    """What one more epoch of an ensemble costs: compiling and set-up fall out of the difference."""
+    _ensemble(seeds, 1, backend)
+    return min((_ensemble(seeds, 11, backend) - _ensemble(seeds, 1, backend)) / 10 for _ in range(3))
+
+
+def alone(seeds: int = 40) -> float:
+    """Seconds for an epoch of as many runs of ``train``, one after the other (measured on four)."""
+    from mechclust import build_model, train
+    from mechclust.models import PoolingTransformerConfig
+    from tasks import SparseModularAddition
+
+    def once() -> float:
+        start = time.perf_counter()
+        for seed in range(4):
+            train(build_model(PoolingTransformerConfig(seed=seed)), SparseModularAddition(seed=seed), _settings(1))
+        return (time.perf_counter() - start) * seeds / 4
+
+    once()
+    return min(once() for _ in range(3))
+
+
+def speedup(backend: str = "compiled") -> float:
+    """40 single runs over an ensemble of 40, an epoch of each."""
+    return alone() / seconds_per_epoch(backend=backend)
+
+
+def detector() -> float:
+    """The detector on all 4,096 sequences over the bare forward pass."""
+    import torch
+
+    from mechclust import build_model
+    from mechclust.models import PoolingTransformerConfig
+    from probes import ClusteringHead, run
+    from tasks import SparseModularAddition
+
+    task = SparseModularAddition()
+    model, (batch,) = build_model(PoolingTransformerConfig()), list(task.batches("all", 4096))
+    probe = ClusteringHead(("multiset", "sum"), support=task.positions, modulus=2)
+
+    def bare() -> None:
+        with torch.inference_mode():
+            model(batch.tokens)
+
+    return alternate(lambda: run(model, batch, probe), bare, rounds=10)
+
+
+@lru_cache
+def sandbox() -> tuple[float, float]:
+    """Seconds to make a page of 300 epochs, and its megabytes."""
+    from mechclust.models import PoolingTransformerConfig
+    from mechclust.training import Member, train_ensemble
+    from mechclust.views import sandbox_page, sandbox_run
+    from tasks import SparseModularAddition
+
+    with TemporaryDirectory() as folder:
+        members = [Member(PoolingTransformerConfig(), SparseModularAddition())]
+        snapshots = train_ensemble(members, _settings(300), Path(folder) / "run", backend="vmap")
+        start = time.perf_counter()
+        page = sandbox_page(sandbox_run(snapshots, 0), Path(folder) / "page.html")
+        return time.perf_counter() - start, page.stat().st_size / 1e6
