@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,6 +48,7 @@ def measured_rows(task: SparseModularAddition) -> MeasuredRows:
     splits = {split: Batch.concat(list(task.batches(split, _FEW))) for split in ("train", "test")}
     if task.p**task.length > _FEW:
         batch = Batch.concat(list(splits.values()))
+        batch = replace(batch, index=torch.arange(len(batch)))  # both splits count from 0
         n = [len(part) for part in splits.values()]
         return MeasuredRows(batch, _share(torch.arange(n[0]), sum(n)), _share(n[0] + torch.arange(n[1]), sum(n)))
     (batch,) = task.batches("all", _FEW)

@@ -246,6 +246,8 @@ def _check(members: Sequence[Member], config: TrainConfig, backend: str) -> None
     for i, member in enumerate(members):
         if replace(member.model, seed=0) != replace(first.model, seed=0):
             raise InputError(f"member {i} is a {member.model}, member 0 a {first.model}; expected one shape, any seed")
+        if bad := [f for f in (member.rate, *member.rates.values()) if not (math.isfinite(f) and f >= 0)]:
+            raise InputError(f"member {i} has a rate of {bad[0]}; expected a factor of at least 0 on the learning rate")
         if not hasattr(member.task, "loss_at"):
             raise InputError(f"the task {member.task.name!r} has no loss_at; train its models one by one with train()")
         if member.task.d_vocab > member.model.d_vocab:

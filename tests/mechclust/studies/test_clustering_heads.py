@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from mechclust.models import PoolingTransformerConfig, build_model
+from mechclust.sandbox import open_sandbox
 from mechclust.studies import clustering_heads, get_study, run_study, write_report
 from mechclust.studies.clustering_heads import member_of
 from mechclust.studies.heads_config import Ablations, ClusteringHeadsConfig, Curriculum, Job, arms, jobs
@@ -234,6 +235,16 @@ class TestRun:
         again = run_study(get_study("clustering-heads"), SMOKE, out, workers=1)
         assert again.claims == analysis.claims
         assert before == {path: path.stat().st_mtime_ns for path in (out / "models").rglob("*.safetensors")}
+
+    def test_any_seed_has_a_sandbox_with_the_measured_curves(self, smoke):
+        _, out = smoke
+        run, head = open_sandbox(out, 201, max_frames=5), load_runs(SMOKE, out).heads[201]
+        assert run.title == "seed 201"
+        assert len(run.epochs) == 5
+        assert np.array_equal(run.curves.margin, head.curve("margin"))
+        assert set(run.curves.gradient_norms) == {"embeddings", "attention", "feed-forward", "all"}
+        with pytest.raises(InputError, match=r"has no network of seed 7 \(it has 200, 201\)"):
+            open_sandbox(out, 7)
 
     def test_an_unfinished_run_says_what_is_missing(self, smoke, tmp_path):
         analysis, out = smoke

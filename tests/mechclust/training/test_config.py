@@ -48,7 +48,6 @@ class TestLearningRate:
             optimizer.step()
             schedule.step()
 
-
     def test_late_drop_is_a_tenth_from_half_way_on(self):
         config = TrainConfig(steps=5, lr=0.5, schedule="late-drop")
         assert [config.lr_at(step) for step in range(5)] == [0.5, 0.5, 0.5, 0.05, 0.05]

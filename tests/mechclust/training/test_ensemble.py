@@ -555,6 +555,12 @@ class TestRefusals:
             "blocks.0.attn.W_V, blocks.0.mlp.W_in, blocks.0.mlp.b_in, blocks.0.mlp.W_out, blocks.0.mlp.b_out)"
         )
 
+    @pytest.mark.parametrize("rate", [-1.0, float("nan"), float("inf")])
+    def test_rates_that_are_none(self, tmp_path, rate):
+        text = f"member 1 has a rate of {rate}; expected a factor of at least 0 on the learning rate"
+        assert self.refusal([MEMBERS[0], replace(MEMBERS[1], rate=rate)], ADAM, tmp_path) == text
+        assert self.refusal([MEMBERS[0], replace(MEMBERS[1], rates={"embed": rate})], ADAM, tmp_path) == text
+
     def test_a_task_without_loss_at(self, tmp_path, task):
         assert self.refusal([Member(MODEL, task)], ADAM, tmp_path) == (
             "the task 'instruction-following' has no loss_at; train its models one by one with train()"
