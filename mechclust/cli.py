@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import tyro
 
 from mechclust.clusters import ClustersConfig, measure_clusters, write_clusters_report
-from mechclust.sandbox import check_suffix, open_sandbox, write_sandbox
+from mechclust.sandbox import check_output, open_sandbox, write_sandbox
 from mechclust.studies import get_study, list_studies, open_run, run_study, write_report
 from mechclust.studies.claims import markdown_table, text_table
 from mechclust.studies.study import check_writable
@@ -204,8 +204,7 @@ def _sandbox(
         panels: of a film or figure; all by default.
         max_frames: most epochs to keep.
     """
-    check_suffix(out)
-    check_writable(out.parent)
+    check_output(out, epoch, panels)
     run = open_sandbox(run_folder, seed, max_frames=max_frames)
     print(f"{write_sandbox(run, out, epoch=epoch, panels=panels)}: {run.title}; {run.kept}")
 

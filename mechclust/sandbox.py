@@ -41,11 +41,11 @@ def open_sandbox(folder: str | Path, seed: int | None = None, *, max_frames: int
         raise InputError(
             f"{str(folder)!r} holds a run of {study.name}; give one of clustering-heads, or of train_ensemble"
         )
-    from mechclust.studies.heads_runs import load_runs
+    from mechclust.studies.heads_runs import load_head
     from mechclust.views.clustering_heads import sandbox_of
 
-    runs = load_runs(config, folder)
-    return sandbox_of(config, runs, folder, config.seeds[_place(config.seeds, seed, folder)], max_frames=max_frames)
+    seed = config.seeds[_place(config.seeds, seed, folder)]
+    return sandbox_of(config, load_head(config, folder, seed), folder, max_frames=max_frames)
 
 
 def _place(seeds: list[int] | tuple[int, ...], seed: int | None, folder: Path) -> int:
@@ -74,18 +74,31 @@ def write_sandbox(run: SandboxRun, out: str | Path, *, epoch: int | None = None,
     from mechclust.views.sandbox import sandbox_figure, sandbox_film, sandbox_page
 
     out = Path(out)
-    check_suffix(out)
-    check_writable(out.parent)
+    check_output(out, epoch, panels)
     if out.suffix == ".html":
         return sandbox_page(run, out)
-    chosen = panels or None
     if out.suffix == ".png":
-        write_atomic(out, png(sandbox_figure(run, run.epochs[-1] if epoch is None else epoch, panels=chosen)))
+        shown = run.epochs[-1] if epoch is None else epoch
+        write_atomic(out, png(sandbox_figure(run, shown, panels=panels or None)))
         return out
-    return sandbox_film(run, out, panels=chosen)
+    return sandbox_film(run, out, panels=panels or None)
 
 
-def check_suffix(out: Path) -> None:
-    """Refuse a file of another kind before any work."""
+def check_output(out: Path, epoch: int | None, panels: tuple[str, ...]) -> None:
+    """Refuse a file of another kind, a folder that cannot be written, and options that it has no use for.
+
+    Raises:
+        InputError: saying which.
+    """
+    from mechclust.views.sandbox.panels import panel_grid
+
     if out.suffix not in _KINDS:
         raise InputError(f"--out is {str(out)!r}; expected a name that ends in {', '.join(_KINDS)}")
+    if epoch is not None and out.suffix != ".png":
+        raise InputError(f"--epoch is for a figure; {str(out)!r} shows them all: give --out a name that ends in .png")
+    if panels and out.suffix == ".html":
+        raise InputError(
+            "a page has all panels; leave --panels out, or give --out a name that ends in .png, .mp4 or .gif"
+        )
+    panel_grid(panels or None)
+    check_writable(out.parent)

@@ -104,6 +104,11 @@ class Bench:
                 answers[rows], right[rows] = self._judge(forward(self.model, batch), batch)
         return answers, right
 
+    @property
+    def n_answers(self) -> int:
+        """Rows of the vocabulary."""
+        return self.shapes[-1][-1]
+
     def constant(self, answer: int) -> float:
         """Accuracy of a model that always gives ``answer``."""
         right = []

@@ -35,10 +35,12 @@ def causal_checks(
     of the given batches, so the results hold for these; which batches hold an example plays no part.
 
     Measures:
-        ``accuracy``, ``majority_accuracy`` (no axes): of the model, and of the best constant answer among
-            the 16 it gives most often, which is what chance is.
+        ``accuracy``, ``majority_accuracy`` (no axes): of the model, and of the best constant answer, which is
+            what chance is: of all, where the vocabulary has at most 16, else of the 16 it gives most often.
         ``ablated_accuracy`` (site, head): with the output's mean in its place.
         ``centroid_accuracy`` (site, head, partition): with the centroid of the example's cluster.
+        ``misplaced_accuracy`` (site, head, partition): with the centroid of a random other example's cluster,
+            which a model that reads the clusters must not survive.
         ``swap_accuracy``, ``swap_agreement`` (site, head, partition): with the output for another, random
             member of the cluster: accuracy, and share of predictions that stay. Examples alone in their
             cluster are left out.
@@ -50,7 +52,7 @@ def causal_checks(
         ``spurious_agreement``, ``permutation_agreement`` (no axes): share of the model's predictions that
             stay then.
 
-    Cost: ``2 + positions + 1 + heads x (2 x partitions + 1)`` forward passes over the batches. Memory: the
+    Cost: ``2 + positions + 1 + heads x (3 x partitions + 1)`` forward passes over the batches. Memory: the
     batches, and their examples' outputs at the query of all sites, twice; the logits of one batch.
 
     Args:
@@ -86,7 +88,7 @@ def causal_checks(
     axes: dict[str, tuple[str, ...]] = dict.fromkeys(values, ("site", "head"))
     axes |= {name: () for name in values if values[name].ndim == 0}
     axes |= {
-        name: ("site", "head", "partition") for name in values if name.startswith(("centroid", "swap", "partition"))
+        name: ("site", "head", "partition") for name in values if name.startswith(("centroid", "misplaced", "swap", "partition"))
     }
     axes["influence"] = ("site", "head", "position")
     return ProbeResult(
@@ -119,7 +121,7 @@ def _checked(heads: Sequence[tuple[str, int]] | None, probe: ClusteringHead) -> 
 def _interventions(bench: Bench, chosen: list[tuple[str, int]], order: Tensor) -> tuple[dict[str, Tensor], list[str]]:
     """The measures of replaced outputs; ``order [n]`` is the random order in which cluster members pass theirs on."""
     sites = bench.probe.outputs
-    names = ("centroid_accuracy", "swap_accuracy", "swap_agreement", "partition_clusters")
+    names = ("centroid_accuracy", "misplaced_accuracy", "swap_accuracy", "swap_agreement", "partition_clusters")
     shape = (len(sites), bench.n_heads, len(bench.partitions))
     values = {name: torch.full(shape, torch.nan, dtype=torch.float64) for name in names}
     values["ablated_accuracy"] = torch.full(shape[:2], torch.nan, dtype=torch.float64)
@@ -137,6 +139,8 @@ def _interventions(bench: Bench, chosen: list[tuple[str, int]], order: Tensor) -
             centroid = points.new_zeros(len(count), points.shape[1]).index_add_(0, classes, points) / count[:, None]
             values["partition_clusters"][(*at, k)] = len(count)
             values["centroid_accuracy"][(*at, k)] = bench.with_output(site, head, centroid[classes])[1].mean()
+            other = _partners(torch.zeros_like(classes), order)
+            values["misplaced_accuracy"][(*at, k)] = bench.with_output(site, head, centroid[classes[other]])[1].mean()
             several = count[classes] > 1
             if not bool(several.any()):
                 notes.append(f"{site} head {head}: every example is alone in its cluster of {bench.partitions[k]!r}")
@@ -145,9 +149,11 @@ def _interventions(bench: Bench, chosen: list[tuple[str, int]], order: Tensor) -
             values["swap_accuracy"][(*at, k)] = right[several].mean()
             values["swap_agreement"][(*at, k)] = (answers == bench.answers)[several].double().mean()
     values["accuracy"] = bench.right.mean()
-    answers, times = torch.unique(bench.answers, return_counts=True)
-    commonest = answers[times.argsort(descending=True, stable=True)[:_CONSTANTS]].tolist()
-    values["majority_accuracy"] = torch.tensor(max(map(bench.constant, commonest)), dtype=torch.float64)
+    constants = list(range(bench.n_answers))
+    if bench.n_answers > _CONSTANTS:
+        answers, times = torch.unique(bench.answers, return_counts=True)
+        constants = answers[times.argsort(descending=True, stable=True)[:_CONSTANTS]].tolist()
+    values["majority_accuracy"] = torch.tensor(max(map(bench.constant, constants)), dtype=torch.float64)
     return values, notes
 
 

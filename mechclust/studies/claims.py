@@ -24,7 +24,8 @@ class Claim:
         source: where it comes from.
         paper: the source's own value, or ``None`` where it gives none.
         measured: mean over seeds, or ``None`` when not measured.
-        interval: its 95% interval over seeds (Student's t), or ``None`` with fewer than 2 seeds.
+        interval: its 95% interval over seeds: Student's t, or ``None`` with fewer than 2 seeds; of a share
+            Wilson's.
         seeds: how many seeds.
         bound: what ``measured`` was to satisfy, as text.
         holds: whether it does; ``None``: not tested at this size.
@@ -90,21 +91,23 @@ def claim(
         id, statement, source, paper, chance, note: as in ``Claim``.
         values: the main value, one a seed.
         bounds: of the main value's mean; or several parts ``(name, one value a seed, bound)`` that
-            must all be met by their means, the first being the main value.
+            must all be met by their means, the first being the main value. A part without values leaves
+            the claim untested.
         tested: whether this size of the study can test it.
         shares: the main values are 0 or 1, so that their mean is a share and has a share's interval.
     """
     parts = [("", values, bounds)] if isinstance(bounds, Bound) else list(bounds)
     means = [float(np.mean(v)) if len(v) else math.nan for _, v, _ in parts]
     text = "; ".join(f"{name} {bound}".strip() for name, _, bound in parts)
-    others = [f"{name} {mean:.3g}" for (name, _, _), mean in zip(parts[1:], means[1:], strict=True)]
-    known = len(values) > 0
+    pairs = zip(parts[1:], means[1:], strict=True)
+    others = [f"{name} {mean:.3g}" for (name, _, _), mean in pairs if name and math.isfinite(mean)]
+    known = len(values) > 0 and all(len(v) for _, v, _ in parts)
     return Claim(
         id=id,
         statement=statement,
         source=source,
         paper=paper,
-        measured=means[0] if known and math.isfinite(means[0]) else None,
+        measured=means[0] if math.isfinite(means[0]) else None,
         interval=share_interval(values) if shares else interval(values),
         seeds=len(values),
         bound=text,

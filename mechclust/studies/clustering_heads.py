@@ -12,28 +12,25 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from mechclust.models import PoolingTransformerConfig
-from mechclust.studies.heads_config import SOLVED, Ablations, Arm, ClusteringHeadsConfig, Curriculum, Job, arms, jobs
+from mechclust.studies.heads_config import (
+    SOLVED,
+    Ablations,
+    Arm,
+    ClusteringHeadsConfig,
+    Curriculum,
+    Job,
+    arms,
+    jobs,
+    member_of,
+    training_of,
+)
 from mechclust.studies.heads_dynamics import dynamics, measured_rows
 from mechclust.studies.study import Analysis, Study
-from mechclust.training import Member, Snapshots, TrainConfig, accuracy, train_ensemble
+from mechclust.training import Snapshots, accuracy, train_ensemble
 from probes import ClusteringHead, ProbeResult, causal_checks, run
 from tasks import SparseModularAddition
 
 HEAD = "blocks.0.attn.hook_z"
-
-
-def task_of(config: ClusteringHeadsConfig, p: int, seed: int) -> SparseModularAddition:
-    """The data of one network."""
-    return replace(config.task, p=p, seed=seed)
-
-
-def member_of(config: ClusteringHeadsConfig, arm: Arm, seed: int, weights: Mapping[str, Tensor] | None) -> Member:
-    """One network of an arm."""
-    task = task_of(config, arm.p, seed)
-    shape = {"d_vocab": task.d_vocab, "n_ctx": task.n_ctx, "d_mlp": config.d_mlp, "seed": seed}
-    model = PoolingTransformerConfig(**{**shape, **arm.model})
-    return Member(model, task, rate=arm.rate, rates=arm.rates, weights=weights)
 
 
 def _run_job(config: ClusteringHeadsConfig, job: Job, out: Path) -> None:
@@ -48,15 +45,16 @@ def _run_job(config: ClusteringHeadsConfig, job: Job, out: Path) -> None:
     snapshots = _trained(config, pairs, out / "models" / job.name, job.name)
     if chosen[0].measure == "all":
         for i, seed in enumerate(job.seeds):
-            _measure_head(config, snapshots, i, out / "results" / "base" / f"seed{seed}")
+            _measure_head(snapshots, i, out / "results" / "base" / f"seed{seed}")
     elif chosen[0].measure == "losses":
         for i, seed in enumerate(job.seeds):
             path = out / "results" / chosen[0].name / f"seed{seed}.dynamics.safetensors"
             if not path.exists():
                 dynamics(snapshots, i, brief=True).save(path)
-    final = _save_final(pairs, snapshots, out / "results" / "final" / f"{job.name}.safetensors")
+    final = _final(pairs, snapshots)
     if chosen[0].name == "base" and config.transfer:
         _transfer(config, job, snapshots, final, out)
+    final.save(out / "results" / "final" / f"{job.name}.safetensors")
 
 
 def _trained(
@@ -67,49 +65,45 @@ def _trained(
     weights: Mapping[int, Mapping[str, Tensor]] | None = None,
 ) -> Snapshots:
     first = pairs[0][0]
-    settings = {"batch_size": config.batch_size, "lr": config.lr, "schedule": "constant", **first.training}
-    epoch = config.task.epoch_steps(settings["batch_size"])
-    steps = config.epochs * epoch
-    training = TrainConfig(
-        steps=steps, optimizer="adam", weight_decay=0.0, clip=None, save_every=max(1, steps // 20), **settings
-    )
+    training = training_of(config, first)
     members = [member_of(config, arm, seed, None if weights is None else weights[seed]) for arm, seed in pairs]
-    every = steps if first.measure == "end" else epoch
+    every = training.steps if first.measure == "end" else None
     return train_ensemble(members, training, folder, snapshot_every=every, progress=True, name=name)
 
 
-def _measure_head(config: ClusteringHeadsConfig, snapshots: Snapshots, member: int, path: Path) -> None:
-    """The head at the end, its causal checks, and the whole training seen from there."""
+def _measure_head(snapshots: Snapshots, member: int, path: Path) -> None:
+    """The head before training and at its end, causal checks, and the whole training seen from the end."""
     task = snapshots.tasks[member]
     assert isinstance(task, SparseModularAddition)
-    if path.with_suffix(".dynamics.safetensors").exists():
+    paths = {name: path.with_suffix(f".{name}.safetensors") for name in ("untrained", "head", "causal", "dynamics")}
+    if all(file.exists() for file in paths.values()):
         return
-    model, batch = snapshots.model(member), measured_rows(task).batch
+    batch = measured_rows(task).batch
     probe = ClusteringHead(("multiset", "sum"), support=task.positions, modulus=task.p)
+    run(snapshots.model(member, 0), batch, probe).save(paths["untrained"])
+    model = snapshots.model(member)
     head = run(model, batch, probe)
-    head.save(path.with_suffix(".head.safetensors"))
-    causal_checks(model, batch, probe, task.accuracy).save(path.with_suffix(".causal.safetensors"))
-    partition = probe.partition(HEAD, 0)[1] if bool(head["integer_head"]) else None
-    dynamics(snapshots, member, partition).save(path.with_suffix(".dynamics.safetensors"))
+    head.save(paths["head"])
+    if not paths["causal"].exists():
+        causal_checks(model, batch, probe, task.accuracy).save(paths["causal"])
+    if not paths["dynamics"].exists():
+        partition = probe.partition(HEAD, 0)[1] if bool(head["integer_head"]) else None
+        dynamics(snapshots, member, partition).save(paths["dynamics"])
 
 
-def _save_final(pairs: Sequence[tuple[Arm, int]], snapshots: Snapshots, path: Path) -> ProbeResult:
+def _final(pairs: Sequence[tuple[Arm, int]], snapshots: Snapshots) -> ProbeResult:
     """Accuracies at the end of every network of a job."""
-    if path.exists():
-        return ProbeResult.load(path)
     found = []
     for i, task in enumerate(snapshots.tasks):
         model = snapshots.model(i)
         found.append([accuracy(model, task, split)[0] for split in ("train", "test")])
-    result = ProbeResult(
+    return ProbeResult(
         "Accuracy",
         {"accuracy": torch.tensor(found, dtype=torch.float64)},
         {"accuracy": ("network", "split")},
         {"network": [f"{arm.name}|{seed}" for arm, seed in pairs], "split": ["train", "test"]},
         metadata={"backend": snapshots.backend},
     )
-    result.save(path)
-    return result
 
 
 def _transfer(config: ClusteringHeadsConfig, job: Job, snapshots: Snapshots, final: ProbeResult, out: Path) -> None:
@@ -123,7 +117,7 @@ def _transfer(config: ClusteringHeadsConfig, job: Job, snapshots: Snapshots, fin
     arm, name = Arm("transfer", seeds, config.task.p + 1), f"transfer from {job.name}".replace(" ", "-")
     pairs = [(arm, seed) for seed in seeds]
     trained = _trained(config, pairs, out / "models" / name, name, weights)
-    _save_final(pairs, trained, out / "results" / "final" / f"{name}.safetensors")
+    _final(pairs, trained).save(out / "results" / "final" / f"{name}.safetensors")
 
 
 def _analyse(config: ClusteringHeadsConfig, out: Path) -> Analysis:
@@ -144,7 +138,7 @@ STUDY = Study(
         "smoke": ClusteringHeadsConfig(
             seeds=(200, 201),
             replication=(0,),
-            mitigations=(200, 201),
+            mitigations=2,
             task=SparseModularAddition(length=6, n_support=3, n_train=64, n_test=64),
             d_mlp=8,
             epochs=24,
@@ -158,7 +152,7 @@ STUDY = Study(
             seeds=tuple(range(200, 212)),
             replication=(),
             group=6,
-            mitigations=(),
+            mitigations=0,
             transfer=False,
             curriculum=_NO_CURRICULUM,
             ablations=_NO_ABLATIONS,

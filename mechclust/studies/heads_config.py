@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from torch import Tensor
 
+from mechclust.models import PoolingTransformerConfig
 from mechclust.studies.study import check_seeds
+from mechclust.training import Member, TrainConfig
 from tasks import InputError, SparseModularAddition
 
 SOLVED = 0.98  # test accuracy above which a network has solved the task
@@ -76,7 +79,8 @@ class ClusteringHeadsConfig:
         batch_size: sequences a step.
         lr: Adam's learning rate.
         group: seeds trained together, in one process.
-        mitigations: seeds that are also trained with a larger eps, a slower feed-forward layer, a late smaller rate.
+        mitigations: how many of the seeds, from the first, are also trained with a larger eps, with a slower
+            feed-forward layer, and with a late smaller rate.
         transfer: also train p + 1 from the solved networks, and from scratch.
         curriculum: the second paper's comparison.
         ablations: settings varied one at a time.
@@ -94,7 +98,7 @@ class ClusteringHeadsConfig:
     batch_size: int = 32
     lr: float = 3e-3
     group: int = 50
-    mitigations: tuple[int, ...] = tuple(range(200, 250))
+    mitigations: int = 50
     transfer: bool = True
     curriculum: Curriculum = Curriculum()
     ablations: Ablations = Ablations()
@@ -105,13 +109,11 @@ class ClusteringHeadsConfig:
 
     def __post_init__(self) -> None:
         check_seeds(self.seeds)
-        for name in ("epochs", "group"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; expected at least 1")
+        for name, least in (("epochs", 1), ("group", 1), ("mitigations", 0), ("sandbox", 0)):
+            if getattr(self, name) < least:
+                raise InputError(f"{name} is {getattr(self, name)}; expected at least {least}")
         if self.task.seed != 0:
             raise InputError("task.seed is set by each network, from seeds; leave it out and set those")
-        if unknown := set(self.mitigations) - set(self.seeds):
-            raise InputError(f"mitigations has the seed {min(unknown)}; expected seeds of the base setting (seeds)")
         if self.transfer and self.task.n_embeddings < self.task.p + 1:
             raise InputError(
                 f"task.n_embeddings is {self.task.n_embeddings}; expected at least {self.task.p + 1}, "
@@ -122,6 +124,9 @@ class ClusteringHeadsConfig:
                 f"curriculum.first_steps is {self.curriculum.first_steps}; expected fewer than its steps "
                 f"({self.curriculum.steps}) and at least 1"
             )
+        for arm in arms(self).values():  # what cannot be trained is refused before anything is
+            training_of(self, arm)
+            member_of(self, arm, arm.seeds[0])
 
 
 @dataclass(frozen=True)
@@ -152,15 +157,15 @@ class Job(NamedTuple):
 
 def arms(config: ClusteringHeadsConfig) -> dict[str, Arm]:
     """Every arm but the curriculum, by name."""
-    p, grid = config.task.p, config.ablations
+    p, grid, calmed = config.task.p, config.ablations, config.seeds[: config.mitigations]
     found = [
         Arm("base", config.seeds, p, measure="all"),
         Arm("replication", config.replication, p),
     ]
     found += [
-        Arm("larger eps", config.mitigations, p, model={"eps_mlp": config.eps}, measure="losses"),
-        Arm("slower feed-forward", config.mitigations, p, rates={MLP: config.discount}, measure="losses"),
-        Arm("late smaller rate", config.mitigations, p, training={"schedule": "late-drop"}, measure="losses"),
+        Arm("larger eps", calmed, p, model={"eps_mlp": config.eps}, measure="losses"),
+        Arm("slower feed-forward", calmed, p, rates={MLP: config.discount}, measure="losses"),
+        Arm("late smaller rate", calmed, p, training={"schedule": "late-drop"}, measure="losses"),
     ]
     if config.transfer:
         found.append(Arm("scratch", config.seeds, p + 1))
@@ -168,7 +173,29 @@ def arms(config: ClusteringHeadsConfig) -> dict[str, Arm]:
     found += [Arm(f"discount {factor:g}", grid.seeds, p, rates={MLP: factor}) for factor in grid.discounts]
     found += [Arm(f"batch {size:g}", grid.seeds, p, training={"batch_size": size}) for size in grid.batch_sizes]
     found += [Arm(f"width {width:g}", grid.seeds, p, model={"d_mlp": width}) for width in grid.widths]
+    names = [arm.name for arm in found if arm.seeds]
+    if twice := [name for i, name in enumerate(names) if name in names[:i]]:
+        raise InputError(f"the ablation {twice[0]!r} is there twice; expected values that differ in 6 digits")
     return {arm.name: arm for arm in found if arm.seeds}
+
+
+def training_of(config: ClusteringHeadsConfig, arm: Arm) -> TrainConfig:
+    """How an arm's networks are trained."""
+    settings = {"batch_size": config.batch_size, "lr": config.lr, "schedule": "constant", **arm.training}
+    steps = config.epochs * config.task.epoch_steps(settings["batch_size"])
+    return TrainConfig(
+        steps=steps, optimizer="adam", weight_decay=0.0, clip=None, save_every=max(1, steps // 20), **settings
+    )
+
+
+def member_of(
+    config: ClusteringHeadsConfig, arm: Arm, seed: int, weights: Mapping[str, Tensor] | None = None
+) -> Member:
+    """One network of an arm, and its data."""
+    task = replace(config.task, p=arm.p, seed=seed)
+    shape = {"d_vocab": task.d_vocab, "n_ctx": task.n_ctx, "d_mlp": config.d_mlp, "seed": seed}
+    model = PoolingTransformerConfig(**{**shape, **arm.model})
+    return Member(model, task, rate=arm.rate, rates=arm.rates, weights=weights)
 
 
 def jobs(config: ClusteringHeadsConfig) -> list[Job]:
@@ -201,6 +228,7 @@ def _done(job: Job, out: Path) -> bool:
     results = out / "results"
     if job.arms == ("curriculum",):
         return (results / "curriculum" / f"seed{job.seeds[0]}.safetensors").exists()
+    # A base job writes this last, when its transfer is done.
     return (results / "final" / f"{job.name}.safetensors").exists()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mechclust.studies.heads_config import SOLVED, ClusteringHeadsConfig, unfinished
+from mechclust.studies.heads_config import SOLVED, ClusteringHeadsConfig
 from probes import ProbeResult
 from probes.functional import Spike, first_above, first_below, loss_spikes, matched_quiet
 from tasks import InputError
@@ -16,6 +16,7 @@ from tasks import InputError
 CLUSTERED = 0.1  # within-ratio below which the head has formed
 QUANTILE = 0.1  # of a run's quiet epochs: below it, a norm or margin is small
 MITIGATIONS = ("larger eps", "slower feed-forward", "late smaller rate")
+FEWEST = 100  # epochs in which spikes are counted
 GAP = 10  # epochs between a spike and what counts as quiet
 
 
@@ -39,14 +40,13 @@ class Trained:
         """Loss spikes of the training loss."""
         return loss_spikes(self.curve("train_loss"))
 
-    @property
-    def spike_rate(self) -> float:
-        """Spikes per 100 epochs after the task was first solved; NaN where it never was."""
-        start = self.solved_at
-        n = len(self.curve("train_loss"))
-        if start is None or start + 1 >= n:
+    def spike_rate(self, start: int = 0) -> float:
+        """Spikes per 100 epochs from ``start`` and from when the task was first solved on; NaN for under 100 epochs."""
+        solved, last = self.solved_at, len(self.curve("train_loss")) - 1
+        first = last if solved is None else max(solved, start)
+        if last - first < FEWEST:
             return float("nan")
-        return 100 * sum(spike.epoch > start for spike in self.spikes) / (n - 1 - start)
+        return 100 * sum(spike.epoch > first for spike in self.spikes) / (last - first)
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,14 @@ class Head(Trained):
 
     seed: int
     p: int
-    accuracy: float
     head: ProbeResult
     causal: ProbeResult
+    untrained: ProbeResult
+
+    @property
+    def accuracy(self) -> float:
+        """On the test split, at the end."""
+        return float(self.curve("test_accuracy")[-1])
 
     @property
     def solved(self) -> bool:
@@ -76,6 +81,12 @@ class Head(Trained):
     def formed_at(self) -> int | None:
         """First epoch at which the within-ratio of the final partition is below the mark."""
         return first_below(self.curve("within_ratio"), CLUSTERED)
+
+    @property
+    def lead(self) -> int | None:
+        """Epochs from when the head formed to when the task was solved; ``None`` where either never was."""
+        formed, solved = self.formed_at, self.solved_at
+        return None if formed is None or solved is None else solved - formed
 
     def peak_and_drop(self, *, without_spikes: bool) -> tuple[int, int] | None:
         """Epochs of the largest gradient, and at the end of the largest fall of the training loss in one epoch.
@@ -100,11 +111,12 @@ class Head(Trained):
         """A causal check of the head under a partition."""
         return float(self.causal.sel(name, partition=partition))
 
-    def diagnoses(self) -> list[tuple[Spike, list[str], list[str]]]:
+    def diagnoses(self, *, before: bool = False) -> list[tuple[Spike, list[str], list[str]]]:
         """For each spike after the task was solved: it, its diagnosis, and that of a quiet epoch at the same loss.
 
-        A diagnosis names what was small, at the epoch or the one before: the least norm of xi, or the margin
-        of a cluster, below a tenth of the run's quiet epochs (solved, and 10 or more away from every spike).
+        A diagnosis names what was small, at the epoch or the one before (that one alone, if ``before``): the
+        least norm of xi, or the margin of a cluster, below a tenth of the run's quiet epochs (solved, and 10
+        or more away from every spike).
         """
         start = self.solved_at
         if start is None:
@@ -118,7 +130,9 @@ class Head(Trained):
         if not quiet.any():
             return []
         curves = {"small norm": self.curve("smallest_norm"), "cluster near a boundary": self.curve("margin")}
-        least = {name: np.fmin(values, np.concatenate([values[:1], values[:-1]])) for name, values in curves.items()}
+        least = {name: np.concatenate([values[:1], values[:-1]]) for name, values in curves.items()}
+        if not before:
+            least = {name: np.fmin(values, curves[name]) for name, values in least.items()}
         bound = {name: np.nanquantile(values[quiet], QUANTILE) for name, values in least.items()}
 
         def small(epoch: int) -> list[str]:
@@ -146,6 +160,7 @@ class Runs:
 
     @property
     def solved(self) -> list[Head]:
+        """Networks of the base setting that solved their task."""
         return [head for head in self.heads.values() if head.solved]
 
     def shares(self, arm: str) -> list[float]:
@@ -160,34 +175,38 @@ def load_runs(config: ClusteringHeadsConfig, out: Path) -> Runs:
         InputError: when the base setting is not finished.
     """
     results = out / "results"
-    if missing := [job.name for job in unfinished(config, out) if job.arms == ("base",)]:
-        raise InputError(
-            f"{str(out)!r} holds a run whose base setting is not finished ({missing[0]}); "
-            "go on with it: mechclust run clustering-heads with the same settings"
-        )
     final: dict[str, dict[int, tuple[float, float]]] = {}
     for path in sorted((results / "final").glob("*.safetensors")):
         found = ProbeResult.load(path)
         for network, (train, test) in zip(found.coords["network"], found["accuracy"].tolist(), strict=True):
             name, _, number = network.rpartition("|")
             final.setdefault(name, {})[int(number)] = (train, test)
-    heads: dict[int, Head] = {}
-    for seed in config.seeds:
-        parts = {
-            k: ProbeResult.load(results / "base" / f"seed{seed}.{k}.safetensors")
-            for k in ("dynamics", "head", "causal")
-        }
-        heads[seed] = Head(
-            parts["dynamics"], seed, config.task.p, final["base"][seed][1], parts["head"], parts["causal"]
+    heads = {seed: load_head(config, out, seed) for seed in config.seeds}
+    mitigated: dict[str, dict[int, Trained]] = {}
+    for arm in MITIGATIONS:
+        dynamics = ((s, _if_there(results / arm / f"seed{s}.dynamics")) for s in config.seeds[: config.mitigations])
+        mitigated[arm] = {seed: Trained(result) for seed, result in dynamics if result is not None}
+    curricula = ((s, _if_there(results / "curriculum" / f"seed{s}")) for s in config.curriculum.seeds)
+    return Runs(heads, mitigated, final, {seed: result for seed, result in curricula if result is not None})
+
+
+def load_head(config: ClusteringHeadsConfig, out: Path, seed: int) -> Head:
+    """Read one network of the base setting.
+
+    Raises:
+        InputError: when it is not finished.
+    """
+    parts = {name: _if_there(out / "results" / "base" / f"seed{seed}.{name}") for name in _PARTS}
+    if missing := [name for name, part in parts.items() if part is None]:
+        raise InputError(
+            f"{str(out)!r} holds a run whose base setting is not finished (seed {seed} has no {missing[0]}); "
+            "go on with it: mechclust run clustering-heads with the same settings"
         )
-    mitigated = {
-        arm: {s: Trained(r) for s in config.mitigations if (r := _if_there(results / arm / f"seed{s}.dynamics"))}
-        for arm in MITIGATIONS
-    }
-    curriculum = {
-        s: found for s in config.curriculum.seeds if (found := _if_there(results / "curriculum" / f"seed{s}"))
-    }
-    return Runs(heads, mitigated, final, curriculum)
+    dynamics, head, causal, untrained = (part for part in parts.values() if part is not None)
+    return Head(dynamics, seed, config.task.p, head, causal, untrained)
+
+
+_PARTS = ("dynamics", "head", "causal", "untrained")
 
 
 def _if_there(path: Path) -> ProbeResult | None:

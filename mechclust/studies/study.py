@@ -125,12 +125,14 @@ def check_seeds(seeds: Sequence[int]) -> None:
     """Refuse seeds that no study can run with.
 
     Raises:
-        InputError: for none, or a negative one.
+        InputError: for none, a negative one, or one given twice.
     """
     if not seeds:
         raise InputError("seeds is empty; expected at least one seed, such as --seeds 0")
     if min(seeds) < 0:
         raise InputError(f"seeds has {min(seeds)}; expected seeds of at least 0")
+    if twice := [seed for i, seed in enumerate(seeds) if seed in seeds[:i]]:
+        raise InputError(f"seeds has {twice[0]} twice; expected different seeds")
 
 
 def run_study(study: Study, config: Any, out: str | Path, workers: int | None = None) -> Analysis:

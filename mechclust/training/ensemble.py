@@ -43,6 +43,9 @@ class Member:
         rate: factor on the learning rate.
         rates: further factors, by the beginning of a parameter's name, such as ``{"blocks.0.mlp": 0.1}``.
         weights: initial weights; ``None``: drawn from ``model.seed``.
+
+    Raises:
+        InputError: for a factor below 0 or not finite.
     """
 
     model: AnyConfig
@@ -50,6 +53,10 @@ class Member:
     rate: float = 1.0
     rates: Mapping[str, float] = field(default_factory=dict)
     weights: Mapping[str, Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        if bad := [f for f in (self.rate, *self.rates.values()) if not (math.isfinite(f) and f >= 0)]:
+            raise InputError(f"a member has a rate of {bad[0]}; expected a factor of at least 0 on the learning rate")
 
 
 def train_ensemble(
@@ -127,6 +134,7 @@ def train_ensemble(
         chosen = backend_of(out) if start else ("compiled" if worth else "vmap")
     header = {
         "members": json.dumps(records),
+        "training": json.dumps(asdict(config)),
         "steps": str(config.steps),
         "every": str(every),
         "epoch_steps": str(_epoch(members[0], config)),
@@ -246,8 +254,6 @@ def _check(members: Sequence[Member], config: TrainConfig, backend: str) -> None
     for i, member in enumerate(members):
         if replace(member.model, seed=0) != replace(first.model, seed=0):
             raise InputError(f"member {i} is a {member.model}, member 0 a {first.model}; expected one shape, any seed")
-        if bad := [f for f in (member.rate, *member.rates.values()) if not (math.isfinite(f) and f >= 0)]:
-            raise InputError(f"member {i} has a rate of {bad[0]}; expected a factor of at least 0 on the learning rate")
         if not hasattr(member.task, "loss_at"):
             raise InputError(f"the task {member.task.name!r} has no loss_at; train its models one by one with train()")
         if member.task.d_vocab > member.model.d_vocab:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +9,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from mechclust.studies.claims import share_interval
-from mechclust.studies.heads_config import ABLATIONS
+from mechclust.studies.heads_config import ABLATIONS, SOLVED
+from mechclust.studies.heads_runs import CLUSTERED
 from mechclust.studies.study import Panel
 from mechclust.training import Snapshots
+from probes.clustering_head import INTEGER_DEVIATION, TEXTBOOK_WITHIN_RATIO
 
 if TYPE_CHECKING:
     from mechclust.studies.heads_config import ClusteringHeadsConfig
@@ -30,17 +31,22 @@ def _kind(head: Head) -> str:
 def panels(config: ClusteringHeadsConfig, runs: Runs, out: Path) -> list[Panel]:
     """The report's figures, those of what was run."""
     found = [
-        Panel("training", training(runs), "Test loss of every network of the base setting (blue: above .98 accuracy at "
-              "the end), and accuracy at the end."),
+        Panel("training", training(config, runs), "Test loss of every network of the base setting (blue: above "
+              f"{SOLVED} accuracy at the end; dotted: guessing), and accuracy at the end."),
         Panel("heads", heads(runs), "Deviation of the head's weights from integers, and within-ratio of the support's "
               "multiset, against accuracy, one point a network. Lines: the detector's thresholds."),
-        Panel("dates", dates(runs), "When the head forms (within-ratio of its final partition below .1) and when test "
-              "accuracy passes .98; when the gradient peaks and when the loss drops most. Solved networks."),
-        Panel("spikes", spikes(runs), "The solved network with the most loss spikes: training loss, least norm of xi, "
-              "margin of the nearest cluster. Dots mark spikes."),
+        Panel("dates", dates(runs), "When the head forms (within-ratio of its final partition below "
+              f"{CLUSTERED}) and when test accuracy passes {SOLVED}; when the gradient peaks and when the loss drops "
+              "most, outside spikes. Solved networks."),
+        Panel("spikes", spikes(runs), "The network with the most loss spikes, of the solved ones if there are any: "
+              "training loss, least norm of xi, margin of the nearest cluster. Dots mark spikes."),
     ]  # fmt: skip
     if len(runs.final) > 1:
-        found.append(Panel("shares", shares(runs), "Share of networks above .98 test accuracy, with 95% intervals."))
+        found.append(
+            Panel(
+                "shares", shares(config, runs), f"Share of networks above {SOLVED} test accuracy, with 95% intervals."
+            )
+        )
     if any(name.split(" ")[0] in ABLATIONS for name in runs.final):
         found.append(Panel("ablations", ablations(config, runs), "Test accuracy at the end as one setting varies: "
                            "every seed, and their mean. The base setting is dotted."))  # fmt: skip
@@ -50,14 +56,14 @@ def panels(config: ClusteringHeadsConfig, runs: Runs, out: Path) -> list[Panel]:
     if config.sandbox:
         from mechclust.views.sandbox import sandbox_figure
 
-        run = sandbox_of(config, runs, out, _shown(config, runs)[0])
+        run = sandbox_of(config, runs.heads[_shown(config, runs)[0]], out)
         found.append(
             Panel("sandbox", sandbox_figure(run, run.epochs[-1]), f"The sandbox at the last epoch: {run.title}.")
         )
     return found
 
 
-def training(runs: Runs) -> Figure:
+def training(config: ClusteringHeadsConfig, runs: Runs) -> Figure:
     """Test loss over epochs of all networks, and the distribution of accuracy."""
     figure = Figure(figsize=(11, 4), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(2, 1))
@@ -65,9 +71,9 @@ def training(runs: Runs) -> Figure:
         color, width = (_SOLVED, 0.9) if head.solved else (_FAILED, 0.6)
         left.plot(head.curve("test_loss"), color=color, lw=width, alpha=0.7)
     left.set(yscale="log", xlabel="epoch", ylabel="test loss (nats)")
-    left.axhline(np.log(2), color=_SOFT, ls=":", lw=1)
+    left.axhline(np.log(config.task.p), color=_SOFT, ls=":", lw=1)
     right.hist([h.accuracy for h in runs.heads.values()], bins=np.linspace(0.4, 1, 31), color=_SOLVED)
-    right.axvline(0.98, color=_SOFT, ls=":", lw=1)
+    right.axvline(SOLVED, color=_SOFT, ls=":", lw=1)
     right.set(xlabel="test accuracy at the end", ylabel="networks")
     return figure
 
@@ -82,8 +88,8 @@ def heads(runs: Runs) -> Figure:
         style: dict[str, Any] = {"color": color, "alpha": 0.75, "label": f"{kind} ({len(mine)})", "s": 26}
         left.scatter(accuracy, [float(h.head["integer_deviation"]) for h in mine], **style)
         right.scatter(accuracy, [float(h.head["within_ratio"][0, 0, 0]) for h in mine], **style)
-    left.axhline(0.25, color=_SOFT, ls=":", lw=1)
-    right.axhline(0.05, color=_SOFT, ls=":", lw=1)
+    left.axhline(INTEGER_DEVIATION, color=_SOFT, ls=":", lw=1)
+    right.axhline(TEXTBOOK_WITHIN_RATIO, color=_SOFT, ls=":", lw=1)
     left.set(xlabel="test accuracy at the end", ylabel="deviation from integer weights")
     right.set(xlabel="test accuracy at the end", ylabel="within-ratio of the multiset", yscale="log")
     left.legend(frameon=False, title="verdict")
@@ -95,8 +101,9 @@ def dates(runs: Runs) -> Figure:
     figure = Figure(figsize=(9.5, 4.4), layout="constrained")
     left, right = figure.subplots(1, 2)
     solved = [h for h in runs.solved if h.integer and h.formed_at is not None and h.solved_at is not None]
+    formed: list[Any] = [(h.formed_at, h.solved_at) for h in solved]
     pairs: list[tuple[Any, list[tuple[int, int]], str, str]] = [
-        (left, [(h.formed_at, h.solved_at) for h in solved], "head formed (epoch)", "accuracy passes .98 (epoch)"),  # type: ignore[misc]
+        (left, formed, "head formed (epoch)", f"accuracy passes {SOLVED} (epoch)"),
         (right, [pair[::-1] for h in runs.solved if (pair := h.peak_and_drop(without_spikes=True)) is not None],
          "largest fall of the loss outside spikes (epoch)", "largest gradient outside spikes (epoch)"),
     ]  # fmt: skip
@@ -126,12 +133,17 @@ def spikes(runs: Runs) -> Figure:
     return figure
 
 
-def shares(runs: Runs) -> Figure:
+def shares(config: ClusteringHeadsConfig, runs: Runs) -> Figure:
     """Share of networks that solve the task, by arm."""
     from mechclust.studies.heads_runs import MITIGATIONS
 
     arms = [arm for arm in ("base", *MITIGATIONS, "scratch", "transfer") if runs.shares(arm)]
-    names = {"base": "base, p = 2", "scratch": "p = 3 from scratch", "transfer": "p = 3 from solved p = 2"}
+    p = config.task.p
+    names = {
+        "base": f"base, p = {p}",
+        "scratch": f"p = {p + 1} from scratch",
+        "transfer": f"p = {p + 1} from solved p = {p}",
+    }
     figure = Figure(figsize=(8, 0.6 + 0.45 * len(arms)), layout="constrained")
     axis = figure.subplots()
     for row, arm in enumerate(reversed(arms)):
@@ -139,34 +151,60 @@ def shares(runs: Runs) -> Figure:
         mean, (low, high) = float(np.mean(values)), share_interval(values) or (np.nan, np.nan)
         axis.errorbar(mean, row, xerr=[[mean - low], [high - mean]], fmt="o", color=_SOLVED, capsize=3)
     axis.set_yticks(range(len(arms)), [f"{names.get(a, a)} (n = {len(runs.shares(a))})" for a in reversed(arms)])
-    axis.set(xlabel="share above .98 test accuracy", xlim=(-0.02, 1))
+    axis.set(xlabel=f"share above {SOLVED} test accuracy", xlim=(-0.02, 1))
     axis.grid(alpha=0.25, axis="x")
     return figure
 
 
-def ablations(config: ClusteringHeadsConfig, runs: Runs) -> Figure:
-    """Accuracy against each setting that was varied."""
+def _varied(config: ClusteringHeadsConfig, runs: Runs) -> dict[str, dict[float, list[float]]]:
+    """Kind of ablation to value to the test accuracies at the end, of what there is."""
     grid = config.ablations
-    rows: list[tuple[str, str, Sequence[float], float]] = [
-        ("batch", "batch size", grid.batch_sizes, config.batch_size),
-        ("lr", "learning rate", grid.lrs, config.lr),
-        ("width", "feed-forward width", grid.widths, config.d_mlp),
-        ("discount", "factor on the feed-forward learning rate", grid.discounts, 1.0),
-    ]
+    values = dict(zip(ABLATIONS, (grid.batch_sizes, grid.lrs, grid.widths, grid.discounts), strict=True))
+    found = {
+        kind: {v: [test for _, test in runs.final.get(f"{kind} {v:g}", {}).values()] for v in of}
+        for kind, of in values.items()
+    }
+    return {kind: {v: tests for v, tests in of.items() if tests} for kind, of in found.items()}
+
+
+_LABELS = {
+    "batch": "batch size",
+    "lr": "learning rate",
+    "width": "feed-forward width",
+    "discount": "factor on the feed-forward learning rate",
+}
+
+
+def ablations(config: ClusteringHeadsConfig, runs: Runs) -> Figure:
+    """Accuracy, and the share that solves the task, against each setting that was varied."""
+    base = dict(zip(ABLATIONS, (config.batch_size, config.lr, config.d_mlp, 1.0), strict=True))
     figure = Figure(figsize=(11, 6), layout="constrained")
-    for axis, (kind, label, values, base) in zip(figure.subplots(2, 2, sharey=True).flat, rows, strict=True):
-        tests = {value: [test for _, test in runs.final.get(f"{kind} {value:g}", {}).values()] for value in values}
-        done = {value: found for value, found in tests.items() if found}
-        for value, found in done.items():
-            axis.plot([value] * len(found), found, "o", color=_SOLVED, alpha=0.4, ms=4, mew=0)
-        axis.plot(list(done), [np.mean(found) for found in done.values()], color=_SOLVED)
-        axis.axvline(base, color=_SOFT, ls=":", lw=1)
-        axis.axhline(0.98, color=_SOFT, ls=":", lw=1)
-        axis.set(xscale="log", xlabel=label)
+    for axis, (kind, found) in zip(figure.subplots(2, 2, sharey=True).flat, _varied(config, runs).items(), strict=True):
+        for value, tests in found.items():
+            axis.plot([value] * len(tests), tests, "o", color=_SOLVED, alpha=0.4, ms=4, mew=0)
+        axis.plot(list(found), [np.mean(tests) for tests in found.values()], color=_SOLVED, label="mean accuracy")
+        solved = [np.mean(np.array(tests) > SOLVED) for tests in found.values()]
+        axis.plot(list(found), solved, color="#e08214", ls="--", label=f"share above {SOLVED}")
+        axis.axvline(base[kind], color=_SOFT, ls=":", lw=1)
+        axis.set(xscale="log", xlabel=_LABELS[kind], ylim=(-0.03, 1.03))
         axis.grid(alpha=0.25)
     for axis in figure.axes[::2]:
         axis.set_ylabel("test accuracy")
+    figure.axes[0].legend(frameon=False, loc="center right")
     return figure
+
+
+def ablation_table(config: ClusteringHeadsConfig, runs: Runs) -> str:
+    """HTML: accuracy (mean, standard deviation over seeds) and share solved by value; empty without ablations."""
+    rows = []
+    for kind, found in _varied(config, runs).items():
+        for value, tests in found.items():
+            spread = f" ± {np.std(tests, ddof=1):.3f}" if len(tests) > 1 else ""
+            share = f"{np.mean(np.array(tests) > SOLVED):.2f}"
+            rows.append([_LABELS[kind], f"{value:g}", f"{np.mean(tests):.3f}{spread}", share, str(len(tests))])
+    head = "".join(f"<th>{h}</th>" for h in ("setting", "value", "test accuracy", f"share above {SOLVED}", "seeds"))
+    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>" if rows else ""
 
 
 def curriculum(config: ClusteringHeadsConfig, runs: Runs) -> Figure:
@@ -199,20 +237,21 @@ def _shown(config: ClusteringHeadsConfig, runs: Runs) -> list[int]:
     return [*solved[:1], *failed[-1:], *solved[1:], *failed[:-1]][: max(1, config.sandbox)]
 
 
-def sandbox_of(config: ClusteringHeadsConfig, runs: Runs, out: Path, seed: int, *, max_frames: int = 300) -> SandboxRun:
+def sandbox_of(config: ClusteringHeadsConfig, head: Head, out: Path, *, max_frames: int = 300) -> SandboxRun:
     """One network of a run, ready for the sandbox, with its measured curves."""
     from mechclust.views.sandbox import Curves, sandbox_run
 
-    folder, member = _snapshots_of(config, out, seed)
-    head = runs.heads[seed]
+    folder, member = _snapshots_of(config, out, head.seed)
     groups = head.result.coords["group"]
     names = ("train_loss", "test_loss", "train_accuracy", "test_accuracy", "within_ratio", "smallest_norm", "margin")
-    causes = {spike.epoch: " and ".join(found) or "nothing small" for spike, found, _ in head.diagnoses()}
+    causes = {
+        spike.epoch: " and ".join(found) or "neither norm nor margin small" for spike, found, _ in head.diagnoses()
+    }
     snapshots = Snapshots(folder)
     curves = Curves(
         epochs=snapshots.epochs,
         gradient_norms=dict(zip(groups, head.curve("gradient_norm").T, strict=True)),
-        spikes=[(spike.epoch, causes.get(spike.epoch, "no quiet epoch to compare with")) for spike in head.spikes],
+        spikes=[(spike.epoch, causes.get(spike.epoch, "not diagnosed: before solving")) for spike in head.spikes],
         **{name: head.curve(name) for name in names},
     )
     return sandbox_run(snapshots, member, max_frames=max_frames, curves=curves)
@@ -232,7 +271,8 @@ def sandbox_pages(config: ClusteringHeadsConfig, runs: Runs, out: Path) -> dict[
 
     pages = {}
     for seed in _shown(config, runs) if config.sandbox else ():
-        run, head = sandbox_of(config, runs, out, seed), runs.heads[seed]
+        head = runs.heads[seed]
+        run = sandbox_of(config, head, out)
         sandbox_page(run, out / "figures" / f"sandbox-seed{seed}.html")
         pages[f"figures/sandbox-seed{seed}.html"] = (
             f"seed {seed}: test accuracy {head.accuracy:.3f}, {_kind(head)} head; {run.kept}"

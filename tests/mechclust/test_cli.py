@@ -165,7 +165,8 @@ class TestRun:
 class TestRunRefusals:
     def test_unknown_study(self, refused):
         assert refused("run", "task-cluster") == (
-            "no study 'task-cluster' (it has task-clusters, topic-structure); did you mean 'task-clusters'?"
+            "no study 'task-cluster' (it has task-clusters, topic-structure, clustering-heads); "
+            "did you mean 'task-clusters'?"
         )
 
     def test_unknown_preset(self, refused):

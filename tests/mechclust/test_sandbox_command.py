@@ -64,7 +64,20 @@ def test_refusals(folder, tmp_path, capsys):
     message = refusal(folder, "--out", tmp_path / "x.png", "--panels", "xii", capsys=capsys)
     assert message.startswith("mechclust: no panel 'xii' (there are token_embeddings, ")
     assert message.endswith("; did you mean 'xi'?")
+    assert refusal(folder, "--out", tmp_path / "x.html", "--panels", "xi", capsys=capsys) == (
+        "mechclust: a page has all panels; leave --panels out, or give --out a name that ends in .png, .mp4 or .gif"
+    )
+    assert "--epoch is for a figure" in refusal(folder, "--out", tmp_path / "x.gif", "--epoch", 1, capsys=capsys)
     assert not list(tmp_path.iterdir())
+
+
+def test_several_snapshots_an_epoch(tmp_path):
+    member = Member(PoolingTransformerConfig(n_ctx=4, d_mlp=4), SparseModularAddition(length=4, n_support=2))
+    train_ensemble([member], TrainConfig(steps=4, batch_size=32, clip=None), tmp_path, snapshot_every=2, backend="loop")
+    with pytest.raises(
+        InputError, match="has several snapshots an epoch; a sandbox shows one: train with snapshot_every"
+    ):
+        open_sandbox(tmp_path)
 
 
 def test_another_study(tmp_path):

@@ -143,6 +143,11 @@ def sandbox_run(
         snapshots.model(member)  # says which members there are
     config, task = snapshots.configs[member], snapshots.tasks[member]
     _check(config, task)
+    if len(set(snapshots.epochs)) < len(snapshots):
+        raise InputError(
+            f"{str(snapshots.folder)!r} has several snapshots an epoch; a sandbox shows one: "
+            "train with snapshot_every=None"
+        )
     assert isinstance(task, SparseModularAddition)
     weights = snapshots.of(member)
     spikes = [epoch for epoch, _ in curves.spikes] if curves else []

@@ -12,8 +12,16 @@ import torch
 from mechclust.models import PoolingTransformerConfig, build_model
 from mechclust.sandbox import open_sandbox
 from mechclust.studies import clustering_heads, get_study, run_study, write_report
-from mechclust.studies.clustering_heads import member_of
-from mechclust.studies.heads_config import Ablations, ClusteringHeadsConfig, Curriculum, Job, arms, jobs
+from mechclust.studies.heads_config import (
+    Ablations,
+    ClusteringHeadsConfig,
+    Curriculum,
+    Job,
+    arms,
+    jobs,
+    member_of,
+    unfinished,
+)
 from mechclust.studies.heads_dynamics import GROUPS, XI, dynamics, epochs_of, measured_rows
 from mechclust.studies.heads_runs import load_runs
 from mechclust.training import Member, Snapshots, TrainConfig, accuracy, train_ensemble
@@ -96,7 +104,17 @@ class TestArms:
             ({"epochs": 0}, "epochs is 0; expected at least 1"),
             ({"group": 0}, "group is 0; expected at least 1"),
             ({"task": SparseModularAddition(seed=1)}, "task.seed is set by each network, from seeds; leave it out"),
-            ({"mitigations": (7,)}, r"mitigations has the seed 7; expected seeds of the base setting \(seeds\)"),
+            ({"mitigations": -1}, "mitigations is -1; expected at least 0"),
+            ({"seeds": (3, 4, 3)}, "seeds has 3 twice; expected different seeds"),
+            ({"lr": -1.0}, "lr is -1.0; expected a positive learning rate"),
+            ({"eps": -1.0}, "eps_mlp is -1.0; expected at least 0"),
+            ({"discount": -1.0}, "a member has a rate of -1.0; expected a factor of at least 0"),
+            ({"batch_size": 0}, "batch_size is 0; expected 1 to the 2048 training sequences"),
+            ({"task": SparseModularAddition(n_train=1000)}, "batch_size is 1024; expected 1 to the 1000 training"),
+            (
+                {"ablations": Ablations(lrs=(0.1, 0.1000000001))},
+                "the ablation 'lr 0.1' is there twice; expected values",
+            ),
             (
                 {"task": SparseModularAddition(n_embeddings=2)},
                 r"task.n_embeddings is 2; expected at least 3, the digits that transfer goes on to \(or transfer",
@@ -204,7 +222,8 @@ class TestRun:
     def test_lists_every_claim(self, smoke):
         analysis, _ = smoke
         assert [c.id for c in analysis.claims] == [
-            "H1", "H1a", "H1b", "H1c", "H1d", "H2", "H3", "H3b", "H4a", "H4b", "H4c", "H4d", "H5", "H6", "H7", "H7b",
+            "H1", "H1a", "H1b", "H1c", "H1d", "H2", "H3", "H3b", "H4a", "H4b", "H4c", "H4d", "H4e", "H5", "H6",
+            "H7", "H7b", "H7c",
         ]  # fmt: skip
         assert {c.verdict for c in analysis.claims} == {"not tested at this size"}
 
@@ -228,6 +247,11 @@ class TestRun:
         assert float(runs.heads[201].curve("test_accuracy")[-1]) == pytest.approx(test)
         assert set(runs.final) >= {"replication", "scratch", "lr 0.01", "discount 10", "batch 64", "width 4"}
         assert set(runs.mitigated["larger eps"]) == {200, 201}
+        head = runs.heads[201]
+        probe = ClusteringHead(("multiset", "sum"), support=(0, 1, 2), modulus=2)
+        for place, kept in ((0, head.untrained), (-1, head.head)):
+            again = run(snapshots.model(1, snapshots.steps[place]), measured_rows(task).batch, probe)
+            assert torch.equal(again["within_ratio"], kept["within_ratio"])
 
     def test_goes_on_without_training_again(self, smoke):
         analysis, out = smoke
@@ -256,16 +280,16 @@ class TestRun:
         report = write_report(get_study("clustering-heads"), SMOKE, part)
         (note,) = (note for note in report.notes if "not finished" in note)
         assert note.endswith("Missing, of 13 jobs: curriculum-seeds-200-200, batch-16-seeds-200-200.")
-        (final / "base-seeds-200-201.safetensors").unlink()
+        (part / "results" / "base" / "seed201.causal.safetensors").unlink()
         with pytest.raises(
-            InputError, match=r"holds a run whose base setting is not finished \(base-seeds-200-201\); go on"
+            InputError, match=r"base setting is not finished \(seed 201 has no causal\); go on with it: mechclust run"
         ):
             load_runs(SMOKE, part)
         assert not any("not finished" in note for note in analysis.notes)
 
     def test_too_many_sequences_are_sampled_and_that_is_said(self, tmp_path):
         config = ClusteringHeadsConfig(
-            seeds=(200,), replication=(), mitigations=(), transfer=False, epochs=2, sandbox=0, test_claims=False,
+            seeds=(200,), replication=(), mitigations=0, transfer=False, epochs=2, sandbox=0, test_claims=False,
             task=SparseModularAddition(length=13, n_support=2, n_train=64, n_test=64),
             curriculum=Curriculum(seeds=()), ablations=Ablations(seeds=()),
         )  # fmt: skip
@@ -289,6 +313,18 @@ def test_transfer_starts_from_the_solved_networks(tmp_path, monkeypatch):
         assert torch.equal(start[name], values)
     final = ProbeResult.load(next((tmp_path / "results" / "final").glob("transfer*.safetensors")))
     assert final.coords["network"] == ["transfer|200", "transfer|201"]
+
+
+def test_a_base_job_is_done_when_its_transfer_is(tmp_path, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    config = replace(SMOKE, seeds=(200,), epochs=2)
+    monkeypatch.setattr(clustering_heads, "_transfer", killed)
+    with pytest.raises(KeyboardInterrupt):
+        clustering_heads.STUDY.run_job(config, jobs(config)[0], tmp_path)
+    assert jobs(config)[0] in unfinished(config, tmp_path)
+    assert not list((tmp_path / "results" / "final").glob("*"))
 
 
 def test_the_curriculum_goes_on_from_p_2(smoke):

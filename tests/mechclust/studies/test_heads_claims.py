@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,12 +13,19 @@ from mechclust.studies.heads_config import ClusteringHeadsConfig
 from mechclust.studies.heads_runs import Head, Runs, Trained
 from probes import ProbeResult
 
-CONFIG = ClusteringHeadsConfig(seeds=(0, 1, 2, 3), mitigations=(0, 1, 2, 3))
+CONFIG = ClusteringHeadsConfig(seeds=(0, 1, 2, 3), mitigations=4)
 N = 400
 FORMED, SOLVED = 100, 150  # epochs of the constructed run
 
 
-def dynamics(formed=FORMED, solved=SOLVED, spikes=(), near=True, peak=None):
+def end(before, accuracy):
+    """Accuracy that passes the mark when it is solved, and ends as told."""
+    values = np.where(before, 0.5, 1.0)
+    values[-1] = accuracy
+    return values
+
+
+def dynamics(formed=FORMED, solved=SOLVED, spikes=(), near=True, peak=None, accuracy=None):
     """A run whose head forms and whose loss falls at given epochs; spikes come with a small margin if ``near``."""
     epochs = np.arange(N)
     loss = np.where(epochs < solved, 0.69, 0.01)
@@ -32,18 +41,19 @@ def dynamics(formed=FORMED, solved=SOLVED, spikes=(), near=True, peak=None):
         "train_loss": loss,
         "test_loss": loss,
         "train_accuracy": np.where(epochs < solved, 0.5, 1.0),
-        "test_accuracy": np.where(epochs < solved, 0.5, 1.0),
+        "test_accuracy": np.where(epochs < solved, 0.5, 1.0) if accuracy is None else end(epochs < solved, accuracy),
         "within_ratio": np.where(epochs < formed, 0.9, 0.01),
         "smallest_norm": norm,
         "margin": margin,
         "gradient_norm": gradient,
+        "crossings": np.isin(epochs, spikes).astype(int),
     }
     axes = {name: ("epoch", "group") if values.ndim == 2 else ("epoch",) for name, values in curves.items()}
     coords = {"epoch": [str(e) for e in epochs], "group": ["a", "b", "c", "all"]}
     return ProbeResult("HeadDynamics", {k: torch.from_numpy(v) for k, v in curves.items()}, axes, coords)
 
 
-def head(seed=0, accuracy=1.0, integer=True, textbook=False, centroid=1.0, swap=1.0, ablated=0.5, **run):
+def head(accuracy=1.0, integer=True, textbook=False, centroid=1.0, swap=1.0, ablated=0.5, misplaced=0.5, **run):
     def number(value):
         return torch.tensor(float(value), dtype=torch.float64)
 
@@ -52,15 +62,17 @@ def head(seed=0, accuracy=1.0, integer=True, textbook=False, centroid=1.0, swap=
     checks = {"accuracy": number(accuracy), "majority_accuracy": number(0.5), "ablated_accuracy": number(ablated)}
     by_partition = {
         "centroid_accuracy": torch.tensor([0.4, centroid], dtype=torch.float64),
+        "misplaced_accuracy": torch.tensor([0.4, misplaced], dtype=torch.float64),
         "swap_agreement": torch.tensor([0.4, swap], dtype=torch.float64),
     }
     axes = {**dict.fromkeys(checks, ()), **dict.fromkeys(by_partition, ("partition",))}
     causal = ProbeResult("causal_checks", {**checks, **by_partition}, axes, {"partition": ["multiset", "integer_sum"]})
-    return Head(dynamics(**run), seed, 2, accuracy, found, causal)
+    untrained = ProbeResult("ClusteringHead", {"integer_head": number(0)}, {"integer_head": ()}, {})
+    return Head(dynamics(accuracy=accuracy, **run), 0, 2, found, causal, untrained)
 
 
 def runs(*heads, final=None, mitigated=None, curriculum=None):
-    heads = {i: Head(h.result, i, h.p, h.accuracy, h.head, h.causal) for i, h in enumerate(heads)}
+    heads = {i: replace(h, seed=i) for i, h in enumerate(heads)}
     base = {"base": {i: (h.accuracy, h.accuracy) for i, h in heads.items()}}
     return Runs(heads, mitigated or {}, {**base, **(final or {})}, curriculum or {})
 
@@ -108,6 +120,7 @@ def test_h2_is_the_order_of_two_dates():
     assert (found.measured, found.holds) == (1.0, True)
     assert "median lead 40 epochs" in found.note
     assert claim("H2", head(formed=SOLVED + 1), head()).measured == 0.5
+    assert claim("H2", head(formed=N), head()).measured == 0.5  # a head that never forms is no success
     assert claim("H2", head(integer=False), head()).seeds == 1  # no final partition to follow
 
 
@@ -125,10 +138,22 @@ def test_h3b_leaves_spikes_out():
 
 
 def test_h4a_compares_spikes_with_quiet_epochs():
-    found = claim("H4a", head(spikes=(200, 250, 300)), head(spikes=(220,)))
+    spiky = head(spikes=(200, 250, 300)), head(spikes=(220,))
+    found = claim("H4a", *spiky)
     assert (found.measured, found.holds, found.seeds) == (1.0, True, 2)
     assert "cluster near a boundary at 4 of 4" in found.note
-    assert not claim("H4a", head(spikes=(200, 250, 300), near=False)).holds
+    assert "changes its class at 4 of 4" in found.note
+    assert claim("H4e", *spiky).measured > 0
+    far = head(spikes=(200, 250, 300), near=False)
+    assert not claim("H4a", far, far).holds
+    assert not claim("H4a", spiky[0], spiky[0], far).holds  # its mean is above 0, its interval is not
+
+
+def test_h4e_looks_at_the_epoch_before():
+    late = head(spikes=(200,))
+    late.result["margin"][199] = 2.0  # small at the spike alone
+    assert claim("H4a", late, late).measured == 1.0
+    assert claim("H4e", late, late).measured <= 0
 
 
 def test_h4a_without_spikes_is_not_tested():
@@ -137,13 +162,24 @@ def test_h4a_without_spikes_is_not_tested():
 
 
 def test_h4b_counts_spikes_after_solving_in_the_same_seeds():
-    heads = [head(spikes=(200, 250)), head(spikes=(260,)), head(accuracy=0.5, solved=N)]
-    calm = {i: Trained(dynamics(solved=SOLVED if i < 2 else N)) for i in range(3)}
-    found = claim("H4b", *heads, mitigated={"larger eps": calm})
-    assert (found.seeds, found.holds) == (2, True)
+    heads = [head(spikes=(200, 250)), head(spikes=(260,)), head(accuracy=0.5, solved=N), head(solved=N - 50)]
+    calm = {i: Trained(dynamics()) for i in range(4)}
+    found = claim("H4b", *heads, mitigated={"larger eps": calm}, final={"larger eps": {0: (1.0, 1.0)}})
+    assert found.seeds == 2  # the third never solves it, the fourth too late to count
     assert found.measured == pytest.approx(100 * 1.5 / (N - 1 - SOLVED))
-    wild = {0: Trained(dynamics(spikes=(200, 250, 300, 350)))}
-    assert not claim("H4c", *heads, mitigated={"slower feed-forward": wild}).holds
+    assert "2 of 4 seeds left out" in found.note
+    assert claim("H4b", heads[0], heads[0], mitigated={"larger eps": calm}).holds
+    wild = {i: Trained(dynamics(spikes=(200, 250, 300, 350))) for i in range(2)}
+    assert not claim("H4c", *heads[:2], mitigated={"slower feed-forward": wild}).holds
+
+
+def test_h4d_counts_from_where_the_rate_drops():
+    config = replace(CONFIG, epochs=500)
+    late = {0: Trained(dynamics(spikes=(200, 300)))}
+    found = next(
+        c for c in claims_of(config, runs(head(spikes=(200,)), mitigated={"late smaller rate": late})) if c.id == "H4d"
+    )
+    assert found.measured == pytest.approx(-100 / (N - 1 - 250))
 
 
 def curriculum(scratch_test, test):
@@ -151,9 +187,10 @@ def curriculum(scratch_test, test):
         "Curriculum",
         {
             "accuracy": torch.tensor([[1.0, scratch_test], [1.0, test]], dtype=torch.float64),
+            "first_accuracy": torch.tensor([1.0, 0.9], dtype=torch.float64),
             "line": torch.tensor([0.0, 25.0, 1.0], dtype=torch.float64),
         },
-        {"accuracy": ("arm", "split"), "line": ("place",)},
+        {"accuracy": ("arm", "split"), "first_accuracy": ("split",), "line": ("place",)},
         {"arm": ["scratch", "curriculum"], "split": ["train", "test"], "place": ["0", "0.5", "1"]},
     )
 
@@ -167,14 +204,17 @@ def test_h5_wants_memory_from_scratch_and_generality_from_the_curriculum():
     assert claim("H5", head()).holds is None
 
 
-@pytest.mark.parametrize(("there", "scratch", "holds"), [(2, 1, True), (1, 1, False), (0, 1, False)])
-def test_h6_compares_two_shares(there, scratch, holds):
+@pytest.mark.parametrize(("there", "scratch", "holds"), [(20, 1, True), (2, 1, False), (1, 1, False), (0, 19, False)])
+def test_h6_compares_the_same_seeds(there, scratch, holds):
     final = {
-        "transfer": {i: (1.0, 1.0 if i < there else 0.4) for i in range(4)},
-        "scratch": {i: (1.0, 1.0 if i < scratch else 0.4) for i in range(4)},
+        "transfer": {i: (1.0, 1.0 if i < there else 0.4) for i in range(20)},
+        "scratch": {i: (1.0, 1.0 if i < scratch else 0.4) for i in range(40)},
     }
     found = claim("H6", head(), final=final)
-    assert (found.holds, found.measured, found.bound) == (holds, there / 4, f"> {scratch / 4:g}")
+    assert (found.holds, found.seeds) == (holds, 20)
+    assert found.measured == pytest.approx((there - scratch) / 20)
+    assert f"{there} of 20 by transfer" in found.note
+    assert f"from scratch over all 40 seeds {scratch / 40:.3f}" in found.note
     assert claim("H6", head()).holds is None
 
 
@@ -186,8 +226,11 @@ def test_h7_needs_all_three_interventions():
     assert claim("H7", head(), head(accuracy=0.5, centroid=0.1)).seeds == 1  # solved networks alone
 
 
-def test_a_size_that_tests_nothing_says_so():
-    from dataclasses import replace
+def test_h7c_is_a_control_that_a_deaf_model_fails():
+    assert claim("H7c", head()).holds
+    assert not claim("H7c", head(misplaced=1.0)).holds
 
+
+def test_a_size_that_tests_nothing_says_so():
     claims = claims_of(replace(CONFIG, test_claims=False), runs(head(), head()))
     assert {c.holds for c in claims} == {None}

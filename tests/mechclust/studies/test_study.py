@@ -236,8 +236,8 @@ class TestRefusals:
         with pytest.raises(InputError) as refused:
             get_study("task-cluster")
         assert (
-            str(refused.value)
-            == "no study 'task-cluster' (it has task-clusters, topic-structure); did you mean 'task-clusters'?"
+            str(refused.value) == "no study 'task-cluster' (it has task-clusters, topic-structure, clustering-heads); "
+            "did you mean 'task-clusters'?"
         )
 
     def test_unknown_preset(self):
@@ -301,7 +301,7 @@ class TestConfigure:
 class TestPresets:
     def test_are_those_that_are_promised(self):
         assert list(STUDY.presets) == ["smoke", "quick", "paper", "gpt2"]
-        assert [study.name for study in list_studies()] == ["task-clusters", "topic-structure"]
+        assert [study.name for study in list_studies()] == ["task-clusters", "topic-structure", "clustering-heads"]
         quick, paper, large = (STUDY.preset(name) for name in ("quick", "paper", "gpt2"))
         assert (quick.task.n_tasks, quick.d_model) == (20, 64)
         assert (paper.task.n_tasks, paper.d_model, len(paper.seeds), paper.n_layers) == (50, 128, 3, 6)
