@@ -31,6 +31,11 @@ class SparseModularAddition(Task):
     Labels, per example: ``answer`` (the sum modulo ``p``), ``sum`` (the sum itself) and ``multiset``:
     which digits stand in the support, in any order. Sequences of one multiset are equivalent.
 
+    Draws, for comparing seeds with another implementation: with ``rng(purpose, ...)`` NumPy's
+    ``default_rng([seed, crc32(purpose), ...])``, the splits are ``rng("train digits")`` and
+    ``rng("test digits").integers(p, size=(n, length))``, and epoch ``e`` goes through the training
+    sequences in the order ``rng("order", e).permutation(n_train)``.
+
     Args:
         p: the modulus, and the number of digits.
         length: digits of a sequence.

@@ -147,7 +147,7 @@ def all_kept(folder: Path, step: int) -> bool:
 def check_run(folder: Path, header: Mapping[str, str]) -> None:
     """Refuse files of another run, which would be taken for this one's."""
     for path, own in _files(folder).values():
-        if any(own.get(key) != header[key] for key in ("members", "training", "steps", "every")):
+        if any(own.get(key) != header.get(key) for key in ("members", "training", "steps", "every")):
             raise InputError(f"{str(path)!r} is of a run with other settings; remove it, or choose another folder")
 
 

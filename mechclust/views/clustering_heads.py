@@ -41,6 +41,8 @@ def panels(config: ClusteringHeadsConfig, runs: Runs, out: Path) -> list[Panel]:
         Panel("spikes", spikes(runs), "The network with the most loss spikes, of the solved ones if there are any: "
               "training loss, least norm of xi, margin of the nearest cluster. Dots mark spikes."),
     ]  # fmt: skip
+    found.append(Panel("gradients", gradients(config, runs), "Norm of the training loss's gradient by group of "
+                       "parameters, of the network in the first sandbox."))  # fmt: skip
     if len(runs.final) > 1:
         found.append(
             Panel(
@@ -130,6 +132,22 @@ def spikes(runs: Runs) -> Figure:
         axis.grid(alpha=0.25)
     axes[0].set_title(f"seed {head.seed}: {len(at)} spikes", loc="left", fontsize=10)
     axes[-1].set_xlabel("epoch")
+    return figure
+
+
+def gradients(config: ClusteringHeadsConfig, runs: Runs) -> Figure:
+    """Gradient norms by group of parameters over training, on a logarithmic and a linear scale."""
+    head = runs.heads[_shown(config, runs)[0]]
+    figure = Figure(figsize=(11, 3.6), layout="constrained")
+    axes = figure.subplots(1, 2)
+    groups = head.result.coords["group"][:-1]
+    for axis, scale in zip(axes, ("log", "linear"), strict=True):
+        for group, values in zip(groups, head.curve("gradient_norm").T, strict=False):
+            axis.plot(values, lw=0.9, label=group)
+        axis.set(xlabel="epoch", ylabel="gradient norm", yscale=scale)
+        axis.grid(alpha=0.25)
+    axes[0].set_title(f"seed {head.seed}", loc="left", fontsize=10)
+    axes[1].legend(frameon=False)
     return figure
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 
@@ -185,3 +187,19 @@ def test_too_many_sequences_to_enumerate():
         next(task.batches("test", 0))
     with pytest.raises(InputError, match="batch_size is 2049; expected 1 to the 2048 training sequences"):
         task.train_batch(0, 2049)
+
+
+def test_draws_are_those_that_are_written_down():
+    """So that another implementation can train on the same sequences in the same order."""
+    task = SparseModularAddition(p=3, length=4, n_support=2, n_train=20, n_test=10, seed=7)
+
+    def rng(purpose, *index):
+        return np.random.default_rng([7, zlib.crc32(purpose.encode()), *index])
+
+    for split, n in (("train", 20), ("test", 10)):
+        assert torch.equal(
+            next(task.batches(split)).tokens, torch.tensor(rng(f"{split} digits").integers(3, size=(n, 4)))
+        )
+    for epoch in (0, 3):
+        rows = [task.train_batch(2 * epoch + i, 10).index for i in (0, 1)]
+        assert torch.cat(rows).tolist() == rng("order", epoch).permutation(20).tolist()

@@ -229,7 +229,17 @@ class TestRun:
 
     def test_leaves_its_artefacts(self, smoke):
         _, out = smoke
-        for name in ("training", "heads", "dates", "spikes", "shares", "ablations", "curriculum", "sandbox"):
+        for name in (
+            "training",
+            "heads",
+            "dates",
+            "spikes",
+            "gradients",
+            "shares",
+            "ablations",
+            "curriculum",
+            "sandbox",
+        ):
             assert (out / "figures" / f"{name}.png").stat().st_size > 5000
         pages = list((out / "figures").glob("sandbox-seed*.html"))
         assert len(pages) == 1
