@@ -6,6 +6,7 @@ Importing this package loads neither TransformerLens nor pandas nor matplotlib.
 
 from probes.boundary import distance_to_boundary
 from probes.causal import causal_checks
+from probes.cka import CKA
 from probes.clustering import TaskClusterARI
 from probes.clustering_head import ClusteringHead
 from probes.dynamics import GradientNorms, NormJacobian, WeightNorms
@@ -16,9 +17,11 @@ from probes.result import ProbeResult
 from probes.run import attach, run
 from probes.sites import Selector, Site, attention_pattern, embedding, head_output, residual, resolve
 from probes.state import Rows, Sum
+from probes.stores import RowStore, run_stores, save_rows
 from probes.topics import TopicAttention, TopicEmbedding
 
 __all__ = [
+    "CKA",
     "ClusteringHead",
     "GradientNorms",
     "NormJacobian",
@@ -26,6 +29,7 @@ __all__ = [
     "ProbeResult",
     "Projection",
     "Readout",
+    "RowStore",
     "Rows",
     "Selector",
     "Site",
@@ -46,5 +50,7 @@ __all__ = [
     "residual",
     "resolve",
     "run",
+    "run_stores",
+    "save_rows",
     "token_at",
 ]

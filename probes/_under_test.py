@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -23,6 +24,8 @@ class Broken(Exception):
 class _Capture(Probe):
     """Keeps the one batch it is given, as the readout left it."""
 
+    compares = True
+
     def update(self, activations: Any, batch: Batch) -> None:
         self.activations = dict(activations)
 
@@ -41,17 +44,22 @@ class Case:
 
     def __post_init__(self) -> None:
         self.rows = torch.arange(len(self.batch))
-        self.batch = self.batch.to(device_of(self.model))
+        self.batch = self.batch.to(device_of(next(iter(by_name(self.model).values()))))
         self.output()  # TransformerLens 4 adds hooks of its own in the first forward pass
         self.modules = modules_of(self.model)  # before the probe was bound
 
     def output(self) -> Any:
-        with torch.random.fork_rng(devices=[]), evaluation_mode(self.model), torch.no_grad():
-            return forward(self.model, self.batch)
+        found = []
+        for model in by_name(self.model).values():
+            with torch.random.fork_rng(devices=[]), evaluation_mode(model), torch.no_grad():
+                found.append(forward(model, self.batch.to(device_of(model))))
+        return found[0] if len(found) == 1 else torch.cat([x.flatten().cpu() for x in found])
 
     @cached_property
     def recorded(self) -> dict[str, Tensor]:
-        capture = _Capture(self.fresh().site_names, self.probe.readout)  # a probe may add sites in bind
+        several = isinstance(self.model, Mapping)
+        at = self.probe.at if several else self.fresh().site_names  # a probe may add sites in bind
+        capture = _Capture(at, self.probe.readout)
         run(self.model, self.batch, capture)
         return {name: x.clone() for name, x in capture.activations.items()}  # clone: no inference tensors
 
@@ -83,9 +91,14 @@ class Case:
         compare(probe.compute(), self.expected, 0.0 if exact else self.rtol, what)
 
 
+def by_name(model: Any) -> Mapping[str, Any]:
+    """Several models as they are, one under the name ``""``."""
+    return model if isinstance(model, Mapping) else {"": model}
+
+
 def modules_of(model: Any) -> dict[str, Any]:
     """What a measurement may not change in a model's modules."""
-    modules = dict(model.named_modules())
+    modules = {f"{name}/{k}": m for name, each in by_name(model).items() for k, m in each.named_modules()}
     return {
         "the model's training flags": {k: m.training for k, m in modules.items()},
         "the hooks": {k: (len(m._forward_hooks), len(m._forward_pre_hooks)) for k, m in modules.items()},

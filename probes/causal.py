@@ -88,7 +88,9 @@ def causal_checks(
     axes: dict[str, tuple[str, ...]] = dict.fromkeys(values, ("site", "head"))
     axes |= {name: () for name in values if values[name].ndim == 0}
     axes |= {
-        name: ("site", "head", "partition") for name in values if name.startswith(("centroid", "misplaced", "swap", "partition"))
+        name: ("site", "head", "partition")
+        for name in values
+        if name.startswith(("centroid", "misplaced", "swap", "partition"))
     }
     axes["influence"] = ("site", "head", "position")
     return ProbeResult(

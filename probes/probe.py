@@ -35,6 +35,10 @@ class Probe(ABC):
     ``ProbeResult``. The rest is given: ``reset``, ``merge``, ``state_dict``, ``load_state_dict``,
     ``save_state``, ``load_state``, ``all_reduce``, ``clone`` and a ``repr`` that rebuilds it.
 
+    Attributes:
+        compares: whether ``run`` may give it several models at once, ``{"tuned": a, "base": b}``. Its sites are
+            then those of all, named ``"tuned/hook_embed"`` and so on, in ``activations`` too.
+
     Example:
         >>> import torch
         >>> from probes import Probe, Sum, last_token, residual
@@ -57,6 +61,7 @@ class Probe(ABC):
     at: Sites
     readout: Readout
     states: ClassVar[tuple[str, ...]] = ()
+    compares: ClassVar[bool] = False
     _sites: list[Site] | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -79,18 +84,27 @@ class Probe(ABC):
     # ---- sites ----
 
     def bind(self, model: Any) -> list[Site]:
-        """Resolve ``at`` in ``model``; ``run`` and ``attach`` do this.
+        """Resolve ``at`` in ``model``, or in each of several by name; ``run`` and ``attach`` do this.
 
         Raises:
             InputError: when state from other sites is held already.
         """
-        sites = resolve(model, self.at)
+        sites = self._sites_of_each(model) if isinstance(model, Mapping) else resolve(model, self.at)
         if self._sites is not None and sites != self._sites and not self._empty:
             raise InputError(
                 f"this {type(self).__name__} holds state from {len(self._sites)} sites of another model shape; "
                 "call reset() or use a new probe"
             )
         self._sites = sites
+        return sites
+
+    def _sites_of_each(self, models: Mapping[str, Any]) -> list[Site]:
+        sites = []
+        for name, model in models.items():
+            try:
+                sites += [Site(f"{name}/{site.name}", site.layer) for site in resolve(model, self.at)]
+            except InputError as error:
+                raise InputError(f"model {name!r}: {error}") from None
         return sites
 
     @property

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, overload
 
 import torch
@@ -20,25 +20,32 @@ class _Stop(BaseException):
 
 
 class _Recorder:
-    """Hooks on one model that keep what its probes need of the current batch."""
+    """Hooks on one model that keep what its probes need of the current batch.
 
-    def __init__(self, model: Any, probes: Sequence[Probe]) -> None:
+    ``name`` is the model's where several are measured: what is kept of it is called ``"name/hook"``.
+    """
+
+    def __init__(self, model: Any, probes: Sequence[Probe], name: str | None = None) -> None:
+        self.prefix, self._whose = ("", "") if name is None else (f"{name}/", f" of model {name!r}")
         if isinstance(model, torch._dynamo.OptimizedModule):
             raise InputError(
-                "this model went through torch.compile, which silently ignores hooks added later; "
-                "measure the original module (model._orig_mod)"
+                f"this model{self._whose and f', {name!r},'} went through torch.compile, which silently ignores hooks "
+                "added later; measure the original module (model._orig_mod)"
             )
-        self.model, self.probes = model, probes
+        self.model = model
         self.wanted: dict[str, dict[Readout, None]] = {}
         for probe in probes:
             readout = as_readout(probe.readout)
-            for site in probe.bind(model):
-                if readout.row_per_example and site.name.endswith(("hook_pattern", "hook_attn_scores")):
+            for full_name in probe.site_names:
+                if not full_name.startswith(self.prefix):
+                    continue
+                hook = full_name.removeprefix(self.prefix)
+                if readout.row_per_example and hook.endswith(("hook_pattern", "hook_attn_scores")):
                     raise InputError(
-                        f"readout {readout!r} picks positions, but {site.name!r} is [batch head query key]; "
+                        f"readout {readout!r} picks positions, but {hook!r} is [batch head query key]; "
                         "give the probe readout=all_tokens()"
                     )
-                self.wanted.setdefault(site.name, {})[readout] = None
+                self.wanted.setdefault(hook, {})[readout] = None
         self.batch: Batch | None = None
         self.stop_early = False
         self.kept: dict[tuple[str, Readout], Tensor] = {}
@@ -53,17 +60,17 @@ class _Recorder:
             return
         if name in self.seen:
             raise InputError(
-                f"hook point {name!r} fired twice in one forward pass (a shared layer, or generation); "
+                f"hook point {name!r}{self._whose} fired twice in one forward pass (a shared layer, or generation); "
                 "measure a model whose hook points fire once"
             )
         for readout in self.wanted[name]:
             kept = readout(activation.detach(), self.batch)
             if (example := readout.check(kept, self.batch)) is not None:
                 raise InputError(
-                    f"NaN or infinity in the activations at {name!r} for example index {example}; "
+                    f"NaN or infinity in the activations at {name!r}{self._whose} for example index {example}; "
                     "find its cause in the model or leave the example out"
                 )
-            self.kept[name, readout] = kept
+            self.kept[self.prefix + name, readout] = kept
         self.seen.add(name)
         if self.stop_early and len(self.seen) == len(self.wanted):
             raise _Stop
@@ -72,32 +79,37 @@ class _Recorder:
         self.batch = batch
         self.kept, self.seen = {}, set()
 
-    def finish(self) -> None:
-        """Give each probe its activations of the batch."""
-        assert self.batch is not None
+    def finish(self) -> dict[tuple[str, Readout], Tensor]:
+        """What was kept of the batch, by site and readout; hooks do nothing until the next ``start``."""
         if silent := [name for name in self.wanted if name not in self.seen]:
             raise InputError(
-                f"hook point {silent[0]!r} exists but did not fire in this forward pass; "
+                f"hook point {silent[0]!r}{self._whose} exists but did not fire in this forward pass; "
                 "choose another hook name, or run the part of the model it belongs to"
             )
-        for probe in self.probes:
-            probe.update({name: self.kept[name, probe.readout] for name in probe.site_names}, self.batch)
+        kept = self.kept
         self.batch, self.kept = None, {}
+        return kept
+
+
+def _update(probes: Sequence[Probe], kept: Mapping[tuple[str, Readout], Tensor], batch: Batch) -> None:
+    for probe in probes:
+        probe.update({name: kept[name, probe.readout] for name in probe.site_names}, batch)
 
 
 class Attached:
     """What ``attach`` gives: tell it the batch whose forward pass comes next."""
 
-    def __init__(self, recorder: _Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self, recorder: _Recorder, probes: Sequence[Probe]) -> None:
+        self._recorder, self._probes = recorder, probes
 
     @contextmanager
     def on(self, batch: Batch) -> Iterator[None]:
         """Measure the one forward pass made inside this block; other passes are not measured."""
-        self._recorder.start(batch.to(device_of(self._recorder.model)))
+        batch = batch.to(device_of(self._recorder.model))
+        self._recorder.start(batch)
         try:
             yield
-            self._recorder.finish()
+            _update(self._probes, self._recorder.finish(), batch)
         finally:
             self._recorder.batch, self._recorder.kept = None, {}
 
@@ -115,9 +127,14 @@ def attach(model: Any, probes: Probe | Sequence[Probe]) -> Iterator[Attached]:
         >>> #         loss = task.loss(model(batch.tokens), batch)
         >>> # probe.compute()
     """
-    recorder = _Recorder(model, [probes] if isinstance(probes, Probe) else list(probes))
+    if isinstance(model, Mapping):
+        raise InputError(f"attach measures one model, and was given {len(model)}; use run() for probes that compare")
+    several = [probes] if isinstance(probes, Probe) else list(probes)
+    for probe in several:
+        probe.bind(model)
+    recorder = _Recorder(model, several)
     with model.hooks(fwd_hooks=recorder.hooks()):
-        yield Attached(recorder)
+        yield Attached(recorder, several)
 
 
 @overload
@@ -136,8 +153,11 @@ def run(
     (from the second batch on). Memory does not grow with the number of batches beyond the probes'
     declared state.
 
+    Several models, ``{"tuned": a, "base": b}``, are run on the same batches for probes that compare them: one
+    forward pass of each per batch. They may be on different devices, and one model may stand under two names.
+
     Args:
-        model: anything with TransformerLens's hook protocol.
+        model: anything with TransformerLens's hook protocol, or several by name.
         batches: a batch or an iterable of batches; every example with an index of its own.
         probes: one probe or several. They are reset first.
         progress: show a progress bar.
@@ -147,32 +167,67 @@ def run(
 
     Raises:
         InputError: for a name that is not in the model, a label or position that the batches lack,
-            no batches, or NaN in the activations.
+            no batches, NaN in the activations, or several models with vocabularies of different sizes.
     """
     several = [probes] if isinstance(probes, Probe) else list(probes)
+    models: list[tuple[str | None, Any]] = [(None, model)]
+    if isinstance(model, Mapping):
+        models = list(_checked(model, several).items())
     for probe in several:
         probe.reset()
-    recorder = _Recorder(model, several)
-    device, count = device_of(model), 0
+        probe.bind(model)
+    recorders = [_Recorder(each, several, name) for name, each in models]
+    count = 0
     source: Iterable[Batch] = [batches] if isinstance(batches, Batch) else batches
     if progress:
         from tqdm.auto import tqdm
 
         source = tqdm(source, desc="probing", unit="batch", leave=False)
-    with evaluation_mode(model), model.hooks(fwd_hooks=recorder.hooks()):
+    with ExitStack() as stack:
+        for recorder in recorders:
+            stack.enter_context(evaluation_mode(recorder.model))
+            stack.enter_context(recorder.model.hooks(fwd_hooks=recorder.hooks()))
         for batch in source:  # outside inference mode: what a generator keeps must stay usable in training
-            moved = batch.to(device)
-            recorder.start(moved)
+            kept: dict[tuple[str, Readout], Tensor] = {}
             with torch.inference_mode():
-                with suppress(_Stop):
-                    forward(model, moved)
-                recorder.finish()
-            recorder.stop_early = True
+                for recorder in recorders:
+                    moved = batch.to(device_of(recorder.model))
+                    recorder.start(moved)
+                    with suppress(_Stop):
+                        forward(recorder.model, moved)
+                    kept |= recorder.finish()
+                    recorder.stop_early = True
+                _update(several, kept, batch.to(device_of(recorders[0].model)))
             count += len(batch)
     if not count:
         raise InputError("there are no examples to measure; give at least one non-empty batch")
     results = [probe.compute() for probe in several]
     return results[0] if isinstance(probes, Probe) else results
+
+
+def _checked(models: Mapping[str, Any], probes: Sequence[Probe]) -> Mapping[str, Any]:
+    """Several models, when the probes compare, their names can be told apart and tokens mean the same to all."""
+    for probe in probes:
+        if not probe.compares:
+            raise InputError(
+                f"{type(probe).__name__} measures one model at a time, and was given {len(models)} "
+                f"({', '.join(map(str, models))}); run it on each, or give these models to a probe that compares"
+            )
+    if not models:
+        raise InputError("no models given; give one, or several by name")
+    for name in models:
+        if not isinstance(name, str) or not name or "/" in name:
+            raise InputError(f"a model is called {name!r}; expected a name without '/', such as 'tuned'")
+    sizes = {name: getattr(getattr(model, "cfg", None), "d_vocab", None) for name, model in models.items()}
+    if len(known := {name: size for name, size in sizes.items() if size is not None}) > 1:
+        (first, size), *others = known.items()
+        for name, other in others:
+            if other != size:
+                raise InputError(
+                    f"model {first!r} has a vocabulary of {size} tokens and {name!r} one of {other}, so the same "
+                    "tokens are not the same text; compare models with one tokenizer"
+                )
+    return models
 
 
 def forward(model: Any, batch: Batch) -> Any:

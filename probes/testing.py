@@ -38,7 +38,7 @@ def check_probe(
 
     Args:
         probe: the probe; it is cloned, and neither run nor changed itself.
-        model: a model that has the probe's sites.
+        model: a model that has the probe's sites; for a probe that compares also several by name.
         batches: at least 4 examples of one sequence length, each with an index of its own, that the
             probe can measure; some of them padded, if it looks at positions.
         rtol: how far a float64 ``Sum`` may differ.

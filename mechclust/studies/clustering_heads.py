@@ -149,9 +149,9 @@ STUDY = Study(
         ),
         "quick": replace(
             _PAPER,
-            seeds=tuple(range(200, 212)),
+            seeds=tuple(range(200, 208)),
             replication=(),
-            group=6,
+            group=4,
             mitigations=0,
             transfer=False,
             curriculum=_NO_CURRICULUM,

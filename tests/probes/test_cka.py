@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from probes import CKA, head_output, last_token, mean, residual, run, token_at
+from probes.functional import cka_null, cka_resamples, linear_cka
+from probes.testing import check_probe
+from tasks import Batch, InputError
+
+ONE = "blocks.1.hook_resid_post"
+FORMS = {"cka": False, "debiased_cka": True}
+
+
+def states(n: int, *dims: int, seed: int = 0) -> list[torch.Tensor]:
+    """Planted states of ``n`` tokens; each layer shares a direction with the next."""
+    draw = torch.Generator().manual_seed(seed)
+    found = [torch.randn(n, d, generator=draw) for d in dims]
+    for before, after in itertools.pairwise(found):
+        after[:, 0] += before[:, 0]
+    return found
+
+
+def every_token(n: int, index: torch.Tensor | None = None) -> Batch:
+    """One example a token, of class 0, 1 or 2."""
+    tokens = torch.arange(n)[:, None] if index is None else index[:, None]
+    return Batch(tokens, labels={"task": tokens[:, 0] % 3}, index=index)
+
+
+# ---- what is measured ----
+
+
+@pytest.mark.parametrize("form", ["moments", "rows"])
+def test_layers_of_one_model(fake_model: Any, form: Any) -> None:
+    planted = states(30, 4, 4, 6)
+    result = run(fake_model(*planted), every_token(30).split(7), CKA(label="task", form=form))
+    assert result.axes["cka"] == result.axes["debiased_cka"] == ("site", "other", "label")
+    assert result.coords["site"] == result.coords["other"] == ["hook_embed", "blocks.0.hook_resid_post", ONE]
+    assert (result.coords["label"], result["n"].tolist()) == (["all", "0", "1", "2"], [30, 10, 10, 10])
+    assert result.metadata["d"] == {"hook_embed": 4, "blocks.0.hook_resid_post": 4, ONE: 6}
+    task = torch.arange(30) % 3
+    for measure, debiased in FORMS.items():
+        for k, chosen in enumerate([task >= 0, task == 0, task == 1, task == 2]):
+            for i, x in enumerate(planted):
+                for j, y in enumerate(planted):
+                    expected = float(linear_cka(x[chosen], y[chosen], debiased=debiased))
+                    assert float(result[measure][i, j, k]) == pytest.approx(expected, abs=1e-10)
+    assert result.notes == [
+        "cka is too high where n is below 10 d (d up to 6): label all (n = 30), 0 (n = 10), 1 (n = 10), 2 (n = 10); "
+        "see debiased_cka"
+    ]
+    assert result.layers == {"hook_embed": 0, "blocks.0.hook_resid_post": 1, ONE: 2}
+
+
+def test_labels_as_given(fake_model: Any) -> None:
+    assert run(fake_model(*states(9, 2, 2)), every_token(9), CKA()).coords["label"] == ["all"]
+
+
+def test_the_final_norm_heads_and_other_readouts(model: Any, batch: Batch) -> None:
+    for readout in (mean(), token_at("input"), last_token()):
+        result = run(model, batch, CKA([residual(final_norm=True), head_output()], readout))
+        assert result["cka"].shape == (6, 6, 1)
+        assert torch.equal(result["cka"].isnan().all(dim=1).flatten(), result["cka"].diagonal().isnan().flatten())
+
+
+def test_many_rows_need_no_note(fake_model: Any) -> None:
+    planted = states(40, 4, 4)
+    assert run(fake_model(*planted), every_token(40), CKA()).notes == []
+
+
+@pytest.mark.parametrize("form", ["moments", "rows"])
+def test_a_constant_site_is_nan_and_named(fake_model: Any, form: Any) -> None:
+    planted = states(20, 3, 3, 3)
+    planted[1] = torch.full((20, 3), 1 / 3)
+    result = run(fake_model(*planted), every_token(20).split(3), CKA(label="task", form=form))
+    assert result["cka"][1].isnan().all()
+    assert result["cka"][:, 1].isnan().all()
+    assert not result["debiased_cka"][0, 2].isnan().any()
+    note = "blocks.0.hook_resid_post: all examples are the same (label all, 0, 1, 2), so its CKA is NaN there"
+    assert note in result.notes
+
+
+def test_a_class_of_three_has_no_debiased_value(fake_model: Any) -> None:
+    result = run(fake_model(*states(10, 2, 2)), every_token(10), CKA(label="task"))
+    assert result["debiased_cka"][0, 1].isnan().tolist() == [False, False, True, True]
+    assert not result["cka"].isnan().any()
+    reason = "there are 3 examples, and the debiased form needs at least 4 (label 1, 2), so its CKA is NaN there"
+    assert f"hook_embed: {reason}" in result.notes
+
+
+def test_intervals_and_null(fake_model: Any) -> None:
+    planted = states(24, 3, 5)
+    probe = CKA(label="task", n_resamples=9, n_permutations=19, seed=3)
+    result = run(fake_model(*planted), every_token(24), probe)
+    assert result.metadata["form"] == "rows"
+    x, y = planted
+    for measure, debiased in FORMS.items():
+        value = float(linear_cka(x, y, debiased=debiased))
+        spread = cka_resamples(x, y, 9, debiased=debiased, seed=3)
+        null = cka_null(x, y, 19, debiased=debiased, seed=3)
+        low, high = (value + spread.quantile(torch.tensor([0.025, 0.975]).double())).tolist()
+        found = [float(result[f"{measure}_{k}"][0, 1, 0]) for k in ("low", "high", "null_low", "null_high", "p_value")]
+        ends = null.quantile(torch.tensor([0.025, 0.975]).double()).tolist()
+        assert found == pytest.approx([low, high, *ends, (1 + int((null >= value).sum())) / 20])
+        assert torch.equal(result[f"{measure}_low"][0, 1], result[f"{measure}_low"][1, 0])
+    few = run(fake_model(*planted), every_token(7), CKA(n_resamples=3))
+    assert "debiased_cka_low and _high are NaN where half of the examples have no CKA" in few.notes
+    assert set(few.values) == {
+        "cka",
+        "cka_low",
+        "cka_high",
+        "debiased_cka",
+        "debiased_cka_low",
+        "debiased_cka_high",
+        "n",
+    }
+
+
+# ---- the contract ----
+
+
+@pytest.mark.parametrize(
+    "probe",
+    [
+        CKA(),
+        CKA(residual([1, 2]), label="task", form="rows"),
+        CKA(residual([0, -1]), n_resamples=2, n_permutations=2),
+        CKA([residual(-1, final_norm=True), head_output(1)], mean(), label="task", pairs="all", max_memory=1.0),
+    ],
+    ids=lambda p: f"{p.form}-{p.label}-{p.n_resamples}-{p.pairs}",
+)
+def test_the_contract(probe: CKA, model: Any, batch: Batch) -> None:
+    check_probe(probe, model, batch)
+
+
+def test_two_processes_agree_with_one(model: Any, batch: Batch) -> None:
+    check_probe(CKA(residual([0, -1]), label="task"), model, batch, processes=True)
+
+
+# ---- memory ----
+
+
+def test_memory_as_told_is_what_is_held(fake_model: Any) -> None:
+    for form, numbers in (("moments", 8), ("rows", 4)):
+        probe = CKA(label="task", form=form)
+        run(fake_model(*states(30, 3, 4, 5)), every_token(30).split(8), probe)
+        tensors = {k: t for k, t in probe.state_dict()["tensors"].items() if k.startswith(("moments", "rows"))}
+        held = sum(t.numel() for k, t in tensors.items() if t.ndim and not k.endswith("index"))
+        assert probe.memory([3, 4, 5], classes=3, n=30) == numbers * held
+
+
+def test_memory_does_not_grow_with_examples(fake_model: Any) -> None:
+    sizes = []
+    for n in (30, 300):
+        probe = CKA()
+        run(fake_model(*states(n, 3, 4)), every_token(n).split(10), probe)
+        sizes.append(sum(t.numel() for t in probe.state_dict()["tensors"].values()))
+    assert sizes[0] == sizes[1]
+
+
+def test_too_much_memory_is_refused_with_the_numbers(fake_model: Any) -> None:
+    model, batch = fake_model(*states(30, 300, 400)), every_token(30)
+    cases = [
+        (
+            CKA(label="task", max_memory=1e-3),
+            "CKA would keep 0.00841 GiB of moments for 2 sites of up to 400 dimensions and 3 classes; that is more "
+            "than max_memory = 0.001; measure fewer layers at a time (at=residual(layers=[...])), take form='rows' "
+            "(0.00267 MiB an example), or raise max_memory",
+        ),
+        (
+            CKA(max_memory=6e-5, form="rows"),
+            "CKA would keep 6.78e-05 GiB of rows: 26 examples so far at 2 sites of up to 400 dimensions; that is more "
+            "than max_memory = 6e-05; measure fewer layers",
+        ),
+    ]
+    for probe, message in cases:
+        with pytest.raises(InputError, match=re.escape(message)):
+            run(model, batch.split(13), probe)
+
+
+# ---- refusals ----
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: CKA(pairs="some"), "pairs is 'some'; expected 'diagonal' or 'all'"),  # type: ignore[arg-type]
+        (lambda: CKA(form="gram"), "form is 'gram'; expected 'auto', 'moments' or 'rows'"),  # type: ignore[arg-type]
+        (lambda: CKA(n_resamples=-1), "n_resamples is -1; expected at least 0"),
+        (
+            lambda: CKA(form="moments", n_permutations=5),
+            "n_permutations is 5, which needs the examples themselves; take",
+        ),
+        (
+            lambda: CKA(form="rows").memory([4]),
+            "form 'rows' keeps every example; give their number, memory(..., n=1000)",
+        ),
+    ],
+)
+def test_parameters_that_are_refused(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        make()
+
+
+def test_labels_that_are_refused(fake_model: Any) -> None:
+    batch = Batch(torch.tensor([[0, 1], [1, 2]]), labels={"word": torch.zeros(2, 2, dtype=torch.int64)})
+    model = fake_model(*states(5, 2))
+    with pytest.raises(InputError, match="label 'word' is per token; CKA needs one value per example"):
+        run(model, batch, CKA(label="word"))
+    with pytest.raises(InputError, match="no label 'task' in this batch"):
+        run(model, batch, CKA(label="task"))
