@@ -173,7 +173,7 @@ class TestFields:
         ("fields", "message"),
         [
             ({"checkpoint_every": 0}, "checkpoint_every is 0; expected at least 1, or None"),
-            ({"schedule": "linear"}, "schedule is 'linear'; expected one of cosine, constant"),
+            ({"schedule": "linear"}, "schedule is 'linear'; expected one of cosine, constant, late-drop"),
             ({"optimizer": "lion"}, "optimizer is 'lion'; expected one of adamw, adam, sgd"),
         ],
     )
