@@ -11,7 +11,7 @@ from torch import Tensor
 
 from probes.functional.geometry import boundary_distance
 from probes.result import ProbeResult, versions
-from probes.run import device_of, evaluation_mode, forward
+from probes.run import device_of, each_batch, evaluation_mode, forward
 from probes.sites import resolve
 from tasks import Batch, InputError
 
@@ -57,7 +57,7 @@ def distance_to_boundary(
     if len(sites) != 1:
         raise InputError(f"at gives {len(sites)} hook points; expected one, such as 'blocks.0.hook_resid_mid'")
     reader = _Reader(model, sites[0].name)
-    source = [batches] if isinstance(batches, Batch) else batches
+    source = each_batch(batches)
     with evaluation_mode(model), torch.no_grad():
         found = _examples(reader, source) if equivalence is None else _clusters(reader, source, equivalence)
     names, distance, length = found

@@ -12,6 +12,7 @@ from probes._bench import Bench, Correct
 from probes.clustering_head import ClusteringHead
 from probes.functional.clusters import integer_sum
 from probes.result import ProbeResult, versions
+from probes.run import each_batch
 from tasks import Batch, InputError
 
 _CONSTANTS = 16  # answers tried as the constant one
@@ -77,7 +78,7 @@ def causal_checks(
     if not len(probe.points):
         raise InputError("this ClusteringHead has not been run; call run(model, batches, probe) before causal_checks")
     probe.bind(model)
-    bench = Bench(model, [batches] if isinstance(batches, Batch) else list(batches), probe, correct)
+    bench = Bench(model, list(each_batch(batches)), probe, correct)
     chosen = _checked(heads, probe)
     draw = torch.Generator().manual_seed(seed)
     order, donors = (torch.randperm(bench.n, generator=draw) for _ in range(2))

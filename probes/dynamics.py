@@ -13,7 +13,7 @@ from probes.functional.geometry import norm_jacobian
 from probes.probe import Probe
 from probes.readout import Readout, last_token, one_row
 from probes.result import ProbeResult, versions
-from probes.run import device_of, evaluation_mode, forward
+from probes.run import device_of, each_batch, evaluation_mode, forward
 from probes.sites import Sites
 from probes.state import Rows
 from tasks import Batch, InputError
@@ -131,7 +131,7 @@ class GradientNorms(_ByStep):
         groups: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         super().__init__()
-        self.batches = [batches] if isinstance(batches, Batch) else list(batches)
+        self.batches = list(each_batch(batches))
         self.loss = loss
         self.groups = groups
         if not sum(map(len, self.batches)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 
 from probes.functional.cka import CrossMoments
-from probes.state import _Declared
+from probes.state import Keyed, _Declared
 
 _FIELDS = [field.name for field in fields(CrossMoments)]
 
@@ -25,11 +24,8 @@ class Moments(_Declared[Any]):
         return MomentsState()
 
 
-class MomentsState:
+class MomentsState(Keyed[CrossMoments]):
     """Moments by key. See ``Moments``."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, CrossMoments] = {}
 
     def add(self, key: str, x: Tensor, y: Tensor) -> None:
         """Add paired rows ``[n dx]`` and ``[n dy]``."""
@@ -38,15 +34,6 @@ class MomentsState:
 
     def __getitem__(self, key: str) -> CrossMoments:
         return self._values[key]
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._values
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
 
     def merge(self, other: MomentsState) -> None:
         for key, value in other._values.items():

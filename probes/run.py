@@ -178,11 +178,7 @@ def run(
         probe.bind(model)
     recorders = [_Recorder(each, several, name) for name, each in models]
     count = 0
-    source: Iterable[Batch] = [batches] if isinstance(batches, Batch) else batches
-    if progress:
-        from tqdm.auto import tqdm
-
-        source = tqdm(source, desc="probing", unit="batch", leave=False)
+    source = each_batch(batches, "probing" if progress else None)
     with ExitStack() as stack:
         for recorder in recorders:
             stack.enter_context(evaluation_mode(recorder.model))
@@ -228,6 +224,16 @@ def _checked(models: Mapping[str, Any], probes: Sequence[Probe]) -> Mapping[str,
                     "tokens are not the same text; compare models with one tokenizer"
                 )
     return models
+
+
+def each_batch(batches: Batch | Iterable[Batch], progress: str | None = None) -> Iterable[Batch]:
+    """One batch or many, as an iterable; with a progress bar of that name."""
+    source: Iterable[Batch] = [batches] if isinstance(batches, Batch) else batches
+    if progress is None:
+        return source
+    from tqdm.auto import tqdm
+
+    return tqdm(source, desc=progress, unit="batch", leave=False)  # type: ignore[no-any-return]
 
 
 def forward(model: Any, batch: Batch) -> Any:

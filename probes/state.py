@@ -83,12 +83,31 @@ class Rows(_Declared["RowsState"]):
         return RowsState(getattr(probe, self.cap) if isinstance(self.cap, str) else self.cap)
 
 
-class SumState:
+ValueT = TypeVar("ValueT")
+
+
+class Keyed(Generic[ValueT]):
+    """What a state holds, by key."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, ValueT] = {}
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+class SumState(Keyed[Tensor]):
     """Running sums by key. See ``Sum``."""
 
     def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
         self.dtype = dtype
-        self._values: dict[str, Tensor] = {}
 
     def add(self, key: str, value: Tensor | float | int) -> None:
         """Add to the sum at ``key``; the first addition sets its shape."""
@@ -108,15 +127,6 @@ class SumState:
     def __getitem__(self, key: str) -> Tensor:
         return self._values[key]
 
-    def __contains__(self, key: str) -> bool:
-        return key in self._values
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
     def merge(self, other: SumState) -> None:
         for key, value in other._values.items():
             self.add(key, value)
@@ -128,14 +138,14 @@ class SumState:
         self._values = dict(tensors)
 
 
-class RowsState:
+class RowsState(Keyed[list[tuple[Tensor, Tensor]]]):
     """Rows by key and example index. See ``Rows``."""
 
     def __init__(self, cap: int | None) -> None:
+        super().__init__()
         if cap is not None and cap < 1:
             raise InputError(f"the cap on rows is {cap}; expected at least 1, or None for no cap")
         self.cap = cap
-        self._chunks: dict[str, list[tuple[Tensor, Tensor]]] = {}
 
     def add(self, key: str, index: Tensor, rows: Tensor) -> None:
         """Keep ``rows`` ``[batch ...]`` of the examples ``index`` ``[batch]``."""
@@ -143,13 +153,13 @@ class RowsState:
             raise InputError(f"{len(rows)} rows at {key!r} for {len(index)} examples; give one row per example")
         # clone: a slice or view would keep the whole activation alive
         index, rows = index.detach().to("cpu", copy=True), rows.detach().to("cpu", copy=True).contiguous()
-        chunks = self._chunks.setdefault(key, [])
+        chunks = self._values.setdefault(key, [])
         chunks.append((index, rows))
         if self.cap is not None and sum(len(i) for i, _ in chunks) > 2 * self.cap:
-            self._chunks[key] = [self._capped(*self._joined(key))]
+            self._values[key] = [self._capped(*self._joined(key))]
 
     def _joined(self, key: str) -> tuple[Tensor, Tensor]:
-        chunks = self._chunks[key]
+        chunks = self._values[key]
         return torch.cat([i for i, _ in chunks]), torch.cat([r for _, r in chunks])
 
     def _capped(self, index: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -174,17 +184,8 @@ class RowsState:
             )
         index, rows = self._capped(index, rows[order])
         order = torch.argsort(index)
-        self._chunks[key] = [(index[order], rows[order])]
-        return self._chunks[key][0]
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._chunks
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._chunks)
-
-    def __len__(self) -> int:
-        return len(self._chunks)
+        self._values[key] = [(index[order], rows[order])]
+        return self._values[key][0]
 
     def merge(self, other: RowsState) -> None:
         for key in other:
@@ -194,7 +195,7 @@ class RowsState:
         return {f"{key}/{part}": t for key in self for part, t in zip(("index", "rows"), self.get(key), strict=True)}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        self._chunks = {
+        self._values = {
             name.removesuffix("/index"): [(index, tensors[name.removesuffix("index") + "rows"])]
             for name, index in tensors.items()
             if name.endswith("/index")

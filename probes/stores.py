@@ -16,7 +16,7 @@ from torch import Tensor
 from probes.probe import Probe
 from probes.readout import Readout, last_token, one_row
 from probes.result import ProbeResult, read_safetensors, write_atomic
-from probes.run import run
+from probes.run import each_batch, run
 from probes.sites import Sites, residual, resolve
 from probes.state import Rows, _hash
 from tasks import Batch, InputError
@@ -108,12 +108,7 @@ def save_rows(
         write_atomic(folder / f"rows-{last + 1:05d}.safetensors", save(tensors))
         waiting.clear()
 
-    source: Iterable[Batch] = [batches] if isinstance(batches, Batch) else batches
-    if progress:
-        from tqdm.auto import tqdm
-
-        source = tqdm(source, desc="saving rows", unit="batch", leave=False)
-    for batch in source:
+    for batch in each_batch(batches, "saving rows" if progress else None):
         index = batch.index.tolist()
         for i, tokens in zip(index, _digest(batch).tolist(), strict=True):
             if i in given:

@@ -124,14 +124,14 @@ def test_a_cap_bounds_what_is_held() -> None:
     state = RowsState(10)
     for start in range(0, 1000, 7):
         state.add("a", torch.arange(start, start + 7), torch.zeros(7, 3))
-        assert sum(len(i) for i, _ in state._chunks["a"]) <= 27
+        assert sum(len(i) for i, _ in state._values["a"]) <= 27
     assert len(state.get("a")[0]) == 10
 
 
 def test_rows_do_not_keep_the_tensor_they_are_part_of() -> None:
     state, activation = RowsState(None), torch.zeros(4, 100, 8)
     state.add("a", torch.arange(4), activation[:, 0])
-    (_, rows) = state._chunks["a"][0]
+    (_, rows) = state._values["a"][0]
     assert rows.untyped_storage().nbytes() == rows.numel() * rows.element_size()
     activation.fill_(1)
     assert not rows.any()

@@ -169,7 +169,7 @@ class ComputeDraws(Kept):
 class KeepsView(Kept):
     def update(self, activations: Any, batch: Batch) -> None:
         for site, x in activations.items():
-            self.rows._chunks.setdefault(site, []).append((batch.index.clone(), x.flatten(1)))
+            self.rows._values.setdefault(site, []).append((batch.index.clone(), x.flatten(1)))
 
 
 class NeverForgets(Kept):
@@ -195,7 +195,7 @@ class DependsOnOrder(Kept):
     """Weighs each example by its place in its batch order, which ``Rows`` by batch count would not."""
 
     def update(self, activations: Any, batch: Batch) -> None:
-        held = sum(len(i) for i, _ in self.rows._chunks.get(next(iter(activations)), []))
+        held = sum(len(i) for i, _ in self.rows._values.get(next(iter(activations)), []))
         place = torch.arange(held, held + len(batch))
         for site, x in activations.items():
             self.rows.add(site, batch.index, x.flatten(1) * place[:, None])
