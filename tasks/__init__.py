@@ -4,6 +4,7 @@ from tasks.batch import Batch
 from tasks.errors import InputError
 from tasks.instructions import InstructionFollowing
 from tasks.modular_addition import SparseModularAddition
+from tasks.skills import SkillSuite
 from tasks.task import Task
 from tasks.text.corpus import Corpus
 from tasks.text.prompts import LabelledPrompts
@@ -16,6 +17,7 @@ __all__ = [
     "InputError",
     "InstructionFollowing",
     "LabelledPrompts",
+    "SkillSuite",
     "SparseModularAddition",
     "Task",
     "TopicDocuments",

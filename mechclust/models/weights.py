@@ -38,12 +38,18 @@ _NATIVE = {
 }
 
 
-def _convert(name: str, tensor: Tensor, table: dict[str, tuple[str, str, str]], heads: int = 0) -> tuple[str, Tensor]:
+def _split(name: str) -> tuple[str, str]:
+    """``"blocks.0."`` or nothing, and the name inside."""
     match = re.fullmatch(r"(blocks\.\d+\.)?(.*)", name)
     assert match is not None
-    new, old_layout, new_layout = table[match[2]]
+    return match[1] or "", match[2]
+
+
+def _convert(name: str, tensor: Tensor, table: dict[str, tuple[str, str, str]], heads: int = 0) -> tuple[str, Tensor]:
+    block, own = _split(name)
+    new, old_layout, new_layout = table[own]
     sizes = {"h": heads} if "(h e)" in old_layout else {}
-    return (match[1] or "") + new, rearrange(tensor, f"{old_layout} -> {new_layout}", **sizes).contiguous()
+    return block + new, rearrange(tensor, f"{old_layout} -> {new_layout}", **sizes).contiguous()
 
 
 def _is_bridge(model: nn.Module) -> bool:
@@ -67,6 +73,16 @@ def set_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
         return
     buffers = {k: v for k, v in model.state_dict().items() if k.endswith((".mask", ".IGNORE"))}
     model.load_state_dict({**weights, **buffers})
+
+
+def trainable(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters that require gradients, in the model's order, under the names that ``get_weights`` gives them."""
+    if not _is_bridge(model):
+        return {name: p for name, p in model.named_parameters() if p.requires_grad}
+    table = {new: old for old, (new, _, _) in _NATIVE.items()}
+    names = {v.data_ptr(): _split(k) for k, v in model.state_dict().items() if not k.endswith((".mask", ".IGNORE"))}
+    named = {names[p.data_ptr()]: p for p in model.parameters() if p.requires_grad}
+    return {block + table[own]: p for (block, own), p in named.items()}
 
 
 def initial_weights(config: ModelConfig) -> dict[str, Tensor]:

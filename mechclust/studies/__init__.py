@@ -1,11 +1,13 @@
 """The published experiments, one file a paper."""
 
-from mechclust.studies import clustering_heads, task_clusters, topic_structure
+from mechclust.studies import clustering_heads, mossa, task_clusters, topic_structure
 from mechclust.studies.claims import Claim, load_claims
 from mechclust.studies.study import Analysis, Panel, Study, configure, open_run, run_study, suggest, write_report
 from tasks import InputError
 
-_STUDIES = {study.name: study for study in (task_clusters.STUDY, topic_structure.STUDY, clustering_heads.STUDY)}
+_STUDIES = {
+    study.name: study for study in (task_clusters.STUDY, topic_structure.STUDY, clustering_heads.STUDY, mossa.STUDY)
+}
 
 
 def list_studies() -> list[Study]:

@@ -10,6 +10,7 @@ import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +58,8 @@ class Study:
         title: a line for lists and reports.
         source: the paper.
         presets: configurations (frozen dataclasses with a field ``seeds``) by name.
-        jobs: configuration to independent, picklable jobs.
+        jobs: configuration to picklable jobs.
+        stage: of a job, a number; the jobs of a stage are independent, and start when those before are done.
         run_job: ``(config, job, out)``: makes a job's artefacts in ``out``; goes on where it was.
         analyse: ``(config, out)``: claims and figures from the artefacts.
     """
@@ -69,6 +71,7 @@ class Study:
     jobs: Callable[[Any], Sequence[Any]]
     run_job: Callable[[Any, Any, Path], None]
     analyse: Callable[[Any, Path], Analysis]
+    stage: Callable[[Any], int] = lambda job: 0
 
     def preset(self, name: str) -> Any:
         """The configuration called ``name``.
@@ -146,8 +149,9 @@ def run_study(study: Study, config: Any, out: str | Path, workers: int | None = 
     """
     out = Path(out)
     _open_folder(study, config, out)
-    jobs = study.jobs(config)
-    map_jobs(_Run(study.name, config, out), jobs, workers)
+    jobs = sorted(study.jobs(config), key=study.stage)
+    for _, stage in groupby(jobs, study.stage):
+        map_jobs(_Run(study.name, config, out), list(stage), workers)
     return write_report(study, config, out)
 
 

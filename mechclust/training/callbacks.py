@@ -99,12 +99,12 @@ def save_losses(losses: torch.Tensor, path: Path) -> None:
     ProbeResult("Loss", {"loss": losses}, {"loss": ("step",)}, steps).save(path)
 
 
-def accuracy(model: Any, task: Task, split: str) -> tuple[float, int]:
-    """Share of right answers on a split, and the number of examples."""
+def accuracy(model: Any, task: Task, split: str, **which: Any) -> tuple[float, int]:
+    """Share of right answers on a split, and the number of examples. ``which`` goes to ``task.batches``."""
     right, n = 0.0, 0
     score: Callable[[torch.Tensor, Batch], torch.Tensor] = task.accuracy
     with evaluation_mode(model), torch.inference_mode():
-        for batch in task.batches(split):
+        for batch in task.batches(split, **which):
             moved = batch.to(device_of(model))
             right += float(score(forward(model, moved), moved).sum())
             n += len(batch)

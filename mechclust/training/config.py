@@ -26,6 +26,10 @@ class TrainConfig:
             ``weight_decay / 2 * sum of squares``.
         betas: Adam's two averaging rates.
         clip: largest gradient norm; ``None`` for no clipping.
+        warmup: steps over which the learning rate rises to its schedule.
+        layer_decay: the learning rate of a block is this times that of the block above it; the last block and
+            what follows it have ``lr``, the embeddings the rate below the first block's.
+        freeze: parameters whose names begin with one of these stay as they are, such as ``"embed"``.
         n_checkpoints: log-spaced steps at which the callbacks run, besides step 0, two thirds of
             the way, and the end.
         checkpoint_every: checkpoints every so many steps instead.
@@ -44,6 +48,9 @@ class TrainConfig:
     weight_decay: float = 0.01
     betas: tuple[float, float] = (0.9, 0.999)
     clip: float | None = 1.0
+    warmup: int = 0
+    layer_decay: float = 1.0
+    freeze: tuple[str, ...] = ()
     n_checkpoints: int = 10
     checkpoint_every: int | None = None
     save_every: int = 100
@@ -60,6 +67,10 @@ class TrainConfig:
         ):
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(allowed)}")
+        if self.warmup < 0:
+            raise InputError(f"warmup is {self.warmup}; expected at least 0 steps")
+        if not 0 < self.layer_decay <= 1:
+            raise InputError(f"layer_decay is {self.layer_decay}; expected above 0 and at most 1 (no decay)")
         if not self.lr > 0:
             raise InputError(f"lr is {self.lr}; expected a positive learning rate")
 
@@ -73,8 +84,9 @@ class TrainConfig:
 
     def lr_at(self, step: int) -> float:
         """The learning rate of a step."""
+        lr = self.lr * min(1.0, (step + 1) / (self.warmup + 1))
         if self.schedule == "constant":
-            return self.lr
+            return lr
         if self.schedule == "late-drop":
-            return self.lr if 2 * step < self.steps else self.lr / 10
-        return self.lr * 0.5 * (1 + math.cos(math.pi * step / self.steps))
+            return lr if 2 * step < self.steps else lr / 10
+        return lr * 0.5 * (1 + math.cos(math.pi * step / self.steps))

@@ -251,6 +251,8 @@ def _check(members: Sequence[Member], config: TrainConfig, backend: str) -> None
         raise InputError(f"backend is {backend!r}; expected one of {', '.join(map(repr, known))}")
     if config.clip is not None:
         raise InputError(f"clip is {config.clip}; an ensemble is trained without clipping, set clip=None")
+    if config.freeze or config.layer_decay != 1:
+        raise InputError("freeze and layer_decay are of train(); give members of an ensemble rates by name instead")
     first = members[0]
     for i, member in enumerate(members):
         if replace(member.model, seed=0) != replace(first.model, seed=0):

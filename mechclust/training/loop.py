@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from mechclust.models.build import config_of
 from mechclust.models.config import config_to_dict
-from mechclust.models.weights import get_weights, set_weights
+from mechclust.models.weights import get_weights, set_weights, trainable
 from mechclust.training.config import TrainConfig
 from mechclust.training.state import load_state, save_state
 from probes.result import versions
@@ -62,10 +63,9 @@ def train(
     Raises:
         InputError: when ``out`` holds a run with other settings, or a damaged state.
     """
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    if not parameters:
-        raise InputError(f"this {type(model).__name__} has nothing to train; let some parameters require gradients")
-    optimizer = make_optimizer(parameters, config)
+    named = _trained(model, config)
+    parameters = list(named.values())
+    optimizer = make_optimizer(_groups(named, config), config)
     # The optimiser's state follows the order of the parameters, which the TransformerLens major decides.
     major = versions()["transformer-lens"].split(".")[0]
     run = {
@@ -89,10 +89,10 @@ def train(
         if path is not None and step != start and step % config.save_every == 0:
             save_state(path, get_weights(model), optimizer, step, losses, run)
         for group in optimizer.param_groups:
-            group["lr"] = config.lr_at(step)
+            group["lr"] = config.lr_at(step) * group["share"]
         batch = task.train_batch(step, config.batch_size).to(device)
         loss = loss_of(batch)
-        optimizer.zero_grad(set_to_none=True)
+        model.zero_grad(set_to_none=True)  # of frozen parameters too
         loss.backward()  # type: ignore[no-untyped-call]
         if config.clip is not None:
             torch.nn.utils.clip_grad_norm_(parameters, config.clip)
@@ -105,7 +105,30 @@ def train(
     return losses
 
 
-def make_optimizer(parameters: list[Tensor], config: TrainConfig) -> torch.optim.Optimizer:
+def _trained(model: Any, config: TrainConfig) -> dict[str, Tensor]:
+    """The parameters to train, by name."""
+    named = trainable(model)
+    for start in config.freeze:
+        if not any(name.startswith(start) for name in named):
+            raise InputError(f"freeze has {start!r}, and no parameter's name begins so (there are {', '.join(named)})")
+    kept = {name: p for name, p in named.items() if not name.startswith(config.freeze)}
+    if not kept:
+        raise InputError(f"this {type(model).__name__} has nothing to train; let some parameters require gradients")
+    return kept
+
+
+def _groups(named: dict[str, Tensor], config: TrainConfig) -> list[dict[str, Any]]:
+    """Parameter groups with the share of the learning rate that each has."""
+    block = {name: int(match[1]) for name in named if (match := re.match(r"blocks\.(\d+)\.", name))}
+    top = max(block.values(), default=-1)
+    groups: dict[int, list[Tensor]] = {}
+    for name, parameter in named.items():
+        depth = top - block.get(name, -1 if name.startswith(("embed.", "pos_embed.")) else top)
+        groups.setdefault(depth if config.layer_decay < 1 else 0, []).append(parameter)
+    return [{"params": params, "share": config.layer_decay**depth} for depth, params in groups.items()]
+
+
+def make_optimizer(parameters: list[Tensor] | list[dict[str, Any]], config: TrainConfig) -> torch.optim.Optimizer:
     """PyTorch's own optimiser with the settings of ``config``."""
     decay: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": True}
     if config.optimizer == "sgd":

@@ -15,6 +15,7 @@ from probes.functional.curves import (
 )
 from probes.functional.dynamics import TwoStages, covered, two_stages
 from probes.functional.geometry import boundary_distance, norm_jacobian
+from probes.functional.layer_groups import LayerGroups, crossover, layer_groups
 from probes.functional.similarity import n_dims, neighbour_purity, neighbour_purity_chance, rbf_cka, svcca
 from probes.functional.topic_vectors import topic_blocks, topic_similarity
 from probes.functional.topics import topic_attention
@@ -23,6 +24,7 @@ __all__ = [
     "CrossMoments",
     "Drop",
     "IntegerWeights",
+    "LayerGroups",
     "Similarity",
     "Spike",
     "TwoStages",
@@ -34,9 +36,11 @@ __all__ = [
     "cka_resamples",
     "contingency",
     "covered",
+    "crossover",
     "first_above",
     "first_below",
     "integer_weights",
+    "layer_groups",
     "linear_cka",
     "loss_drops",
     "loss_spikes",

@@ -52,6 +52,12 @@ class TestLearningRate:
         config = TrainConfig(steps=5, lr=0.5, schedule="late-drop")
         assert [config.lr_at(step) for step in range(5)] == [0.5, 0.5, 0.5, 0.05, 0.05]
 
+    def test_warmup_rises_to_the_schedule(self):
+        config = TrainConfig(steps=10, lr=0.5, schedule="constant", warmup=4)
+        assert [config.lr_at(step) for step in range(6)] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.5])
+        late, plain = (TrainConfig(steps=10, lr=0.5, warmup=warmup) for warmup in (4, 0))
+        assert [late.lr_at(step) for step in range(4, 10)] == [plain.lr_at(step) for step in range(4, 10)]
+
 
 class TestFields:
     @pytest.mark.parametrize(
@@ -60,6 +66,9 @@ class TestFields:
             ({"steps": 0}, "steps is 0; expected at least 1"),
             ({"batch_size": -2}, "batch_size is -2; expected at least 1"),
             ({"save_every": 0}, "save_every is 0; expected at least 1"),
+            ({"warmup": -1}, "warmup is -1; expected at least 0 steps"),
+            ({"layer_decay": 0.0}, "layer_decay is 0.0; expected above 0 and at most 1 (no decay)"),
+            ({"layer_decay": 1.1}, "layer_decay is 1.1; expected above 0 and at most 1 (no decay)"),
             ({"lr": 0.0}, "lr is 0.0; expected a positive learning rate"),
             ({"lr": math.nan}, "lr is nan; expected a positive learning rate"),
         ],

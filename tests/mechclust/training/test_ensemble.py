@@ -528,6 +528,12 @@ class TestRefusals:
         other = replace(MEMBERS[1], model=TopicTransformerConfig(d_vocab=3))
         assert self.refusal([MEMBERS[0], other], ADAM, tmp_path).startswith("member 1 is a TopicTransformerConfig(")
 
+    @pytest.mark.parametrize("fields", [{"freeze": ("embed",)}, {"layer_decay": 0.5}], ids=str)
+    def test_freezing_and_decay_by_layer(self, tmp_path, fields):
+        assert self.refusal(MEMBERS, replace(ADAM, **fields), tmp_path) == (
+            "freeze and layer_decay are of train(); give members of an ensemble rates by name instead"
+        )
+
     def test_clipping(self, tmp_path):
         assert self.refusal(MEMBERS, replace(ADAM, clip=1.0), tmp_path) == (
             "clip is 1.0; an ensemble is trained without clipping, set clip=None"

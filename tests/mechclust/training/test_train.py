@@ -17,7 +17,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from mechclust.models.weights import get_weights
+from mechclust.models.weights import get_weights, trainable
 from mechclust.training import TrainConfig, train
 from probes.run import forward
 from tasks import InputError
@@ -96,6 +96,46 @@ class TestLoop:
         assert losses.dtype == torch.float32
         assert bool(losses.isfinite().all())
         assert float(losses[-5:].mean()) < 0.8 * float(losses[:2].mean())
+
+    def test_layer_decay_scales_the_steps_of_lower_blocks(self, task, tiny_model):
+        config = TrainConfig(
+            steps=1, batch_size=8, lr=0.5, schedule="constant", optimizer="sgd", weight_decay=0.0, clip=None
+        )
+        before, moved = weights_of(tiny_model(n_layers=3)), {}
+        for decay in (1.0, 0.5):
+            train(model := tiny_model(n_layers=3), task, replace(config, layer_decay=decay))
+            moved[decay] = {name: value - before[name] for name, value in weights_of(model).items()}
+        shares = {"embed.": 0.125, "pos_embed.": 0.125, "blocks.0.": 0.25, "blocks.1.": 0.5, "blocks.2.": 1}
+        for name, step in moved[1.0].items():
+            share = next((s for start, s in shares.items() if name.startswith(start)), 1)
+            torch.testing.assert_close(moved[0.5][name], share * step, atol=1e-7, rtol=1e-4)
+        assert float(moved[1.0]["blocks.0.mlp.W_in"].abs().max()) > 1e-4
+
+    def test_frozen_weights_stay_and_the_rest_trains_as_if_they_were_constants(self, task, tiny_model):
+        config = replace(CONFIG, freeze=("embed", "pos_embed", "unembed.W_U"), clip=0.05)
+        start = weights_of(model := tiny_model())
+        train(model, task, config)
+        constant = tiny_model()
+        for name, parameter in trainable(constant).items():
+            parameter.requires_grad_(not name.startswith(config.freeze))
+        train(constant, task, replace(config, freeze=()))
+        assert_identical(weights_of(model), weights_of(constant))
+        same = [name for name, value in weights_of(model).items() if torch.equal(value, start[name])]
+        assert {"embed.W_E", "pos_embed.W_pos", "unembed.W_U"} <= set(same)
+        assert "blocks.0.attn.W_Q" not in same
+        assert all(parameter.requires_grad for parameter in trainable(model).values())
+
+    def test_refuses_to_freeze_what_is_not_there(self, task, tiny_model):
+        with pytest.raises(InputError, match=r"freeze has 'head', and no parameter's name begins so \(there are embed"):
+            train(tiny_model(), task, replace(CONFIG, freeze=("head",)))
+
+    def test_resumes_with_groups_and_frozen_weights(self, task, tiny_model, tmp_path):
+        config = replace(CONFIG, layer_decay=0.5, freeze=("embed",), warmup=3, n_checkpoints=12)
+        train(whole := tiny_model(), task, config)
+        with pytest.raises(Stopped):
+            train(tiny_model(), task, config, tmp_path, [stop_at(8)])
+        train(again := tiny_model(), task, config, tmp_path)
+        assert_identical(weights_of(whole), weights_of(again))
 
     def test_is_reproducible(self, task, tiny_model, uninterrupted):
         model = tiny_model()
