@@ -14,6 +14,8 @@ from typing import Annotated, Any
 import tyro
 
 from mechclust.clusters import ClustersConfig, measure_clusters, write_clusters_report
+from mechclust.compare import CompareConfig, compare_models, write_compare_report
+from mechclust.compare_words import sentences
 from mechclust.sandbox import check_output, open_sandbox, write_sandbox
 from mechclust.studies import get_study, list_studies, open_run, run_study, write_report
 from mechclust.studies.claims import markdown_table, text_table
@@ -183,6 +185,35 @@ def _topics(
         print("(random embeddings have a mean cosine near 0: their ratio says little; differences are in summary.csv)")
     print("\n" + "\n".join(f"- {note}" for note in result.notes()))
     print(f"\nreport: {write_topics_report(result, config, out)}")
+
+
+@app.command(name="compare")
+def _compare(
+    base: tyro.conf.Positional[str],
+    tuned: tyro.conf.Positional[str],
+    config: tyro.conf.OmitArgPrefixes[CompareConfig],
+    out: Path = Path("runs/compare"),
+) -> None:
+    """Which layers a tuned model changed, for which of your tasks: CKA with the model it was tuned from.
+
+    One model at a time is in memory. Interrupted, the same command goes on where it was.
+
+    Args:
+        base: a hub name, or a local directory with model and tokenizer (loaded offline).
+        tuned: likewise.
+        config: what to measure.
+        out: folder of the hidden states and the report.
+    """
+    try:
+        result = compare_models(base, tuned, config, out, progress=True)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"; hidden states so far are in {out / 'rows'}; the same command goes on") from None
+    report = write_compare_report(result, out)
+    table = result.summary() if result.diagonal else result.table()
+    shown = [k for k in table if not k.startswith(("largest_", "d_", "site", "base_site"))]
+    print(table[shown].to_string(index=False, float_format=lambda x: f"{x:.3f}", na_rep="-"))
+    print("\n" + "\n".join(f"- {sentence}" for sentence in sentences(result)))
+    print(f"\nreport: {report}")
 
 
 @app.command(name="sandbox")

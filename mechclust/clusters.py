@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
+from mechclust.encoding import encoder
 from mechclust.execution import check_device
 from mechclust.models import load_pretrained
 from mechclust.studies.study import Analysis, Panel, check_writable, machine
@@ -118,7 +119,7 @@ def measure_clusters(model: str, config: ClustersConfig, *, progress: bool = Fal
         if hooked.tokenizer is None:
             raise InputError(f"{str(model)!r} has no tokenizer to read prompts; give a Hugging Face checkpoint")
         batches = prompts.batches(
-            _encoder(hooked.tokenizer, config.chat),
+            encoder(hooked.tokenizer, config.chat),
             config.batch_size,
             pad_id=hooked.tokenizer.pad_token_id or 0,
             max_length=hooked.cfg.n_ctx,
@@ -147,20 +148,6 @@ def _check(prompts: LabelledPrompts, config: ClustersConfig) -> None:
             )
         if min(len(prompts), config.max_rows or len(prompts)) < n:
             raise InputError(f"{config.prompts} has fewer prompts than classes of {name!r} ({n}); give several of each")
-
-
-def _encoder(tokenizer: Any, chat: bool) -> Callable[[str], list[int]]:
-    if not chat:
-        return lambda text: list(tokenizer(text)["input_ids"])
-    if not getattr(tokenizer, "chat_template", None):
-        raise InputError("this model's tokenizer has no chat template; leave out --chat")
-
-    def encode(text: str) -> list[int]:
-        message = [{"role": "user", "content": text}]
-        rendered = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
-        return list(tokenizer(rendered, add_special_tokens=False)["input_ids"])
-
-    return encode
 
 
 def write_clusters_report(result: ClustersResult, config: ClustersConfig, out: str | Path) -> Path:

@@ -15,6 +15,7 @@ from probes.projection import Projection
 from probes.readout import Readout, all_tokens, last_token, mean, token_at
 from probes.result import ProbeResult
 from probes.run import attach, run
+from probes.similarity import RBFCKA, SVCCA, NDims, NeighbourPurity
 from probes.sites import Selector, Site, attention_pattern, embedding, head_output, residual, resolve
 from probes.state import Rows, Sum
 from probes.stores import RowStore, run_stores, save_rows
@@ -24,13 +25,17 @@ __all__ = [
     "CKA",
     "ClusteringHead",
     "GradientNorms",
+    "NDims",
+    "NeighbourPurity",
     "NormJacobian",
     "Probe",
     "ProbeResult",
     "Projection",
+    "RBFCKA",
     "Readout",
     "RowStore",
     "Rows",
+    "SVCCA",
     "Selector",
     "Site",
     "Sum",

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, reduce
 from itertools import combinations, product
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from probes._pairs import Pairwise, below, sites_of
 from probes.functional.cka import HSIC, CrossMoments, cka_from_hsic, hsic_of_rows
 from probes.functional.cka_intervals import cka_null, cka_resamples
 from probes.moments import Moments
-from probes.probe import Probe
-from probes.readout import Readout, last_token, one_row
+from probes.readout import Readout, last_token
 from probes.result import ProbeResult
-from probes.sites import Site, Sites, residual
-from probes.state import Rows, Sum
-from tasks import Batch, InputError
+from probes.sites import Sites, residual
+from tasks import InputError
 
-_GIB = 2**30
 _FORMS = {"cka": False, "debiased_cka": True}
 
 
-class CKA(Probe):
+class CKA(Pairwise):
     """Linear centred kernel alignment between two models layer by layer, or between all layers of one.
 
     ``run({"tuned": a, "base": b}, batches, CKA())`` compares each site of the first with the same site of the
@@ -70,11 +67,7 @@ class CKA(Probe):
         22.1484375
     """
 
-    compares = True
     moments = Moments()
-    rows = Rows()
-    classes = Rows()
-    seen = Sum(torch.int64)
 
     def __init__(
         self,
@@ -88,9 +81,7 @@ class CKA(Probe):
         max_memory: float = 8.0,
         seed: int = 0,
     ) -> None:
-        one_row(readout)
-        if pairs not in ("diagonal", "all"):
-            raise InputError(f"pairs is {pairs!r}; expected 'diagonal' or 'all'")
+        super().__init__(at, readout, label, pairs, max_memory)
         if form not in ("auto", "moments", "rows"):
             raise InputError(f"form is {form!r}; expected 'auto', 'moments' or 'rows'")
         for name, value in (("n_resamples", n_resamples), ("n_permutations", n_permutations), ("seed", seed)):
@@ -98,45 +89,7 @@ class CKA(Probe):
                 raise InputError(f"{name} is {value}; expected at least 0")
             if name != "seed" and value and form == "moments":
                 raise InputError(f"{name} is {value}, which needs the examples themselves; take form='rows' or 'auto'")
-        self.at, self.readout, self.label = at, readout, label
-        self.pairs, self.form = pairs, form
-        self.n_resamples, self.n_permutations, self.seed = n_resamples, n_permutations, seed
-        self.max_memory = max_memory
-
-    # ---- which pairs ----
-
-    def bind(self, model: Any) -> list[Site]:
-        """Also refuses more than two models."""
-        if isinstance(model, Mapping) and len(model) != 2:
-            raise InputError(
-                f"CKA compares two models, and was given {len(model)} ({', '.join(map(repr, model))}); "
-                "give two at a time, or one for its own layers"
-            )
-        return super().bind(model)
-
-    @property
-    def _models(self) -> list[str]:
-        return list(dict.fromkeys(name.split("/")[0] for name in self.site_names if "/" in name))
-
-    def _sides(self) -> tuple[list[Site], list[Site]]:
-        """Sites of the first model and of the second, or twice those of the only one."""
-        if not (models := self._models):
-            return self.sites, self.sites
-        first, second = ([s for s in self.sites if s.name.startswith(f"{m}/")] for m in models)
-        return first, second
-
-    def _diagonal(self) -> bool:
-        first, second = ([(_hook(s.name), s.layer) for s in side] for side in self._sides())
-        return self.pairs == "diagonal" and bool(self._models) and first == second
-
-    def _pairs(self) -> Iterator[tuple[str, str]]:
-        """Names of the sites to compare, and each with itself."""
-        first, second = ([s.name for s in side] for side in self._sides())
-        yield from zip(self.site_names, self.site_names, strict=True)
-        if self._diagonal():
-            yield from zip(first, second, strict=True)
-        else:
-            yield from product(first, second) if self._models else combinations(first, 2)
+        self.form, self.n_resamples, self.n_permutations, self.seed = form, n_resamples, n_permutations, seed
 
     # ---- what is kept ----
 
@@ -169,88 +122,45 @@ class CKA(Probe):
         numbers = sum(a * b + 3 * (a + b) for a, b in [*zip(own, own, strict=True), *pairs])
         return 8 * classes * numbers
 
-    def _check_memory(self, rows: Mapping[str, Tensor], classes: list[int]) -> None:
+    def _check_memory(self, rows: Mapping[str, Tensor], n: int, classes: int) -> None:
+        if self._keeps_rows:
+            return self._check_rows(rows, n, "take form='moments'")
         first, second = ([rows[s.name].shape[1] for s in side] for side in self._sides())
-        other = second if self._models else None
-        n = len(next(iter(rows.values()))) + (int(self.seen["examples"]) if "examples" in self.seen else 0)
-        known = {key.rsplit("|", 1)[1] for key in self.moments} | set(map(str, classes))
-        needed = self.memory(first, other, classes=len(known), n=n) / _GIB
-        if needed <= self.max_memory:
-            return
-        d = f"{len(self.sites)} sites of up to {max(*first, *second)} dimensions"
-        limit = (
-            f"more than max_memory = {self.max_memory:g}; measure fewer layers at a time (at=residual(layers=[...]))"
-        )
-        if self._keeps_rows:
-            raise InputError(
-                f"CKA would keep {needed:.3g} GiB of rows: {n} examples so far at {d}; that is {limit}, "
-                "give fewer examples, take form='moments', or raise max_memory"
-            )
-        row = 4 * (sum(first) + sum(other or ())) / 2**20
-        raise InputError(
-            f"CKA would keep {needed:.3g} GiB of moments for {d} and {len(known)} classes; that is {limit}, "
-            f"take form='rows' ({row:.3g} MiB an example), or raise max_memory"
-        )
+        needed = self.memory(first, second if self._models else None, classes=classes)
+        row = 4 * sum(x.shape[1] for x in rows.values()) / 2**20
+        what = f"moments for {sites_of(rows)} and {classes} classes"
+        return self._refuse_above(needed, what, f"take form='rows' ({row:.3g} MiB an example)")
 
-    def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
-        classes = torch.zeros_like(batch.index) if self.label is None else batch.label(self.label)
-        if classes.ndim != 1:
-            raise InputError(f"label {self.label!r} is per token; CKA needs one value per example")
-        rows = {site: x.flatten(1) for site, x in activations.items()}
-        present = torch.unique(classes).tolist()
-        self._check_memory(rows, present)
-        self.seen.add("examples", len(batch))
+    def _keep(self, rows: Mapping[str, Tensor], index: Tensor, classes: Tensor) -> None:
         if self._keeps_rows:
-            self.classes.add("label", batch.index, classes)
-            for site, x in rows.items():
-                self.rows.add(site, batch.index, x)
-            return
-        for c in present:
+            return super()._keep(rows, index, classes)
+        for c in torch.unique(classes).tolist():
             part = {site: x[(classes == c).to(x.device)] for site, x in rows.items()}
             for one, other in self._pairs():
                 self.moments.add(f"{one}|{other}|{c}", part[one], part[other].to(part[one].device))
+        return None
 
     # ---- the result ----
 
     def compute(self) -> ProbeResult:
-        groups, hsic, dims, rows_of = self._from_rows() if self._keeps_rows else self._from_moments()
-        diagonal, (first, second) = self._diagonal(), self._sides()
-        shape = (len(first), *(() if diagonal else (len(second),)), len(groups))
-        values = {m + s: torch.full(shape, torch.nan, dtype=torch.float64) for m in _FORMS for s in self._suffixes()}
-        undefined: dict[tuple[str, str], dict[str, None]] = {}
-        for (i, x), (j, y), (k, group) in product(enumerate(first), enumerate(second), enumerate(groups)):
-            if (diagonal and i != j) or (not self._models and j < i):
-                continue
-            terms = hsic(x.name, y.name, group), hsic(x.name, x.name, group), hsic(y.name, y.name, group)
+        hsic = cache(self._hsic_of_rows if self._keeps_rows else self._hsic_of_moments)
+
+        def compare(x: str, y: str, group: str) -> Iterator[tuple[str, float, str]]:
+            terms = hsic(x, y, group), hsic(x, x, group), hsic(y, y, group)
             for measure, debiased in _FORMS.items():
                 value, why = cka_from_hsic(*terms, debiased=debiased)
-                if why:
-                    side, _, reason = why.partition(": ")
-                    undefined.setdefault(((x if side == "x" else y).name, reason), {})[group] = None
-                    continue
-                found = [value]
-                if self.n_resamples or self.n_permutations:
-                    found += self._intervals(value, rows_of(x.name, group), rows_of(y.name, group), debiased)
-                for suffix, number in zip(self._suffixes(), found, strict=True):
-                    values[measure + suffix][(i, k) if diagonal else (i, j, k)] = number
-                    if not self._models:
-                        values[measure + suffix][j, i, k] = number
-        n = torch.tensor([hsic(first[0].name, first[0].name, group).n for group in groups])
-        axes: dict[str, tuple[str, ...]] = dict.fromkeys(values, ("site", *(() if diagonal else ("other",)), "label"))
-        names, others = ([_hook(site.name) for site in side] for side in (first, second))
-        d = {site: dims(site) for site in self.site_names}
-        result = self.result(
-            {**values, "n": n},
-            {**axes, "n": ("label",)},
-            {"site": names, "label": groups, **({} if diagonal else {"other": others})},
-            metadata={"d": d, "models": self._models, "form": "rows" if self._keeps_rows else "moments"},
-            notes=self._notes(undefined, dict(zip(groups, n.tolist(), strict=True)), d, values),
-        )
-        return replace(result, layers={_hook(site.name): site.layer for site in [*second, *first]})
+                yield measure, value, why
+                if not why and (self.n_resamples or self.n_permutations):
+                    rows = self._rows_of(x, group), self._rows_of(y, group)
+                    for suffix, end in zip(self._suffixes(), self._intervals(value, *rows, debiased), strict=True):
+                        yield measure + suffix, end, ""
+
+        measures = [measure + suffix for measure in _FORMS for suffix in ("", *self._suffixes())]
+        return self._compared(measures, compare, self._notes, form="rows" if self._keeps_rows else "moments")
 
     def _suffixes(self) -> list[str]:
         intervals = ["_low", "_high"] if self.n_resamples else []
-        return ["", *intervals, *(["_null_low", "_null_high", "_p_value"] if self.n_permutations else [])]
+        return [*intervals, *(["_null_low", "_null_high", "_p_value"] if self.n_permutations else [])]
 
     def _intervals(self, value: float, x: Tensor, y: Tensor, debiased: bool) -> list[float]:
         found, ends = [], torch.tensor([0.025, 0.975], dtype=torch.float64)
@@ -262,68 +172,26 @@ class CKA(Probe):
             found += [*null.quantile(ends).tolist(), (1 + int((null >= value).sum())) / (1 + self.n_permutations)]
         return found
 
-    def _from_moments(self) -> _Terms:
-        classes = sorted({int(key.rsplit("|", 1)[1]) for key in self.moments})
+    def _hsic_of_moments(self, x: str, y: str, group: str) -> HSIC:
+        wanted = self.seen if group == "all" else [group]
+        parts = (self.moments[key] for c in sorted(wanted, key=int) if (key := f"{x}|{y}|{c}") in self.moments)
+        return reduce(CrossMoments.merge, parts).hsic()
 
-        @cache
-        def hsic(x: str, y: str, group: str) -> HSIC:
-            wanted = classes if group == "all" else [int(group)]
-            parts = (self.moments[key] for c in wanted if (key := f"{x}|{y}|{c}") in self.moments)
-            return reduce(CrossMoments.merge, parts).hsic()
+    def _hsic_of_rows(self, x: str, y: str, group: str) -> HSIC:
+        one = self._rows_of(x, group)
+        return hsic_of_rows(one, one if x == y else self._rows_of(y, group))
 
-        def dims(site: str) -> int:
-            return len(self.moments[f"{site}|{site}|{classes[0]}"].x0)
+    def _dims(self) -> dict[str, int]:
+        if self._keeps_rows:
+            return super()._dims()
+        some = next(iter(self.seen))
+        return {site: len(self.moments[f"{site}|{site}|{some}"].x0) for site in self.site_names}
 
-        def rows_of(site: str, group: str) -> Tensor:
-            raise AssertionError("moments are kept, and no rows")  # pragma: no cover - refused in __init__
-
-        return self._groups(classes), hsic, dims, rows_of
-
-    def _from_rows(self) -> _Terms:
-        labels = self.classes.get("label")[1]
-
-        def rows_of(site: str, group: str) -> Tensor:
-            rows = self.rows.get(site)[1]
-            return rows if group == "all" else rows[labels == int(group)]
-
-        @cache
-        def hsic(x: str, y: str, group: str) -> HSIC:
-            one = rows_of(x, group)
-            return hsic_of_rows(one, one if x == y else rows_of(y, group))
-
-        return self._groups(torch.unique(labels).tolist()), hsic, lambda site: rows_of(site, "all").shape[1], rows_of
-
-    def _groups(self, classes: list[int]) -> list[str]:
-        return ["all"] if self.label is None else ["all", *map(str, classes)]
-
-    def _notes(
-        self,
-        undefined: Mapping[tuple[str, str], Iterable[str]],
-        n: Mapping[str, int],
-        d: Mapping[str, int],
-        values: Mapping[str, Tensor],
-    ) -> list[str]:
-        notes = []
-        if self._models and self.pairs == "diagonal" and not self._diagonal():
-            sizes = " and ".join(f"{m!r} has {len(side)}" for m, side in zip(self._models, self._sides(), strict=True))
-            notes.append(f"the models do not have the same sites ({sizes}), so every site is compared with every other")
-        for (site, reason), groups in undefined.items():
-            notes.append(f"{site}: {reason} (label {', '.join(groups)}), so its CKA is NaN there")
-        largest = max(d.values())
-        if small := [f"{group} (n = {count})" for group, count in n.items() if count < 10 * largest]:
-            notes.append(
-                f"cka is too high where n is below 10 d (d up to {largest}): label {', '.join(small)}; see debiased_cka"
-            )
+    def _notes(self, n: Mapping[str, int], values: Mapping[str, Tensor]) -> list[str]:
+        notes, largest = [], max(self._dims().values())
+        if small := below(n, 10 * largest):
+            notes.append(f"cka is too high where n is below 10 d (d up to {largest}): label {small}; see debiased_cka")
         for measure in _FORMS:
             if self.n_resamples and bool((values[f"{measure}_low"].isnan() & ~values[measure].isnan()).any()):
                 notes.append(f"{measure}_low and _high are NaN where half of the examples have no CKA")
         return notes
-
-
-# groups, HSIC of two sites in a group, a site's dimensions, and its rows in a group
-_Terms = tuple[list[str], Callable[[str, str, str], HSIC], Callable[[str], int], Callable[[str, str], Tensor]]
-
-
-def _hook(site: str) -> str:
-    """A site's name without that of its model."""
-    return site.rsplit("/", 1)[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -186,8 +187,15 @@ class RowStore:
 
     def blocks(self) -> Iterator[Tensor]:
         """The examples of one shard after another."""
-        for k in range(len(self._shards)):
+        for k in torch.unique(self._shard).tolist():
             yield self.index[self._shard == k]
+
+    def select(self, index: Tensor) -> RowStore:
+        """The same store with these examples only. Nothing is read or copied."""
+        keep, some = torch.isin(self.index, index), copy.copy(self)
+        some.index, some.tokens = self.index[keep], self.tokens[keep]
+        some._shard, some._row = self._shard[keep], self._row[keep]
+        return some
 
     def take(self, index: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
         """``"rows/<site>"`` and ``"labels/<name>"`` of these examples, in their order. Reads one shard at a time."""

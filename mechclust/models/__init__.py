@@ -7,7 +7,7 @@ from mechclust.models.build import build_model, model_for
 from mechclust.models.checkpoint import load_model, read_metadata, save_model
 from mechclust.models.config import ModelConfig, PoolingTransformerConfig, TopicTransformerConfig
 from mechclust.models.embeddings import token_embeddings
-from mechclust.models.pretrained import load_pretrained
+from mechclust.models.pretrained import load_pretrained, load_tokenizer
 
 __all__ = [
     "ModelConfig",
@@ -18,6 +18,7 @@ __all__ = [
     "build_model",
     "load_model",
     "load_pretrained",
+    "load_tokenizer",
     "model_for",
     "read_metadata",
     "save_model",

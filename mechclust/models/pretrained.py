@@ -55,16 +55,47 @@ def load_pretrained(
             config = config_of(ours := load_model(path))
             ours = build_model(replace(config, seed=seed)) if random_weights else ours
             return ours.to(device or "cpu").to(dtype).eval()
-    local = path.is_dir()
-    if local:
-        _check_directory(path, random_weights)
-    elif path.is_absolute() or str(name_or_path).startswith(("./", "../")):
-        raise InputError(f"no model directory {str(path)!r}; give a local directory or a hub name such as 'gpt2'")
+    local = _is_local(name_or_path, random_weights)
     with warnings.catch_warnings(), _quiet():
         warnings.simplefilter("ignore")
         model = _load(str(name_or_path), local, dtype, random_weights, seed).to(device or "cpu")
     model.eval()
     return model
+
+
+def load_tokenizer(name_or_path: str | Path) -> tuple[Any, Any]:
+    """The tokenizer and the Hugging Face configuration of a checkpoint, without its weights.
+
+    Args:
+        name_or_path: a hub name, or a local directory, which must hold a model too.
+
+    Raises:
+        InputError: as ``load_pretrained``, and for a file, which has no tokenizer.
+    """
+    from transformers import AutoConfig, AutoTokenizer
+
+    name = str(name_or_path)
+    if Path(name).is_file():
+        raise InputError(f"{name!r} has no tokenizer to read prompts; give a Hugging Face checkpoint")
+    local = _is_local(name)
+    with warnings.catch_warnings(), _quiet():
+        warnings.simplefilter("ignore")
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=local)
+            return tokenizer, AutoConfig.from_pretrained(name, local_files_only=local)
+        except Exception as error:  # whatever a damaged or unknown checkpoint makes the libraries raise
+            raise _cannot_load(name, local, error) from error
+
+
+def _is_local(name_or_path: str | Path, random_weights: bool = False) -> bool:
+    """Whether it is a directory, which then has everything, or else a hub name."""
+    path = Path(name_or_path)
+    if path.is_dir():
+        _check_directory(path, random_weights)
+        return True
+    if path.is_absolute() or str(name_or_path).startswith(("./", "../")):
+        raise InputError(f"no model directory {str(path)!r}; give a local directory or a hub name such as 'gpt2'")
+    return False
 
 
 def _check_directory(path: Path, random_weights: bool) -> None:
@@ -109,12 +140,16 @@ def _load(name: str, local: bool, dtype: torch.dtype, random_weights: bool, seed
                 name, hf_model=model, tokenizer=tokenizer, dtype=dtype, device="cpu"
             )
     except Exception as error:  # whatever a damaged or unknown checkpoint makes the libraries raise
-        where = f"the directory {name!r}" if local else f"{name!r} from the Hugging Face hub"
-        raise InputError(
-            f"cannot load a model from {where}: {_first_sentence(error)}; "
-            "give a checkpoint of ALBERT, BART, ELECTRA, RoBERTa or a model that TransformerLens supports, "
-            "with its tokenizer"
-        ) from error
+        raise _cannot_load(name, local, error) from error
+
+
+def _cannot_load(name: str, local: bool, error: Exception) -> InputError:
+    where = f"the directory {name!r}" if local else f"{name!r} from the Hugging Face hub"
+    return InputError(
+        f"cannot load a model from {where}: {_first_sentence(error)}; "
+        "give a checkpoint of ALBERT, BART, ELECTRA, RoBERTa or a model that TransformerLens supports, "
+        "with its tokenizer"
+    )
 
 
 def _check_complete(model: Any, found: dict[str, Any]) -> None:

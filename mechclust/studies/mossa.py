@@ -39,7 +39,8 @@ class MossaConfig:
         n_heads: attention heads.
         pretraining: of the base model, on the generic stream.
         tuning: of the model tuned on all seen skills, from the base.
-        control_steps: of the controls, otherwise tuned as that model.
+        control_steps: of the controls, otherwise tuned as that model. With 1 / 12 of its steps (12 skills are seen)
+            a control sees its skill as often as that model does, as after the same number of epochs.
         ceiling: also tune every control again with another order of the data: how alike two of them are.
         purity: nearest neighbours, and prompts of each skill among which they are looked for.
         n_projected: examples in the projection figure.
@@ -53,7 +54,9 @@ class MossaConfig:
     d_model: int = 64
     n_heads: int = 4
     pretraining: TrainConfig = TrainConfig(steps=1500, batch_size=64, lr=2e-3, warmup=50)
-    tuning: TrainConfig = TrainConfig(steps=1500, batch_size=32, lr=2e-3, warmup=50, layer_decay=0.5, freeze=_FROZEN)
+    tuning: TrainConfig = TrainConfig(
+        steps=12 * 240, batch_size=32, lr=2e-3, warmup=50, layer_decay=0.5, freeze=_FROZEN
+    )
     control_steps: int = 240
     ceiling: bool = True
     purity: tuple[int, int] = (10, 250)
@@ -271,7 +274,14 @@ STUDY = Study(
             n_projected=40,
             test_claims=False,
         ),
-        "quick": MossaConfig(seeds=(10,), suite=SkillSuite(n_eval=700), ceiling=False),
+        "quick": MossaConfig(
+            seeds=(10,),
+            suite=SkillSuite(n_eval=700),
+            pretraining=TrainConfig(steps=1000, batch_size=64, lr=2e-3, warmup=50),
+            tuning=TrainConfig(steps=12 * 120, batch_size=32, lr=2e-3, warmup=50, layer_decay=0.5, freeze=_FROZEN),
+            control_steps=120,
+            ceiling=False,
+        ),
         "paper": MossaConfig(),
     },
     jobs=jobs,

@@ -40,35 +40,53 @@ def rbf_cka(
         >>> round(float(rbf_cka(x, 5 * x - 1)), 9)
         1.0
     """
-    x, y = (centred(side) for side in paired(x, y))
+    x, y = paired(x, y)
+    scales = rbf_scale(x, fraction), rbf_scale(y, fraction)
+    value, why = rbf_undefined(*scales) or cka_from_hsic(*rbf_hsic(x, y, *scales), debiased=debiased)
+    return Similarity(value, len(x), (x.shape[1], y.shape[1]), why)
+
+
+def positive(fraction: float) -> float:
+    """``fraction``, or an ``InputError`` where it is none."""
     if not fraction > 0:
         raise InputError(f"fraction is {fraction}; expected a number above 0, such as 0.5")
-    n, d = len(x), (x.shape[1], y.shape[1])
-    for name, side in (("x", x), ("y", y)):
-        if not bool(side.any()):
-            return Similarity(math.nan, n, d, f"{name}: all examples are the same")
-    scales = [fraction * _median_distance(side) for side in (x, y)]
-    for name, scale in zip("xy", scales, strict=True):
+    return fraction
+
+
+def rbf_scale(x: Float[Tensor, "n d"], fraction: float) -> float:
+    """``fraction`` of the median distance between different rows; NaN where all rows are the same."""
+    x, fraction = centred(matrix(x, "x")), positive(fraction)
+    if not bool(x.any()):
+        return math.nan
+    return fraction * float(np.median(torch.pdist(x).cpu().numpy(), overwrite_input=True))
+
+
+def rbf_undefined(x: float, y: float) -> tuple[float, str] | None:
+    """Why there is no kernel of these widths, beside the NaN it makes."""
+    for name, scale in (("x", x), ("y", y)):
+        if math.isnan(scale):
+            return math.nan, f"{name}: all examples are the same"
         if not scale:
-            return Similarity(math.nan, n, d, f"{name}: more than half of the distances between examples are 0")
-    kl, kk, ll = (x.new_zeros(()) for _ in range(3))
+            return math.nan, f"{name}: more than half of the distances between examples are 0"
+    return None
+
+
+def rbf_hsic(x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], *scales: float) -> tuple[HSIC, HSIC, HSIC]:
+    """HSIC of the Gaussian kernels of these widths, of (x, y), (x, x) and (y, y)."""
+    sides, n = [centred(side) for side in paired(x, y)], len(x)
+    kl, kk, ll = (sides[0].new_zeros(()) for _ in range(3))
     k_sums, l_sums = [], []
-    for rows in torch.split(torch.arange(n, device=x.device), max(1, _BLOCK // n)):
-        k, l = (_kernel(side[rows], side, scale) for side, scale in zip((x, y), scales, strict=True))  # noqa: E741
+    for rows in torch.split(torch.arange(n, device=sides[0].device), max(1, _BLOCK // n)):
+        k, l = (_kernel(side[rows], side, scale) for side, scale in zip(sides, scales, strict=True))  # noqa: E741
         k[torch.arange(len(rows)), rows] = 0.0
         l[torch.arange(len(rows)), rows] = 0.0
         kl, kk, ll = kl + (k * l).sum(), kk + k.square().sum(), ll + l.square().sum()
         k_sums.append(k.sum(1))
         l_sums.append(l.sum(1))
-    k_row, l_row, zeros = torch.cat(k_sums), torch.cat(l_sums), x.new_zeros(n)
-    pairs = ((kl, k_row, l_row), (kk, k_row, k_row), (ll, l_row, l_row))
-    value, why = cka_from_hsic(*(HSIC.of_sums(n, *sums, (zeros, zeros)) for sums in pairs), debiased=debiased)
-    return Similarity(value, n, d, why)
-
-
-def _median_distance(x: Tensor) -> float:
-    """Between different rows."""
-    return float(np.median(torch.pdist(x).cpu().numpy(), overwrite_input=True)) if len(x) > 1 else 0.0
+    k_row, l_row = torch.cat(k_sums), torch.cat(l_sums)
+    pairs, zeros = ((kl, k_row, l_row), (kk, k_row, k_row), (ll, l_row, l_row)), torch.zeros_like(k_row)
+    xy, xx, yy = (HSIC.of_sums(n, *sums, (zeros, zeros)) for sums in pairs)
+    return xy, xx, yy
 
 
 def _kernel(rows: Tensor, x: Tensor, scale: float) -> Tensor:
@@ -96,14 +114,27 @@ def svcca(x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], *, variance: float
         (1.0, '3 and 3 directions')
     """
     x, y = paired(x, y)
-    n, d, bases = len(x), (x.shape[1], y.shape[1]), []
-    for name, side in (("x", x), ("y", y)):
-        u, s, _ = torch.linalg.svd(_unit(centred(side)), full_matrices=False)
-        if not bool(s.any()):
-            return Similarity(math.nan, n, d, f"{name}: all examples are the same")
-        bases.append(u[:, : _directions(s, variance)])
-    correlations = torch.linalg.svdvals(bases[0].T @ bases[1])
-    return Similarity(float(correlations.mean()), n, d, f"{bases[0].shape[1]} and {bases[1].shape[1]} directions")
+    bases = principal(x, variance), principal(y, variance)
+    value, why = mean_correlation(*bases)
+    directions = " and ".join(str(basis.shape[1]) for basis in bases)
+    return Similarity(value, len(x), (x.shape[1], y.shape[1]), why or f"{directions} directions")
+
+
+def principal(x: Float[Tensor, "n d"], variance: float) -> Float[Tensor, "n k"]:
+    """An orthonormal basis of the rows' coordinates in the directions that hold ``variance`` of the variance.
+
+    Without columns where all rows are the same.
+    """
+    u, s, _ = torch.linalg.svd(_unit(centred(matrix(x, "x"))), full_matrices=False)
+    return u[:, : _directions(s, variance)]
+
+
+def mean_correlation(x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"]) -> tuple[float, str]:
+    """The mean canonical correlation of two such bases, and why it is NaN (empty where it is not)."""
+    for name, basis in (("x", x), ("y", y)):
+        if not basis.shape[1]:
+            return math.nan, f"{name}: all examples are the same"
+    return float(torch.linalg.svdvals(x.T @ y).mean()), ""
 
 
 def n_dims(x: Float[Tensor, "n d"], *, variance: float = 0.99) -> float:
@@ -115,8 +146,14 @@ def n_dims(x: Float[Tensor, "n d"], *, variance: float = 0.99) -> float:
         >>> n_dims(torch.eye(3) * torch.tensor([[1.0], [10.0], [10.0]]))
         2.0
     """
-    s = torch.linalg.svdvals(_unit(centred(matrix(x, "x"))))
-    return float(_directions(s, variance)) if bool(s.any()) else math.nan
+    return float(_directions(torch.linalg.svdvals(_unit(centred(matrix(x, "x")))), variance)) or math.nan
+
+
+def share(variance: float) -> float:
+    """``variance``, or an ``InputError`` where it is no share."""
+    if not 0 < variance <= 1:
+        raise InputError(f"variance is {variance}; expected a share above 0 and at most 1")
+    return variance
 
 
 def _unit(x: Tensor) -> Tensor:
@@ -126,12 +163,10 @@ def _unit(x: Tensor) -> Tensor:
 
 
 def _directions(s: Tensor, variance: float) -> int:
-    """The first singular values that hold the share; never one that is 0 up to rounding."""
-    if not 0 < variance <= 1:
-        raise InputError(f"variance is {variance}; expected a share above 0 and at most 1")
+    """How many singular values hold the share; none that is 0 up to rounding."""
     s = s[s > s[0] * len(s) * torch.finfo(s.dtype).eps]
-    share = s.square().cumsum(0) / s.square().sum()
-    return min(len(s), int((share < variance * (1 - 1e-12)).sum()) + 1)
+    held = s.square().cumsum(0) / s.square().sum()
+    return min(len(s), int((held < share(variance) * (1 - 1e-12)).sum()) + 1)
 
 
 def neighbour_purity(x: Float[Tensor, "n d"], labels: Shaped[Tensor, "n"], k: int = 10) -> float:

@@ -59,6 +59,17 @@ def test_rows_come_in_the_order_asked_for(two: dict[str, Any], tmp_path: Path) -
         assert torch.cat(list(store.blocks())).sort().values.tolist() == list(range(30))
 
 
+def test_some_examples_of_a_store(two: dict[str, Any], tmp_path: Path) -> None:
+    index = torch.arange(1, 30, 3)  # one class; no example of some shards
+    stores = {name: store.select(index) for name, store in saved(two, tmp_path).items()}
+    found = run_stores({"tuned": stores["tuned"].select(index[:5]), "base": stores["base"].select(index[:5])}, CKA())
+    expected = run(two, every_token(30).select(index[:5]), CKA())
+    torch.testing.assert_close(found["debiased_cka"], expected["debiased_cka"], rtol=0, atol=1e-10)
+    assert (len(stores["base"]), int(found["n"][0])) == (10, 5)
+    with pytest.raises(InputError, match=r"^example index 16 is in the rows of 'base' and not of 'tuned' \(5 such\)"):
+        run_stores({"tuned": stores["tuned"].select(index[:5]), "base": stores["base"]}, CKA())
+
+
 def test_an_interrupted_store_goes_on(two: dict[str, Any], tmp_path: Path, hooks_of: Any) -> None:
     """The last shard half written, as by a killed process; then the same call again."""
     model = two["tuned"]
