@@ -42,6 +42,9 @@ def _run_job(config: ClusteringHeadsConfig, job: Job, out: Path) -> None:
     known = arms(config)
     chosen = [known[name] for name in job.arms]
     pairs = [(arm, seed) for arm in chosen for seed in job.seeds]
+    done = out / "results" / "final" / f"{job.name}.safetensors"
+    if chosen[0].measure == "end" and done.exists():
+        return
     snapshots = _trained(config, pairs, out / "models" / job.name, job.name)
     if chosen[0].measure == "all":
         for i, seed in enumerate(job.seeds):
@@ -54,7 +57,7 @@ def _run_job(config: ClusteringHeadsConfig, job: Job, out: Path) -> None:
     final = _final(pairs, snapshots)
     if chosen[0].name == "base" and config.transfer:
         _transfer(config, job, snapshots, final, out)
-    final.save(out / "results" / "final" / f"{job.name}.safetensors")
+    final.save(done)
 
 
 def _trained(

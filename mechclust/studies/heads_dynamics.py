@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -178,8 +177,3 @@ def _norms(gradients: Mapping[str, Tensor]) -> Tensor:
     squares = {name: value.square().sum() for name, value in gradients.items()}
     groups = [sum(s for name, s in squares.items() if name.startswith(starts)) for starts in GROUPS.values()]
     return torch.stack([*groups, sum(squares.values())]).sqrt()  # type: ignore[list-item]
-
-
-def epochs_of(result: ProbeResult) -> np.ndarray:
-    """``[n]`` the epochs of a ``dynamics`` result."""
-    return np.array([int(epoch) for epoch in result.coords["epoch"]])

@@ -52,7 +52,8 @@ def boxes(found: Sequence[Measured]) -> Figure:
         if "again" in found[0].cka:
             ceiling = np.mean([m.median("again", mask) for m, mask in zip(found, masks, strict=True)], axis=0)
             axis.plot(layers, ceiling, ls=":", color=_CEILING, lw=1.4)
-        axis.set(title=f"{title} ({int(masks[0].sum())} tasks x {len(found)} seeds)", xlabel="layer")
+        seeds = f"{len(found)} seed{'s' if len(found) > 1 else ''}"
+        axis.set(title=f"{title} ({int(masks[0].sum())} tasks, {seeds})", xlabel="layer")
         axis.set_xticks(layers)
         axis.grid(alpha=0.25, axis="y")
     axes[0].set_ylabel(_LABEL)

@@ -165,7 +165,7 @@ class TestRun:
 class TestRunRefusals:
     def test_unknown_study(self, refused):
         assert refused("run", "task-cluster") == (
-            "no study 'task-cluster' (it has task-clusters, topic-structure, clustering-heads); "
+            "no study 'task-cluster' (it has task-clusters, topic-structure, clustering-heads, mossa); "
             "did you mean 'task-clusters'?"
         )
 

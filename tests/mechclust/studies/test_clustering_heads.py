@@ -22,7 +22,7 @@ from mechclust.studies.heads_config import (
     member_of,
     unfinished,
 )
-from mechclust.studies.heads_dynamics import GROUPS, XI, dynamics, epochs_of, measured_rows
+from mechclust.studies.heads_dynamics import GROUPS, XI, dynamics, measured_rows
 from mechclust.studies.heads_runs import load_runs
 from mechclust.training import Member, Snapshots, TrainConfig, accuracy, train_ensemble
 from probes import ClusteringHead, GradientNorms, ProbeResult, distance_to_boundary, run
@@ -155,7 +155,7 @@ class TestDynamics:
     def test_losses_and_accuracies_are_those_of_the_splits(self, trained):
         result = dynamics(trained, 1)
         task = trained.tasks[1]
-        assert epochs_of(result).tolist() == trained.epochs == list(range(21))
+        assert [int(epoch) for epoch in result.coords["epoch"]] == trained.epochs == list(range(21))
         for place in (0, 7, 20):
             model = trained.model(1, trained.steps[place])
             for split in ("train", "test"):

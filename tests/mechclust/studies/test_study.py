@@ -235,8 +235,8 @@ class TestRefusals:
     def test_unknown_study(self):
         with pytest.raises(InputError) as refused:
             get_study("task-cluster")
-        assert (
-            str(refused.value) == "no study 'task-cluster' (it has task-clusters, topic-structure, clustering-heads); "
+        assert str(refused.value) == (
+            "no study 'task-cluster' (it has task-clusters, topic-structure, clustering-heads, mossa); "
             "did you mean 'task-clusters'?"
         )
 
@@ -301,7 +301,8 @@ class TestConfigure:
 class TestPresets:
     def test_are_those_that_are_promised(self):
         assert list(STUDY.presets) == ["smoke", "quick", "paper", "gpt2"]
-        assert [study.name for study in list_studies()] == ["task-clusters", "topic-structure", "clustering-heads"]
+        names = ["task-clusters", "topic-structure", "clustering-heads", "mossa"]
+        assert [study.name for study in list_studies()] == names
         quick, paper, large = (STUDY.preset(name) for name in ("quick", "paper", "gpt2"))
         assert (quick.task.n_tasks, quick.d_model) == (20, 64)
         assert (paper.task.n_tasks, paper.d_model, len(paper.seeds), paper.n_layers) == (50, 128, 3, 6)
@@ -328,11 +329,18 @@ def test_a_study_of_another_kind(tmp_path, monkeypatch):
         return Analysis(claims=(), notes=[(out / "2.txt").read_text()])
 
     study = replace(
-        STUDY, name="toy", title="Toy", presets={"only": Tree()}, jobs=lambda c: [1, 2], run_job=job, analyse=analyse
+        STUDY,
+        name="toy",
+        title="Toy",
+        presets={"only": Tree()},
+        jobs=lambda c: [3, 1, 2],
+        run_job=job,
+        analyse=analyse,
+        stage=lambda n: n // 3,  # 3 comes after 1 and 2
     )
     monkeypatch.setattr("mechclust.studies._STUDIES", {"toy": study})
     analysis = run_study(study, study.preset("only"), tmp_path / "run", workers=1)
-    assert made == [1, 2]
+    assert made == [1, 2, 3]
     assert analysis.notes == ["0.2"]
     assert "0.2" in Path(tmp_path / "run" / "report.html").read_text()
     assert open_run(tmp_path / "run") == (study, Tree())

@@ -1,0 +1,45 @@
+"""Tune a small transformer on two of its skills, and ask with CKA which layers changed, for which skills."""
+
+import copy
+from dataclasses import replace
+
+from mechclust import TrainConfig, build_model, model_for, train
+from mechclust.training import accuracy
+from probes import CKA, SVCCA, residual, run, token_at
+from tasks import SkillSuite
+
+seen = ("copy-0", "swap-1", "translate-0", "type-1", "classify-0", "sentiment-1")
+suite = SkillSuite(n_symbols=8, length=4, n_arguments=2, seen=seen, n_eval=400)  # an easy one: this takes seconds
+base = build_model(model_for(suite, n_layers=4, d_model=64))
+train(base, replace(suite, stream="pretraining"), TrainConfig(steps=500, batch_size=64, lr=2e-3, warmup=50), progress=True)
+
+tuned = copy.deepcopy(base)
+new = ("type-1", "classify-0")
+settings = TrainConfig(steps=250, batch_size=32, lr=2e-3, layer_decay=0.5, freeze=("embed", "pos_embed", "unembed"))
+train(tuned, replace(suite, skills=new), settings, progress=True)
+
+skills = ["copy-0", "swap-1", *new]
+batches = list(suite.batches("test", tasks=skills))  # the same prompts for both models
+at, readout = residual([1, 2, 3, 4]), token_at("answer")  # the last token of every prompt
+cka, svcca = run(
+    {"tuned": tuned, "base": base},
+    batches,
+    [CKA(at, readout, label="task", n_resamples=50), SVCCA(at, readout, label="task")],
+)
+
+print("Debiased CKA of tuned and base with a 95% interval over prompts; in square brackets SVCCA, a second opinion")
+print(f"{'skill':12}{'accuracy':>12}" + "".join(f"{f'layer {layer}':>26}" for layer in (1, 2, 3, 4)))
+for skill in skills:
+    label = str(suite.task_names.index(skill))
+    values, low, high = (cka.sel(f"debiased_cka{part}", label=label) for part in ("", "_low", "_high"))
+    other = svcca.sel("svcca", label=label)
+    cells = [f"{v:.2f} ({lo:.2f}-{hi:.2f}) [{o:.2f}]" for v, lo, hi, o in zip(values, low, high, other, strict=True)]
+    before, after = (accuracy(model, suite, "test", tasks=[skill])[0] for model in (base, tuned))
+    print(f"{skill:12}{f'{before:.2f} > {after:.2f}':>12}" + "".join(f"{cell:>26}" for cell in cells))
+n = int(cka.sel("n", label=str(suite.task_names.index("type-1"))))
+print(f"n = {n} prompts a skill, d = {base.cfg.d_model}. A layer changes where it learns and where it forgets alike.")
+
+layers = run(tuned, batches, CKA(residual(), readout))  # every two layers of one model
+print("\nDebiased CKA of every two layers of the tuned model (layer 0 is one vector, and has none)")
+for site, row in zip(layers.coords["site"], layers.sel("debiased_cka", label="all"), strict=True):
+    print(f"{site:26}" + "".join(f"{float(value):8.3f}" for value in row))
