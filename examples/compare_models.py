@@ -11,7 +11,8 @@ from tasks import SkillSuite
 seen = ("copy-0", "swap-1", "translate-0", "type-1", "classify-0", "sentiment-1")
 suite = SkillSuite(n_symbols=8, length=4, n_arguments=2, seen=seen, n_eval=400)  # an easy one: this takes seconds
 base = build_model(model_for(suite, n_layers=4, d_model=64))
-train(base, replace(suite, stream="pretraining"), TrainConfig(steps=500, batch_size=64, lr=2e-3, warmup=50), progress=True)
+generic = replace(suite, stream="pretraining")
+train(base, generic, TrainConfig(steps=500, batch_size=64, lr=2e-3, warmup=50), progress=True)
 
 tuned = copy.deepcopy(base)
 new = ("type-1", "classify-0")

@@ -6,6 +6,7 @@ Language Models" (EMNLP 2024, arXiv 2410.20008), in miniature.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,7 +43,8 @@ class MossaConfig:
         control_steps: of the controls, otherwise tuned as that model. With 1 / 12 of its steps (12 skills are seen)
             a control sees its skill as often as that model does, as after the same number of epochs.
         ceiling: also tune every control again with another order of the data: how alike two of them are.
-        purity: nearest neighbours, and prompts of each skill among which they are looked for.
+        n_neighbours: nearest neighbours behind cluster purity.
+        n_purity: prompts of each seen skill among which these are looked for.
         n_projected: examples in the projection figure.
         device: where to train, such as ``cpu`` or ``cuda``.
         test_claims: whether this size can test the claims.
@@ -59,7 +61,8 @@ class MossaConfig:
     )
     control_steps: int = 240
     ceiling: bool = True
-    purity: tuple[int, int] = (10, 250)
+    n_neighbours: int = 10
+    n_purity: int = 250
     n_projected: int = 600
     device: str = "cpu"
     test_claims: bool = True
@@ -72,10 +75,19 @@ class MossaConfig:
                 raise InputError(f"suite.{name} is set by each run; leave it out")
         if self.suite.n_eval < 4:
             raise InputError(f"suite.n_eval is {self.suite.n_eval}; CKA needs at least 4 prompts of every skill")
-        if self.control_steps < 1:
-            raise InputError(f"control_steps is {self.control_steps}; expected at least 1")
-        if min(self.purity) < 1:
-            raise InputError(f"purity is {self.purity}; expected neighbours and prompts of each skill, at least 1")
+        for name, least in (("control_steps", 1), ("n_neighbours", 1), ("n_purity", 1), ("n_projected", 4)):
+            if getattr(self, name) < least:
+                raise InputError(f"{name} is {getattr(self, name)}; expected at least {least}")
+        if self.control_steps <= self.tuning.warmup:
+            raise InputError(
+                f"control_steps is {self.control_steps}, and tuning.warmup {self.tuning.warmup}; "
+                "expected more steps than that, or the controls never reach their learning rate"
+            )
+        few = min(self.n_purity, self.suite.n_eval) * len(self.suite.seen)
+        if self.n_neighbours >= few:
+            raise InputError(
+                f"n_neighbours is {self.n_neighbours}, of {few} prompts (n_purity of each seen skill); lower it"
+            )
 
 
 class Job(NamedTuple):
@@ -99,11 +111,10 @@ def jobs(config: MossaConfig) -> list[Job]:
     check_device(config.device)
     skills = config.suite.task_names
     found = [Job(kind, seed) for kind in MODELS for seed in config.seeds]
-    found += [Job("describe", seed) for seed in config.seeds]
+    found += [Job(kind, seed) for kind in ("measure", "describe") for seed in config.seeds]
     for seed in config.seeds:
         for skill in skills:
             found += [Job("control", seed, skill, again) for again in ((False, True) if config.ceiling else (False,))]
-            found.append(Job("measure", seed, skill))
     return found
 
 
@@ -133,7 +144,7 @@ def result_path(out: Path, seed: int, name: str) -> Path:
 
 def _run_job(config: MossaConfig, job: Job, out: Path) -> None:
     if job.kind == "measure":
-        _measure(config, job, out)
+        _measure(config, job.seed, out)
     elif job.kind == "describe":
         _describe(config, job.seed, out)
     else:
@@ -142,7 +153,9 @@ def _run_job(config: MossaConfig, job: Job, out: Path) -> None:
 
 def _train(config: MossaConfig, job: Job, out: Path) -> None:
     path = _model_path(out, job)
+    state = path.with_suffix("")
     if path.exists():
+        shutil.rmtree(state, ignore_errors=True)  # of a run killed between saving and this
         return
     suite, settings = suite_of(config, job.seed), config.tuning
     if job.kind == "base":
@@ -154,11 +167,9 @@ def _train(config: MossaConfig, job: Job, out: Path) -> None:
             suite = replace(suite, skills=(job.skill,), stream_seed=1 + job.again)
             settings = replace(settings, steps=config.control_steps)
         model = load_model(_model_path(out, Job("base", job.seed)))
-    state = path.with_suffix("")
     train(_moved(model, config), suite, settings, state, progress=True, name=job.name)
     save_model(model, path, steps=settings.steps)
-    (state / "state.safetensors").unlink()
-    state.rmdir()
+    shutil.rmtree(state)
 
 
 def _load(config: MossaConfig, out: Path, job: Job) -> Any:
@@ -169,24 +180,26 @@ def _moved(model: Any, config: MossaConfig) -> Any:
     return model if config.device == "cpu" else model.to(config.device)  # TransformerLens tells of every move
 
 
-def _measure(config: MossaConfig, job: Job, out: Path) -> None:
-    """CKA of the control of a skill with the base, with the tuned model, and with the control tuned again."""
-    suite = suite_of(config, job.seed)
-    batches = list(suite.batches("test", tasks=[job.skill]))
+def _measure(config: MossaConfig, seed: int, out: Path) -> None:
+    """CKA of every control with the base, with the tuned model, and with the control tuned again; its accuracy."""
+    suite = suite_of(config, seed)
     probe = CKA(at=sites(config), readout=readout())
-    control = None
-    others = {kind: Job(kind, job.seed) for kind in MODELS}
-    if config.ceiling:
-        others["again"] = Job("control", job.seed, job.skill, again=True)
-    for name, other in others.items():
-        path = result_path(out, job.seed, f"{job.skill}.{name}")
-        if not path.exists():
-            control = control or _load(config, out, Job("control", job.seed, job.skill))
-            run({name: _load(config, out, other), "control": control}, batches, probe).save(path)
-    path = result_path(out, job.seed, f"{job.skill}.accuracy")
-    if not path.exists():
-        control = control or _load(config, out, Job("control", job.seed, job.skill))
-        _save_accuracy({"control": control}, suite, [job.skill], path)
+    models = {kind: _load(config, out, Job(kind, seed)) for kind in MODELS}
+    for skill in suite.task_names:
+        paths = {kind: result_path(out, seed, f"{skill}.{kind}") for kind in (*MODELS, "again", "accuracy")}
+        if not config.ceiling:
+            del paths["again"]
+        if all(path.exists() for path in paths.values()):
+            continue
+        batches = list(suite.batches("test", tasks=[skill]))
+        control = _load(config, out, Job("control", seed, skill))
+        if config.ceiling:
+            models["again"] = _load(config, out, Job("control", seed, skill, again=True))
+        for kind, model in models.items():
+            if not paths[kind].exists():
+                run({kind: model, "control": control}, batches, probe).save(paths[kind])
+        if not paths["accuracy"].exists():
+            _save_accuracy({"control": control}, suite, [skill], paths["accuracy"])
 
 
 def _save_accuracy(models: Any, suite: SkillSuite, skills: Sequence[str], path: Path) -> None:
@@ -204,13 +217,11 @@ def _describe(config: MossaConfig, seed: int, out: Path) -> None:
     """Dimensions, purity and accuracy of the base and the tuned model, a picture, and CKA's own check."""
     suite, at = suite_of(config, seed), sites(config)
     models = {kind: _load(config, out, Job(kind, seed)) for kind in MODELS}
-    seen = suite.task_names if not suite.seen else list(suite.seen)
-    neighbours, per_skill = config.purity
-    few = replace(suite, n_eval=min(per_skill, suite.n_eval))
+    few = replace(suite, n_eval=min(config.n_purity, suite.n_eval))
     pictured = residual(sorted({1, (config.n_layers + 1) // 2, config.n_layers}))
     measures: dict[str, tuple[Any, SkillSuite]] = {
         "dims": (NDims(at=at, readout=readout()), suite),
-        "purity": (NeighbourPurity(at=at, readout=readout(), label="cluster", k=neighbours), few),
+        "purity": (NeighbourPurity(at=at, readout=readout(), label="cluster", k=config.n_neighbours), few),
     }
     if seed == config.seeds[0]:
         picture = Projection("cluster", at=pictured, readout=readout(), max_rows=config.n_projected)
@@ -219,7 +230,7 @@ def _describe(config: MossaConfig, seed: int, out: Path) -> None:
         for name, (probe, examples) in measures.items():
             path = result_path(out, seed, f"{kind}.{name}")
             if not path.exists():
-                run(model, examples.batches("test", tasks=seen), probe).save(path)
+                run(model, examples.batches("test", tasks=suite.seen), probe).save(path)
     path = result_path(out, seed, "identity")
     if not path.exists():
         _identity(models["base"], few, at, seed).save(path)
@@ -270,12 +281,13 @@ STUDY = Study(
             pretraining=TrainConfig(steps=4, batch_size=8),
             tuning=TrainConfig(steps=4, batch_size=8, layer_decay=0.5, freeze=_FROZEN),
             control_steps=2,
-            purity=(3, 6),
+            n_neighbours=3,
+            n_purity=6,
             n_projected=40,
             test_claims=False,
         ),
         "quick": MossaConfig(
-            seeds=(10,),
+            seeds=(20,),
             suite=SkillSuite(n_eval=700),
             pretraining=TrainConfig(steps=1000, batch_size=64, lr=2e-3, warmup=50),
             tuning=TrainConfig(steps=12 * 120, batch_size=32, lr=2e-3, warmup=50, layer_decay=0.5, freeze=_FROZEN),

@@ -148,8 +148,8 @@ def run_study(study: Study, config: Any, out: str | Path, workers: int | None = 
         InputError: when ``out`` cannot be written, or holds a run with other settings.
     """
     out = Path(out)
+    jobs = sorted(study.jobs(config), key=study.stage)  # before anything is written: it refuses what cannot run
     _open_folder(study, config, out)
-    jobs = sorted(study.jobs(config), key=study.stage)
     for _, stage in groupby(jobs, study.stage):
         map_jobs(_Run(study.name, config, out), list(stage), workers)
     return write_report(study, config, out)

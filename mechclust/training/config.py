@@ -18,7 +18,7 @@ class TrainConfig:
     Args:
         steps: optimiser steps.
         batch_size: examples a step.
-        lr: learning rate at the start.
+        lr: learning rate at the start, or at the end of the warm-up.
         schedule: ``"cosine"``: annealed along a half cosine to 0; ``"constant"``; ``"late-drop"``: a tenth
             from half of the steps on.
         optimizer: ``"adamw"``, ``"adam"`` or ``"sgd"`` (plain, without momentum).
@@ -29,7 +29,7 @@ class TrainConfig:
         warmup: steps over which the learning rate rises to its schedule.
         layer_decay: the learning rate of a block is this times that of the block above it; the last block and
             what follows it have ``lr``, the embeddings the rate below the first block's.
-        freeze: parameters whose names begin with one of these stay as they are, such as ``"embed"``.
+        freeze: parameters, or parts of the model, that stay as they are, such as ``"embed"`` or ``"blocks.0.attn"``.
         n_checkpoints: log-spaced steps at which the callbacks run, besides step 0, two thirds of
             the way, and the end.
         checkpoint_every: checkpoints every so many steps instead.

@@ -63,9 +63,9 @@ def train(
     Raises:
         InputError: when ``out`` holds a run with other settings, or a damaged state.
     """
-    named = _trained(model, config)
-    parameters = list(named.values())
-    optimizer = make_optimizer(_groups(named, config), config)
+    groups = _groups(model, config)
+    parameters = [p for group in groups for p in group["params"]]
+    optimizer = make_optimizer(groups, config)
     # The optimiser's state follows the order of the parameters, which the TransformerLens major decides.
     major = versions()["transformer-lens"].split(".")[0]
     run = {
@@ -105,26 +105,25 @@ def train(
     return losses
 
 
-def _trained(model: Any, config: TrainConfig) -> dict[str, Tensor]:
-    """The parameters to train, by name."""
+def _groups(model: Any, config: TrainConfig) -> list[dict[str, Any]]:
+    """What to train, in groups of one share of the learning rate each."""
     named = trainable(model)
-    for start in config.freeze:
-        if not any(name.startswith(start) for name in named):
-            raise InputError(f"freeze has {start!r}, and no parameter's name begins so (there are {', '.join(named)})")
-    kept = {name: p for name, p in named.items() if not name.startswith(config.freeze)}
-    if not kept:
-        raise InputError(f"this {type(model).__name__} has nothing to train; let some parameters require gradients")
-    return kept
-
-
-def _groups(named: dict[str, Tensor], config: TrainConfig) -> list[dict[str, Any]]:
-    """Parameter groups with the share of the learning rate that each has."""
+    frozen = {start: [name for name in named if f"{name}.".startswith(f"{start}.")] for start in config.freeze}
+    for start, names in frozen.items():
+        if not names:
+            raise InputError(
+                f"freeze has {start!r}, which is no parameter or part of the model (there are {', '.join(named)})"
+            )
     block = {name: int(match[1]) for name in named if (match := re.match(r"blocks\.(\d+)\.", name))}
     top = max(block.values(), default=-1)
     groups: dict[int, list[Tensor]] = {}
     for name, parameter in named.items():
+        if any(name in names for names in frozen.values()):
+            continue
         depth = top - block.get(name, -1 if name.startswith(("embed.", "pos_embed.")) else top)
         groups.setdefault(depth if config.layer_decay < 1 else 0, []).append(parameter)
+    if not groups:
+        raise InputError(f"this {type(model).__name__} has nothing to train; let some parameters require gradients")
     return [{"params": params, "share": config.layer_decay**depth} for depth, params in groups.items()]
 
 

@@ -14,12 +14,17 @@ from matplotlib.patches import Patch
 from probes import ProbeResult
 
 if TYPE_CHECKING:
-    from mechclust.studies.mossa_claims import Measured
+    from mechclust.studies.mossa_runs import Measured
 
 _PRE, _TUNED, _CEILING = "#c8553d", "#1b6ca8", "#555555"
 _COLORS = {"base": _PRE, "tuned": _TUNED}
 _NAMES = {"base": "pre", "tuned": "tuned"}
 _LABEL = "debiased CKA with the controls"
+
+
+def seeds(found: Sequence[Measured]) -> str:
+    """``"3 seeds"``."""
+    return f"{len(found)} seed{'s' if len(found) > 1 else ''}"
 
 
 def _layers(found: Sequence[Measured]) -> np.ndarray:
@@ -52,8 +57,7 @@ def boxes(found: Sequence[Measured]) -> Figure:
         if "again" in found[0].cka:
             ceiling = np.mean([m.median("again", mask) for m, mask in zip(found, masks, strict=True)], axis=0)
             axis.plot(layers, ceiling, ls=":", color=_CEILING, lw=1.4)
-        seeds = f"{len(found)} seed{'s' if len(found) > 1 else ''}"
-        axis.set(title=f"{title} ({int(masks[0].sum())} tasks, {seeds})", xlabel="layer")
+        axis.set(title=f"{title} ({int(masks[0].sum())} tasks, {seeds(found)})", xlabel="layer")
         axis.set_xticks(layers)
         axis.grid(alpha=0.25, axis="y")
     axes[0].set_ylabel(_LABEL)
@@ -74,6 +78,7 @@ def groups(found: Sequence[Measured]) -> Figure:
         gap.plot(layers, m.median("tuned") - m.median("base"), marker=".", color=_TUNED, **style)
         for kind in _COLORS:
             line = {**style, "color": _COLORS[kind], "label": None if i else _NAMES[kind]}
+            line["ls"] = "--" if kind == "base" else "-"
             spread.plot(layers, m.spread(kind), marker=".", **line)
             dims.plot(layers, m.dims[kind], marker=".", **line)
     gap.axhline(0, color="#999999", lw=0.8)
@@ -82,10 +87,34 @@ def groups(found: Sequence[Measured]) -> Figure:
     spread.set(title="interquartile range over seen tasks", ylabel="CKA", ylim=(0, None))
     dims.set(title="dimensions for 99% of the variance", ylabel="dimensions", ylim=(0, None))
     spread.legend(frameon=False)
+    dims.legend(frameon=False)
     for axis in (gap, spread, dims):
         axis.set_xlabel("layer")
         axis.set_xticks(layers)
         axis.grid(alpha=0.25)
+    return figure
+
+
+def tasks(found: Sequence[Measured], names: Sequence[str]) -> Figure:
+    """Heat maps of CKA, a row a task, a column a layer: pre, tuned and their difference, mean over seeds."""
+    seen, encoded = found[0].seen, found[0].encoded
+    order = [*np.flatnonzero(seen), *np.flatnonzero(~seen)]
+    pre, tuned = (np.mean([m.cka[kind] for m in found], axis=0)[order] for kind in ("base", "tuned"))
+    figure = Figure(figsize=(11, 0.24 * len(order) + 1.2), layout="constrained")
+    axes = figure.subplots(1, 3, sharey=True)
+    shown = {"cmap": "viridis", "vmin": min(0.0, float(np.nanmin([pre, tuned]))), "vmax": 1.0}
+    around = {"cmap": "RdBu", "vmin": -1.0, "vmax": 1.0}
+    for axis, title, grid, options in zip(
+        axes, ("pre", "tuned", "tuned - pre"), (pre, tuned, tuned - pre), (shown, shown, around), strict=True
+    ):
+        image = axis.imshow(grid, aspect="auto", interpolation="none", **options)
+        axis.set_xticks(np.arange(grid.shape[1]), [str(layer) for layer in _layers(found)])
+        axis.set(title=title, xlabel="layer")
+        if title != "pre":
+            figure.colorbar(image, ax=axis)
+    axes[0].set_yticks(np.arange(len(order)), [names[i] if seen[i] else f"{names[i]} *" for i in order], fontsize=8)
+    for label, i in zip(axes[0].get_yticklabels(), order, strict=True):
+        label.set_fontweight("bold" if encoded[i] else "normal")
     return figure
 
 
@@ -121,14 +150,14 @@ def accuracy(found: Sequence[Measured], names: Sequence[str]) -> Figure:
     axis = figure.subplots()
     places = np.arange(len(names))
     kinds = {"base": (_PRE, "pre"), "tuned": (_TUNED, "tuned on the seen tasks"), "control": ("#3a9a6b", "control")}
-    axis.bar(places, np.mean([m.chance for m in found], axis=0), width=0.9, color="#dddddd", label="commonest answer")
+    axis.bar(places, np.mean([m.chance for m in found], axis=0), width=0.9, color="#dddddd", label="without the skill")
     for shift, (kind, (color, label)) in zip((-0.27, 0.0, 0.27), kinds.items(), strict=True):
         values = np.stack([m.accuracy[kind] for m in found])
         axis.plot(places + shift, values.mean(axis=0), "o", ms=5, color=color, label=label)
         axis.vlines(places + shift, values.min(axis=0), values.max(axis=0), color=color, lw=1)
     seen = found[0].seen
     axis.set_xticks(places, [name if s else f"{name} *" for name, s in zip(names, seen, strict=True)], rotation=60)
-    axis.set(ylabel="test accuracy", ylim=(-0.03, 1.05), title="* held out: tuned is zero-shot there")
+    axis.set(ylabel="test accuracy", ylim=(-0.03, 1.05), title="* held out: not tuned on")
     axis.grid(alpha=0.25, axis="y")
     axis.legend(frameon=False, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.42), fontsize=9)
     return figure

@@ -155,11 +155,19 @@ class TestScores:
         logits[2, SUITE.answer_position + 2] = 0  # EOS does not count
         assert SUITE.accuracy(logits, batch).tolist() == [0, 0, 1, 1]
 
-    def test_chance_is_the_commonest_answer(self):
-        chance = SkillSuite(n_eval=2000).chance()
+    def test_chance_is_the_commonest_answer_where_the_data_says_nothing(self):
+        chance = SkillSuite(n_eval=2000, walk_share=0.0).chance()
         assert chance["classify-1"] == pytest.approx(0.25, abs=0.04)
-        assert 0.5 < chance["sentiment-0"] < 0.6
+        assert chance["sentiment-3"] == pytest.approx(78 / 144, abs=0.04)  # pairs that add up to less than 12: NO
         assert chance["copy-3"] < 0.05
+
+    def test_chance_counts_the_operation_on_a_wrong_argument(self):
+        suite = SkillSuite(n_eval=400)
+        (batch,) = suite.batches("test", 400, tasks=["classify-1"])
+        rows = words(suite, batch)
+        wrong = {k: sum(answer(suite, "classify", int(r[3 + 2 * k]), 0) == [r[12]] for r in rows) / 400 for k in (0, 3)}
+        assert suite.chance()["classify-1"] == max(wrong.values())
+        assert max(wrong.values()) > 0.35
 
     def test_config_round_trip(self):
         suite = SkillSuite(seed=3, skills=("copy-0",), stream_seed=2)

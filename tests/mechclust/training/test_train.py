@@ -110,6 +110,10 @@ class TestLoop:
             share = next((s for start, s in shares.items() if name.startswith(start)), 1)
             torch.testing.assert_close(moved[0.5][name], share * step, atol=1e-7, rtol=1e-4)
         assert float(moved[1.0]["blocks.0.mlp.W_in"].abs().max()) > 1e-4
+        train(model := tiny_model(n_layers=3), task, replace(config, layer_decay=0.5, freeze=("blocks.2",)))
+        for name, value in weights_of(model).items():  # the last block's place is its own, also when it stays
+            same = 0 if name.startswith("blocks.2.") else 1
+            torch.testing.assert_close(value - before[name], same * moved[0.5][name], atol=1e-7, rtol=1e-4)
 
     def test_frozen_weights_stay_and_the_rest_trains_as_if_they_were_constants(self, task, tiny_model):
         config = replace(CONFIG, freeze=("embed", "pos_embed", "unembed.W_U"), clip=0.05)
@@ -117,7 +121,7 @@ class TestLoop:
         train(model, task, config)
         constant = tiny_model()
         for name, parameter in trainable(constant).items():
-            parameter.requires_grad_(not name.startswith(config.freeze))
+            parameter.requires_grad_(name.split(".")[0] not in ("embed", "pos_embed", "unembed"))
         train(constant, task, replace(config, freeze=()))
         assert_identical(weights_of(model), weights_of(constant))
         same = [name for name, value in weights_of(model).items() if torch.equal(value, start[name])]
@@ -126,8 +130,10 @@ class TestLoop:
         assert all(parameter.requires_grad for parameter in trainable(model).values())
 
     def test_refuses_to_freeze_what_is_not_there(self, task, tiny_model):
-        with pytest.raises(InputError, match=r"freeze has 'head', and no parameter's name begins so \(there are embed"):
-            train(tiny_model(), task, replace(CONFIG, freeze=("head",)))
+        with pytest.raises(
+            InputError, match=r"freeze has 'emb', which is no parameter or part of the model \(there are embed"
+        ):
+            train(tiny_model(), task, replace(CONFIG, freeze=("emb",)))
 
     def test_resumes_with_groups_and_frozen_weights(self, task, tiny_model, tmp_path):
         config = replace(CONFIG, layer_decay=0.5, freeze=("embed",), warmup=3, n_checkpoints=12)

@@ -6,6 +6,7 @@ import csv
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from probes.functional import LayerGroups, crossover, layer_groups
@@ -41,11 +42,19 @@ class TestPublished:
         assert crossover(*_curves("fig2_seen_tasks.csv")[:2]) == 9
         assert crossover(*_curves("fig7_unseen_tasks.csv")[:2]) == 13
 
-    @pytest.mark.parametrize("shift", [-0.005, 0.005])
-    def test_survives_the_error_of_reading_a_figure(self, shift: float):
-        pre, tuned, spread = _curves("fig2_seen_tasks.csv")
-        found = layer_groups(pre, tuned, [s + shift for s in spread])
-        assert (found.shared, found.transition) == (range(1, 10), range(10, 16))
+    def test_an_error_of_reading_moves_the_boundaries_by_little(self):
+        """With .005 in every point the first boundary is mostly 8 or 9; unseen tasks never have a transition."""
+        draw, ends, transitions = np.random.default_rng(0), [], 0
+        for _ in range(200):
+            for name in ("fig2_seen_tasks.csv", "fig7_unseen_tasks.csv"):
+                found = layer_groups(*(np.array(c) + draw.uniform(-0.005, 0.005, 32) for c in _curves(name)))
+                if name.startswith("fig2"):
+                    ends.append(len(found.shared))
+                else:
+                    transitions += bool(found.transition)
+        assert transitions == 0
+        assert np.isin(ends, (8, 9)).mean() > 0.9
+        assert 0.3 < np.mean(np.array(ends) == 9) < 0.8
 
 
 class TestRule:
@@ -72,6 +81,10 @@ class TestRule:
         curves = [0.1] * 4, [0.9] * 4, [0.05, 0.05, 0.2, 0.2]
         assert layer_groups(*curves, [10, 20, 39, 40]).transition == range(1, 4)
         assert layer_groups(*curves).transition == range(1, 3)
+
+    def test_dimensions_that_are_not_known_are_left_out(self):
+        curves = [0.1] * 4, [0.9] * 4, [0.05, 0.05, 0.2, 0.2]
+        assert layer_groups(*curves, [math.nan] * 4) == layer_groups(*curves)
 
     def test_dimensions_that_fall_from_the_start_leave_one_layer(self):
         curves = [0.9, 0.1, 0.1], [0.9] * 3, [0.05] * 3
