@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mechclust.studies.mossa import MODELS, MossaConfig, result_path, suite_of
+from mechclust.studies.mossa import MODELS, MossaConfig, has_ceiling, result_path, suite_of
 from probes import ProbeResult
 from probes.functional import LayerGroups, crossover, layer_groups
 from tasks import InputError
@@ -19,8 +19,9 @@ class Measured:
     """What one seed measured. Layers are blocks 1 to n; CKA is the debiased form unless it says so.
 
     Attributes:
-        cka: ``"base"``, ``"tuned"`` and, where there is a ceiling, ``"again"`` to ``[task layer]``: with the control.
+        cka: ``"base"`` and ``"tuned"`` to ``[task layer]``: with the task's control.
         biased: the same in the biased form.
+        ceiling: ``[seen task layer]`` of the control with itself tuned in another order, or ``None``.
         dims: ``"base"`` and ``"tuned"`` to ``[layer]`` dimensions for 99% of the variance, over all seen skills.
         purity: the same for the share of nearest neighbours in the cluster.
         purity_chance: by chance.
@@ -35,6 +36,7 @@ class Measured:
 
     cka: dict[str, np.ndarray]
     biased: dict[str, np.ndarray]
+    ceiling: np.ndarray | None
     dims: dict[str, np.ndarray]
     purity: dict[str, np.ndarray]
     purity_chance: float
@@ -103,8 +105,12 @@ def load(config: MossaConfig, out: Path, seed: int) -> Measured:
             raise InputError(f"{str(out)!r} lacks {path.relative_to(out)}; start the study again with the same --out")
         return ProbeResult.load(path)
 
-    kinds = (*MODELS, *(("again",) if config.ceiling else ()))
-    found = {kind: [read(f"{name}.{kind}") for name in names] for kind in kinds}
+    found = {kind: [read(f"{name}.{kind}") for name in names] for kind in MODELS}
+    again = [read(f"{name}.again") for name in names if has_ceiling(config, name)]
+
+    def layers(results: list[ProbeResult], measure: str = "debiased_cka") -> np.ndarray:
+        return np.stack([result.sel(measure, label="all").numpy() for result in results])
+
     both = read("accuracy")["accuracy"].numpy()
     own = np.array([float(read(f"{name}.accuracy")["accuracy"].flatten()[0]) for name in names])
     chance, identity = suite.chance(), read("identity")
@@ -116,8 +122,9 @@ def load(config: MossaConfig, out: Path, seed: int) -> Measured:
         if "NaN" in note
     }
     return Measured(
-        cka={k: np.stack([r.sel("debiased_cka", label="all").numpy() for r in rs]) for k, rs in found.items()},
-        biased={k: np.stack([r.sel("cka", label="all").numpy() for r in rs]) for k, rs in found.items()},
+        cka={kind: layers(results) for kind, results in found.items()},
+        biased={kind: layers(results, "cka") for kind, results in found.items()},
+        ceiling=layers(again) if again else None,
         dims={kind: read(f"{kind}.dims").sel("n_dims", label="all").numpy() for kind in MODELS},
         purity={kind: read(f"{kind}.purity")["neighbour_purity"].numpy() for kind in MODELS},
         purity_chance=float(read("base.purity")["chance"]),

@@ -54,15 +54,15 @@ def boxes(found: Sequence[Measured]) -> Figure:
                 whiskerprops={"linewidth": 0.8},
                 capprops={"linewidth": 0.8},
             )
-        if "again" in found[0].cka:
-            ceiling = np.mean([m.median("again", mask) for m, mask in zip(found, masks, strict=True)], axis=0)
-            axis.plot(layers, ceiling, ls=":", color=_CEILING, lw=1.4)
+        ceilings = [np.median(m.ceiling, axis=0) for m in found if m.ceiling is not None]
+        if ceilings and title == "seen tasks":
+            axis.plot(layers, np.mean(ceilings, axis=0), ls=":", color=_CEILING, lw=1.4)
         axis.set(title=f"{title} ({int(masks[0].sum())} tasks, {seeds(found)})", xlabel="layer")
         axis.set_xticks(layers)
         axis.grid(alpha=0.25, axis="y")
     axes[0].set_ylabel(_LABEL)
     handles: list[Any] = [Patch(facecolor=_COLORS[k], alpha=0.45, label=_NAMES[k]) for k in _COLORS]
-    if "again" in found[0].cka:
+    if found[0].ceiling is not None:
         handles.append(matplotlib.lines.Line2D([], [], ls=":", color=_CEILING, label="ceiling"))
     axes[0].legend(handles=handles, frameon=False, loc="lower left")
     return figure
