@@ -21,7 +21,7 @@ from probes.state import Rows, Sum
 from probes.stores import RowStore, run_stores, save_rows
 from probes.topics import TopicAttention, TopicEmbedding
 
-__all__ = [
+__all__ = [  # noqa: RUF022 - which would put names in capitals first
     "CKA",
     "ClusteringHead",
     "GradientNorms",

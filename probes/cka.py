@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, reduce
 from itertools import combinations, product
@@ -14,6 +15,7 @@ from probes._pairs import Pairwise, below, sites_of
 from probes.functional.cka import HSIC, CrossMoments, cka_from_hsic, hsic_of_rows
 from probes.functional.cka_intervals import cka_null, cka_resamples
 from probes.moments import Moments
+from probes.probe import Probe
 from probes.readout import Readout, last_token
 from probes.result import ProbeResult
 from probes.sites import Sites, residual
@@ -51,8 +53,9 @@ class CKA(Pairwise):
         label: also one value for each class of this label, with one value per example.
         pairs: ``"diagonal"``: each site of the first model with the same one of the second, where both have the same
             sites. ``"all"``: every site with every other.
-        form: ``"moments"``, ``"rows"``, or ``"auto"``: rows where resamples or permutations ask for them, moments
-            otherwise. Rows take less where examples are fewer than dimensions. The values are the same.
+        form: ``"moments"``, ``"rows"``, or ``"auto"``: rows as long as they take less memory, as they do where examples
+            are fewer than dimensions, then moments; always rows where resamples or permutations ask for them. The
+            values are the same.
         n_resamples: half-samples behind the interval over examples; 0 for none.
         n_permutations: random pairings behind the null; 0 for none.
         max_memory: most GiB of state to hold; more is refused in the first batch that would need it.
@@ -94,8 +97,12 @@ class CKA(Pairwise):
     # ---- what is kept ----
 
     @property
-    def _keeps_rows(self) -> bool:
+    def _needs_rows(self) -> bool:
         return self.form == "rows" or (self.form == "auto" and bool(self.n_resamples or self.n_permutations))
+
+    @property
+    def _has_moments(self) -> bool:
+        return self.form == "moments" or len(self.moments) > 0
 
     def memory(
         self, d: Sequence[int], other: Sequence[int] | None = None, *, classes: int = 1, n: int | None = None
@@ -106,13 +113,17 @@ class CKA(Pairwise):
             d: dimensions at each site of the (first) model.
             other: of the second.
             classes: of the label.
-            n: number of examples; needed where rows are kept. These are taken to be float32.
+            n: number of examples; needed where rows are kept. These are taken to be float32. Without it, form
+                ``"auto"`` is taken to end with moments.
         """
         own = [*d, *(other or ())]
-        if self._keeps_rows:
-            if n is None:
-                raise InputError("form 'rows' keeps every example; give their number, memory(..., n=1000)")
-            return 4 * n * sum(own)
+        if n is None and self._needs_rows:
+            raise InputError("form 'rows' keeps every example; give their number, memory(..., n=1000)")
+        rows = math.inf if n is None or self.form == "moments" else 4 * n * sum(own)
+        return int(rows if self._needs_rows else min(rows, self._moments_bytes(d, other, classes)))
+
+    def _moments_bytes(self, d: Sequence[int], other: Sequence[int] | None, classes: int) -> int:
+        own = [*d, *(other or ())]
         if other is None:
             pairs = list(combinations(d, 2))
         elif self.pairs == "diagonal" and len(d) == len(other):
@@ -123,27 +134,44 @@ class CKA(Pairwise):
         return 8 * classes * numbers
 
     def _check_memory(self, rows: Mapping[str, Tensor], n: int, classes: int) -> None:
-        if self._keeps_rows:
+        if self._needs_rows:
             return self._check_rows(rows, n, "take form='moments'")
-        first, second = ([rows[s.name].shape[1] for s in side] for side in self._sides())
-        needed = self.memory(first, second if self._models else None, classes=classes)
+        needed = self._moments_of(rows, classes)
+        if self.form == "auto" and not self._has_moments:
+            needed = min(needed, self._bytes(rows, n))
         row = 4 * sum(x.shape[1] for x in rows.values()) / 2**20
         what = f"moments for {sites_of(rows)} and {classes} classes"
         return self._refuse_above(needed, what, f"take form='rows' ({row:.3g} MiB an example)")
 
+    def _moments_of(self, rows: Mapping[str, Tensor], classes: int) -> int:
+        first, second = ([rows[s.name].shape[1] for s in side] for side in self._sides())
+        return self._moments_bytes(first, second if self._models else None, classes)
+
     def _keep(self, rows: Mapping[str, Tensor], index: Tensor, classes: Tensor) -> None:
-        if self._keeps_rows:
-            return super()._keep(rows, index, classes)
-        for c in torch.unique(classes).tolist():
-            part = {site: x[(classes == c).to(x.device)] for site, x in rows.items()}
-            for one, other in self._pairs():
-                self.moments.add(f"{one}|{other}|{c}", part[one], part[other].to(part[one].device))
+        if self._has_moments:
+            return self.moments.add(rows, classes, list(self._pairs()))
+        super()._keep(rows, index, classes)
+        n = sum(int(self.seen[c]) for c in self.seen)
+        if not self._needs_rows and self._bytes(rows, n) > self._moments_of(rows, len(self.seen)):
+            self._fold()
         return None
+
+    def _fold(self) -> None:
+        """From rows to moments."""
+        rows = {site: self.rows.get(site)[1] for site in self.site_names}
+        self.moments.add(rows, self.classes.get("label")[1], list(self._pairs()))
+        for state in (self.rows, self.classes):
+            state.load({})
+
+    def merge(self, other: Probe) -> None:
+        super().merge(other)
+        if len(self.moments) and len(self.rows):
+            self._fold()
 
     # ---- the result ----
 
     def compute(self) -> ProbeResult:
-        hsic = cache(self._hsic_of_rows if self._keeps_rows else self._hsic_of_moments)
+        hsic = cache(self._hsic_of_moments if self._has_moments else self._hsic_of_rows)
 
         def compare(x: str, y: str, group: str) -> Iterator[tuple[str, float, str]]:
             terms = hsic(x, y, group), hsic(x, x, group), hsic(y, y, group)
@@ -156,7 +184,7 @@ class CKA(Pairwise):
                         yield measure + suffix, end, ""
 
         measures = [measure + suffix for measure in _FORMS for suffix in ("", *self._suffixes())]
-        return self._compared(measures, compare, self._notes, form="rows" if self._keeps_rows else "moments")
+        return self._compared(measures, compare, self._notes, form="moments" if self._has_moments else "rows")
 
     def _suffixes(self) -> list[str]:
         intervals = ["_low", "_high"] if self.n_resamples else []
@@ -173,19 +201,18 @@ class CKA(Pairwise):
         return found
 
     def _hsic_of_moments(self, x: str, y: str, group: str) -> HSIC:
-        wanted = self.seen if group == "all" else [group]
-        parts = (self.moments[key] for c in sorted(wanted, key=int) if (key := f"{x}|{y}|{c}") in self.moments)
-        return reduce(CrossMoments.merge, parts).hsic()
+        wanted = sorted(self.moments, key=int) if group == "all" else [group]
+        return reduce(CrossMoments.merge, (self.moments[c].pair(x, y) for c in wanted)).hsic()
 
     def _hsic_of_rows(self, x: str, y: str, group: str) -> HSIC:
         one = self._rows_of(x, group)
         return hsic_of_rows(one, one if x == y else self._rows_of(y, group))
 
     def _dims(self) -> dict[str, int]:
-        if self._keeps_rows:
+        if not self._has_moments:
             return super()._dims()
-        some = next(iter(self.seen))
-        return {site: len(self.moments[f"{site}|{site}|{some}"].x0) for site in self.site_names}
+        places = self.moments[next(iter(self.moments))].places
+        return {site: places[site].stop - places[site].start for site in self.site_names}
 
     def _notes(self, n: Mapping[str, int], values: Mapping[str, Tensor]) -> list[str]:
         notes, largest = [], max(self._dims().values())

@@ -86,7 +86,7 @@ class CrossMoments:
     def of(cls, x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], like: CrossMoments | None = None) -> CrossMoments:
         """The moments of at least one row, about the fixed points of ``like`` where it is given."""
         x, y = float64(x), float64(y)
-        x0, y0 = (_centre(x), _centre(y)) if like is None else (like.x0, like.y0)
+        x0, y0 = (centre(x), centre(y)) if like is None else (like.x0, like.y0)
         x, y = x - x0, y - y0
         p, q = x.square().sum(dim=1), y.square().sum(dim=1)
         return cls(len(x), x0, y0, x.sum(0), y.sum(0), x.T @ y, p.sum(), q.sum(), q @ x, p @ y, p @ q)
@@ -101,13 +101,16 @@ class CrossMoments:
         """The moments of the rows of both."""
         if self.n < other.n:  # the fixed points of the many fit better
             return other.merge(self)
-        shift_x, shift_y = other.x0 - self.x0, other.y0 - self.y0
-        if bool(shift_x.any()) or bool(shift_y.any()):
-            other = other._translated(shift_x, shift_y)
+        other = other.about(self.x0, self.y0)
         sums = (getattr(self, f.name) + getattr(other, f.name) for f in fields(self)[3:])
-        return CrossMoments(self.n + other.n, self.x0, self.y0, *sums)._near_the_means()
+        return CrossMoments(self.n + other.n, self.x0, self.y0, *sums).near_the_means()
 
-    def _near_the_means(self) -> CrossMoments:
+    def about(self, x0: Float[Tensor, "dx"], y0: Float[Tensor, "dy"]) -> CrossMoments:
+        """The same about other fixed points."""
+        shift_x, shift_y = self.x0 - x0, self.y0 - y0
+        return self._translated(shift_x, shift_y) if bool(shift_x.any()) or bool(shift_y.any()) else self
+
+    def near_the_means(self) -> CrossMoments:
         """The same about the means, where the fixed points have proved far from them."""
         x, y, half = self.sum_x, self.sum_y, self.n / 2
         if not bool((x @ x > half * self.square_x) | (y @ y > half * self.square_y)):
@@ -307,11 +310,11 @@ def float64(x: Tensor) -> Tensor:
     return (x.cpu() if x.device.type == "mps" else x).double()  # MPS has no float64
 
 
-def _centre(x: Tensor) -> Tensor:
+def centre(x: Tensor) -> Tensor:
     """The mean, or the row itself, exactly, where all rows are the same."""
     return x[0] + (x - x[0]).mean(dim=0)
 
 
 def centred(x: Tensor) -> Tensor:
     """``x`` minus its mean: exact zeros where all rows are the same."""
-    return x - _centre(x)
+    return x - centre(x)

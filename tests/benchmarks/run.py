@@ -11,7 +11,7 @@ from statistics import median
 
 import torch
 
-from tests.benchmarks import heads, topics
+from tests.benchmarks import cka, heads, topics
 from tests.benchmarks.ratio import alternate
 
 warnings.simplefilter("ignore")
@@ -202,6 +202,14 @@ def main() -> None:
         ("ms an epoch and seed, ensemble of 40 (no ratio)", lambda: 1e3 * heads.seconds_per_epoch() / 40, ""),
         ("s to make a sandbox page of 300 epochs (no ratio)", lambda: heads.sandbox()[0], ""),
         ("MB of that page (no ratio)", lambda: heads.sandbox()[1], "<= 15"),
+        ("pytorch-cka, 10,000 rows at once / CKA, 6 x 6 layers", cka.faster_at_once, ">= 5"),
+        ("the same, pytorch-cka in batches of 256", lambda: cka.faster(256), ""),
+        ("decimals right: CKA (no ratio)", cka.decimals, ">= 10"),
+        ("decimals right: pytorch-cka, at once (no ratio)", cka.decimals_at_once, ""),
+        ("decimals right: pytorch-cka, batches of 256 (no ratio)", lambda: cka.decimals_in_batches(256), ""),
+        ("CKA of two models, 9 layers / two bare forwards", cka.overhead, ""),
+        ("the same, also for each of 24 tasks", lambda: cka.overhead("task"), ""),
+        ("peak memory of CKA, 100,000 rows / 10,000", cka.memory, "1"),
     ]
     print(f"{'measurement (median ratio, one thread)':60}{'ratio':>8}  target")
     for name, measure, target in rows:

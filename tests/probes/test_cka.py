@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from probes import CKA, head_output, last_token, mean, residual, run, token_at
+from probes import CKA, attach, head_output, last_token, mean, residual, run, token_at
 from probes.functional import cka_null, cka_resamples, linear_cka
 from probes.testing import check_probe
 from tasks import Batch, InputError
@@ -142,6 +142,66 @@ def test_two_processes_agree_with_one(model: Any, batch: Batch) -> None:
     check_probe(CKA(residual([0, -1]), label="task"), model, batch, processes=True)
 
 
+# ---- rows that become moments ----
+
+
+def test_auto_keeps_rows_until_moments_take_less(fake_model: Any) -> None:
+    planted = states(120, 12, 12)
+    model = fake_model(*planted)
+    few, many = CKA(), CKA()
+    whole = run(model, every_token(120).split(20), many)
+    part = run(model, every_token(40).split(20), few)
+    assert (part.metadata["form"], whole.metadata["form"]) == ("rows", "moments")
+    assert (len(few.rows), len(few.moments)) == (2, 0)
+    assert (len(many.rows), len(many.classes), len(many.moments)) == (0, 0, 1)
+    for result, n in ((part, 40), (whole, 120)):
+        for measure, debiased in FORMS.items():
+            expected = float(linear_cka(planted[0][:n], planted[1][:n], debiased=debiased))
+            assert float(result[measure][0, 1, 0]) == pytest.approx(expected, abs=1e-10)
+
+
+def test_wide_states_of_few_examples_fit_where_moments_would_not(fake_model: Any) -> None:
+    model = fake_model(*states(20, 2000, 2000))
+    assert CKA().memory([2000, 2000], n=20) == 4 * 20 * 4000
+    result = run(model, every_token(20).split(6), CKA(max_memory=1e-3))
+    assert result.metadata["form"] == "rows"
+    with pytest.raises(InputError, match=r"would keep 0\.\d+ GiB of moments"):
+        run(model, every_token(20).split(6), CKA(form="moments", max_memory=1e-3))
+
+
+@pytest.mark.parametrize("sizes", [(100, 20), (20, 100), (20, 20)], ids=str)
+def test_rows_and_moments_merge(fake_model: Any, sizes: tuple[int, int]) -> None:
+    planted = states(120, 12, 12)
+    model, n = fake_model(*planted), sum(sizes)
+    parts = every_token(n).select(torch.arange(sizes[0])), every_token(n).select(torch.arange(sizes[0], n))
+    probes = [CKA(label="task"), CKA(label="task")]
+    for probe, part in zip(probes, parts, strict=True):
+        run(model, part.split(10), probe)
+    probes[0].merge(probes[1])
+    expected = run(model, every_token(n), CKA(label="task", form="rows"))
+    for measure in FORMS:
+        torch.testing.assert_close(probes[0].compute()[measure], expected[measure], atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("form", ["auto", "moments"])
+def test_goes_on_after_a_saved_state_and_outside_inference_mode(fake_model: Any, tmp_path: Any, form: Any) -> None:
+    """Twelve layers: "10" comes before "2" in a file."""
+    planted = states(90, *range(3, 15))
+    model, batches = fake_model(*planted), list(every_token(90).split(30))
+    probe = CKA(label="task", form=form)
+    run(model, batches[:1], probe)
+    with attach(model, probe) as attached, torch.no_grad(), attached.on(batches[1]):
+        model(batches[1].tokens)
+    probe.save_state(tmp_path / "state.safetensors")
+    again = CKA(label="task", form=form)
+    again.load_state(tmp_path / "state.safetensors")
+    with attach(model, again) as attached, torch.no_grad(), attached.on(batches[2]):
+        model(batches[2].tokens)
+    expected = run(model, batches, CKA(label="task", form="rows"))
+    for measure in FORMS:
+        torch.testing.assert_close(again.compute()[measure], expected[measure], atol=1e-9, rtol=0)
+
+
 # ---- memory ----
 
 
@@ -167,7 +227,7 @@ def test_too_much_memory_is_refused_with_the_numbers(fake_model: Any) -> None:
     model, batch = fake_model(*states(30, 300, 400)), every_token(30)
     cases = [
         (
-            CKA(label="task", max_memory=1e-3),
+            CKA(label="task", form="moments", max_memory=1e-3),
             "CKA would keep 0.00841 GiB of moments for 2 sites of up to 400 dimensions and 3 classes; that is more "
             "than max_memory = 0.001; measure fewer layers at a time (at=residual(layers=[...])), take form='rows' "
             "(0.00267 MiB an example), or raise max_memory",

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+import torch
+
+from probes.functional import CrossMoments, cka_from_moments
+from probes.moments import MomentsState
+from tests.probes.functional.test_cka import brute_force, gaussians
+
+PAIRS = [*((x, x) for x in "zab"), *combinations("zab", 2)]
+
+
+def rows_of(n: int, *dims: int) -> dict[str, torch.Tensor]:
+    """Three sites that share a direction; the mean of the first drifts, the last is far from 0."""
+    z, a, b = gaussians(n, *dims)
+    a[:, 0] += z[:, 0]
+    b[:, 1] -= a[:, 0]
+    return {"z": z + torch.arange(n)[:, None], "a": a, "b": 1e-3 * b + 50}
+
+
+def gathered(rows: dict[str, torch.Tensor], sizes: list[int], classes: torch.Tensor) -> MomentsState:
+    state, start = MomentsState(), 0
+    for size in sizes:
+        chosen = slice(start, start := start + size)
+        state.add({site: x[chosen] for site, x in rows.items()}, classes[chosen], PAIRS)
+    return state
+
+
+def value(state: MomentsState, key: str, x: str, y: str, debiased: bool) -> float:
+    parts: list[CrossMoments] = [state[key].pair(*pair) for pair in ((x, y), (x, x), (y, y))]
+    return float(cka_from_moments(*parts, debiased=debiased))
+
+
+@pytest.mark.parametrize("dims", [(4, 4, 4), (3, 5, 2)])
+@pytest.mark.parametrize("sizes", [[60], [1] * 60, [1, 2, 30, 27], [40, 20]])
+def test_sites_gathered_together_equal_the_kernel_matrices(sizes: list[int], dims: tuple[int, ...]) -> None:
+    rows, classes = rows_of(60, *dims), torch.arange(60) % 7 // 6
+    state = gathered(rows, sizes, classes)
+    assert {key: state[key].n for key in state} == {"0": 52, "1": 8}
+    for c in range(2):
+        for x, y in PAIRS:
+            for debiased in (False, True):
+                expected = brute_force(rows[x][classes == c], rows[y][classes == c], debiased)
+                assert value(state, str(c), x, y, debiased) == pytest.approx(expected, abs=1e-10)
+
+
+def test_merged_and_saved() -> None:
+    rows, classes = rows_of(30, 4, 2, 3), torch.zeros(30, dtype=torch.int64)
+    first, second = (
+        gathered({site: x[part] for site, x in rows.items()}, [10, 5], classes) for part in (slice(15), slice(15, 30))
+    )
+    merged = MomentsState()
+    merged.merge(first)
+    merged.merge(second)
+    expected = brute_force(rows["z"], rows["a"], True)
+    assert value(merged, "0", "z", "a", True) == pytest.approx(expected, abs=1e-10)
+    loaded = MomentsState()
+    loaded.load(dict(sorted(merged.tensors().items())))  # a file does not keep their order
+    assert value(loaded, "0", "z", "a", True) == value(merged, "0", "z", "a", True)
+
+
+def test_a_copy_does_not_change_with_what_comes_later() -> None:
+    """Sums are made in place; what was merged, saved or loaded before stays as it was."""
+    rows, classes = rows_of(30, 4, 2, 3), torch.zeros(30, dtype=torch.int64)
+    state = gathered(rows, [20], classes)
+    tensors = state.tensors()
+    merged, loaded = MomentsState(), MomentsState()
+    merged.merge(state)
+    loaded.load(tensors)
+    copies = [{name: x.clone() for name, x in s.tensors().items()} for s in (state, merged, loaded)]
+    for s in (state, loaded):
+        s.add({site: x[20:] for site, x in rows.items()}, classes[20:], PAIRS)
+    assert all(torch.equal(tensors[name], x) for name, x in copies[0].items())
+    assert all(torch.equal(merged.tensors()[name], x) for name, x in copies[1].items())
+    assert (state["0"].n, loaded["0"].n, merged["0"].n) == (30, 30, 20)
+
+
+def test_added_to_outside_inference_mode() -> None:
+    rows, classes = rows_of(30, 4, 2, 3), torch.zeros(30, dtype=torch.int64)
+    with torch.inference_mode():
+        state = gathered({site: x[:20].clone() for site, x in rows.items()}, [20], classes)
+    state.add({site: x[20:] for site, x in rows.items()}, classes[20:], PAIRS)
+    assert value(state, "0", "z", "b", True) == pytest.approx(brute_force(rows["z"], rows["b"], True), abs=1e-10)
