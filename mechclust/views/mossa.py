@@ -159,7 +159,7 @@ def accuracy(found: Sequence[Measured], names: Sequence[str]) -> Figure:
     axis.set_xticks(places, [name if s else f"{name} *" for name, s in zip(names, seen, strict=True)], rotation=60)
     axis.set(ylabel="test accuracy", ylim=(-0.03, 1.05), title="* held out: not tuned on")
     axis.grid(alpha=0.25, axis="y")
-    axis.legend(frameon=False, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.42), fontsize=9)
+    figure.legend(frameon=False, ncols=4, loc="outside lower center", fontsize=9)
     return figure
 
 
