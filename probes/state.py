@@ -158,6 +158,9 @@ class RowsState(Keyed[list[tuple[Tensor, Tensor]]]):
         if self.cap is not None and sum(len(i) for i, _ in chunks) > 2 * self.cap:
             self._values[key] = [self._capped(*self._joined(key))]
 
+    def _in_order(self, index: Tensor, rows: Tensor) -> bool:
+        return (self.cap is None or len(index) <= self.cap) and bool((index[1:] > index[:-1]).all())
+
     def _joined(self, key: str) -> tuple[Tensor, Tensor]:
         chunks = self._values[key]
         return torch.cat([i for i, _ in chunks]), torch.cat([r for _, r in chunks])
@@ -174,6 +177,8 @@ class RowsState(Keyed[list[tuple[Tensor, Tensor]]]):
         Raises:
             InputError: when an index was given twice.
         """
+        if len(self._values[key]) == 1 and self._in_order(*self._values[key][0]):
+            return self._values[key][0]
         index, rows = self._joined(key)
         index, order = torch.sort(index, stable=True)
         if bool((index[1:] == index[:-1]).any()):

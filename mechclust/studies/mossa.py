@@ -298,9 +298,10 @@ STUDY = Study(
         "quick": MossaConfig(
             seeds=(20,),
             suite=SkillSuite(n_eval=700),
-            pretraining=TrainConfig(steps=1000, batch_size=64, lr=2e-3, warmup=50),
-            tuning=TrainConfig(steps=12 * 120, batch_size=32, lr=2e-3, warmup=50, layer_decay=0.5, freeze=_FROZEN),
-            control_steps=120,
+            n_layers=6,
+            pretraining=TrainConfig(steps=800, batch_size=64, lr=2e-3, warmup=50),
+            tuning=TrainConfig(steps=12 * 80, batch_size=32, lr=2e-3, warmup=30, layer_decay=0.5, freeze=_FROZEN),
+            control_steps=80,
             ceiling=False,
         ),
         "paper": MossaConfig(),
