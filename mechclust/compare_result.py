@@ -137,7 +137,11 @@ class CompareResult:
                 if self.diagonal:
                     row |= {"changed": changed.get((i, task), False), "stands_out": out.get((i, task), False)}
                 rows.append(row)
-        return pd.DataFrame(rows)
+        table = pd.DataFrame(rows)
+        if not self.diagonal:
+            for name in ("base_layer", "base_site"):  # of integers and NaN
+                table[name] = table[name].astype(object).where(table["debiased_cka"].notna(), np.nan)
+        return table
 
     def change(self, measure: str = "debiased_cka") -> np.ndarray:
         """``[layer task]`` 1 - debiased CKA, or 1 minus an end of its interval.

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from mechclust.compare_result import ALL, CompareResult, ranges
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def sentences(result: CompareResult) -> list[str]:
@@ -124,15 +128,28 @@ def notes(result: CompareResult) -> list[str]:
         )
     if result.diagonal and table["debiased_cka"].notna().mul(table["low"].isna()).any():
         found.append("Where there is a CKA and no interval, half of the prompts are too few for one; give more.")
-    return [
-        *found,
+    found += [
         *result.notes,
         "CKA compares geometry among the prompts: it does not see a rotation, a common scale or a shift of all hidden "
-        "states, nor whether a change matters to the output; a few far-off prompts can move it (Davari et al. 2022, "
-        "arXiv 2210.16156), so rbf_cka stands beside it as a second opinion.",
-        "Debiased CKA is 1 for the same geometry, near 0 for unrelated ones, and may be negative. Intervals: 95% over "
-        "prompts, from half-samples; chance: 97.5% of CKA for prompts paired at random.",
+        "states, nor whether a change matters to the output; and a few far-off prompts can move it (Davari et al. "
+        f"2022, arXiv 2210.16156).{_second_opinion(table)}",
+        "Debiased CKA is 1 for the same geometry, near 0 for unrelated ones, and may be negative.",
     ]
+    if result.diagonal:
+        found[-1] += (
+            " Intervals: 95% over prompts, from half-samples; chance: 97.5% of CKA for prompts paired at random."
+        )
+    return found
+
+
+def _second_opinion(table: pd.DataFrame) -> str:
+    if "rbf_cka" not in table or not (both := table[table["rbf_cka"].notna() & table["debiased_cka"].notna()]).size:
+        return ""
+    row = both.loc[(both["rbf_cka"] - both["debiased_cka"]).abs().idxmax()]
+    return (
+        " A second opinion is rbf_cka, with Gaussian kernels (debiased); the two differ most at layer "
+        f"{row['layer']} for {row['task']}: {row['debiased_cka']:.2f} and {row['rbf_cka']:.2f}."
+    )
 
 
 def join(names: Iterable[str]) -> str:

@@ -214,7 +214,8 @@ def _dimensions(result: CompareResult) -> Figure:
         ):
             places = [i for i, site in enumerate(found.coords["site"]) if site.startswith(f"{model}/")]
             layers = [found.layers[found.coords["site"][i]] for i in places]
-            axis.plot(layers, values[places], color=color, marker="o", ms=4, label=model)
+            wide = {"lw": 3, "ms": 6} if model == "base" else {"lw": 1.4, "ms": 4}  # to be seen where they coincide
+            axis.plot(layers, values[places], color=color, marker="o", label=model, **wide)
     right.axhline(float(result.purity["chance"]), color=_SOFT, ls=":")
     left.set_ylabel("dimensions for 99% variance")
     right.set(ylabel="neighbours of the same task", ylim=(0, 1.04))

@@ -198,6 +198,11 @@ class TestMeasure:
         assert any(note.startswith("Layer 0 has no CKA for a, b and c: the prompts' hidden") for note in said)
         assert "n = 36 prompts of 3 tasks (12 each), hidden state at the last prompt token" in said[0]
         assert any("n is below 10 d for every label: there the biased form" in note for note in said)
+        both = measured.table().dropna()
+        row = both.loc[(both["rbf_cka"] - both["debiased_cka"]).abs().idxmax()]
+        assert said[-2].endswith(
+            f"the two differ most at layer 2 for {row['task']}: {row['debiased_cka']:.2f} and {row['rbf_cka']:.2f}."
+        )
 
     def test_mean_over_tokens(self, gpt2, shaken, config, out, together):
         result = compare_models(str(gpt2), str(shaken), replace(config, position="mean"), out)
@@ -275,6 +280,7 @@ class TestOtherLayers:
         for measure in (layers.change, layers.changed, layers.stands_out, layers.summary, layers.by_layer):
             with pytest.raises(InputError, match=r"^the models' layers are not the same, so .*; read table\(\)$"):
                 measure()
+        assert table[(table["layer"] == 0) & (table["task"] != "(all)")]["base_layer"].isna().all()
         for row in table[table["layer"] > 0].itertuples():
             k = layers.cka.coords["label"].index(row.task)
             at = layers.cka.coords["site"].index(row.site)
@@ -294,6 +300,8 @@ class TestOtherLayers:
         assert "The models do not have the same layers (4 in the tuned one and 3 in the base one" in page
         assert "every_layer_with_every_other" in page
         assert "The rule" not in page
+        assert "second opinion" not in page
+        assert not {"<NA>", "nan", "NaN"} & set((printed + page.split("Every layer")[1]).replace("<", " <").split())
         assert [p.name for p in out.glob("*.csv")] == ["compare.csv"]
         assert sentences(layers)[1].startswith("Over all prompts, tuned layers are most like these base layers (CKA): ")
 
