@@ -8,6 +8,6 @@ task = InstructionFollowing(n_tasks=8, variants=60, n_eval=300)
 model = build_model(model_for(task, n_layers=4, d_model=64))
 train(model, task, TrainConfig(steps=200, batch_size=128), progress=True)
 
-probe = TaskClusterARI(labels="task", at=residual(), also=("output",))
+probe = TaskClusterARI(label="task", at=residual(), also=("output",))
 result = run(model, task.batches("validation_subset"), probe)
 print(result.to_dataframe().pivot(index=["layer", "site"], columns=["measure", "label"], values="value").round(3))

@@ -18,7 +18,7 @@ ratio, high = float(attention["overall_ratio"]), float(attention["overall_ratio_
 print(f"attention within a topic / across topics: {ratio:.2f} (by chance up to {high:.2f})")
 cosine = embedding.sel("difference", similarity="cosine")
 print(f"cosine of embeddings, same topic minus different topic: {float(cosine):.2f}")
-curves = norms.result()
+curves = norms.compute()
 for weight in curves.coords["weight"]:
     norm = curves.sel("norm", weight=weight)
     print(f"norm of {weight}: {float(norm[0]):.1f} before training, {float(norm[-1]):.1f} after")

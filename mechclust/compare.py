@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -124,8 +125,9 @@ def _compared(
         kind = {"n_resamples": config.n_resamples, "n_permutations": config.n_permutations, "seed": config.seed}
 
     def rbf(at: Selector) -> ProbeResult:  # of all prompts together it would cost as much as the square of their number
-        parts = [{name: store.select(index) for name, store in pair.items()} for index in of_task.values()]
-        return _joined([run_stores(part, RBFCKA(at, readout, max_memory=config.max_memory)) for part in parts], "label")
+        probe = RBFCKA(at, readout, max_memory=config.max_memory)
+        parts = {task: {name: store.select(index) for name, store in pair.items()} for task, index in of_task.items()}
+        return _joined([_labelled(run_stores(part, probe), [task]) for task, part in parts.items()])
 
     measures: dict[str, Callable[[Selector], ProbeResult]] = {
         "cka": lambda at: run_stores(pair, CKA(at, **options, **kind)),
@@ -138,8 +140,8 @@ def _compared(
     parts: dict[str, list[ProbeResult]] = {name: [] for name in measures}
     for name, at in progress_bar(steps, desc="comparing layers", unit="step") if progress else steps:
         parts[name].append(measures[name](at))
-    labels = {"cka": [ALL, *of_task], "n_dims": [ALL, *of_task], "rbf": list(of_task)}
-    return {name: _joined(found, "site", labels.get(name)) for name, found in parts.items()}
+    labels = {"cka": [ALL, *of_task], "n_dims": [ALL, *of_task]}
+    return {name: _labelled(_joined(found), labels.get(name)) for name, found in parts.items()}
 
 
 def _of_control(
@@ -148,7 +150,7 @@ def _of_control(
     """CKA of a control with each model, over the prompts of its task."""
     probe = CKA(residual(), _readout(config), n_resamples=config.n_resamples, max_memory=config.max_memory)
     return {
-        name: _joined([run_stores({"control": control, name: store.select(control.index)}, probe)], "site", [task])
+        name: _labelled(run_stores({"control": control, name: store.select(control.index)}, probe), [task])
         for name, store in pair.items()
     }
 
@@ -165,18 +167,14 @@ def _layer_groups(pair: Mapping[str, RowStore], n: int, config: CompareConfig) -
     return [residual(layers[i : i + size]) for i in range(0, len(layers), size)]
 
 
-def _joined(parts: Sequence[ProbeResult], axis: str, labels: Sequence[str] | None = None) -> ProbeResult:
-    """Results of the same measures at different sites, or for different labels, as one; with names for the labels."""
-    first = parts[0]
-    values = {
-        m: torch.cat([p[m] for p in parts], dim=axes.index(axis)) if axis in axes else first[m]
-        for m, axes in first.axes.items()
-    }
-    coords = {**first.coords, axis: [name for p in parts for name in p.coords[axis]]}
-    coords |= {} if labels is None else {"label": list(labels)}
-    layers = {site: layer for p in parts for site, layer in p.layers.items()}
-    d = {site: size for p in parts for site, size in p.metadata["d"].items()}
-    return replace(first, values=values, coords=coords, layers=layers, metadata={**first.metadata, "d": d}, notes=[])
+def _joined(parts: Sequence[ProbeResult]) -> ProbeResult:
+    """Parts of one measurement; their notes on small n would be as many as the parts."""
+    return replace(reduce(ProbeResult.merge, parts), notes=[])
+
+
+def _labelled(result: ProbeResult, labels: Sequence[str] | None) -> ProbeResult:
+    """With names for the labels, which a probe knows by number."""
+    return result if labels is None else replace(result, coords={**result.coords, "label": list(labels)}, notes=[])
 
 
 def write_compare_report(result: CompareResult, out: str | Path) -> Path:

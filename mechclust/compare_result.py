@@ -89,7 +89,7 @@ class CompareResult:
     @property
     def diagonal(self) -> bool:
         """Whether each layer was compared with the same layer of the other model."""
-        return "other" not in self.cka.coords
+        return "other_site" not in self.cka.coords
 
     @property
     def layers(self) -> list[int]:
@@ -113,7 +113,7 @@ class CompareResult:
         for k, task in enumerate(self.cka.coords["label"]):
             for i, site in enumerate(self.cka.coords["site"]):
                 j = i if self.diagonal else self._nearest(i, k)
-                other = self.cka.coords["site" if self.diagonal else "other"][j]
+                other = self.cka.coords["site" if self.diagonal else "other_site"][j]
                 place = (i, k) if self.diagonal else (i, j, k)
                 d = [self.cka.metadata["d"][name] for name in (f"tuned/{site}", f"base/{other}")]
                 row: dict[str, Any] = {

@@ -10,11 +10,13 @@ from probes.cka import CKA
 from probes.clustering import TaskClusterARI
 from probes.clustering_head import ClusteringHead
 from probes.dynamics import GradientNorms, NormJacobian, WeightNorms
+from probes.model import HookedModel
 from probes.probe import Probe
 from probes.projection import Projection
 from probes.readout import Readout, all_tokens, last_token, mean, token_at
-from probes.result import ProbeResult
-from probes.run import attach, run
+from probes.registry import RegisteredProbe, get_probe, list_probes
+from probes.result import Head, ProbeResult
+from probes.run import Attached, attach, run
 from probes.similarity import RBFCKA, SVCCA, NDims, NeighbourPurity
 from probes.sites import Selector, Site, attention_pattern, embedding, head_output, residual, resolve
 from probes.state import Rows, Sum
@@ -22,9 +24,12 @@ from probes.stores import RowStore, run_stores, save_rows
 from probes.topics import TopicAttention, TopicEmbedding
 
 __all__ = [  # noqa: RUF022 - which would put names in capitals first
+    "Attached",
     "CKA",
     "ClusteringHead",
     "GradientNorms",
+    "Head",
+    "HookedModel",
     "NDims",
     "NeighbourPurity",
     "NormJacobian",
@@ -33,6 +38,7 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "Projection",
     "RBFCKA",
     "Readout",
+    "RegisteredProbe",
     "RowStore",
     "Rows",
     "SVCCA",
@@ -49,8 +55,10 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "causal_checks",
     "distance_to_boundary",
     "embedding",
+    "get_probe",
     "head_output",
     "last_token",
+    "list_probes",
     "mean",
     "residual",
     "resolve",

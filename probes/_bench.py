@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from probes.clustering_head import ClusteringHead
+from probes.model import HookedModel
 from probes.run import attach, device_of, evaluation_mode, forward
 from tasks import Batch, InputError
 
@@ -30,7 +31,7 @@ class Bench:
         tokens: ``[n pos]``, or ``None`` where the sequences differ in length.
     """
 
-    def __init__(self, model: Any, batches: list[Batch], probe: ClusteringHead, correct: Correct) -> None:
+    def __init__(self, model: HookedModel, batches: list[Batch], probe: ClusteringHead, correct: Correct) -> None:
         self.model, self.probe, self.correct = model, probe, correct
         self.batches = [batch.to(device_of(model)) for batch in batches if len(batch)]
         self.n = sum(map(len, self.batches))

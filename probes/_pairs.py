@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import combinations, product
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from probes.model import Models
 from probes.probe import Probe
 from probes.readout import Readout, one_row
 from probes.result import ProbeResult
@@ -112,7 +112,7 @@ class Pairwise(ByClass):
             raise InputError(f"pairs is {pairs!r}; expected 'diagonal' or 'all'")
         self.pairs = pairs
 
-    def bind(self, model: Any) -> list[Site]:
+    def bind(self, model: Models) -> list[Site]:
         """Also refuses more than two models."""
         if isinstance(model, Mapping) and len(model) != 2:
             raise InputError(
@@ -175,16 +175,18 @@ class Pairwise(ByClass):
                 values[measure][(i, k) if diagonal else (i, j, k)] = value
                 if not self._models:
                     values[measure][j, i, k] = value
-        axes: dict[str, tuple[str, ...]] = dict.fromkeys(values, ("site", *(() if diagonal else ("other",)), "label"))
+        axes: dict[str, tuple[str, ...]] = dict.fromkeys(
+            values, ("site", *(() if diagonal else ("other_site",)), "label")
+        )
         names, others = ([_hook(site.name) for site in side] for side in (first, second))
-        result = self.result(
+        return self.result(
             {**values, "n": torch.tensor(list(n.values()))},
             {**axes, "n": ("label",)},
-            {"site": names, "label": list(n), **({} if diagonal else {"other": others})},
+            {"site": names, "label": list(n), **({} if diagonal else {"other_site": others})},
+            layers={_hook(site.name): site.layer for site in [*second, *first]},
             metadata={"d": d, "models": self._models, **metadata},
             notes=[*self._pairing_notes(), *self._undefined_notes(undefined), *notes(n, values)],
         )
-        return replace(result, layers={_hook(site.name): site.layer for site in [*second, *first]})
 
     def _pairing_notes(self) -> list[str]:
         if not self._models or self.pairs == "all" or self._diagonal():

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from probes.model import HookedModel
 from probes.probe import Probe
 from probes.result import ProbeResult
 from probes.run import device_of, evaluation_mode, forward, run
@@ -38,7 +39,7 @@ class Case:
     """A probe under test, and the examples to feed it."""
 
     probe: Probe
-    model: Any
+    model: HookedModel | Mapping[str, HookedModel]
     batch: Batch
     rtol: float
 
@@ -91,12 +92,12 @@ class Case:
         compare(probe.compute(), self.expected, 0.0 if exact else self.rtol, what)
 
 
-def by_name(model: Any) -> Mapping[str, Any]:
+def by_name(model: HookedModel | Mapping[str, HookedModel]) -> Mapping[str, HookedModel]:
     """Several models as they are, one under the name ``""``."""
     return model if isinstance(model, Mapping) else {"": model}
 
 
-def modules_of(model: Any) -> dict[str, Any]:
+def modules_of(model: HookedModel | Mapping[str, HookedModel]) -> dict[str, Any]:
     """What a measurement may not change in a model's modules."""
     modules = {f"{name}/{k}": m for name, each in by_name(model).items() for k, m in each.named_modules()}
     return {

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probes.functional.geometry import boundary_distance
+from probes.model import HookedModel
 from probes.result import ProbeResult, versions
 from probes.run import device_of, each_batch, evaluation_mode, forward
 from probes.sites import resolve
@@ -17,7 +18,7 @@ from tasks import Batch, InputError
 
 
 def distance_to_boundary(
-    model: Any,
+    model: HookedModel,
     batches: Batch | Iterable[Batch],
     at: str = "blocks.0.hook_resid_mid",
     equivalence: str | None = None,
@@ -83,7 +84,7 @@ _WHY = (
 class _Reader:
     """The activations at one hook point, and what the model answers with others there."""
 
-    def __init__(self, model: Any, site: str) -> None:
+    def __init__(self, model: HookedModel, site: str) -> None:
         hooks, norm = model.hook_dict, site.replace("hook_resid_mid", "ln2.hook_in")
         if norm != site and hooks.get(norm) is hooks[site]:
             raise InputError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +10,7 @@ from torch import Tensor
 from probes._bench import Bench, Correct
 from probes.clustering_head import ClusteringHead
 from probes.functional.clusters import integer_sum
+from probes.model import HookedModel
 from probes.result import ProbeResult, versions
 from probes.run import each_batch
 from tasks import Batch, InputError
@@ -19,7 +19,7 @@ _CONSTANTS = 16  # answers tried as the constant one
 
 
 def causal_checks(
-    model: Any,
+    model: HookedModel,
     batches: Batch | Iterable[Batch],
     probe: ClusteringHead,
     correct: Correct,

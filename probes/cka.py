@@ -30,7 +30,7 @@ class CKA(Pairwise):
     ``run({"tuned": a, "base": b}, batches, CKA())`` compares each site of the first with the same site of the
     second; ``run(model, batches, CKA())`` every two sites of one model. Dimensions may differ.
 
-    Measures, with axes (site, label) or, where every site is compared with every other, (site, other, label):
+    Measures, with axes (site, label) or, where every site is compared with every other, (site, other_site, label):
         ``cka``: the biased form; too high unless n >= 10 d, which the notes say.
         ``debiased_cka``: near 0 for unrelated representations; may be negative.
         ``n`` (label): number of examples. The dimensions stand in ``metadata["d"]``.

@@ -31,7 +31,7 @@ class TaskClusterARI(Probe):
     ``max_rows`` examples. Cost: k-means with ``n_init`` starts per site and label.
 
     Args:
-        labels: the label the clusters are compared with, one value per example.
+        label: the label the clusters are compared with, one value per example.
         at: where to measure.
         readout: which position; the state at the input token by default.
         also: further labels, each clustered anew with its own number of clusters.
@@ -58,7 +58,7 @@ class TaskClusterARI(Probe):
 
     def __init__(
         self,
-        labels: str = "task",
+        label: str = "task",
         at: Sites = residual(),
         readout: Readout = token_at("input"),
         also: Sequence[str] = (),
@@ -81,7 +81,7 @@ class TaskClusterARI(Probe):
         one_row(readout)
         if isinstance(also, str):
             raise InputError(f"also is the string {also!r}; expected a sequence of label names such as ({also!r},)")
-        self.labels = labels
+        self.label = label
         self.at = at
         self.readout = readout
         self.also = also
@@ -93,7 +93,7 @@ class TaskClusterARI(Probe):
         self.seed = seed
 
     def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
-        for name in (self.labels, *self.also):
+        for name in (self.label, *self.also):
             label = batch.label(name)
             if label.ndim != 1:
                 raise InputError(f"label {name!r} is per token; TaskClusterARI needs one value per example")
@@ -102,7 +102,7 @@ class TaskClusterARI(Probe):
             self.hidden.add(site, batch.index, rows.flatten(1))
 
     def compute(self) -> ProbeResult:
-        names = [self.labels, *self.also]
+        names = [self.label, *self.also]
         classes = {name: self.classes.get(name)[1].numpy() for name in names}
         clusters = {name: self._clusters_for(name, values) for name, values in classes.items()}
         shape = (len(self.sites), len(names))
@@ -126,7 +126,7 @@ class TaskClusterARI(Probe):
             {"ari": ari, "null_low": low, "null_high": high, "p_value": p},
             dict.fromkeys(("ari", "null_low", "null_high", "p_value"), ("site", "label")),
             {"label": names},
-            metadata={"n": len(classes[self.labels]), "n_clusters": clusters, "reduce": self.reduce},
+            metadata={"n": len(classes[self.label]), "n_clusters": clusters, "reduce": self.reduce},
             notes=notes,
         )
 

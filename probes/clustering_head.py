@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,10 +18,11 @@ from probes.functional.clusters import (
     within_ratio,
     within_ratio_chance,
 )
+from probes.model import HookPoints
 from probes.probe import Probe
 from probes.readout import Readout, all_tokens, last_token, mean, one_row
 from probes.result import ProbeResult
-from probes.sites import Site, Sites, head_output, resolve
+from probes.sites import Site, Sites, head_output
 from probes.state import Rows, Sum
 from tasks import Batch, InputError
 
@@ -132,7 +132,7 @@ query=last_token(), max_rows=None)
 
     # ---- sites ----
 
-    def bind(self, model: Any) -> list[Site]:
+    def _sites_in(self, model: HookPoints) -> list[Site]:
         """Head outputs, and the attention patterns of the same blocks where there are any."""
         hooks = getattr(model, "hook_dict", None)
         if hooks is not None and not any(is_output(name) for name in hooks):
@@ -140,20 +140,13 @@ query=last_token(), max_rows=None)
                 f"a {type(model).__name__} has no head outputs (no hook point ends in attn.hook_z), so no clustering "
                 "head can be found in it; give a model built by mechclust.build_model or TransformerLens"
             )
-        found = resolve(model, self.at)
+        found = super()._sites_in(model)
         outputs = [site for site in found if is_output(site.name)]
         wrong = [site for site in found if site not in outputs and not (outputs and site.name.endswith("hook_pattern"))]
         if wrong:
             raise InputError(f"{wrong[0].name!r} is no head output (attn.hook_z); give at=head_output()")
         patterns = [Site(pattern_of(site.name), site.layer) for site in outputs]
-        sites = outputs + [site for site in patterns if site.name in model.hook_dict]
-        if self._sites is not None and sites != self._sites and not self._empty:
-            raise InputError(
-                f"this ClusteringHead holds state from {len(self.outputs)} sites of another model shape; "
-                "call reset() or use a new probe"
-            )
-        self._sites = sites
-        return sites
+        return outputs + [site for site in patterns if site.name in model.hook_dict]
 
     @property
     def outputs(self) -> list[str]:

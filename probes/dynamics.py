@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from probes.functional.geometry import norm_jacobian
+from probes.model import HookedModel
 from probes.probe import Probe
 from probes.readout import Readout, last_token, one_row
 from probes.result import ProbeResult, versions
@@ -65,7 +66,7 @@ class WeightNorms(_ByStep):
         >>> norms = WeightNorms()
         >>> for step in range(3):
         ...     norms(step, model)
-        >>> result = norms.result()
+        >>> result = norms.compute()
         >>> result.axes["norm"], result.coords["step"]
         (('step', 'weight'), ['0', '1', '2'])
     """
@@ -76,7 +77,7 @@ class WeightNorms(_ByStep):
         super().__init__()
         self.names = names
 
-    def __call__(self, step: int, model: Any) -> None:
+    def __call__(self, step: int, model: HookedModel) -> None:
         """Record the norms before ``step``."""
         weights = dict(model.named_parameters())
         wanted = [k for k, v in weights.items() if v.requires_grad] if self.names is None else list(self.names)
@@ -85,7 +86,7 @@ class WeightNorms(_ByStep):
         with torch.no_grad():
             self._record(step, wanted, lambda: [_length([weights[name]]) for name in wanted])
 
-    def result(self) -> ProbeResult:
+    def compute(self) -> ProbeResult:
         """``norm`` with axes (step, weight).
 
         Raises:
@@ -118,7 +119,7 @@ class GradientNorms(_ByStep):
         >>> model = torch.nn.Embedding.from_pretrained(torch.tensor([[3.0], [4.0]]), freeze=False)
         >>> norms = GradientNorms(batch, loss=lambda logits, batch: logits.square().sum() / 2)
         >>> norms(0, model)
-        >>> norms.result()["norm"].tolist(), norms.result().coords["group"]
+        >>> norms.compute()["norm"].tolist(), norms.compute().coords["group"]
         ([[5.0, 5.0]], ['weight', 'all'])
     """
 
@@ -145,7 +146,7 @@ class GradientNorms(_ByStep):
                     "such as ['blocks.0.mlp']"
                 )
 
-    def __call__(self, step: int, model: Any) -> None:
+    def __call__(self, step: int, model: HookedModel) -> None:
         """Record the norms before ``step``."""
         weights = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if not weights:
@@ -172,7 +173,7 @@ class GradientNorms(_ByStep):
             found[group] = [n for n in names if any(f"{n}.".startswith(f"{prefix}.") for prefix in prefixes)]
         return found
 
-    def _gradients(self, model: Any, weights: list[Tensor]) -> list[Tensor]:
+    def _gradients(self, model: HookedModel, weights: list[Tensor]) -> list[Tensor]:
         total = [torch.zeros_like(w, dtype=torch.float64) for w in weights]
         n, device = sum(map(len, self.batches)), device_of(model)
         drawn = [device] if device.type == "cuda" else []
@@ -185,7 +186,7 @@ class GradientNorms(_ByStep):
                         sum_.add_(gradient, alpha=len(batch) / n)
         return total
 
-    def result(self) -> ProbeResult:
+    def compute(self) -> ProbeResult:
         """``norm`` with axes (step, group); the last group is ``"all"``.
 
         Raises:

@@ -15,6 +15,7 @@ import numpy as np
 from safetensors.torch import save
 from torch import Tensor
 
+from probes.model import HookPoints, Models
 from probes.readout import Readout, last_token
 from probes.result import ProbeResult, read_safetensors, versions, write_atomic
 from probes.sites import Site, Sites, residual, resolve
@@ -83,13 +84,13 @@ class Probe(ABC):
 
     # ---- sites ----
 
-    def bind(self, model: Any) -> list[Site]:
+    def bind(self, model: Models) -> list[Site]:
         """Resolve ``at`` in ``model``, or in each of several by name; ``run`` and ``attach`` do this.
 
         Raises:
             InputError: when state from other sites is held already.
         """
-        sites = self._sites_of_each(model) if isinstance(model, Mapping) else resolve(model, self.at)
+        sites = self._sites_of_each(model) if isinstance(model, Mapping) else self._sites_in(model)
         if self._sites is not None and sites != self._sites and not self._empty:
             raise InputError(
                 f"this {type(self).__name__} holds state from {len(self._sites)} sites of another model shape; "
@@ -98,11 +99,15 @@ class Probe(ABC):
         self._sites = sites
         return sites
 
-    def _sites_of_each(self, models: Mapping[str, Any]) -> list[Site]:
+    def _sites_in(self, model: HookPoints) -> list[Site]:
+        """What ``at`` stands for in a model; a subclass may add sites to it, or refuse some."""
+        return resolve(model, self.at)
+
+    def _sites_of_each(self, models: Mapping[str, HookPoints]) -> list[Site]:
         sites = []
         for name, model in models.items():
             try:
-                sites += [Site(f"{name}/{site.name}", site.layer) for site in resolve(model, self.at)]
+                sites += [Site(f"{name}/{site.name}", site.layer) for site in self._sites_in(model)]
             except InputError as error:
                 raise InputError(f"model {name!r}: {error}") from None
         return sites
@@ -221,17 +226,31 @@ class Probe(ABC):
         axes: Mapping[str, tuple[str, ...]],
         coords: Mapping[str, Sequence[str]] | None = None,
         *,
+        layers: Mapping[str, int] | None = None,
         metadata: Mapping[str, Any] | None = None,
         notes: Sequence[str] = (),
     ) -> ProbeResult:
-        """A ``ProbeResult`` with sites, layers, parameters and versions filled in."""
+        """A ``ProbeResult`` with sites, layers, parameters and versions filled in.
+
+        Args:
+            values: measure to tensor.
+            axes: measure to the names of its axes.
+            coords: names along axes other than ``"site"``, or other names along it.
+            layers: layer numbers of those other names.
+            metadata: what else the numbers depend on.
+            notes: why a value is NaN, and what else a reader must know.
+        """
         return ProbeResult(
             probe=type(self).__name__,
             values=values,
             axes=axes,
             coords={"site": self.site_names, **{k: list(v) for k, v in (coords or {}).items()}},
-            layers={site.name: site.layer for site in self.sites},
-            metadata={"probe": repr(self), "versions": versions(), **(metadata or {})},
+            layers={site.name: site.layer for site in self.sites} if layers is None else layers,
+            metadata={
+                "parameters": {name: shown(value) for name, value in self.parameters().items()},
+                "versions": versions(),
+                **(metadata or {}),
+            },
             notes=list(notes),
         )
 

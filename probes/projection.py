@@ -28,7 +28,7 @@ class Projection(Probe):
     Memory: up to ``max_rows`` rows a site.
 
     Args:
-        labels: the label to carry along, for colours.
+        label: the label to carry along, for colours.
         at: where to measure.
         readout: which position.
         method: ``"tsne"`` (scikit-learn's, from a PCA start) or ``"pca"``.
@@ -41,7 +41,7 @@ class Projection(Probe):
 
     def __init__(
         self,
-        labels: str = "task",
+        label: str = "task",
         at: Sites = residual(),
         readout: Readout = token_at("input"),
         method: Literal["tsne", "pca"] = "tsne",
@@ -51,7 +51,7 @@ class Projection(Probe):
         if method not in ("tsne", "pca"):
             raise InputError(f"method is {method!r}; expected 'tsne' or 'pca'")
         one_row(readout)
-        self.labels = labels
+        self.label = label
         self.at = at
         self.readout = readout
         self.method = method
@@ -59,12 +59,12 @@ class Projection(Probe):
         self.seed = seed
 
     def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
-        self.classes.add(self.labels, batch.index, batch.label(self.labels))
+        self.classes.add(self.label, batch.index, batch.label(self.label))
         for site, rows in activations.items():
             self.hidden.add(site, batch.index, rows.flatten(1))
 
     def compute(self) -> ProbeResult:
-        index, classes = self.classes.get(self.labels)
+        index, classes = self.classes.get(self.label)
         if len(index) < 4:
             raise InputError(f"{len(index)} examples cannot be projected; give at least 4")
         xy = [torch.from_numpy(self._project(self.hidden.get(site)[1].float().numpy())) for site in self.site_names]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import html
 import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -21,6 +20,22 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _FORMAT = "mechclust-result-1"
+_OWN_COLUMN = ("site", "other_site", "head", "label", "step")
+_INTEGERS = ("layer", "head", "step")
+
+
+class Head(NamedTuple):
+    """An attention head with a measure's value, as ``ProbeResult.top_heads`` gives it.
+
+    Attributes:
+        layer: 1 for ``blocks.0``.
+        head: from 0.
+        value: of the measure.
+    """
+
+    layer: int
+    head: int
+    value: float
 
 
 @dataclass(frozen=True)
@@ -59,6 +74,8 @@ class ProbeResult:
                 raise InputError(
                     f"{name!r} has shape {tuple(tensor.shape)}; expected {expected} for axes {self.axes[name]}"
                 )
+        if unknown := [site for site in self.coords.get("site", ()) if site not in self.layers]:
+            raise InputError(f"site {unknown[0]!r} has no layer (layers has {', '.join(self.layers) or 'none'})")
 
     def __getitem__(self, measure: str) -> Tensor:
         if measure not in self.values:
@@ -76,26 +93,96 @@ class ProbeResult:
         place = tuple(self.coords[axis].index(at[axis]) if axis in at else slice(None) for axis in self.axes[measure])
         return tensor[place]
 
+    def top_heads(self, measure: str, k: int = 4, *, smallest: bool = False, **at: str) -> list[Head]:
+        """The ``k`` heads with the largest values of a measure, best first; heads whose value is NaN are left out.
+
+        Args:
+            measure: one with the axes site and head.
+            k: how many, or all there are if fewer.
+            smallest: those with the smallest values instead.
+            at: coordinates of its other axes, as in ``sel``.
+
+        Raises:
+            InputError: for a measure without heads, or with an axis that ``at`` does not fix.
+
+        Example:
+            >>> import torch
+            >>> result = ProbeResult("Demo", {"ratio": torch.tensor([[1.0, 3.0]])}, {"ratio": ("site", "head")},
+            ...                      {"site": ["blocks.0.attn.hook_pattern"], "head": ["0", "1"]},
+            ...                      {"blocks.0.attn.hook_pattern": 1})
+            >>> result.top_heads("ratio", 1)
+            [Head(layer=1, head=1, value=3.0)]
+        """
+        left = [axis for axis in self._axes(measure) if axis not in at]
+        if set(left) != {"site", "head"}:
+            way = "choose a measure of heads" if "head" not in left else "fix the others, as in sel()"
+            raise InputError(f"{measure!r} leaves the axes ({', '.join(left)}); expected (site, head): {way}")
+        values = self.sel(measure, **at)
+        values = values if left[0] == "site" else values.T
+        heads = [
+            Head(self.layers[site], int(head), float(values[i, j]))
+            for (i, site), (j, head) in product(enumerate(self.coords["site"]), enumerate(self.coords["head"]))
+            if not bool(values[i, j].isnan())
+        ]
+        return sorted(heads, key=lambda head: head.value if smallest else -head.value)[:k]
+
+    def merge(self, other: ProbeResult) -> ProbeResult:
+        """Both as one: results of the same probe on the same examples at different coordinates of one axis, such as
+        two jobs that measured different layers.
+
+        Numbers from different *examples* cannot be joined afterwards; what can is the probes' state: ``save_state``
+        in each job, then ``load_state``, ``merge`` and ``compute``.
+
+        Raises:
+            InputError: saying why they do not merge.
+
+        Example:
+            >>> import torch
+            >>> def at(site, layer):
+            ...     return ProbeResult("Demo", {"ari": torch.tensor([0.1 * layer])}, {"ari": ("site",)},
+            ...                        {"site": [site]}, {site: layer})
+            >>> at("blocks.0.hook_resid_post", 1).merge(at("hook_embed", 0)).coords["site"]
+            ['hook_embed', 'blocks.0.hook_resid_post']
+        """
+        from probes._merge import merged
+
+        return merged(self, other)
+
     def to_dataframe(self) -> pd.DataFrame:
-        """One row a number: ``probe, measure, site, layer``, then the other axes, then ``value``."""
+        """One row a number, with the same columns for every probe, so that frames of different probes stack.
+
+        ``probe, measure, site, layer, other_site, head, label, step, coords, value``: what a measure has no axis
+        for is missing (``NA``); axes without a column of their own stand in ``coords``, as
+        ``"similarity=cosine, bucket=same"``. Layer, head and step are integers.
+        """
         import pandas as pd
 
-        others = [a for axes in self.axes.values() for a in axes if a != "site"]
-        columns = ["probe", "measure", "site", "layer", *dict.fromkeys(others), "value"]
-        rows = []
+        columns = ["probe", "measure", "site", "layer", "other_site", "head", "label", "step", "coords", "value"]
+        rows: list[dict[str, Any]] = []
         for measure, tensor in self.values.items():
-            names = [self.coords[axis] for axis in self.axes[measure]]
+            axes = self.axes[measure]
+            names = [self.coords[axis] for axis in axes]
             for place, value in zip(product(*names), tensor.flatten().tolist(), strict=True):
-                row = {"probe": self.probe, "measure": measure, "value": value}
-                row.update(zip(self.axes[measure], place, strict=True))
-                if "site" in row:
-                    row["layer"] = self.layers[str(row["site"])]
+                at = dict(zip(axes, place, strict=True))
+                row: dict[str, Any] = {name: at[name] for name in _OWN_COLUMN if name in at}
+                others = ", ".join(f"{name}={at[name]}" for name in axes if name not in _OWN_COLUMN)
+                row |= {"probe": self.probe, "measure": measure, "coords": others, "value": value}
+                if "site" in at:
+                    row["layer"] = self.layers[at["site"]]
                 rows.append(row)
-        return pd.DataFrame(rows, columns=columns)
+        frame = pd.DataFrame(rows, columns=columns)
+        for name in _INTEGERS:
+            frame[name] = pd.to_numeric(frame[name]).astype("Int64")
+        return frame.astype({"value": "float64"} | dict.fromkeys(("site", "other_site", "label"), "string"))
+
+    def _axes(self, measure: str) -> tuple[str, ...]:
+        self[measure]
+        return self.axes[measure]
 
     def _repr_html_(self) -> str:
-        table: str = self.to_dataframe().to_html(index=False)
-        return table + "".join(f"<p>Note: {html.escape(note)}</p>" for note in self.notes)
+        from probes._result_html import html_of
+
+        return html_of(self)
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file with the rest as JSON in its header, atomically."""

@@ -7,8 +7,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, overload
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from probes.model import HookedModel
 from probes.probe import Probe
 from probes.readout import Readout, as_readout
 from probes.result import ProbeResult
@@ -25,7 +26,7 @@ class _Recorder:
     ``name`` is the model's where several are measured: what is kept of it is called ``"name/hook"``.
     """
 
-    def __init__(self, model: Any, probes: Sequence[Probe], name: str | None = None) -> None:
+    def __init__(self, model: HookedModel, probes: Sequence[Probe], name: str | None = None) -> None:
         self.prefix, self._whose = ("", "") if name is None else (f"{name}/", f" of model {name!r}")
         if isinstance(model, torch._dynamo.OptimizedModule):
             raise InputError(
@@ -115,7 +116,7 @@ class Attached:
 
 
 @contextmanager
-def attach(model: Any, probes: Probe | Sequence[Probe]) -> Iterator[Attached]:
+def attach(model: HookedModel, probes: Probe | Sequence[Probe]) -> Iterator[Attached]:
     """Hooks ``probes`` to ``model`` for the block, for training loops and notebooks.
 
     The probes are not reset. The hooks are removed on the way out, also after an exception; other
@@ -138,13 +139,27 @@ def attach(model: Any, probes: Probe | Sequence[Probe]) -> Iterator[Attached]:
 
 
 @overload
-def run(model: Any, batches: Batch | Iterable[Batch], probes: Probe, *, progress: bool = False) -> ProbeResult: ...
+def run(
+    model: HookedModel | Mapping[str, HookedModel],
+    batches: Batch | Iterable[Batch],
+    probes: Probe,
+    *,
+    progress: bool = False,
+) -> ProbeResult: ...
 @overload
 def run(
-    model: Any, batches: Batch | Iterable[Batch], probes: Sequence[Probe], *, progress: bool = False
+    model: HookedModel | Mapping[str, HookedModel],
+    batches: Batch | Iterable[Batch],
+    probes: Sequence[Probe],
+    *,
+    progress: bool = False,
 ) -> list[ProbeResult]: ...
 def run(
-    model: Any, batches: Batch | Iterable[Batch], probes: Probe | Sequence[Probe], *, progress: bool = False
+    model: HookedModel | Mapping[str, HookedModel],
+    batches: Batch | Iterable[Batch],
+    probes: Probe | Sequence[Probe],
+    *,
+    progress: bool = False,
 ) -> ProbeResult | list[ProbeResult]:
     """Measure a model on batches: one forward pass per batch, whatever the number of probes.
 
@@ -170,9 +185,8 @@ def run(
             no batches, NaN in the activations, or several models with vocabularies of different sizes.
     """
     several = [probes] if isinstance(probes, Probe) else list(probes)
-    models: list[tuple[str | None, Any]] = [(None, model)]
-    if isinstance(model, Mapping):
-        models = list(_checked(model, several).items())
+    models: list[tuple[str | None, HookedModel]]
+    models = list(_checked(model, several).items()) if isinstance(model, Mapping) else [(None, model)]
     for probe in several:
         probe.reset()
         probe.bind(model)
@@ -201,7 +215,7 @@ def run(
     return results[0] if isinstance(probes, Probe) else results
 
 
-def _checked(models: Mapping[str, Any], probes: Sequence[Probe]) -> Mapping[str, Any]:
+def _checked(models: Mapping[str, HookedModel], probes: Sequence[Probe]) -> Mapping[str, HookedModel]:
     """Several models, when the probes compare, their names can be told apart and tokens mean the same to all."""
     for probe in probes:
         if not probe.compares:
@@ -236,21 +250,21 @@ def each_batch(batches: Batch | Iterable[Batch], progress: str | None = None) ->
     return tqdm(source, desc=progress, unit="batch", leave=False)  # type: ignore[no-any-return]
 
 
-def forward(model: Any, batch: Batch) -> Any:
+def forward(model: HookedModel, batch: Batch) -> Any:
     """Call the model on a batch, with its attention mask where it has padding."""
     if batch.attention_mask is None or bool(batch.attention_mask.all()):
         return model(batch.tokens)
     return model(batch.tokens, attention_mask=batch.attention_mask.long())
 
 
-def device_of(model: Any) -> torch.device:
+def device_of(model: HookedModel) -> torch.device:
     """The device of the model's first parameter."""
     parameter = next(iter(model.parameters()), None)
     return torch.device("cpu") if parameter is None else parameter.device
 
 
 @contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
+def evaluation_mode(model: HookedModel) -> Iterator[None]:
     """Dropout off inside; afterwards every module's own mode is as it was."""
     training = [module for module in model.modules() if module.training]
     for module in training:

@@ -37,7 +37,7 @@ class SVCCA(Pairwise):
 
     Pairs are those of ``CKA``: ``run({"tuned": a, "base": b}, batches, SVCCA())``, or ``run(model, batches, SVCCA())``.
 
-    Measures, with axes (site, label) or, where every site is compared with every other, (site, other, label):
+    Measures, with axes (site, label) or, where every site is compared with every other, (site, other_site, label):
         ``svcca``: 1 where one side is a rotated, scaled or shifted copy of the other. Not near 0 for unrelated rows
             unless examples are many times the directions kept, which the notes say.
         ``n`` (label): number of examples.
@@ -106,7 +106,7 @@ class RBFCKA(Pairwise):
 
     Pairs are those of ``CKA``. The width of each kernel is a fraction of the median distance between the rows it is of.
 
-    Measures, with axes (site, label) or, where every site is compared with every other, (site, other, label):
+    Measures, with axes (site, label) or, where every site is compared with every other, (site, other_site, label):
         ``rbf_cka``: the biased form, above 0 for unrelated rows, the more so the smaller ``fraction`` and ``n``.
         ``debiased_rbf_cka``: near 0 for unrelated rows; may be negative.
         ``n`` (label): number of examples.

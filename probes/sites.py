@@ -6,8 +6,9 @@ import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from probes.model import HookPoints
 from tasks import InputError
 
 
@@ -81,7 +82,7 @@ def head_output(layers: int | Sequence[int] | None = None) -> Selector:
     return Selector("head_output", _layers(layers))
 
 
-def resolve(model: Any, at: Sites) -> list[Site]:
+def resolve(model: HookPoints, at: Sites) -> list[Site]:
     """The hook points ``at`` stands for in ``model``, in the order given, each once.
 
     Args:

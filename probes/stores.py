@@ -14,6 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from probes.model import HookedModel
 from probes.probe import Probe
 from probes.readout import Readout, last_token, one_row
 from probes.result import ProbeResult, read_safetensors, write_atomic
@@ -48,7 +49,7 @@ class _Gather(Probe):
 
 
 def save_rows(
-    model: Any,
+    model: HookedModel,
     batches: Batch | Iterable[Batch],
     folder: str | Path,
     *,
@@ -280,7 +281,7 @@ def _digest(batch: Batch) -> Tensor:
     return (each * mask).sum(dim=1)
 
 
-def _fingerprint(model: Any) -> str:
+def _fingerprint(model: HookedModel) -> str:
     """Tells models apart by up to 1,024 numbers of every weight; does not read them all."""
     digest = hashlib.sha256()
     for name, weight in model.named_parameters():

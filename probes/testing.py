@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -18,6 +18,7 @@ import torch
 
 import probes as _public
 from probes._under_test import Broken, Case, compare, copies, equal, modules_of
+from probes.model import HookedModel
 from probes.probe import Probe, shown
 from probes.result import ProbeResult
 from probes.run import run
@@ -27,7 +28,12 @@ __all__ = ["check_probe"]
 
 
 def check_probe(
-    probe: Probe, model: Any, batches: Batch | Iterable[Batch], *, rtol: float = 1e-9, processes: bool = False
+    probe: Probe,
+    model: HookedModel | Mapping[str, HookedModel],
+    batches: Batch | Iterable[Batch],
+    *,
+    rtol: float = 1e-9,
+    processes: bool = False,
 ) -> None:
     """Put a probe through the whole contract that ``run``, ``merge`` and ``all_reduce`` rely on.
 

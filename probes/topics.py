@@ -10,6 +10,7 @@ from torch import Tensor
 
 from probes.functional.topic_vectors import SIMILARITIES, GroupSums
 from probes.functional.topics import BUCKETS, PairTable, WordTopics
+from probes.model import Models
 from probes.probe import Probe
 from probes.readout import all_tokens
 from probes.result import ProbeResult
@@ -31,7 +32,7 @@ class _TopicProbe(Probe):
         self.n_permutations, self.seed = n_permutations, seed
         self._known = WordTopics.of(topics)
 
-    def bind(self, model: Any) -> list[Site]:
+    def bind(self, model: Models) -> list[Site]:
         """Also checks that the topics fit the model's vocabulary, where its token ids are the words."""
         d_vocab = getattr(getattr(model, "cfg", None), "d_vocab", None)
         if self.words is None and d_vocab is not None and d_vocab != len(self._known.row):

@@ -7,12 +7,13 @@ from mechclust.models.build import build_model, model_for
 from mechclust.models.checkpoint import load_model, read_metadata, save_model
 from mechclust.models.config import ModelConfig, PoolingTransformerConfig, TopicTransformerConfig
 from mechclust.models.embeddings import token_embeddings
-from mechclust.models.pretrained import load_pretrained, load_tokenizer
+from mechclust.models.pretrained import PretrainedModel, load_pretrained, load_tokenizer
 
 __all__ = [
     "ModelConfig",
     "PoolingTransformer",
     "PoolingTransformerConfig",
+    "PretrainedModel",
     "TopicTransformer",
     "TopicTransformerConfig",
     "build_model",

@@ -7,14 +7,14 @@ from importlib.metadata import version
 from typing import Any
 
 import torch
-from torch import nn
 
 from mechclust.models.config import AnyConfig, ModelConfig, PoolingTransformerConfig, TopicTransformerConfig
 from mechclust.models.weights import initial_weights, set_weights
+from probes.model import HookedModel
 from tasks import InputError, Task
 
 
-def build_model(config: AnyConfig) -> Any:
+def build_model(config: AnyConfig) -> HookedModel:
     """A hooked transformer with random weights drawn from ``config.seed``.
 
     On TransformerLens 4.x the native ``TransformerBridge``, on 3.9 a ``HookedTransformer``: the hook
@@ -71,7 +71,7 @@ def model_for(task: Task, **fields: Any) -> ModelConfig:
     return ModelConfig(d_vocab=task.d_vocab, n_ctx=task.n_ctx, **fields)
 
 
-def config_of(model: nn.Module) -> AnyConfig:
+def config_of(model: HookedModel) -> AnyConfig:
     """The configuration a model was built with.
 
     Raises:

@@ -11,13 +11,14 @@ from safetensors.torch import save
 from mechclust.models.build import build_model, config_of
 from mechclust.models.config import config_from_dict, config_to_dict
 from mechclust.models.weights import get_weights, set_weights
+from probes.model import HookedModel
 from probes.result import read_safetensors, versions, write_atomic
 from tasks import InputError
 
 _FORMAT = "mechclust-model-1"
 
 
-def save_model(model: Any, path: str | Path, **metadata: Any) -> None:
+def save_model(model: HookedModel, path: str | Path, **metadata: Any) -> None:
     """Write a model that ``build_model`` built, atomically, as one safetensors file.
 
     The header holds the configuration, the versions, the weight processing (none: the weights are
@@ -36,7 +37,7 @@ def save_model(model: Any, path: str | Path, **metadata: Any) -> None:
     write_atomic(path, save({k: v.detach().cpu().contiguous() for k, v in get_weights(model).items()}, header))
 
 
-def load_model(path: str | Path) -> Any:
+def load_model(path: str | Path) -> HookedModel:
     """The model that ``save_model`` wrote, on the CPU, whichever TransformerLens major wrote it.
 
     Raises:

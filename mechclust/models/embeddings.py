@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from jaxtyping import Float
 from torch import Tensor
 
+from probes.model import HookedModel
 from tasks import InputError
 
 
-def token_embeddings(model: Any) -> Float[Tensor, "d_vocab d_embedding"]:
+def token_embeddings(model: HookedModel) -> Float[Tensor, "d_vocab d_embedding"]:
     """The input embedding matrix, a row a token, as the model looks it up.
 
     Nothing is added, normalised, scaled (BART may multiply by the root of its width) or projected

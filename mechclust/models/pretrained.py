@@ -8,15 +8,26 @@ import re
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from mechclust.models.build import build_model, config_of
 from mechclust.models.checkpoint import load_model
+from probes.model import HookedModel
 from tasks import InputError
 
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+
+
+class PretrainedModel(HookedModel, Protocol):
+    """A hooked model with its tokenizer.
+
+    Attributes:
+        tokenizer: Hugging Face's; ``None`` for a file that ``save_model`` wrote.
+    """
+
+    tokenizer: Any
 
 
 def load_pretrained(
@@ -26,7 +37,7 @@ def load_pretrained(
     dtype: torch.dtype = torch.float32,
     random_weights: bool = False,
     seed: int = 0,
-) -> Any:
+) -> PretrainedModel:
     """A hooked model with its tokenizer (``model.tokenizer``), weights as Hugging Face has them.
 
     Nothing is folded or centred: activations equal Hugging Face's own. A local directory is loaded

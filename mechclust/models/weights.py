@@ -11,9 +11,10 @@ import re
 
 import torch
 from einops import rearrange
-from torch import Tensor, nn
+from torch import Tensor
 
 from mechclust.models.config import ModelConfig
+from probes.model import HookedModel
 
 # HookedTransformer's name -> (the native bridge's name, HookedTransformer's layout, the bridge's)
 _NATIVE = {
@@ -52,11 +53,11 @@ def _convert(name: str, tensor: Tensor, table: dict[str, tuple[str, str, str]], 
     return block + new, rearrange(tensor, f"{old_layout} -> {new_layout}", **sizes).contiguous()
 
 
-def _is_bridge(model: nn.Module) -> bool:
+def _is_bridge(model: HookedModel) -> bool:
     return type(model).__name__ == "TransformerBridge"
 
 
-def get_weights(model: nn.Module) -> dict[str, Tensor]:
+def get_weights(model: HookedModel) -> dict[str, Tensor]:
     """The model's weights under HookedTransformer's names and layouts (copies are made only of
     what is laid out differently)."""
     state = {k: v for k, v in model.state_dict().items() if not k.endswith((".mask", ".IGNORE"))}
@@ -66,7 +67,7 @@ def get_weights(model: nn.Module) -> dict[str, Tensor]:
     return dict(_convert(k, v, table, model.cfg.n_heads) for k, v in state.items())  # type: ignore[union-attr,arg-type]
 
 
-def set_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
+def set_weights(model: HookedModel, weights: dict[str, Tensor]) -> None:
     """Load weights that ``get_weights`` gave, from either TransformerLens major."""
     if _is_bridge(model):
         model.load_state_dict(dict(_convert(k, v, _NATIVE) for k, v in weights.items()))
@@ -75,7 +76,7 @@ def set_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
     model.load_state_dict({**weights, **buffers})
 
 
-def trainable(model: nn.Module) -> dict[str, Tensor]:
+def trainable(model: HookedModel) -> dict[str, Tensor]:
     """Parameters that require gradients, in the model's order, under the names that ``get_weights`` gives them."""
     if not _is_bridge(model):
         return {name: p for name, p in model.named_parameters() if p.requires_grad}

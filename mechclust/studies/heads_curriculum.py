@@ -13,7 +13,7 @@ from mechclust.models import PoolingTransformerConfig, build_model
 from mechclust.models.weights import set_weights
 from mechclust.studies.heads_config import ClusteringHeadsConfig
 from mechclust.training import Member, TrainConfig, accuracy, train_ensemble
-from probes import ProbeResult
+from probes import HookedModel, ProbeResult
 from tasks import SparseModularAddition
 
 ARMS = ("scratch", "curriculum")
@@ -78,6 +78,6 @@ def run_curriculum(config: ClusteringHeadsConfig, seed: int, out: Path) -> None:
 
 
 @torch.no_grad()
-def _loss(model: torch.nn.Module, task: SparseModularAddition) -> float:
+def _loss(model: HookedModel, task: SparseModularAddition) -> float:
     (batch,) = task.batches("train", task.n_train)
     return float(task.loss(model(batch.tokens), batch))

@@ -17,7 +17,7 @@ from mechclust.execution import check_device
 from mechclust.models import build_model, load_model, model_for
 from mechclust.studies.claims import Bound, Claim, claim
 from mechclust.studies.study import Analysis, Panel, Study, check_seeds
-from mechclust.training import AccuracyCallback, ProbeCallback, SaveModel, TrainConfig, train
+from mechclust.training import AccuracyCallback, CheckpointCallback, ProbeCallback, TrainConfig, train
 from mechclust.training.callbacks import load_steps, save_losses
 from probes import ProbeResult, Projection, TaskClusterARI, residual, token_at
 from tasks import InputError, InstructionFollowing
@@ -117,7 +117,7 @@ def _run_job(config: TaskClustersConfig, job: Job, out: Path) -> None:
     measure = TaskClusterARI(also=("output",), at=at, n_init=config.n_init, n_permutations=config.n_permutations)
     validation = {_VALIDATION: batches[_VALIDATION]}
     callbacks: list[Any] = [
-        SaveModel(out / "models" / job.name, at=[end]),
+        CheckpointCallback(out / "models" / job.name, at=[end]),
         AccuracyCallback(results, task, _VALIDATION),
         ProbeCallback(results, batches, {"ari": measure}),
     ]

@@ -165,7 +165,9 @@ def _run_job(config: TopicStructureConfig, job: Job, out: Path) -> None:
     model = build_model(model_config)
     if model_config.value == "fixed":
         with torch.no_grad():
-            model.blocks[0].attn.W_V.copy_(stage_one_value(task).T / model_config.input_scale)
+            dict(model.named_parameters())["blocks.0.attn.W_V"].copy_(
+                stage_one_value(task).T / model_config.input_scale
+            )
     training: dict[str, Any] = {"schedule": "constant", "weight_decay": 0.0, "clip": None, **arm.training}
     settings = TrainConfig(batch_size=config.batch_size, **training)
     start = block_result(model, task)
@@ -186,7 +188,7 @@ def _run_job(config: TopicStructureConfig, job: Job, out: Path) -> None:
     start.save(folder / "blocks-start.safetensors")
     block_result(model, task).save(folder / "blocks.safetensors")
     if arm.experiment == "E3":
-        norms.result().save(folder / "norms.safetensors")
+        norms.compute().save(folder / "norms.safetensors")
     if job.seed == config.seeds[0]:
         save_model(model, out / "models" / f"{job.name}.safetensors", arm=job.arm)
     save_losses(losses, folder / "loss.safetensors")

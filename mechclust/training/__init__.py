@@ -1,6 +1,6 @@
 """Training: one short loop, many seeds at once, settings, callbacks, resumable state."""
 
-from mechclust.training.callbacks import AccuracyCallback, ProbeCallback, SaveModel, accuracy
+from mechclust.training.callbacks import AccuracyCallback, CheckpointCallback, ProbeCallback, accuracy
 from mechclust.training.config import TrainConfig
 from mechclust.training.ensemble import Member, train_ensemble
 from mechclust.training.loop import Callback, train
@@ -9,9 +9,9 @@ from mechclust.training.snapshots import Snapshots
 __all__ = [
     "AccuracyCallback",
     "Callback",
+    "CheckpointCallback",
     "Member",
     "ProbeCallback",
-    "SaveModel",
     "Snapshots",
     "TrainConfig",
     "accuracy",

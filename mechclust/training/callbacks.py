@@ -10,6 +10,7 @@ import torch
 
 from mechclust.models.checkpoint import save_model
 from probes import Probe, ProbeResult, run
+from probes.model import HookedModel
 from probes.run import device_of, evaluation_mode, forward
 from tasks import Batch, Task
 
@@ -36,7 +37,7 @@ class ProbeCallback:
     ) -> None:
         self.out, self.batches, self.probes, self.at = Path(out), batches, probes, at
 
-    def __call__(self, step: int, model: Any) -> None:
+    def __call__(self, step: int, model: HookedModel) -> None:
         if self.at is not None and step not in self.at:
             return
         for split, batches in self.batches.items():
@@ -60,7 +61,7 @@ class AccuracyCallback:
     def __init__(self, out: str | Path, task: Task, split: str = "validation") -> None:
         self.out, self.task, self.split = Path(out), task, split
 
-    def __call__(self, step: int, model: Any) -> None:
+    def __call__(self, step: int, model: HookedModel) -> None:
         path = result_path(self.out, step, f"{self.split}.accuracy")
         if not path.exists():
             value, n = accuracy(model, self.task, self.split)
@@ -70,13 +71,13 @@ class AccuracyCallback:
             result.save(path)
 
 
-class SaveModel:
+class CheckpointCallback:
     """Saves the model at the given steps as ``step-000100.safetensors`` in ``out``."""
 
     def __init__(self, out: str | Path, at: Sequence[int]) -> None:
         self.out, self.at = Path(out), at
 
-    def __call__(self, step: int, model: Any) -> None:
+    def __call__(self, step: int, model: HookedModel) -> None:
         path = self.out / f"step-{step:06d}.safetensors"
         if step in self.at and not path.exists():
             save_model(model, path, step=step)
@@ -99,7 +100,7 @@ def save_losses(losses: torch.Tensor, path: Path) -> None:
     ProbeResult("Loss", {"loss": losses}, {"loss": ("step",)}, steps).save(path)
 
 
-def accuracy(model: Any, task: Task, split: str, **which: Any) -> tuple[float, int]:
+def accuracy(model: HookedModel, task: Task, split: str, **which: Any) -> tuple[float, int]:
     """Share of right answers on a split, and the number of examples. ``which`` goes to ``task.batches``."""
     right, n = 0.0, 0
     score: Callable[[torch.Tensor, Batch], torch.Tensor] = task.accuracy

@@ -16,6 +16,7 @@ from mechclust.models.config import config_to_dict
 from mechclust.models.weights import get_weights, set_weights, trainable
 from mechclust.training.config import TrainConfig
 from mechclust.training.state import load_state, save_state
+from probes.model import HookedModel
 from probes.result import versions
 from probes.run import device_of, forward
 from tasks import Batch, InputError, Task
@@ -27,11 +28,11 @@ class Callback(Protocol):
     After an interruption the calls since the last saved state come again, with the same weights.
     """
 
-    def __call__(self, step: int, model: Any) -> None: ...
+    def __call__(self, step: int, model: HookedModel) -> None: ...
 
 
 def train(
-    model: Any,
+    model: HookedModel,
     task: Task,
     config: TrainConfig,
     out: str | Path | None = None,
@@ -105,7 +106,7 @@ def train(
     return losses
 
 
-def _groups(model: Any, config: TrainConfig) -> list[dict[str, Any]]:
+def _groups(model: HookedModel, config: TrainConfig) -> list[dict[str, Any]]:
     """What to train, in groups of one share of the learning rate each."""
     named = trainable(model)
     frozen = {start: [name for name in named if f"{name}.".startswith(f"{start}.")] for start in config.freeze}
@@ -136,7 +137,7 @@ def make_optimizer(parameters: list[Tensor] | list[dict[str, Any]], config: Trai
     return kind(parameters, betas=config.betas, **decay)
 
 
-def _loss(model: Any, task: Task) -> Callable[[Batch], Tensor]:
+def _loss(model: HookedModel, task: Task) -> Callable[[Batch], Tensor]:
     """Batch to training loss. A model that computes only where the loss counts is asked for that."""
     logits_at_loss, loss_at = getattr(model, "logits_at_loss", None), getattr(task, "loss_at", None)
     if logits_at_loss is not None and loss_at is not None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from mechclust.models.build import build_model
 from mechclust.models.config import AnyConfig, config_from_dict
 from mechclust.models.weights import set_weights
+from probes.model import HookedModel
 from probes.result import write_atomic
 from tasks import InputError, Task
 
@@ -112,7 +113,7 @@ class Snapshots:
         names = found[places[0][0]].keys()
         return {name: torch.stack([found[path][name][row] for path, row in places]) for name in names}
 
-    def model(self, member: int, step: int | None = None) -> Any:
+    def model(self, member: int, step: int | None = None) -> HookedModel:
         """A member as it was at a step (the last by default), with hooks."""
         model = build_model(self.configs[self._member(member)])
         weights = self.at(self.steps[-1] if step is None else step)

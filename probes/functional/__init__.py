@@ -17,16 +17,19 @@ from probes.functional.dynamics import TwoStages, covered, two_stages
 from probes.functional.geometry import boundary_distance, norm_jacobian
 from probes.functional.layer_groups import LayerGroups, crossover, layer_groups
 from probes.functional.similarity import n_dims, neighbour_purity, neighbour_purity_chance, rbf_cka, svcca
-from probes.functional.topic_vectors import topic_blocks, topic_similarity
-from probes.functional.topics import topic_attention
+from probes.functional.topic_vectors import TopicBlocks, TopicSimilarity, topic_blocks, topic_similarity
+from probes.functional.topics import PairSums, topic_attention
 
 __all__ = [
     "CrossMoments",
     "Drop",
     "IntegerWeights",
     "LayerGroups",
+    "PairSums",
     "Similarity",
     "Spike",
+    "TopicBlocks",
+    "TopicSimilarity",
     "TwoStages",
     "adjusted_rand_null",
     "adjusted_rand_score",

@@ -286,7 +286,7 @@ class TestOtherLayers:
             at = layers.cka.coords["site"].index(row.site)
             assert row.debiased_cka == float(values[at, :, k][~values[at, :, k].isnan()].max())
             assert row.base_layer == layers.cka.layers[row.base_site]
-            assert row.debiased_cka == float(layers.cka.sel("debiased_cka", site=row.site, other=row.base_site)[k])
+            assert row.debiased_cka == float(layers.cka.sel("debiased_cka", site=row.site, other_site=row.base_site)[k])
 
     def test_command(self, layers, gpt2, deep, config, out, capsys):
         argv = ["compare", str(gpt2), str(deep), "--prompts", str(config.prompts), "--min-per-task", "8"]

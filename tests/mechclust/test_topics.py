@@ -401,7 +401,8 @@ class TestReport:
         folder = written[2].parent / "results" / "trained"
         for kind, at in (("embedding", repr(MATRIX)), ("vectors", "residual()"), ("attention", "attention_pattern()")):
             saved = ProbeResult.load(folder / f"{kind}-0.1-overlap.safetensors")
-            assert f"at={at}, words='word'" in saved.metadata["probe"]
+            parameters = saved.metadata["parameters"]
+            assert (parameters["at"], parameters["words"]) == (at, "'word'")
         assert ProbeResult.load(folder / "embedding-0.1-overlap.safetensors").coords["site"] == [MATRIX]
 
     def test_notes_of_the_result_are_in_the_page(self, written):

@@ -320,7 +320,7 @@ def test_what_is_refused(solved: Any, probe: ClusteringHead, model: Any, batch: 
         (lambda: causal_checks(solved, [], probe, right), "causal_checks was given 0 examples; give at least 2"),
         (
             lambda: causal_checks(model, batch, probe, right),
-            "this ClusteringHead holds state from 1 sites of another model shape; call reset() or use a new probe",
+            "this ClusteringHead holds state from 2 sites of another model shape; call reset() or use a new probe",
         ),
         (
             lambda: causal_checks(build_model(PoolingTransformerConfig()), everything(), probe, right),

@@ -39,8 +39,8 @@ def every_token(n: int, index: torch.Tensor | None = None) -> Batch:
 def test_layers_of_one_model(fake_model: Any, form: Any) -> None:
     planted = states(30, 4, 4, 6)
     result = run(fake_model(*planted), every_token(30).split(7), CKA(label="task", form=form))
-    assert result.axes["cka"] == result.axes["debiased_cka"] == ("site", "other", "label")
-    assert result.coords["site"] == result.coords["other"] == ["hook_embed", "blocks.0.hook_resid_post", ONE]
+    assert result.axes["cka"] == result.axes["debiased_cka"] == ("site", "other_site", "label")
+    assert result.coords["site"] == result.coords["other_site"] == ["hook_embed", "blocks.0.hook_resid_post", ONE]
     assert (result.coords["label"], result["n"].tolist()) == (["all", "0", "1", "2"], [30, 10, 10, 10])
     assert result.metadata["d"] == {"hook_embed": 4, "blocks.0.hook_resid_post": 4, ONE: 6}
     task = torch.arange(30) % 3

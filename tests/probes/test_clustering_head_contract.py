@@ -155,7 +155,7 @@ def test_a_model_without_head_outputs_is_refused(fake_model: Any, batch: Batch) 
 def test_state_of_another_model_shape_is_refused(model: Any, batch: Batch, sequences: Batch) -> None:
     probe = ClusteringHead("task")
     run(model, batch, probe)
-    with pytest.raises(InputError, match=r"holds state from 2 sites of another model shape; call reset\(\) or use"):
+    with pytest.raises(InputError, match=r"holds state from 4 sites of another model shape; call reset\(\) or use"):
         probe.bind(ideal_head(1))
     probe.reset()
     probe.bind(ideal_head(1))

@@ -25,7 +25,7 @@ def test_norms_are_frobenius_norms_of_what_is_trained() -> None:
     with torch.no_grad():
         model.a.mul_(2)
     norms(7, model)
-    result = norms.result()
+    result = norms.compute()
     assert result["norm"].tolist() == [[5.0, 3.0], [10.0, 3.0]]  # not the spectral norm 4
     assert result["norm"].dtype == torch.float64
     assert result.axes == {"norm": ("step", "weight")}
@@ -37,34 +37,34 @@ def test_norms_are_copies_and_leave_no_graph() -> None:
     norms(0, model)
     with torch.no_grad():
         model.a.zero_()
-    assert norms.result()["norm"].tolist() == [[5.0]]
-    assert not norms.result()["norm"].requires_grad
+    assert norms.compute()["norm"].tolist() == [[5.0]]
+    assert not norms.compute()["norm"].requires_grad
     assert model.a.grad is None
 
 
 def test_names_choose_weights_and_their_order_frozen_ones_too() -> None:
     model, norms = planted(a=[3.0], frozen=[1.0], b=[2.0]), WeightNorms(["b", "frozen"])
     norms(0, model)
-    assert norms.result().coords["weight"] == ["b", "frozen"]
-    assert norms.result().sel("norm", weight="b", step="0") == 2
+    assert norms.compute().coords["weight"] == ["b", "frozen"]
+    assert norms.compute().sel("norm", weight="b", step="0") == 2
 
 
 def test_small_differences_of_large_norms_survive() -> None:
     """Norms are taken in float64, not rounded to float32 on the way."""
     model, norms = planted(a=[1e4, 1.0]), WeightNorms()
     norms(0, model)
-    assert float(norms.result()["norm"]) == pytest.approx((1e8 + 1) ** 0.5, rel=1e-14)
+    assert float(norms.compute()["norm"]) == pytest.approx((1e8 + 1) ** 0.5, rel=1e-14)
 
 
 def test_a_result_survives_a_file(tmp_path: Any) -> None:
     norms = WeightNorms()
     for step in (0, 5):
         norms(step, planted(a=[3.0, float(step)]))
-    norms.result().save(tmp_path / "norms.safetensors")
+    norms.compute().save(tmp_path / "norms.safetensors")
     loaded = ProbeResult.load(tmp_path / "norms.safetensors")
-    assert torch.equal(loaded["norm"], norms.result()["norm"])
-    assert loaded.coords == norms.result().coords
-    assert list(loaded.to_dataframe()["step"]) == ["0", "5"]
+    assert torch.equal(loaded["norm"], norms.compute()["norm"])
+    assert loaded.coords == norms.compute().coords
+    assert list(loaded.to_dataframe()["step"]) == [0, 5]
 
 
 def test_it_follows_a_training_run() -> None:
@@ -76,7 +76,7 @@ def test_it_follows_a_training_run() -> None:
     model, norms, seen = build_model(TopicTransformerConfig(d_vocab=task.d_vocab)), WeightNorms(), []
     config = TrainConfig(steps=5, batch_size=4, checkpoint_every=2)
     train(model, task, config, callbacks=[norms, lambda step, model: seen.append(model.embed.W_E.norm().item())])
-    result = norms.result()
+    result = norms.compute()
     assert result.coords["step"] == ["0", "2", "4", "5"]
     assert result.coords["weight"] == [
         *("embed.W_E", "blocks.0.attn.W_Q", "blocks.0.attn.W_K", "blocks.0.attn.W_V", "unembed.b_U")
@@ -87,14 +87,14 @@ def test_it_follows_a_training_run() -> None:
 
 def test_what_is_refused() -> None:
     with pytest.raises(InputError, match=re.escape("nothing was recorded; give WeightNorms to train(callbacks=[...])")):
-        WeightNorms().result()
+        WeightNorms().compute()
     with pytest.raises(InputError, match=re.escape("no weight 'W' in this model (it has a, frozen)")):
         WeightNorms(["a", "W"])(0, planted(a=[1.0], frozen=[1.0]))
     norms = WeightNorms()
     norms(0, planted(a=[1.0]))
     with pytest.raises(InputError, match="these WeightNorms have followed another run; use new ones for each"):
         norms(1, planted(b=[1.0]))
-    assert norms.result()["norm"].shape == (1, 1)
+    assert norms.compute()["norm"].shape == (1, 1)
 
 
 def test_a_second_run_is_refused() -> None:
@@ -149,7 +149,7 @@ def test_gradients_by_hand() -> None:
     norms = GradientNorms(TWO, mean_logit)
     norms(0, Linear())
     norms(9, Linear())
-    result = norms.result()
+    result = norms.compute()
     assert result.axes == {"norm": ("step", "group")}
     assert result.coords == {"step": ["0", "9"], "group": ["w", "b", "c", "all"]}
     expected = [math.sqrt(12.5), 2.0, 0.0, math.sqrt(16.5)]
@@ -167,7 +167,7 @@ def test_batches_count_by_their_examples(sizes: list[int], addition: Any, poolin
     norms(1, pooling)  # an iterator would be empty by now
     addition.loss(pooling(batch.tokens), batch).backward()
     expected = {name: float(p.grad.norm()) for name, p in pooling.named_parameters()}
-    found = norms.result()
+    found = norms.compute()
     assert found.coords["group"] == [*expected, "all"]
     for name, norm in expected.items():
         assert found.sel("norm", group=name).tolist() == pytest.approx([norm, norm], rel=1e-5)
@@ -186,8 +186,8 @@ def test_groups_are_named_by_first_parts(addition: Any, pooling: Any) -> None:
     grouped = GradientNorms(batch, addition.loss, groups)
     singly(0, pooling)
     grouped(0, pooling)
-    assert grouped.result().coords["group"] == ["embeddings", "feed-forward", "block", "all"]
-    by_name = {name: float(singly.result().sel("norm", group=name)[0]) for name in singly.result().coords["group"]}
+    assert grouped.compute().coords["group"] == ["embeddings", "feed-forward", "block", "all"]
+    by_name = {name: float(singly.compute().sel("norm", group=name)[0]) for name in singly.compute().coords["group"]}
     mlp, attn = [f"blocks.0.mlp.{k}" for k in ("W_in", "b_in", "W_out", "b_out")], ["query", "W_V"]
     members = {
         "embeddings": ["embed.W_E", "pos_embed.W_pos"],
@@ -197,7 +197,7 @@ def test_groups_are_named_by_first_parts(addition: Any, pooling: Any) -> None:
     }
     for group, names in members.items():
         expected = math.sqrt(sum(by_name[name] ** 2 for name in names))
-        assert float(grouped.result().sel("norm", group=group)[0]) == pytest.approx(expected, rel=1e-12)
+        assert float(grouped.compute().sel("norm", group=group)[0]) == pytest.approx(expected, rel=1e-12)
 
 
 def test_first_parts_are_whole_parts() -> None:
@@ -205,7 +205,7 @@ def test_first_parts_are_whole_parts() -> None:
     model.forward = lambda tokens: model["block1"](tokens) + model["block10"](tokens)
     norms = GradientNorms(TWO, lambda logits, batch: logits.sum(), {"first": ["block1"]})
     norms(0, model)
-    first, whole = norms.result()["norm"][0].tolist()
+    first, whole = norms.compute()["norm"][0].tolist()
     assert (first, whole) == (pytest.approx(2.0), pytest.approx(math.sqrt(8)))
 
 
@@ -214,7 +214,7 @@ def test_frozen_parameters_have_no_gradient() -> None:
     model.b.requires_grad_(False)
     norms = GradientNorms(TWO, mean_logit)
     norms(0, model)
-    assert norms.result().coords["group"] == ["w", "c", "all"]
+    assert norms.compute().coords["group"] == ["w", "c", "all"]
 
 
 def test_gradients_leave_everything_as_it_was(addition: Any, pooling: Any) -> None:
@@ -235,7 +235,7 @@ def test_gradients_leave_everything_as_it_was(addition: Any, pooling: Any) -> No
         norms(0, pooling)
     clean = GradientNorms(batch, addition.loss)
     clean(0, pooling)
-    torch.testing.assert_close(norms.result()["norm"], clean.result()["norm"])  # dropout was off
+    torch.testing.assert_close(norms.compute()["norm"], clean.compute()["norm"])  # dropout was off
     assert torch.equal(torch.get_rng_state(), state)
     assert {k: m.training for k, m in pooling.named_modules()} == modes
     for name, p in pooling.named_parameters():
@@ -252,7 +252,7 @@ def test_a_network_whose_logits_are_zero_learns_its_vocabulary_only(addition: An
     y = states_at(pooling, "blocks.0.hook_resid_post", batch)[:, 0]
     pull = 1 / 3 - nn.functional.one_hot(batch.labels["answer"], 3)
     expected = float((pull.T @ y / 64).norm())
-    assert norms.result()["norm"][0].tolist() == pytest.approx([expected, 0.0, expected], rel=1e-5)
+    assert norms.compute()["norm"][0].tolist() == pytest.approx([expected, 0.0, expected], rel=1e-5)
 
 
 def test_a_gradient_that_is_not_finite_is_noted() -> None:
@@ -263,8 +263,8 @@ def test_a_gradient_that_is_not_finite_is_noted() -> None:
         model.b.fill_(100.0)
     norms(7, model)
     norms(8, model)
-    assert norms.result().notes == ["a gradient is not finite at 2 steps, the first of them 7"]
-    assert norms.result()["norm"].isnan().any(dim=1).tolist() == [False, True, True]
+    assert norms.compute().notes == ["a gradient is not finite at 2 steps, the first of them 7"]
+    assert norms.compute()["norm"].isnan().any(dim=1).tolist() == [False, True, True]
 
 
 def test_gradients_follow_a_training_run_without_changing_it(addition: Any, tmp_path: Any) -> None:
@@ -279,7 +279,7 @@ def test_gradients_follow_a_training_run_without_changing_it(addition: Any, tmp_
         train(model, addition, config, callbacks=callbacks)
         finals.append({k: v.clone() for k, v in model.state_dict().items()})
     assert all(torch.equal(finals[0][name], value) for name, value in finals[1].items())
-    result = norms.result()
+    result = norms.compute()
     assert result.coords == {"step": ["0", "2", "4", "5"], "group": ["feed-forward", "all"]}
     result.save(tmp_path / "r.safetensors")
     assert torch.equal(ProbeResult.load(tmp_path / "r.safetensors")["norm"], result["norm"])
@@ -303,9 +303,9 @@ def test_what_gradient_norms_refuse() -> None:
     with pytest.raises(InputError, match="this Linear has nothing to train; let some parameters require gradients"):
         GradientNorms(TWO, mean_logit)(0, Linear().requires_grad_(False))
     with pytest.raises(InputError, match=re.escape("nothing was recorded; give GradientNorms to train(callbacks=")):
-        GradientNorms(TWO, mean_logit).result()
+        GradientNorms(TWO, mean_logit).compute()
     norms = GradientNorms(TWO, mean_logit)
     norms(3, Linear())
     with pytest.raises(InputError, match="these GradientNorms have followed another run; use new ones for each"):
         norms(3, Linear())
-    assert norms.result().coords["step"] == ["3"]
+    assert norms.compute().coords["step"] == ["3"]

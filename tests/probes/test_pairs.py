@@ -68,7 +68,7 @@ def test_cka_of_two_models(fake_model: Any, form: Any, pairs: Any) -> None:
     probe = CKA(label="task", form=form, pairs=pairs)
     result = run(models, every_token(30, order).split(7), probe)
     assert result.coords["site"] == ["hook_embed", "blocks.0.hook_resid_post"]
-    assert result.axes["cka"] == (("site", "label") if pairs == "diagonal" else ("site", "other", "label"))
+    assert result.axes["cka"] == (("site", "label") if pairs == "diagonal" else ("site", "other_site", "label"))
     assert result.metadata["models"] == ["tuned", "base"]
     assert list(result.metadata["d"].values()) == [4, 4, 3, 5]
     for measure, debiased in FORMS.items():

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,13 +69,15 @@ def test_sel_tells_the_axes_of_the_measure(result: ProbeResult) -> None:
 
 def test_a_dataframe_has_one_row_a_number(result: ProbeResult) -> None:
     frame = result.to_dataframe()
-    assert list(frame.columns) == ["probe", "measure", "site", "layer", "label", "example", "value"]
+    columns = ["probe", "measure", "site", "layer", "other_site", "head", "label", "step", "coords", "value"]
+    assert list(frame.columns) == columns
     assert len(frame) == 4 + 1 + 3
     row = frame[(frame.measure == "ari") & (frame.label == "task") & (frame.site == "blocks.0.hook_z")].iloc[0]
     assert (row["probe"], row["layer"], row["value"]) == ("Demo", 1, 0.3)
     assert math.isnan(frame[(frame.label == "output") & (frame.layer == 1)].value.iloc[0])
     assert frame[frame.measure == "label"].value.tolist() == [2, 5, 1]
     assert frame[frame.measure == "label"].site.isna().all()
+    assert frame[frame.measure == "label"].coords.tolist() == ["example=0", "example=1", "example=8"]
 
 
 def test_a_notebook_shows_the_table_and_the_notes_escaped(result: ProbeResult) -> None:
@@ -131,3 +134,146 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, mon
         write_atomic(tmp_path / "file", b"new")
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
     assert (tmp_path / "file").read_bytes() == b"old"
+
+
+# ---- the best heads ----
+
+
+def of_heads(**extra: Any) -> ProbeResult:
+    sites = ["blocks.0.attn.hook_pattern", "blocks.1.attn.hook_pattern"]
+    values = {
+        "ratio": torch.tensor([[1.0, 3.0, math.nan], [2.0, -1.0, 0.5]]),
+        "by": torch.arange(12.0).reshape(2, 3, 2),
+    }
+    axes: dict[str, tuple[str, ...]] = {"ratio": ("site", "head"), "by": ("site", "head", "bucket")}
+    coords = {"site": sites, "head": ["0", "1", "2"], "bucket": ["same", "other"]}
+    return ProbeResult("Demo", values, axes, coords, {sites[0]: 1, sites[1]: 2}, **extra)
+
+
+def test_top_heads_are_the_best_with_nan_left_out() -> None:
+    found = of_heads().top_heads("ratio", 3)
+    assert found == [(1, 1, 3.0), (2, 0, 2.0), (1, 0, 1.0)]
+    assert (found[0].layer, found[0].head, found[0].value) == (1, 1, 3.0)
+    assert of_heads().top_heads("ratio", 1, smallest=True) == [(2, 1, -1.0)]
+    assert len(of_heads().top_heads("ratio", 99)) == 5
+    assert of_heads().top_heads("by", 1, bucket="same") == [(2, 2, 10.0)]
+
+
+@pytest.mark.parametrize(
+    ("measure", "at", "message"),
+    [
+        ("by", {}, "'by' leaves the axes (site, head, bucket); expected (site, head): fix the others, as in sel()"),
+        ("ratio", {"head": "0"}, "'ratio' leaves the axes (site); expected (site, head): choose a measure of heads"),
+        ("by", {"bucket": "none"}, "no bucket 'none' in 'by' (it has same, other)"),
+    ],
+)
+def test_top_heads_needs_heads_and_nothing_else(measure: str, at: dict[str, str], message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        of_heads().top_heads(measure, **at)
+    with pytest.raises(KeyError, match="no measure 'none'"):
+        of_heads().top_heads("none")
+
+
+# ---- tables ----
+
+
+def test_frames_of_any_results_have_the_same_columns_and_types(result: ProbeResult) -> None:
+    steps = ProbeResult(
+        "Norms", {"norm": torch.rand(2, 1)}, {"norm": ("step", "weight")}, {"step": ["0", "5"], "weight": ["W"]}
+    )
+    alone = ProbeResult("Accuracy", {"accuracy": torch.tensor(0.5)}, {"accuracy": ()}, {})
+    frames = [each.to_dataframe() for each in (result, of_heads(), steps, alone)]
+    assert len({tuple(frame.dtypes.items()) for frame in frames}) == 1
+    assert frames[2].step.tolist() == [0, 5]
+    assert frames[2].coords.tolist() == ["weight=W"] * 2
+    assert frames[1][frames[1].measure == "by"].coords.unique().tolist() == ["bucket=same", "bucket=other"]
+    assert frames[3].value.tolist() == [0.5]
+
+
+def test_a_site_without_a_layer_is_refused() -> None:
+    with pytest.raises(InputError, match=re.escape("site 'a' has no layer (layers has none)")):
+        ProbeResult("Demo", {"ari": torch.zeros(1)}, {"ari": ("site",)}, {"site": ["a"]})
+
+
+def test_a_notebook_shows_a_row_a_place_and_a_column_a_measure() -> None:
+    n = 30
+    result = ProbeResult(
+        "Demo",
+        {"a": torch.arange(n), "b": torch.arange(n) / 3, "none": torch.zeros(0), "one": torch.tensor(0.25)},
+        {"a": ("step",), "b": ("step",), "none": ("head",), "one": ()},
+        {"step": [str(i) for i in range(n)], "head": []},
+        metadata={"n": 7, "versions": {}, "kind": "<b>"},
+    )
+    html = result._repr_html_()
+    assert html.count("<table") == 1
+    assert html.count("<tr") == 1 + 24
+    assert "and 6 more rows: to_dataframe() has them all" in html
+    assert "n = 7, kind = &lt;b&gt;" in html
+    assert "one 0.25" in html
+    assert "0.3333" in html
+
+
+# ---- two results as one ----
+
+
+def part(*layers: int, n: int = 10, value: float = 0.0, at: str = "", **settings: str) -> ProbeResult:
+    sites = [f"blocks.{layer - 1}.hook_resid_post" for layer in layers]
+    return ProbeResult(
+        "Demo",
+        {"ari": torch.tensor([[layer + value] for layer in layers]), "n": torch.tensor([n])},
+        {"ari": ("site", "label"), "n": ("label",)},
+        {"site": sites, "label": ["task"]},
+        dict(zip(sites, layers, strict=True)),
+        {"parameters": {"at": at, "seed": "0", **settings}, "d": dict.fromkeys(sites, 8), "versions": {"torch": "2"}},
+        [f"note of {layers}"],
+    )
+
+
+def test_layers_measured_apart_merge_to_what_was_measured_together() -> None:
+    first, second = part(1, 3, at="residual([1, 3])"), part(2, at="residual([2])")
+    for whole in (first.merge(second), second.merge(first)):
+        assert whole["ari"].tolist() == [[1.0], [2.0], [3.0]]
+        assert whole["n"].tolist() == [10]
+        assert [whole.layers[site] for site in whole.coords["site"]] == [1, 2, 3]
+        assert set(whole.metadata["d"]) == set(whole.coords["site"])
+        assert sorted(whole.notes) == ["note of (1, 3)", "note of (2,)"]
+    assert first.merge(second).metadata["parameters"]["at"] == "residual([1, 3]) and residual([2])"
+
+
+def test_labels_measured_apart_merge_in_the_order_given() -> None:
+    first = part(1, 2)
+    second = replace(part(1, 2, value=5.0, n=4), coords={**first.coords, "label": ["output"]})
+    assert first.merge(second)["ari"].tolist() == [[1.0, 6.0], [2.0, 7.0]]
+    assert first.merge(second)["n"].tolist() == [10, 4]
+    assert second.merge(first).coords["label"] == ["output", "task"]
+
+
+def test_what_does_not_merge_says_why() -> None:
+    states = "merge the probes' states instead (save_state in each job, then load_state, merge and compute)"
+    one = part(1)
+    accuracy = ProbeResult("Accuracy", {"accuracy": torch.tensor(0.5)}, {"accuracy": ()}, {})
+    labelled = replace(part(2), coords={**part(2).coords, "label": ["output"]})
+    cases = [
+        (accuracy, "cannot merge results of Demo and Accuracy; put them side by side with pandas.concat("),
+        (part(1, value=1.0), f"that measured the same things (site, label); if they saw different examples, {states}"),
+        (part(2, 1), "along site: both have 'blocks.0.hook_resid_post'; give results of different sites, or, if they"),
+        (part(2, n=11), f"along site: their 'n' differs, so they saw different examples; {states}"),
+        (part(2, seed="1"), "with different settings (seed = 0 and 1); measure both with the same"),
+        (labelled, "results that differ along site and label; they may differ along one axis only"),
+        (
+            replace(part(2), axes={"ari": ("label", "site"), "n": ("label",)}, values={**part(2).values}),
+            "of other measures",
+        ),
+        (replace(part(2), metadata={**part(2).metadata, "d": 5}), "whose 'd' differs"),
+    ]
+    for other, message in cases:
+        with pytest.raises(InputError) as error:
+            one.merge(other)
+        assert str(error.value).startswith("cannot merge ")
+        assert message in str(error.value)
+
+
+def test_other_versions_merge_with_a_note() -> None:
+    other = part(2)
+    found = part(1).merge(replace(other, metadata={**other.metadata, "versions": {"torch": "3"}}))
+    assert found.notes[-1] == "merged from results of different versions: {'torch': '2'} and {'torch': '3'}"

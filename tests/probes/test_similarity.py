@@ -63,7 +63,7 @@ def test_two_models_of_different_width(two: Any, measure: str, pairs: str) -> No
     make, function = PAIRWISE[measure]
     order = torch.randperm(30, generator=torch.Generator().manual_seed(0))
     result = run(models, every_token(30, order).split(7), make(label="task", pairs=pairs))
-    assert result.axes[measure] == (("site", "label") if pairs == "diagonal" else ("site", "other", "label"))
+    assert result.axes[measure] == (("site", "label") if pairs == "diagonal" else ("site", "other_site", "label"))
     assert result.coords["site"] == ["hook_embed", "blocks.0.hook_resid_post"]
     assert (result.coords["label"], result["n"].tolist()) == (["all", "0", "1", "2"], [30, 10, 10, 10])
     assert list(result.metadata["d"].values()) == [4, 4, 3, 5]
@@ -78,7 +78,7 @@ def test_layers_of_one_model(fake_model: Any, measure: str) -> None:
     planted = states(30, 4, 4, 6)
     make, function = PAIRWISE[measure]
     result = run(fake_model(*planted), every_token(30).split(7), make())
-    assert (result.axes[measure], result.coords["label"]) == (("site", "other", "label"), ["all"])
+    assert (result.axes[measure], result.coords["label"]) == (("site", "other_site", "label"), ["all"])
     for i, j in itertools.product(range(3), repeat=2):
         assert float(result[measure][i, j, 0]) == pytest.approx(function(planted[i], planted[j]), abs=1e-12)
     assert torch.equal(result[measure][:, :, 0], result[measure][:, :, 0].T)

@@ -321,7 +321,7 @@ WRONG: list[tuple[Probe, str, str]] = [
     (ChangesWeights(), "surroundings", "run() leaves a model with other outputs; do not touch its weights"),
     (ResultNotJson(), "result", "with TypeError: Object of type set is not JSON serializable"),
     (ResultTuple(), "result", "a saved result has to come back as it was (names and JSON values only)"),
-    (UnknownSite(), "result", "with KeyError: 'nowhere'"),
+    (UnknownSite(), "first result", "with InputError: site 'nowhere' has no layer"),
 ]
 
 

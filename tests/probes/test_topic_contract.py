@@ -112,7 +112,7 @@ def test_a_saved_result_says_what_it_was_made_with(
     loaded = ProbeResult.load(tmp_path / "r.safetensors")
     assert all(torch.equal(loaded[k], v) for k, v in result.values.items())
     assert (loaded.axes, loaded.coords, loaded.notes) == (result.axes, result.coords, result.notes)
-    assert loaded.metadata["probe"].startswith(f"{probe.__name__}(topics=torch.tensor([-1, -1, -1, -1, 0, 0, 0, 1, 1,")
+    assert loaded.metadata["parameters"]["topics"].startswith("torch.tensor([-1, -1, -1, -1, 0, 0, 0, 1, 1,")
 
 
 @pytest.mark.parametrize("probe", [TopicAttention, TopicEmbedding])

@@ -169,7 +169,7 @@ class TestDynamics:
         norms = GradientNorms(next(task.batches("train", 100)), task.loss, GROUPS)
         for place in (0, 10, 20):
             norms(trained.steps[place], trained.model(0, trained.steps[place]))
-        expected = norms.result()
+        expected = norms.compute()
         assert expected.coords["group"] == result.coords["group"] == ["embeddings", "attention", "feed-forward", "all"]
         torch.testing.assert_close(result["gradient_norm"][[0, 10, 20]], expected["norm"], rtol=1e-4, atol=1e-6)
 

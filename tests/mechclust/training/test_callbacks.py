@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from mechclust.models import load_model, read_metadata
-from mechclust.training import AccuracyCallback, ProbeCallback, SaveModel, accuracy
+from mechclust.training import AccuracyCallback, CheckpointCallback, ProbeCallback, accuracy
 from mechclust.training.callbacks import load_steps, result_path
 from probes import ProbeResult, TaskClusterARI, run
 from probes.run import forward
 from tasks import Batch
 
-PROBE = {"labels": "task", "n_init": 1, "n_permutations": 9}
+PROBE = {"label": "task", "n_init": 1, "n_permutations": 9}
 
 
 def test_probes_are_saved_by_step_split_and_name(task, model, tmp_path):
@@ -39,14 +39,14 @@ def test_what_is_there_is_not_measured_again(task, model, tmp_path):
     AccuracyCallback(tmp_path, task, "validation_subset")(1, model)
     assert path.read_bytes() == b"there"
     (tmp_path / "step-000001.safetensors").write_bytes(b"there")
-    SaveModel(tmp_path, at=[1])(1, model)
+    CheckpointCallback(tmp_path, at=[1])(1, model)
     assert (tmp_path / "step-000001.safetensors").read_bytes() == b"there"
 
 
 def test_only_at_the_steps_asked_for(task, model, tmp_path):
     batches = {"validation_subset": list(task.batches("validation_subset"))}
     measure = ProbeCallback(tmp_path / "results", batches, {"ari": TaskClusterARI(**PROBE)}, at=[4])
-    save = SaveModel(tmp_path / "models", at=[4])
+    save = CheckpointCallback(tmp_path / "models", at=[4])
     for step in (0, 4, 8):
         measure(step, model)
         save(step, model)
@@ -55,7 +55,7 @@ def test_only_at_the_steps_asked_for(task, model, tmp_path):
 
 
 def test_saved_models_say_their_step(model, batch, tmp_path):
-    SaveModel(tmp_path, at=[12])(12, model)
+    CheckpointCallback(tmp_path, at=[12])(12, model)
     path = tmp_path / "step-000012.safetensors"
     assert read_metadata(path)["metadata"] == {"step": 12}
     assert torch.equal(load_model(path)(batch.tokens), model(batch.tokens))

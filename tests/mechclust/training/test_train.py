@@ -302,7 +302,7 @@ SCRIPT = """
 import sys, time
 import torch
 from mechclust.models import build_model, model_for, save_model
-from mechclust.training import AccuracyCallback, ProbeCallback, SaveModel, TrainConfig, train
+from mechclust.training import AccuracyCallback, ProbeCallback, CheckpointCallback, TrainConfig, train
 from probes import TaskClusterARI
 from tasks import InstructionFollowing
 
@@ -317,7 +317,7 @@ measure = ProbeCallback(
     {"ari": TaskClusterARI(n_init=1, n_permutations=9)},
 )
 callbacks = [
-    SaveModel(out, config.checkpoint_steps),
+    CheckpointCallback(out, config.checkpoint_steps),
     AccuracyCallback(out + "/results", task),
     measure,
     lambda step, model: time.sleep(pause),

@@ -1,0 +1,112 @@
+"""Probes by name: those of this package, and those that other packages register by an entry point."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+
+from probes.probe import Probe
+from tasks import InputError
+
+GROUP = "mechclust.probes"
+_OWN = (
+    "CKA",
+    "ClusteringHead",
+    "NDims",
+    "NeighbourPurity",
+    "NormJacobian",
+    "Projection",
+    "RBFCKA",
+    "SVCCA",
+    "TaskClusterARI",
+    "TopicAttention",
+    "TopicEmbedding",
+)
+
+
+@dataclass(frozen=True)
+class RegisteredProbe:
+    """A probe known by name.
+
+    Attributes:
+        name: ours are called like their class, others as their entry point says.
+        package: the distribution it comes from, with its version.
+        make: the class, or another callable that gives a probe; ``None`` where it is broken.
+        error: why it is broken; empty where it is not.
+    """
+
+    name: str
+    package: str
+    make: Callable[..., Probe] | None
+    error: str = ""
+
+    @property
+    def summary(self) -> str:
+        """First sentence of its docstring."""
+        return (getattr(self.make, "__doc__", None) or "").strip().split("\n\n")[0].replace("\n", " ")
+
+
+def list_probes() -> list[RegisteredProbe]:
+    """Every probe known by name: ours, then those of entry points in the group ``mechclust.probes``.
+
+    One that fails to import is listed with the reason and does not touch the others.
+
+    Example:
+        >>> [probe.name for probe in list_probes()][:3]
+        ['CKA', 'ClusteringHead', 'NDims']
+    """
+    import probes
+
+    own = [RegisteredProbe(name, "mechclust", getattr(probes, name)) for name in _OWN]
+    found = sorted(entry_points(group=GROUP), key=lambda point: point.name)
+    names = [*_OWN, *(point.name for point in found)]
+    return [*own, *(_loaded(point, names.count(point.name) > 1) for point in found)]
+
+
+def get_probe(name: str) -> Probe:
+    """A new probe of that name, with its default settings.
+
+    Raises:
+        InputError: for a name that is not there (with the nearest one), a broken probe (with the reason), or one
+            that cannot be made without arguments.
+
+    Example:
+        >>> get_probe("NDims")
+        NDims(at=residual(), readout=last_token(), label=None, variance=0.99, max_memory=8.0)
+    """
+    known = {probe.name: probe for probe in list_probes()}
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise InputError(f"no probe {name!r} (there are {', '.join(known)}){hint}")
+    found = known[name]
+    if found.make is None:
+        raise InputError(f"probe {name!r} of {found.package} is broken: {found.error}")
+    try:
+        probe = found.make()
+    except TypeError as error:
+        raise InputError(
+            f"probe {name!r} cannot be made without arguments ({error}); "
+            "use it in a script, or register a function that gives one ready to run"
+        ) from None
+    if not isinstance(probe, Probe):
+        raise InputError(f"{name!r} of {found.package} gives a {type(probe).__name__}; expected a probes.Probe")
+    return probe
+
+
+def _loaded(point: EntryPoint, twice: bool) -> RegisteredProbe:
+    package = f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
+    if twice:
+        return RegisteredProbe(point.name, package, None, f"another probe is called {point.name!r}; rename one")
+    try:
+        made = point.load()
+    except Exception as error:  # whatever somebody else's module does on import
+        return RegisteredProbe(point.name, package, None, f"{point.value}: {type(error).__name__}: {error}")
+    if not callable(made) or (isinstance(made, type) and not issubclass(made, Probe)):
+        what = f"class {made.__name__}" if isinstance(made, type) else repr(made)
+        return RegisteredProbe(
+            point.name, package, None, f"{point.value} is {what}; expected a subclass of probes.Probe, or a function"
+        )
+    return RegisteredProbe(point.name, package, made)
