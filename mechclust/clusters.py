@@ -66,11 +66,13 @@ class ClustersResult:
 
     Attributes:
         model: the model's name.
+        config: what was asked for.
         trained: ARI by site and label.
         untrained: the same for each random-weight baseline.
     """
 
     model: str
+    config: ClustersConfig
     trained: ProbeResult
     untrained: Sequence[ProbeResult]
 
@@ -87,6 +89,11 @@ class ClustersResult:
                     row["untrained"] = float(np.mean([float(r["ari"][i, j]) for r in self.untrained]))
                 rows.append(row)
         return pd.DataFrame(rows)
+
+    def _repr_html_(self) -> str:
+        from mechclust.views.report import table_html
+
+        return table_html(f"Task clusters in {self.model}", self.table(), self.trained.notes)
 
 
 def measure_clusters(model: str, config: ClustersConfig, *, progress: bool = False) -> ClustersResult:
@@ -129,7 +136,7 @@ def measure_clusters(model: str, config: ClustersConfig, *, progress: bool = Fal
 
     trained = measure()
     return ClustersResult(
-        str(model), trained, [measure(random_weights=True, seed=seed) for seed in range(config.baselines)]
+        str(model), config, trained, [measure(random_weights=True, seed=seed) for seed in range(config.baselines)]
     )
 
 
@@ -150,7 +157,7 @@ def _check(prompts: LabelledPrompts, config: ClustersConfig) -> None:
             raise InputError(f"{config.prompts} has fewer prompts than classes of {name!r} ({n}); give several of each")
 
 
-def write_clusters_report(result: ClustersResult, config: ClustersConfig, out: str | Path) -> Path:
+def write_clusters_report(result: ClustersResult, out: str | Path) -> Path:
     """Write ``clusters.csv``, the probe results, the figure and ``report.html`` into ``out``.
 
     Raises:
@@ -158,7 +165,7 @@ def write_clusters_report(result: ClustersResult, config: ClustersConfig, out: s
     """
     from mechclust.views.report import render_report, save_panels
 
-    out = Path(out)
+    out, config = Path(out), result.config
     table = result.table()
     caption = (
         "Adjusted Rand index between k-means clusters of the hidden states and the labels, by layer "

@@ -68,7 +68,7 @@ class CompareResult:
         config: what was asked for.
         tasks: names.
         cka: of ``CKA`` between tuned and base, with axes (site, label), the labels being ``"(all)"`` and the tasks;
-            (site, other, label), every layer with every other, where the models' layers are not the same.
+            (site, other_site, label), every layer with every other, where the models' layers are not the same.
         rbf: ``debiased_rbf_cka`` (site, label) of the tasks, or ``None``.
         n_dims, purity: of ``NDims`` and ``NeighbourPurity``, sites being named ``tuned/hook_embed`` and so on.
         controls: by task, ``CKA`` of its control with the ``tuned`` and with the ``base`` model on its prompts.
@@ -95,6 +95,13 @@ class CompareResult:
     def layers(self) -> list[int]:
         """Of the tuned model's sites."""
         return [self.cka.layers[site] for site in self.cka.coords["site"]]
+
+    def _repr_html_(self) -> str:
+        from mechclust.compare_words import sentences
+        from mechclust.views.report import table_html
+
+        table = self.summary() if self.diagonal else self.table()
+        return table_html(f"What tuning changed: {self.tuned} against {self.base}", table, sentences(self))
 
     # ---- by layer and task ----
 

@@ -71,8 +71,8 @@ def _nearest(result: CompareResult) -> list[str]:
     pairs = ", ".join(f"{r.layer} like {r.base_layer} ({r.debiased_cka:.2f})" for r in table.itertuples())
     return [
         f"The models do not have the same layers ({len(result.cka.coords['site'])} in the tuned one and "
-        f"{len(result.cka.coords['other_site'])} in the base one, the embedding included), so every layer was compared with "
-        "every other, and which layers changed is left to the reader.",
+        f"{len(result.cka.coords['other_site'])} in the base one, the embedding included), so every layer was compared "
+        "with every other, and which layers changed is left to the reader.",
         f"Over all prompts, tuned layers are most like these base layers (CKA): {pairs or 'none'}.",
     ]
 

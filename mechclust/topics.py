@@ -119,7 +119,7 @@ def measure_topics(model: str, config: TopicsConfig, *, progress: bool = False) 
     ]
     n_files = len(set(corpus.sources))
     return TopicsResult(
-        str(model), topics, len(corpus), n_files, encoded, variants, trained, untrained, corpus.empty_files
+        str(model), config, topics, len(corpus), n_files, encoded, variants, trained, untrained, corpus.empty_files
     )
 
 
@@ -231,7 +231,7 @@ def _measure(
     )
 
 
-def write_topics_report(result: TopicsResult, config: TopicsConfig, out: str | Path) -> Path:
+def write_topics_report(result: TopicsResult, out: str | Path) -> Path:
     """Write ``summary.csv``, ``attention.csv``, ``layers.csv``, ``topics.csv``, the probe results, the figures
     and ``report.html`` into ``out``.
 
@@ -241,7 +241,7 @@ def write_topics_report(result: TopicsResult, config: TopicsConfig, out: str | P
     from mechclust.views.report import render_report, save_panels
     from mechclust.views.topics_report import analyse, topics_table
 
-    out = Path(out)
+    out, config = Path(out), result.config
     tables = {
         "summary": result.summary(),
         "attention": result.table(),

@@ -17,6 +17,8 @@ from tasks.text.topic_model import least_threshold
 if TYPE_CHECKING:
     import pandas as pd
 
+    from mechclust.topics import TopicsConfig
+
 
 @dataclass(frozen=True, eq=False)
 class Variant:
@@ -69,6 +71,7 @@ class TopicsResult:
 
     Attributes:
         model: the model's name.
+        config: what was asked for.
         topics: the topic model.
         n_documents: documents it was fitted on.
         n_files: files they came from.
@@ -80,6 +83,7 @@ class TopicsResult:
     """
 
     model: str
+    config: TopicsConfig
     topics: TopicModel
     n_documents: int
     n_files: int
@@ -147,6 +151,11 @@ class TopicsResult:
                 row["attention_difference_untrained"] = _mean(map(_difference, results))
             rows.append(row)
         return pd.DataFrame(rows).rename(columns={f"{k}_ratio": k for k in ("cosine", "dot", "attention")})
+
+    def _repr_html_(self) -> str:
+        from mechclust.views.report import table_html
+
+        return table_html(f"Topic structure in {self.model}", self.summary(), self.notes())
 
     def notes(self) -> list[str]:
         """What was left out or could not be measured, and why; a line each."""

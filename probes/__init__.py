@@ -14,7 +14,7 @@ from probes.model import HookedModel
 from probes.probe import Probe
 from probes.projection import Projection
 from probes.readout import Readout, all_tokens, last_token, mean, token_at
-from probes.registry import RegisteredProbe, get_probe, list_probes
+from probes.registry import RegisteredProbe, find_probe, get_probe, list_probes
 from probes.result import Head, ProbeResult
 from probes.run import Attached, attach, run
 from probes.similarity import RBFCKA, SVCCA, NDims, NeighbourPurity
@@ -55,6 +55,7 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "causal_checks",
     "distance_to_boundary",
     "embedding",
+    "find_probe",
     "get_probe",
     "head_output",
     "last_token",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
@@ -42,6 +43,32 @@ class RegisteredProbe:
     make: Callable[..., Probe] | None
     error: str = ""
 
+    def new(self) -> Probe:
+        """A probe with its default settings.
+
+        Raises:
+            InputError: when it is broken (with the reason), cannot be made without arguments, or is no probe.
+        """
+        if self.make is None:
+            raise InputError(f"probe {self.name!r} of {self.package} is broken: {self.error}")
+        if self.needs:
+            raise InputError(
+                f"probe {self.name!r} needs {', '.join(self.needs)}, so its name alone does not make one; "
+                "use it in a script, or register a function that gives one ready to run"
+            )
+        probe = self.make()
+        if not isinstance(probe, Probe):
+            raise InputError(f"{self.name!r} of {self.package} gives a {type(probe).__name__}; expected a probes.Probe")
+        return probe
+
+    @property
+    def needs(self) -> list[str]:
+        """Arguments without a default, with which it cannot be made by its name alone."""
+        if self.make is None:
+            return []
+        parameters = inspect.signature(self.make).parameters.values()
+        return [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+
     @property
     def summary(self) -> str:
         """First sentence of its docstring."""
@@ -65,6 +92,20 @@ def list_probes() -> list[RegisteredProbe]:
     return [*own, *(_loaded(point, names.count(point.name) > 1) for point in found)]
 
 
+def find_probe(name: str) -> RegisteredProbe:
+    """The probe of that name, broken or not.
+
+    Raises:
+        InputError: for a name that is not there, with the nearest one.
+    """
+    known = {probe.name: probe for probe in reversed(list_probes())}  # ours before others of the same name
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise InputError(f"no probe {name!r} (there are {', '.join(sorted(known))}){hint}")
+    return known[name]
+
+
 def get_probe(name: str) -> Probe:
     """A new probe of that name, with its default settings.
 
@@ -76,24 +117,7 @@ def get_probe(name: str) -> Probe:
         >>> get_probe("NDims")
         NDims(at=residual(), readout=last_token(), label=None, variance=0.99, max_memory=8.0)
     """
-    known = {probe.name: probe for probe in list_probes()}
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise InputError(f"no probe {name!r} (there are {', '.join(known)}){hint}")
-    found = known[name]
-    if found.make is None:
-        raise InputError(f"probe {name!r} of {found.package} is broken: {found.error}")
-    try:
-        probe = found.make()
-    except TypeError as error:
-        raise InputError(
-            f"probe {name!r} cannot be made without arguments ({error}); "
-            "use it in a script, or register a function that gives one ready to run"
-        ) from None
-    if not isinstance(probe, Probe):
-        raise InputError(f"{name!r} of {found.package} gives a {type(probe).__name__}; expected a probes.Probe")
-    return probe
+    return find_probe(name).new()
 
 
 def _loaded(point: EntryPoint, twice: bool) -> RegisteredProbe:

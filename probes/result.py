@@ -206,7 +206,9 @@ class ProbeResult:
         """
         tensors, header = read_safetensors(path)
         if header.get("format") != _FORMAT:
-            raise InputError(f"{str(path)!r} is not a probe result; expected a file from ProbeResult.save")
+            state = header.get("format", "").startswith("mechclust-probe-state")
+            way = f"; it holds the state of {header['probe']}: build that, load_state it and compute()" if state else ""
+            raise InputError(f"{str(path)!r} is not a probe result; expected a file from ProbeResult.save{way}")
         meta = json.loads(header["result"])
         return cls(
             probe=meta["probe"],

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from probes.result import write_atomic
+from tasks import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,38 @@ class Claim:
     def verdict(self) -> str:
         """``holds``, ``does not hold`` or ``not tested at this size``."""
         return {True: "holds", False: "does not hold", None: "not tested at this size"}[self.holds]
+
+
+class Claims(list[Claim]):
+    """Claims in the order of their study: a list that a notebook shows as a table."""
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """One row a claim: ``id, statement, measured, low, high, seeds, bound, verdict`` and what explains them."""
+        import pandas as pd
+
+        rows = [
+            {
+                "id": c.id,
+                "statement": c.statement,
+                "measured": c.measured,
+                "low": c.interval and c.interval[0],
+                "high": c.interval and c.interval[1],
+                "seeds": c.seeds,
+                "bound": c.bound,
+                "verdict": c.verdict,
+                "paper": c.paper,
+                "chance": c.chance,
+                "source": c.source,
+                "note": c.note,
+            }
+            for c in self
+        ]
+        return pd.DataFrame(rows)
+
+    def _repr_html_(self) -> str:
+        from mechclust.views.report import claims_html
+
+        return claims_html(self)
 
 
 @dataclass(frozen=True)
@@ -167,18 +203,25 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def load_claims(path: Path) -> list[Claim]:
-    """Read what ``save_claims`` wrote."""
-    return [
-        Claim(
-            **{
-                **record,
-                "interval": record["interval"] and tuple(record["interval"]),
-                "per_seed": tuple(record["per_seed"]),
-            }
-        )
-        for record in json.loads(path.read_text())
-    ]
+def load_claims(path: str | Path) -> Claims:
+    """A run's ``claims.json``, or that of the run folder ``path``.
+
+    Raises:
+        InputError: when there is none, or it is damaged.
+    """
+    path = Path(path)
+    path = path / "claims.json" if path.is_dir() else path
+    try:
+        return Claims(map(_claim, json.loads(path.read_text())))
+    except FileNotFoundError:
+        raise InputError(f"no claims in {str(path)!r}; give the --out folder of a finished run") from None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{str(path)!r} is no list of claims ({error}); mechclust report writes it anew") from None
+
+
+def _claim(record: Mapping[str, Any]) -> Claim:
+    interval, values = record["interval"], record["per_seed"]
+    return Claim(**{**record, "interval": interval and tuple(interval), "per_seed": tuple(values)})
 
 
 def _cells(claims: Sequence[Claim]) -> list[tuple[str, ...]]:

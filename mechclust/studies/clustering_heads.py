@@ -5,13 +5,15 @@ Odonnat, Bouaziz & Cabannes, "Clustering Head" (arXiv 2410.24050) and "Easing Op
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from mechclust.studies.further import Subject
 from mechclust.studies.heads_config import (
     SOLVED,
     Ablations,
@@ -27,8 +29,8 @@ from mechclust.studies.heads_config import (
 from mechclust.studies.heads_dynamics import dynamics, measured_rows
 from mechclust.studies.study import Analysis, Study
 from mechclust.training import Snapshots, accuracy, train_ensemble
-from probes import ClusteringHead, ProbeResult, causal_checks, run
-from tasks import SparseModularAddition
+from probes import ClusteringHead, HookedModel, ProbeResult, causal_checks, run
+from tasks import Batch, SparseModularAddition
 
 HEAD = "blocks.0.attn.hook_z"
 
@@ -92,6 +94,23 @@ def _measure_head(snapshots: Snapshots, member: int, path: Path) -> None:
     if not paths["dynamics"].exists():
         partition = probe.partition(HEAD, 0)[1] if bool(head["integer_head"]) else None
         dynamics(snapshots, member, partition).save(paths["dynamics"])
+
+
+def _subjects(config: ClusteringHeadsConfig, out: Path) -> list[Subject]:
+    """The networks of the base setting."""
+    base = [job for job in jobs(config) if job.arms == ("base",)]
+    return [
+        Subject(f"base-seed{seed}", partial(_subject, out / "models" / job.name, member))
+        for job in base
+        for member, seed in enumerate(job.seeds)
+    ]
+
+
+def _subject(folder: Path, member: int) -> tuple[HookedModel, Iterable[Batch]]:
+    snapshots = Snapshots(folder)
+    task = snapshots.tasks[member]
+    assert isinstance(task, SparseModularAddition)
+    return snapshots.model(member), [measured_rows(task).batch]
 
 
 def _final(pairs: Sequence[tuple[Arm, int]], snapshots: Snapshots) -> ProbeResult:
@@ -167,4 +186,5 @@ STUDY = Study(
     jobs=jobs,
     run_job=_run_job,
     analyse=_analyse,
+    subjects=_subjects,
 )

@@ -7,8 +7,9 @@ Language Models" (EMNLP 2024, arXiv 2410.20008), in miniature.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,13 +17,14 @@ import torch
 
 from mechclust.execution import check_device
 from mechclust.models import build_model, load_model, model_for, save_model
+from mechclust.studies.further import Subject
 from mechclust.studies.study import Analysis, Study, check_seeds
 from mechclust.training import TrainConfig, train
 from mechclust.training.callbacks import accuracy
-from probes import CKA, NDims, NeighbourPurity, ProbeResult, Projection, residual, run, token_at
+from probes import CKA, HookedModel, NDims, NeighbourPurity, ProbeResult, Projection, residual, run, token_at
 from probes.functional import linear_cka
 from probes.result import versions
-from tasks import InputError, SkillSuite
+from tasks import Batch, InputError, SkillSuite
 
 _FROZEN = ("embed", "pos_embed", "unembed")
 MODELS = ("base", "tuned")
@@ -211,6 +213,15 @@ def _measure(config: MossaConfig, seed: int, out: Path) -> None:
             _save_accuracy({"control": control}, suite, [skill], paths["accuracy"])
 
 
+def _subjects(config: MossaConfig, out: Path) -> list[Subject]:
+    jobs = [Job(kind, seed) for seed in config.seeds for kind in MODELS]
+    return [Subject(job.name, partial(_subject, config, out, job)) for job in jobs]
+
+
+def _subject(config: MossaConfig, out: Path, job: Job) -> tuple[HookedModel, Iterable[Batch]]:
+    return _load(config, out, job), suite_of(config, job.seed).batches("test")
+
+
 def _save_accuracy(models: Any, suite: SkillSuite, skills: Sequence[str], path: Path) -> None:
     found = [[accuracy(model, suite, "test", tasks=[skill])[0] for skill in skills] for model in models.values()]
     ProbeResult(
@@ -309,5 +320,6 @@ STUDY = Study(
     jobs=jobs,
     run_job=_run_job,
     analyse=_analyse,
+    subjects=_subjects,
     stage=lambda job: _STAGES[job.kind],
 )

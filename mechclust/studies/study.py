@@ -8,14 +8,15 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mechclust.execution import map_jobs
-from mechclust.studies.claims import Claim, save_claims
+from mechclust.studies.claims import Claim, Claims, save_claims
+from mechclust.studies.further import Subject, chosen_probes, further_views, measure_further
 from probes.result import versions, write_atomic
 from tasks import InputError
 
@@ -30,6 +31,11 @@ class Panel:
     name: str
     figure: Figure
     caption: str
+
+    def _repr_html_(self) -> str:
+        from mechclust.views.report import panel_html
+
+        return panel_html(self)
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,11 @@ class Analysis:
     views: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
+    def _repr_html_(self) -> str:
+        from mechclust.views.report import analysis_html
+
+        return analysis_html(self)
+
 
 @dataclass(frozen=True)
 class Study:
@@ -59,6 +70,7 @@ class Study:
         source: the paper.
         presets: configurations (frozen dataclasses with a field ``seeds``) by name.
         jobs: configuration to picklable jobs.
+        subjects: ``(config, out)``: its trained models, for probes of the user's choice.
         stage: of a job, a number; the jobs of a stage are independent, and start when those before are done.
         run_job: ``(config, job, out)``: makes a job's artefacts in ``out``; goes on where it was.
         analyse: ``(config, out)``: claims and figures from the artefacts.
@@ -71,6 +83,7 @@ class Study:
     jobs: Callable[[Any], Sequence[Any]]
     run_job: Callable[[Any, Any, Path], None]
     analyse: Callable[[Any, Path], Analysis]
+    subjects: Callable[[Any, Path], Iterable[Subject]]
     stage: Callable[[Any], int] = lambda job: 0
 
     def preset(self, name: str) -> Any:
@@ -138,28 +151,41 @@ def check_seeds(seeds: Sequence[int]) -> None:
         raise InputError(f"seeds has {twice[0]} twice; expected different seeds")
 
 
-def run_study(study: Study, config: Any, out: str | Path, workers: int | None = None) -> Analysis:
+def run_study(
+    study: Study, config: Any, out: str | Path, workers: int | None = None, probes: Sequence[str] = ()
+) -> Analysis:
     """Run a study in the folder ``out``, or go on with it there.
 
     Artefacts are kept as they come: ``config.json``, ``models/``, ``results/``, ``figures/``,
     ``claims.json``, ``report.html``. An interrupted run called again goes on where it was.
 
+    Args:
+        study: which.
+        config: one of its presets, changed or not.
+        out: the folder.
+        workers: processes; one a core by default.
+        probes: names of probes (see ``probes.list_probes``) to run, with their default settings, on the trained
+            models, for the report.
+
     Raises:
-        InputError: when ``out`` cannot be written, or holds a run with other settings.
+        InputError: when ``out`` cannot be written or holds a run with other settings, or a probe is not there.
     """
     out = Path(out)
+    further = chosen_probes(probes)
     jobs = sorted(study.jobs(config), key=study.stage)  # before anything is written: it refuses what cannot run
     _open_folder(study, config, out)
     for _, stage in groupby(jobs, study.stage):
         map_jobs(_Run(study.name, config, out), list(stage), workers)
-    return write_report(study, config, out)
+    return write_report(study, config, out, measure_further(study, config, out, further))
 
 
-def write_report(study: Study, config: Any, out: Path) -> Analysis:
-    """Analyse a run's artefacts anew: ``claims.json``, ``figures/`` and ``report.html``."""
+def write_report(study: Study, config: Any, out: Path, notes: Sequence[str] = ()) -> Analysis:
+    """Analyse a run's artefacts anew: ``claims.json``, ``figures/`` and ``report.html``; with further notes."""
     from mechclust.views.report import render_report, save_panels
 
     analysis = study.analyse(config, out)
+    views = {**analysis.views, **further_views(out)}
+    analysis = replace(analysis, claims=Claims(analysis.claims), views=views, notes=[*analysis.notes, *notes])
     save_claims(analysis.claims, out / "claims.json")
     save_panels(analysis.panels, out / "figures")
     record = json.loads((out / "config.json").read_text())

@@ -5,22 +5,24 @@ Li, Li & Risteski, "How Do Transformers Learn Topic Structure" (ICML 2023, arXiv
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from mechclust.models import TopicTransformerConfig, build_model, save_model
+from mechclust.models import TopicTransformerConfig, build_model, load_model, save_model
 from mechclust.models.topic_theory import stage_one_value
+from mechclust.studies.further import Subject
 from mechclust.studies.study import Analysis, Study, check_seeds
 from mechclust.training import Callback, ProbeCallback, TrainConfig, train
 from mechclust.training.callbacks import save_losses
-from probes import ProbeResult, TopicAttention, WeightNorms
+from probes import HookedModel, ProbeResult, TopicAttention, WeightNorms
 from probes.functional import topic_blocks
 from probes.result import versions
-from tasks import InputError, TopicDocuments
+from tasks import Batch, InputError, TopicDocuments
 from tasks.topics import MASK
 
 ROWS = {
@@ -194,6 +196,17 @@ def _run_job(config: TopicStructureConfig, job: Job, out: Path) -> None:
     save_losses(losses, folder / "loss.safetensors")
 
 
+def _subjects(config: TopicStructureConfig, out: Path) -> list[Subject]:
+    """Those whose attention was measured, of the first seed, whose models are kept."""
+    known = arms(config)
+    measured = [job for job in jobs(config) if known[job.arm].experiment.startswith("E4")]
+    return [Subject(job.name, partial(_subject, config, out, job)) for job in measured if job.seed == config.seeds[0]]
+
+
+def _subject(config: TopicStructureConfig, out: Path, job: Job) -> tuple[HookedModel, Iterable[Batch]]:
+    return load_model(out / "models" / f"{job.name}.safetensors"), documents_of(config, job).text("dev", *config.text)
+
+
 def block_result(model: Any, task: TopicDocuments) -> ProbeResult:
     """Mean entries by topic of ``W_V`` and ``W_E^T W_E``, in the paper's orientation, as a ``ProbeResult``.
 
@@ -263,4 +276,5 @@ STUDY = Study(
     jobs=jobs,
     run_job=_run_job,
     analyse=_analyse,
+    subjects=_subjects,
 )

@@ -154,7 +154,7 @@ def _all_pairs(result: CompareResult) -> Figure:
     rows = -(-len(labels) // columns)
     figure = Figure(figsize=(2.9 * columns + 0.9, 2.8 * rows + 0.3), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
-    theirs = [result.cka.layers[site] for site in result.cka.coords["other"]]
+    theirs = [result.cka.layers[site] for site in result.cka.coords["other_site"]]
     image: Any = None
     for k, (label, axis) in enumerate(zip(labels, axes.flat, strict=False)):
         grid = result.cka["debiased_cka"][:, :, k].numpy()

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from probes import ProbeResult
 
 if TYPE_CHECKING:
-    from mechclust.studies.task_clusters import Curves, Job
+    from mechclust.studies.task_clusters import Job
+    from mechclust.studies.task_clusters_claims import Curves
 
 _SPLITS = {"train_subset": "training subset", "validation_subset": "validation"}
 _TASK, _OUTPUT, _NULL = "#1b6ca8", "#c8553d", "#bbbbbb"

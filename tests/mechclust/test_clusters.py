@@ -228,7 +228,7 @@ def written(gpt2, tmp_path_factory):
     path.write_text("".join(json.dumps(record) + "\n" for record in last_word_tells_the_task()))
     config = ClustersConfig(path, also=("first",), n_init=2, n_permutations=49, baselines=2)
     result = measure_clusters(str(gpt2), config)
-    report = write_clusters_report(result, config, folder / "deep" / "out")
+    report = write_clusters_report(result, folder / "deep" / "out")
     return result, report
 
 
@@ -276,7 +276,7 @@ class TestReport:
         records = [{"prompt": f"w1 w{10 + k}", "task": t, hostile: k} for k, t in enumerate((hostile, "b", "c", "b"))]
         config.prompts.write_text("".join(json.dumps(record) + "\n" for record in records))
         result = measure_clusters(str(gpt2), replace(config, also=(hostile,), baselines=0))
-        page = write_clusters_report(result, config, tmp_path / "out").read_text()
+        page = write_clusters_report(result, tmp_path / "out").read_text()
         assert hostile not in page
         assert "&lt;img src=x" in page
 
@@ -284,7 +284,7 @@ class TestReport:
         (tmp_path / "file").write_text("")
         out = tmp_path / "file" / "out"
         with pytest.raises(InputError) as refused:
-            write_clusters_report(written[0], config, out)
+            write_clusters_report(written[0], out)
         assert str(refused.value) == (
             f"cannot write to {str(out)!r} (Not a directory); choose another folder with --out"
         )

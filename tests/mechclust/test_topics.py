@@ -346,7 +346,7 @@ def written(bert, config, tmp_path_factory):
     """A report of thresholds of which one leaves one word a topic, and one leaves none without overlap."""
     config = replace(config, thresholds=(0.0, 0.1, 0.99))
     result = measure_topics(str(bert), config)
-    return result, config, write_topics_report(result, config, tmp_path_factory.mktemp("topics") / "deep" / "out")
+    return result, config, write_topics_report(result, tmp_path_factory.mktemp("topics") / "deep" / "out")
 
 
 class TestReport:
@@ -441,19 +441,19 @@ class TestReport:
 
     def test_without_a_baseline(self, bert, config, tmp_path):
         config = replace(config, baselines=0, n_permutations=0)
-        page = write_topics_report(measure_topics(str(bert), config), config, tmp_path).read_text()
+        page = write_topics_report(measure_topics(str(bert), config), tmp_path).read_text()
         assert "random weights" not in page
 
     def test_hostile_names_are_escaped(self, found, config, tmp_path):
         hostile = replace(found, model="<img src=x onerror=alert(1)>")
-        page = write_topics_report(hostile, replace(config, corpus=("<script>",)), tmp_path).read_text()
+        page = write_topics_report(replace(hostile, config=replace(config, corpus=("<script>",))), tmp_path).read_text()
         assert "<img src=x" not in page
         assert "<script>" not in page
 
     def test_a_folder_that_cannot_be_written(self, found, config, tmp_path):
         (tmp_path / "file").write_text("")
         with pytest.raises(InputError, match="cannot write to"):
-            write_topics_report(found, config, tmp_path / "file" / "out")
+            write_topics_report(found, tmp_path / "file" / "out")
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,8 @@ from mechclust.studies import (
     write_report,
 )
 from mechclust.studies.study import from_dict, to_dict
-from mechclust.studies.task_clusters import Job, TaskClustersConfig, load_curves
+from mechclust.studies.task_clusters import Job, TaskClustersConfig
+from mechclust.studies.task_clusters_claims import load_curves
 from probes import ProbeResult
 from tasks import InputError
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mechclust.studies.task_clusters import Curves, Job, TaskClustersConfig, _claims
+from mechclust.studies.task_clusters import Job, TaskClustersConfig
+from mechclust.studies.task_clusters_claims import Curves, claims_of
 from mechclust.training import TrainConfig
 from tasks import InputError, InstructionFollowing
 
@@ -54,7 +55,7 @@ def runs(config=CONFIG, **changes):
 
 
 def judged(config=CONFIG, **changes):
-    return {c.id: c for c in _claims(config, runs(config, **changes))}
+    return {c.id: c for c in claims_of(config, runs(config, **changes))}
 
 
 def edited(name=VALIDATION, **edit):
@@ -160,7 +161,7 @@ class TestEachCanFail:
     def test_by_one_seed_of_two_when_the_mean_fails(self):
         curves = runs()
         curves[Job("private", 1)] = accuracy(0.9)(curves[Job("private", 1)])
-        claims = {c.id: c for c in _claims(CONFIG, curves)}
+        claims = {c.id: c for c in claims_of(CONFIG, curves)}
         assert claims["T1"].per_seed == pytest.approx((0.99, 0.9))
         assert claims["T1"].holds is False
         assert claims["T2"].holds is True
@@ -212,7 +213,7 @@ class TestDetails:
         """The mean over seeds grows fivefold or does not, however near to nothing one of them started."""
         curves = runs(private=edited(s0l5=0.4, s0l6=0.4))
         curves[Job("private", 1)] = edited(s0l5=1e-9, s0l6=1e-9)(ideal())
-        claims = {c.id: c for c in _claims(CONFIG, curves)}
+        claims = {c.id: c for c in claims_of(CONFIG, curves)}
         assert claims["T2"].holds is False
 
     def test_nan_at_the_start_is_not_growth(self):

@@ -1,0 +1,97 @@
+"""Probes of the user's choice on a study's trained models, for its report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
+
+from mechclust.execution import progress_bar
+from probes import HookedModel, ProbeResult, RegisteredProbe, find_probe, run
+from tasks import Batch
+
+if TYPE_CHECKING:
+    from mechclust.studies.study import Study
+
+_SHOWN = 4  # models a probe in the report; all are in the folder
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A trained model of a study, and the examples its probes are run on.
+
+    Attributes:
+        name: says which model, such as ``"private-seed0"``.
+        load: gives both; called when they are needed.
+    """
+
+    name: str
+    load: Callable[[], tuple[HookedModel, Iterable[Batch]]]
+
+
+def chosen_probes(names: Sequence[str]) -> list[RegisteredProbe]:
+    """The probes called so, each known to be usable without arguments.
+
+    Raises:
+        InputError: as ``probes.get_probe``.
+    """
+    found = [find_probe(name) for name in dict.fromkeys(names)]
+    for probe in found:
+        probe.new()
+    return found
+
+
+def measure_further(study: Study, config: Any, out: Path, probes: Sequence[RegisteredProbe]) -> list[str]:
+    """Run probes on every subject of a study and keep the results in ``out/results/probes``.
+
+    What was measured by the same version of the probe's package is not measured again. A probe that cannot
+    measure a model stops neither the others nor the study.
+
+    Returns:
+        Why what could not be measured could not, a line each.
+    """
+    if not probes:
+        return []
+    failed: list[str] = []
+    for subject in progress_bar(list(study.subjects(config, out)), desc="further probes", unit="model"):
+        paths = {probe: _path(out, probe.name, subject.name) for probe in probes}
+        wanted = [probe for probe, path in paths.items() if not _is_current(path, probe)]
+        if not wanted:
+            continue
+        model, batches = subject.load()
+        batches = list(batches)
+        for probe in wanted:
+            try:
+                result = run(model, batches, probe.new())
+            except Exception as error:  # somebody else's code, or a label that these examples do not have
+                paths[probe].unlink(missing_ok=True)
+                failed.append(f"{probe.name} could not measure {subject.name}: {error or type(error).__name__}")
+                continue
+            replace(result, metadata={**result.metadata, "package": probe.package}).save(paths[probe])
+    return failed
+
+
+def further_views(out: Path) -> Mapping[str, str]:
+    """What ``measure_further`` left, as HTML by heading."""
+    views = {}
+    for folder in sorted((out / "results" / "probes").glob("*/")):
+        files = sorted(folder.glob("*.safetensors"))
+        parts = [
+            f"<h3>{escape(unquote(path.stem))}</h3>{ProbeResult.load(path)._repr_html_()}" for path in files[:_SHOWN]
+        ]
+        if more := len(files) - _SHOWN:
+            parts += [f"<p>and {more} more models in {escape(str(folder.relative_to(out)))}</p>"] if more > 0 else []
+        if parts:
+            views[f"Probe: {unquote(folder.name)}"] = "".join(parts)
+    return views
+
+
+def _path(out: Path, probe: str, subject: str) -> Path:
+    return out / "results" / "probes" / quote(probe, safe=" ") / f"{quote(subject, safe=' ')}.safetensors"
+
+
+def _is_current(path: Path, probe: RegisteredProbe) -> bool:
+    return path.exists() and ProbeResult.load(path).metadata.get("package") == probe.package

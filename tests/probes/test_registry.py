@@ -1,0 +1,136 @@
+"""Probes by name, with those that other packages register by a real entry point."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import probes
+from probes import Probe, find_probe, get_probe, list_probes
+from tasks import InputError
+
+MODULE = """
+import torch
+from probes import Probe, Sum, last_token, residual
+
+class MeanNorm(Probe):
+    '''Mean Euclidean norm at each site.
+
+    More of it.
+    '''
+    total, count = Sum(), Sum(torch.int64)
+    def __init__(self, at=residual(), readout=last_token()):
+        self.at, self.readout = at, readout
+    def update(self, activations, batch):
+        for site, x in activations.items():
+            self.total.add(site, x.norm(dim=-1).sum(dtype=torch.float64))
+            self.count.add(site, len(x))
+    def compute(self):
+        return self.result({"norm": torch.stack([self.total[s] / self.count[s] for s in self.site_names])},
+                           {"norm": ("site",)})
+
+def embedding_norm():
+    '''Only at the embedding.'''
+    return MeanNorm(at="hook_embed")
+
+def no_probe():
+    return 3
+
+class Unrelated: ...
+
+NUMBER = 3
+"""
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Puts a package with these entry points where Python finds it."""
+
+    def put(source: str = MODULE, package: str = "other-probes", **points: str) -> None:
+        folder = tmp_path / package
+        info = folder / f"{package.replace('-', '_')}-1.2.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
+        lines = [f"{name.replace('_', '-')} = {value}" for name, value in points.items()]
+        (info / "entry_points.txt").write_text("\n".join(["[mechclust.probes]", *lines, ""]))
+        (folder / f"{package.replace('-', '_')}.py").write_text(source)
+        monkeypatch.syspath_prepend(str(folder))
+        monkeypatch.delitem(sys.modules, package.replace("-", "_"), raising=False)
+
+    return put
+
+
+def test_every_probe_of_ours_is_listed() -> None:
+    classes = {
+        name for name in probes.__all__ if isinstance(c := getattr(probes, name), type) and issubclass(c, Probe)
+    } - {"Probe"}
+    ours = {probe.name: probe for probe in list_probes() if probe.package == "mechclust"}
+    assert set(ours) == classes
+    assert all(probe.summary and probe.summary.endswith((".", "?")) for probe in ours.values())
+    assert ours["TopicAttention"].needs == ["topics"]
+    assert ours["CKA"].needs == []
+
+
+def test_a_registered_probe_is_found_and_made(install: Callable[..., None]) -> None:
+    install(mean_norm="other_probes:MeanNorm", embedding_norm="other_probes:embedding_norm")
+    found = find_probe("mean-norm")
+    assert (found.package, found.summary, found.error) == ("other-probes 1.2", "Mean Euclidean norm at each site.", "")
+    assert repr(get_probe("mean-norm")) == "MeanNorm(at=residual(), readout=last_token())"
+    assert get_probe("embedding-norm").at == "hook_embed"
+    assert [probe.name for probe in list_probes()][-2:] == ["embedding-norm", "mean-norm"]
+
+
+def test_a_broken_one_is_listed_with_its_reason_and_leaves_the_others(install: Callable[..., None]) -> None:
+    install("import no_such_package", package="broken-probes", missing="broken_probes:Probe")
+    install(
+        fine="other_probes:MeanNorm",
+        typo="other_probes:MeanNrom",
+        class_="other_probes:Unrelated",
+        number="other_probes:NUMBER",
+    )
+    found = {probe.name: probe for probe in list_probes()}
+    assert found["missing"].error == "broken_probes:Probe: ModuleNotFoundError: No module named 'no_such_package'"
+    assert found["typo"].error.startswith("other_probes:MeanNrom: AttributeError: ")
+    assert found["class-"].error == (
+        "other_probes:Unrelated is class Unrelated; expected a subclass of probes.Probe, or a function"
+    )
+    assert found["number"].error == "other_probes:NUMBER is 3; expected a subclass of probes.Probe, or a function"
+    assert all(found[name].make is None for name in ("missing", "typo", "class-", "number"))
+    assert get_probe("fine").at
+    with pytest.raises(InputError, match=r"^probe 'missing' of broken-probes 1\.2 is broken: broken_probes:Probe: Mod"):
+        get_probe("missing")
+
+
+def test_two_of_one_name_are_both_broken(install: Callable[..., None]) -> None:
+    install(mean_norm="other_probes:MeanNorm", CKA="other_probes:MeanNorm")
+    install(package="more-probes", mean_norm="more_probes:MeanNorm")
+    found = [probe for probe in list_probes() if probe.name in ("mean-norm", "CKA")]
+    assert [probe.error for probe in found] == [
+        "",
+        "another probe is called 'CKA'; rename one",
+        "another probe is called 'mean-norm'; rename one",
+        "another probe is called 'mean-norm'; rename one",
+    ]
+    assert isinstance(get_probe("CKA"), probes.CKA)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("NDim", "no probe 'NDim' (there are CKA, "),
+        ("NDim", "; did you mean 'NDims'?"),
+        (
+            "TopicAttention",
+            "probe 'TopicAttention' needs topics, so its name alone does not make one; use it in a script",
+        ),
+        ("three", "'three' of other-probes 1.2 gives a int; expected a probes.Probe"),
+    ],
+)
+def test_what_cannot_be_made_is_refused(install: Callable[..., None], name: str, message: str) -> None:
+    install(three="other_probes:no_probe")
+    with pytest.raises(InputError, match=re.escape(message)):
+        get_probe(name)
