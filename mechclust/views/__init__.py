@@ -2,10 +2,11 @@
 
 from mechclust.views.attention import AttentionView, attention_view, attention_view_from_patterns
 from mechclust.views.report import render_report
-from mechclust.views.sandbox import sandbox_figure, sandbox_film, sandbox_page, sandbox_run
+from mechclust.views.sandbox import SandboxRun, sandbox_figure, sandbox_film, sandbox_page, sandbox_run
 
 __all__ = [
     "AttentionView",
+    "SandboxRun",
     "attention_view",
     "attention_view_from_patterns",
     "render_report",

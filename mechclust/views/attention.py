@@ -1,229 +1,263 @@
-"""Attention patterns of one sequence as an interactive page, drawn by circuitsvis, offline."""
+"""Attention patterns of one sequence to look at, of one model or several side by side: offline, inline, in a moment."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from html import escape
 from pathlib import Path
-from typing import Any
-from uuid import uuid4
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probes import Probe, ProbeResult, Selector, all_tokens, attention_pattern, resolve, run
+from mechclust.views import attention_page
+from mechclust.views.attention_inputs import (
+    Heads,
+    Labels,
+    checked_labels,
+    choose_heads,
+    decode,
+    encode,
+    one_sequence,
+)
+from probes import HookedModel, Probe, ProbeResult, all_tokens, attention_pattern, resolve, run
 from probes.result import write_atomic
 from tasks import Batch, InputError
-
-# The browser enforces what we promise: an exported page loads nothing, from anywhere.
-_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionView:
     """Attention heads to look at: in a notebook as the last value of a cell, else ``save`` it as a page.
 
-    ``attention_view`` makes one from a model, ``attention_view_from_patterns`` from any patterns.
+    ``attention_view`` makes one from a model, ``attention_view_from_patterns`` from any patterns. ``print`` lists
+    where the last token attends most, for a terminal.
 
     Attributes:
-        patterns: ``[head query key]`` weights.
+        patterns: ``[head query key]`` weights, or ``[model head query key]`` where ``models`` stand side by side.
         str_tokens: one per position, as given.
         names: one per head, such as ``"L1H0"``.
-        causal: the part above the diagonal is drawn grey, as no weight can stand there.
+        causal: no weight can stand above the diagonal; that part is drawn grey.
+        models: their names, where several stand side by side; else empty.
+        labels: one per position, by which tokens are coloured, ``None`` where there is none; or empty.
+        values: one number per head, shown beside its name, such as the measure that chose it; or empty.
     """
 
-    patterns: Float[Tensor, "head query key"]
+    patterns: Float[Tensor, "*model head query key"]
     str_tokens: tuple[str, ...]
     names: tuple[str, ...]
     causal: bool
+    models: tuple[str, ...] = ()
+    labels: tuple[str | None, ...] = ()
+    values: tuple[float | None, ...] = ()
 
     def fragment(self, *, include_js: bool = True) -> str:
         """HTML to put into a page of your own.
 
         Args:
-            include_js: with circuitsvis's JavaScript (1.3 MB). A page of several views needs it in one
-                of them only, whichever stands first or last.
+            include_js: with scripts and styles (1.3 MB, nearly all of it circuitsvis). A page of several views needs
+                them in one of them only, whichever stands first or last.
         """
-        from jinja2.utils import htmlsafe_json_dumps  # json.dumps would let a token close the script element
-
-        place = f"attention-{uuid4().hex[:12]}"
-        props = {
-            # Thousandths as integers: a third of the bytes of 0.123, and the same number once divided.
-            "attention": (self.patterns * 1000).round().int().tolist(),
-            "attentionHeadNames": self.names,
-            "maskUpperTri": self.causal,
-            "tokens": [_visible(token) for token in self.str_tokens],
-        }
-        bundle = f"<script>window.CircuitsVis ??= (() => {{{_bundle()}\nreturn CircuitsVis; }})();</script>"
-        # A module runs after the whole page is read, so the order of views does not matter.
-        return f"""<div id="{place}" style="margin: 15px 0">{escape(repr(self))} (drawn by JavaScript)</div>
-{bundle if include_js else ""}
-<script type="module">
-const props = {htmlsafe_json_dumps(props, separators=(",", ":"))};
-props.attention = props.attention.map(head => head.map(query => query.map(weight => weight / 1000)));
-CircuitsVis.render("{place}", CircuitsVis.AttentionHeads, props);
-</script>
-"""
+        return attention_page.fragment(self, include_js=include_js)
 
     def page(self, title: str = "Attention patterns") -> str:
         """A self-contained HTML page that works from a file, without a network."""
-        return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
-<title>{escape(title)}</title>
-<style>body {{ font-family: sans-serif; margin: 1em }}</style>
-</head>
-<body>
-<h1>{escape(title)}</h1>
-{self.fragment()}</body>
-</html>
-"""
+        return attention_page.page(self, title)
 
     def save(self, path: str | Path, title: str = "Attention patterns") -> None:
         """Write ``page(title)`` to ``path``, atomically."""
         write_atomic(path, self.page(title).encode())
 
+    @property
+    def summary(self) -> str:
+        """What it shows, in a few words."""
+        heads = self.names[0] if len(self.names) == 1 else f"{self.names[0]} to {self.names[-1]}"
+        parts = [f"{_count(len(self.names), 'head')} ({heads})", _count(len(self.str_tokens), "token")]
+        parts.append("causal" if self.causal else "bidirectional")
+        return ", ".join([*parts, *([" and ".join(self.models)] if self.models else [])])
+
     def _repr_html_(self) -> str:
         return self.fragment()
 
+    def __str__(self) -> str:
+        return attention_page.as_text(self)
+
     def __repr__(self) -> str:
-        names = self.names[0] if len(self.names) == 1 else f"{self.names[0]} to {self.names[-1]}"
-        shape = f"{_count(len(self.names), 'head')} ({names}), {_count(len(self.str_tokens), 'token')}"
-        return f"AttentionView({shape}, {'causal' if self.causal else 'bidirectional'})"
+        return f'AttentionView({self.summary}); print() lists weights, .save("view.html") draws them'
 
 
 def attention_view(
-    model: Any,
+    model: HookedModel | Mapping[str, HookedModel],
     tokens: Tensor | Sequence[int] | str,
     *,
     layers: int | Sequence[int] | None = None,
-    heads: int | Sequence[int] | None = None,
+    heads: Heads | None = None,
     str_tokens: Sequence[str] | None = None,
+    labels: Labels | None = None,
     attention_mask: Tensor | None = None,
     max_bytes: int = 3_000_000,
 ) -> AttentionView:
     """Run a model once on one sequence and show where its heads attend.
 
     Args:
-        model: anything with TransformerLens's hook protocol.
+        model: anything with TransformerLens's hook protocol, or several by name, ``{"tuned": a, "base": b}``, to see
+            the same heads side by side on the same tokens.
         tokens: ``[pos]`` or ``[1 pos]`` token ids, or a text when the model has a tokenizer.
         layers: which layers, 1 to ``n_layers`` as in ``probes.attention_pattern``; negative ones count
             from the last. All of them when ``None``.
-        heads: which heads of each layer, from 0. All of them when ``None``.
+        heads: which heads of each layer, from 0; all of them when ``None``. Or ``(layer, head)`` pairs, such as
+            ``result.top_heads("overall_ratio")``, whose values are then shown beside the names; leave out ``layers``.
         str_tokens: one string per position. By default the tokenizer's, or the ids without one.
+        labels: one label per position, such as its topic or its part of the prompt, by which tokens are coloured;
+            ``None`` where there is none.
         attention_mask: ``[pos]`` or ``[1 pos]``, true on real tokens; padding is left out of the view.
-        max_bytes: refuse a view whose page would be larger. Drawing time grows with it: circuitsvis
-            took 20 seconds for 12 heads over 128 tokens (1.7 MB) on two slow cores without a GPU.
+        max_bytes: refuse a view whose page would be larger. 1.3 MB of it are scripts; 12 heads over 128 tokens take
+            0.3 MB more, or 0.5 MB where attention goes both ways.
 
     Returns:
         The view; its heads are named ``L{layer}H{head}``.
 
     Raises:
-        InputError: for more than one sequence, a layer or head that is not there, or a view too large.
+        InputError: for more than one sequence, a layer or head that is not there, models without these heads in
+            common, or a view too large.
 
     Example:
         >>> from mechclust.models.build import build_model
         >>> from mechclust.models.config import ModelConfig
         >>> model = build_model(ModelConfig(d_vocab=9, n_ctx=4, n_layers=2, d_model=8, n_heads=2))
         >>> attention_view(model, torch.tensor([3, 1, 4]), layers=2)
-        AttentionView(2 heads (L2H0 to L2H1), 3 tokens, causal)
+        AttentionView(2 heads (L2H0 to L2H1), 3 tokens, causal); print() lists weights, .save("view.html") draws them
+
+        Chosen heads of two models side by side, tokens coloured by label:
+
+        >>> other = build_model(ModelConfig(d_vocab=9, n_ctx=4, n_layers=2, d_model=8, n_heads=2, seed=1))
+        >>> view = attention_view({"a": model, "b": other}, [3, 1, 4], heads=[(2, 0), (1, 1)], labels=["x", "x", None])
+        >>> view.names, view.models, tuple(view.patterns.shape)
+        (('L2H0', 'L1H1'), ('a', 'b'), (2, 2, 3, 3))
     """
-    tokenizer = getattr(model, "tokenizer", None)
-    ids = _sequence("tokens", _encode(model, tokenizer, tokens) if isinstance(tokens, str) else tokens)
+    models = dict(model) if isinstance(model, Mapping) else {"": model}
+    if not models:
+        raise InputError("no models given; give one, or several by name")
+    ids = one_sequence("tokens", encode(models, tokens) if isinstance(tokens, str) else tokens)
     mask = torch.ones_like(ids, dtype=torch.bool)
     if attention_mask is not None:
-        mask = _sequence("attention_mask", attention_mask).bool().to(ids.device)
+        mask = one_sequence("attention_mask", attention_mask).bool().to(ids.device)
         if mask.shape != ids.shape or not mask.any():
             raise InputError(
                 f"attention_mask has length {len(mask)} and {int(mask.sum())} real tokens for {len(ids)} token ids; "
                 "expected one value per token, true on the real ones"
             )
     if str_tokens is None:
-        str_tokens = _decode(tokenizer, ids.tolist())
+        str_tokens = decode(models, ids.tolist())
     if len(str_tokens) != len(ids):
         raise InputError(
             f"str_tokens has {len(str_tokens)} strings for {len(ids)} token ids; expected one per position"
         )
-    chosen = [heads] if isinstance(heads, int) else heads if heads is None else list(heads)
-    if chosen == []:
-        raise InputError("heads is empty; expected at least one head, or None for all of them")
+    label_of = checked_labels(labels, len(ids))
+    batch, real = Batch(ids[None], attention_mask=mask[None]), mask.cpu()
+    chosen = choose_heads(models, layers, heads, lambda each: _n_heads(each, batch))
+    _check_size(len(models), len(chosen), int(real.sum()), max_bytes)
 
-    at = attention_pattern(layers)
-    cfg = getattr(model, "cfg", None)
-    per_layer = int(getattr(cfg, "n_heads", 1)) if chosen is None else len(chosen)
-    _check_size(len(resolve(model, at)) * per_layer, int(mask.sum()), max_bytes)
-
-    probe = _Patterns(at)
-    run(model, Batch(ids[None], attention_mask=mask[None]), probe)
-    real = mask.cpu()
-    patterns, names = [], []
-    for site in probe.sites:
-        pattern = probe.kept[site.name][:, real][:, :, real]
-        for head in range(len(pattern)) if chosen is None else chosen:
-            if not -len(pattern) <= head < len(pattern):
-                raise InputError(f"no head {head} in layer {site.layer} (it has heads 0-{len(pattern) - 1})")
-            patterns.append(pattern[head])
-            names.append(f"L{site.layer}H{head % len(pattern)}")
-    stacked = torch.stack(patterns)
+    probe = _Patterns(list(dict.fromkeys(head.site for head in chosen)))
+    run(model, batch, probe)
+    patterns = {}
+    for name in models:
+        kept = [probe.kept[f"{name}/{head.site}" if name else head.site][head.head] for head in chosen]
+        patterns[name] = torch.stack(kept)[:, real][:, :, real]
     # TransformerLens 4.3 sets "bidirectional" for BERT and LLaDA only, so the weights have the last word.
-    causal = getattr(cfg, "attention_dir", "causal") == "causal" and not bool(stacked.triu(1).any())
-    shown = [token for token, keep in zip(str_tokens, real.tolist(), strict=True) if keep]
-    return attention_view_from_patterns(stacked, shown, names, causal=causal, max_bytes=max_bytes)
+    directions = {getattr(getattr(each, "cfg", None), "attention_dir", "causal") for each in models.values()}
+    causal = directions == {"causal"} and not any(bool(each.triu(1).any()) for each in patterns.values())
+    keep = real.tolist()
+    return attention_view_from_patterns(
+        patterns if isinstance(model, Mapping) else patterns[""],
+        [token for token, kept in zip(str_tokens, keep, strict=True) if kept],
+        [head.name for head in chosen],
+        causal=causal,
+        labels=[label for label, kept in zip(label_of, keep, strict=True) if kept] if label_of else None,
+        values=[head.value for head in chosen] if any(head.value is not None for head in chosen) else None,
+        max_bytes=max_bytes,
+    )
 
 
 def attention_view_from_patterns(
-    patterns: Tensor, str_tokens: Sequence[str], names: Sequence[str], *, causal: bool, max_bytes: int = 3_000_000
+    patterns: Tensor | Mapping[str, Tensor],
+    str_tokens: Sequence[str],
+    names: Sequence[str],
+    *,
+    causal: bool,
+    labels: Labels | None = None,
+    values: Sequence[float | None] | None = None,
+    max_bytes: int = 3_000_000,
 ) -> AttentionView:
     """Show attention patterns from anywhere, such as a mean over examples or the difference of two models.
 
     Args:
-        patterns: ``[head query key]`` weights from -1 to 1, shown to three decimals.
+        patterns: ``[head query key]`` weights from -1 to 1, shown to four decimals; or several such by name, to stand
+            side by side. Negative ones are drawn red.
         str_tokens: one string per position.
         names: one per head.
         causal: draw the part above the diagonal grey; every weight there must be 0.
-        max_bytes: refuse a view whose page would be larger. circuitsvis's JavaScript takes 1.3 MB of it.
+        labels: one label per position, by which tokens are coloured; ``None`` where there is none.
+        values: one number per head, shown beside its name.
+        max_bytes: refuse a view whose page would be larger. Scripts take 1.3 MB of it.
 
     Raises:
         InputError: for shapes that do not fit each other, values that are no attention weights, or a
             view too large.
 
     Example:
-        >>> attention_view_from_patterns(torch.eye(2)[None], ["to", " be"], ["copy"], causal=True)
-        AttentionView(1 head (copy), 2 tokens, causal)
+        >>> view = attention_view_from_patterns(torch.eye(2)[None], ["to", " be"], ["copy"], causal=True)
+        >>> print(view)
+        1 head (copy), 2 tokens, causal
+        The last token, ·be (1), attends most to:
+          copy  ·be (1) 1.000  to (0) 0.000
     """
-    patterns, n = torch.as_tensor(patterns).detach().float().cpu(), len(str_tokens)
-    if patterns.ndim != 3 or not patterns.numel() or patterns.shape != (len(names), n, n):
+    given = dict(patterns) if isinstance(patterns, Mapping) else {"": patterns}
+    if not given:
+        raise InputError("no patterns given; give one tensor, or several by name")
+    checked = torch.stack([_checked(each, name, len(names), len(str_tokens), causal) for name, each in given.items()])
+    if values is not None and len(values) != len(names):
+        raise InputError(f"values has {len(values)} numbers for {_count(len(names), 'head')}; expected one per head")
+    _check_size(len(given), len(names), len(str_tokens), max_bytes)
+    view = AttentionView(
+        checked if isinstance(patterns, Mapping) else checked[0],
+        tuple(map(str, str_tokens)),
+        tuple(map(str, names)),
+        causal,
+        tuple(map(str, given)) if isinstance(patterns, Mapping) else (),
+        checked_labels(labels, len(str_tokens)),
+        tuple(None if value is None else float(value) for value in values or ()),
+    )
+    _check_size(len(given), len(names), len(str_tokens), max_bytes, len(view.page().encode()))
+    return view
+
+
+def _checked(patterns: Tensor, name: str, n_heads: int, n: int, causal: bool) -> Float[Tensor, "head query key"]:
+    patterns, who = torch.as_tensor(patterns).detach().float().cpu(), f"patterns[{name!r}]" if name else "patterns"
+    if patterns.ndim != 3 or not patterns.numel() or patterns.shape != (n_heads, n, n):
         raise InputError(
-            f"patterns has shape {tuple(patterns.shape)}; expected [head query key] = {(len(names), n, n)} "
-            f"for {_count(len(names), 'name')} and {_count(n, 'token')}; pass one sequence, and a name for each head"
+            f"{who} has shape {tuple(patterns.shape)}; expected [head query key] = {(n_heads, n, n)} "
+            f"for {_count(n_heads, 'name')} and {_count(n, 'token')}; pass one sequence, and a name for each head"
         )
     low, high = float(patterns.min()), float(patterns.max())
     if not (low >= -1.001 and high <= 1.001):  # also true for NaN
         raise InputError(
-            f"patterns has values from {low:.4g} to {high:.4g}; expected attention weights from -1 to 1; "
+            f"{who} has values from {low:.4g} to {high:.4g}; expected attention weights from -1 to 1; "
             "give the probabilities (hook_pattern), not the scores"
         )
     if causal and bool(patterns.triu(1).any()):
         raise InputError(
             "causal is True, but weights above the diagonal are not all 0; expected a causal pattern, or causal=False"
         )
-    _check_size(len(names), n, max_bytes)
-    view = AttentionView(patterns, tuple(map(str, str_tokens)), tuple(map(str, names)), causal)
-    _check_size(len(names), n, max_bytes, len(view.page().encode()))
-    return view
+    return patterns
 
 
 class _Patterns(Probe):
     """Keeps the patterns of the one sequence it sees, ``[head query key]`` at each site."""
 
-    def __init__(self, at: Selector) -> None:
-        self.at, self.readout = at, all_tokens()
+    compares = True
+
+    def __init__(self, at: Sequence[str]) -> None:
+        self.at, self.readout = list(at), all_tokens()
         self.kept: dict[str, Tensor] = {}
 
     def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
@@ -233,64 +267,27 @@ class _Patterns(Probe):
         return self.result({}, {})
 
 
-def _encode(model: Any, tokenizer: Any, text: str) -> Any:
-    if tokenizer is None:
-        raise InputError(
-            f"tokens is the text {text[:40]!r}, but this {type(model).__name__} has no tokenizer; "
-            "give token ids, and their strings as str_tokens"
-        )
-    return model.to_tokens(text) if hasattr(model, "to_tokens") else tokenizer(text, return_tensors="pt")["input_ids"]
-
-
-def _sequence(name: str, value: Any) -> Tensor:
-    """``[pos]``, from ``[pos]`` or ``[1 pos]``."""
-    try:
-        row = torch.as_tensor(value)
-    except (TypeError, ValueError, RuntimeError):
-        raise InputError(f"{name} is {repr(value)[:60]}; expected one sequence of integers; give token ids") from None
-    shape = tuple(row.shape)
-    row = row[0] if row.ndim == 2 and len(row) == 1 else row
-    if row.ndim != 1 or not len(row) or row.is_floating_point():
-        raise InputError(
-            f"{name} has shape {shape} of {str(row.dtype).removeprefix('torch.')}; expected one sequence of integers, "
-            f"[pos] or [1 pos]; give one row of a batch such as {name}[:1]"
-        )
-    return row
-
-
-def _decode(tokenizer: Any, ids: list[int]) -> list[str]:
-    if tokenizer is None:
-        return [str(i) for i in ids]
-    return list(tokenizer.batch_decode([[i] for i in ids], clean_up_tokenization_spaces=False))
+def _n_heads(model: HookedModel, batch: Batch) -> int:
+    """Heads of each layer; a model without a configuration is asked."""
+    n = getattr(getattr(model, "cfg", None), "n_heads", None)
+    if n is None:
+        probe = _Patterns([resolve(model, attention_pattern(1))[0].name])
+        run(model, batch, probe)
+        (n,) = map(len, probe.kept.values())
+    return int(n)
 
 
 def _count(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
-def _visible(token: str) -> str:
-    r"""A token whose whitespace and control characters can be seen: ``" a\n"`` becomes ``"·a\\n"``."""
-    return "".join("·" if c == " " else c if c.isprintable() else c.encode("unicode_escape").decode() for c in token)
-
-
-def _check_size(n_heads: int, n_tokens: int, max_bytes: int, size: int | None = None) -> None:
-    code = len(_bundle())
-    least = code + 2 * n_heads * n_tokens**2  # a digit and a comma for each weight
+def _check_size(n_models: int, n_heads: int, n_tokens: int, max_bytes: int, size: int | None = None) -> None:
+    least = attention_page.least_bytes(n_models * n_heads, n_tokens)
     if (size or least) > max_bytes:
+        code, about = attention_page.code_bytes(), "" if size else "at least "
+        where = "" if n_models == 1 else f" in {n_models} models"
         raise InputError(
-            f"attention of {_count(n_heads, 'head')} over {_count(n_tokens, 'token')} makes a page of "
-            f"{'' if size else 'at least '}{(size or least) / 1e6:.1f} MB, {code / 1e6:.1f} MB of it JavaScript, "
-            f"and max_bytes is {max_bytes:,}; choose fewer layers, heads or tokens, or raise max_bytes"
+            f"attention of {_count(n_heads, 'head')} over {_count(n_tokens, 'token')}{where} makes a page of "
+            f"{about}{(size or least) / 1e6:.1f} MB, {code / 1e6:.1f} MB of it JavaScript, and max_bytes is "
+            f"{max_bytes:,}; choose fewer layers, heads or tokens, or raise max_bytes"
         )
-
-
-@lru_cache(maxsize=1)
-def _bundle() -> str:
-    """The JavaScript of circuitsvis, out of an empty view of its own; it defines ``CircuitsVis``."""
-    from circuitsvis.attention import attention_heads
-
-    drawn = attention_heads([], [], []).local_src  # printing it would ask google.com, and then load from a CDN
-    match = re.search(r"<script[^>]*>(.*)CircuitsVis\.render\(.*CircuitsVis\.AttentionHeads,", drawn, re.DOTALL)
-    if match is None or "</script" in match[1]:
-        raise RuntimeError("this version of circuitsvis is laid out in another way; install circuitsvis==1.43.3")
-    return re.sub(r"//# sourceMappingURL=\S*", "", match[1]).strip()

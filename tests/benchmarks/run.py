@@ -11,7 +11,7 @@ from statistics import median
 
 import torch
 
-from tests.benchmarks import cka, heads, topics
+from tests.benchmarks import attention, cka, heads, topics
 from tests.benchmarks.ratio import alternate
 
 warnings.simplefilter("ignore")
@@ -210,6 +210,9 @@ def main() -> None:
         ("CKA of two models, 9 layers / two bare forwards", cka.overhead, ""),
         ("the same, also for each of 24 tasks", lambda: cka.overhead("task"), ""),
         ("peak memory of CKA, 100,000 rows / 10,000", cka.memory, "1"),
+        ("circuitsvis AttentionHeads / attention view, 12 x 128", attention.faster, ">= 10"),
+        ("ms until that view is drawn (no ratio)", attention.milliseconds, "<= 1000"),
+        ("MB of its page (no ratio)", attention.megabytes, "<= 3"),
     ]
     print(f"{'measurement (median ratio, one thread)':60}{'ratio':>8}  target")
     for name, measure, target in rows:

@@ -5,4 +5,11 @@ from mechclust.views.sandbox.data import SandboxRun, sandbox_run
 from mechclust.views.sandbox.figure import sandbox_figure, sandbox_film
 from mechclust.views.sandbox.page import sandbox_page
 
-__all__ = ["Curves", "SandboxRun", "sandbox_figure", "sandbox_film", "sandbox_page", "sandbox_run"]
+__all__ = [
+    "Curves",
+    "SandboxRun",
+    "sandbox_figure",
+    "sandbox_film",
+    "sandbox_page",
+    "sandbox_run",
+]
