@@ -1,11 +1,12 @@
 # `make demo` and `make test` set up everything they need in .venv.
 PYTHON ?= python3
 VENV ?= .venv
+WHEEL := .venv-wheel
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test lint bench install clean
+.PHONY: demo test examples docs lint bench dist install clean
 
 demo: $(VENV)/installed
 	$(BIN)/mechclust run task-clusters --preset quick --out runs/demo
@@ -17,6 +18,21 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy examples/*.py tests/typing/user_code.py
+
+# The example scripts and notebooks, from a wheel in an environment of its own, far from the repository.
+examples: dist $(WHEEL)/installed
+	$(WHEEL)/bin/pip install --quiet --no-deps --force-reinstall dist/*.whl
+	folder=$$(mktemp -d) && mkdir $$folder/tests && cp -r examples $$folder && cp -r tests/examples $$folder/tests && \
+		cd $$folder && OMP_NUM_THREADS=1 $(abspath $(WHEEL))/bin/python -P -m pytest -q -n auto --timeout 400 tests && \
+		rm -r $$folder
+
+dist: $(VENV)/installed-dev
+	rm -rf dist build
+	$(BIN)/python -m build --outdir dist . > /dev/null
+
+docs: $(VENV)/installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m tests.benchmarks.run
@@ -38,5 +54,11 @@ $(VENV)/installed-dev: $(VENV)/installed
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
+$(WHEEL)/installed: pyproject.toml constraints.txt dist
+	$(PYTHON) -m venv $(WHEEL)
+	$(WHEEL)/bin/pip install --quiet --constraint constraints.txt torch
+	$(WHEEL)/bin/pip install --quiet --constraint constraints.txt "$$(ls dist/*.whl)[notebook]" pytest pytest-timeout pytest-xdist
+	@touch $@
+
 clean:
-	rm -rf $(VENV) runs build *.egg-info
+	rm -rf $(VENV) $(WHEEL) runs build dist *.egg-info

@@ -1,18 +1,41 @@
 """mechclust: where inside a transformer does structure live, and when in training does it appear?
 
-Models, training, studies and views. Probes live in ``probes``, labelled data in ``tasks``.
+Models, training, and what practitioners ask of their own models. The published experiments are in
+``mechclust.studies``, what is looked at in ``mechclust.views``. Probes live in ``probes``, labelled data in ``tasks``.
 """
 
+from mechclust.check import check_model
+from mechclust.check_result import CheckReport
+from mechclust.clusters import ClustersConfig, ClustersResult, measure_clusters, write_clusters_report
+from mechclust.compare import CompareConfig, CompareResult, compare_models, write_compare_report
 from mechclust.models import ModelConfig, build_model, load_model, load_pretrained, model_for, save_model
+from mechclust.topics import TopicsConfig, measure_topics, write_topics_report
+from mechclust.topics_result import TopicsResult
 from mechclust.training import TrainConfig, train
+from probes.result import load_result
 
 __all__ = [
+    "CheckReport",
+    "ClustersConfig",
+    "ClustersResult",
+    "CompareConfig",
+    "CompareResult",
     "ModelConfig",
+    "TopicsConfig",
+    "TopicsResult",
     "TrainConfig",
     "build_model",
+    "check_model",
+    "compare_models",
     "load_model",
     "load_pretrained",
+    "load_result",
+    "measure_clusters",
+    "measure_topics",
     "model_for",
     "save_model",
     "train",
+    "write_clusters_report",
+    "write_compare_report",
+    "write_topics_report",
 ]

@@ -9,10 +9,11 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
+from mechclust.check import check_model
 from mechclust.clusters import ClustersConfig, measure_clusters, write_clusters_report
 from mechclust.compare import CompareConfig, compare_models, write_compare_report
 from mechclust.compare_words import sentences
@@ -21,6 +22,7 @@ from mechclust.studies import get_study, list_studies, open_run, run_study, writ
 from mechclust.studies.claims import markdown_table, text_table
 from mechclust.studies.study import check_writable
 from mechclust.topics import TopicsConfig, measure_topics, write_topics_report
+from probes import list_probes
 from tasks import InputError
 
 app = tyro.extras.SubcommandApp()
@@ -37,9 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if argv[:1] == ["run"] and len(argv) > 1 and not argv[1].startswith("-"):
             _run(argv[1], argv[2:])
-        else:
-            app.cli(prog="mechclust", args=argv or ["--help"], description=_DESCRIPTION)
-        return 0
+            return 0
+        return int(app.cli(prog="mechclust", args=argv or ["--help"], description=_DESCRIPTION) or 0)
     except InputError as error:
         print(f"mechclust: {error}", file=sys.stderr)
         return 2
@@ -78,6 +79,11 @@ def _run(name: str, argv: list[str]) -> None:
             ("preset", Annotated[str, tyro.conf.arg(help=f"one of {', '.join(study.presets)}")], "quick"),
             ("out", Annotated[Path | None, tyro.conf.arg(help="folder of the run")], Path("runs") / f"{name}-{preset}"),
             ("workers", Annotated[int | None, tyro.conf.arg(help="processes; one a core by default")], None),
+            (
+                "probes",
+                Annotated[tuple[str, ...], tyro.conf.arg(help="probes to run on the trained models, for the report")],
+                (),
+            ),
             ("config", Annotated[type(config), tyro.conf.arg(name="")], config),
         ],
     )
@@ -86,13 +92,13 @@ def _run(name: str, argv: list[str]) -> None:
         arguments, args=argv, prog=f"mechclust run {name}", description=study.title, return_unknown_args=True
     )
     if unknown:
-        known = [f"--{path}".replace("_", "-") for path in ("preset", "out", "workers", *_paths(config))]
+        known = [f"--{path}".replace("_", "-") for path in ("preset", "out", "workers", "probes", *_paths(config))]
         raise InputError(
             f"{name} has no option {unknown[0]!r}{_nearest(unknown[0], known)}; see mechclust run {name} --help"
         )
     again = f"mechclust run {name} {shlex.join(argv)}".strip()
     try:
-        analysis = run_study(study, parsed.config, parsed.out, parsed.workers)
+        analysis = run_study(study, parsed.config, parsed.out, parsed.workers, parsed.probes)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"; everything measured so far is in {parsed.out}; to go on: {again}") from None
     print(text_table(analysis.claims))
@@ -125,9 +131,15 @@ def _option(name: str, argv: Sequence[str]) -> str | None:
 
 @app.command(name="list")
 def _list() -> None:
-    """List the studies and their presets."""
+    """List the studies and their presets, and the probes by name, with those that other packages register."""
+    print("Studies: mechclust run STUDY")
     for study in list_studies():
-        print(f"{study.name}: {study.title}\n  {study.source}\n  presets: {', '.join(study.presets)}")
+        print(f"  {study.name}: {study.title}\n    {study.source}\n    presets: {', '.join(study.presets)}")
+    print("\nProbes: probes.get_probe(NAME), mechclust run STUDY --probes NAME")
+    for probe in list_probes():
+        origin = "" if probe.package == "mechclust" else f" ({probe.package})"
+        needs = f"; needs {', '.join(probe.needs)}" if probe.needs else ""
+        print(f"  {probe.name}{origin}{needs}: {f'broken: {probe.error}' if probe.make is None else probe.summary}")
 
 
 @app.command(name="report")
@@ -160,7 +172,7 @@ def _clusters(
     check_writable(out)
     result = measure_clusters(model, config, progress=True)
     print(result.table().to_string(index=False, float_format=lambda x: f"{x:.3f}"))
-    print(f"\nreport: {write_clusters_report(result, config, out)}")
+    print(f"\nreport: {write_clusters_report(result, out)}")
 
 
 @app.command(name="topics")
@@ -184,7 +196,7 @@ def _topics(
     if config.baselines:
         print("(random embeddings have a mean cosine near 0: their ratio says little; differences are in summary.csv)")
     print("\n" + "\n".join(f"- {note}" for note in result.notes()))
-    print(f"\nreport: {write_topics_report(result, config, out)}")
+    print(f"\nreport: {write_topics_report(result, out)}")
 
 
 @app.command(name="compare")
@@ -214,6 +226,28 @@ def _compare(
     print(table[shown].to_string(index=False, float_format=lambda x: f"{x:.3f}", na_rep="-"))
     print("\n" + "\n".join(f"- {sentence}" for sentence in sentences(result)))
     print(f"\nreport: {report}")
+
+
+@app.command(name="check")
+def _check(
+    model: tyro.conf.Positional[str],
+    device: str = "cpu",
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32",
+    seed: int = 0,
+) -> int:
+    """Whether numbers from a model can be trusted: hooks, attention, repeatability, memory, tokenizer, chance.
+
+    The exit code is 0 when no check failed and 1 when one did. Checks that cannot be made are listed with the reason.
+
+    Args:
+        model: a hub name, a local directory with model and tokenizer (loaded offline), or a file from save_model.
+        device: such as cpu or cuda.
+        dtype: of the model's weights.
+        seed: of the random tokens, labels and weights.
+    """
+    report = check_model(model, device=device, dtype=dtype, seed=seed, progress=True)
+    print(report)
+    return 0 if report.passed else 1
 
 
 @app.command(name="sandbox")

@@ -18,7 +18,7 @@ from probes.registry import RegisteredProbe, find_probe, get_probe, list_probes
 from probes.result import Head, ProbeResult
 from probes.run import Attached, attach, run
 from probes.similarity import RBFCKA, SVCCA, NDims, NeighbourPurity
-from probes.sites import Selector, Site, attention_pattern, embedding, head_output, residual, resolve
+from probes.sites import Selector, Site, Sites, attention_pattern, embedding, head_output, residual, resolve
 from probes.state import Rows, Sum
 from probes.stores import RowStore, run_stores, save_rows
 from probes.topics import TopicAttention, TopicEmbedding
@@ -44,6 +44,7 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "SVCCA",
     "Selector",
     "Site",
+    "Sites",
     "Sum",
     "TaskClusterARI",
     "TopicAttention",

@@ -1,4 +1,4 @@
-"""Does the rest of a model read a head's clusters? Interventions on one head at a time (spec 4)."""
+"""Does the rest of a model read a head's clusters? Interventions on one head at a time."""
 
 from __future__ import annotations
 

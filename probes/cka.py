@@ -1,4 +1,4 @@
-"""How similar are two models, or two layers of one, on the same examples? (spec 2)"""
+"""How similar are two models, or two layers of one, on the same examples?"""
 
 from __future__ import annotations
 

@@ -199,26 +199,39 @@ class ProbeResult:
 
     @classmethod
     def load(cls, path: str | Path) -> ProbeResult:
-        """Read what ``save`` wrote.
+        """Read what ``save`` wrote; ``mechclust.load_result`` by another name."""
+        return load_result(path)
 
-        Raises:
-            InputError: for a file that is missing, damaged, or not a probe result.
-        """
-        tensors, header = read_safetensors(path)
-        if header.get("format") != _FORMAT:
-            state = header.get("format", "").startswith("mechclust-probe-state")
-            way = f"; it holds the state of {header['probe']}: build that, load_state it and compute()" if state else ""
-            raise InputError(f"{str(path)!r} is not a probe result; expected a file from ProbeResult.save{way}")
-        meta = json.loads(header["result"])
-        return cls(
-            probe=meta["probe"],
-            values=tensors,
-            axes={k: tuple(v) for k, v in meta["axes"].items()},
-            coords=meta["coords"],
-            layers=meta["layers"],
-            metadata=meta["metadata"],
-            notes=meta["notes"],
-        )
+
+def load_result(path: str | Path) -> ProbeResult:
+    """A saved result, whichever probe, study or command it is from.
+
+    Raises:
+        InputError: for a file that is missing, damaged, or not a probe result.
+
+    Example:
+        >>> import tempfile, torch
+        >>> accuracy = ProbeResult("Accuracy", {"accuracy": torch.tensor(0.5)}, {"accuracy": ()}, {})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     accuracy.save(f"{folder}/accuracy.safetensors")
+        ...     load_result(f"{folder}/accuracy.safetensors")["accuracy"]
+        tensor(0.5000)
+    """
+    tensors, header = read_safetensors(path)
+    if header.get("format") != _FORMAT:
+        state = header.get("format", "").startswith("mechclust-probe-state")
+        way = f"; it holds the state of {header['probe']}: build that, load_state it and compute()" if state else ""
+        raise InputError(f"{str(path)!r} is not a probe result; expected a file from ProbeResult.save{way}")
+    meta = json.loads(header["result"])
+    return ProbeResult(
+        probe=meta["probe"],
+        values=tensors,
+        axes={k: tuple(v) for k, v in meta["axes"].items()},
+        coords=meta["coords"],
+        layers=meta["layers"],
+        metadata=meta["metadata"],
+        notes=meta["notes"],
+    )
 
 
 def write_atomic(path: str | Path, data: bytes) -> None:

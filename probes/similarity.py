@@ -1,4 +1,4 @@
-"""Second opinions beside CKA: other similarities, dimensions, neighbours. (spec 2)
+"""Second opinions beside CKA: other similarities, dimensions, neighbours.
 
 A few shifted points can move CKA as one likes (Davari et al. 2022, arXiv 2210.16156): report one of these with it.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,6 +26,8 @@ from probes.run import run
 from tasks import Batch, InputError
 
 __all__ = ["check_probe"]
+
+_UNUSUAL = 20_241_050
 
 
 def check_probe(
@@ -113,6 +116,10 @@ def _declarations(case: Case) -> None:
 def _first_result(case: Case) -> None:
     if not isinstance(case.expected, ProbeResult):
         raise Broken(f"compute gives a {type(case.expected).__name__}; return self.result(values, axes)")
+    try:
+        json.dumps(dict(case.expected.metadata))
+    except (TypeError, ValueError) as error:
+        raise Broken(f"metadata is no JSON ({error}); give numbers, texts, lists and dictionaries") from None
 
 
 def _surroundings(case: Case) -> None:
@@ -139,9 +146,18 @@ def _unchanged(case: Case, what: str) -> Iterator[None]:
             "Python's global random state": random.getstate(),
         }
 
-    logits, before = case.output(), {**case.modules, **random_states()}
-    yield
-    after = {**modules_of(case.model), **random_states()}
+    logits, earlier = case.output(), (torch.get_rng_state(), np.random.get_state(), random.getstate())
+    torch.manual_seed(_UNUSUAL)  # so that a probe which sets a state of its own is seen, also the second time
+    np.random.seed(_UNUSUAL)
+    random.seed(_UNUSUAL)
+    try:
+        before = {**case.modules, **random_states()}
+        yield
+        after = {**modules_of(case.model), **random_states()}
+    finally:
+        torch.set_rng_state(earlier[0])
+        np.random.set_state(earlier[1])
+        random.setstate(earlier[2])
     if changed := [k for k, v in after.items() if before[k] != v]:
         raise Broken(f"{what} leaves {changed[0]} changed; undo it, and draw from a generator of your own")
     if not equal({"": logits}, {"": case.output()}):
@@ -288,11 +304,11 @@ def _rank(rank: int, probe: Probe, folder: str) -> None:
 _CLAUSES = {
     "parameters": _parameters,
     "declarations": _declarations,
-    "first result": _first_result,  # first: a package imported on first use may draw random numbers itself
-    "surroundings": _surroundings,
+    "first result": _first_result,  # a package imported on first use may draw random numbers itself
     "state": _state,
     "inputs untouched": _inputs,
     "compute": _compute,
+    "surroundings": _surroundings,
     "memory": _memory,
     "reset": _reset,
     "split invariance": _split,

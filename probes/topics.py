@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from probes.functional.topic_vectors import SIMILARITIES, GroupSums
@@ -24,7 +24,7 @@ class _TopicProbe(Probe):
 
     readout = all_tokens()
 
-    def __init__(self, topics: Any, at: Sites, words: str | None, n_permutations: int, seed: int) -> None:
+    def __init__(self, topics: ArrayLike, at: Sites, words: str | None, n_permutations: int, seed: int) -> None:
         for name, value in (("n_permutations", n_permutations), ("seed", seed)):
             if value < 0:
                 raise InputError(f"{name} is {value}; expected at least 0")
@@ -133,7 +133,7 @@ class TopicAttention(_TopicProbe):
 
     def __init__(
         self,
-        topics: Any,
+        topics: ArrayLike,
         at: Sites = attention_pattern(),
         words: str | None = None,
         n_permutations: int = 99,
@@ -194,6 +194,8 @@ class TopicEmbedding(_TopicProbe):
             explode where the denominator nears 0.
         ``ratio_null_low``, ``ratio_null_high``, ``p_value`` (site, similarity): central 95% of the
             ratio when the topics are handed out anew to the words, and the share at least as high.
+        ``difference_null_low``, ``difference_null_high``, ``difference_p_value`` (site, similarity): likewise of
+            the difference. Where the mean between topics is near 0 or below, these are the ones to read.
 
     Memory: ``sites x words with a topic x d_model`` float64 numbers.
 
@@ -217,7 +219,7 @@ class TopicEmbedding(_TopicProbe):
 
     def __init__(
         self,
-        topics: Any,
+        topics: ArrayLike,
         at: Sites = embedding(),
         words: str | None = None,
         self_pairs: bool = False,
@@ -249,22 +251,27 @@ class TopicEmbedding(_TopicProbe):
         for site in self.site_names:
             vectors = (self.vectors[site].cpu() / count[:, None])[seen]
             found.append(sums.similarity(vectors))
-            nulls.append(sums.null_ratios(vectors, self.n_permutations, self.seed))
+            nulls.append(sums.null(vectors, self.n_permutations, self.seed))
             if bool((vectors == 0).all(dim=1).any()):
                 notes.append(f"{site}: a word's vector is zero, so the mean cosine is NaN")
         ratio = torch.stack([f.ratio for f in found])
-        null = torch.stack(nulls)
+        null = torch.stack([n.ratio for n in nulls])
         low, high, p = self._null(ratio, null)
+        difference = torch.stack([f.difference for f in found])
+        bounds = self._null(difference, torch.stack([n.difference for n in nulls]))
         buckets = BUCKETS[1:]
         values = {
             "sum": torch.stack([f.sum for f in found]),
             "mean": torch.stack([f.mean for f in found]),
             "pairs": sums.pairs,
             "ratio": ratio,
-            "difference": torch.stack([f.difference for f in found]),
+            "difference": difference,
             "ratio_null_low": low,
             "ratio_null_high": high,
             "p_value": p,
+            "difference_null_low": bounds[0],
+            "difference_null_high": bounds[1],
+            "difference_p_value": bounds[2],
         }
         axes: dict[str, tuple[str, ...]] = dict.fromkeys(values, ("site", "similarity"))
         axes.update({"pairs": ("bucket",), **dict.fromkeys(("sum", "mean"), ("site", "similarity", "bucket"))})

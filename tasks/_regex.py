@@ -1,4 +1,4 @@
-"""Random regular expressions over a few symbols, as instruction grammars (spec 1)."""
+"""Random regular expressions over a few symbols, as instruction grammars."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Instruction following on random finite functions: the data of Wu & Varshney (spec 1)."""
+"""Instruction following on random finite functions: the data of Wu & Varshney."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class InstructionFollowing(Task):
         n_tasks: number of tasks.
         outputs: ``"private"``: each task has ``n_outputs`` output tokens of its own. ``"shared"``:
             all tasks draw outputs from one set of ``n_outputs`` tokens. This decides what the top
-            layers cluster by (spec 1), so state it with every result.
+            layers cluster by, so state it with every result.
         n_outputs: output tokens, per task (private) or overall (shared).
         n_inputs: size of the shared input vocabulary.
         n_mappings: inputs that each task maps.

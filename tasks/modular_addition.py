@@ -1,4 +1,4 @@
-"""Sparse modular addition: the data of Odonnat, Bouaziz & Cabannes (spec 4)."""
+"""Sparse modular addition: the data of Odonnat, Bouaziz & Cabannes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A family of skills in clusters, asked for by composable instructions: the data of the MOSSA study (spec 2)."""
+"""A family of skills in clusters, asked for by composable instructions: the data of the MOSSA study."""
 
 from __future__ import annotations
 

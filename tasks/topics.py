@@ -1,4 +1,4 @@
-"""Documents that mix topics, with masked words: the data of Li, Li & Risteski (spec 3)."""
+"""Documents that mix topics, with masked words: the data of Li, Li & Risteski."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The small transformer in which Odonnat, Bouaziz & Cabannes watch clustering heads form (spec 4)."""
+"""The small transformer in which Odonnat, Bouaziz & Cabannes watch clustering heads form."""
 
 from __future__ import annotations
 

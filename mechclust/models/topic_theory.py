@@ -1,4 +1,4 @@
-"""Closed forms of the topic-structure study: what the value matrix learns while attention is uniform (spec 3)."""
+"""Closed forms of the topic-structure study: what the value matrix learns while attention is uniform."""
 
 from __future__ import annotations
 

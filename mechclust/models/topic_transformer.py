@@ -1,4 +1,4 @@
-"""The one-layer transformer in which Li, Li & Risteski study topics (spec 3)."""
+"""The one-layer transformer in which Li, Li & Risteski study topics."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The published experiments, one file a paper."""
 
 from mechclust.studies import clustering_heads, mossa, task_clusters, topic_structure
-from mechclust.studies.claims import Claim, load_claims
+from mechclust.studies.claims import Bound, Claim, Claims, claim, load_claims
+from mechclust.studies.further import Subject
 from mechclust.studies.study import Analysis, Panel, Study, configure, open_run, run_study, suggest, write_report
 from tasks import InputError
 
@@ -28,9 +29,13 @@ def get_study(name: str) -> Study:
 
 __all__ = [
     "Analysis",
+    "Bound",
     "Claim",
+    "Claims",
     "Panel",
     "Study",
+    "Subject",
+    "claim",
     "configure",
     "get_study",
     "list_studies",

@@ -1,4 +1,4 @@
-"""What the MOSSA study concludes: claims C1 to C11 of spec 2, with bounds written before the paper runs."""
+"""What the MOSSA study concludes: claims C1 to C11, with bounds written before the paper runs."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def claims(config: MossaConfig, found: Sequence[Measured]) -> list[Claim]:
               tested=config.test_claims and zero_shot >= _ABOVE_CHANCE, paper=4,
               note=f"crossing at layer (held out against seen) {crossings}; the paper's 4 are of 32 layers; accuracy "
               f"on held-out, not encoded skills is {zero_shot:.2f} above chance, tested from {_ABOVE_CHANCE} on"),
-        claim("C10", f"biased and debiased CKA agree within .02 at n = {n}, d = {d} (largest difference)", "spec 2",
+        claim("C10", f"biased and debiased CKA agree within .02 at n = {n}, d = {d} (largest difference)", "ours",
               deviation, Bound("<=", 0.02), tested=config.test_claims and n >= 10 * d),
         claim("C11", "nearest neighbours at ANS share the cluster more often in tuned, upper half (difference)", _PAPER,
               purer, Bound(">", 0), **options, chance=f"0; purity by chance {found[0].purity_chance:.2f}"),

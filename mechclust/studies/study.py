@@ -175,7 +175,7 @@ def run_study(
     jobs = sorted(study.jobs(config), key=study.stage)  # before anything is written: it refuses what cannot run
     _open_folder(study, config, out)
     for _, stage in groupby(jobs, study.stage):
-        map_jobs(_Run(study.name, config, out), list(stage), workers)
+        map_jobs(_Run(study.run_job, config, out), list(stage), workers)
     return write_report(study, config, out, measure_further(study, config, out, further))
 
 
@@ -215,16 +215,14 @@ def open_run(out: str | Path) -> tuple[Study, Any]:
 
 @dataclass(frozen=True)
 class _Run:
-    """A job's function, picklable by the study's name."""
+    """A study's function of one job, which pickles where ``run_job`` stands at the top level of a module."""
 
-    study: str
+    run_job: Callable[[Any, Any, Path], None]
     config: Any
     out: Path
 
     def __call__(self, job: Any) -> None:
-        from mechclust.studies import get_study
-
-        get_study(self.study).run_job(self.config, job, self.out)
+        self.run_job(self.config, job, self.out)
 
 
 def _open_folder(study: Study, config: Any, out: Path) -> None:

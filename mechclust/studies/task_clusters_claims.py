@@ -74,7 +74,7 @@ def by_arm(config: TaskClustersConfig, curves: Mapping[Job, Curves]) -> dict[str
 
 
 def claims_of(config: TaskClustersConfig, curves: Mapping[Job, Curves]) -> list[Claim]:
-    """The claims T1 to T10 of spec 1, with their bounds. Sites are layers 0 to n, then the final norm."""
+    """The claims T1 to T10, with their bounds. Sites are layers 0 to n, then the final norm."""
     from scipy.stats import spearmanr
 
     arms = by_arm(config, curves)

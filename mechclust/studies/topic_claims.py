@@ -1,4 +1,4 @@
-"""What the topic-structure study concludes: claims P1 to P7 of spec 3 with their bounds, figures, tables."""
+"""What the topic-structure study concludes: claims P1 to P7 with their bounds, figures, tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PUBLISHED = {
     "SGD .01": (0.0105, 0.0106, 0.00673),
     "SGD .03": (0.0140, 0.0103, 0.00641),
 }
-# g at the population optimum with ten topics, by topics in a document (spec 3, O3).
+# g at the population optimum with ten topics, by topics in a document (O3).
 THEORY_G = {2: 5.76, 3: 7.01, 4: 7.72, 5: 8.18, 8: 8.95}
 _CLEAR = 1.05  # a ratio that initial weights alone do not reach
 
@@ -65,7 +65,7 @@ class TrainedRun:
         return float(self.means[1] / self.means[2])
 
     def g(self, words_per_topic: int) -> float:
-        """``((v - 1) / v) alpha + beta / v`` of spec 3, from the attention means."""
+        """``((v - 1) / v) alpha + beta / v``, from the attention means."""
         same_word, same_topic, different = self.means
         v = words_per_topic
         return float(((v - 1) / v * same_topic + same_word / v) / different)

@@ -102,7 +102,7 @@ _STAGE_ONE = {**_ONE_HOT, "attention": "uniform"}
 
 
 def arms(config: TopicStructureConfig) -> dict[str, Arm]:
-    """Every arm of the study (the experiments of spec 3) by name."""
+    """Every arm of the study by name."""
     adam, short = {"optimizer": "adam", "lr": 0.003}, {"steps": config.steps}
     length = config.documents.lengths[1]
     decay = {"optimizer": "sgd", "lr": 20.0, "schedule": "cosine", "steps": config.decay_steps}

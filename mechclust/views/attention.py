@@ -105,7 +105,7 @@ def attention_view(
         layers: which layers, 1 to ``n_layers`` as in ``probes.attention_pattern``; negative ones count
             from the last. All of them when ``None``.
         heads: which heads of each layer, from 0; all of them when ``None``. Or ``(layer, head)`` pairs, such as
-            ``result.top_heads("overall_ratio")``, whose values are then shown beside the names; leave out ``layers``.
+            ``result.top_heads("ratio")``, whose values are then shown beside the names; leave out ``layers``.
         str_tokens: one string per position. By default the tokenizer's, or the ids without one.
         labels: one label per position, such as its topic or its part of the prompt, by which tokens are coloured;
             ``None`` where there is none.

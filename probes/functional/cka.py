@@ -1,4 +1,4 @@
-"""Linear CKA of paired rows: exact in one streaming pass, biased and debiased. (spec 2)"""
+"""Linear CKA of paired rows: exact in one streaming pass, biased and debiased."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class CrossMoments:
     def hsic(self) -> HSIC:
         """Both estimates of HSIC of the linear kernels.
 
-        About the means the sums of spec 2 shorten: ``HSIC_0 = |X'Y|^2 / (n-1)^2`` and ``HSIC_1 = (|X'Y|^2 -
+        About the means the sums shorten: ``HSIC_0 = |X'Y|^2 / (n-1)^2`` and ``HSIC_1 = (|X'Y|^2 -
         n/(n-2) sum |x|^2 |y|^2 + sum |x|^2 sum |y|^2 / ((n-1)(n-2))) / (n (n-3))``.
         """
         n = self.n

@@ -1,4 +1,4 @@
-"""What linear CKA is by chance, and how much it varies with the examples. (spec 2)"""
+"""What linear CKA is by chance, and how much it varies with the examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do the classes of a labelling form clusters, and is a point an integer sum of its tokens? (spec 4)"""
+"""Do the classes of a labelling form clusters, and is a point an integer sum of its tokens?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading layers off two curves: which are shared, in transition, or refine. (spec 2)"""
+"""Reading layers off two curves: which are shared, in transition, or refine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Second opinions beside linear CKA: other similarities, dimensions, neighbours. (spec 2)"""
+"""Second opinions beside linear CKA: other similarities, dimensions, neighbours."""
 
 from __future__ import annotations
 

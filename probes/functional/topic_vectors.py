@@ -39,12 +39,12 @@ class TopicSimilarity:
     @property
     def ratio(self) -> Float[Tensor, "2"]:
         """Same topic over different topic, by ``SIMILARITIES``. Explodes when the denominator nears 0."""
-        return self.mean[:, 0] / self.mean[:, 1]
+        return self.mean[..., 0] / self.mean[..., 1]
 
     @property
     def difference(self) -> Float[Tensor, "2"]:
         """Same topic minus different topic, by ``SIMILARITIES``."""
-        return self.mean[:, 0] - self.mean[:, 1]
+        return self.mean[..., 0] - self.mean[..., 1]
 
 
 def topic_similarity(vectors: Float[Tensor, "n d"], topics: object, self_pairs: bool = False) -> TopicSimilarity:
@@ -95,16 +95,16 @@ class GroupSums:
         totals = [self._totals(x, self._from_groups(x)) for x in _unit_and_whole(vectors)]
         return TopicSimilarity(torch.stack(totals), self.pairs)
 
-    def null_ratios(self, vectors: Float[Tensor, "n d"], n: int, seed: int) -> Float[Tensor, "2 n"]:
-        """Ratios when the vectors are handed out anew, ``n`` times."""
+    def null(self, vectors: Float[Tensor, "n d"], n: int, seed: int) -> TopicSimilarity:
+        """Of the vectors handed out anew, ``n`` times: its sums are ``[2 n 2]``."""
         order = np.broadcast_to(np.arange(len(vectors)), (n, len(vectors)))
         orders = torch.from_numpy(np.random.default_rng([seed, len(vectors)]).permuted(order, axis=1))
-        found = vectors.new_empty(2, n, dtype=torch.float64)
+        found = vectors.new_empty(2, n, 2, dtype=torch.float64)
         for i, x in enumerate(_unit_and_whole(vectors)):
             same = self._in_order(x)
             for j, o in enumerate(orders):
-                found[i, j] = TopicSimilarity(self._totals(x, same(o))[None], self.pairs).ratio[0]
-        return found
+                found[i, j] = self._totals(x, same(o))
+        return TopicSimilarity(found, self.pairs)
 
     def _totals(self, x: Tensor, same: Tensor) -> Float[Tensor, "2"]:
         """From the sum over same-topic pairs, ``i = j`` included."""

@@ -1,4 +1,4 @@
-"""Topics of a corpus: latent Dirichlet allocation, and each topic's likeliest words (spec 3)."""
+"""Topics of a corpus: latent Dirichlet allocation, and each topic's likeliest words."""
 
 from __future__ import annotations
 

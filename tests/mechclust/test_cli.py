@@ -85,8 +85,10 @@ class TestProcess:
     def test_list(self):
         done = subprocess.run([*COMMAND, "list"], capture_output=True, text=True, env=ENVIRONMENT, timeout=120)
         assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.startswith("task-clusters: Task clusters: ")
+        assert done.stdout.startswith("Studies: mechclust run STUDY\n  task-clusters: Task clusters: ")
         assert "presets: smoke, quick, paper, gpt2" in done.stdout
+        assert "\n  NDims: How many principal directions" in done.stdout
+        assert "\n  TopicAttention; needs topics: Mean attention between words" in done.stdout
 
     def test_bad_input(self, tmp_path):
         argv = [*COMMAND, "clusters", "gpt2", "--prompts", str(tmp_path / "none.jsonl")]
@@ -149,8 +151,8 @@ class TestRun:
         seen = []
         monkeypatch.setattr("mechclust.cli.run_study", lambda *a: seen.append(a) or Analysis(claims=[]))
         assert main([*SMOKE, "--seeds", "3", "4", "--d-model", "16", "--no-tsne", "--out", str(tmp_path / "o")]) == 0
-        (_, config, out, workers), *_ = seen
-        assert (config.seeds, config.d_model, config.tsne, workers) == ((3, 4), 16, False, 1)
+        (_, config, out, workers, probes), *_ = seen
+        assert (config.seeds, config.d_model, config.tsne, workers, probes) == ((3, 4), 16, False, 1, ())
         assert out == tmp_path / "o"
         assert config.training.steps == 20
 

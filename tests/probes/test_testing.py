@@ -254,6 +254,25 @@ class DrawsGlobally(Kept):
         torch.rand(1)
 
 
+class SeedsGlobally(Kept):
+    def update(self, activations: Any, batch: Batch) -> None:
+        super().update(activations, batch)
+        torch.manual_seed(0)
+
+
+class ComputeInPlace(MeanNorm):
+    def compute(self) -> ProbeResult:
+        for site in self.site_names:
+            self.total[site].mul_(2)
+        return super().compute()
+
+
+class TensorInMetadata(Kept):
+    def compute(self) -> ProbeResult:
+        result = super().compute()
+        return self.result(result.values, result.axes, metadata={"norm": result["norm"]})
+
+
 class DrawsFromNumpy(Kept):
     def update(self, activations: Any, batch: Batch) -> None:
         super().update(activations, batch)
@@ -319,7 +338,14 @@ WRONG: list[tuple[Probe, str, str]] = [
     (DrawsGlobally(), "surroundings", "run() leaves torch's global random state changed; undo it, and draw from a"),
     (DrawsFromNumpy(), "surroundings", "run() leaves numpy's global random state changed"),
     (ChangesWeights(), "surroundings", "run() leaves a model with other outputs; do not touch its weights"),
-    (ResultNotJson(), "result", "with TypeError: Object of type set is not JSON serializable"),
+    (
+        ResultNotJson(),
+        "first result",
+        "metadata is no JSON (Object of type set is not JSON serializable); give",
+    ),
+    (TensorInMetadata(), "first result", "metadata is no JSON (Object of type Tensor is not JSON serializable); give"),
+    (ComputeInPlace(), "compute", "compute changes the state; work on copies (nothing in place, no add)"),
+    (SeedsGlobally(), "surroundings", "run() leaves torch's global random state changed; undo it, and draw from"),
     (ResultTuple(), "result", "a saved result has to come back as it was (names and JSON values only)"),
     (UnknownSite(), "first result", "with InputError: site 'nowhere' has no layer"),
 ]

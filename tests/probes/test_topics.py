@@ -154,7 +154,7 @@ def test_planted_vectors_have_their_known_ratio(fake_model: Any, documents: Batc
     np.testing.assert_allclose(result["mean"], expected, rtol=1e-6)
     np.testing.assert_allclose(result["ratio"], [[2.0, 2.0], [1.0, 1.0]], rtol=1e-6)
     np.testing.assert_allclose(result["difference"], [[1 / 3, 1.0], [0.0, 0.0]], atol=1e-6)
-    assert result["p_value"][0].tolist() == [1 / 100] * 2
+    assert result["p_value"][0].tolist() == result["difference_p_value"][0].tolist() == [1 / 100] * 2
     assert result.axes["mean"] == ("site", "similarity", "bucket")
     assert result.coords["similarity"] == ["cosine", "dot"]
     assert result.coords["bucket"] == ["same_topic", "different_topic"]
@@ -171,6 +171,20 @@ def test_random_vectors_lie_within_chance(fake_model: Any, documents: Batch) -> 
     inside = (result["ratio_null_low"] <= result["ratio"]) & (result["ratio"] <= result["ratio_null_high"])
     assert bool(((inside.sum(dim=0) >= 34) & (result["p_value"].std(dim=0) > 0.2)).all())
     assert bool(((result["p_value"].mean(dim=0) - 0.5).abs() < 0.15).all())
+    low, high = result["difference_null_low"], result["difference_null_high"]
+    inside = (low <= result["difference"]) & (result["difference"] <= high)
+    assert bool(((inside.sum(dim=0) >= 34) & (result["difference_p_value"].std(dim=0) > 0.2)).all())
+
+
+def test_where_other_topics_point_away_the_difference_has_a_p_value_and_the_ratio_none_worth_reading(
+    fake_model: Any, documents: Batch
+) -> None:
+    state = vectors(0, common=0.0, topic=2.0) - vectors(0, common=0.0, topic=2.0).mean(dim=0)
+    result = run(fake_model(state), documents, TopicEmbedding(TOPICS))
+    assert bool((result["mean"][0, :, 1] < 0).all())
+    assert bool((result["ratio"] < 0).all() & (result["p_value"] > 0.9).all())
+    assert result["difference_p_value"].tolist() == [[1 / 100] * 2]
+    assert bool((result["difference"] > result["difference_null_high"]).all())
 
 
 def test_a_words_vector_is_its_mean_activation(model: Any, batch: Batch, token_topics: torch.Tensor) -> None:

@@ -1,0 +1,55 @@
+"""What the site is built with beside mkdocs: files from elsewhere in the repository, formulas as MathML.
+
+mkdocs calls these functions by their names.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+from typing import Any
+
+from latex2mathml.converter import convert
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+
+_ROOT = Path(__file__).parents[1]
+_RESULTS = _ROOT / "examples" / "results"
+_FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+_LOADED = re.compile(r'<(?:script|img|iframe|source)[^>]*\ssrc="(?:https?:)?//|<link[^>]*\shref="(?:https?:)?//')
+
+
+def on_files(files: Files, config: Any, **_: Any) -> Files:
+    """Adds what stands elsewhere in the repository: figures of runs, as ``results/RUN/x.png``, and two pages."""
+    for path in sorted(_RESULTS.glob("*/*.png")):
+        place = f"results/{path.relative_to(_RESULTS).as_posix()}"
+        files.append(File.generated(config, place, abs_src_path=str(path)))
+    for name in ("CONTRIBUTING.md", "CHANGELOG.md"):
+        text = (_ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
+        files.append(File.generated(config, name.lower(), content=text))
+    return files
+
+
+def on_page_content(content: str, page: Any, **_: Any) -> str:
+    """Formulas are MathML, which browsers draw by themselves."""
+
+    def formula(found: re.Match[str]) -> str:
+        display = "block" if found[1] == "div" else "inline"
+        try:
+            mathml = str(convert(html.unescape(found[2]), display=display))
+        except Exception as error:  # whatever the converter raises for LaTeX that it does not know
+            raise PluginError(f"{page.file.src_uri}: cannot read the formula {found[2]!r} ({error})") from error
+        if "\\" in mathml:  # a command that it does not know is left as text
+            raise PluginError(f"{page.file.src_uri}: the formula {found[2]!r} has a command without MathML")
+        return mathml
+
+    return _FORMULA.sub(formula, content)
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """A page that would load something from a network is refused."""
+    if found := _LOADED.search(output):
+        start = found.start()
+        raise PluginError(f"{page.file.src_uri} loads from a network: {output[start : start + 120]!r}")
+    return output

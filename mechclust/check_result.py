@@ -1,0 +1,116 @@
+"""What a self-check found: one row a check, as text, HTML or a data frame."""
+
+from __future__ import annotations
+
+import html
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_WIDTH = 120
+_COLOURS = {True: "#1a7f37", False: "#b3261e", None: "#6b6b6b"}
+
+
+class NotTried(Exception):
+    """Raised inside a check that cannot be made, with the reason."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing tried on a model.
+
+    Attributes:
+        name: what was checked.
+        passed: whether it is as it should be; ``None``: it could not be tried.
+        detail: what was found, with numbers. Of a failure also what it means and the way out.
+    """
+
+    name: str
+    passed: bool | None
+    detail: str
+
+    @property
+    def verdict(self) -> str:
+        """``ok``, ``FAILED`` or ``not tried``."""
+        return {True: "ok", False: "FAILED", None: "not tried"}[self.passed]
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What ``check_model`` found. ``print`` it, or let a notebook show it.
+
+    Attributes:
+        model: the model's name, or its class.
+        checks: one row a check, in the order in which they were made.
+
+    Example:
+        >>> report = CheckReport("tiny", [Check("finite values", True, "10 weights"), Check("tokenizer", None, "none")])
+        >>> print(report)
+        tiny: 1 passed, 0 failed, 1 not tried
+        ok         finite values  10 weights
+        not tried  tokenizer      none
+        >>> report.passed, report["tokenizer"].verdict
+        (True, 'not tried')
+    """
+
+    model: str
+    checks: Sequence[Check]
+
+    @property
+    def passed(self) -> bool:
+        """Whether no check failed."""
+        return not any(check.passed is False for check in self.checks)
+
+    def __getitem__(self, name: str) -> Check:
+        for check in self.checks:
+            if check.name == name:
+                return check
+        raise KeyError(f"no check {name!r} in this report (it has {', '.join(c.name for c in self.checks)})")
+
+    @property
+    def summary(self) -> str:
+        """One line: the model, and how many checks passed, failed and were not tried."""
+        counts = (sum(c.passed is verdict for c in self.checks) for verdict in (True, False, None))
+        return "{}: {} passed, {} failed, {} not tried".format(self.model, *counts)
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """One row a check: ``check, verdict, passed, detail``; ``passed`` is missing where it was not tried."""
+        import pandas as pd
+
+        frame = pd.DataFrame(
+            [(c.name, c.verdict, c.passed, c.detail) for c in self.checks],
+            columns=["check", "verdict", "passed", "detail"],
+        )
+        return frame.astype({"passed": "boolean"})
+
+    def __str__(self) -> str:
+        names, verdicts = (max((len(x) for x in column), default=0) for column in self._columns())
+        lines = [self.summary]
+        for check in self.checks:
+            start = f"{check.verdict:<{verdicts}}  {check.name:<{names}}  "
+            lines += textwrap.wrap(
+                check.detail,
+                max(_WIDTH, len(start) + 40),
+                initial_indent=start,
+                subsequent_indent=" " * len(start),
+                break_long_words=False,
+                break_on_hyphens=False,
+            ) or [start.rstrip()]
+        return "\n".join(lines)
+
+    def _columns(self) -> tuple[list[str], list[str]]:
+        return [c.name for c in self.checks], [c.verdict for c in self.checks]
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f'<tr style="vertical-align:top"><td style="color:{_COLOURS[c.passed]};white-space:nowrap">{c.verdict}</td>'
+            f'<td style="text-align:left;white-space:nowrap">{html.escape(c.name)}</td>'
+            f'<td style="text-align:left">{html.escape(c.detail)}</td></tr>'
+            for c in self.checks
+        )
+        head = "".join(f'<th style="text-align:left">{name}</th>' for name in ("verdict", "check", "detail"))
+        return f"<p>{html.escape(self.summary)}</p><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
