@@ -5,7 +5,7 @@ Models, training, and what practitioners ask of their own models. The published 
 """
 
 from mechclust.check import check_model
-from mechclust.check_result import CheckReport
+from mechclust.check_result import Check, CheckReport
 from mechclust.clusters import ClustersConfig, ClustersResult, measure_clusters, write_clusters_report
 from mechclust.compare import CompareConfig, CompareResult, compare_models, write_compare_report
 from mechclust.models import ModelConfig, build_model, load_model, load_pretrained, model_for, save_model
@@ -15,6 +15,7 @@ from mechclust.training import TrainConfig, train
 from probes.result import load_result
 
 __all__ = [
+    "Check",
     "CheckReport",
     "ClustersConfig",
     "ClustersResult",

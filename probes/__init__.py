@@ -10,7 +10,7 @@ from probes.cka import CKA
 from probes.clustering import TaskClusterARI
 from probes.clustering_head import ClusteringHead
 from probes.dynamics import GradientNorms, NormJacobian, WeightNorms
-from probes.model import HookedModel
+from probes.model import HookedModel, HookPoints
 from probes.probe import Probe
 from probes.projection import Projection
 from probes.readout import Readout, all_tokens, last_token, mean, token_at
@@ -29,6 +29,7 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "ClusteringHead",
     "GradientNorms",
     "Head",
+    "HookPoints",
     "HookedModel",
     "NDims",
     "NeighbourPurity",

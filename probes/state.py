@@ -25,7 +25,7 @@ class _Declared(Generic[StateT]):
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
-    def make(self, probe: Any) -> StateT:
+    def _make(self, probe: Any) -> StateT:
         raise TypeError("declare a Sum or Rows")  # pragma: no cover - abstract
 
     @overload
@@ -37,7 +37,7 @@ class _Declared(Generic[StateT]):
             return self
         states: dict[str, StateT] = probe.__dict__.setdefault("_states", {})
         if self.name not in states:
-            states[self.name] = self.make(probe)
+            states[self.name] = self._make(probe)
         return states[self.name]
 
 
@@ -62,7 +62,7 @@ class Sum(_Declared["SumState"]):
             raise InputError(f"Sum({dtype}) would round; use torch.float64 or torch.int64")
         self.dtype = dtype
 
-    def make(self, probe: Any) -> SumState:
+    def _make(self, probe: Any) -> SumState:
         return SumState(self.dtype)
 
 
@@ -79,7 +79,7 @@ class Rows(_Declared["RowsState"]):
     def __init__(self, cap: int | str | None = None) -> None:
         self.cap = cap
 
-    def make(self, probe: Any) -> RowsState:
+    def _make(self, probe: Any) -> RowsState:
         return RowsState(getattr(probe, self.cap) if isinstance(self.cap, str) else self.cap)
 
 

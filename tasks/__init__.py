@@ -7,6 +7,7 @@ from tasks.modular_addition import SparseModularAddition
 from tasks.skills import SkillSuite
 from tasks.task import Task
 from tasks.text.corpus import Corpus
+from tasks.text.encoding import EncodedCorpus
 from tasks.text.prompts import LabelledPrompts
 from tasks.text.topic_model import TopicModel, fit_topics
 from tasks.topics import TopicDocuments
@@ -14,6 +15,7 @@ from tasks.topics import TopicDocuments
 __all__ = [
     "Batch",
     "Corpus",
+    "EncodedCorpus",
     "InputError",
     "InstructionFollowing",
     "LabelledPrompts",

@@ -184,7 +184,7 @@ class InstructionFollowing(Task):
         return regexes, strings
 
     @property
-    def regexes(self) -> list[list[RandomRegex]]:
+    def _regexes(self) -> list[list[RandomRegex]]:
         """``[task][distribution]`` the expressions the instructions were sampled from."""
         return self._grammar[0]
 

@@ -5,20 +5,37 @@ from pathlib import Path
 
 import pytest
 
-from mechclust.studies.claims import load_claims, markdown_table
+from mechclust.studies import list_studies, load_claims
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+RUNS = {study.name: load_claims(ROOT / "examples" / "results" / f"{study.name}-paper") for study in list_studies()}
 
 
-@pytest.mark.parametrize("run", sorted((ROOT / "examples" / "results").iterdir()), ids=lambda path: path.name)
-def test_the_claims_are_the_measured_ones(run):
-    assert markdown_table(load_claims(run / "claims.json")) in README
+@pytest.mark.parametrize("name", RUNS)
+def test_how_many_claims_hold(name):
+    claims = RUNS[name]
+    tested = [c for c in claims if c.holds is not None]
+    of = "" if len(tested) == len(claims) else f" of {len(claims)}"
+    hold, seeds = sum(bool(c.holds) for c in tested), max(c.seeds for c in claims)
+    row = next(line for line in README.splitlines() if f"(docs/systems/{name}.md)" in line)
+    assert f"| {len(tested)}{of}, {seeds} seeds | {hold} |" in row
+
+
+def test_the_measured_numbers():
+    known = {c.id: c for claims in RUNS.values() for c in claims}
+    rows = re.findall(r"(?m)^\| ([A-Z]\d+\w?) .* \| (\S+) \((\S+) to (\S+)\) \| ([\w ]+) \|$", README)
+    assert len(rows) >= 6
+    for name, *shown, verdict in rows:
+        c = known[name]
+        assert shown == [f"{x:.3f}" for x in (c.measured, *c.interval)], name
+        assert verdict == c.verdict, name
+    assert {"holds", "does not hold"} == {row[-1] for row in rows}
 
 
 def test_its_pictures_and_files_are_there():
-    names = re.findall(r"\]\((examples/[^)]+)\)", README) + re.findall(r"`(examples/[^`]+)`", README)
-    assert len(names) >= 4
+    names = re.findall(r"\]\(((?:examples|docs)/[^)#]+)", README) + re.findall(r"`(examples/[^`*]+)`", README)
+    assert len(names) >= 10
     assert all((ROOT / name).exists() for name in names)
 
 

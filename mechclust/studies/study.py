@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mechclust.execution import map_jobs
 from mechclust.studies.claims import Claim, Claims, save_claims
@@ -22,6 +22,8 @@ from tasks import InputError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+ConfigT = TypeVar("ConfigT")
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def suggest(name: str, known: Any) -> str:
     return f" (it has {', '.join(known)})" + (f"; did you mean {near[0]!r}?" if near else "")
 
 
-def configure(config: Any, **changes: Any) -> Any:
+def configure(config: ConfigT, **changes: Any) -> ConfigT:
     """A copy of a configuration with fields changed, nested ones by dots (``{"training.lr": 0.1}``).
 
     Raises:
@@ -111,10 +113,11 @@ def configure(config: Any, **changes: Any) -> Any:
     """
     for path, value in changes.items():
         name, _, rest = path.partition(".")
-        known = [f.name for f in fields(config)]
+        known = [f.name for f in fields(config)]  # type: ignore[arg-type]  # a dataclass, which no type says
         if name not in known:
             raise InputError(f"{type(config).__name__} has no field {name!r}{suggest(name, known)}")
-        config = replace(config, **{name: configure(getattr(config, name), **{rest: value}) if rest else value})
+        changed = configure(getattr(config, name), **{rest: value}) if rest else value
+        config = replace(config, **{name: changed})  # type: ignore[type-var]
     return config
 
 

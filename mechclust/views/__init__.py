@@ -2,10 +2,20 @@
 
 from mechclust.views.attention import AttentionView, attention_view, attention_view_from_patterns
 from mechclust.views.report import render_report
-from mechclust.views.sandbox import SandboxRun, sandbox_figure, sandbox_film, sandbox_page, sandbox_run
+from mechclust.views.sandbox import (
+    Curves,
+    ProbeSequences,
+    SandboxRun,
+    sandbox_figure,
+    sandbox_film,
+    sandbox_page,
+    sandbox_run,
+)
 
 __all__ = [
     "AttentionView",
+    "Curves",
+    "ProbeSequences",
     "SandboxRun",
     "attention_view",
     "attention_view_from_patterns",

@@ -1,7 +1,7 @@
 """Pure functions behind the probes: arrays in, numbers out; no hooks, no state."""
 
 from probes.functional.ari import adjusted_rand_null, adjusted_rand_score, contingency
-from probes.functional.cka import CrossMoments, Similarity, cka_from_moments, linear_cka
+from probes.functional.cka import HSIC, CrossMoments, Similarity, cka_from_moments, linear_cka
 from probes.functional.cka_intervals import cka_null, cka_resamples
 from probes.functional.clusters import IntegerWeights, integer_weights, nearest_centroid_accuracy, within_ratio
 from probes.functional.curves import (
@@ -20,9 +20,10 @@ from probes.functional.similarity import n_dims, neighbour_purity, neighbour_pur
 from probes.functional.topic_vectors import TopicBlocks, TopicSimilarity, topic_blocks, topic_similarity
 from probes.functional.topics import PairSums, topic_attention
 
-__all__ = [
+__all__ = [  # noqa: RUF022 - which would put names in capitals first
     "CrossMoments",
     "Drop",
+    "HSIC",
     "IntegerWeights",
     "LayerGroups",
     "PairSums",

@@ -63,12 +63,15 @@ SHAPE = {"d_vocab": 20, "n_ctx": 16, "n_layers": 2, "d_model": 8, "n_heads": 2, 
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nothing_old_is_collected():
-    """A collection goes through a million objects of pytest's and the libraries' otherwise, several times a check."""
-    gc.collect()
-    gc.freeze()
+def unfreeze():
     yield
     gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def freeze(unfreeze):
+    """A collection goes through all objects of pytest and the libraries otherwise, several times a check."""
+    gc.freeze()
 
 
 def verdicts(report, passed):
@@ -697,7 +700,6 @@ class TestTraces:
         assert flags == [module.training for module in model.modules()]
         assert hooks == {name: len(module._forward_hooks) for name, module in model.named_modules()}
         assert all(torch.equal(weight, weights[name]) for name, weight in model.state_dict().items())
-        gc.freeze()
         assert check_model(model) == first  # and the same again
 
 

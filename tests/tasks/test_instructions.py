@@ -145,12 +145,12 @@ def test_batches_do_not_depend_on_the_batch_size() -> None:
 @pytest.mark.parametrize("m", [1, 2, 5])
 def test_instructions_come_from_m_expressions_per_task(m: int) -> None:
     task = InstructionFollowing(**{**SMALL, "variants": 12}, n_distributions=m)
-    assert [len(r) for r in task.regexes] == [m] * task.n_tasks
+    assert [len(r) for r in task._regexes] == [m] * task.n_tasks
     names = task.vocab[1:]
     matched: set[tuple[int, int]] = set()
     for batch, i, tokens in [*examples(task, "train"), *examples(task, "validation")]:
         t, text = int(batch.labels["task"][i]), "".join(task.to_str_tokens(torch.tensor(tokens[:-2])))
-        hits = [d for d, r in enumerate(task.regexes[t]) if re.fullmatch(r.pattern(names).replace("+", "{1,3}"), text)]
+        hits = [d for d, r in enumerate(task._regexes[t]) if re.fullmatch(r.pattern(names).replace("+", "{1,3}"), text)]
         assert hits, f"{text} is from none of the expressions of task {t}"
         matched.update((t, d) for d in hits)
     assert matched == {(t, d) for t in range(task.n_tasks) for d in range(m)}

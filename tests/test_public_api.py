@@ -1,0 +1,78 @@
+"""What a user's editor and type checker see of the public names."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+DOORS = (
+    "tasks",
+    "probes",
+    "probes.functional",
+    "probes.testing",
+    "mechclust",
+    "mechclust.models",
+    "mechclust.training",
+    "mechclust.studies",
+    "mechclust.views",
+)
+# Other people's objects (a tokenizer, keyword arguments passed on) and configurations of any study.
+OPEN = {"tokenizer", "config", "cfg", "fields", "metadata", "which", "changes", "kwargs", "args", "fwd_hooks", "probe"}
+RETURNS_OPEN = {"open_run", "preset", "load_tokenizer"}
+PUBLIC = {name for door in DOORS for name in importlib.import_module(door).__all__}
+
+
+def functions(door: str) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Public functions, and methods and properties of public classes."""
+    for name in importlib.import_module(door).__all__:
+        value = getattr(importlib.import_module(door), name)
+        if getattr(value, "_is_protocol", False):
+            continue
+        if inspect.isfunction(value):
+            yield name, value
+        for key, member in vars(value).items() if inspect.isclass(value) else ():
+            function = getattr(member, "__func__", getattr(member, "fget", member))
+            shown = not key.startswith("_") or (key in ("__init__", "__call__") and not name.endswith("Result"))
+            if shown and inspect.isfunction(function) and function.__name__ != "<lambda>":
+                yield f"{name}.{key}", function
+
+
+EVERY = [pytest.param(f, id=f"{door}.{name}") for door in DOORS for name, f in functions(door)]
+
+
+@pytest.mark.parametrize("function", EVERY)
+def test_nothing_is_any_where_a_type_exists(function: Callable[..., Any]) -> None:
+    signature = inspect.signature(function)
+    for name, parameter in signature.parameters.items():
+        given = str(parameter.annotation)
+        assert name in ("self", "cls") or parameter.annotation is not parameter.empty, f"{name} has no type"
+        assert given != "Any" or name in OPEN, f"{name} is Any"
+    owner, _, name = function.__qualname__.rpartition(".")
+    assert str(signature.return_annotation) != "Any" or {name, owner} & RETURNS_OPEN
+
+
+@pytest.mark.parametrize("function", EVERY)
+def test_types_in_public_signatures_are_public(function: Callable[..., Any]) -> None:
+    module = sys.modules[function.__module__]
+    signature = inspect.signature(function)
+    annotations = [*(p.annotation for p in signature.parameters.values()), signature.return_annotation]
+    for name in set(re.findall(r"(?<![\w.\"'])[A-Z]\w+", " ".join(map(str, annotations)))):
+        value = getattr(module, name, None)
+        ours = getattr(value, "__module__", "").split(".")[0] in ("tasks", "probes", "mechclust")
+        assert not (inspect.isclass(value) and ours) or name in PUBLIC, f"{name} is not public"
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    from importlib.metadata import version
+
+    done = subprocess.run(
+        [sys.executable, "-m", "mechclust.cli", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"mechclust {version('mechclust')}\n"
