@@ -1,29 +1,30 @@
-"""Train a small transformer to follow instructions, and ask which heads map a task's prompts to one point."""
+"""Train a small transformer to add a few digits modulo 2, and find the heads that map equivalent inputs to one point."""
 
 from mechclust import TrainConfig, build_model, model_for, train
-from probes import ClusteringHead, causal_checks, run, token_at
-from tasks import InstructionFollowing
+from probes import ClusteringHead, causal_checks, run
+from tasks import SparseModularAddition
 
-task = InstructionFollowing(n_tasks=8, variants=60, n_eval=300)
-config = model_for(task, n_layers=3, d_model=64)
-probe = ClusteringHead(equivalence="task", query=token_at("input"))
-before = run(build_model(config), task.batches("validation_subset"), probe)
+task = SparseModularAddition(length=8, n_support=3, n_embeddings=2)  # only the first 3 of 8 digits count
+config = model_for(task, n_layers=2, d_model=32, n_heads=2, init_std=0.1)
+probe = ClusteringHead(equivalence="multiset", support=task.positions)  # the same digits there, in any order
+before = run(build_model(config), task.batches("test"), probe)
 
 model = build_model(config)
-train(model, task, TrainConfig(steps=200, batch_size=128), progress=True)
-after = run(model, task.batches("validation_subset"), probe)
-checks = causal_checks(model, task.batches("validation_subset"), probe, task.accuracy)
+train(model, task, TrainConfig(steps=400, batch_size=128, lr=3e-3), progress=True)
+after = run(model, task.batches("test"), probe)
+checks = causal_checks(model, task.batches("test"), probe, task.accuracy, influence=False)
 
-print("Clusters of head outputs by task; in brackets the untrained model")
-print(f"{'site':20} head   within-ratio  nearest centroid   accuracy: ablated  centroid  swapped")
-for s, site in enumerate(after.coords["site"]):
-    for h, head in enumerate(after.coords["head"]):
-        ratio, near = ([float(r[k][s, h]) for r in (after, before)] for k in ("within_ratio", "nearest_centroid"))
-        replaced = [float(checks[f"{k}_accuracy"][s, h].squeeze()) for k in ("ablated", "centroid", "swap")]
-        numbers = "".join(f"{x:10.3f}" for x in replaced)
-        clusters = f"{ratio[0]:.2f} ({ratio[1]:.2f})       {near[0]:.2f} ({near[1]:.2f})"
-        print(f"{site:20} {head:>4}    {clusters}       {numbers}")
-print(f"within-ratio by chance {float(after['within_ratio_chance']):.2f}")
+print("Head outputs: scatter within clusters (0 = one point each, 1 = no clusters), in brackets before training,")
+print("share nearest to their own cluster's centre, and the model's accuracy with another output put in its place")
+print("layer  head        within   nearest  support |  the mean  own centre  wrong centre")
+for layer, head, ratio in after.top_heads("within_ratio", k=4, smallest=True, equivalence="multiset"):
+    site = f"blocks.{layer - 1}.attn.hook_z"
+    at = {"site": site, "head": str(head)}
+    untrained = float(before.sel("within_ratio", equivalence="multiset", **at))
+    nearest, mass = float(after.sel("nearest_centroid", equivalence="multiset", **at)), after.sel("support_mass", **at)
+    mean = float(checks.sel("ablated_accuracy", **at))
+    own, wrong = (float(checks.sel(f"{k}_accuracy", partition="multiset", **at)) for k in ("centroid", "misplaced"))
+    measured = f"{ratio:.2f} ({untrained:.2f}) {nearest:9.2f} {float(mass):8.2f}"
+    print(f"{layer:5} {head:5}   {measured} | {mean:9.2f} {own:11.2f} {wrong:13.2f}")
+print(f"by chance {float(after['within_ratio_chance']):.2f} within; {int(after['clusters'])} clusters")
 print(f"accuracy of the model {float(checks['accuracy']):.3f}, of a constant answer {checks['majority_accuracy']:.3f}")
-s, h = divmod(int(after["within_ratio"].argmin()), len(after.coords["head"]))
-print(f"the tightest clusters are those of {after.coords['site'][s]}, head {h}")

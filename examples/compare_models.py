@@ -9,15 +9,15 @@ from probes import CKA, SVCCA, residual, run, token_at
 from tasks import SkillSuite
 
 every = tuple(f"{skill}-0" for skill in ("copy", "swap", "translate", "type", "classify", "sentiment"))
-# Two symbols and one pair of them: an easy suite, so that this takes seconds. The base model learns to copy and to swap.
+# One pair of symbols a prompt: easy, so that this takes seconds. The base model learns to copy and to swap it.
 suite = SkillSuite(n_symbols=8, length=2, n_arguments=1, walk_share=0.0, encoded_share=0.9, seen=every, n_eval=250)
 base = build_model(model_for(suite, n_layers=4, d_model=64, init_std=0.125))
-settings = TrainConfig(steps=200, batch_size=32, lr=3e-3, warmup=25)
+settings = TrainConfig(steps=160, batch_size=32, lr=3e-3, warmup=25)
 train(base, replace(suite, stream="pretraining"), settings, progress=True)
 
 tuned = copy.deepcopy(base)
 skills = ["copy-0", "swap-0", "type-0", "classify-0"]  # what it knows already, and two new ones
-settings = TrainConfig(steps=200, batch_size=32, lr=2e-3, layer_decay=0.5, freeze=("embed", "pos_embed", "unembed"))
+settings = TrainConfig(steps=150, batch_size=32, lr=2e-3, layer_decay=0.5, freeze=("embed", "pos_embed", "unembed"))
 train(tuned, replace(suite, skills=tuple(skills)), settings, progress=True)
 
 batches = list(suite.batches("test", tasks=skills))  # the same prompts for both models

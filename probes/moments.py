@@ -26,7 +26,7 @@ class Moments(_Declared[Any]):
     Memory: ``dx dy + 3 (dx + dy)`` float64 numbers a pair and class, independent of the number of examples.
     """
 
-    def make(self, probe: Any) -> MomentsState:
+    def _make(self, probe: Any) -> MomentsState:
         return MomentsState()
 
 
