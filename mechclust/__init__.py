@@ -4,8 +4,7 @@ Models, training, and what practitioners ask of their own models. The published 
 ``mechclust.studies``, what is looked at in ``mechclust.views``. Probes live in ``probes``, labelled data in ``tasks``.
 """
 
-from mechclust.check import check_model
-from mechclust.check_result import Check, CheckReport
+from mechclust.check import Check, CheckReport, check_model
 from mechclust.clusters import ClustersConfig, ClustersResult, measure_clusters, write_clusters_report
 from mechclust.compare import CompareConfig, CompareResult, compare_models, write_compare_report
 from mechclust.models import ModelConfig, build_model, load_model, load_pretrained, model_for, save_model

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mechclust.check_result import NotTried
+from mechclust.check.result import NotTried
 from probes._under_test import modules_of
 from probes.run import device_of, evaluation_mode, forward
 from probes.sites import attention_pattern, embedding, head_output, residual, resolve

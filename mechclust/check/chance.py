@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from mechclust.check_inputs import EXAMPLES, Subject, counted
-from mechclust.check_result import NotTried
+from mechclust.check.inputs import EXAMPLES, Subject, counted
+from mechclust.check.result import NotTried
 from probes import CKA, Probe, TaskClusterARI, TopicAttention, last_token, run
 from probes.functional import cka_null, linear_cka
 from tasks import Batch

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
-from mechclust.check_inputs import Subject, counted, wrong
-from mechclust.check_result import NotTried
+from mechclust.check.inputs import Subject, counted, wrong
+from mechclust.check.result import NotTried
 from mechclust.encoding import encoder
 from tasks import LabelledPrompts
 

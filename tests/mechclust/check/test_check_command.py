@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-import mechclust.check
-from mechclust.check_result import Check, CheckReport
+import mechclust.check.model
+from mechclust.check.result import Check, CheckReport
 from mechclust.cli import main
 from mechclust.models import save_model
 
@@ -75,7 +75,7 @@ class TestBadInput:
         def never(*args, **options):
             raise AssertionError("started to work")
 
-        monkeypatch.setattr(mechclust.check, "_checks", never)
+        monkeypatch.setattr(mechclust.check.model, "_checks", never)
 
     def refused(self, capfd, *argv):
         assert main(["check", *map(str, argv)]) == 2

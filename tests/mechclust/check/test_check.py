@@ -18,14 +18,14 @@ from torch import nn
 from transformer_lens import HookedRootModule
 from transformer_lens.hook_points import HookPoint
 
-import mechclust.check
-import mechclust.check_chance
+import mechclust.check.chance
+import mechclust.check.model
 from mechclust.check import check_model
-from mechclust.check_chance import Chance, Found, chance_of_twin
-from mechclust.check_hooks import hook_points
-from mechclust.check_inputs import SELECTORS, Subject
-from mechclust.check_result import Check, CheckReport, NotTried
-from mechclust.check_text import text
+from mechclust.check.chance import Chance, Found, chance_of_twin
+from mechclust.check.hooks import hook_points
+from mechclust.check.inputs import SELECTORS, Subject
+from mechclust.check.result import Check, CheckReport, NotTried
+from mechclust.check.text import text
 from mechclust.models import (
     ModelConfig,
     PoolingTransformerConfig,
@@ -166,7 +166,7 @@ def test_gpt2_by_its_name(gpt2, monkeypatch):
         loaded.append(weakref.ref(model := load_pretrained(*args, **options)))
         return model
 
-    monkeypatch.setattr(mechclust.check, "load_pretrained", load)
+    monkeypatch.setattr(mechclust.check.model, "load_pretrained", load)
     report = sound(check_model(str(gpt2)), set())
     assert len(loaded) == 2
     assert report.model == str(gpt2)
@@ -285,9 +285,9 @@ def fails(monkeypatch):
 
     def check(model, *also, memory=False, not_tried=()):
         with monkeypatch.context() as patch:
-            patch.setattr(mechclust.check_chance, "_PAIRINGS", 19)
+            patch.setattr(mechclust.check.chance, "_PAIRINGS", 19)
             if not memory:
-                patch.setattr(mechclust.check, "flat_memory", lambda subject: (True, ""))
+                patch.setattr(mechclust.check.model, "flat_memory", lambda subject: (True, ""))
             report = check_model(model)
         assert verdicts(report, None) == TINY | set(not_tried), str(report)
         assert not report.passed
@@ -956,7 +956,7 @@ class TestRefusals:
         def breaks(subject):
             raise ValueError
 
-        monkeypatch.setattr(mechclust.check, "finite", breaks)
+        monkeypatch.setattr(mechclust.check.model, "finite", breaks)
         report = check_model(Tiny())
         assert report["finite values"] == Check("finite values", False, "stopped with ValueError")
 

@@ -13,13 +13,13 @@ from typing import Any, Literal
 
 import torch
 
-from mechclust.check_batches import alone, padding, repeats
-from mechclust.check_chance import Chance, chance_of_twin
-from mechclust.check_hooks import attention_direction, attention_rows, blocks_join, finite, hook_points
-from mechclust.check_inputs import SELECTORS, Subject, first_line
-from mechclust.check_result import Check, CheckReport, NotTried
-from mechclust.check_text import text
-from mechclust.check_traces import flat_memory, no_trace
+from mechclust.check.batches import alone, padding, repeats
+from mechclust.check.chance import Chance, chance_of_twin
+from mechclust.check.hooks import attention_direction, attention_rows, blocks_join, finite, hook_points
+from mechclust.check.inputs import SELECTORS, Subject, first_line
+from mechclust.check.result import Check, CheckReport, NotTried
+from mechclust.check.text import text
+from mechclust.check.traces import flat_memory, no_trace
 from mechclust.execution import check_device
 from mechclust.models import build_model, load_pretrained
 from mechclust.models.build import config_of

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mechclust.check_inputs import Subject, counted
-from mechclust.check_result import NotTried
+from mechclust.check.inputs import Subject, counted
+from mechclust.check.result import NotTried
 from probes import Probe, ProbeResult, Readout, Sum, all_tokens, run
 from probes._under_test import modules_of
 from probes.run import device_of

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mechclust.check_inputs import EXAMPLES, Subject, counted, wrong
-from mechclust.check_result import NotTried
+from mechclust.check.inputs import EXAMPLES, Subject, counted, wrong
+from mechclust.check.result import NotTried
 from probes.sites import Selector, resolve
 from tasks import Batch, InputError
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mechclust.check_inputs import EXAMPLES, Subject, first_line
-from mechclust.check_result import NotTried
+from mechclust.check.inputs import EXAMPLES, Subject, first_line
+from mechclust.check.result import NotTried
 from tasks import Batch
 
 _ALONE = 4
