@@ -1,4 +1,4 @@
-"""Train a small transformer to add a few digits modulo 2, and find the heads that map equivalent inputs to one point."""
+"""Train a small transformer to add a few digits modulo 2, and find heads that map equivalent inputs to one point."""
 
 from mechclust import TrainConfig, build_model, model_for, train
 from probes import ClusteringHead, causal_checks, run

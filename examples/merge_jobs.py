@@ -14,23 +14,25 @@ from tasks import InstructionFollowing
 
 OUT = Path("runs/merge_jobs")
 TASK = InstructionFollowing(n_tasks=8, variants=60, n_eval=400)
+EXAMPLES = {"even batches": slice(0, None, 2), "odd batches": slice(1, None, 2)}
+LAYERS = {"lower layers": [0, 1], "upper layers": [2, 3], "whole": None}
 
 
 def measure(job: str) -> None:
     """One job: some of the examples at all layers, or all examples at some of the layers."""
     model = build_model(model_for(TASK, n_layers=3, d_model=64, init_std=0.2))  # of yours: load_model(path)
     batches = list(TASK.batches("validation_subset", batch_size=50))
-    if job in ("even batches", "odd batches"):
+    if job in EXAMPLES:
         probe = TaskClusterARI()
-        run(model, batches[job == "odd batches" :: 2], probe)
-        probe.save_state(OUT / f"{job}.safetensors")  # all that the probe remembers
+        run(model, batches[EXAMPLES[job]], probe)
+        probe.save_state(OUT / f"{job}.safetensors")  # what the probe remembers
     else:
-        layers = {"lower layers": [0, 1], "upper layers": [2, 3], "whole": None}[job]
-        run(model, batches, TaskClusterARI(at=residual(layers))).save(OUT / f"{job}.safetensors")  # a result
+        result = run(model, batches, TaskClusterARI(at=residual(LAYERS[job])))
+        result.save(OUT / f"{job}.safetensors")
 
 
 if __name__ == "__main__":  # the jobs' processes import this file, too
-    map_jobs(measure, ["even batches", "odd batches", "lower layers", "upper layers", "whole"], workers=2)
+    map_jobs(measure, [*EXAMPLES, *LAYERS], workers=2)
 
     # Different examples: the states are merged, and the numbers computed from all examples together.
     probe, other = TaskClusterARI(), TaskClusterARI()
@@ -38,10 +40,10 @@ if __name__ == "__main__":  # the jobs' processes import this file, too
     other.load_state(OUT / "odd batches.safetensors")
     probe.merge(other)
     # The same examples, different layers: the results are merged.
-    lower, upper, whole = (load_result(OUT / f"{job}.safetensors") for job in ("lower layers", "upper layers", "whole"))
+    lower, upper, whole = (load_result(OUT / f"{job}.safetensors") for job in LAYERS)
     merged = {"examples": probe.compute(), "layers": lower.merge(upper)}
 
     print(whole.to_dataframe().pivot(index="layer", columns="measure", values="value").round(3).to_string())
     for what, result in merged.items():
         same = all(torch.equal(result[measure], whole[measure]) for measure in whole.values)
-        print(f"jobs that measured different {what}, merged: the same {result.metadata['n']} examples, equal bits: {same}")
+        print(f"{result.metadata['n']} examples by jobs of different {what}: equal to the whole, to the bit: {same}")

@@ -26,7 +26,7 @@ steps = settings.checkpoint_steps
 results = {step: load_result(out / f"step-{step:06d}.validation.ari.safetensors") for step in steps}
 rows = pd.concat([result.to_dataframe().assign(step=step) for step, result in results.items()])
 table = rows[rows.measure == "ari"].pivot(index="step", columns="layer", values="value")
-print("Adjusted Rand index of clusters of hidden states with the task, by layer: 1 where they are the tasks, 0 by chance")
+print("Adjusted Rand index of clusters of hidden states with the task, by layer: 1 the tasks, 0 by chance")
 print(table.round(3).to_string())
 
 axes = table.plot(marker=".", logx="sym", xlabel="training step", ylabel="ARI with the task", grid=True)
