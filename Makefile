@@ -28,11 +28,12 @@ examples: dist $(WHEEL)/installed
 		rm -r $$folder
 
 dist: $(VENV)/installed-dev
-	rm -rf dist build
+	rm -rf dist
 	$(BIN)/python -m build --outdir dist . > /dev/null
 
 docs: $(VENV)/installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal tests/docs
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m tests.benchmarks.run
@@ -54,7 +55,7 @@ $(VENV)/installed-dev: $(VENV)/installed
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-$(WHEEL)/installed: pyproject.toml constraints.txt dist
+$(WHEEL)/installed: pyproject.toml constraints.txt | dist
 	$(PYTHON) -m venv $(WHEEL)
 	$(WHEEL)/bin/pip install --quiet --constraint constraints.txt torch
 	$(WHEEL)/bin/pip install --quiet --constraint constraints.txt "$$(ls dist/*.whl)[notebook]" pytest pytest-timeout pytest-xdist
