@@ -18,7 +18,7 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy examples/*.py tests/typing/user_code.py
+	$(BIN)/mypy tests/typing/user_code.py
 
 # The example scripts and notebooks, from a wheel in an environment of its own, far from the repository.
 examples: dist $(WHEEL)/installed
@@ -62,4 +62,4 @@ $(WHEEL)/installed: pyproject.toml constraints.txt | dist
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(WHEEL) runs build dist *.egg-info
+	rm -rf $(VENV) $(WHEEL) .venv-tl3 runs build dist *.egg-info

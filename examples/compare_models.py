@@ -1,9 +1,8 @@
 """Teach a small transformer two new skills, and ask with CKA which layers changed, for which skills."""
 
-import copy
 from dataclasses import replace
 
-from mechclust import TrainConfig, build_model, model_for, train
+from mechclust import TrainConfig, build_model, load_model, model_for, save_model, train
 from mechclust.training import accuracy
 from probes import CKA, SVCCA, residual, run, token_at
 from tasks import SkillSuite
@@ -14,8 +13,9 @@ suite = SkillSuite(n_symbols=8, length=2, n_arguments=1, walk_share=0.0, encoded
 base = build_model(model_for(suite, n_layers=4, d_model=64, init_std=0.125))
 settings = TrainConfig(steps=160, batch_size=32, lr=3e-3, warmup=25)
 train(base, replace(suite, stream="pretraining"), settings, progress=True)
+save_model(base, "runs/compare_models/base.safetensors")
 
-tuned = copy.deepcopy(base)
+tuned = load_model("runs/compare_models/base.safetensors")
 skills = ["copy-0", "swap-0", "type-0", "classify-0"]  # what it knows already, and two new ones
 settings = TrainConfig(steps=150, batch_size=32, lr=2e-3, layer_decay=0.5, freeze=("embed", "pos_embed", "unembed"))
 train(tuned, replace(suite, skills=tuple(skills)), settings, progress=True)

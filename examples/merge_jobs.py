@@ -7,8 +7,7 @@ from pathlib import Path
 
 import torch
 
-from mechclust import build_model, load_result, model_for
-from mechclust.execution import map_jobs
+from mechclust import build_model, load_result, map_jobs, model_for
 from probes import TaskClusterARI, residual, run
 from tasks import InstructionFollowing
 

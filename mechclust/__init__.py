@@ -7,6 +7,7 @@ Models, training, and what practitioners ask of their own models. The published 
 from mechclust.check import Check, CheckReport, check_model
 from mechclust.clusters import ClustersConfig, ClustersResult, measure_clusters, write_clusters_report
 from mechclust.compare import CompareConfig, CompareResult, compare_models, write_compare_report
+from mechclust.execution import map_jobs
 from mechclust.models import ModelConfig, build_model, load_model, load_pretrained, model_for, save_model
 from mechclust.topics import TopicsConfig, measure_topics, write_topics_report
 from mechclust.topics_result import TopicsResult
@@ -30,6 +31,7 @@ __all__ = [
     "load_model",
     "load_pretrained",
     "load_result",
+    "map_jobs",
     "measure_clusters",
     "measure_topics",
     "model_for",

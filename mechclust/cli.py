@@ -137,9 +137,10 @@ def _list() -> None:
         print(f"  {study.name}: {study.title}\n    {study.source}\n    presets: {', '.join(study.presets)}")
     print("\nProbes: probes.get_probe(NAME), mechclust run STUDY --probes NAME")
     for probe in list_probes():
-        origin = "" if probe.package == "mechclust" else f" ({probe.package})"
+        origin = "" if probe.package.startswith("mechclust ") else f" ({probe.package})"
         needs = f"; needs {', '.join(probe.needs)}" if probe.needs else ""
-        print(f"  {probe.name}{origin}{needs}: {f'broken: {probe.error}' if probe.make is None else probe.summary}")
+        about = f"broken: {probe.error}" if probe.make is None else probe.summary
+        print(f"  {probe.name}{origin}{needs}{about and f': {about}'}")
 
 
 @app.command(name="report")

@@ -44,4 +44,4 @@ def _table(result: ProbeResult, axes: tuple[str, ...], names: list[str]) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"

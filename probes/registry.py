@@ -6,7 +6,7 @@ import difflib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, entry_points, version
 
 from probes.probe import Probe
 from tasks import InputError
@@ -56,7 +56,12 @@ class RegisteredProbe:
                 f"probe {self.name!r} needs {', '.join(self.needs)}, so its name alone does not make one; "
                 "use it in a script, or register a function that gives one ready to run"
             )
-        probe = self.make()
+        try:
+            probe = self.make()
+        except Exception as error:  # of somebody else's code
+            raise InputError(
+                f"probe {self.name!r} of {self.package} cannot be made: {type(error).__name__}: {_one_line(error)}"
+            ) from error
         if not isinstance(probe, Probe):
             raise InputError(f"{self.name!r} of {self.package} gives a {type(probe).__name__}; expected a probes.Probe")
         return probe
@@ -84,12 +89,9 @@ def list_probes() -> list[RegisteredProbe]:
         >>> [probe.name for probe in list_probes()][:3]
         ['CKA', 'ClusteringHead', 'NDims']
     """
-    import probes
-
-    own = [RegisteredProbe(name, "mechclust", getattr(probes, name)) for name in _OWN]
     found = sorted(entry_points(group=GROUP), key=lambda point: point.name)
     names = [*_OWN, *(point.name for point in found)]
-    return [*own, *(_loaded(point, names.count(point.name) > 1) for point in found)]
+    return [*map(_own, _OWN), *(_loaded(point, names.count(point.name) > 1) for point in found)]
 
 
 def find_probe(name: str) -> RegisteredProbe:
@@ -98,7 +100,9 @@ def find_probe(name: str) -> RegisteredProbe:
     Raises:
         InputError: for a name that is not there, with the nearest one.
     """
-    known = {probe.name: probe for probe in reversed(list_probes())}  # ours before others of the same name
+    if name in _OWN:  # without importing anybody else's
+        return _own(name)
+    known = {probe.name: probe for probe in list_probes()}
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -120,14 +124,34 @@ def get_probe(name: str) -> Probe:
     return find_probe(name).new()
 
 
+def _own(name: str) -> RegisteredProbe:
+    import probes
+
+    return RegisteredProbe(name, f"mechclust {version('mechclust')}", getattr(probes, name))
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
 def _loaded(point: EntryPoint, twice: bool) -> RegisteredProbe:
     package = f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
     if twice:
         return RegisteredProbe(point.name, package, None, f"another probe is called {point.name!r}; rename one")
+    if not point.name.strip(". "):
+        return RegisteredProbe(point.name, package, None, "its name is made of dots; give it one of letters")
     try:
         made = point.load()
-    except Exception as error:  # whatever somebody else's module does on import
-        return RegisteredProbe(point.name, package, None, f"{point.value}: {type(error).__name__}: {error}")
+        if callable(made):
+            inspect.signature(made)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever somebody else's module does on import, also sys.exit
+        why = f"{point.value}: {type(error).__name__}: {_one_line(error)}"
+        return RegisteredProbe(point.name, package, None, why)
+    if inspect.isabstract(made):
+        why = f"{point.value} lacks {' and '.join(sorted(made.__abstractmethods__))}; write what Probe leaves open"
+        return RegisteredProbe(point.name, package, None, why)
     if not callable(made) or (isinstance(made, type) and not issubclass(made, Probe)):
         what = f"class {made.__name__}" if isinstance(made, type) else repr(made)
         return RegisteredProbe(

@@ -10,6 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -38,7 +39,7 @@ class Head(NamedTuple):
     value: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ProbeResult:
     """Numbers with their meaning.
 
@@ -68,7 +69,17 @@ class ProbeResult:
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        if self.values.keys() != self.axes.keys():
+            raise InputError(
+                f"values has {', '.join(self.values) or 'nothing'} and axes {', '.join(self.axes) or 'nothing'}; "
+                "expected the axes of each measure, () for a single number"
+            )
         for name, tensor in self.values.items():
+            if unknown := [axis for axis in self.axes[name] if axis not in self.coords]:
+                raise InputError(
+                    f"{name!r} has the axis {unknown[0]!r}, but coords has {', '.join(self.coords) or 'none'}; "
+                    "give names along every axis"
+                )
             expected = tuple(len(self.coords[axis]) for axis in self.axes[name])
             if tuple(tensor.shape) != expected:
                 raise InputError(
@@ -113,6 +124,8 @@ class ProbeResult:
             >>> result.top_heads("ratio", 1)
             [Head(layer=1, head=1, value=3.0)]
         """
+        if k < 1:
+            raise InputError(f"k is {k}; expected at least 1 head")
         left = [axis for axis in self._axes(measure) if axis not in at]
         if set(left) != {"site", "head"}:
             way = "choose a measure of heads" if "head" not in left else "fix the others, as in sel()"
@@ -179,6 +192,11 @@ class ProbeResult:
         self[measure]
         return self.axes[measure]
 
+    def __repr__(self) -> str:
+        axes = {axis: len(self.coords[axis]) for axes in self.axes.values() for axis in axes}
+        along = f" by {', '.join(f'{n} {axis}' for axis, n in axes.items())}" if axes else ""
+        return f"ProbeResult({self.probe}: {', '.join(self.values) or 'no measure'}{along}; see to_dataframe())"
+
     def _repr_html_(self) -> str:
         from probes._result_html import html_of
 
@@ -194,7 +212,7 @@ class ProbeResult:
             "metadata": dict(self.metadata),
             "notes": list(self.notes),
         }
-        tensors = {k: v.contiguous() for k, v in self.values.items()}
+        tensors = {k: v.clone(memory_format=torch.contiguous_format) for k, v in self.values.items()}
         write_atomic(path, save(tensors, {"format": _FORMAT, "result": json.dumps(meta)}))
 
     @classmethod
@@ -220,18 +238,25 @@ def load_result(path: str | Path) -> ProbeResult:
     tensors, header = read_safetensors(path)
     if header.get("format") != _FORMAT:
         state = header.get("format", "").startswith("mechclust-probe-state")
-        way = f"; it holds the state of {header['probe']}: build that, load_state it and compute()" if state else ""
+        way = (
+            f"; it holds the state of {header.get('probe', 'a probe')}: build that, load_state it and compute()"
+            if state
+            else ""
+        )
         raise InputError(f"{str(path)!r} is not a probe result; expected a file from ProbeResult.save{way}")
-    meta = json.loads(header["result"])
-    return ProbeResult(
-        probe=meta["probe"],
-        values=tensors,
-        axes={k: tuple(v) for k, v in meta["axes"].items()},
-        coords=meta["coords"],
-        layers=meta["layers"],
-        metadata=meta["metadata"],
-        notes=meta["notes"],
-    )
+    try:
+        meta = json.loads(header["result"])
+        return ProbeResult(
+            probe=meta["probe"],
+            values=tensors,
+            axes={k: tuple(v) for k, v in meta["axes"].items()},
+            coords=meta["coords"],
+            layers=meta["layers"],
+            metadata=meta["metadata"],
+            notes=meta["notes"],
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:  # InputError is a ValueError
+        raise InputError(f"{str(path)!r} is a damaged probe result ({error}); measure it again") from None
 
 
 def write_atomic(path: str | Path, data: bytes) -> None:

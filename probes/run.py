@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from typing import Any, overload
 
 import torch
 from torch import Tensor
 
+from probes.identity import Examples, fingerprint
 from probes.model import HookedModel
 from probes.probe import Probe
 from probes.readout import Readout, as_readout
@@ -191,7 +193,7 @@ def run(
         probe.reset()
         probe.bind(model)
     recorders = [_Recorder(each, several, name) for name, each in models]
-    count = 0
+    examples = Examples()
     source = each_batch(batches, "probing" if progress else None)
     with ExitStack() as stack:
         for recorder in recorders:
@@ -208,10 +210,11 @@ def run(
                     kept |= recorder.finish()
                     recorder.stop_early = True
                 _update(several, kept, batch.to(device_of(recorders[0].model)))
-            count += len(batch)
-    if not count:
+            examples.add(batch)
+    if not examples.count:
         raise InputError("there are no examples to measure; give at least one non-empty batch")
-    results = [probe.compute() for probe in several]
+    what = examples.record({name or "": fingerprint(each) for name, each in models})
+    results = [replace(found, metadata={**found.metadata, **what}) for found in (p.compute() for p in several)]
     return results[0] if isinstance(probes, Probe) else results
 
 

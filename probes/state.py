@@ -168,7 +168,7 @@ class RowsState(Keyed[list[tuple[Tensor, Tensor]]]):
     def _capped(self, index: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         if self.cap is None or len(index) <= self.cap:
             return index, rows
-        keep = torch.sort(_hash(index), stable=True).indices[: self.cap]
+        keep = torch.sort(hashed(index), stable=True).indices[: self.cap]
         return index[keep], rows[keep]
 
     def get(self, key: str) -> tuple[Tensor, Tensor]:
@@ -207,7 +207,7 @@ class RowsState(Keyed[list[tuple[Tensor, Tensor]]]):
         }
 
 
-def _hash(index: Tensor) -> Tensor:
+def hashed(index: Tensor) -> Tensor:
     """splitmix64 of each index: a fixed pseudo-random order of the integers."""
     x = index.to(torch.int64) + -7046029254386353131
     x = (x ^ _shift(x, 30)) * -4658895280553007687

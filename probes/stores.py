@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,14 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from probes.identity import Examples, fingerprint, token_digests
 from probes.model import HookedModel
 from probes.probe import Probe
 from probes.readout import Readout, last_token, one_row
 from probes.result import ProbeResult, read_safetensors, write_atomic
 from probes.run import each_batch, run
 from probes.sites import Sites, residual, resolve
-from probes.state import Rows, _hash
+from probes.state import Rows
 from tasks import Batch, InputError
 
 _FORMAT = "mechclust-rows-1"
@@ -42,7 +43,7 @@ class _Gather(Probe):
             if label.ndim != 1:
                 raise InputError(f"label {name!r} is per token; save_rows needs one value per example")
             self.rows.add(f"labels/{name}", batch.index, label)
-        self.rows.add("tokens", batch.index, _digest(batch))
+        self.rows.add("tokens", batch.index, token_digests(batch))
 
     def compute(self) -> ProbeResult:
         return self.result({}, {})
@@ -93,7 +94,7 @@ def save_rows(
     folder, probe = Path(folder), _Gather(at, readout, labels)
     header = {
         "format": _FORMAT,
-        "model": _fingerprint(model),
+        "model": fingerprint(model),
         "sites": [list(site) for site in resolve(model, at)],
         "readout": repr(readout),
         "labels": sorted(labels),
@@ -112,7 +113,7 @@ def save_rows(
 
     for batch in each_batch(batches, "saving rows" if progress else None):
         index = batch.index.tolist()
-        for i, tokens in zip(index, _digest(batch).tolist(), strict=True):
+        for i, tokens in zip(index, token_digests(batch).tolist(), strict=True):
             if i in given:
                 raise InputError(f"example index {i} was given twice; give every example an index of its own")
             given.add(i)
@@ -150,6 +151,7 @@ class RowStore:
         sites: hook names, in order.
         readout: the readout's ``repr``.
         labels: names of the labels kept.
+        model: tells the model apart from others.
 
     Raises:
         InputError: for a folder without a finished store, or a damaged one.
@@ -167,6 +169,7 @@ class RowStore:
         self.sites: list[str] = [name for name, _ in header["sites"]]
         self.readout: str = header["readout"]
         self.labels: list[str] = header["labels"]
+        self.model: str = header["model"]
         self.hook_dict: dict[str, None] = dict.fromkeys(header["hooks"])  # what selectors resolve against
         self._shards = _shards(self.folder)
         parts = [_index_of(path) for path in self._shards]
@@ -257,7 +260,11 @@ def run_stores(stores: RowStore | Mapping[str, RowStore], probe: Probe) -> Probe
                 if store is first:
                     known = {key.removeprefix("labels/"): taken[key] for key in labels}
             probe.update(activations, Batch(torch.full((len(index), 1), -1), labels=known, index=index))
-    return probe.compute()
+    examples = Examples()
+    examples.add_digests(first.index, first.tokens)
+    result = probe.compute()
+    what = examples.record({name: store.model for name, store in named.items()})
+    return replace(result, metadata={**result.metadata, **what})
 
 
 def _same_examples(one: str, first: RowStore, other: str, second: RowStore) -> None:
@@ -272,23 +279,6 @@ def _same_examples(one: str, first: RowStore, other: str, second: RowStore) -> N
             f"example index {int(different[0])} has other tokens in {one!r} than in {other!r} ({len(different)} such); "
             "save both from the same prompts with the same tokenizer"
         )
-
-
-def _digest(batch: Batch) -> Tensor:
-    """``[batch]`` int64 of each example's real tokens in their order, whatever the padding."""
-    mask = torch.ones_like(batch.tokens) if batch.attention_mask is None else batch.attention_mask.long()
-    each = _hash(_hash(batch.tokens) + mask.cumsum(dim=1))
-    return (each * mask).sum(dim=1)
-
-
-def _fingerprint(model: HookedModel) -> str:
-    """Tells models apart by up to 1,024 numbers of every weight; does not read them all."""
-    digest = hashlib.sha256()
-    for name, weight in model.named_parameters():
-        flat = weight.detach().flatten()
-        some = flat[:: max(1, len(flat) // 1024)].float().cpu().contiguous()
-        digest.update(f"{name} {weight.dtype} {list(weight.shape)}".encode() + some.numpy().tobytes())
-    return digest.hexdigest()
 
 
 def _resumed(folder: Path, header: Mapping[str, Any]) -> dict[int, int]:

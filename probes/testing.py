@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
@@ -16,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 import probes as _public
 from probes._under_test import Broken, Case, compare, copies, equal, modules_of
@@ -179,8 +182,15 @@ def _inputs(case: Case) -> None:
     activations, batch = case.part(case.rows)
     case.fresh().update(activations, batch)
     untouched, other = case.part(case.rows)
-    if not (equal(activations, untouched) and equal(batch.labels, other.labels)):
-        raise Broken("update changes the activations or labels, which other probes see too; work on copies")
+    if not (equal(activations, untouched) and equal(_tensors(batch), _tensors(other))):
+        raise Broken("update changes the activations or the batch, which other probes see too; work on copies")
+
+
+def _tensors(batch: Batch) -> dict[str, Tensor]:
+    named = {"tokens": batch.tokens, "index": batch.index, "attention_mask": batch.attention_mask}
+    named |= {f"labels/{k}": x for k, x in batch.labels.items()}
+    named |= {f"positions/{k}": x for k, x in batch.positions.items()}
+    return {name: x for name, x in named.items() if x is not None}
 
 
 def _compute(case: Case) -> None:
@@ -196,9 +206,14 @@ def _memory(case: Case) -> None:
     activations, batch = case.part(case.rows)
     probe = case.fresh()
     probe.update(activations, batch)
-    for x in (*activations.values(), *batch.labels.values(), *batch.positions.values(), batch.tokens, batch.index):
+    for x in (*activations.values(), *_tensors(batch).values()):
         x.fill_(1)  # whatever still points into the batch keeps it alive, and now shows
     case.check(probe, "the state has to be a copy, not a view that keeps a whole batch alive", exact=True)
+    seen = [weakref.ref(x) for x in (*activations.values(), *_tensors(batch).values())]
+    del activations, batch, x
+    gc.collect()
+    if any(ref() is not None for ref in seen):
+        raise Broken("update keeps a batch's tensors alive outside the declared state; keep copies in Sum() or Rows()")
 
 
 def _reset(case: Case) -> None:
@@ -265,7 +280,7 @@ def _nan(case: Case) -> None:
         except InputError:  # too few examples may be refused
             continue
         bad = [k for k, v in result.values.items() if bool(v.isnan().any())]
-        if bad and not result.notes:
+        if bad and not any(note.strip() for note in result.notes):
             raise Broken(f"{bad[0]!r} is NaN for {len(rows)} examples without a note; say why in result(notes=[...])")
 
 

@@ -190,4 +190,4 @@ def _shown(checks: Iterable[Check], progress: bool) -> Iterable[Check]:
         return checks
     from tqdm.auto import tqdm
 
-    return tqdm(checks, desc="checking", unit="check", leave=False)  # type: ignore[no-any-return]
+    return tqdm(checks, desc="checking", unit=" check", leave=False)  # type: ignore[no-any-return]

@@ -83,6 +83,9 @@ class Claims(list[Claim]):
         ]
         return pd.DataFrame(rows)
 
+    def __repr__(self) -> str:
+        return text_table(self)
+
     def _repr_html_(self) -> str:
         from mechclust.views.report import claims_html
 

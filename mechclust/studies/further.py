@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from mechclust.execution import progress_bar
-from probes import HookedModel, ProbeResult, RegisteredProbe, find_probe, run
-from tasks import Batch
+from probes import HookedModel, RegisteredProbe, find_probe, run
+from probes.result import load_result, write_atomic
+from tasks import Batch, InputError
 
 if TYPE_CHECKING:
     from mechclust.studies.study import Study
@@ -44,34 +45,33 @@ def chosen_probes(names: Sequence[str]) -> list[RegisteredProbe]:
     return found
 
 
-def measure_further(study: Study, config: Any, out: Path, probes: Sequence[RegisteredProbe]) -> list[str]:
+def measure_further(study: Study, config: Any, out: Path, probes: Sequence[RegisteredProbe]) -> None:
     """Run probes on every subject of a study and keep the results in ``out/results/probes``.
 
-    What was measured by the same version of the probe's package is not measured again. A probe that cannot
-    measure a model stops neither the others nor the study.
-
-    Returns:
-        Why what could not be measured could not, a line each.
+    They are measured anew each time: a probe under development changes without its version. A probe that cannot
+    measure a model stops neither the others nor the study; why is kept beside the results.
     """
     if not probes:
-        return []
-    failed: list[str] = []
+        return
     for subject in progress_bar(list(study.subjects(config, out)), desc="further probes", unit="model"):
-        paths = {probe: _path(out, probe.name, subject.name) for probe in probes}
-        wanted = [probe for probe, path in paths.items() if not _is_current(path, probe)]
-        if not wanted:
-            continue
         model, batches = subject.load()
         batches = list(batches)
-        for probe in wanted:
+        for probe in probes:
+            path = _path(out, probe.name, subject.name)
+            failure = path.with_suffix(".txt")
             try:
                 result = run(model, batches, probe.new())
+                replace(result, metadata={**result.metadata, "package": probe.package}).save(path)
+                failure.unlink(missing_ok=True)
             except Exception as error:  # somebody else's code, or a label that these examples do not have
-                paths[probe].unlink(missing_ok=True)
-                failed.append(f"{probe.name} could not measure {subject.name}: {error or type(error).__name__}")
-                continue
-            replace(result, metadata={**result.metadata, "package": probe.package}).save(paths[probe])
-    return failed
+                path.unlink(missing_ok=True)
+                why = " ".join(str(error).split()) or type(error).__name__
+                write_atomic(failure, f"{probe.name} could not measure {subject.name}: {why}\n".encode())
+
+
+def further_notes(out: Path) -> list[str]:
+    """Why what could not be measured could not, a line each."""
+    return [path.read_text().strip() for path in sorted((out / "results" / "probes").glob("*/*.txt"))]
 
 
 def further_views(out: Path) -> Mapping[str, str]:
@@ -79,9 +79,7 @@ def further_views(out: Path) -> Mapping[str, str]:
     views = {}
     for folder in sorted((out / "results" / "probes").glob("*/")):
         files = sorted(folder.glob("*.safetensors"))
-        parts = [
-            f"<h3>{escape(unquote(path.stem))}</h3>{ProbeResult.load(path)._repr_html_()}" for path in files[:_SHOWN]
-        ]
+        parts = [f"<h3>{escape(unquote(path.stem))}</h3>{_shown(path)}" for path in files[:_SHOWN]]
         if more := len(files) - _SHOWN:
             parts += [f"<p>and {more} more models in {escape(str(folder.relative_to(out)))}</p>"] if more > 0 else []
         if parts:
@@ -93,5 +91,8 @@ def _path(out: Path, probe: str, subject: str) -> Path:
     return out / "results" / "probes" / quote(probe, safe=" ") / f"{quote(subject, safe=' ')}.safetensors"
 
 
-def _is_current(path: Path, probe: RegisteredProbe) -> bool:
-    return path.exists() and ProbeResult.load(path).metadata.get("package") == probe.package
+def _shown(path: Path) -> str:
+    try:
+        return load_result(path)._repr_html_()
+    except InputError as error:  # a damaged file does not hide the others
+        return f"<p>{escape(str(error))}</p>"

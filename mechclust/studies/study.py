@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mechclust.execution import map_jobs
 from mechclust.studies.claims import Claim, Claims, save_claims
-from mechclust.studies.further import Subject, chosen_probes, further_views, measure_further
+from mechclust.studies.further import Subject, chosen_probes, further_notes, further_views, measure_further
 from probes.result import versions, write_atomic
 from tasks import InputError
 
@@ -179,16 +179,19 @@ def run_study(
     _open_folder(study, config, out)
     for _, stage in groupby(jobs, study.stage):
         map_jobs(_Run(study.run_job, config, out), list(stage), workers)
-    return write_report(study, config, out, measure_further(study, config, out, further))
+    measure_further(study, config, out, further)
+    return write_report(study, config, out)
 
 
-def write_report(study: Study, config: Any, out: Path, notes: Sequence[str] = ()) -> Analysis:
-    """Analyse a run's artefacts anew: ``claims.json``, ``figures/`` and ``report.html``; with further notes."""
+def write_report(study: Study, config: Any, out: Path) -> Analysis:
+    """Analyse a run's artefacts anew: ``claims.json``, ``figures/`` and ``report.html``."""
     from mechclust.views.report import render_report, save_panels
 
     analysis = study.analyse(config, out)
     views = {**analysis.views, **further_views(out)}
-    analysis = replace(analysis, claims=Claims(analysis.claims), views=views, notes=[*analysis.notes, *notes])
+    analysis = replace(
+        analysis, claims=Claims(analysis.claims), views=views, notes=[*analysis.notes, *further_notes(out)]
+    )
     save_claims(analysis.claims, out / "claims.json")
     save_panels(analysis.panels, out / "figures")
     record = json.loads((out / "config.json").read_text())

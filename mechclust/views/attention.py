@@ -14,6 +14,7 @@ from mechclust.views import attention_page
 from mechclust.views.attention_inputs import (
     Heads,
     Labels,
+    check_ids,
     checked_labels,
     choose_heads,
     decode,
@@ -156,6 +157,7 @@ def attention_view(
     batch, real = Batch(ids[None], attention_mask=mask[None]), mask.cpu()
     chosen = choose_heads(models, layers, heads, lambda each: _n_heads(each, batch))
     _check_size(len(models), len(chosen), int(real.sum()), max_bytes)
+    check_ids(models, ids)
 
     probe = _Patterns(list(dict.fromkeys(head.site for head in chosen)))
     run(model, batch, probe)

@@ -114,7 +114,9 @@ def encode(models: Mapping[str, HookedModel], text: str) -> Tensor:
         tokenizer: Any = getattr(model, "tokenizer", None)
         if tokenizer is not None:
             to_tokens = getattr(model, "to_tokens", None)
-            ids[name] = to_tokens(text) if to_tokens else tokenizer(text, return_tensors="pt")["input_ids"]
+            ids[name] = (
+                to_tokens(text, truncate=False) if to_tokens else tokenizer(text, return_tensors="pt")["input_ids"]
+            )
     if not ids:
         who = " and ".join(dict.fromkeys(type(model).__name__ for model in models.values()))
         raise InputError(
@@ -129,6 +131,17 @@ def encode(models: Mapping[str, HookedModel], text: str) -> Tensor:
                 "compare models with one tokenizer, or give token ids"
             )
     return found
+
+
+def check_ids(models: Mapping[str, HookedModel], ids: Tensor) -> None:
+    """Every model knows these token ids and has room for them."""
+    for name, model in models.items():
+        cfg, whose = getattr(model, "cfg", None), f"model {name!r}" if name else "the model"
+        d_vocab, n_ctx = getattr(cfg, "d_vocab", None), getattr(cfg, "n_ctx", None)
+        if d_vocab is not None and (wrong := ids[(ids < 0) | (ids >= d_vocab)].tolist()):
+            raise InputError(f"tokens has the id {wrong[0]}, but {whose} knows ids 0 to {d_vocab - 1}; give others")
+        if n_ctx is not None and len(ids) > n_ctx:
+            raise InputError(f"there are {len(ids)} tokens, but {whose} reads at most {n_ctx}; give fewer")
 
 
 def decode(models: Mapping[str, HookedModel], ids: Sequence[int]) -> list[str]:

@@ -1,40 +1,115 @@
-"""Every example runs, in a process of its own; notebooks top to bottom, with their outputs checked."""
+"""Every example runs as a user would run it: in a process and an empty folder of its own, from installed packages."""
 
+import base64
+import io
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
+import matplotlib.image
+import nbclient
+import nbformat
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-ENV = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+SETTINGS = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+# What each script must print; where the pattern names them, the number "low" lies below the number "high".
+PRINTS = {
+    "clustering_heads.py": r"^ +2 +\d +(?P<low>[\d.]+) \((?P<high>[\d.]+)\)",  # trained (untrained)
+    "compare_models.py": r"^classify-0 +(?P<low>[\d.]+) > (?P<high>[\d.]+) ",  # accuracy before > after
+    "merge_jobs.py": r"of different examples: .*to the bit: True\n.*of different layers: .*to the bit: True$",
+    "new_probe.py": r"^Anisotropy keeps the contract(.|\n)*^ +3 blocks.2.hook_resid_post +[\d.]+ +[\d.]+$",
+    "task_clusters.py": r"^ +4 +(?P<low>[\d.-]+) +(?P<high>[\d.]+) +-[\d.]+ to [\d.]+ ",  # untrained, trained
+    "topic_structure.py": r"across topics: (?P<high>[\d.]+) \(by chance up to (?P<low>[\d.]+)\)$",
+    "watch_training.py": r"^150 +(?P<low>[\d.]+) .* (?P<high>[\d.]+)$",  # layer 0, layer 3
+}
+
+
+class Shows(NamedTuple):
+    """What a notebook must show: at least so many tables and images, words in its attention view, a printed line."""
+
+    tables: int
+    images: int
+    in_view: tuple[str, ...]
+    prints: str
+
+
+SHOWS = {
+    "clustering_heads": Shows(2, 3, ("support",), r"^accuracy [\d.]+$"),
+    "mossa": Shows(2, 2, ("base", "tuned", "answer"), r"^(no shared|shared 1-\d).*refinement"),
+    "quick_start": Shows(2, 0, ("instruction", "input", "output"), r"^loss [\d.]+ -> [\d.]+ nats(.|\n)*^True "),
+    "task_clusters": Shows(2, 2, ("instruction", "input", "output"), r"^task 0: .* x\d y0\.\d$"),
+    "topic_structure": Shows(2, 2, ("before", "after", "topic 2"), r"^after +[\d.]+ +\(by chance [\d.]+ to [\d.]+\)$"),
+}
 
 
 @pytest.mark.parametrize("script", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
 def test_script(script, tmp_path):
-    done = subprocess.run([sys.executable, script], cwd=tmp_path, env=ENV, capture_output=True, text=True, timeout=280)
+    assert len(script.read_text(encoding="utf-8").splitlines()) < 60
+    env = {**os.environ, **SETTINGS, "MPLBACKEND": "Agg"}
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.strip()
+    found = re.search(PRINTS[script.name], done.stdout, re.MULTILINE)
+    assert found, done.stdout
+    if numbers := found.groupdict():
+        assert float(numbers["low"]) < float(numbers["high"]), done.stdout
+    assert "Warning" not in done.stderr
+    assert {path.name for path in tmp_path.iterdir()} <= {"runs"}
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda path: path.name)
-def test_notebook(path, monkeypatch):
-    nbformat = pytest.importorskip("nbformat")
-    nbclient = pytest.importorskip("nbclient")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def test_notebook_is_stored_without_outputs(path):
     notebook = nbformat.read(path, as_version=4)
-    assert not any(cell.get("outputs") for cell in notebook.cells), "store notebooks without outputs"
-    nbclient.NotebookClient(notebook, timeout=280, kernel_name="python3").execute()
-    html = [
-        output["data"]["text/html"]
-        for cell in notebook.cells
-        for output in cell.get("outputs", [])
-        if "text/html" in output.get("data", {})
-    ]
-    views = [h for h in html if "CircuitsVis" in "".join(h)]
+    nbformat.validate(notebook)
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in notebook.cells)
+    assert [cell.id for cell in notebook.cells] == [f"cell-{i}" for i in range(len(notebook.cells))]
+    assert set(notebook.metadata) == {"kernelspec", "language_info"}
+    assert notebook.metadata.kernelspec.name == "python3"
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda path: path.name)
+def test_notebook(path, tmp_path, monkeypatch):
+    for name, value in SETTINGS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("MPLBACKEND", raising=False)  # the kernel's own draws inline
+    notebook, expected = nbformat.read(path, as_version=4), SHOWS[path.stem]
+    place = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=280, kernel_name="python3", resources=place).execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+
+    streams = [output for output in outputs if output.output_type == "stream"]
+    assert not [stream.text for stream in streams if stream.name == "stderr"]
+    printed = "".join(stream.text for stream in streams)
+    assert re.search(expected.prints, printed, re.MULTILINE), printed
+
+    shown = [output.data for output in outputs if "data" in output]
+    assert all("text/plain" in data for data in shown)
+    is_view = [data["text/plain"].startswith("AttentionView(") for data in shown]
+    views = [data["text/html"] for data, view in zip(shown, is_view, strict=True) if view]
+    html = [data["text/html"] for data, view in zip(shown, is_view, strict=True) if not view and "text/html" in data]
     assert len(views) == 1
-    assert "unpkg.com" not in "".join(views[0])  # drawn from the package, not from the network
+    assert all(f'"{word}"' in views[0] for word in expected.in_view)
+    assert len(views[0]) < 3_000_000
+    for page in (*views, *html):  # drawn from the package, not from the network
+        assert not re.search(r"<script[^>]*\ssrc=|<link|<iframe|src=.?https?:|url\(https?:|unpkg\.com|//cdn\.", page)
+
+    assert sum("<table" in page for page in html) >= expected.tables
+    images = [data["image/png"] for data in shown if "image/png" in data]
+    images += re.findall(r'src="data:image/png;base64,([^"]+)"', "".join(html))
+    assert len(images) >= expected.images
+    for image in images:
+        pixels = matplotlib.image.imread(io.BytesIO(base64.b64decode(image)), format="png")
+        assert pixels.std() > 0.05  # something is drawn
+    assert {found.name for found in tmp_path.iterdir()} <= {"runs"}
+
+
+def test_every_example_is_expected_to_show_something():
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(PRINTS)
+    assert {path.stem for path in EXAMPLES.glob("*.ipynb")} == set(SHOWS)
 
 
 def test_prompts_do_not_give_the_task_away():

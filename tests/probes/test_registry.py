@@ -42,6 +42,11 @@ def no_probe():
 
 class Unrelated: ...
 
+class Abstract(Probe): ...
+
+def raises():
+    raise RuntimeError("no light")
+
 NUMBER = 3
 """
 
@@ -68,7 +73,7 @@ def test_every_probe_of_ours_is_listed() -> None:
     classes = {
         name for name in probes.__all__ if isinstance(c := getattr(probes, name), type) and issubclass(c, Probe)
     } - {"Probe"}
-    ours = {probe.name: probe for probe in list_probes() if probe.package == "mechclust"}
+    ours = {probe.name: probe for probe in list_probes() if probe.package.startswith("mechclust ")}
     assert set(ours) == classes
     assert all(probe.summary and probe.summary.endswith((".", "?")) for probe in ours.values())
     assert ours["TopicAttention"].needs == ["topics"]
@@ -90,6 +95,8 @@ def test_a_broken_one_is_listed_with_its_reason_and_leaves_the_others(install: C
         fine="other_probes:MeanNorm",
         typo="other_probes:MeanNrom",
         class_="other_probes:Unrelated",
+        abstract="other_probes:Abstract",
+        builtin="builtins:max",
         number="other_probes:NUMBER",
     )
     found = {probe.name: probe for probe in list_probes()}
@@ -99,10 +106,22 @@ def test_a_broken_one_is_listed_with_its_reason_and_leaves_the_others(install: C
         "other_probes:Unrelated is class Unrelated; expected a subclass of probes.Probe, or a function"
     )
     assert found["number"].error == "other_probes:NUMBER is 3; expected a subclass of probes.Probe, or a function"
+    assert found["abstract"].error == "other_probes:Abstract lacks compute and update; write what Probe leaves open"
+    assert found["builtin"].error.startswith("builtins:max: ValueError: ")
     assert all(found[name].make is None for name in ("missing", "typo", "class-", "number"))
     assert get_probe("fine").at
     with pytest.raises(InputError, match=r"^probe 'missing' of broken-probes 1\.2 is broken: broken_probes:Probe: Mod"):
         get_probe("missing")
+
+
+@pytest.mark.parametrize("source", ["import sys; sys.exit('go away')", "raise GeneratorExit", "def broken(:"])
+def test_whatever_an_import_does_the_others_are_listed(install: Callable[..., None], source: str) -> None:
+    install(source, package="broken-probes", broken="broken_probes:Probe")
+    install(fine="other_probes:MeanNorm")
+    found = {probe.name: probe for probe in list_probes()}
+    assert found["broken"].make is None
+    assert "\n" not in found["broken"].error
+    assert found["fine"].error == ""
 
 
 def test_two_of_one_name_are_both_broken(install: Callable[..., None]) -> None:
@@ -127,10 +146,11 @@ def test_two_of_one_name_are_both_broken(install: Callable[..., None]) -> None:
             "TopicAttention",
             "probe 'TopicAttention' needs topics, so its name alone does not make one; use it in a script",
         ),
+        ("raises", "probe 'raises' of other-probes 1.2 cannot be made: RuntimeError: no light"),
         ("three", "'three' of other-probes 1.2 gives a int; expected a probes.Probe"),
     ],
 )
 def test_what_cannot_be_made_is_refused(install: Callable[..., None], name: str, message: str) -> None:
-    install(three="other_probes:no_probe")
+    install(three="other_probes:no_probe", raises="other_probes:raises")
     with pytest.raises(InputError, match=re.escape(message)):
         get_probe(name)

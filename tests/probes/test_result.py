@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from probes import ProbeResult
-from probes.result import read_safetensors, write_atomic
-from tasks import InputError
+from probes import ProbeResult, TaskClusterARI, last_token, residual, run
+from probes.result import load_result, read_safetensors, write_atomic
+from tasks import Batch, InputError
 
 
 @pytest.fixture
@@ -257,7 +257,10 @@ def test_what_does_not_merge_says_why() -> None:
         (accuracy, "cannot merge results of Demo and Accuracy; put them side by side with pandas.concat("),
         (part(1, value=1.0), f"that measured the same things (site, label); if they saw different examples, {states}"),
         (part(2, 1), "along site: both have 'blocks.0.hook_resid_post'; give results of different sites, or, if they"),
-        (part(2, n=11), f"along site: their 'n' differs, so they saw different examples; {states}"),
+        (
+            part(2, n=11),
+            "along site: 'n' is one number for all of it, and differs; measure both parts in one run, or, if they saw",
+        ),
         (part(2, seed="1"), "with different settings (seed = 0 and 1); measure both with the same"),
         (labelled, "results that differ along site and label; they may differ along one axis only"),
         (
@@ -277,3 +280,61 @@ def test_other_versions_merge_with_a_note() -> None:
     other = part(2)
     found = part(1).merge(replace(other, metadata={**other.metadata, "versions": {"torch": "3"}}))
     assert found.notes[-1] == "merged from results of different versions: {'torch': '2'} and {'torch': '3'}"
+
+
+def test_parts_of_other_examples_or_another_model_are_refused(tiny_model: Any) -> None:
+    model, other = tiny_model(), tiny_model(seed=1)
+    tokens = torch.arange(24).reshape(6, 4) % 5
+    batch, others = (Batch(t, labels={"task": torch.arange(6) % 2}) for t in (tokens, tokens.flip(0)))
+
+    def at(layer: int, on: Batch, measured: Any = model) -> ProbeResult:
+        probe = TaskClusterARI(at=residual([layer]), readout=last_token(), n_init=1, n_permutations=5)
+        return run(measured, on, probe)
+
+    lower, upper = at(0, batch), at(1, Batch.concat(list(batch.split(2))))
+    assert lower.merge(upper).coords["site"] == [*lower.coords["site"], *upper.coords["site"]]
+    assert lower.merge(upper).metadata["examples"] == lower.metadata["examples"]
+    with pytest.raises(InputError, match="TaskClusterARI results of different examples; merge the probes'"):
+        lower.merge(at(1, others))
+    with pytest.raises(InputError, match="cannot merge TaskClusterARI results of different models; compare them side"):
+        lower.merge(at(1, batch, other))
+
+
+def test_steps_come_in_order_and_a_site_has_one_layer() -> None:
+    def step(name: str) -> ProbeResult:
+        return ProbeResult("Norms", {"norm": torch.tensor([float(name)])}, {"norm": ("step",)}, {"step": [name]})
+
+    assert step("100").merge(step("0")).merge(step("20"))["norm"].tolist() == [0, 20, 100]
+    wrong = part(2)
+    wrong = replace(wrong, layers={**wrong.layers, "blocks.0.hook_resid_post": 5})
+    with pytest.raises(InputError, match=re.escape("have 'blocks.0.hook_resid_post' at other layers; measure")):
+        part(1).merge(wrong)
+
+
+@pytest.mark.parametrize(
+    ("header", "why"),
+    [
+        ({}, "'result'"),
+        ({"result": "{}"}, "'probe'"),
+        ({"result": "{"}, "Expecting property name"),
+    ],
+)
+def test_a_damaged_header_is_told(tmp_path: Path, header: dict[str, str], why: str) -> None:
+    from safetensors.torch import save_file
+
+    save_file({"x": torch.zeros(1)}, tmp_path / "r", {"format": "mechclust-result-1", **header})
+    with pytest.raises(InputError, match=f"r' is a damaged probe result \\({why}.*\\); measure it again"):
+        load_result(tmp_path / "r")
+
+
+def test_axes_must_be_known() -> None:
+    with pytest.raises(InputError, match=re.escape("'a' has the axis 'layer', but coords has site; give names along")):
+        ProbeResult("Demo", {"a": torch.zeros(1)}, {"a": ("layer",)}, {"site": []})
+    with pytest.raises(InputError, match=re.escape("values has a and axes nothing; expected the axes of each measure")):
+        ProbeResult("Demo", {"a": torch.zeros(1)}, {}, {})
+
+
+def test_one_tensor_may_stand_under_two_names(tmp_path: Path) -> None:
+    x = torch.arange(3.0)
+    ProbeResult("Demo", {"a": x, "b": x}, {"a": ("i",), "b": ("i",)}, {"i": ["0", "1", "2"]}).save(tmp_path / "r")
+    assert torch.equal(load_result(tmp_path / "r")["b"], x)

@@ -273,6 +273,27 @@ class TensorInMetadata(Kept):
         return self.result(result.values, result.axes, metadata={"norm": result["norm"]})
 
 
+KEPT_ALIVE: list[Any] = []
+
+
+class KeepsInItsModule(Kept):
+    def update(self, activations: Any, batch: Batch) -> None:
+        super().update(activations, batch)
+        KEPT_ALIVE.append(activations)
+
+
+class ChangesPositions(Kept):
+    def update(self, activations: Any, batch: Batch) -> None:
+        super().update(activations, batch)
+        batch.positions["input"].zero_()
+
+
+class EmptyNote(Kept):
+    def compute(self) -> ProbeResult:
+        result = super().compute()
+        return self.result({"norm": result["norm"] * torch.nan}, result.axes, notes=[" "])
+
+
 class DrawsFromNumpy(Kept):
     def update(self, activations: Any, batch: Batch) -> None:
         super().update(activations, batch)
@@ -318,8 +339,8 @@ WRONG: list[tuple[Probe, str, str]] = [
     (ReturnsTensor(), "first result", "compute gives a Tensor; return self.result(values, axes)"),
     (UpdateFails(), "first result", "with InputError: no label 'mood' in this batch"),
     (UndeclaredState(), "state", "update changes self.seen, which is not declared; make it a Sum() or Rows()"),
-    (ChangesActivations(), "inputs untouched", "update changes the activations or labels, which other probes see too"),
-    (ChangesLabels(), "inputs untouched", "update changes the activations or labels, which other probes see too"),
+    (ChangesActivations(), "inputs untouched", "update changes the activations or the batch, which other probes see"),
+    (ChangesLabels(), "inputs untouched", "update changes the activations or the batch, which other probes see too"),
     (ComputeAdds(), "compute", "compute changes the state; work on copies"),
     (ComputeDraws(), "compute", "compute called twice has to give the same result, but 'norm' differs by up to"),
     (KeepsView(), "memory", "the state has to be a copy, not a view that keeps a whole batch alive"),
@@ -346,6 +367,9 @@ WRONG: list[tuple[Probe, str, str]] = [
     (TensorInMetadata(), "first result", "metadata is no JSON (Object of type Tensor is not JSON serializable); give"),
     (ComputeInPlace(), "compute", "compute changes the state; work on copies (nothing in place, no add)"),
     (SeedsGlobally(), "surroundings", "run() leaves torch's global random state changed; undo it, and draw from"),
+    (KeepsInItsModule(), "memory", "update keeps a batch's tensors alive outside the declared state; keep copies in"),
+    (ChangesPositions(), "inputs untouched", "update changes the activations or the batch, which other probes see too"),
+    (EmptyNote(), "NaN notes", "is NaN for 12 examples without a note"),
     (ResultTuple(), "result", "a saved result has to come back as it was (names and JSON values only)"),
     (UnknownSite(), "first result", "with InputError: site 'nowhere' has no layer"),
 ]

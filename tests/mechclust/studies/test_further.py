@@ -17,20 +17,29 @@ BATCH = Batch(torch.arange(24).reshape(6, 4) % 9)
 
 
 class Counted(Probe):
-    """Counts examples, and how often it was made."""
+    """Counts examples."""
 
-    made = 0
     count = Sum(torch.int64)
 
     def __init__(self, at=residual(), readout=last_token()):
         self.at, self.readout = at, readout
-        Counted.made += 1
 
     def update(self, activations, batch):
         self.count.add("n", len(batch))
 
     def compute(self):
         return self.result({"n": self.count["n"]}, {"n": ()})
+
+
+class Twice(Counted):
+    def update(self, activations, batch):
+        super().update(activations, batch)
+        super().update(activations, batch)
+
+
+class GivesNothing(Counted):
+    def compute(self):
+        return None
 
 
 class Fails(Counted):
@@ -76,7 +85,7 @@ def test_they_are_measured_and_in_the_report(study, tmp_path):
     assert [file.name for file in files] == [f"model {i}%2Fa.safetensors" for i in range(6)]
     found, expected = ProbeResult.load(files[0]), run(build_model(CONFIG), BATCH, NDims())
     assert torch.equal(found["n_dims"], expected["n_dims"])
-    assert found.metadata["package"] == "mechclust"
+    assert found.metadata["package"].startswith("mechclust ")
     assert list(analysis.views) == ["Probe: NDims"]
     page = (tmp_path / "report.html").read_text()
     assert "<h2>Probe: NDims</h2>" in page
@@ -87,17 +96,14 @@ def test_they_are_measured_and_in_the_report(study, tmp_path):
     assert "<h2>Probe: NDims</h2>" in (tmp_path / "report.html").read_text()
 
 
-def test_what_was_measured_is_not_measured_again_but_by_another_version(study, registered, tmp_path):
+def test_a_probe_under_development_is_measured_anew(study, registered, tmp_path):
     registered("counted", Counted)
     run_study(study, CONFIG, tmp_path, workers=1, probes=["counted"])
-    made = Counted.made
-    run_study(study, CONFIG, tmp_path, workers=1, probes=["counted"])
-    assert Counted.made == made + 1  # one to see that it can be made
-    registered("counted", Counted, package="pack 1.1")
-    run_study(study, CONFIG, tmp_path, workers=1, probes=["counted"])
-    assert Counted.made == made + 2 + 6
     path = tmp_path / "results" / "probes" / "counted" / "model 0%2Fa.safetensors"
-    assert ProbeResult.load(path).metadata["package"] == "pack 1.1"
+    assert int(ProbeResult.load(path)["n"]) == 6
+    registered("counted", Twice)  # the same name and version
+    run_study(study, CONFIG, tmp_path, workers=1, probes=["counted"])
+    assert int(ProbeResult.load(path)["n"]) == 12
 
 
 def test_one_that_fails_is_told_and_stops_nothing(study, registered, tmp_path):
@@ -106,8 +112,21 @@ def test_one_that_fails_is_told_and_stops_nothing(study, registered, tmp_path):
     analysis = run_study(study, CONFIG, tmp_path, workers=1, probes=["fails", "counted", "counted"])
     assert list(analysis.views) == ["Probe: counted"]
     assert analysis.notes[:2] == ["its own", "fails could not measure model 0/a: no <light>"]
+    write_report(study, CONFIG, tmp_path)  # nor does the report written anew forget it
     page = (tmp_path / "report.html").read_text()
     assert "fails could not measure model 5/a: no &lt;light&gt;" in page
+
+
+def test_one_that_gives_no_result_or_leaves_a_damaged_file_stops_nothing(study, registered, tmp_path):
+    registered("nothing", GivesNothing)
+    analysis = run_study(study, CONFIG, tmp_path, workers=1, probes=["nothing", "NDims"])
+    assert len([note for note in analysis.notes if note.startswith("nothing could not measure model ")]) == 6
+    (tmp_path / "results" / "probes" / "NDims" / "model 0%2Fa.safetensors").write_text("half")
+    view = write_report(study, CONFIG, tmp_path).views["Probe: NDims"]
+    assert "is truncated or not a safetensors file" in view
+    assert view.count("<table") > 1
+    registered("nothing", Counted)
+    assert run_study(study, CONFIG, tmp_path, workers=1, probes=["nothing"]).notes == ["its own"]
 
 
 def test_an_unknown_one_is_refused_before_anything_is_written(study, tmp_path):

@@ -492,3 +492,17 @@ class TestHtml:
         monkeypatch.setattr(circuitsvis.tokens, "colored_tokens", lambda *args: drawn)
         with pytest.raises(RuntimeError, match=r"install circuitsvis==1\.43\.3"):
             view_of(["a"])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        (torch.tensor([3, 9]), "tokens has the id 9, but the model knows ids 0 to 8; give others"),
+        (torch.tensor([-1, 3]), "tokens has the id -1, but the model knows ids 0 to 8; give others"),
+        (torch.zeros(7, dtype=torch.int64), "there are 7 tokens, but the model reads at most 6; give fewer"),
+    ],
+)
+def test_tokens_the_model_cannot_read_are_refused(tokens, message):
+    with pytest.raises(InputError) as error:
+        attention_view(model(), tokens)
+    assert str(error.value) == message
