@@ -316,3 +316,16 @@ def test_without_javascript_there_is_text(browser, tmp_path):
     assert page.locator("pre").inner_text() == str(small())
     assert page.locator("pre").is_visible()
     context.close()
+
+
+def test_long_model_names_leave_the_weights_readable(open_page, tmp_path):
+    name = "Llama-3.1-8B-Instruct-my-finetune"
+    patterns = {f"{name}-v{i}": torch.eye(3)[None] for i in (1, 2)}
+    attention_view_from_patterns(patterns, ["a", "b", "c"], ["L1H0"], causal=True).save(tmp_path / "view.html")
+    page = open_page(tmp_path / "view.html")
+    weights = page.evaluate(
+        """() => [...document.querySelectorAll(".readout > *")]
+            .filter(cell => /^[+-]?\\d\\.\\d{4}$/.test(cell.innerText))
+            .map(cell => [cell.innerText, cell.scrollWidth <= cell.clientWidth])"""
+    )
+    assert weights == [["1.0000", True], ["1.0000", True], ["0.0000", True]]
