@@ -30,6 +30,9 @@ def build_model(config: AnyConfig) -> HookedModel:
         >>> "blocks.0.hook_resid_post" in model.hook_dict
         True
     """
+    with warnings.catch_warnings():  # its progress bars warn in notebooks without ipywidgets
+        warnings.simplefilter("ignore")
+        import transformer_lens  # noqa: F401
     if isinstance(config, TopicTransformerConfig):
         from mechclust.models.topic_transformer import TopicTransformer
 

@@ -1,6 +1,6 @@
 """Training: one short loop, many seeds at once, settings, callbacks, resumable state."""
 
-from mechclust.training.callbacks import AccuracyCallback, CheckpointCallback, ProbeCallback, accuracy
+from mechclust.training.callbacks import AccuracyCallback, CheckpointCallback, ProbeCallback, accuracy, load_steps
 from mechclust.training.config import TrainConfig
 from mechclust.training.ensemble import Member, train_ensemble
 from mechclust.training.loop import Callback, train
@@ -15,6 +15,7 @@ __all__ = [
     "Snapshots",
     "TrainConfig",
     "accuracy",
+    "load_steps",
     "train",
     "train_ensemble",
 ]
