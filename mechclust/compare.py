@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mechclust.compare_inputs import Checkpoint, CompareConfig, Inputs, file_name, read_inputs
+from mechclust.compare_inputs import Checkpoint, CompareConfig, Inputs, read_inputs
 from mechclust.compare_result import ALL, CompareResult
 from mechclust.execution import progress_bar
 from mechclust.models import load_pretrained
@@ -32,7 +32,7 @@ from probes import (
     run_stores,
     save_rows,
 )
-from probes.result import write_atomic
+from probes.result import file_name, write_atomic
 from probes.sites import Selector
 from tasks import InputError
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import quote
 
 import torch
 from torch import Tensor
@@ -20,7 +19,7 @@ from mechclust.models import load_tokenizer
 from mechclust.studies.study import check_writable
 from probes import CKA
 from probes.functional.cka import LEAST_DEBIASED
-from probes.result import write_atomic
+from probes.result import file_name, write_atomic
 from tasks import Batch, InputError, LabelledPrompts
 
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -98,11 +97,6 @@ class Checkpoint:
     def name(self) -> str:
         """Of its folder of rows."""
         return self.role if self.task is None else f"{self.role}-{file_name(self.task)}"
-
-
-def file_name(task: str) -> str:
-    """A task's name as part of a file's."""
-    return quote(task, safe=" ")
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ def _values(name: str, axis: str, a: ProbeResult, b: ProbeResult) -> Tensor:
     x, y = a.values[name], b.values[name]
     if axis in a.axes[name]:
         return torch.cat([x, y], dim=a.axes[name].index(axis))
-    if not torch.equal(x.nan_to_num(torch.inf), y.nan_to_num(torch.inf)):
+    if not torch.allclose(x.double(), y.double(), rtol=0, atol=0, equal_nan=True):
         raise InputError(
             f"cannot merge {a.probe} results along {axis}: {name!r} is one number for all of it, and differs; measure "
             f"both parts in one run, or, if they saw different examples, {_STATES}"

@@ -10,6 +10,7 @@ from importlib.metadata import EntryPoint, entry_points, version
 
 from probes.probe import Probe
 from tasks import InputError
+from tasks.errors import first_line
 
 GROUP = "mechclust.probes"
 _OWN = (
@@ -59,9 +60,7 @@ class RegisteredProbe:
         try:
             probe = self.make()
         except Exception as error:  # of somebody else's code
-            raise InputError(
-                f"probe {self.name!r} of {self.package} cannot be made: {type(error).__name__}: {_one_line(error)}"
-            ) from error
+            raise InputError(f"probe {self.name!r} of {self.package} cannot be made: {first_line(error)}") from error
         if not isinstance(probe, Probe):
             raise InputError(f"{self.name!r} of {self.package} gives a {type(probe).__name__}; expected a probes.Probe")
         return probe
@@ -130,10 +129,6 @@ def _own(name: str) -> RegisteredProbe:
     return RegisteredProbe(name, f"mechclust {version('mechclust')}", getattr(probes, name))
 
 
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
-
-
 def _loaded(point: EntryPoint, twice: bool) -> RegisteredProbe:
     package = f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
     if twice:
@@ -147,7 +142,7 @@ def _loaded(point: EntryPoint, twice: bool) -> RegisteredProbe:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # whatever somebody else's module does on import, also sys.exit
-        why = f"{point.value}: {type(error).__name__}: {_one_line(error)}"
+        why = f"{point.value}: {first_line(error)}"
         return RegisteredProbe(point.name, package, None, why)
     if inspect.isabstract(made):
         why = f"{point.value} lacks {' and '.join(sorted(made.__abstractmethods__))}; write what Probe leaves open"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -257,6 +258,11 @@ def load_result(path: str | Path) -> ProbeResult:
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:  # InputError is a ValueError
         raise InputError(f"{str(path)!r} is a damaged probe result ({error}); measure it again") from None
+
+
+def file_name(name: str) -> str:
+    """Any name as part of a file's; ``urllib.parse.unquote`` gives it back."""
+    return quote(name, safe=" ")
 
 
 def write_atomic(path: str | Path, data: bytes) -> None:

@@ -7,3 +7,9 @@ class InputError(ValueError):
     The message is one sentence: what was given, what was expected, and the way out. The command
     line prints it and exits with 2; every other exception is a defect of ours.
     """
+
+
+def first_line(error: BaseException) -> str:
+    """An exception in a few words."""
+    text = " ".join(str(error).split())[:300]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

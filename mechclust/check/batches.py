@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mechclust.check.inputs import EXAMPLES, Subject, first_line
+from mechclust.check.inputs import EXAMPLES, Subject
 from mechclust.check.result import NotTried
 from tasks import Batch
+from tasks.errors import first_line
 
 _ALONE = 4
 

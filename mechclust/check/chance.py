@@ -108,9 +108,9 @@ class Chance:
                 f"states at {odd!r} are like {_NOISE} random features ({_shown(tests[odd], 'debiased CKA')}, twice), "
                 f"and a similarity found in this model may be of that kind; {self._again}"
             )
-        itself = f"1 with itself at {counted(len(draw.names), 'site')}"
         if not tests:
-            return True, f"{itself}; not compared with random features, since all states are the same"
+            return True, "compared neither with itself nor with random features, since all states are the same"
+        itself = f"1 with itself at {counted(int(same['cka'].isfinite().sum()), 'site')}"
         name = max(tests, key=lambda k: tests[k].value)
         return True, (
             f"{itself}; with {_NOISE} random features at most {_shown(tests[name], 'debiased CKA')} at {name}, where "

@@ -181,12 +181,6 @@ def counted(n: int, what: str) -> str:
     return f"{n} {what}{'' if n == 1 else 's'}"
 
 
-def first_line(error: BaseException) -> str:
-    """An exception in a few words."""
-    text = " ".join(str(error).split())[:300]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
 def wrong(found: Mapping[str, str]) -> str:
     """The first of several troubles, and how many more there are."""
     first = next(iter(found.values()))

@@ -16,7 +16,7 @@ import torch
 from mechclust.check.batches import alone, padding, repeats
 from mechclust.check.chance import Chance, chance_of_twin
 from mechclust.check.hooks import attention_direction, attention_rows, blocks_join, finite, hook_points
-from mechclust.check.inputs import SELECTORS, Subject, first_line
+from mechclust.check.inputs import SELECTORS, Subject
 from mechclust.check.result import Check, CheckReport, NotTried
 from mechclust.check.text import text
 from mechclust.check.traces import flat_memory, no_trace
@@ -25,6 +25,7 @@ from mechclust.models import build_model, load_pretrained
 from mechclust.models.build import config_of
 from probes import HookedModel, attach, embedding, resolve
 from tasks import InputError
+from tasks.errors import first_line
 
 Attempt = Callable[[], tuple[bool, str]]
 _Twin = Callable[..., Any]  # seed=... -> the same architecture with random weights

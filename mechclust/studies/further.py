@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from mechclust.execution import progress_bar
 from probes import HookedModel, RegisteredProbe, find_probe, run
-from probes.result import load_result, write_atomic
+from probes.result import file_name, load_result, write_atomic
 from tasks import Batch, InputError
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def further_views(out: Path) -> Mapping[str, str]:
 
 
 def _path(out: Path, probe: str, subject: str) -> Path:
-    return out / "results" / "probes" / quote(probe, safe=" ") / f"{quote(subject, safe=' ')}.safetensors"
+    return out / "results" / "probes" / file_name(probe) / f"{file_name(subject)}.safetensors"
 
 
 def _shown(path: Path) -> str:

@@ -338,3 +338,12 @@ def test_one_tensor_may_stand_under_two_names(tmp_path: Path) -> None:
     x = torch.arange(3.0)
     ProbeResult("Demo", {"a": x, "b": x}, {"a": ("i",), "b": ("i",)}, {"i": ["0", "1", "2"]}).save(tmp_path / "r")
     assert torch.equal(load_result(tmp_path / "r")["b"], x)
+
+
+def test_infinity_is_not_nan() -> None:
+    nan, infinite = (
+        replace(part(k), values={**part(k).values, "n": torch.tensor([x])}) for k, x in ((1, math.nan), (2, math.inf))
+    )
+    with pytest.raises(InputError, match="'n' is one number for all of it, and differs"):
+        nan.merge(infinite)
+    assert nan.merge(replace(infinite, values={**infinite.values, "n": torch.tensor([math.nan])}))["n"].isnan().all()

@@ -798,7 +798,7 @@ class TestChance:
 
         passed, text = Chance(self.subject(Constant())).cka()
         assert passed is True
-        assert text == "1 with itself at 3 sites; not compared with random features, since all states are the same"
+        assert text == "compared neither with itself nor with random features, since all states are the same"
 
     def test_too_few_words_for_topics(self):
         with pytest.raises(NotTried, match=r"^2 ordinary tokens; topics need at least 3$"):
