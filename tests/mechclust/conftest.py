@@ -53,41 +53,43 @@ HEADS = {
 }
 
 
-@pytest.fixture(scope="session")
-def write_checkpoint() -> Callable[..., Path]:
+def checkpoint(
+    folder: Path,
+    family: str = "gpt2",
+    *,
+    base: bool = False,
+    head: str | None = None,
+    seed: int = 7,
+    change: Any = None,
+    **other: Any,
+) -> Path:
     """Writes a new random model of a family, with a word-level tokenizer, as Hugging Face would:
     its body alone (``base``) or with a ``head``, with ``other`` fields in its configuration."""
     import transformers
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    def write(
-        folder: Path,
-        family: str = "gpt2",
-        *,
-        base: bool = False,
-        head: str | None = None,
-        seed: int = 7,
-        change: Any = None,
-        **other: Any,
-    ) -> Path:
-        name, fields = _configuration(family)
-        config = getattr(transformers, f"{name}Config")(**{**COMMON, **fields, **other})
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model = getattr(transformers, name + ("Model" if base else head or HEADS[family]))(config)
-        if change is not None:
-            with torch.no_grad():
-                change(model)
-        model.save_pretrained(folder)
-        words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
-        words.pre_tokenizer = pre_tokenizers.Whitespace()
-        tokenizer = transformers.PreTrainedTokenizerFast(
-            tokenizer_object=words, unk_token="<unk>", pad_token="<pad>", model_input_names=["input_ids"]
-        )
-        tokenizer.save_pretrained(folder)
-        return folder
+    name, fields = _configuration(family)
+    config = getattr(transformers, f"{name}Config")(**{**COMMON, **fields, **other})
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = getattr(transformers, name + ("Model" if base else head or HEADS[family]))(config)
+    if change is not None:
+        with torch.no_grad():
+            change(model)
+    model.save_pretrained(folder)
+    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=words, unk_token="<unk>", pad_token="<pad>", model_input_names=["input_ids"]
+    )
+    tokenizer.save_pretrained(folder)
+    return folder
 
-    return write
+
+@pytest.fixture(scope="session")
+def write_checkpoint() -> Callable[..., Path]:
+    """See ``checkpoint``."""
+    return checkpoint
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,236 @@
+"""No number changes unless somebody means it to: every study's smoke preset and every command, to the bit.
+
+``python -m tests.test_numbers`` writes ``tests/data/numbers/`` anew, after a change that is meant to change numbers.
+Bits depend on the processor and on the versions of what computes, so that elsewhere these tests are skipped.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import math
+import os
+import platform
+import re
+import struct
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from tests.mechclust.conftest import WORDS, checkpoint
+
+RECORDED = Path(__file__).parent / "data" / "numbers"
+Numbers = dict[str, list[str]]  # digest to where such a number stands
+
+
+def machine() -> dict[str, str]:
+    """What bits depend on."""
+    cpu = next((x for x in _cpu_lines() if x), platform.processor())
+    packages = ("torch", "transformer-lens", "transformers", "numpy", "scipy", "scikit-learn")
+    return {"cpu": f"{cpu}, {torch.backends.cpu.get_cpu_capability()}", **{name: version(name) for name in packages}}
+
+
+def _cpu_lines() -> Iterator[str]:
+    path = Path("/proc/cpuinfo")
+    for line in path.read_text().splitlines() if path.exists() else ():
+        if line.startswith("model name"):
+            yield line.partition(":")[2].strip()
+
+
+# ---- what a run left ----
+
+
+def numbers_in(folder: Path) -> Numbers:
+    """Digests of all tensors in the safetensors files below a folder, and of all numbers in its tables and claims."""
+    found: Numbers = {}
+
+    def add(digest: str, where: str) -> None:
+        found.setdefault(digest, []).append(where)
+
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.suffix == ".safetensors":
+            with safe_open(str(path), framework="pt") as file:
+                for key in file.keys():  # noqa: SIM118 - a file, not a mapping
+                    add(_tensor(file.get_tensor(key)), f"{name}: {key}")
+        elif path.suffix == ".csv":
+            rows = list(csv.reader(path.read_text().splitlines()))[1:]
+            for row in sorted(map(_numbers_of, rows)):  # whatever the order of rows and columns
+                add(_digest(row), name)
+        elif path.name == "claims.json":
+            for claim in json.loads(path.read_text()):
+                kept = ("measured", "interval", "seeds", "per_seed", "paper")
+                add(_digest(json.dumps([claim[key] for key in kept]).encode()), f"{name}: {claim['id']}")
+    return found
+
+
+def _tensor(x: torch.Tensor) -> str:
+    raw = x.contiguous().view(torch.uint8) if x.ndim else x.reshape(1).view(torch.uint8)
+    return _digest(f"{x.dtype} {tuple(x.shape)}".encode() + raw.numpy().tobytes())
+
+
+def _numbers_of(row: list[str]) -> bytes:
+    values = []
+    for cell in row:
+        try:
+            values.append(float(cell))
+        except ValueError:
+            continue
+    return b"".join(struct.pack("<d", x) for x in sorted(values, key=lambda x: (math.isnan(x), x)))
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+# ---- what is run ----
+
+
+def study(name: str) -> Callable[[Path], None]:
+    def run(folder: Path) -> None:
+        from mechclust.studies import get_study, run_study
+
+        found = get_study(name)
+        run_study(found, found.preset("smoke"), folder / "run", workers=1)
+
+    return run
+
+
+def write_prompts(folder: Path) -> Path:
+    """Three tasks of 12 prompts, which end with a word of the task."""
+    rows = [
+        {"prompt": f"w{i % 4} w{4 + i // 4} w{10 + k}", "task": task, "form": i % 3}
+        for k, task in enumerate("abc")
+        for i in range(12)
+    ]
+    path = folder / "prompts.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def write_corpus(folder: Path) -> Path:
+    """Documents of 24 words, most of one of three topics."""
+    draw = np.random.default_rng(0)
+    (folder / "corpus").mkdir()
+    for i in range(30):
+        first, second = (list(WORDS[2 + 6 * t : 8 + 6 * t]) for t in (i % 3, (i + 1 + i // 3 % 2) % 3))
+        words = [*draw.choice(first, 17), *draw.choice(second, 5), "w18", "w19"]
+        (folder / "corpus" / f"{i:02}.txt").write_text(" ".join(draw.permutation(words)))
+    return folder / "corpus"
+
+
+def command(*arguments: str, inputs: Callable[[Path], Path] | None = None) -> Callable[[Path], None]:
+    """A command on small random models; ``{}`` stands for the folder of its inputs."""
+
+    def run(folder: Path) -> None:
+        from mechclust.cli import main
+
+        for name, seed in (("gpt2", 7), ("tuned", 8), ("bert", 7)):
+            checkpoint(folder / name, "bert" if name == "bert" else "gpt2", seed=seed)
+        if inputs is not None:
+            inputs(folder)
+        given = [argument.format(folder) for argument in arguments]
+        assert main([*given, "--out", str(folder / "run")]) == 0
+
+    return run
+
+
+def check_rows(folder: Path) -> None:
+    """What ``mechclust check`` measures stands in its text."""
+    from mechclust import check_model
+
+    checkpoint(folder / "gpt2", "gpt2", seed=7)
+    details = [(c.passed, c.detail) for c in check_model(str(folder / "gpt2")).checks if c.name != "flat memory"]
+    (folder / "run").mkdir()
+    torch_numbers = [[float(x) for x in _floats(detail)] + [float(passed or 0)] for passed, detail in details]
+    tensors = {str(i): torch.tensor(row, dtype=torch.float64) for i, row in enumerate(torch_numbers)}
+    save_file(tensors, folder / "run" / "rows.safetensors")
+
+
+def _floats(text: str) -> list[str]:
+    return re.findall(r"(?<![\w.])\d+\.\d+(?:e-?\d+)?|\d+e-\d+", text)
+
+
+def sandbox(folder: Path) -> None:
+    """What the page of the heads' smoke run draws."""
+    from mechclust.sandbox import open_sandbox
+    from mechclust.studies import get_study, run_study
+    from mechclust.views.sandbox.page import page_data
+
+    found = get_study("clustering-heads")
+    run_study(found, found.preset("smoke"), folder / "heads", workers=1)
+    data = page_data(open_sandbox(folder / "heads", seed=201))
+    (folder / "run").mkdir()
+    kept = {k: data[k] for k in ("epochs", "arrays", "lines", "reach", "curves", "map")}
+    kept["curves"] = {k: kept["curves"][k] for k in ("epochs", "panels")}
+    text = json.dumps(kept, sort_keys=True).encode()
+    save_file({"page": torch.tensor(list(hashlib.sha256(text).digest()))}, folder / "run" / "page.safetensors")
+
+
+PROMPTS = ("--prompts", "{}/prompts.jsonl")
+RUNS: dict[str, Callable[[Path], None]] = {
+    "task-clusters": study("task-clusters"),
+    "topic-structure": study("topic-structure"),
+    "clustering-heads": study("clustering-heads"),
+    "mossa": study("mossa"),
+    "clusters": command("clusters", "{}/gpt2", *PROMPTS, "--also", "form", inputs=write_prompts),
+    "compare": command(
+        *("compare", "{}/gpt2", "{}/tuned", *PROMPTS, "--min-per-task", "8", "--n-resamples", "20"),
+        *("--controls", "b={}/tuned"),
+        inputs=write_prompts,
+    ),
+    "topics": command(
+        *("topics", "{}/bert", "--corpus", "{}/corpus", "--n-topics", "3", "--thresholds", ".2", ".3"),
+        *("--split", "file", "--n-permutations", "19", "--max-length", "16"),
+        inputs=write_corpus,
+    ),
+    "check": check_rows,
+    "sandbox": sandbox,
+}
+
+
+def measured(name: str, folder: Path) -> Numbers:
+    """What a run gives."""
+    RUNS[name](folder)
+    return numbers_in(folder / "run")
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_numbers_are_the_recorded_ones(name: str, tmp_path: Path, tl_major: int) -> None:
+    path = RECORDED / f"{name}-transformer-lens-{tl_major}.json"
+    recorded = json.loads(path.read_text())
+    if recorded["machine"] != machine():
+        pytest.skip(f"recorded on {recorded['machine']}; run python -m tests.test_numbers before a change to compare")
+    found = measured(name, tmp_path)
+    new, known = Counter({digest: len(where) for digest, where in found.items()}), Counter(recorded["numbers"])
+    others = [found[digest][0] for digest in new - known]
+    assert new == known, f"{len(others)} numbers of {name} are new ({'; '.join(others[:8])}), {len(known - new)} gone"
+
+
+def main() -> None:
+    """Record what is measured now."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    torch.set_num_threads(1)
+    major = version("transformer-lens").split(".")[0]
+    RECORDED.mkdir(exist_ok=True)
+    for name in sys.argv[1:] or RUNS:
+        with tempfile.TemporaryDirectory() as folder:
+            found = measured(name, Path(folder))
+        record: dict[str, Any] = {"machine": machine(), "numbers": {k: len(found[k]) for k in sorted(found)}}
+        path = RECORDED / f"{name}-transformer-lens-{major}.json"
+        path.write_text(json.dumps(record, indent=0) + "\n")
+
+
+if __name__ == "__main__":
+    main()
