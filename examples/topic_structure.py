@@ -1,7 +1,7 @@
 """Train a one-layer masked LM on documents that mix topics, and see the topics in its embeddings and attention."""
 
 from mechclust import TrainConfig, build_model, train
-from mechclust.models import TopicTransformerConfig
+from mechclust.studies.topic_structure.config import TopicTransformerConfig
 from probes import TopicAttention, TopicEmbedding, WeightNorms, run
 from tasks import TopicDocuments
 

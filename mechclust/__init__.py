@@ -4,13 +4,13 @@ Models, training, and what practitioners ask of their own models. The published 
 ``mechclust.studies``, what is looked at in ``mechclust.views``. Probes live in ``probes``, labelled data in ``tasks``.
 """
 
-from mechclust.check import Check, CheckReport, check_model
-from mechclust.clusters import ClustersConfig, ClustersResult, measure_clusters, write_clusters_report
-from mechclust.compare import CompareConfig, CompareResult, compare_models, write_compare_report
-from mechclust.execution import map_jobs
+from mechclust.commands.check import Check, CheckReport, check_model
+from mechclust.commands.clusters import ClustersConfig, ClustersResult, measure_clusters, write_clusters_report
+from mechclust.commands.compare.measure import CompareConfig, CompareResult, compare_models, write_compare_report
+from mechclust.commands.topics.measure import TopicsConfig, measure_topics, write_topics_report
+from mechclust.commands.topics.result import TopicsResult
+from mechclust.jobs import map_jobs
 from mechclust.models import ModelConfig, build_model, load_model, load_pretrained, model_for, save_model
-from mechclust.topics import TopicsConfig, measure_topics, write_topics_report
-from mechclust.topics_result import TopicsResult
 from mechclust.training import TrainConfig, train
 from probes.result import load_result
 

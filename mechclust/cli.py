@@ -13,15 +13,15 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from mechclust.check import check_model
-from mechclust.clusters import ClustersConfig, measure_clusters, write_clusters_report
-from mechclust.compare import CompareConfig, compare_models, write_compare_report
-from mechclust.compare_words import sentences
-from mechclust.sandbox import check_output, open_sandbox, write_sandbox
+from mechclust.commands.check import check_model
+from mechclust.commands.clusters import ClustersConfig, measure_clusters, write_clusters_report
+from mechclust.commands.compare.measure import CompareConfig, compare_models, write_compare_report
+from mechclust.commands.compare.words import sentences
+from mechclust.commands.sandbox import check_output, open_sandbox, write_sandbox
+from mechclust.commands.topics.measure import TopicsConfig, measure_topics, write_topics_report
+from mechclust.report.claims import markdown_table, text_table
+from mechclust.report.folder import check_writable
 from mechclust.studies import get_study, list_studies, open_run, run_study, write_report
-from mechclust.studies.claims import markdown_table, text_table
-from mechclust.studies.study import check_writable
-from mechclust.topics import TopicsConfig, measure_topics, write_topics_report
 from probes import list_probes
 from tasks import InputError
 

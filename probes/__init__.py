@@ -5,12 +5,11 @@ Importing this package loads neither TransformerLens nor pandas nor matplotlib.
 """
 
 from probes.boundary import distance_to_boundary
-from probes.causal import causal_checks
+from probes.causal_checks import causal_checks
 from probes.cka import CKA
-from probes.clustering import TaskClusterARI
 from probes.clustering_head import ClusteringHead
 from probes.dynamics import GradientNorms, NormJacobian, WeightNorms
-from probes.model import HookedModel, HookPoints
+from probes.hooks import HookedModel, HookPoints
 from probes.probe import Probe
 from probes.projection import Projection
 from probes.readout import Readout, all_tokens, last_token, mean, token_at
@@ -21,7 +20,8 @@ from probes.similarity import RBFCKA, SVCCA, NDims, NeighbourPurity
 from probes.sites import Selector, Site, Sites, attention_pattern, embedding, head_output, residual, resolve
 from probes.state import Rows, Sum
 from probes.stores import RowStore, run_stores, save_rows
-from probes.topics import TopicAttention, TopicEmbedding
+from probes.task_cluster_ari import TaskClusterARI
+from probes.topic_attention import TopicAttention, TopicEmbedding
 
 __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "Attached",

@@ -1,4 +1,4 @@
-"""A model and examples to intervene on. Behind ``probes.causal``."""
+"""A model and examples to intervene on. Behind ``probes.causal_checks``."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from probes.clustering_head import ClusteringHead
-from probes.model import HookedModel
-from probes.run import attach, device_of, evaluation_mode, forward
+from probes.hooks import HookedModel, device_of, evaluation_mode, forward
+from probes.run import attach
 from tasks import Batch, InputError
 
 Correct = Callable[[Tensor, Batch], Tensor]

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probes.model import HookedModel
+from probes.hooks import HookedModel, device_of, evaluation_mode, forward
 from probes.probe import Probe
 from probes.result import ProbeResult
-from probes.run import device_of, evaluation_mode, forward, run
+from probes.run import run
 from probes.state import Rows, Sum
 from tasks import Batch
 

@@ -9,10 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probes.functional.geometry import boundary_distance
-from probes.model import HookedModel
-from probes.result import ProbeResult, versions
-from probes.run import device_of, each_batch, evaluation_mode, forward
+from probes.files import versions
+from probes.functional.norm_jacobian import boundary_distance
+from probes.hooks import HookedModel, device_of, evaluation_mode, forward
+from probes.result import ProbeResult
+from probes.run import each_batch
 from probes.sites import resolve
 from tasks import Batch, InputError
 

@@ -11,10 +11,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from probes._pairs import Pairwise, below, sites_of
 from probes.functional.cka import HSIC, CrossMoments, cka_from_hsic, hsic_of_rows
 from probes.functional.cka_intervals import cka_null, cka_resamples
 from probes.moments import Moments
+from probes.pairwise import Pairwise, below, sites_of
 from probes.probe import Probe
 from probes.readout import Readout, last_token
 from probes.result import ProbeResult

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from probes.functional.clusters import (
+from probes.functional.clustering_head import (
     IntegerWeights,
     check_digits,
     check_modulus,
@@ -18,7 +18,7 @@ from probes.functional.clusters import (
     within_ratio,
     within_ratio_chance,
 )
-from probes.model import HookPoints
+from probes.hooks import HookPoints
 from probes.probe import Probe
 from probes.readout import Readout, all_tokens, last_token, mean, one_row
 from probes.result import ProbeResult

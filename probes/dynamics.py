@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probes.functional.geometry import norm_jacobian
-from probes.model import HookedModel
+from probes.files import versions
+from probes.functional.norm_jacobian import norm_jacobian
+from probes.hooks import HookedModel, device_of, evaluation_mode, forward
 from probes.probe import Probe
 from probes.readout import Readout, last_token, one_row
-from probes.result import ProbeResult, versions
-from probes.run import device_of, each_batch, evaluation_mode, forward
+from probes.result import ProbeResult
+from probes.run import each_batch
 from probes.sites import Sites
 from probes.state import Rows
 from tasks import Batch, InputError

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probes.model import HookedModel
+from probes.hooks import HookedModel
 from probes.state import hashed
 from tasks import Batch
 

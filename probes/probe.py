@@ -15,9 +15,10 @@ import numpy as np
 from safetensors.torch import save
 from torch import Tensor
 
-from probes.model import HookPoints, Models
+from probes.files import read_safetensors, versions, write_atomic
+from probes.hooks import HookPoints, Models
 from probes.readout import Readout, last_token
-from probes.result import ProbeResult, read_safetensors, versions, write_atomic
+from probes.result import ProbeResult
 from probes.sites import Site, Sites, residual, resolve
 from probes.state import RowsState, SumState, _Declared
 from tasks import Batch, InputError
@@ -201,7 +202,7 @@ class Probe(ABC):
 
     def all_reduce(self) -> None:
         """Give every process of the default ``torch.distributed`` group the merged state of all."""
-        from probes._distributed import gather
+        from probes.distributed import gather
 
         states = gather(self.state_dict())
         self.reset()

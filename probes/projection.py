@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probes.clustering import project_2d
 from probes.probe import Probe
 from probes.readout import Readout, one_row, token_at
 from probes.result import ProbeResult
 from probes.sites import Sites, residual
 from probes.state import Rows
+from probes.task_cluster_ari import project_2d
 from tasks import Batch, InputError
 
 

@@ -10,8 +10,8 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
+from probes.hooks import HookedModel, device_of, evaluation_mode, forward
 from probes.identity import Examples, fingerprint
-from probes.model import HookedModel
 from probes.probe import Probe
 from probes.readout import Readout, as_readout
 from probes.result import ProbeResult
@@ -251,29 +251,3 @@ def each_batch(batches: Batch | Iterable[Batch], progress: str | None = None) ->
     from tqdm.auto import tqdm
 
     return tqdm(source, desc=progress, unit="batch", leave=False)  # type: ignore[no-any-return]
-
-
-def forward(model: HookedModel, batch: Batch) -> Any:
-    """Call the model on a batch, with its attention mask where it has padding."""
-    if batch.attention_mask is None or bool(batch.attention_mask.all()):
-        return model(batch.tokens)
-    return model(batch.tokens, attention_mask=batch.attention_mask.long())
-
-
-def device_of(model: HookedModel) -> torch.device:
-    """The device of the model's first parameter."""
-    parameter = next(iter(model.parameters()), None)
-    return torch.device("cpu") if parameter is None else parameter.device
-
-
-@contextmanager
-def evaluation_mode(model: HookedModel) -> Iterator[None]:
-    """Dropout off inside; afterwards every module's own mode is as it was."""
-    training = [module for module in model.modules() if module.training]
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

@@ -12,7 +12,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from probes._pairs import ByClass, Pairwise, Undefined, below
 from probes.functional.cka import cka_from_hsic
 from probes.functional.similarity import (
     mean_correlation,
@@ -26,6 +25,7 @@ from probes.functional.similarity import (
     rbf_undefined,
     share,
 )
+from probes.pairwise import ByClass, Pairwise, Undefined, below
 from probes.readout import Readout, last_token
 from probes.result import ProbeResult
 from probes.sites import Sites, residual

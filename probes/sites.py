@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from probes.model import HookPoints
+from probes.hooks import HookPoints
 from tasks import InputError
 
 

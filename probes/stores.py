@@ -14,11 +14,12 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from probes.files import read_safetensors, write_atomic
+from probes.hooks import HookedModel
 from probes.identity import Examples, fingerprint, token_digests
-from probes.model import HookedModel
 from probes.probe import Probe
 from probes.readout import Readout, last_token, one_row
-from probes.result import ProbeResult, read_safetensors, write_atomic
+from probes.result import ProbeResult
 from probes.run import each_batch, run
 from probes.sites import Sites, residual, resolve
 from probes.state import Rows

@@ -22,7 +22,7 @@ from torch import Tensor
 
 import probes as _public
 from probes._under_test import Broken, Case, compare, copies, equal, modules_of
-from probes.model import HookedModel
+from probes.hooks import HookedModel
 from probes.probe import Probe, shown
 from probes.result import ProbeResult
 from probes.run import run

@@ -10,7 +10,7 @@ from tasks.text.corpus import Corpus
 from tasks.text.encoding import EncodedCorpus
 from tasks.text.prompts import LabelledPrompts
 from tasks.text.topic_model import TopicModel, fit_topics
-from tasks.topics import TopicDocuments
+from tasks.topic_documents import TopicDocuments
 
 __all__ = [
     "Batch",

@@ -1,4 +1,9 @@
-"""The one exception for bad input."""
+"""The one exception for bad input, and what its messages share."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
 
 
 class InputError(ValueError):
@@ -13,3 +18,9 @@ def first_line(error: BaseException) -> str:
     """An exception in a few words."""
     text = " ".join(str(error).split())[:300]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """``" (it has a, b); did you mean 'a'?"``."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f" (it has {', '.join(known)})" + (f"; did you mean {near[0]!r}?" if near else "")

@@ -21,7 +21,11 @@ DOORS = (
     "mechclust.models",
     "mechclust.training",
     "mechclust.studies",
-    "mechclust.views",
+    "mechclust.attention",
+    "mechclust.report",
+    "mechclust.studies.clustering_heads",
+    "mechclust.studies.clustering_heads.sandbox",
+    "mechclust.studies.topic_structure",
 )
 # Other people's objects (a tokenizer, keyword arguments passed on) and configurations of any study.
 OPEN = {"tokenizer", "config", "cfg", "fields", "metadata", "which", "changes", "kwargs", "args", "fwd_hooks", "probe"}

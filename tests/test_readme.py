@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mechclust.studies import list_studies, load_claims
+from mechclust.report import load_claims
+from mechclust.studies import list_studies
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from mechclust.models.config import AnyConfig, ModelConfig, PoolingTransformerConfig, TopicTransformerConfig
+from mechclust.models.config import AnyConfig, ModelConfig, model_class
 from mechclust.models.weights import initial_weights, set_weights
-from probes.model import HookedModel
+from probes.hooks import HookedModel
 from tasks import InputError, Task
 
 
@@ -18,9 +18,8 @@ def build_model(config: AnyConfig) -> HookedModel:
     """A hooked transformer with random weights drawn from ``config.seed``.
 
     On TransformerLens 4.x the native ``TransformerBridge``, on 3.9 a ``HookedTransformer``: the hook
-    names and the initial weights are the same on both. A ``TopicTransformerConfig`` gives a
-    ``TopicTransformer``, a ``PoolingTransformerConfig`` a ``PoolingTransformer``. The global random
-    state is left alone.
+    names and the initial weights are the same on both. The configuration of a paper's own model
+    gives that model. The global random state is left alone.
 
     Returns:
         A model that speaks TransformerLens's hook protocol.
@@ -33,16 +32,7 @@ def build_model(config: AnyConfig) -> HookedModel:
     with warnings.catch_warnings():  # its progress bars warn in notebooks without ipywidgets
         warnings.simplefilter("ignore")
         import transformer_lens  # noqa: F401
-    if isinstance(config, TopicTransformerConfig):
-        from mechclust.models.topic_transformer import TopicTransformer
-
-        model: Any = TopicTransformer(config)
-    elif isinstance(config, PoolingTransformerConfig):
-        from mechclust.models.pooling_transformer import PoolingTransformer
-
-        model = PoolingTransformer(config)
-    else:
-        model = _transformer(config)
+    model: Any = _transformer(config) if isinstance(config, ModelConfig) else model_class(config.kind)(config)
     object.__setattr__(model, "mechclust_config", config)
     return model
 

@@ -11,8 +11,8 @@ from safetensors.torch import save
 from mechclust.models.build import build_model, config_of
 from mechclust.models.config import config_from_dict, config_to_dict
 from mechclust.models.weights import get_weights, set_weights
-from probes.model import HookedModel
-from probes.result import read_safetensors, versions, write_atomic
+from probes.files import read_safetensors, versions, write_atomic
+from probes.hooks import HookedModel
 from tasks import InputError
 
 _FORMAT = "mechclust-model-1"

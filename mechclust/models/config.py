@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from importlib.metadata import entry_points
+from typing import Any, ClassVar, Literal, Self
 
 from tasks import InputError
+
+_GROUP = "mechclust.models"
+
+
+class AnyConfig:
+    """The configuration of any model that ``build_model`` builds: a frozen dataclass, whose weights its ``seed`` draws.
+
+    Attributes:
+        kind: what files call the model.
+        d_vocab: number of token ids.
+        seed: of the initial weights.
+    """
+
+    kind: ClassVar[str]
+    d_vocab: int
+    seed: int
+
+    def with_seed(self, seed: int) -> Self:
+        """The same configuration with another seed."""
+        return replace(self, seed=seed)  # type: ignore[type-var]  # every subclass is a dataclass
 
 
 @dataclass(frozen=True)
@@ -31,7 +53,7 @@ class ModelShape:
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class ModelConfig(AnyConfig):
     """A GPT-2-like transformer with hooks (pre-norm, GELU, learned positions; unembedding untied, no bias).
 
     Args:
@@ -50,6 +72,8 @@ class ModelConfig:
         >>> ModelConfig(d_vocab=50, n_ctx=8, n_layers=1, d_model=16, n_heads=2).d_head
         8
     """
+
+    kind: ClassVar[str] = "transformer"
 
     d_vocab: int
     n_ctx: int
@@ -87,133 +111,29 @@ class ModelConfig:
         return 4 * self.d_model if self.d_mlp is None else self.d_mlp
 
 
-@dataclass(frozen=True)
-class TopicTransformerConfig:
-    """The one-layer transformer of the topic-structure study, see ``TopicTransformer``.
+def model_class(kind: str) -> Any:
+    """The class of a paper's model, by the kind of its configuration.
 
-    Args:
-        d_vocab: number of token ids.
-        d_model: width; ``None``: ``d_vocab``, which a one-hot embedding needs.
-        embedding: ``"trained"``, or ``"one-hot"`` and frozen.
-        attention: ``"trained"``, or ``"uniform"``: W_K = W_Q = 0 and frozen.
-        value: W_V ``"trained"``, ``"identity"`` and frozen, or ``"fixed"``: frozen as it is set.
-        input_scale: a one-hot embedding's length. A LayerNorm would give its input about
-            ``sqrt(d_vocab)``, which plain SGD feels: it multiplies the effective learning rate by its square.
-        decoder: ``"tied"`` to the embedding, ``"free"``, or the ``"identity"``.
-        bias: train the decoder's bias; it is 0 otherwise.
-        init_std: initial weights are normal with this standard deviation; ``None``: uniform within
-            ``1 / sqrt(width)``, PyTorch's default for linear layers.
-        seed: of the initial weights.
+    Each is an entry point of the group ``mechclust.models``, ``kind = "package.module:Model"``, where ``Model(config)``
+    builds it and ``Model.config_class`` is the class of its configuration.
 
-    Example:
-        >>> TopicTransformerConfig(d_vocab=104, embedding="one-hot", attention="uniform").width
-        104
+    Raises:
+        InputError: for a kind that no installed package registers.
     """
-
-    d_vocab: int
-    d_model: int | None = None
-    embedding: Literal["trained", "one-hot"] = "trained"
-    attention: Literal["trained", "uniform"] = "trained"
-    value: Literal["trained", "identity", "fixed"] = "trained"
-    input_scale: float = 1.0
-    decoder: Literal["tied", "free", "identity"] = "tied"
-    bias: bool = True
-    init_std: float | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.d_vocab < 1 or self.width < 1:
-            raise InputError(f"d_vocab is {self.d_vocab} and d_model {self.d_model}; expected at least 1")
-        for name, allowed in (
-            ("embedding", ("trained", "one-hot")),
-            ("attention", ("trained", "uniform")),
-            ("value", ("trained", "identity", "fixed")),
-            ("decoder", ("tied", "free", "identity")),
-        ):
-            if getattr(self, name) not in allowed:
-                raise InputError(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(map(repr, allowed))}")
-        if self.embedding == "one-hot" and self.width != self.d_vocab:
-            raise InputError(
-                f"a one-hot embedding of {self.d_vocab} tokens has that many dimensions; d_model is {self.d_model}"
-            )
-        if self.decoder == "identity" and self.width != self.d_vocab:
-            raise InputError(f"an identity decoder needs d_model = d_vocab ({self.d_vocab}); d_model is {self.d_model}")
-        if not self.input_scale > 0:
-            raise InputError(f"input_scale is {self.input_scale}; expected a positive number")
-        if self.embedding != "one-hot" and self.input_scale != 1:
-            raise InputError(f"input_scale is {self.input_scale}, but the embedding is trained; leave it at 1")
-        if self.init_std is not None and self.init_std < 0:
-            raise InputError(f"init_std is {self.init_std}; expected at least 0, or None for the default")
-        if self.seed < 0:
-            raise InputError(f"seed is {self.seed}; expected at least 0")
-
-    @property
-    def width(self) -> int:
-        """``d_model``, or the size of the vocabulary."""
-        return self.d_vocab if self.d_model is None else self.d_model
-
-
-@dataclass(frozen=True)
-class PoolingTransformerConfig:
-    """The pooling transformer of the clustering-head study, see ``PoolingTransformer``.
-
-    Args:
-        d_vocab: rows of the embedding, which are also the answers.
-        n_ctx: length of every sequence.
-        d_model: width.
-        n_heads: attention heads; ``d_model`` must be a multiple.
-        d_mlp: width of the feed-forward layer.
-        eps: added to the root mean square in both norms.
-        eps_mlp: the same in the norm before the feed-forward layer; ``None``: ``eps``.
-        seed: of the initial weights.
-
-    Example:
-        >>> PoolingTransformerConfig().d_head
-        2
-    """
-
-    d_vocab: int = 3
-    n_ctx: int = 12
-    d_model: int = 2
-    n_heads: int = 1
-    d_mlp: int = 32
-    eps: float = 1e-5
-    eps_mlp: float | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("d_vocab", "n_ctx", "d_model", "n_heads", "d_mlp"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; expected at least 1")
-        if self.d_model % self.n_heads:
-            raise InputError(f"d_model is {self.d_model}; expected a multiple of n_heads ({self.n_heads})")
-        for name in ("eps", "eps_mlp"):
-            if (getattr(self, name) or 0) < 0:
-                raise InputError(f"{name} is {getattr(self, name)}; expected at least 0")
-        if self.seed < 0:
-            raise InputError(f"seed is {self.seed}; expected at least 0")
-
-    @property
-    def d_head(self) -> int:
-        """Width of one head."""
-        return self.d_model // self.n_heads
-
-
-AnyConfig = ModelConfig | TopicTransformerConfig | PoolingTransformerConfig
-_KINDS: dict[str, type[AnyConfig]] = {
-    "transformer": ModelConfig,
-    "topic-transformer": TopicTransformerConfig,
-    "pooling-transformer": PoolingTransformerConfig,
-}
+    points = entry_points(group=_GROUP)
+    if kind not in points.names:
+        raise InputError(
+            f"no model of kind {kind!r} (there are {', '.join((ModelConfig.kind, *sorted(points.names)))})"
+        )
+    return points[kind].load()
 
 
 def config_to_dict(config: AnyConfig) -> dict[str, Any]:
     """The fields of any model's configuration, and its kind, as JSON types."""
-    kind = next(k for k, cls in _KINDS.items() if type(config) is cls)
-    return {"kind": kind, **asdict(config)}
+    return {"kind": config.kind, **asdict(config)}  # type: ignore[call-overload]  # every subclass is a dataclass
 
 
-def config_from_dict(record: dict[str, Any]) -> AnyConfig:
+def config_from_dict(record: Mapping[str, Any]) -> AnyConfig:
     """The configuration that ``config_to_dict`` wrote.
 
     Raises:
@@ -221,9 +141,8 @@ def config_from_dict(record: dict[str, Any]) -> AnyConfig:
     """
     values = dict(record)
     kind = values.pop("kind", None)
-    if kind not in _KINDS:
-        raise InputError(f"no model of kind {kind!r} (there are {', '.join(_KINDS)})")
-    known = [f.name for f in fields(_KINDS[kind])]
+    cls: Any = ModelConfig if kind == ModelConfig.kind else model_class(kind).config_class
+    known = [f.name for f in fields(cls)]
     if unknown := sorted(set(values) - set(known)):
         raise InputError(f"a model has no field {unknown[0]!r} (it has {', '.join(known)})")
-    return _KINDS[kind](**values)
+    return cls(**values)  # type: ignore[no-any-return]

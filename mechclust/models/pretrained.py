@@ -6,7 +6,6 @@ import contextlib
 import io
 import re
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,7 +13,7 @@ import torch
 
 from mechclust.models.build import build_model, config_of
 from mechclust.models.checkpoint import load_model
-from probes.model import HookedModel
+from probes.hooks import HookedModel
 from tasks import InputError
 
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
@@ -64,7 +63,7 @@ def load_pretrained(
     if path.is_file():
         with _quiet():
             config = config_of(ours := load_model(path))
-            ours = build_model(replace(config, seed=seed)) if random_weights else ours
+            ours = build_model(config.with_seed(seed)) if random_weights else ours
             return ours.to(device or "cpu").to(dtype).eval()
     local = _is_local(name_or_path, random_weights)
     with warnings.catch_warnings(), _quiet():

@@ -2,64 +2,26 @@
 
 from __future__ import annotations
 
-import difflib
-import errno
 import json
-import os
-import platform
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mechclust.execution import map_jobs
-from mechclust.studies.claims import Claim, Claims, save_claims
-from mechclust.studies.further import Subject, chosen_probes, further_notes, further_views, measure_further
-from probes.result import versions, write_atomic
+from mechclust.jobs import map_jobs
+from mechclust.report.analysis import Analysis
+from mechclust.report.claims import Claims, save_claims
+from mechclust.report.folder import check_writable, machine
+from mechclust.studies.extra_probes import Subject, chosen_probes, further_notes, further_views, measure_further
+from probes.files import write_atomic
 from tasks import InputError
+from tasks.errors import suggest
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 ConfigT = TypeVar("ConfigT")
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One figure of a report, with what it shows."""
-
-    name: str
-    figure: Figure
-    caption: str
-
-    def _repr_html_(self) -> str:
-        from mechclust.views.report import panel_html
-
-        return panel_html(self)
-
-
-@dataclass(frozen=True)
-class Analysis:
-    """What a study concludes from its artefacts.
-
-    Attributes:
-        claims: tested statements.
-        panels: figures in the report's order.
-        views: HTML fragments by title, such as attention views.
-        notes: what a reader must know.
-    """
-
-    claims: Sequence[Claim]
-    panels: Sequence[Panel] = ()
-    views: Mapping[str, str] = field(default_factory=dict)
-    notes: Sequence[str] = ()
-
-    def _repr_html_(self) -> str:
-        from mechclust.views.report import analysis_html
-
-        return analysis_html(self)
 
 
 @dataclass(frozen=True)
@@ -97,12 +59,6 @@ class Study:
         if name not in self.presets:
             raise InputError(f"{self.name} has no preset {name!r}{suggest(name, self.presets)}")
         return self.presets[name]
-
-
-def suggest(name: str, known: Any) -> str:
-    """``" (it has a, b); did you mean 'a'?"``."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f" (it has {', '.join(known)})" + (f"; did you mean {near[0]!r}?" if near else "")
 
 
 def configure(config: ConfigT, **changes: Any) -> ConfigT:
@@ -185,7 +141,7 @@ def run_study(
 
 def write_report(study: Study, config: Any, out: Path) -> Analysis:
     """Analyse a run's artefacts anew: ``claims.json``, ``figures/`` and ``report.html``."""
-    from mechclust.views.report import render_report, save_panels
+    from mechclust.report.page import render_report, save_panels
 
     analysis = study.analyse(config, out)
     views = {**analysis.views, **further_views(out)}
@@ -204,19 +160,6 @@ def write_report(study: Study, config: Any, out: Path) -> Analysis:
     )
     write_atomic(out / "report.html", page.encode())
     return analysis
-
-
-def open_run(out: str | Path) -> tuple[Study, Any]:
-    """The study and configuration of a run's folder.
-
-    Raises:
-        InputError: when the folder holds no run.
-    """
-    from mechclust.studies import get_study
-
-    record = _read_record(Path(out) / "config.json", "give the --out folder of a run")
-    study = get_study(record["study"])
-    return study, from_dict(next(iter(study.presets.values())), record["config"])
 
 
 @dataclass(frozen=True)
@@ -238,7 +181,7 @@ def _open_folder(study: Study, config: Any, out: Path) -> None:
     if not path.exists():
         record = {"study": study.name, "config": wanted, "machine": machine()}
         write_atomic(path, (json.dumps(record, indent=1) + "\n").encode())
-    held = _read_record(path, "choose another folder with --out")
+    held = read_record(path, "choose another folder with --out")
     if held["study"] != study.name or held["config"] != wanted:
         different = (
             _first_difference(held["config"], wanted) if held["study"] == study.name else f"study {held['study']}"
@@ -249,21 +192,7 @@ def _open_folder(study: Study, config: Any, out: Path) -> None:
         )
 
 
-def check_writable(out: Path) -> None:
-    """Refuse a folder that cannot be made or written to, before any work; makes nothing.
-
-    Raises:
-        InputError: saying why.
-    """
-    out = out.absolute()
-    nearest = next(path for path in (out, *out.parents) if path.exists())
-    if nearest.is_dir() and os.access(nearest, os.W_OK):
-        return
-    why = os.strerror(errno.EACCES if nearest.is_dir() else errno.ENOTDIR)
-    raise InputError(f"cannot write to {str(out)!r} ({why}); choose another folder with --out")
-
-
-def _read_record(path: Path, way_out: str) -> dict[str, Any]:
+def read_record(path: Path, way_out: str) -> dict[str, Any]:
     """A run's ``config.json``."""
     try:
         record = json.loads(path.read_text())
@@ -281,13 +210,3 @@ def _first_difference(held: Mapping[str, Any], wanted: Mapping[str, Any], prefix
                 return _first_difference(held[key], wanted[key], f"{prefix}{key}.")
             return f"{prefix}{key} = {held.get(key)!r}, not {wanted[key]!r}"
     return "other fields"
-
-
-def machine() -> dict[str, Any]:
-    """Date, versions and machine, for reports."""
-    return {
-        "date": time.strftime("%Y-%m-%d"),
-        "python": platform.python_version(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} CPU cores",
-        "versions": versions(),
-    }

@@ -10,8 +10,7 @@ import torch
 
 from mechclust.models.checkpoint import save_model
 from probes import Probe, ProbeResult, run
-from probes.model import HookedModel
-from probes.run import device_of, evaluation_mode, forward
+from probes.hooks import HookedModel, device_of, evaluation_mode, forward
 from tasks import Batch, Task
 
 

@@ -7,7 +7,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
-from mechclust.execution import check_device
 from mechclust.models.build import build_model
 from mechclust.models.config import AnyConfig, config_to_dict
 from mechclust.models.weights import set_weights
@@ -24,6 +23,7 @@ from mechclust.training.config import TrainConfig
 from mechclust.training.loop import make_optimizer, step_bar
 from mechclust.training.snapshots import Segment, Snapshots, all_kept, backend_of, check_run, snapshot_steps
 from mechclust.training.state import load_state, save_state
+from probes.hooks import check_device
 from tasks import Batch, InputError, Task
 
 Backend = Literal["auto", "compiled", "vmap", "loop"]
@@ -96,7 +96,7 @@ def train_ensemble(
         InputError: for no members, members of different shapes, or a folder with another run.
 
     Example:
-        >>> from mechclust.models import PoolingTransformerConfig
+        >>> from mechclust.studies.clustering_heads import PoolingTransformerConfig
         >>> from tasks import SparseModularAddition
         >>> members = [Member(PoolingTransformerConfig(seed=s), SparseModularAddition(seed=s)) for s in (0, 1)]
         >>> settings = TrainConfig(steps=128, batch_size=32, schedule="constant", optimizer="adam",
@@ -255,7 +255,7 @@ def _check(members: Sequence[Member], config: TrainConfig, backend: str) -> None
         raise InputError("freeze and layer_decay are of train(); give members of an ensemble rates by name instead")
     first = members[0]
     for i, member in enumerate(members):
-        if replace(member.model, seed=0) != replace(first.model, seed=0):
+        if member.model.with_seed(0) != first.model.with_seed(0):
             raise InputError(f"member {i} is a {member.model}, member 0 a {first.model}; expected one shape, any seed")
         if not hasattr(member.task, "loss_at"):
             raise InputError(f"the task {member.task.name!r} has no loss_at; train its models one by one with train()")

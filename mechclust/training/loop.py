@@ -16,9 +16,8 @@ from mechclust.models.config import config_to_dict
 from mechclust.models.weights import get_weights, set_weights, trainable
 from mechclust.training.config import TrainConfig
 from mechclust.training.state import load_state, save_state
-from probes.model import HookedModel
-from probes.result import versions
-from probes.run import device_of, forward
+from probes.files import versions
+from probes.hooks import HookedModel, device_of, forward
 from tasks import Batch, InputError, Task
 
 
@@ -153,6 +152,6 @@ def step_bar(start: int, steps: int, progress: bool, name: str) -> Any:
     """The steps still to do, with a progress bar where one is wanted."""
     if not progress:
         return range(start, steps)
-    from mechclust.execution import progress_bar
+    from mechclust.jobs import progress_bar
 
     return progress_bar(range(start, steps), desc=name, unit="step", initial=start, total=steps)

@@ -17,8 +17,8 @@ from torch import Tensor
 from mechclust.models.build import build_model
 from mechclust.models.config import AnyConfig, config_from_dict
 from mechclust.models.weights import set_weights
-from probes.model import HookedModel
-from probes.result import write_atomic
+from probes.files import write_atomic
+from probes.hooks import HookedModel
 from tasks import InputError, Task
 
 _FORMAT = "mechclust-snapshots-1"

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from probes.result import read_safetensors, write_atomic
+from probes.files import read_safetensors, write_atomic
 from tasks import InputError
 
 _FORMAT = "mechclust-training-1"

@@ -34,8 +34,8 @@ const timer = setInterval(() => {
 @lru_cache
 def _pages() -> tuple[Path, Path, int]:
     """Files of circuitsvis's page and ours, and how many bytes ours has."""
-    from mechclust.views import attention_view_from_patterns
-    from mechclust.views.attention_page import bundle
+    from mechclust.attention import attention_view_from_patterns
+    from mechclust.attention.page import bundle
 
     scores = torch.randn(_HEADS, _TOKENS, _TOKENS, generator=torch.Generator().manual_seed(0))
     above = torch.ones(_TOKENS, _TOKENS).triu(1).bool()

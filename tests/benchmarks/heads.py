@@ -24,7 +24,7 @@ def _settings(epochs: int) -> Any:
 
 def _ensemble(seeds: int, epochs: int, backend: str) -> float:
     """Seconds to train so many seeds, snapshots included."""
-    from mechclust.models import PoolingTransformerConfig
+    from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
     from mechclust.training import Member, train_ensemble
     from tasks import SparseModularAddition
 
@@ -46,7 +46,7 @@ def seconds_per_epoch(seeds: int = 40, backend: str = "compiled") -> float:
 def alone(seeds: int = 40) -> float:
     """The same for as many runs of ``train``, one after the other (measured on four)."""
     from mechclust import build_model, train
-    from mechclust.models import PoolingTransformerConfig
+    from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
     from tasks import SparseModularAddition
 
     def once(epochs: int) -> float:
@@ -70,7 +70,7 @@ def detector() -> tuple[float, float]:
     import torch
 
     from mechclust import build_model
-    from mechclust.models import PoolingTransformerConfig
+    from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
     from probes import ClusteringHead, run
     from tasks import SparseModularAddition
 
@@ -94,9 +94,9 @@ def detector() -> tuple[float, float]:
 @lru_cache
 def sandbox() -> tuple[float, float]:
     """Seconds to make a page of 300 epochs, and its megabytes."""
-    from mechclust.models import PoolingTransformerConfig
+    from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
+    from mechclust.studies.clustering_heads.sandbox import sandbox_page, sandbox_run
     from mechclust.training import Member, train_ensemble
-    from mechclust.views import sandbox_page, sandbox_run
     from tasks import SparseModularAddition
 
     with TemporaryDirectory() as folder:

@@ -12,9 +12,10 @@ def attention_loop(lists: bool = False) -> float:
 
     The loop reads the pattern as a tensor, as one would; with ``lists``, from Python lists made beforehand.
     """
-    from mechclust.models import TopicTransformerConfig, build_model
+    from mechclust.models import build_model
+    from mechclust.studies.topic_structure.config import TopicTransformerConfig
     from probes import TopicAttention
-    from probes.run import forward
+    from probes.hooks import forward
     from tasks import TopicDocuments
 
     task = TopicDocuments(n_documents=100)
@@ -87,8 +88,8 @@ def similarity_loop() -> float:
 def attention_table() -> float:
     """Five optimiser rows x five seeds, ten steps each: every query in full against what the loss needs."""
     from mechclust import TrainConfig, build_model, train
-    from mechclust.models import TopicTransformerConfig
-    from mechclust.studies.topic_structure import ROWS
+    from mechclust.studies.topic_structure.config import TopicTransformerConfig
+    from mechclust.studies.topic_structure.study import ROWS
     from tasks import TopicDocuments
 
     tasks = [TopicDocuments(n_documents=400, seed=seed) for seed in range(5)]

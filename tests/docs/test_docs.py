@@ -18,7 +18,7 @@ import torch
 import yaml
 
 import probes
-from mechclust.studies.claims import load_claims, markdown_table
+from mechclust.report.claims import load_claims, markdown_table
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from mechclust.cli import main
-from mechclust.studies import Analysis
+from mechclust.report import Analysis
 from tasks import LabelledPrompts
 
 COMMAND = [sys.executable, "-m", "mechclust.cli"]
@@ -78,14 +78,14 @@ def never_trains(monkeypatch):
     def never(*args, **kwargs):
         raise AssertionError("started to work")
 
-    monkeypatch.setattr("mechclust.studies.task_clusters.train", never)
+    monkeypatch.setattr("mechclust.studies.task_clusters.study.train", never)
 
 
 class TestProcess:
     def test_list(self):
         done = subprocess.run([*COMMAND, "list"], capture_output=True, text=True, env=ENVIRONMENT, timeout=120)
         assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.startswith("Studies: mechclust run STUDY\n  task-clusters: Task clusters: ")
+        assert done.stdout.startswith("Studies: mechclust run STUDY\n  clustering-heads: Clustering heads: ")
         assert "presets: smoke, quick, paper, gpt2" in done.stdout
         assert "\n  NDims: How many principal directions" in done.stdout
         assert "\n  TopicAttention; needs topics: Mean attention between words" in done.stdout
@@ -167,7 +167,7 @@ class TestRun:
 class TestRunRefusals:
     def test_unknown_study(self, refused):
         assert refused("run", "task-cluster") == (
-            "no study 'task-cluster' (it has task-clusters, topic-structure, clustering-heads, mossa); "
+            "no study 'task-cluster' (it has clustering-heads, mossa, task-clusters, topic-structure); "
             "did you mean 'task-clusters'?"
         )
 
@@ -380,7 +380,7 @@ class TestClustersRefusals:
         def never(*args, **kwargs):
             raise AssertionError("loaded a model")
 
-        monkeypatch.setattr("mechclust.clusters.load_pretrained", never)
+        monkeypatch.setattr("mechclust.commands.clusters.load_pretrained", never)
         (tmp_path / "file").write_text("")
         assert "cannot write to" in refused(*clusters, "--out", tmp_path / "file" / "out")
 

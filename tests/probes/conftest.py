@@ -97,7 +97,8 @@ def hooks_of() -> Callable[[nn.Module], dict[str, int]]:
 
 @pytest.fixture(scope="session")
 def topic_model() -> Callable[..., Any]:
-    from mechclust.models import TopicTransformerConfig, build_model
+    from mechclust.models import build_model
+    from mechclust.studies.topic_structure.config import TopicTransformerConfig
 
     return lambda d_vocab=TASK.d_vocab, **fields: build_model(TopicTransformerConfig(d_vocab=d_vocab, **fields))
 

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from mechclust.models import PoolingTransformerConfig, build_model
+from mechclust.models import build_model
+from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from tasks import Batch, SparseModularAddition
 
 TASK = SparseModularAddition()

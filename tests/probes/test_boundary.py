@@ -20,7 +20,8 @@ TASK = SparseModularAddition(length=6, n_support=3)
 
 @pytest.fixture
 def pooling() -> Any:
-    from mechclust.models import PoolingTransformerConfig, build_model
+    from mechclust.models import build_model
+    from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 
     return build_model(PoolingTransformerConfig(n_ctx=6, seed=2))
 

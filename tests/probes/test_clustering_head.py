@@ -8,7 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mechclust.models import PoolingTransformerConfig, build_model
+from mechclust.models import build_model
+from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from probes import ClusteringHead, attach, last_token, run, token_at
 from probes.clustering_head import VERDICTS
 from probes.functional import integer_weights, nearest_centroid_accuracy, within_ratio

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from mechclust.models import PoolingTransformerConfig, build_model
+from mechclust.models import build_model
+from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from probes import (
     ClusteringHead,
     ProbeResult,

@@ -68,7 +68,8 @@ def test_a_result_survives_a_file(tmp_path: Any) -> None:
 
 
 def test_it_follows_a_training_run() -> None:
-    from mechclust.models import TopicTransformerConfig, build_model
+    from mechclust.models import build_model
+    from mechclust.studies.topic_structure.config import TopicTransformerConfig
     from mechclust.training import TrainConfig, train
     from tasks import TopicDocuments
 
@@ -114,7 +115,8 @@ def addition() -> SparseModularAddition:
 
 @pytest.fixture
 def pooling() -> Any:
-    from mechclust.models import PoolingTransformerConfig, build_model
+    from mechclust.models import build_model
+    from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 
     return build_model(PoolingTransformerConfig(n_ctx=6, seed=2))
 
@@ -268,7 +270,8 @@ def test_a_gradient_that_is_not_finite_is_noted() -> None:
 
 
 def test_gradients_follow_a_training_run_without_changing_it(addition: Any, tmp_path: Any) -> None:
-    from mechclust.models import PoolingTransformerConfig, build_model
+    from mechclust.models import build_model
+    from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
     from mechclust.training import TrainConfig, train
 
     norms = GradientNorms(addition.batches("test"), addition.loss, {"feed-forward": ["blocks.0.mlp"]})

@@ -24,7 +24,8 @@ def addition() -> SparseModularAddition:
 
 @pytest.fixture
 def pooling() -> Any:
-    from mechclust.models import PoolingTransformerConfig, build_model
+    from mechclust.models import build_model
+    from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 
     return build_model(PoolingTransformerConfig(n_ctx=6, seed=2))
 
@@ -61,7 +62,8 @@ def test_the_last_token_or_the_one_asked_for_is_measured(model: Any, batch: Batc
 
 
 def test_heads_are_measured_together(addition: Any) -> None:
-    from mechclust.models import PoolingTransformerConfig, build_model
+    from mechclust.models import build_model
+    from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 
     model = build_model(PoolingTransformerConfig(n_ctx=6, d_model=4, n_heads=2))
     result = run(model, addition.batches("all"), NormJacobian([MID, "blocks.0.attn.hook_z"]))

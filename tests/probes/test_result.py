@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from probes import ProbeResult, TaskClusterARI, last_token, residual, run
-from probes.result import load_result, read_safetensors, write_atomic
+from probes.files import read_safetensors, write_atomic
+from probes.result import load_result
 from tasks import Batch, InputError
 
 

@@ -22,7 +22,7 @@ from probes import (
     run,
     token_at,
 )
-from probes.run import evaluation_mode
+from probes.hooks import evaluation_mode
 from tasks import Batch, InputError
 
 TOKENS = torch.tensor([[1, 2], [3, 0], [2, 2], [4, 1], [0, 3]])

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from mechclust import ClustersConfig, ModelConfig, build_model, load_pretrained, load_result, measure_clusters
-from mechclust.studies import Claims, get_study, load_claims, run_study
-from mechclust.views import AttentionView, attention_view
+from mechclust.attention import AttentionView, attention_view
+from mechclust.report import Claims, load_claims
+from mechclust.studies import get_study, run_study
 from probes import (
     CKA,
     Head,

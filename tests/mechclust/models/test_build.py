@@ -12,10 +12,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mechclust.models import ModelConfig, TopicTransformerConfig, build_model, model_for
+from mechclust.models import ModelConfig, build_model, model_for
 from mechclust.models.config import config_from_dict, config_to_dict
 from mechclust.models.weights import get_weights, initial_weights, set_weights
-from probes.run import forward
+from mechclust.studies.topic_structure.config import TopicTransformerConfig
+from probes.hooks import forward
 from tasks import Batch, InputError
 
 SMALL = ModelConfig(d_vocab=11, n_ctx=6, n_layers=2, d_model=8, n_heads=2, init_std=0.3)
@@ -282,7 +283,7 @@ class TestConfig:
     def test_an_unknown_kind_is_named(self):
         with pytest.raises(
             InputError,
-            match=r"no model of kind 'cnn' \(there are transformer, topic-transformer, pooling-transformer\)",
+            match=r"no model of kind 'cnn' \(there are transformer, pooling-transformer, topic-transformer\)",
         ):
             config_from_dict({"kind": "cnn", "d_vocab": 3})
 

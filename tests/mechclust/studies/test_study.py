@@ -12,19 +12,11 @@ from pathlib import Path
 import pytest
 
 from mechclust.models import load_model, read_metadata
-from mechclust.studies import (
-    Analysis,
-    configure,
-    get_study,
-    list_studies,
-    load_claims,
-    open_run,
-    run_study,
-    write_report,
-)
+from mechclust.report import Analysis, load_claims
+from mechclust.studies import configure, get_study, list_studies, open_run, run_study, write_report
 from mechclust.studies.study import from_dict, to_dict
-from mechclust.studies.task_clusters import Job, TaskClustersConfig
-from mechclust.studies.task_clusters_claims import load_curves
+from mechclust.studies.task_clusters.claims import load_curves
+from mechclust.studies.task_clusters.study import Job, TaskClustersConfig
 from probes import ProbeResult
 from tasks import InputError
 
@@ -191,7 +183,7 @@ class TestRefusals:
     @pytest.fixture(autouse=True)
     def no_training(self, monkeypatch):
         """Bad input is refused before work starts."""
-        monkeypatch.setattr("mechclust.studies.task_clusters.train", never)
+        monkeypatch.setattr("mechclust.studies.task_clusters.study.train", never)
 
     @pytest.mark.parametrize(
         ("changes", "difference"),
@@ -237,7 +229,7 @@ class TestRefusals:
         with pytest.raises(InputError) as refused:
             get_study("task-cluster")
         assert str(refused.value) == (
-            "no study 'task-cluster' (it has task-clusters, topic-structure, clustering-heads, mossa); "
+            "no study 'task-cluster' (it has clustering-heads, mossa, task-clusters, topic-structure); "
             "did you mean 'task-clusters'?"
         )
 
@@ -302,7 +294,7 @@ class TestConfigure:
 class TestPresets:
     def test_are_those_that_are_promised(self):
         assert list(STUDY.presets) == ["smoke", "quick", "paper", "gpt2"]
-        names = ["task-clusters", "topic-structure", "clustering-heads", "mossa"]
+        names = ["clustering-heads", "mossa", "task-clusters", "topic-structure"]
         assert [study.name for study in list_studies()] == names
         quick, paper, large = (STUDY.preset(name) for name in ("quick", "paper", "gpt2"))
         assert (quick.task.n_tasks, quick.d_model) == (20, 64)
@@ -339,7 +331,7 @@ def test_a_study_of_another_kind(tmp_path, monkeypatch):
         analyse=analyse,
         stage=lambda n: n // 3,  # 3 comes after 1 and 2
     )
-    monkeypatch.setattr("mechclust.studies._STUDIES", {"toy": study})
+    monkeypatch.setattr("mechclust.studies.registry.get_study", lambda name: study)
     analysis = run_study(study, study.preset("only"), tmp_path / "run", workers=1)
     assert made == [1, 2, 3]
     assert analysis.notes == ["0.2"]

@@ -9,7 +9,7 @@ from mechclust.models import load_model, read_metadata
 from mechclust.training import AccuracyCallback, CheckpointCallback, ProbeCallback, accuracy
 from mechclust.training.callbacks import load_steps, result_path
 from probes import ProbeResult, TaskClusterARI, run
-from probes.run import forward
+from probes.hooks import forward
 from tasks import Batch
 
 PROBE = {"label": "task", "n_init": 1, "n_permutations": 9}

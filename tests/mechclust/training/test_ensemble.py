@@ -23,7 +23,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from mechclust.models import PoolingTransformerConfig, TopicTransformerConfig, build_model, model_for
+from mechclust.models import build_model, model_for
+from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
+from mechclust.studies.topic_structure.config import TopicTransformerConfig
 from mechclust.training import Member, Snapshots, TrainConfig, ensemble, train, train_ensemble
 from tasks import InputError, SparseModularAddition, TopicDocuments
 
@@ -343,7 +345,7 @@ SCRIPT = """
 import sys, time
 import torch
 torch.set_num_threads(1)
-from mechclust.models import PoolingTransformerConfig
+from mechclust.studies.clustering_heads import PoolingTransformerConfig
 from mechclust.training import Member, TrainConfig, ensemble, train_ensemble
 from tasks import SparseModularAddition
 

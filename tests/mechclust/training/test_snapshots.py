@@ -9,7 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from mechclust.models import PoolingTransformerConfig, build_model
+from mechclust.models import build_model
+from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from mechclust.training import Member, Snapshots, TrainConfig, train, train_ensemble
 from mechclust.training.snapshots import snapshot_steps
 from tasks import InputError, SparseModularAddition

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 
 from mechclust.models.weights import get_weights, trainable
 from mechclust.training import TrainConfig, train
-from probes.run import forward
+from probes.hooks import forward
 from tasks import InputError
 
 CONFIG = TrainConfig(steps=12, batch_size=16, lr=1e-2, n_checkpoints=4, save_every=5)

@@ -1,0 +1,5 @@
+"""Attention patterns to look at, in a notebook or as a page of their own."""
+
+from mechclust.attention.view import AttentionView, attention_view, attention_view_from_patterns
+
+__all__ = ["AttentionView", "attention_view", "attention_view_from_patterns"]

@@ -1,0 +1,149 @@
+"""The HTML of an attention view: its data as a few bytes a weight, the scripts that draw it, and the page round it."""
+
+from __future__ import annotations
+
+import base64
+import re
+from functools import lru_cache
+from hashlib import sha256
+from html import escape
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from mechclust.attention.view import AttentionView
+
+# The browser enforces what we promise: an exported page loads nothing, from anywhere.
+_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
+_SCRIPTS = ("attention_draw.js", "attention.js")  # in this order
+_STEPS = 10_000  # a weight of 1 as an integer: four decimals fit 16 bits
+
+
+def fragment(view: AttentionView, *, include_js: bool) -> str:
+    """A place for the view, and what fills it; without JavaScript the place holds the view as text."""
+    from jinja2.utils import htmlsafe_json_dumps  # json.dumps would let a token close the script element
+
+    place = f"attention-{uuid4().hex[:12]}"
+    data = htmlsafe_json_dumps(page_data(view), separators=(",", ":"))
+    # A module runs after the whole page is read, so the order of views does not matter.
+    return f"""<div id="{place}" data-lm-suppress-shortcuts="true"><pre>{escape(as_text(view))}</pre></div>
+{_code() if include_js else ""}<script type="module">
+const data = {data};
+{_function()}("{place}", data);
+</script>
+"""
+
+
+def page(view: AttentionView, title: str) -> str:
+    """A self-contained HTML page that works from a file, without a network."""
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<title>{escape(title)}</title>
+<link rel="icon" href="data:,">
+<style>body {{ font-family: system-ui, "DejaVu Sans", sans-serif; color: #1d2733; background: #fff; margin: 1em }}
+h1 {{ font-size: 1.3em; margin: 0 0 .6em }}</style>
+</head>
+<body>
+<h1>{escape(title)}</h1>
+{fragment(view, include_js=True)}</body>
+</html>
+"""
+
+
+def page_data(view: AttentionView) -> dict[str, Any]:
+    """What the script reads, as JSON."""
+    models = view.patterns if view.models else view.patterns[None]
+    return {
+        "causal": view.causal,
+        "heads": [
+            {"name": visible(name), "value": f"{value:.3g}" if value is not None else ""}
+            for name, value in zip(view.names, view.values or (None,) * len(view.names), strict=True)
+        ],
+        "labels": [label if label is None else visible(label, space=" ") for label in view.labels],
+        "models": [visible(name, space=" ") for name in view.models],
+        "steps": _STEPS,
+        "tokens": [visible(token) for token in view.str_tokens],
+        "weights": [_packed(patterns, view.causal) for patterns in models],
+    }
+
+
+def _packed(patterns: Tensor, causal: bool) -> str:
+    """``[head query key]`` row by row in base64 of 16-bit integers; causal ones without what is above the diagonal."""
+    whole = (patterns * _STEPS).round().to(torch.int16)
+    if causal:
+        queries, keys = torch.tril_indices(whole.shape[1], whole.shape[2])
+        whole = whole[:, queries, keys]
+    return base64.b64encode(whole.contiguous().numpy().astype("<i2").tobytes()).decode()
+
+
+def least_bytes(n_patterns: int, n_tokens: int) -> int:
+    """A page of so many patterns is at least as large."""
+    return code_bytes() + n_patterns * n_tokens * (n_tokens + 1) * 8 // 6
+
+
+def code_bytes() -> int:
+    """JavaScript and styles of every page."""
+    return len(_code().encode())
+
+
+def as_text(view: AttentionView, most_heads: int = 16) -> str:
+    """Where the last token attends most, a line a head."""
+    models = view.patterns if view.models else view.patterns[None]
+    shown = [f"{visible(token)} ({i})" for i, token in enumerate(view.str_tokens)]
+    lines = [view.summary, f"The last token, {shown[-1]}, attends most to:"]
+    for model, patterns in zip(view.models or ("",), models, strict=True):
+        for name, pattern in list(zip(view.names, patterns, strict=True))[:most_heads]:
+            keys = pattern[-1].abs().topk(min(3, len(shown))).indices.tolist()
+            strongest = [f"{shown[k]} {pattern[-1, k]:.3f}" for k in keys]
+            lines.append("  " + "  ".join([*filter(None, [visible(model), visible(name)]), *strongest]))
+        if len(patterns) > most_heads:
+            lines.append(f"  ... and {len(patterns) - most_heads} more")
+    return "\n".join(lines)
+
+
+def visible(text: str, space: str = "·") -> str:
+    r"""A text whose whitespace and control characters can be seen: ``" a\n"`` becomes ``"·a\\n"``."""
+    return "".join(space if c == " " else c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+@lru_cache(maxsize=1)
+def _code() -> str:
+    """Styles and scripts. On a page of several views each does its work once."""
+    templates = files("mechclust.attention") / "templates"
+    return f"""<style>{(templates / "attention.css").read_text(encoding="utf-8")}</style>
+<script>window.mechclustCircuitsVis ??= (function () {{{bundle()}
+return CircuitsVis; }});</script>
+<script>window.{_function()} ??= (() => {{
+{_scripts()}return show; }})();</script>
+"""
+
+
+@lru_cache(maxsize=1)
+def _scripts() -> str:
+    templates = files("mechclust.attention") / "templates"
+    return "".join((templates / name).read_text(encoding="utf-8") for name in _SCRIPTS)
+
+
+def _function() -> str:
+    """The script's global name, with a digest: a notebook may hold the output of another version."""
+    return f"mechclustAttention_{sha256(_scripts().encode()).hexdigest()[:8]}"
+
+
+@lru_cache(maxsize=1)
+def bundle() -> str:
+    """The JavaScript of circuitsvis, out of an empty view of its own; it defines ``CircuitsVis``."""
+    from circuitsvis.tokens import colored_tokens
+
+    drawn = colored_tokens([], []).local_src  # printing it would ask google.com, and then load from a CDN
+    match = re.search(r"<script[^>]*>(.*)CircuitsVis\.render\(.*CircuitsVis\.ColoredTokens,", drawn, re.DOTALL)
+    if match is None or "</script" in match[1]:
+        raise RuntimeError("this version of circuitsvis is laid out in another way; install circuitsvis==1.43.3")
+    return re.sub(r"//# sourceMappingURL=\S*", "", match[1]).strip()

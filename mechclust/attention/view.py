@@ -1,0 +1,295 @@
+"""Attention patterns of one sequence to look at, of one model or several side by side: offline, inline, in a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechclust.attention import page as attention_page
+from mechclust.attention.inputs import (
+    Heads,
+    Labels,
+    check_ids,
+    checked_labels,
+    choose_heads,
+    decode,
+    encode,
+    one_sequence,
+)
+from probes import HookedModel, Probe, ProbeResult, all_tokens, attention_pattern, resolve, run
+from probes.files import write_atomic
+from tasks import Batch, InputError
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionView:
+    """Attention heads to look at: in a notebook as the last value of a cell, else ``save`` it as a page.
+
+    ``attention_view`` makes one from a model, ``attention_view_from_patterns`` from any patterns. ``print`` lists
+    where the last token attends most, for a terminal.
+
+    Attributes:
+        patterns: ``[head query key]`` weights, or ``[model head query key]`` where ``models`` stand side by side.
+        str_tokens: one per position, as given.
+        names: one per head, such as ``"L1H0"``.
+        causal: no weight can stand above the diagonal; that part is drawn grey.
+        models: their names, where several stand side by side; else empty.
+        labels: one per position, by which tokens are coloured, ``None`` where there is none; or empty.
+        values: one number per head, shown beside its name, such as the measure that chose it; or empty.
+    """
+
+    patterns: Float[Tensor, "*model head query key"]
+    str_tokens: tuple[str, ...]
+    names: tuple[str, ...]
+    causal: bool
+    models: tuple[str, ...] = ()
+    labels: tuple[str | None, ...] = ()
+    values: tuple[float | None, ...] = ()
+
+    def fragment(self, *, include_js: bool = True) -> str:
+        """HTML to put into a page of your own.
+
+        Args:
+            include_js: with scripts and styles (1.3 MB, nearly all of it circuitsvis). A page of several views needs
+                them in one of them only, whichever stands first or last.
+        """
+        return attention_page.fragment(self, include_js=include_js)
+
+    def page(self, title: str = "Attention patterns") -> str:
+        """A self-contained HTML page that works from a file, without a network."""
+        return attention_page.page(self, title)
+
+    def save(self, path: str | Path, title: str = "Attention patterns") -> None:
+        """Write ``page(title)`` to ``path``, atomically."""
+        write_atomic(path, self.page(title).encode())
+
+    @property
+    def summary(self) -> str:
+        """What it shows, in a few words."""
+        heads = self.names[0] if len(self.names) == 1 else f"{self.names[0]} to {self.names[-1]}"
+        parts = [f"{_count(len(self.names), 'head')} ({heads})", _count(len(self.str_tokens), "token")]
+        parts.append("causal" if self.causal else "bidirectional")
+        return ", ".join([*parts, *([" and ".join(self.models)] if self.models else [])])
+
+    def _repr_html_(self) -> str:
+        return self.fragment()
+
+    def __str__(self) -> str:
+        return attention_page.as_text(self)
+
+    def __repr__(self) -> str:
+        return f'AttentionView({self.summary}); print() lists weights, .save("view.html") draws them'
+
+
+def attention_view(
+    model: HookedModel | Mapping[str, HookedModel],
+    tokens: Tensor | Sequence[int] | str,
+    *,
+    layers: int | Sequence[int] | None = None,
+    heads: Heads | None = None,
+    str_tokens: Sequence[str] | None = None,
+    labels: Labels | None = None,
+    attention_mask: Tensor | None = None,
+    max_bytes: int = 3_000_000,
+) -> AttentionView:
+    """Run a model once on one sequence and show where its heads attend.
+
+    Args:
+        model: anything with TransformerLens's hook protocol, or several by name, ``{"tuned": a, "base": b}``, to see
+            the same heads side by side on the same tokens.
+        tokens: ``[pos]`` or ``[1 pos]`` token ids, or a text when the model has a tokenizer.
+        layers: which layers, 1 to ``n_layers`` as in ``probes.attention_pattern``; negative ones count
+            from the last. All of them when ``None``.
+        heads: which heads of each layer, from 0; all of them when ``None``. Or ``(layer, head)`` pairs, such as
+            ``result.top_heads("ratio")``, whose values are then shown beside the names; leave out ``layers``.
+        str_tokens: one string per position. By default the tokenizer's, or the ids without one.
+        labels: one label per position, such as its topic or its part of the prompt, by which tokens are coloured;
+            ``None`` where there is none.
+        attention_mask: ``[pos]`` or ``[1 pos]``, true on real tokens; padding is left out of the view.
+        max_bytes: refuse a view whose page would be larger. 1.3 MB of it are scripts; 12 heads over 128 tokens take
+            0.3 MB more, or 0.5 MB where attention goes both ways.
+
+    Returns:
+        The view; its heads are named ``L{layer}H{head}``.
+
+    Raises:
+        InputError: for more than one sequence, a layer or head that is not there, models without these heads in
+            common, or a view too large.
+
+    Example:
+        >>> from mechclust.models.build import build_model
+        >>> from mechclust.models.config import ModelConfig
+        >>> model = build_model(ModelConfig(d_vocab=9, n_ctx=4, n_layers=2, d_model=8, n_heads=2))
+        >>> attention_view(model, torch.tensor([3, 1, 4]), layers=2)
+        AttentionView(2 heads (L2H0 to L2H1), 3 tokens, causal); print() lists weights, .save("view.html") draws them
+
+        Chosen heads of two models side by side, tokens coloured by label:
+
+        >>> other = build_model(ModelConfig(d_vocab=9, n_ctx=4, n_layers=2, d_model=8, n_heads=2, seed=1))
+        >>> view = attention_view({"a": model, "b": other}, [3, 1, 4], heads=[(2, 0), (1, 1)], labels=["x", "x", None])
+        >>> view.names, view.models, tuple(view.patterns.shape)
+        (('L2H0', 'L1H1'), ('a', 'b'), (2, 2, 3, 3))
+    """
+    models = dict(model) if isinstance(model, Mapping) else {"": model}
+    if not models:
+        raise InputError("no models given; give one, or several by name")
+    ids = one_sequence("tokens", encode(models, tokens) if isinstance(tokens, str) else tokens)
+    mask = torch.ones_like(ids, dtype=torch.bool)
+    if attention_mask is not None:
+        mask = one_sequence("attention_mask", attention_mask).bool().to(ids.device)
+        if mask.shape != ids.shape or not mask.any():
+            raise InputError(
+                f"attention_mask has length {len(mask)} and {int(mask.sum())} real tokens for {len(ids)} token ids; "
+                "expected one value per token, true on the real ones"
+            )
+    if str_tokens is None:
+        str_tokens = decode(models, ids.tolist())
+    if len(str_tokens) != len(ids):
+        raise InputError(
+            f"str_tokens has {len(str_tokens)} strings for {len(ids)} token ids; expected one per position"
+        )
+    label_of = checked_labels(labels, len(ids))
+    batch, real = Batch(ids[None], attention_mask=mask[None]), mask.cpu()
+    chosen = choose_heads(models, layers, heads, lambda each: _n_heads(each, batch))
+    _check_size(len(models), len(chosen), int(real.sum()), max_bytes)
+    check_ids(models, ids)
+
+    probe = _Patterns(list(dict.fromkeys(head.site for head in chosen)))
+    run(model, batch, probe)
+    patterns = {}
+    for name in models:
+        kept = [probe.kept[f"{name}/{head.site}" if name else head.site][head.head] for head in chosen]
+        patterns[name] = torch.stack(kept)[:, real][:, :, real]
+    # TransformerLens 4.3 sets "bidirectional" for BERT and LLaDA only, so the weights have the last word.
+    directions = {getattr(getattr(each, "cfg", None), "attention_dir", "causal") for each in models.values()}
+    causal = directions == {"causal"} and not any(bool(each.triu(1).any()) for each in patterns.values())
+    keep = real.tolist()
+    return attention_view_from_patterns(
+        patterns if isinstance(model, Mapping) else patterns[""],
+        [token for token, kept in zip(str_tokens, keep, strict=True) if kept],
+        [head.name for head in chosen],
+        causal=causal,
+        labels=[label for label, kept in zip(label_of, keep, strict=True) if kept] if label_of else None,
+        values=[head.value for head in chosen] if any(head.value is not None for head in chosen) else None,
+        max_bytes=max_bytes,
+    )
+
+
+def attention_view_from_patterns(
+    patterns: Tensor | Mapping[str, Tensor],
+    str_tokens: Sequence[str],
+    names: Sequence[str],
+    *,
+    causal: bool,
+    labels: Labels | None = None,
+    values: Sequence[float | None] | None = None,
+    max_bytes: int = 3_000_000,
+) -> AttentionView:
+    """Show attention patterns from anywhere, such as a mean over examples or the difference of two models.
+
+    Args:
+        patterns: ``[head query key]`` weights from -1 to 1, shown to four decimals; or several such by name, to stand
+            side by side. Negative ones are drawn red.
+        str_tokens: one string per position.
+        names: one per head.
+        causal: draw the part above the diagonal grey; every weight there must be 0.
+        labels: one label per position, by which tokens are coloured; ``None`` where there is none.
+        values: one number per head, shown beside its name.
+        max_bytes: refuse a view whose page would be larger. Scripts take 1.3 MB of it.
+
+    Raises:
+        InputError: for shapes that do not fit each other, values that are no attention weights, or a
+            view too large.
+
+    Example:
+        >>> view = attention_view_from_patterns(torch.eye(2)[None], ["to", " be"], ["copy"], causal=True)
+        >>> print(view)
+        1 head (copy), 2 tokens, causal
+        The last token, ·be (1), attends most to:
+          copy  ·be (1) 1.000  to (0) 0.000
+    """
+    given = dict(patterns) if isinstance(patterns, Mapping) else {"": patterns}
+    if not given:
+        raise InputError("no patterns given; give one tensor, or several by name")
+    checked = torch.stack([_checked(each, name, len(names), len(str_tokens), causal) for name, each in given.items()])
+    if values is not None and len(values) != len(names):
+        raise InputError(f"values has {len(values)} numbers for {_count(len(names), 'head')}; expected one per head")
+    _check_size(len(given), len(names), len(str_tokens), max_bytes)
+    view = AttentionView(
+        checked if isinstance(patterns, Mapping) else checked[0],
+        tuple(map(str, str_tokens)),
+        tuple(map(str, names)),
+        causal,
+        tuple(map(str, given)) if isinstance(patterns, Mapping) else (),
+        checked_labels(labels, len(str_tokens)),
+        tuple(None if value is None else float(value) for value in values or ()),
+    )
+    _check_size(len(given), len(names), len(str_tokens), max_bytes, len(view.page().encode()))
+    return view
+
+
+def _checked(patterns: Tensor, name: str, n_heads: int, n: int, causal: bool) -> Float[Tensor, "head query key"]:
+    patterns, who = torch.as_tensor(patterns).detach().float().cpu(), f"patterns[{name!r}]" if name else "patterns"
+    if patterns.ndim != 3 or not patterns.numel() or patterns.shape != (n_heads, n, n):
+        raise InputError(
+            f"{who} has shape {tuple(patterns.shape)}; expected [head query key] = {(n_heads, n, n)} "
+            f"for {_count(n_heads, 'name')} and {_count(n, 'token')}; pass one sequence, and a name for each head"
+        )
+    low, high = float(patterns.min()), float(patterns.max())
+    if not (low >= -1.001 and high <= 1.001):  # also true for NaN
+        raise InputError(
+            f"{who} has values from {low:.4g} to {high:.4g}; expected attention weights from -1 to 1; "
+            "give the probabilities (hook_pattern), not the scores"
+        )
+    if causal and bool(patterns.triu(1).any()):
+        raise InputError(
+            "causal is True, but weights above the diagonal are not all 0; expected a causal pattern, or causal=False"
+        )
+    return patterns
+
+
+class _Patterns(Probe):
+    """Keeps the patterns of the one sequence it sees, ``[head query key]`` at each site."""
+
+    compares = True
+
+    def __init__(self, at: Sequence[str]) -> None:
+        self.at, self.readout = list(at), all_tokens()
+        self.kept: dict[str, Tensor] = {}
+
+    def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
+        self.kept = {name: pattern[0].float().cpu() for name, pattern in activations.items()}
+
+    def compute(self) -> ProbeResult:
+        return self.result({}, {})
+
+
+def _n_heads(model: HookedModel, batch: Batch) -> int:
+    """Heads of each layer; a model without a configuration is asked."""
+    n = getattr(getattr(model, "cfg", None), "n_heads", None)
+    if n is None:
+        probe = _Patterns([resolve(model, attention_pattern(1))[0].name])
+        run(model, batch, probe)
+        (n,) = map(len, probe.kept.values())
+    return int(n)
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def _check_size(n_models: int, n_heads: int, n_tokens: int, max_bytes: int, size: int | None = None) -> None:
+    least = attention_page.least_bytes(n_models * n_heads, n_tokens)
+    if (size or least) > max_bytes:
+        code, about = attention_page.code_bytes(), "" if size else "at least "
+        where = "" if n_models == 1 else f" in {n_models} models"
+        raise InputError(
+            f"attention of {_count(n_heads, 'head')} over {_count(n_tokens, 'token')}{where} makes a page of "
+            f"{about}{(size or least) / 1e6:.1f} MB, {code / 1e6:.1f} MB of it JavaScript, and max_bytes is "
+            f"{max_bytes:,}; choose fewer layers, heads or tokens, or raise max_bytes"
+        )

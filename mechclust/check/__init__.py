@@ -1,5 +1,0 @@
-"""Can numbers from a model be trusted? A self-check, before anything is measured. Its door is ``mechclust``."""
-
-from mechclust.check.model import check_model as check_model
-from mechclust.check.result import Check as Check
-from mechclust.check.result import CheckReport as CheckReport

@@ -1,0 +1,1 @@
+"""What practitioners ask of their own models: one room a command."""

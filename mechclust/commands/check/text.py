@@ -1,0 +1,111 @@
+"""Does the tokenizer belong to the model, and where does a prompt's last token stand?"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+from mechclust.commands.check.inputs import Subject, counted, wrong
+from mechclust.commands.check.result import NotTried
+from mechclust.models.tokenizers import encoder
+from tasks import LabelledPrompts
+
+_LOOK_AT = 4000  # ids when looking for plain words
+_LENGTHS = (2, 3, 5)  # words a text
+
+
+def text(subject: Subject) -> tuple[bool, str]:
+    """Ids fit the model, texts come back, and the last token of padded prompts is found."""
+    tokenizer = subject.tokenizer
+    if tokenizer is None:
+        raise NotTried("the model has no tokenizer; text commands need a Hugging Face checkpoint with one")
+    d_vocab = subject.model.cfg.d_vocab
+    beyond = {token: i for token, i in tokenizer.get_vocab().items() if i >= d_vocab}
+    if beyond:
+        token, i = min(beyond.items(), key=lambda item: item[1])
+        return False, (
+            f"{counted(len(beyond), 'token')} without an embedding, the first {token!r}, id {i} of {d_vocab}: the "
+            "tokenizer is another model's, or tokens were added to it; use the model's own, or "
+            "model.resize_token_embeddings"
+        )
+    words = _words(subject)
+    if len(words) < max(_LENGTHS):
+        raise NotTried(
+            f"{counted(len(words), 'plain word')} among {min(_LOOK_AT, len(subject.ids))} ordinary tokens of the "
+            "vocabulary: too few to write a text of"
+        )
+    texts = [" ".join(words[i : i + n]) for i, n in enumerate(_LENGTHS)]
+    encode = encoder(tokenizer)
+    ids = [encode(t) for t in texts]
+    trouble = {t: lost for t, i in zip(texts, ids, strict=True) if (lost := _lost(tokenizer, t, i))}
+    if trouble:
+        return False, wrong(trouble)
+    if misplaced := _misplaced(subject, texts, ids):
+        return False, misplaced
+    return (
+        True,
+        f"{len(texts)} texts come back as they were; {_special(tokenizer, texts[-1], ids[-1])}; {_pad(subject)}",
+    )
+
+
+def _words(subject: Subject) -> list[str]:
+    """A few words that the tokenizer knows."""
+    order = subject.random("words").permutation(subject.ids)[:_LOOK_AT]
+    plain = (subject.tokenizer.decode([int(i)]).strip() for i in order)
+    known = (w for w in plain if len(w) > 1 and w.isalnum() and w[0].isalpha() and _same(subject.tokenizer, w))
+    return list(islice(known, max(_LENGTHS) + len(_LENGTHS)))
+
+
+def _same(tokenizer: Any, word: str) -> bool:
+    """Whether a word alone has an encoding that is not just the unknown token."""
+    ids = tokenizer(word, add_special_tokens=False)["input_ids"]
+    return bool(ids) and tokenizer.unk_token_id not in ids
+
+
+def _lost(tokenizer: Any, written: str, ids: list[int]) -> str:
+    """What is wrong with a text that does not come back, or nothing."""
+
+    def plain(text: str) -> str:
+        return "".join(text.split()).lower()
+
+    back = tokenizer.decode(ids, skip_special_tokens=True)
+    if plain(back) == plain(written):
+        return ""
+    return (
+        f"{written!r} comes back from {len(ids)} ids as {back!r}: the model would read another text than you wrote; "
+        "save the tokenizer anew with the model, tokenizer.save_pretrained"
+    )
+
+
+def _misplaced(subject: Subject, texts: list[str], ids: list[list[int]]) -> str:
+    """What is wrong with the last token's place in padded batches, or nothing."""
+    prompts = LabelledPrompts(texts, {"task": texts}, source="check")
+    (batch,) = prompts.batches(encoder(subject.tokenizer), len(texts), pad_id=subject.pad_id)
+    last, lengths = batch.last_positions().tolist(), batch.lengths().tolist()
+    for row, (place, length) in enumerate(zip(last, lengths, strict=True)):
+        if length != len(ids[row]) or int(batch.tokens[row, place]) != ids[row][-1]:
+            return (
+                f"{texts[row]!r} has {counted(len(ids[row]), 'id')}, the last {ids[row][-1]}, but in a padded batch "
+                f"{length}, the last {int(batch.tokens[row, place])}: the tokenizer gives other ids each time; "
+                "use another one"
+            )
+    return ""
+
+
+def _special(tokenizer: Any, written: str, ids: list[int]) -> str:
+    """Which tokens stand round a text, and which one a probe at the last token reads."""
+    bare = list(tokenizer(written, add_special_tokens=False)["input_ids"])
+    start = next((k for k in range(len(ids) - len(bare) + 1) if ids[k : k + len(bare)] == bare), 0)
+    before, after = (tokenizer.convert_ids_to_tokens(part) for part in (ids[:start], ids[start + len(bare) :]))
+    if not before and not after:
+        return "no special tokens are added"
+    added = " and ".join(f"{' '.join(part)} {where}" for part, where in ((before, "before"), (after, "after")) if part)
+    return f"{added} {'is' if len(before) + len(after) == 1 else 'are'} added" + (
+        f", so last_token() reads {after[-1]}" if after else ""
+    )
+
+
+def _pad(subject: Subject) -> str:
+    if subject.tokenizer.pad_token is None:
+        return f"there is no pad token: id {subject.pad_id} fills up batches, hidden by the mask"
+    return f"padded with {subject.tokenizer.pad_token} (id {subject.pad_id}); the last real token is found"

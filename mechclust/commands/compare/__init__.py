@@ -1,0 +1,1 @@
+"""``mechclust compare``: which layers did tuning change, for which tasks?"""

@@ -1,0 +1,330 @@
+"""What ``mechclust compare`` is given, and everything that can be refused before a weight is loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from mechclust.models import load_tokenizer
+from mechclust.models.tokenizers import check_read_alike, encoder
+from mechclust.report.folder import check_writable
+from probes import CKA
+from probes.files import file_name, write_atomic
+from probes.functional.cka import LEAST_DEBIASED
+from probes.hooks import check_device
+from tasks import Batch, InputError, LabelledPrompts
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+_GIB = 2**30
+
+
+@dataclass(frozen=True)
+class CompareConfig:
+    """Settings of ``mechclust compare``.
+
+    Args:
+        prompts: JSONL file: one object a line with ``prompt`` and ``task``.
+        controls: models tuned from the same base on one task alone: ``TASK=MODEL``, or a directory called as the task.
+        position: which hidden state: that of the ``last`` prompt token, or the ``mean`` over tokens.
+        chat: wrap each prompt as a user message in the tuned model's chat template, for all models.
+        too_long: ``refuse`` a prompt over the models' context, or ``truncate`` it from the left.
+        min_per_task: refuse a task with fewer prompts.
+        max_per_task: use at most this many prompts of a task, drawn at random.
+        tolerance: a layer changed for a task where the 95% interval of 1 - CKA lies above this.
+        factor: a task stands out where it changed at least this many times as much as the others.
+        n_resamples: half-samples behind the 95% intervals over prompts.
+        n_permutations: random pairings behind the chance level; 0 for none.
+        rbf: also CKA with Gaussian kernels, a second opinion; its cost goes with the square of a task's prompts.
+        batch_size: prompts a forward pass.
+        device: such as ``cpu`` or ``cuda``.
+        dtype: of the base model's weights.
+        tuned_device: of the tuned model and the controls; as ``device`` by default.
+        tuned_dtype: of the tuned model's and the controls' weights; as ``dtype`` by default.
+        max_memory: most GiB of hidden states to hold at once; layers are compared in groups that fit.
+        seed: of the prompts drawn, half-samples and pairings.
+    """
+
+    prompts: Path
+    controls: tuple[str, ...] = ()
+    position: Literal["last", "mean"] = "last"
+    chat: bool = False
+    too_long: Literal["refuse", "truncate"] = "refuse"
+    min_per_task: int = 20
+    max_per_task: int | None = None
+    tolerance: float = 0.01
+    factor: float = 1.5
+    n_resamples: int = 100
+    n_permutations: int = 20
+    rbf: bool = True
+    batch_size: int = 16
+    device: str = "cpu"
+    dtype: Dtype = "float32"
+    tuned_device: str | None = None
+    tuned_dtype: Dtype | None = None
+    max_memory: float = 8.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model to measure.
+
+    Attributes:
+        role: ``base``, ``tuned`` or ``control``.
+        path: hub name or local directory.
+        device, dtype: of its weights.
+        task: a control's.
+    """
+
+    role: str
+    path: str
+    device: str
+    dtype: Dtype
+    task: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.path!r}"
+
+    @property
+    def name(self) -> str:
+        """Of its folder of rows."""
+        return self.role if self.task is None else f"{self.role}-{file_name(self.task)}"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What ``compare_models`` measures.
+
+    Attributes:
+        checkpoints: base, tuned, then controls.
+        tasks: names, in the order of the label's numbers.
+        batches: the prompts as tokens; ``index`` is the place in the file, from 0.
+        notes: what a reader must know.
+    """
+
+    checkpoints: Sequence[Checkpoint]
+    tasks: Sequence[str]
+    batches: Sequence[Batch]
+    notes: Sequence[str]
+
+    def of_task(self) -> dict[str, Tensor]:
+        """Task to the indices of its prompts."""
+        labels = torch.cat([batch.labels["task"] for batch in self.batches])
+        index = torch.cat([batch.index for batch in self.batches])
+        return {task: index[labels == k] for k, task in enumerate(self.tasks)}
+
+    def batches_of(self, task: str | None) -> list[Batch]:
+        """The prompts of one task, or of all."""
+        if task is None:
+            return list(self.batches)
+        k = self.tasks.index(task)
+        parts = (batch.select((batch.labels["task"] == k).nonzero()[:, 0]) for batch in self.batches)
+        return [part for part in parts if len(part)]
+
+
+def read_inputs(base: str, tuned: str, config: CompareConfig, out: Path) -> Inputs:
+    """The prompts as tokens, and the models.
+
+    Raises:
+        InputError: for settings, prompts, tokenizers or controls that nothing can be compared with, and where the
+            rows would not fit in memory or on disk.
+    """
+    prompts = LabelledPrompts.from_jsonl(config.prompts)
+    _check(config)
+    tasks = prompts.classes["task"]
+    if len(tasks) < 2:
+        raise InputError(
+            f"{config.prompts} has one task only ({tasks[0]!r}); comparing what a model's tasks became takes at least 2"
+        )
+    places = _chosen(prompts, config)
+    check_writable(out)
+    checkpoints = _checkpoints(base, tuned, tasks, config)
+    read = {model: load_tokenizer(model.path) for model in checkpoints}
+    templates, sizes = read[checkpoints[1]][0], {model: _Sizes.of(found) for model, (_, found) in read.items()}
+    if config.chat and not getattr(templates, "chat_template", None):
+        raise InputError(f"the tokenizer of {checkpoints[1]} has no chat template; leave out --chat")
+    _check_layers(checkpoints, sizes)
+    readers = {str(m): (tokenizer, encoder(tokenizer, config.chat, templates)) for m, (tokenizer, _) in read.items()}
+    texts = {f"{config.prompts}: prompt {i + 1}": prompts.prompts[i] for i in places}
+    notes = check_read_alike(texts, readers)
+    tokenizer, encode = readers[str(checkpoints[0])]
+    batches = _batches(prompts, places, encode, tokenizer.pad_token_id or 0, list(sizes.values()), config)
+    largest = max(int(batch.tokens.max()) for batch in batches)
+    for model, size in sizes.items():
+        if size.d_vocab is not None and largest >= size.d_vocab:
+            raise InputError(
+                f"{model} has {size.d_vocab} token embeddings, and its tokenizer gives id {largest}; "
+                "save the tokenizer that belongs to the model"
+            )
+    inputs = Inputs(checkpoints, tasks, batches, notes)
+    _check_room(checkpoints, sizes, inputs.of_task(), config, out)
+    _check_same_prompts(batches, tasks, out)
+    return inputs
+
+
+def _check(config: CompareConfig) -> None:
+    check_device(config.device)
+    check_device(config.tuned_device or config.device)
+    least = {"batch_size": 1, "n_resamples": 20, "n_permutations": 0, "seed": 0, "min_per_task": LEAST_DEBIASED}
+    for name, value in least.items():
+        if getattr(config, name) < value:
+            why = ", the fewest that debiased CKA takes" if name == "min_per_task" else ""
+            raise InputError(f"{name} is {getattr(config, name)}; expected at least {value}{why}")
+    if config.max_per_task is not None and config.max_per_task < config.min_per_task:
+        raise InputError(f"max_per_task is {config.max_per_task}, below min_per_task = {config.min_per_task}")
+    if not 0 < config.tolerance < 1:
+        raise InputError(f"tolerance is {config.tolerance}; expected a change of CKA between 0 and 1, such as 0.01")
+    if not config.factor > 1:
+        raise InputError(f"factor is {config.factor}; expected a number above 1, such as 1.5")
+
+
+def _chosen(prompts: LabelledPrompts, config: CompareConfig) -> list[int]:
+    """Places in the file of the prompts to use, ascending."""
+    places: dict[str, list[int]] = {task: [] for task in prompts.classes["task"]}
+    for i, task in enumerate(prompts.labels["task"]):
+        places[task].append(i)
+    if few := [f"{task!r} (n = {len(p)})" for task, p in places.items() if len(p) < config.min_per_task]:
+        lower = "" if config.min_per_task == LEAST_DEBIASED else ", or lower --min-per-task"
+        raise InputError(
+            f"{config.prompts} has fewer than {config.min_per_task} prompts of {', '.join(few)}; "
+            f"give more, leave the task out{lower}"
+        )
+    if config.max_per_task is None:
+        return sorted(i for p in places.values() for i in p)
+    chosen: list[int] = []
+    for p in places.values():  # each task's draw is its own: other tasks do not change it
+        order = torch.randperm(len(p), generator=torch.Generator().manual_seed(config.seed))
+        chosen += [p[i] for i in order[: config.max_per_task].tolist()]
+    return sorted(chosen)
+
+
+def _checkpoints(base: str, tuned: str, tasks: Sequence[str], config: CompareConfig) -> list[Checkpoint]:
+    theirs = (config.tuned_device or config.device, config.tuned_dtype or config.dtype)
+    found = [Checkpoint("base", str(base), config.device, config.dtype), Checkpoint("tuned", str(tuned), *theirs)]
+    known: dict[str, str] = {}
+    for control in config.controls:
+        task, given, path = control.partition("=")
+        if not given or task not in tasks:
+            task, path = Path(control).name, control
+        if task not in tasks:
+            raise InputError(
+                f"no task of the prompts for the control {control!r} (they have {', '.join(tasks)}); "
+                "give TASK=MODEL, or a directory called as the task"
+            )
+        if task in known:
+            raise InputError(f"{known[task]!r} and {path!r} are both controls of {task!r}; give one a task")
+        known[task] = path
+        found.append(Checkpoint("control", path, *theirs, task=task))
+    return found
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Of a model that is not loaded, as far as its configuration says them."""
+
+    n_layers: int | None
+    d_model: int | None
+    d_vocab: int | None
+    n_ctx: int | None
+
+    @classmethod
+    def of(cls, config: Any) -> _Sizes:
+        names = ("num_hidden_layers", "hidden_size", "vocab_size", "max_position_embeddings")
+        n_layers, d_model, d_vocab, n_ctx = (getattr(config, name, None) for name in names)
+        if n_ctx is not None and config.model_type == "roberta":  # numbers positions from behind its padding token
+            n_ctx -= config.pad_token_id + 1
+        return cls(n_layers, d_model, d_vocab, n_ctx)
+
+
+def _check_layers(checkpoints: Sequence[Checkpoint], sizes: Mapping[Checkpoint, _Sizes]) -> None:
+    """A control is compared layer by layer with both models."""
+    base, tuned, *controls = checkpoints
+    for control in controls:
+        for other in (tuned, base):
+            if sizes[control].n_layers != sizes[other].n_layers:
+                raise InputError(
+                    f"{control} has {sizes[control].n_layers} layers and {other} {sizes[other].n_layers}; "
+                    "give controls tuned from the same base, or leave them out"
+                )
+
+
+def _batches(
+    prompts: LabelledPrompts, places: list[int], encode: Any, pad_id: int, sizes: list[_Sizes], config: CompareConfig
+) -> list[Batch]:
+    source = prompts.source if len(places) == len(prompts) else f"{prompts.source}, {len(places)} prompts drawn"
+    some = LabelledPrompts(
+        [prompts.prompts[i] for i in places], {"task": [prompts.labels["task"][i] for i in places]}, source
+    )
+    context = min((s.n_ctx for s in sizes if s.n_ctx is not None), default=None)
+    options: dict[str, Any] = {"max_length": context, "too_long": config.too_long, "pad_id": pad_id}
+    where = torch.tensor(places)
+    return [replace(b, index=where[b.index]) for b in some.batches(encode, config.batch_size, **options)]
+
+
+def _check_room(
+    checkpoints: Sequence[Checkpoint],
+    sizes: Mapping[Checkpoint, _Sizes],
+    of_task: Mapping[str, Tensor],
+    config: CompareConfig,
+    out: Path,
+) -> None:
+    """Refuse rows that do not fit, in memory or on disk, as far as sizes are known."""
+    n = sum(map(len, of_task.values()))
+    if any(s.n_layers is None or s.d_model is None for s in sizes.values()):
+        return
+    shapes = {m: [s.d_model or 0] * ((s.n_layers or 0) + 1) for m, s in sizes.items()}
+    base, tuned = (shapes[model] for model in checkpoints[:2])
+    alike = len(base) == len(tuned)
+    probe = CKA(form="rows")
+    needed = (probe.memory(tuned[:1], base[:1], n=n) if alike else probe.memory(tuned, base, n=n)) / _GIB
+    if needed > config.max_memory:
+        what = "a layer" if alike else "every layer with every other"
+        raise InputError(
+            f"comparing {what} takes {needed:.3g} GiB ({n} prompts x {tuned[0]} and {base[0]} dimensions), more than "
+            f"max_memory = {config.max_memory:g}; give fewer prompts (--max-per-task) or raise --max-memory"
+        )
+    most = max(map(len, of_task.values()))
+    if config.rbf and alike and (needed := 4 * most**2 / _GIB) > config.max_memory:
+        raise InputError(
+            f"CKA with Gaussian kernels takes {needed:.3g} GiB for the {most} prompts of a task, more than "
+            f"max_memory = {config.max_memory:g}; give fewer (--max-per-task), raise --max-memory, or leave it out "
+            "(--no-rbf)"
+        )
+    total = sum(
+        (n if model.task is None else len(of_task[model.task])) * sum(d) * getattr(torch, model.dtype).itemsize
+        for model, d in shapes.items()
+    )
+    held = sum(path.stat().st_size for path in (out / "rows").rglob("*.safetensors"))
+    free = shutil.disk_usage(next(p for p in (out.absolute(), *out.absolute().parents) if p.exists())).free
+    if total - held > free:
+        raise InputError(
+            f"the hidden states of {len(shapes)} models take {total / _GIB:.3g} GiB on disk ({n} prompts x "
+            f"{len(tuned)} layers x {tuned[0]} dimensions) and {str(out)!r} has {free / _GIB:.3g} GiB free; "
+            "give fewer prompts (--max-per-task), or another folder with --out"
+        )
+
+
+def _check_same_prompts(batches: Sequence[Batch], tasks: Sequence[str], out: Path) -> None:
+    """Rows are kept with their labels: refuse a folder begun with others."""
+    digest = hashlib.sha256(json.dumps(list(tasks)).encode())
+    for batch in batches:
+        rows = zip(batch.index.tolist(), batch.lengths().tolist(), batch.labels["task"].tolist(), strict=True)
+        for tokens, (index, length, task) in zip(batch.tokens, rows, strict=True):
+            digest.update(f"{index} {task} {tokens[:length].tolist()}".encode())
+    record = (json.dumps({"prompts": digest.hexdigest()}) + "\n").encode()
+    path = out / "rows" / "prompts.json"
+    if not path.exists():
+        write_atomic(path, record)
+    elif path.read_bytes() != record:
+        raise InputError(
+            f"{str(out)!r} holds hidden states of other prompts, tasks or tokens; give the same, "
+            "or another folder with --out"
+        )

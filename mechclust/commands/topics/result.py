@@ -1,0 +1,238 @@
+"""What ``mechclust topics`` found, and its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from probes import ProbeResult
+from tasks import TopicModel
+from tasks.text.encoding import EncodedCorpus
+from tasks.text.topic_model import least_threshold
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mechclust.commands.topics.measure import TopicsConfig
+
+
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """One way to say which words have which topics.
+
+    Attributes:
+        threshold: the ambiguity threshold.
+        overlap: whether words kept by several topics have all of them, or none.
+        topics: ``[n_words n_topics]`` bool, over the words that any variant keeps.
+    """
+
+    threshold: float
+    overlap: bool
+    topics: Tensor
+
+    @property
+    def name(self) -> str:
+        """Such as ``0.001-overlap``, for files."""
+        return f"{self.threshold:g}-{'overlap' if self.overlap else 'no-overlap'}"
+
+    @property
+    def title(self) -> str:
+        """Such as ``threshold 0.001 with overlap``, for sentences."""
+        return f"threshold {self.threshold:g} {'with' if self.overlap else 'without'} overlap"
+
+    @property
+    def n_topics(self) -> int:
+        """Topics that have a word."""
+        return int(self.topics.any(dim=0).sum())
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One model under every variant. ``None`` where a variant leaves fewer than two topics.
+
+    Attributes:
+        attention: of ``TopicAttention``.
+        vectors: of ``TopicEmbedding`` at the residual stream: each word's mean hidden state.
+        embedding: the same measures of the rows of the token embedding matrix.
+    """
+
+    attention: Sequence[ProbeResult | None]
+    vectors: Sequence[ProbeResult | None]
+    embedding: Sequence[ProbeResult | None]
+
+
+@dataclass(frozen=True)
+class TopicsResult:
+    """What ``measure_topics`` found.
+
+    Attributes:
+        model: the model's name.
+        config: what was asked for.
+        topics: the topic model.
+        n_documents: documents it was fitted on.
+        n_files: files they came from.
+        encoded: the documents measured, as tokens, and what the tokenizer lost.
+        variants: thresholds with and without overlap, in the order of the measurements.
+        trained: of the model.
+        untrained: of each random-weight baseline.
+        empty_files: files that held no word.
+    """
+
+    model: str
+    config: TopicsConfig
+    topics: TopicModel
+    n_documents: int
+    n_files: int
+    encoded: EncodedCorpus
+    variants: Sequence[Variant]
+    trained: Measured
+    untrained: Sequence[Measured]
+    empty_files: Sequence[str] = ()
+
+    def table(self) -> pd.DataFrame:
+        """One row a variant, layer and head: mean attention and pairs by bucket, their ratio with its
+        null interval, and the ratio with random weights. NaN where a variant leaves nothing."""
+        import pandas as pd
+
+        rows = []
+        some = next(result for result in self.trained.attention if result is not None)
+        for i, variant in enumerate(self.variants):
+            found = self.trained.attention[i]
+            for s, site in enumerate(some.coords["site"]):
+                for h, head in enumerate(some.coords["head"]):
+                    row = {**_key(variant), "layer": some.layers[site], "head": int(head)}
+                    for b, bucket in enumerate(some.coords["bucket"]):
+                        row[bucket] = _number(found, "mean", s, h, b)
+                        row[f"pairs_{bucket}"] = 0 if found is None else int(found["pairs"][b])
+                    for name, measure in _MEASURES.items():
+                        row[name] = _number(found, measure, s, h)
+                    if self.untrained:
+                        row["untrained"] = _mean(_number(m.attention[i], "ratio", s, h) for m in self.untrained)
+                    rows.append(row)
+        return pd.DataFrame(rows)
+
+    def layers(self) -> pd.DataFrame:
+        """One row a variant and layer: similarity of the words' mean hidden states (0: the embedding)."""
+        import pandas as pd
+
+        rows = []
+        some = next(result for result in self.trained.vectors if result is not None)
+        for i, variant in enumerate(self.variants):
+            for s, site in enumerate(some.coords["site"]):
+                row: dict[str, Any] = {**_key(variant), "layer": some.layers[site], "site": site}
+                row.update(self._similarity("vectors", i, s))
+                rows.append(row)
+        return pd.DataFrame(rows)
+
+    def summary(self) -> pd.DataFrame:
+        """One row a variant: ratio of same-topic to different-topic cosine and dot product in the token
+        embedding matrix and of attention over all layers and heads, with differences, chance intervals,
+        and the same with random weights."""
+        import pandas as pd
+
+        rows = []
+        for i, variant in enumerate(self.variants):
+            row: dict[str, Any] = {
+                **_key(variant),
+                "topics": variant.n_topics,
+                "words": int((variant.topics.any(dim=1) & (self.encoded.token_of_word >= 0)).sum()),
+                **self._similarity("embedding", i, 0),
+            }
+            for name, measure in _MEASURES.items():
+                row[f"attention_{name}"] = _number(self.trained.attention[i], f"overall_{measure}")
+            row["attention_difference"] = _difference(self.trained.attention[i])
+            if self.untrained:
+                results = [m.attention[i] for m in self.untrained]
+                row["attention_untrained"] = _mean(_number(r, "overall_ratio") for r in results)
+                row["attention_difference_untrained"] = _mean(map(_difference, results))
+            rows.append(row)
+        return pd.DataFrame(rows).rename(columns={f"{k}_ratio": k for k in ("cosine", "dot", "attention")})
+
+    def _repr_html_(self) -> str:
+        from mechclust.report.page import table_html
+
+        return table_html(f"Topic structure in {self.model}", self.summary(), self.notes())
+
+    def notes(self) -> list[str]:
+        """What was left out or could not be measured, and why; a line each."""
+        encoded, n_topics, shares = self.encoded, self.topics.n_topics, self.topics.shares
+        share = encoded.lost / encoded.occurrences if encoded.occurrences else float("nan")
+        never = int((encoded.token_of_word < 0).sum())
+        notes = [
+            f"{encoded.lost} of {encoded.occurrences} occurrences of topic words ({share:.0%}) do not count: the "
+            f"tokenizer splits or does not know them; {never} of {len(encoded.words)} topic words are never one token."
+        ]
+        if n := len(self.empty_files):
+            which = "1 file holds no word and was" if n == 1 else f"{n} files hold no word and were"
+            notes.append(f"{which} left out: {self.empty_files[0]!r}{' and others' * (n > 1)}.")
+        if encoded.n_cut:
+            notes.append(
+                f"{encoded.n_cut} documents were longer than the context and cut into windows "
+                f"({len(encoded.windows)} windows in all); words in different windows are not compared."
+            )
+        if shares is not None and (weak := int((shares < 0.1 / n_topics).sum())):
+            notes.append(
+                f"{weak} of {n_topics} topics have less than a tenth of an even share of the corpus; their words mean "
+                "little. Ask for fewer topics, or give more text."
+            )
+        return notes + self._empty_notes()
+
+    def _empty_notes(self) -> list[str]:
+        """Where a value is NaN, and why; the same reason once."""
+        where: dict[str, list[str]] = {}
+        for i, variant in enumerate(self.variants):
+            reasons: dict[str, list[str]] = {}
+            for kind, what in _KINDS.items():
+                found = getattr(self.trained, kind)[i]
+                for note in [_TOO_FEW] if found is None else found.notes:
+                    if "were not seen" not in note:  # said of all variants at once
+                        reasons.setdefault(note, []).append(what)
+            for note, kinds in reasons.items():
+                where.setdefault(f"{', '.join(kinds)}: {note}.", []).append(variant.title)
+        notes = [
+            f"At {'every threshold' if len(names) == len(self.variants) else ', '.join(names)}: {reason}"
+            for reason, names in where.items()
+        ]
+        v = len(self.topics.words)
+        if alone := sorted({variant.threshold for variant in self.variants if int(v * variant.threshold) == 0}):
+            notes.append(
+                f"Of {v} words, threshold {', '.join(f'{t:g}' for t in alone)} keeps one a topic, which makes no pair; "
+                f"give thresholds of at least {least_threshold(v):g}, or more text."
+            )
+        return notes
+
+    def _similarity(self, kind: str, variant: int, site: int) -> dict[str, float]:
+        found, row = getattr(self.trained, kind)[variant], {}
+        for j, similarity in enumerate(("cosine", "dot")):
+            for name, measure in {**_MEASURES, "difference": "difference"}.items():
+                row[f"{similarity}_{name}"] = _number(found, measure, site, j)
+            if self.untrained:
+                others = [getattr(m, kind)[variant] for m in self.untrained]
+                row[f"{similarity}_untrained"] = _mean(_number(r, "ratio", site, j) for r in others)
+                row[f"{similarity}_difference_untrained"] = _mean(_number(r, "difference", site, j) for r in others)
+        return row
+
+
+_KINDS = {"attention": "attention", "embedding": "token embeddings", "vectors": "hidden states"}
+_TOO_FEW = "fewer than two topics keep a word, so there is nothing to compare"
+_MEASURES = {"ratio": "ratio", "null_low": "ratio_null_low", "null_high": "ratio_null_high", "p_value": "p_value"}
+
+
+def _key(variant: Variant) -> dict[str, Any]:
+    return {"threshold": variant.threshold, "overlap": variant.overlap}
+
+
+def _number(result: ProbeResult | None, measure: str, *place: int) -> float:
+    return float("nan") if result is None else float(result[measure][place])
+
+
+def _difference(result: ProbeResult | None) -> float:
+    return _number(result, "overall_mean", 1) - _number(result, "overall_mean", 2)
+
+
+def _mean(values: Iterable[float]) -> float:
+    return float(np.mean(list(values)))

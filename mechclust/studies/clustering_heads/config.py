@@ -1,0 +1,289 @@
+"""What the clustering-head study runs: settings, arms, and which of them train together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from mechclust.models.config import AnyConfig
+from mechclust.studies.study import check_seeds
+from mechclust.training import Member, TrainConfig
+from tasks import InputError, SparseModularAddition
+
+SOLVED = 0.98  # test accuracy above which a network has solved the task
+MLP = "blocks.0.mlp"
+ABLATIONS = ("batch", "lr", "width", "discount")
+
+
+@dataclass(frozen=True)
+class Curriculum:
+    """The second paper's comparison, full-batch: p = 4 from scratch against p = 2 first.
+
+    Args:
+        seeds: of both arms.
+        p: the harder modulus.
+        d_model: width of the network.
+        d_mlp: width of its feed-forward layer.
+        steps: from scratch; the curriculum has as many in all.
+        first_steps: of the curriculum with p = 2.
+        lr: learning rate on the harder task.
+        first_lr: with p = 2.
+        points: of the straight line between the two solutions, ends included.
+    """
+
+    seeds: tuple[int, ...] = tuple(range(200, 206))
+    p: int = 4
+    d_model: int = 32
+    d_mlp: int = 128
+    steps: int = 10_000
+    first_steps: int = 3_000
+    lr: float = 1e-2
+    first_lr: float = 1e-3
+    points: int = 41
+
+
+@dataclass(frozen=True)
+class Ablations:
+    """Settings varied one at a time.
+
+    Args:
+        seeds: of every value; empty for no ablations.
+        batch_sizes: sequences a step, at a fixed number of epochs.
+        lrs: learning rates.
+        widths: of the feed-forward layer.
+        discounts: factors on the feed-forward layer's learning rate.
+    """
+
+    seeds: tuple[int, ...] = (200, 201, 202)
+    batch_sizes: tuple[int, ...] = tuple(2**k for k in range(12))
+    lrs: tuple[float, ...] = tuple(float(f"{x:.3g}") for x in np.geomspace(1, 1e-4, 20))
+    widths: tuple[int, ...] = tuple(int(x) for x in np.geomspace(10, 10_000, 20).round())
+    discounts: tuple[float, ...] = tuple(float(f"{x:.3g}") for x in np.geomspace(1e-2, 1e2, 20))
+
+
+@dataclass(frozen=True)
+class ClusteringHeadsConfig:
+    """Settings of the clustering-head study.
+
+    Args:
+        seeds: a network each, in the base setting and from scratch on p + 1; the seed draws weights and data.
+        replication: seeds of the base setting whose share of solved networks is compared with a replication.
+        task: the data of the base setting.
+        d_mlp: width of the feed-forward layer.
+        epochs: passes through the training sequences.
+        batch_size: sequences a step.
+        lr: Adam's learning rate.
+        group: seeds trained together, in one process.
+        mitigations: how many of the seeds, from the first, are also trained with a larger eps, with a slower
+            feed-forward layer, and with a late smaller rate.
+        transfer: also train p + 1 from the solved networks, and from scratch.
+        curriculum: the second paper's comparison.
+        ablations: settings varied one at a time.
+        eps: of the norm before the feed-forward layer, in the mitigation.
+        discount: factor on the feed-forward layer's learning rate, in the mitigation.
+        sandbox: how many seeds get a sandbox page.
+        test_claims: whether this size can test the claims.
+    """
+
+    seeds: tuple[int, ...] = tuple(range(200, 300))
+    replication: tuple[int, ...] = tuple(range(40))
+    task: SparseModularAddition = SparseModularAddition()
+    d_mlp: int = 32
+    epochs: int = 1000
+    batch_size: int = 32
+    lr: float = 3e-3
+    group: int = 50
+    mitigations: int = 50
+    transfer: bool = True
+    curriculum: Curriculum = Curriculum()
+    ablations: Ablations = Ablations()
+    eps: float = 0.1
+    discount: float = 0.3
+    sandbox: int = 2
+    test_claims: bool = True
+
+    def __post_init__(self) -> None:
+        check_seeds(self.seeds)
+        for name, least in (("epochs", 1), ("group", 1), ("mitigations", 0), ("sandbox", 0)):
+            if getattr(self, name) < least:
+                raise InputError(f"{name} is {getattr(self, name)}; expected at least {least}")
+        if self.task.seed != 0:
+            raise InputError("task.seed is set by each network, from seeds; leave it out and set those")
+        if self.transfer and self.task.n_embeddings < self.task.p + 1:
+            raise InputError(
+                f"task.n_embeddings is {self.task.n_embeddings}; expected at least {self.task.p + 1}, "
+                "the digits that transfer goes on to (or transfer = False)"
+            )
+        if not 0 < self.curriculum.first_steps < self.curriculum.steps and self.curriculum.seeds:
+            raise InputError(
+                f"curriculum.first_steps is {self.curriculum.first_steps}; expected fewer than its steps "
+                f"({self.curriculum.steps}) and at least 1"
+            )
+        for arm in arms(self).values():  # what cannot be trained is refused before anything is
+            training_of(self, arm)
+            member_of(self, arm, arm.seeds[0])
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to train, run once a seed; ``measure`` says how much is looked at in every epoch."""
+
+    name: str
+    seeds: tuple[int, ...]
+    p: int
+    model: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
+    rate: float = 1.0
+    rates: Mapping[str, float] = field(default_factory=dict)
+    measure: str = "end"
+
+
+class Job(NamedTuple):
+    """Arms of one shape trained together, on some of their seeds."""
+
+    arms: tuple[str, ...]
+    seeds: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        first = self.arms[0] if len(self.arms) == 1 else f"{self.arms[0]} and {len(self.arms) - 1} more"
+        return f"{first}, seeds {self.seeds[0]}-{self.seeds[-1]}".replace(" ", "-").replace(",", "")
+
+
+def arms(config: ClusteringHeadsConfig) -> dict[str, Arm]:
+    """Every arm but the curriculum, by name."""
+    p, grid, calmed = config.task.p, config.ablations, config.seeds[: config.mitigations]
+    found = [
+        Arm("base", config.seeds, p, measure="all"),
+        Arm("replication", config.replication, p),
+    ]
+    found += [
+        Arm("larger eps", calmed, p, model={"eps_mlp": config.eps}, measure="losses"),
+        Arm("slower feed-forward", calmed, p, rates={MLP: config.discount}, measure="losses"),
+        Arm("late smaller rate", calmed, p, training={"schedule": "late-drop"}, measure="losses"),
+    ]
+    if config.transfer:
+        found.append(Arm("scratch", config.seeds, p + 1))
+    found += [Arm(f"lr {lr:g}", grid.seeds, p, rate=lr / config.lr) for lr in grid.lrs]
+    found += [Arm(f"discount {factor:g}", grid.seeds, p, rates={MLP: factor}) for factor in grid.discounts]
+    found += [Arm(f"batch {size:g}", grid.seeds, p, training={"batch_size": size}) for size in grid.batch_sizes]
+    found += [Arm(f"width {width:g}", grid.seeds, p, model={"d_mlp": width}) for width in grid.widths]
+    names = [arm.name for arm in found if arm.seeds]
+    if twice := [name for i, name in enumerate(names) if name in names[:i]]:
+        raise InputError(f"the ablation {twice[0]!r} is there twice; expected values that differ in 6 digits")
+    return {arm.name: arm for arm in found if arm.seeds}
+
+
+def training_of(config: ClusteringHeadsConfig, arm: Arm) -> TrainConfig:
+    """How an arm's networks are trained."""
+    settings = {"batch_size": config.batch_size, "lr": config.lr, "schedule": "constant", **arm.training}
+    steps = config.epochs * config.task.epoch_steps(settings["batch_size"])
+    return TrainConfig(
+        steps=steps, optimizer="adam", weight_decay=0.0, clip=None, save_every=max(1, steps // 20), **settings
+    )
+
+
+def member_of(
+    config: ClusteringHeadsConfig, arm: Arm, seed: int, weights: Mapping[str, Tensor] | None = None
+) -> Member:
+    """One network of an arm, and its data."""
+    task = replace(config.task, p=arm.p, seed=seed)
+    shape = {"d_vocab": task.d_vocab, "n_ctx": task.n_ctx, "d_mlp": config.d_mlp, "seed": seed}
+    model = PoolingTransformerConfig(**{**shape, **arm.model})
+    return Member(model, task, rate=arm.rate, rates=arm.rates, weights=weights)
+
+
+def jobs(config: ClusteringHeadsConfig) -> list[Job]:
+    """What trains together: an arm's seeds in groups; all learning rates, and all discounts, at once.
+
+    The base setting comes first and the costly ablations last: a run that is stopped can be reported on.
+    """
+    known = arms(config)
+    together: dict[str, list[str]] = {}
+    for name in known:
+        kind = name.split(" ")[0]
+        together.setdefault(kind if kind in ("lr", "discount") else name, []).append(name)
+    found = []
+    for names in together.values():
+        seeds = known[names[0]].seeds
+        size = config.group if len(names) == 1 else len(seeds)
+        found += [Job(tuple(names), seeds[i : i + size]) for i in range(0, len(seeds), size)]
+    main = [job for job in found if not _is_ablation(job.arms[0])]
+    curriculum = [Job(("curriculum",), (seed,)) for seed in config.curriculum.seeds]
+    ablations = [job for job in found if _is_ablation(job.arms[0])]
+    return main + curriculum + sorted(ablations, key=lambda job: _cost(known[job.arms[0]], config))
+
+
+def unfinished(config: ClusteringHeadsConfig, out: Path) -> list[Job]:
+    """The jobs whose results are not there yet."""
+    return [job for job in jobs(config) if not _done(job, out)]
+
+
+def _done(job: Job, out: Path) -> bool:
+    results = out / "results"
+    if job.arms == ("curriculum",):
+        return (results / "curriculum" / f"seed{job.seeds[0]}.safetensors").exists()
+    # A base job writes this last, when its transfer is done.
+    return (results / "final" / f"{job.name}.safetensors").exists()
+
+
+def _is_ablation(arm: str) -> bool:
+    return arm.split(" ")[0] in ABLATIONS
+
+
+def _cost(arm: Arm, config: ClusteringHeadsConfig) -> float:
+    """About how long an ablation takes: small batches and wide layers are the long ones."""
+    return 32 / int(arm.training.get("batch_size", config.batch_size)) + int(arm.model.get("d_mlp", 32)) / 500
+
+
+@dataclass(frozen=True)
+class PoolingTransformerConfig(AnyConfig):
+    """The pooling transformer of the clustering-head study, see ``PoolingTransformer``.
+
+    Args:
+        d_vocab: rows of the embedding, which are also the answers.
+        n_ctx: length of every sequence.
+        d_model: width.
+        n_heads: attention heads; ``d_model`` must be a multiple.
+        d_mlp: width of the feed-forward layer.
+        eps: added to the root mean square in both norms.
+        eps_mlp: the same in the norm before the feed-forward layer; ``None``: ``eps``.
+        seed: of the initial weights.
+
+    Example:
+        >>> PoolingTransformerConfig().d_head
+        2
+    """
+
+    kind: ClassVar[str] = "pooling-transformer"
+
+    d_vocab: int = 3
+    n_ctx: int = 12
+    d_model: int = 2
+    n_heads: int = 1
+    d_mlp: int = 32
+    eps: float = 1e-5
+    eps_mlp: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("d_vocab", "n_ctx", "d_model", "n_heads", "d_mlp"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}; expected at least 1")
+        if self.d_model % self.n_heads:
+            raise InputError(f"d_model is {self.d_model}; expected a multiple of n_heads ({self.n_heads})")
+        for name in ("eps", "eps_mlp"):
+            if (getattr(self, name) or 0) < 0:
+                raise InputError(f"{name} is {getattr(self, name)}; expected at least 0")
+        if self.seed < 0:
+            raise InputError(f"seed is {self.seed}; expected at least 0")
+
+    @property
+    def d_head(self) -> int:
+        """Width of one head."""
+        return self.d_model // self.n_heads

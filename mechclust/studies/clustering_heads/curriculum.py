@@ -1,0 +1,83 @@
+"""The second paper's curriculum: p = 4 from scratch memorises, p = 2 first generalises (arXiv 2501.02362)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from mechclust.models import build_model
+from mechclust.models.weights import set_weights
+from mechclust.studies.clustering_heads.config import ClusteringHeadsConfig, PoolingTransformerConfig
+from mechclust.training import Member, TrainConfig, accuracy, train_ensemble
+from probes import HookedModel, ProbeResult
+from tasks import SparseModularAddition
+
+ARMS = ("scratch", "curriculum")
+
+
+def run_curriculum(config: ClusteringHeadsConfig, seed: int, out: Path) -> None:
+    """Train both arms of one seed, and measure them and the straight line between their solutions.
+
+    Measures: ``accuracy`` (arm, split) on p = 4; ``first_accuracy`` (split) of the curriculum on p = 2 before
+    it goes on; ``line`` (place): training loss on the way from the one solution to the other.
+    """
+    path = out / "results" / "curriculum" / f"seed{seed}.safetensors"
+    if path.exists():
+        return
+    c = config.curriculum
+    hard = replace(config.task, p=c.p, n_embeddings=max(c.p, config.task.n_embeddings), seed=seed)
+    easy = replace(hard, p=2)
+    shape = PoolingTransformerConfig(
+        d_vocab=hard.d_vocab, n_ctx=hard.n_ctx, d_model=c.d_model, d_mlp=c.d_mlp, seed=seed
+    )
+    folder = out / "models" / f"curriculum-seed{seed}"
+
+    def trained(
+        task: SparseModularAddition, name: str, steps: int, lr: float, start: Mapping[str, Tensor] | None = None
+    ) -> dict[str, Tensor]:
+        settings = TrainConfig(
+            steps=steps, batch_size=task.n_train, lr=lr, schedule="constant", optimizer="adam", weight_decay=0.0,
+            clip=None, save_every=max(1, steps // 10),
+        )  # fmt: skip
+        member, label = Member(shape, task, weights=start), f"curriculum: {name}, seed {seed}"
+        snapshots = train_ensemble([member], settings, folder / name, snapshot_every=steps, progress=True, name=label)
+        return {name: values[0] for name, values in snapshots.at(steps).items()}
+
+    first = trained(easy, "p2", c.first_steps, c.first_lr)
+    ends = {
+        "scratch": trained(hard, "scratch", c.steps, c.lr),
+        "curriculum": trained(hard, "curriculum", c.steps - c.first_steps, c.lr, first),
+    }
+    model = build_model(shape)
+
+    def accuracies(weights: Mapping[str, Tensor], task: SparseModularAddition) -> list[float]:
+        set_weights(model, dict(weights))
+        return [accuracy(model, task, split)[0] for split in ("train", "test")]
+
+    places = torch.linspace(0, 1, c.points, dtype=torch.float64)
+    line = []
+    for place in places.tolist():
+        between = {name: torch.lerp(value, ends["curriculum"][name], place) for name, value in ends["scratch"].items()}
+        set_weights(model, between)
+        line.append(_loss(model, hard))
+    values = {
+        "accuracy": torch.tensor([accuracies(ends[arm], hard) for arm in ARMS], dtype=torch.float64),
+        "first_accuracy": torch.tensor(accuracies(first, easy), dtype=torch.float64),
+        "line": torch.tensor(line, dtype=torch.float64),
+    }
+    ProbeResult(
+        "Curriculum",
+        values,
+        {"accuracy": ("arm", "split"), "first_accuracy": ("split",), "line": ("place",)},
+        {"arm": list(ARMS), "split": ["train", "test"], "place": [f"{place:.4g}" for place in places.tolist()]},
+    ).save(path)
+
+
+@torch.no_grad()
+def _loss(model: HookedModel, task: SparseModularAddition) -> float:
+    (batch,) = task.batches("train", task.n_train)
+    return float(task.loss(model(batch.tokens), batch))

@@ -1,0 +1,155 @@
+"""The small transformer in which Odonnat, Bouaziz & Cabannes watch clustering heads form."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformer_lens import HookedRootModule
+from transformer_lens.hook_points import HookPoint
+
+from mechclust.models.config import ModelShape
+from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
+from tasks import InputError
+
+
+class _Norm(nn.Module):
+    """Divides by the root mean square, to which ``eps`` is added (outside the root); no gain."""
+
+    def __init__(self, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.hook_scale, self.hook_normalized = HookPoint(), HookPoint()
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = self.hook_scale(x.square().mean(dim=-1, keepdim=True).sqrt() + self.eps)
+        return self.hook_normalized(x / scale)  # type: ignore[no-any-return]
+
+
+class _Attention(nn.Module):
+    def __init__(self, config: PoolingTransformerConfig) -> None:
+        super().__init__()
+        self.query = nn.Parameter(torch.zeros(config.n_heads, config.d_head))
+        self.W_V = nn.Parameter(torch.zeros(config.d_model, config.d_model))
+        for name in ("attn_scores", "pattern", "v", "z"):
+            setattr(self, f"hook_{name}", HookPoint())
+
+
+class _MLP(nn.Module):
+    def __init__(self, config: PoolingTransformerConfig) -> None:
+        super().__init__()
+        self.W_in = nn.Parameter(torch.zeros(config.d_model, config.d_mlp))
+        self.b_in = nn.Parameter(torch.zeros(config.d_mlp))
+        self.W_out = nn.Parameter(torch.zeros(config.d_mlp, config.d_model))
+        self.b_out = nn.Parameter(torch.zeros(config.d_model))
+        self.hook_pre, self.hook_post = HookPoint(), HookPoint()
+
+
+class _Block(nn.Module):
+    def __init__(self, config: PoolingTransformerConfig) -> None:
+        super().__init__()
+        self.hook_resid_pre, self.hook_resid_mid, self.hook_resid_post = HookPoint(), HookPoint(), HookPoint()
+        self.hook_mlp_out = HookPoint()
+        self.ln1, self.ln2 = _Norm(config.eps), _Norm(config.eps if config.eps_mlp is None else config.eps_mlp)
+        self.attn, self.mlp = _Attention(config), _MLP(config)
+
+
+class _Embed(nn.Module):
+    def __init__(self, rows: int, width: int, name: str) -> None:
+        super().__init__()
+        setattr(self, name, nn.Parameter(torch.zeros(rows, width)))
+
+
+class PoolingTransformer(HookedRootModule):  # type: ignore[misc]
+    """One attention layer that pools a sequence into one vector, and a feed-forward layer that classifies it.
+
+    ``e = E[x] + P[t]``; ``z = norm(e)``; attention with one learned query a head and no keys,
+    ``a = softmax_t(q . z_t / sqrt(d_head))``; the sequence embedding ``xi = sum_t a_t V z_t`` (no
+    output matrix, no residual); ``y = xi + W_2 gelu(W_1 norm(xi) + b_1) + b_2``; logits ``y E^T``.
+
+    Hook points: ``hook_embed``, ``hook_pos_embed``, ``blocks.0.hook_resid_pre`` (e),
+    ``blocks.0.ln1.hook_normalized`` (z), ``blocks.0.attn.hook_{attn_scores,pattern}``
+    ``[batch head 1 key]``, ``blocks.0.attn.hook_v`` ``[batch pos head d_head]``, and, with one position
+    ``[batch 1 ...]``, ``blocks.0.attn.hook_z`` and ``blocks.0.hook_resid_mid`` (xi),
+    ``blocks.0.ln2.hook_{scale,normalized}``, ``blocks.0.mlp.hook_{pre,post}``, ``blocks.0.hook_mlp_out``,
+    ``blocks.0.hook_resid_post`` (y).
+
+    Args:
+        config: sizes; weights are drawn from ``config.seed``.
+
+    Example:
+        >>> from mechclust.models import build_model
+        >>> from mechclust.studies.clustering_heads import PoolingTransformerConfig
+        >>> model = build_model(PoolingTransformerConfig())
+        >>> sum(p.numel() for p in model.parameters()), model(torch.zeros(4, 12, dtype=torch.int64)).shape
+        (198, torch.Size([4, 3]))
+    """
+
+    config_class = PoolingTransformerConfig
+
+    def __init__(self, config: PoolingTransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed = _Embed(config.d_vocab, config.d_model, "W_E")
+        self.hook_embed = HookPoint()
+        self.pos_embed = _Embed(config.n_ctx, config.d_model, "W_pos")
+        self.hook_pos_embed = HookPoint()
+        self.blocks = nn.ModuleList([_Block(config)])
+        self.cfg = ModelShape(
+            n_layers=1,
+            n_heads=config.n_heads,
+            d_model=config.d_model,
+            d_head=config.d_head,
+            d_vocab=config.d_vocab,
+            n_ctx=config.n_ctx,
+        )
+        self._draw()
+        self.setup()
+
+    @torch.no_grad()
+    def _draw(self) -> None:
+        """Embeddings normal; query and values uniform within ``1 / sqrt(d)``; the feed-forward layer from one
+        uniform block in [-1, 1] a neuron, scaled by ``1 / sqrt(fan-in)``, so that widths share neurons."""
+        draw = torch.Generator().manual_seed(self.config.seed)
+        d = self.config.d_model
+        embed, pos_embed, block = self._parts()
+        embed.W_E.normal_(generator=draw)
+        pos_embed.W_pos.normal_(generator=draw)
+        for weight in (block.attn.query, block.attn.W_V):
+            weight.uniform_(-1 / math.sqrt(d), 1 / math.sqrt(d), generator=draw)
+        mlp = block.mlp
+        mlp.b_out.uniform_(-1, 1, generator=draw).div_(math.sqrt(self.config.d_mlp))
+        neurons = torch.empty(self.config.d_mlp, 2 * d + 1).uniform_(-1, 1, generator=draw)  # a row a neuron
+        mlp.W_in.copy_(neurons[:, :d].T / math.sqrt(d))
+        mlp.b_in.copy_(neurons[:, d] / math.sqrt(d))
+        mlp.W_out.copy_(neurons[:, d + 1 :] / math.sqrt(self.config.d_mlp))
+
+    def forward(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch d_vocab"]:
+        """``[batch d_vocab]`` logits of the answer.
+
+        Raises:
+            InputError: for sequences of another length.
+        """
+        if tokens.ndim != 2 or tokens.shape[1] != self.config.n_ctx:
+            raise InputError(f"tokens has shape {tuple(tokens.shape)}; expected [batch {self.config.n_ctx}]")
+        embed, pos_embed, block = self._parts()
+        attn, mlp, heads = block.attn, block.mlp, self.config.n_heads
+        embedded = self.hook_embed(embed.W_E[tokens])
+        placed = self.hook_pos_embed(pos_embed.W_pos.expand(len(tokens), -1, -1))
+        z = block.ln1(block.hook_resid_pre(embedded + placed))
+        by_head = z.unflatten(-1, (heads, -1))
+        scores = torch.einsum("hd,bkhd->bhk", attn.query, by_head) / math.sqrt(self.config.d_head)
+        pattern = attn.hook_pattern(attn.hook_attn_scores(scores[:, :, None]).softmax(dim=-1))
+        values = attn.hook_v((z @ attn.W_V.T).unflatten(-1, (heads, -1)))
+        pooled = attn.hook_z(torch.einsum("bhqk,bkhd->bqhd", pattern, values)).flatten(2)
+        pooled = block.hook_resid_mid(pooled)
+        hidden = mlp.hook_post(F.gelu(mlp.hook_pre(block.ln2(pooled) @ mlp.W_in + mlp.b_in)))
+        out = block.hook_resid_post(pooled + block.hook_mlp_out(hidden @ mlp.W_out + mlp.b_out))
+        return out[:, 0] @ embed.W_E.T  # type: ignore[no-any-return]
+
+    def _parts(self) -> tuple[Any, Any, Any]:
+        return self.embed, self.pos_embed, self.blocks[0]

@@ -1,0 +1,256 @@
+"""One network's run, ready to be shown: what figures, films and pages draw."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mechclust.models import build_model
+from mechclust.models.weights import set_weights
+from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
+from mechclust.studies.clustering_heads.sandbox.curves import Curves
+from mechclust.studies.clustering_heads.sandbox.frames import choose_frames, shares
+from mechclust.studies.clustering_heads.sandbox.record import answers_over, record
+from mechclust.studies.clustering_heads.sandbox.sequences import ProbeSequences, held_out, probe_sequences
+from mechclust.training.snapshots import Snapshots
+from probes.hooks import evaluation_mode
+from tasks import InputError, SparseModularAddition
+
+_CLOUD = 400  # test sequences drawn small behind the followed ones
+_GRID = (96, 60)  # cells of a class map, across and up
+GRID_ASPECT = _GRID[0] / _GRID[1]
+_LEVELS = (0.5, 0.75, 0.95)
+_QUIET_LOSS = 1e-4  # nats; below it the loss's logarithm is mostly noise
+
+
+@dataclass(frozen=True, eq=False)
+class SandboxRun:
+    """A network at some epochs of its training, with everything a sandbox draws. ``sandbox_run`` makes one.
+
+    Attributes:
+        title: what it is.
+        task: what was learned.
+        epochs: ``[frame]`` the epochs kept.
+        available: how many epochs there were to keep.
+        sequences: the sequences followed.
+        cloud_answers: the answers of the sequences in ``values["cloud"]``.
+        values: ``[frame ...]`` by name: weights (``token_embeddings``, ``position_embeddings``, ``query``,
+            ``receptors``, ``biases``, ``assemblers``), activations of the followed sequences (``attention``,
+            ``xi``, ``xi_normalized``, ``mlp_out``, ``output``, ``probabilities``), of every digit at every
+            position (``sums``, ``normalized``, ``values``; digit by digit), xi of other sequences
+            (``cloud``), the answer each neuron argues for (``votes``), and p(y | xi) over a grid
+            (``class_map``: the likeliest answer; ``confidence``: its probability).
+        map_half_height: the grid spans this far up and down, and 1.6 times as far to the sides.
+        level_lines: per frame, lines of equal p(y | output): answer, level and ``[point 2]``.
+        curves: numbers at every epoch that was measured.
+    """
+
+    title: str
+    task: SparseModularAddition
+    epochs: list[int]
+    available: int
+    sequences: ProbeSequences
+    cloud_answers: np.ndarray
+    values: Mapping[str, np.ndarray]
+    map_half_height: float
+    level_lines: list[list[tuple[int, float, np.ndarray]]]
+    curves: Curves
+    _ranges: dict[str, float] = field(default_factory=dict, repr=False)
+
+    @property
+    def kept(self) -> str:
+        """How many epochs were kept, for people."""
+        return f"{len(self.epochs):,} of {self.available:,} epochs kept"
+
+    @cached_property
+    def simplex(self) -> np.ndarray:
+        """``[frame sequence 2]`` p(y) in a triangle: corners for answers 0 and 1, and for all others."""
+        p = self.values["probabilities"]
+        rest = p[..., 2:].sum(axis=-1)
+        return np.stack([p[..., 1] + rest / 2, rest * np.sqrt(3) / 2], axis=-1)
+
+    def half_width(self, name: str) -> float:
+        """How far from 0 the points of a panel lie over the run, without the wildest epochs."""
+        if name not in self._ranges:
+            points = self.simplex if name == "simplex" else self.values[name]
+            self._ranges[name] = robust_reach(points)
+            if name == "token_embeddings":
+                # A row that stands for no digit is only ever pushed away, and would leave the digits one dot.
+                self._ranges[name] = min(self._ranges[name], 3 * robust_reach(points[:, : self.task.p]))
+        return self._ranges[name]
+
+    def frame(self, epoch: int) -> int:
+        """The place of an epoch among those kept.
+
+        Raises:
+            InputError: when it was not kept; the message names the nearest.
+        """
+        if epoch not in self.epochs:
+            near = min(self.epochs, key=lambda known: abs(known - epoch))
+            raise InputError(f"epoch {epoch} is not among those shown ({self.kept}); the nearest is {near}")
+        return self.epochs.index(epoch)
+
+    def __repr__(self) -> str:
+        return f"SandboxRun({self.title!r}, epochs {self.epochs[0]}-{self.epochs[-1]}, {self.kept})"
+
+
+def sandbox_run(
+    snapshots: Snapshots,
+    member: int,
+    *,
+    max_frames: int = 300,
+    curves: Curves | None = None,
+    equivalence: str = "multiset",
+    title: str | None = None,
+) -> SandboxRun:
+    """Record one network of an ensemble at the epochs worth seeing.
+
+    The first and the last epoch are kept, some around every spike of ``curves``, and the rest where weights
+    and loss change most. Takes some 10 ms an epoch kept.
+
+    Args:
+        snapshots: what training kept.
+        member: which network.
+        max_frames: how many epochs to keep at most.
+        curves: numbers measured at every epoch. ``None``: loss and accuracy are measured at the epochs
+            kept, and the other curves are not shown.
+        equivalence: the task's label that says which sequences are equivalent.
+        title: what to call it; ``None``: ``"seed 3"``.
+
+    Returns:
+        What ``sandbox_figure``, ``sandbox_film`` and ``sandbox_page`` draw.
+
+    Raises:
+        InputError: for fewer than two snapshots or frames, a network that cannot be drawn (``d_model``
+            other than 2, several heads), or another task than sparse modular addition.
+
+    Example:
+        >>> import tempfile
+        >>> from mechclust.training import Member, TrainConfig, train_ensemble
+        >>> settings = TrainConfig(steps=6, batch_size=32, schedule="constant", clip=None)
+        >>> member = Member(PoolingTransformerConfig(), SparseModularAddition(n_train=64, n_test=64))
+        >>> snapshots = train_ensemble([member], settings, tempfile.mkdtemp(), backend="loop")
+        >>> sandbox_run(snapshots, 0, max_frames=3)
+        SandboxRun('seed 0', epochs 0-3, 3 of 4 epochs kept)
+    """
+    if not 0 <= member < len(snapshots.configs):
+        snapshots.model(member)  # says which members there are
+    config, task = snapshots.configs[member], snapshots.tasks[member]
+    _check(config, task)
+    if len(set(snapshots.epochs)) < len(snapshots):
+        raise InputError(
+            f"{str(snapshots.folder)!r} has several snapshots an epoch; a sandbox shows one: "
+            "train with snapshot_every=None"
+        )
+    assert isinstance(task, SparseModularAddition)
+    weights = snapshots.of(member)
+    spikes = [epoch for epoch, _ in curves.spikes] if curves else []
+    places = choose_frames(snapshots.epochs, _change(snapshots, member, weights), max_frames, around=spikes)
+    weights = {name: values[places] for name, values in weights.items()}
+    model = build_model(config)
+    followed = probe_sequences(task, equivalence)
+    cloud, cloud_answers = held_out(task, _CLOUD)
+    values = record(model, weights, torch.from_numpy(followed.tokens), cloud, task)
+    reach = max(robust_reach(values["xi"]), robust_reach(values["cloud"]))
+    over = answers_over(model, weights, _grid(reach), after=False).reshape(len(places), _GRID[1], _GRID[0], -1)
+    values["class_map"], values["confidence"] = over.argmax(axis=-1).astype(np.int16), over.max(axis=-1)
+    epochs = [snapshots.epochs[place] for place in places]
+    return SandboxRun(
+        title=f"seed {config.seed}" if title is None else title,
+        task=task,
+        epochs=epochs,
+        available=len(snapshots),
+        sequences=followed,
+        cloud_answers=cloud_answers.numpy(),
+        values=values,
+        map_half_height=reach,
+        level_lines=_level_lines(model, weights, robust_reach(values["output"])),
+        curves=_measured(model, weights, epochs, task) if curves is None else curves,
+    )
+
+
+def robust_reach(points: np.ndarray) -> float:
+    """The largest coordinate of ``[frame ...]``, but for the wildest frames, and a little more."""
+    furthest = np.abs(points.reshape(len(points), -1)).max(axis=1)
+    return 1.08 * float(np.nanpercentile(furthest, 98)) or 1.0
+
+
+def _check(config: Any, task: Any) -> None:
+    if not isinstance(config, PoolingTransformerConfig) or not isinstance(task, SparseModularAddition):
+        raise InputError(
+            f"this run trained a {type(config).__name__.removesuffix('Config')} on {task.name!r}; a sandbox shows a "
+            "PoolingTransformer on 'sparse-modular-addition'"
+        )
+    if config.d_model != 2 or config.n_heads != 1:
+        heads = f"{config.n_heads} head{'s' * (config.n_heads > 1)}"
+        raise InputError(
+            f"the network has d_model {config.d_model} and {heads}; a sandbox draws d_model 2 with 1 head, as points "
+            "in a plane: train one of that size"
+        )
+
+
+def _change(snapshots: Snapshots, member: int, weights: Mapping[str, Tensor]) -> np.ndarray:
+    """How much happens from each snapshot to the next: in the loss's logarithm, and in each weight."""
+    parts = [shares(values.diff(dim=0).flatten(1).norm(dim=1).numpy()) for values in weights.values()]
+    losses = snapshots.losses()[:, member].double()
+    steps = snapshots.steps
+    means = [losses[a:b].mean().item() for a, b in pairwise(steps)]
+    level = np.log(np.maximum(means, _QUIET_LOSS))
+    loss = shares(np.diff(level, prepend=level[:1])) if len(level) else np.zeros(0)
+    return loss + np.mean(parts, axis=0)
+
+
+def _grid(half_height: float) -> np.ndarray:
+    """``[point 2]`` centres of the cells of a class map, row by row from below."""
+    across, up = _GRID
+    x = ((np.arange(across) + 0.5) / across * 2 - 1) * half_height * GRID_ASPECT
+    y = ((np.arange(up) + 0.5) / up * 2 - 1) * half_height
+    return np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
+
+
+def _level_lines(
+    model: Any, weights: Mapping[str, Tensor], half_height: float
+) -> list[list[tuple[int, float, np.ndarray]]]:
+    from contourpy import contour_generator
+
+    points = _grid(half_height)
+    across, up = _GRID
+    x, y = points[:across, 0], points[::across, 1]
+    found = []
+    for probabilities in answers_over(model, weights, points, after=True):
+        # In the log-odds, which are nearly linear here: lines found in the probabilities themselves are jagged.
+        sure = probabilities.astype(np.float64).clip(1e-30, 1 - 1e-15)
+        generators = [contour_generator(x, y, odds.reshape(up, across)) for odds in np.log(sure / (1 - sure)).T]
+        found.append(
+            [
+                (answer, level, np.asarray(line))
+                for answer, generator in enumerate(generators)
+                for level in _LEVELS
+                for line in generator.lines(np.log(level / (1 - level)))
+            ]
+        )
+    return found
+
+
+@torch.no_grad()
+def _measured(model: Any, weights: Mapping[str, Tensor], epochs: Sequence[int], task: SparseModularAddition) -> Curves:
+    """Loss and accuracy at the frames, where nothing else was measured."""
+    found: dict[str, list[float]] = {
+        f"{split}_{what}": [] for split in ("train", "test") for what in ("loss", "accuracy")
+    }
+    batches = {split: next(task.batches(split, n)) for split, n in (("train", task.n_train), ("test", task.n_test))}
+    with evaluation_mode(model):
+        for i in range(len(epochs)):
+            set_weights(model, {name: values[i] for name, values in weights.items()})
+            for split, batch in batches.items():
+                logits = model(batch.tokens)
+                found[f"{split}_loss"].append(task.loss(logits, batch).item())
+                found[f"{split}_accuracy"].append(task.accuracy(logits, batch).mean().item())
+    return Curves(epochs=epochs, **found)  # type: ignore[arg-type]

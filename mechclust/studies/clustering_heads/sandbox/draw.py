@@ -1,0 +1,191 @@
+"""One panel of the sandbox on matplotlib axes."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mechclust.studies.clustering_heads.sandbox.data import GRID_ASPECT, SandboxRun
+from mechclust.studies.clustering_heads.sandbox.panels import Panel
+from mechclust.studies.clustering_heads.sandbox.style import (
+    INK,
+    MARK,
+    SOFT,
+    answer_colors,
+    cluster_colors,
+    curves_of,
+    line_color,
+    token_colors,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_WIDE = 1.35  # panels of points are this many times as wide as high
+
+
+def wipe(axis: Axes) -> None:
+    """Remove what was drawn. The ticks stay, since ``axis.clear()`` would spend most of a film on making them."""
+    for artist in [*axis.lines, *axis.collections, *axis.images, *axis.texts, *axis.patches]:
+        artist.remove()
+    if legend := axis.get_legend():
+        legend.remove()
+
+
+def draw_panel(axis: Axes, panel: Panel, run: SandboxRun, frame: int) -> None:
+    """Draw ``panel`` at a frame of ``run``; ``axis`` is empty before."""
+    axis.set_title(panel.title, fontsize=9, fontweight="bold", loc="left", color=INK)
+    axis.tick_params(which="both", labelsize=6.5, colors=SOFT, length=0, pad=2)
+    for side in axis.spines.values():
+        side.set_color("#dfe4ea")
+    {"plane": _plane, "heat": _heat, "curves": _curves}[panel.kind](axis, panel, run, frame)
+
+
+def _plane(axis: Axes, panel: Panel, run: SandboxRun, frame: int) -> None:
+    points = run.simplex[frame] if panel.points == "simplex" else run.values[panel.points][frame]
+    answers = answer_colors(run.values["probabilities"].shape[-1], run.task.p)
+    half = run.map_half_height if panel.background == "map" else run.half_width(panel.points)
+    axis.grid(color="#eef1f4", lw=0.6)
+    axis.set_axisbelow(True)
+    if panel.background != "triangle":
+        axis.axhline(0, color="#cdd4db", lw=0.7, zorder=0.6)
+        axis.axvline(0, color="#cdd4db", lw=0.7, zorder=0.6)
+    if panel.background == "circle":
+        half = max(half, 1.55)
+        turn = np.linspace(0, 2 * np.pi, 73)
+        axis.plot(np.sqrt(2) * np.cos(turn), np.sqrt(2) * np.sin(turn), color="#d5dae0", lw=0.8)
+    if panel.background == "cloud":
+        cloud = run.values["cloud"][frame]
+        axis.scatter(cloud[:, 0], cloud[:, 1], s=2, alpha=0.5, lw=0, c=[answers[a] for a in run.cloud_answers])
+    if panel.background == "map":
+        wide = half * GRID_ASPECT
+        axis.imshow(
+            _map(run, frame, answers),
+            extent=(-wide, wide, -half, half),
+            origin="lower",
+            interpolation="bilinear",
+            zorder=0.5,
+            aspect="auto",
+        )
+    if panel.background == "lines":
+        for answer, level, line in run.level_lines[frame]:
+            axis.plot(*line.T, color=answers[answer], lw=1.2 if level == 0.5 else 0.7)
+    if panel.arrow:
+        tip = run.values["query"][frame]
+        axis.annotate("", xy=tip, xytext=(0, 0), arrowprops={"arrowstyle": "->", "color": MARK, "lw": 1.6})
+    _points(axis, panel, run, frame, points, answers)
+    if panel.background == "triangle":
+        _triangle(axis, answers)
+        return
+    _limits(axis, (0, 0), half)
+    axis.locator_params(nbins=5)
+
+
+def _points(axis: Axes, panel: Panel, run: SandboxRun, frame: int, points: Any, answers: list[str]) -> None:
+    task = run.task
+    style: dict[str, Any] = {"edgecolors": "#ffffff", "linewidths": 0.5, "zorder": 3}
+    inside = np.isin(np.arange(task.length), task.positions)
+    if panel.of == "sequence":
+        colors = cluster_colors(run.sequences.cluster_answers)
+        axis.scatter(points[:, 0], points[:, 1], s=22, c=[colors[c] for c in run.sequences.clusters], **style)
+        return
+    if panel.of == "neuron":
+        axis.scatter(points[:, 0], points[:, 1], s=12, c=[answers[v] for v in run.values["votes"][frame]], **style)
+        return
+    style |= {"edgecolors": INK, "linewidths": 0.6}
+    if panel.of == "token":
+        axis.scatter(points[:, 0], points[:, 1], s=28, c=answers[: len(points)], **style)
+    else:
+        places = np.arange(len(points)) % task.length
+        if panel.of == "position":
+            colors = [INK if there else "#d5dae0" for there in inside]
+        else:
+            colors = [token_colors(task.p)[i // task.length] for i in range(len(points))]
+        for marker, which in (("o", inside[places]), ("s", ~inside[places])):
+            chosen = np.flatnonzero(which)
+            axis.scatter(
+                points[chosen, 0], points[chosen, 1], s=20, marker=marker, c=[colors[i] for i in chosen], **style
+            )
+    if panel.of != "pair":
+        for i, point in enumerate(points):
+            # Text is not clipped by itself: far points would be written over other panels.
+            axis.annotate(
+                str(i), point, (0, 4), textcoords="offset points", fontsize=6.5, color=SOFT, ha="center", clip_on=True
+            )
+
+
+def _triangle(axis: Axes, answers: list[str]) -> None:
+    height = np.sqrt(3) / 2
+    axis.plot([0, 1, 0.5, 0], [0, 0, height, 0], color="#aab3bc", lw=0.8, zorder=1)
+    third = "2" if len(answers) == 3 else "others" if len(answers) > 3 else ""
+    for x, y, text, place in ((-0.06, 0, "0", "right"), (1.06, 0, "1", "left"), (0.5, height + 0.05, third, "center")):
+        axis.text(x, y, text, ha=place, va="center" if y == 0 else "bottom", fontsize=8)
+    _limits(axis, (0.5, 0.45), 0.57)
+    axis.axis("off")
+
+
+def _limits(axis: Axes, centre: tuple[float, float], half: float) -> None:
+    """Equal units on both axes, so that angles and circles look as they are."""
+    axis.set_box_aspect(1 / _WIDE)
+    axis.set(xlim=(centre[0] - half * _WIDE, centre[0] + half * _WIDE), ylim=(centre[1] - half, centre[1] + half))
+
+
+def _map(run: SandboxRun, frame: int, answers: list[str]) -> np.ndarray:
+    from matplotlib.colors import to_rgb
+
+    colors, least = np.array([to_rgb(color) for color in answers]), 1 / len(answers)
+    share = 0.1 + 0.42 * ((run.values["confidence"][frame] - least) / (1 - least)).clip(0)
+    return 1 + (colors[run.values["class_map"][frame]] - 1) * share[..., None]
+
+
+def _heat(axis: Axes, panel: Panel, run: SandboxRun, frame: int) -> None:
+    weights, length = run.values["attention"], run.task.length
+    rows = weights.shape[1]
+    colors = _shades()
+    axis.imshow(weights[frame], aspect="auto", cmap=colors, vmin=0, vmax=weights.max(), interpolation="nearest")
+    strip = cluster_colors(run.sequences.cluster_answers)
+    bands = [strip[cluster] for cluster in run.sequences.clusters]
+    axis.barh(range(rows), 0.3, left=-0.9, height=1, color=bands, clip_on=False)
+    inside = np.isin(np.arange(length), run.task.positions)
+    for t in np.flatnonzero(inside[1:] != inside[:-1]).tolist():
+        axis.axvline(t + 0.5, color=INK, lw=1.6)
+    axis.set(yticks=[], xticks=range(length), xlim=(-0.5, length - 0.5), ylim=(rows - 0.5, -0.5))
+    for t, label in enumerate(axis.get_xticklabels()):
+        label.set_fontweight("bold" if inside[t] else "normal")
+
+
+@lru_cache(maxsize=1)
+def _shades() -> Any:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("attention", ["#ffffff", "#14213d"])
+
+
+def _curves(axis: Axes, panel: Panel, run: SandboxRun, frame: int) -> None:
+    curves = curves_of(run.curves, panel.curves)
+    if not curves:
+        axis.text(0.5, 0.5, "not measured", ha="center", va="center", color=SOFT, fontsize=9, transform=axis.transAxes)
+        axis.set(xticks=[], yticks=[])
+        return
+    epochs, now = np.asarray(run.curves.epochs), run.epochs[frame]
+    past = epochs <= now
+    for i, (name, series) in enumerate(curves.items()):
+        values = np.array(series)
+        values[(values <= 0) & panel.log] = np.nan
+        axis.plot(epochs, values, color=line_color(i), lw=0.8, alpha=0.25)
+        axis.plot(epochs[past], values[past], color=line_color(i), lw=1, label=name.replace("$", r"\$"))
+        if i == 0 and panel.name in ("loss", "spikes"):
+            places = np.searchsorted(epochs, [epoch for epoch, _ in run.curves.spikes])
+            axis.plot(epochs[places], values[places], "v", color="#b3382c", ms=4, lw=0)
+    axis.axvline(now, color=MARK, lw=1.2)
+    axis.grid(color="#eef1f4", lw=0.6)
+    if panel.log:
+        axis.set_yscale("log")
+    elif max(np.nanmax(np.array(series)) for series in curves.values()) <= 1:
+        axis.set_ylim(-0.04 if panel.name != "accuracy" else None, 1.04)
+    axis.set_xlim(run.epochs[0], run.epochs[-1])
+    # A fixed place: "best" is slow, and jumps about in a film.
+    place: Any = "lower right" if panel.name in ("accuracy", "spikes") else "upper right"
+    axis.legend(loc=place, fontsize=6.5, frameon=False, handlelength=1.2)

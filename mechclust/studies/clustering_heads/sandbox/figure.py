@@ -1,0 +1,145 @@
+"""The sandbox as a still figure and as a film, drawn by matplotlib."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mechclust.studies.clustering_heads.sandbox.data import SandboxRun
+from mechclust.studies.clustering_heads.sandbox.draw import draw_panel, wipe
+from mechclust.studies.clustering_heads.sandbox.panels import Grid, Panel, panel_grid
+from tasks import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_WIDTH, _HEIGHT = 3.1, 2.35  # inches a panel
+
+
+def sandbox_figure(run: SandboxRun, epoch: int, panels: Iterable[str] | Grid | None = None) -> Figure:
+    """Draw one epoch of a run, any panels of the sandbox.
+
+    Args:
+        run: what ``sandbox_run`` recorded.
+        epoch: one of ``run.epochs``.
+        panels: names of panels, rows of names, or ``None`` for all.
+
+    Raises:
+        InputError: for an epoch that was not kept, or a panel there is none of; the message names the nearest.
+
+    Example:
+        >>> sandbox_figure(run, 244, ["xi", "class_map", "loss"]).savefig("epoch-244.png")  # doctest: +SKIP
+    """
+    frame = run.frame(epoch)
+    figure, axes = _layout(panel_grid(panels))
+    _draw(figure, axes, run, frame)
+    return figure
+
+
+def sandbox_film(
+    run: SandboxRun,
+    path: str | Path,
+    *,
+    panels: Iterable[str] | Grid | None = None,
+    fps: int = 12,
+    epochs: Sequence[int] | None = None,
+    dpi: int = 80,
+) -> Path:
+    """Write a film of a run, one frame an epoch, any panels of the sandbox.
+
+    Takes about a second a frame with all panels, less with fewer.
+
+    Args:
+        run: what ``sandbox_run`` recorded.
+        path: ends in ``.gif``, or in ``.mp4``, for which ffmpeg is needed.
+        panels: names of panels, rows of names, or ``None`` for all.
+        fps: frames a second.
+        epochs: which of ``run.epochs``; ``None``: all.
+        dpi: dots an inch; a panel is about 3.1 by 2.35 inches.
+
+    Returns:
+        The path. It holds the whole film or, after an error, what it held before.
+
+    Raises:
+        InputError: for another ending, no ffmpeg, fewer than two epochs, or one that was not kept.
+
+    Example:
+        >>> sandbox_film(run, "run.gif", panels=["xi", "class_map", "loss"])  # doctest: +SKIP
+        PosixPath('run.gif')
+    """
+    from matplotlib.animation import FFMpegWriter, PillowWriter
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    path = Path(path)
+    if path.suffix not in (".gif", ".mp4"):
+        raise InputError(f"a film cannot be written to {str(path)!r}; give a name that ends in .gif or .mp4")
+    if fps < 1:
+        raise InputError(f"fps is {fps}; expected at least 1 frame a second")
+    rows = panel_grid(panels)
+    frames = [run.frame(epoch) for epoch in (run.epochs if epochs is None else epochs)]
+    if len(frames) < 2:
+        raise InputError(f"epochs has {len(frames)}; a film needs at least 2, or sandbox_figure shows one")
+    writer: Any = PillowWriter(fps=fps) if path.suffix == ".gif" else FFMpegWriter(fps=fps, **_even())
+    options: dict[Any, Any] = {} if path.suffix == ".gif" else {"animation.ffmpeg_path": _ffmpeg()}
+    figure, axes = _layout(rows)
+    FigureCanvasAgg(figure)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")  # its ending tells the writer the format
+    import matplotlib
+
+    try:
+        with matplotlib.rc_context(options), writer.saving(figure, temporary, dpi):
+            for i, frame in enumerate(frames):
+                _draw(figure, axes, run, frame)
+                if i == 0:
+                    # The place of the axes is found once: anew each frame, it would take longer and tremble.
+                    figure.savefig(io.BytesIO(), dpi=dpi)
+                    figure.set_layout_engine(None)  # "none" keeps a placeholder that draws every frame twice
+                writer.grab_frame()
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def _layout(rows: Sequence[Sequence[Panel]]) -> tuple[Figure, list[tuple[Panel, Axes]]]:
+    from matplotlib.figure import Figure
+
+    across = max(map(len, rows))
+    figure = Figure(figsize=(_WIDTH * across, _HEIGHT * len(rows) + 0.55), layout="constrained")
+    grid = figure.add_gridspec(len(rows), across)
+    axes = [(panel, figure.add_subplot(grid[i, j])) for i, row in enumerate(rows) for j, panel in enumerate(row)]
+    return figure, axes
+
+
+def _draw(figure: Figure, axes: Sequence[tuple[Panel, Axes]], run: SandboxRun, frame: int) -> None:
+    for panel, axis in axes:
+        wipe(axis)
+        draw_panel(axis, panel, run, frame)
+    figure.suptitle(
+        f"{run.title}: epoch {run.epochs[frame]:,} of {run.epochs[-1]:,}".replace("$", r"\$"), fontsize=11, ha="center"
+    )
+
+
+def _even() -> dict[str, Any]:
+    # H.264 as every player knows it: an even number of pixels each way, and colours at half resolution.
+    return {"codec": "h264", "extra_args": ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2", "-pix_fmt", "yuv420p"]}
+
+
+def _ffmpeg() -> str:
+    """The ffmpeg on the path, or the one that imageio-ffmpeg brings."""
+    if found := shutil.which("ffmpeg"):
+        return found
+    try:
+        from imageio_ffmpeg import get_ffmpeg_exe
+
+        return str(get_ffmpeg_exe())
+    except (ImportError, RuntimeError):
+        raise InputError(
+            "an .mp4 needs ffmpeg, and there is none: pip install 'mechclust[film]', or give a name that ends in .gif"
+        ) from None

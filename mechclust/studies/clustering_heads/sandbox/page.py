@@ -1,0 +1,190 @@
+"""The sandbox as one self-contained, interactive HTML page, drawn by plotly.js."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import asdict
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mechclust.studies.clustering_heads.sandbox.data import SandboxRun
+from mechclust.studies.clustering_heads.sandbox.panels import PANELS
+from mechclust.studies.clustering_heads.sandbox.style import (
+    answer_colors,
+    cluster_colors,
+    curves_of,
+    line_color,
+    token_colors,
+)
+from probes.files import write_atomic
+from tasks import InputError
+
+_POINTS = sorted({panel.points for panel in PANELS.values() if panel.points} - {"simplex"})
+_SCRIPTS = ("sandbox_data.js", "sandbox_panels.js", "sandbox.js")  # in this order
+_GAP = -(2**15)  # stands for NaN among 16-bit integers
+
+
+def sandbox_page(run: SandboxRun, path: str | Path, *, max_bytes: int = 15_000_000) -> Path:
+    """Write a page with every panel, a slider over epochs, and panels linked by the sequence pointed at.
+
+    The page needs no network and no other file. About 5 MB of it is plotly.js; a frame adds some 13 kB.
+
+    Args:
+        run: what ``sandbox_run`` recorded.
+        path: where to write it, atomically.
+        max_bytes: refuse a larger page.
+
+    Returns:
+        The path.
+
+    Raises:
+        InputError: for fewer than two frames, a name that does not end in ``.html``, or a page too large.
+
+    Example:
+        >>> sandbox_page(run, "runs/heads/sandbox.html")  # doctest: +SKIP
+        PosixPath('runs/heads/sandbox.html')
+    """
+    path = Path(path)
+    if path.suffix != ".html":
+        raise InputError(f"a sandbox page cannot be written to {str(path)!r}; give a name that ends in .html")
+    if len(run.epochs) < 2:
+        raise InputError(f"there is {len(run.epochs)} frame to show; a sandbox page needs at least 2")
+    html = render_sandbox(run).encode()
+    if len(html) > max_bytes:
+        raise InputError(
+            f"the page of {len(run.epochs)} epochs would take {len(html) / 1e6:.1f} MB, and max_bytes is "
+            f"{max_bytes:,}; record fewer with sandbox_run(..., max_frames=...), or raise max_bytes"
+        )
+    write_atomic(path, html)
+    return path
+
+
+def render_sandbox(run: SandboxRun) -> str:
+    """The page's HTML."""
+    import jinja2
+    from jinja2.utils import htmlsafe_json_dumps  # json.dumps would let a text close the script element
+    from markupsafe import Markup
+    from plotly.offline import get_plotlyjs
+
+    templates = files("mechclust.studies.clustering_heads.sandbox") / "templates"
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("mechclust.studies.clustering_heads.sandbox"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    return environment.get_template("sandbox.html.jinja").render(
+        title=run.title,
+        style=Markup((templates / "sandbox.css").read_text(encoding="utf-8")),
+        scripts=[Markup((templates / name).read_text(encoding="utf-8")) for name in _SCRIPTS],
+        plotly=Markup(get_plotlyjs()),
+        data=htmlsafe_json_dumps(page_data(run), separators=(",", ":")),
+    )
+
+
+def page_data(run: SandboxRun) -> dict[str, Any]:
+    """What the page's script reads, as JSON; arrays in base64."""
+    task, sequences, values = run.task, run.sequences, run.values
+    points = {name: _plane(values[name]) for name in [*_POINTS, "cloud"]} | {"simplex": _plane(run.simplex)}
+    small = {name: _small(values[name]) for name in ("attention", "probabilities", "biases")}
+    arrows = {"query": _plane(values["query"][:, None])}
+    n_answers = values["probabilities"].shape[-1]
+    return {
+        "panels": [asdict(panel) for panel in PANELS.values()],
+        "epochs": run.epochs,
+        "last": run.epochs[-1],
+        "kept": run.kept,
+        "p": task.p,
+        "length": task.length,
+        "support": list(task.positions),
+        "corners": ["0", "1", "2" if n_answers == 3 else "others" if n_answers > 3 else ""],
+        "tokens": sequences.tokens.tolist(),
+        "answers": sequences.answers.tolist(),
+        "sums": sequences.sums.tolist(),
+        "clusters": sequences.clusters.tolist(),
+        "clusterNames": sequences.cluster_names,
+        "clusterAnswers": sequences.cluster_answers,
+        "clusterColors": cluster_colors(sequences.cluster_answers),
+        "answerColors": answer_colors(n_answers, task.p),
+        "tokenColors": token_colors(task.p),
+        "cloudAnswers": run.cloud_answers.tolist(),
+        "arrays": points
+        | small
+        | arrows
+        | {
+            "votes": _bytes(values["votes"]),
+            "class_map": _bytes(_map(run, 256 // n_answers)),
+        },
+        "map": {
+            "width": values["class_map"].shape[2],
+            "height": values["class_map"].shape[1],
+            "shades": 256 // n_answers,
+            "reach": run.map_half_height,
+        },
+        "lines": _lines(run, n_answers),
+        "reach": {name: run.half_width(name) for name in _POINTS} | {"attention": float(values["attention"].max())},
+        "curves": {
+            "epochs": np.asarray(run.curves.epochs).tolist(),
+            "panels": {
+                panel.name: [
+                    {"name": name, "color": line_color(i), "values": _finite(series)}
+                    for i, (name, series) in enumerate(curves_of(run.curves, panel.curves).items())
+                ]
+                for panel in PANELS.values()
+                if panel.kind == "curves"
+            },
+            "spikes": [{"epoch": epoch, "text": text} for epoch, text in run.curves.spikes],
+        },
+    }
+
+
+def _text(array: np.ndarray) -> str:
+    return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
+
+
+def _small(values: np.ndarray) -> dict[str, Any]:
+    """``[frame ...]`` as 16-bit integers with a scale a frame: half the bytes of float32, and finer than a screen."""
+    flat = values.reshape(len(values), -1).astype(np.float64)
+    finite = np.isfinite(flat)
+    scale = np.abs(np.where(finite, flat, 0)).max(axis=1) / (2**15 - 1)
+    scale[scale == 0] = 1
+    with np.errstate(invalid="ignore"):
+        whole = np.where(finite, np.round(flat / scale[:, None]), _GAP)
+    return {"size": flat.shape[1], "scale": _text(scale.astype("<f4")), "data": _text(whole.astype("<i2"))}
+
+
+def _plane(points: np.ndarray) -> dict[str, Any]:
+    """``[frame point 2]`` with all x of a frame before all y, as plotly wants them."""
+    return _small(np.swapaxes(points, 1, 2))
+
+
+def _bytes(values: np.ndarray) -> dict[str, Any]:
+    return {"size": values.shape[1], "data": _text(values.astype(np.uint8))}
+
+
+def _map(run: SandboxRun, shades: int) -> np.ndarray:
+    """A byte a cell: the likeliest answer, and in so many shades how far it is from a guess."""
+    least = 1 / run.values["probabilities"].shape[-1]
+    share = ((run.values["confidence"] - least) / (1 - least)).clip(0, 1)
+    cells = run.values["class_map"] * shades + np.round(np.nan_to_num(share) * (shades - 1))
+    return cells.reshape(len(cells), -1)
+
+
+def _lines(run: SandboxRun, n_answers: int) -> dict[str, Any]:
+    """Level lines of all frames in one array, answer by answer, with a gap after each line."""
+    gap = np.full((1, 2), np.nan)
+    parts, ends = [gap], []
+    for frame in run.level_lines:
+        for answer in range(n_answers):
+            parts += [part for found, _, line in frame if found == answer for part in (line, gap)]
+            ends.append(len(parts))
+    lengths = np.cumsum([len(part) for part in parts])
+    xy = _small(np.concatenate(parts).T[None])
+    return {**xy, "ends": [int(lengths[end - 1]) for end in ends]}
+
+
+def _finite(series: list[float]) -> list[float | None]:
+    """JSON knows no NaN; six digits are more than a screen shows."""
+    return [float(f"{x:.6g}") if np.isfinite(x) else None for x in series]

@@ -1,0 +1,65 @@
+"""Colours and names that figures, films and pages share. Answers own the hues; everything else is grey."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mechclust.studies.clustering_heads.sandbox.curves import Curves
+
+INK, SOFT, MARK = "#1d2733", "#6b7682", "#c2007b"
+# Okabe & Ito's palette, which people with any colour vision can tell apart.
+_HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a6a00", "#444444")
+_LINES = ("#1d2733", "#e07b00", "#009e73", "#a3479a", "#3a86c8", "#8a7500", "#999999", "#b3382c")
+_NAMES = {
+    "train_loss": "train",
+    "test_loss": "test",
+    "train_accuracy": "train",
+    "test_accuracy": "test",
+    "within_ratio": "within / total",
+    "smallest_norm": "min |ξ|",
+    "margin": "margin",
+}
+
+
+def answer_colors(n: int, used: int | None = None) -> list[str]:
+    """A colour for each of ``n`` answers; grey for those from ``used`` on, which are never right."""
+    return [_HUES[i % len(_HUES)] if used is None or i < used else "#8a8f96" for i in range(n)]
+
+
+def cluster_colors(answers: Sequence[int]) -> list[str]:
+    """A shade of its answer's colour for each cluster, from pale to dark, given the clusters' answers."""
+    colors = answer_colors(max(answers) + 1)
+    found = []
+    for i, answer in enumerate(answers):
+        own = [j for j, other in enumerate(answers) if other == answer]
+        place = own.index(i) / max(1, len(own) - 1) if len(own) > 1 else 0.5
+        found.append(_mix(colors[answer], "#ffffff" if place < 0.5 else "#000000", abs(place - 0.5) * 1.05))
+    return found
+
+
+def token_colors(n: int) -> list[str]:
+    """White to ink: a shade of grey for each of ``n`` digits."""
+    return [_mix(INK, "#ffffff", 1 - i / max(1, n - 1)) for i in range(n)]
+
+
+def line_color(i: int) -> str:
+    """Colour of the ``i``-th curve of a panel."""
+    return _LINES[i % len(_LINES)]
+
+
+def curves_of(curves: Curves, names: Sequence[str]) -> dict[str, list[float]]:
+    """The measured curves of a panel by the name people read; empty when none was measured."""
+    found: dict[str, list[float]] = {}
+    for name in names:
+        values = getattr(curves, name)
+        if name == "gradient_norms":
+            found.update({group: series.tolist() for group, series in values.items()})
+        elif values is not None:
+            found[_NAMES[name]] = values.tolist()
+    return found
+
+
+def _mix(color: str, other: str, share: float) -> str:
+    """``color`` with a share of ``other`` in it."""
+    a, b = ([int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in (color, other))
+    return "#" + "".join(f"{round(x + (y - x) * share):02x}" for x, y in zip(a, b, strict=True))

@@ -1,0 +1,99 @@
+"""Probes of the user's choice on a study's trained models, for its report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from mechclust.jobs import progress_bar
+from probes import HookedModel, RegisteredProbe, find_probe, run
+from probes.files import file_name, write_atomic
+from probes.result import load_result
+from tasks import Batch, InputError
+
+if TYPE_CHECKING:
+    from mechclust.studies.study import Study
+
+_SHOWN = 4  # models a probe in the report; all are in the folder
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A trained model of a study, and the examples its probes are run on.
+
+    Attributes:
+        name: says which model, such as ``"private-seed0"``.
+        load: gives both; called when they are needed.
+    """
+
+    name: str
+    load: Callable[[], tuple[HookedModel, Iterable[Batch]]]
+
+
+def chosen_probes(names: Sequence[str]) -> list[RegisteredProbe]:
+    """The probes called so, each known to be usable without arguments.
+
+    Raises:
+        InputError: as ``probes.get_probe``.
+    """
+    found = [find_probe(name) for name in dict.fromkeys(names)]
+    for probe in found:
+        probe.new()
+    return found
+
+
+def measure_further(study: Study, config: Any, out: Path, probes: Sequence[RegisteredProbe]) -> None:
+    """Run probes on every subject of a study and keep the results in ``out/results/probes``.
+
+    They are measured anew each time: a probe under development changes without its version. A probe that cannot
+    measure a model stops neither the others nor the study; why is kept beside the results.
+    """
+    if not probes:
+        return
+    for subject in progress_bar(list(study.subjects(config, out)), desc="further probes", unit="model"):
+        model, batches = subject.load()
+        batches = list(batches)
+        for probe in probes:
+            path = _path(out, probe.name, subject.name)
+            failure = path.with_suffix(".txt")
+            try:
+                result = run(model, batches, probe.new())
+                replace(result, metadata={**result.metadata, "package": probe.package}).save(path)
+                failure.unlink(missing_ok=True)
+            except Exception as error:  # somebody else's code, or a label that these examples do not have
+                path.unlink(missing_ok=True)
+                why = " ".join(str(error).split()) or type(error).__name__
+                write_atomic(failure, f"{probe.name} could not measure {subject.name}: {why}\n".encode())
+
+
+def further_notes(out: Path) -> list[str]:
+    """Why what could not be measured could not, a line each."""
+    return [path.read_text().strip() for path in sorted((out / "results" / "probes").glob("*/*.txt"))]
+
+
+def further_views(out: Path) -> Mapping[str, str]:
+    """What ``measure_further`` left, as HTML by heading."""
+    views = {}
+    for folder in sorted((out / "results" / "probes").glob("*/")):
+        files = sorted(folder.glob("*.safetensors"))
+        parts = [f"<h3>{escape(unquote(path.stem))}</h3>{_shown(path)}" for path in files[:_SHOWN]]
+        if more := len(files) - _SHOWN:
+            parts += [f"<p>and {more} more models in {escape(str(folder.relative_to(out)))}</p>"] if more > 0 else []
+        if parts:
+            views[f"Probe: {unquote(folder.name)}"] = "".join(parts)
+    return views
+
+
+def _path(out: Path, probe: str, subject: str) -> Path:
+    return out / "results" / "probes" / file_name(probe) / f"{file_name(subject)}.safetensors"
+
+
+def _shown(path: Path) -> str:
+    try:
+        return load_result(path)._repr_html_()
+    except InputError as error:  # a damaged file does not hide the others
+        return f"<p>{escape(str(error))}</p>"

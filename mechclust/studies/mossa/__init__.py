@@ -1,0 +1,1 @@
+"""MOSSA (Zhao, Ziser & Cohen): which layers hold which tasks after tuning."""

@@ -1,0 +1,138 @@
+"""What a MOSSA run measured, seed by seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from mechclust.studies.mossa.layer_groups import LayerGroups, crossover, layer_groups
+from mechclust.studies.mossa.study import MODELS, MossaConfig, has_ceiling, result_path, suite_of
+from probes import ProbeResult
+from tasks import InputError
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one seed measured. Layers are blocks 1 to n; CKA is the debiased form unless it says so.
+
+    Attributes:
+        cka: ``"base"`` and ``"tuned"`` to ``[task layer]``: with the task's control.
+        biased: the same in the biased form.
+        ceiling: ``[seen task layer]`` of the control with itself tuned in another order, or ``None``.
+        dims: ``"base"`` and ``"tuned"`` to ``[layer]`` dimensions for 99% of the variance, over all seen skills.
+        purity: the same for the share of nearest neighbours in the cluster.
+        purity_chance: by chance.
+        accuracy: ``"base"``, ``"tuned"`` and ``"control"`` to ``[task]``.
+        chance: ``[task]`` accuracy without the skill, see ``SkillSuite.chance``.
+        seen: ``[task]`` tuned on.
+        encoded: ``[task]`` answered by pre-training.
+        cluster: ``[task]`` the operation's number.
+        identity: largest distance from 1 of a model's CKA with itself, also rotated and scaled.
+        notes: why a CKA is NaN.
+    """
+
+    cka: dict[str, np.ndarray]
+    biased: dict[str, np.ndarray]
+    ceiling: np.ndarray | None
+    dims: dict[str, np.ndarray]
+    purity: dict[str, np.ndarray]
+    purity_chance: float
+    accuracy: dict[str, np.ndarray]
+    chance: np.ndarray
+    seen: np.ndarray
+    encoded: np.ndarray
+    cluster: np.ndarray
+    identity: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def n_layers(self) -> int:
+        return self.cka["base"].shape[1]
+
+    @property
+    def upper(self) -> slice:
+        """The upper half of the layers."""
+        return slice(self.n_layers // 2, None)
+
+    def median(self, model: str, tasks: np.ndarray | None = None) -> np.ndarray:
+        """``[layer]`` over tasks, the seen ones by default."""
+        values = self.cka[model][self.seen if tasks is None else tasks]
+        return np.median(values, axis=0) if len(values) else np.full(self.n_layers, np.nan)
+
+    def spread(self, model: str, tasks: np.ndarray | None = None) -> np.ndarray:
+        """``[layer]`` interquartile range over tasks."""
+        values = self.cka[model][self.seen if tasks is None else tasks]
+        if not len(values):
+            return np.full(self.n_layers, np.nan)
+        low, high = np.quantile(values, (0.25, 0.75), axis=0)
+        return high - low
+
+    @cached_property
+    def groups(self) -> LayerGroups:
+        """Of the seen tasks."""
+        return self._groups(self.seen, self.dims["tuned"].tolist())
+
+    @cached_property
+    def unseen_groups(self) -> LayerGroups:
+        """Of the held-out tasks, without dimensions, which are the seen tasks'."""
+        return self._groups(~self.seen, None)
+
+    def _groups(self, tasks: np.ndarray, dims: list[float] | None) -> LayerGroups:
+        pre, tuned = (self.median(kind, tasks).tolist() for kind in MODELS)
+        return layer_groups(pre, tuned, self.spread("tuned", tasks).tolist(), dims)
+
+    def crossing(self, tasks: np.ndarray) -> int:
+        """The layer from which tuned stays above pre; one more than there are where it never does."""
+        return crossover(self.median("base", tasks).tolist(), self.median("tuned", tasks).tolist())
+
+    @property
+    def gain(self) -> np.ndarray:
+        """``[task]`` tuned - base, mean over the upper half."""
+        return (self.cka["tuned"] - self.cka["base"])[:, self.upper].mean(axis=1)  # type: ignore[no-any-return]
+
+
+def load(config: MossaConfig, out: Path, seed: int) -> Measured:
+    """Read a seed's artefacts."""
+    suite = suite_of(config, seed)
+    names = suite.task_names
+
+    def read(name: str) -> ProbeResult:
+        path = result_path(out, seed, name)
+        if not path.exists():
+            raise InputError(f"{str(out)!r} lacks {path.relative_to(out)}; start the study again with the same --out")
+        return ProbeResult.load(path)
+
+    found = {kind: [read(f"{name}.{kind}") for name in names] for kind in MODELS}
+    again = [read(f"{name}.again") for name in names if has_ceiling(config, name)]
+
+    def layers(results: list[ProbeResult], measure: str = "debiased_cka") -> np.ndarray:
+        return np.stack([result.sel(measure, label="all").numpy() for result in results])
+
+    both = read("accuracy")["accuracy"].numpy()
+    own = np.array([float(read(f"{name}.accuracy")["accuracy"].flatten()[0]) for name in names])
+    chance, identity = suite.chance(), read("identity")
+    why = {
+        f"seed {seed}, control of {name} with {kind}: {note}"
+        for kind, results in found.items()
+        for name, result in zip(names, results, strict=True)
+        for note in result.notes
+        if "NaN" in note
+    }
+    return Measured(
+        cka={kind: layers(results) for kind, results in found.items()},
+        biased={kind: layers(results, "cka") for kind, results in found.items()},
+        ceiling=layers(again) if again else None,
+        dims={kind: read(f"{kind}.dims").sel("n_dims", label="all").numpy() for kind in MODELS},
+        purity={kind: read(f"{kind}.purity")["neighbour_purity"].numpy() for kind in MODELS},
+        purity_chance=float(read("base.purity")["chance"]),
+        accuracy={**dict(zip(MODELS, both, strict=True)), "control": own},
+        chance=np.array([chance[name] for name in names]),
+        seen=np.array([name in suite.seen for name in names]),
+        encoded=np.array([name.split("-")[0] in suite.encoded for name in names]),
+        cluster=np.array([suite.cluster_names.index(name.split("-")[0]) for name in names]),
+        identity=max(float(identity[m].max()) for m in ("itself", "rotated")),
+        notes=tuple(sorted(why)),
+    )

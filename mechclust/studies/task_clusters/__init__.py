@@ -1,0 +1,1 @@
+"""Task clusters (Wu & Varshney): hidden states of a causal LM cluster by task."""

@@ -1,0 +1,164 @@
+"""The one-layer transformer in which Li, Li & Risteski study topics."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformer_lens import HookedRootModule
+from transformer_lens.hook_points import HookPoint
+
+from mechclust.models.config import ModelShape
+from mechclust.studies.topic_structure.config import TopicTransformerConfig
+from tasks import Batch
+
+
+class _Embed(nn.Module):
+    def __init__(self, config: TopicTransformerConfig) -> None:
+        super().__init__()
+        one_hot = config.embedding == "one-hot"
+        start = config.input_scale * torch.eye(config.d_vocab) if one_hot else torch.zeros(config.d_vocab, config.width)
+        self.W_E = nn.Parameter(start, requires_grad=not one_hot)
+
+
+class _Attention(nn.Module):
+    def __init__(self, config: TopicTransformerConfig) -> None:
+        super().__init__()
+        d = config.width
+        trained = config.attention == "trained"
+        self.W_Q = nn.Parameter(torch.zeros(d, d), requires_grad=trained)
+        self.W_K = nn.Parameter(torch.zeros(d, d), requires_grad=trained)
+        self.W_V = nn.Parameter(torch.eye(d), requires_grad=config.value == "trained")
+        for name in ("q", "k", "v", "attn_scores", "pattern", "z"):
+            setattr(self, f"hook_{name}", HookPoint())
+
+
+class _Block(nn.Module):
+    def __init__(self, config: TopicTransformerConfig) -> None:
+        super().__init__()
+        self.attn = _Attention(config)
+        for name in ("hook_resid_pre", "hook_attn_out", "hook_resid_post"):
+            setattr(self, name, HookPoint())
+
+
+class _Unembed(nn.Module):
+    def __init__(self, config: TopicTransformerConfig) -> None:
+        super().__init__()
+        if config.decoder == "free":
+            self.W_U = nn.Parameter(torch.zeros(config.width, config.d_vocab))
+        self.b_U = nn.Parameter(torch.zeros(config.d_vocab), requires_grad=config.bias)
+
+
+class TopicTransformer(HookedRootModule):  # type: ignore[misc]
+    """``f(Z) = W_pred (W_V Z) softmax((W_K Z)^T (W_Q Z) / sqrt(d)) + b``, ``Z`` the embedded tokens.
+
+    One layer, one head; no MLP, residual, normalisation, position embedding or output projection. A
+    position attends to every token, masked ones too, but not to padding. Weights act on row vectors
+    (``v = e @ W_V``), so each is the transpose of the paper's: ``paper_value()`` gives its ``W_V``.
+
+    Hook points: ``hook_embed``, ``blocks.0.hook_resid_pre`` (the same), ``blocks.0.attn.hook_{q,k,v}``
+    ``[batch pos head d_head]``, ``hook_attn_scores`` and ``hook_pattern`` ``[batch head query key]``,
+    ``hook_z``, ``blocks.0.hook_attn_out`` and ``blocks.0.hook_resid_post`` ``[batch pos d_model]``.
+
+    Args:
+        config: which parts are trained; weights are drawn from ``config.seed``.
+
+    Example:
+        >>> from mechclust.models import build_model
+        >>> from mechclust.studies.topic_structure import TopicTransformerConfig
+        >>> model = build_model(TopicTransformerConfig(d_vocab=12))
+        >>> model(torch.tensor([[2, 5, 1, 7]])).shape
+        torch.Size([1, 4, 12])
+    """
+
+    config_class = TopicTransformerConfig
+
+    def __init__(self, config: TopicTransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed = _Embed(config)
+        self.hook_embed = HookPoint()
+        self.blocks = nn.ModuleList([_Block(config)])
+        self.unembed = _Unembed(config)
+        self.cfg = ModelShape(
+            n_layers=1, n_heads=1, d_model=config.width, d_head=config.width, d_vocab=config.d_vocab, n_ctx=None
+        )
+        self._draw()
+        self.setup()
+
+    @torch.no_grad()
+    def _draw(self) -> None:
+        draw = torch.Generator().manual_seed(self.config.seed)
+        bound, std = 1 / math.sqrt(self.config.width), self.config.init_std
+        for weight in self.parameters():
+            if weight.ndim == 2 and weight.requires_grad:
+                if std is None:
+                    weight.uniform_(-bound, bound, generator=draw)
+                else:
+                    weight.normal_(0.0, std, generator=draw)
+
+    def _decode(self, x: Tensor) -> Tensor:
+        """``[... d_model]`` to ``[... d_vocab]`` logits."""
+        if self.config.decoder != "identity":
+            x = x @ (self.unembed.W_U if self.config.decoder == "free" else self.embed.W_E.T)
+        return x + self.unembed.b_U  # type: ignore[operator]
+
+    def paper_value(self) -> Float[Tensor, "d_model d_model"]:
+        """The paper's ``W_V``: entry ``[i, j]`` is what token ``j`` adds to output ``i`` (one-hot embedding)."""
+        return self.blocks[0].attn.W_V.detach().T  # type: ignore[union-attr,operator,return-value]
+
+    def forward(
+        self, tokens: Int[Tensor, "batch pos"], attention_mask: Tensor | None = None
+    ) -> Float[Tensor, "batch pos d_vocab"]:
+        """``[batch pos d_vocab]`` logits.
+
+        Args:
+            tokens: ``[batch pos]``.
+            attention_mask: ``[batch pos]``, false or 0 at padding.
+        """
+        block: Any = self.blocks[0]
+        attn = block.attn
+        x = block.hook_resid_pre(self.hook_embed(self.embed.W_E[tokens]))
+        q, k, v = (
+            hook((x @ weight)[:, :, None])
+            for hook, weight in ((attn.hook_q, attn.W_Q), (attn.hook_k, attn.W_K), (attn.hook_v, attn.W_V))
+        )
+        scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(self.config.width)
+        if attention_mask is not None:
+            scores = scores.masked_fill(~attention_mask.bool()[:, None, None], -torch.inf)
+        pattern = attn.hook_pattern(attn.hook_attn_scores(scores).softmax(dim=-1))
+        z = attn.hook_z(torch.einsum("bhqk,bkhd->bqhd", pattern, v))
+        out = block.hook_resid_post(block.hook_attn_out(z[:, :, 0]))
+        return self._decode(out)
+
+    def logits_at_loss(self, batch: Batch) -> Float[Tensor, "n d_vocab"]:
+        """``[n d_vocab]`` what ``forward`` gives where ``batch.loss_mask`` is true, for much less work.
+
+        No position enters, so a document is its bag of words: the tokens equal to ``w`` get the attention
+        ``n_w exp(score of w)`` together, and queries of one document with the same token are computed
+        once. No hook point fires.
+        """
+        assert batch.loss_mask is not None
+        attn: Any = self.blocks[0].attn
+        embed, d_vocab = self.embed.W_E, self.config.d_vocab
+        real = torch.ones_like(batch.tokens) if batch.attention_mask is None else batch.attention_mask
+        counts = torch.zeros(len(batch), d_vocab, device=embed.device, dtype=embed.dtype)
+        counts.scatter_add_(1, batch.tokens, real.to(embed.dtype))
+        example, place = batch.loss_mask.nonzero(as_tuple=True)
+        key, which = torch.unique(example * d_vocab + batch.tokens[example, place], return_inverse=True)
+        bag, token = counts[key // d_vocab], key % d_vocab
+        if self.config.attention == "uniform":
+            share = bag / bag.sum(dim=1, keepdim=True)
+        else:
+            query, keys = self._embedded(attn.W_Q, token), self._embedded(attn.W_K)
+            share = (query @ keys.T / math.sqrt(self.config.width) + bag.log()).softmax(dim=-1)
+        return self._decode(share @ self._embedded(attn.W_V))[which]
+
+    def _embedded(self, weight: Tensor, tokens: Tensor | slice = slice(None)) -> Tensor:
+        """``W_E[tokens] @ weight``, which for one-hot rows is a matter of picking."""
+        if self.config.embedding == "one-hot":
+            return self.config.input_scale * weight[tokens]
+        return self.embed.W_E[tokens] @ weight  # type: ignore[index,operator,no-any-return]

@@ -1,0 +1,227 @@
+"""Does the rest of a model read a head's clusters? Interventions on one head at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from probes._bench import Bench, Correct
+from probes.clustering_head import ClusteringHead
+from probes.files import versions
+from probes.functional.clustering_head import integer_sum
+from probes.hooks import HookedModel
+from probes.result import ProbeResult
+from probes.run import each_batch
+from tasks import Batch, InputError
+
+_CONSTANTS = 16  # answers tried as the constant one
+
+
+def causal_checks(
+    model: HookedModel,
+    batches: Batch | Iterable[Batch],
+    probe: ClusteringHead,
+    correct: Correct,
+    *,
+    heads: Sequence[tuple[str, int]] | None = None,
+    influence: bool = True,
+    seed: int = 0,
+) -> ProbeResult:
+    """Replace a head's output and see whether the model's predictions follow its clusters.
+
+    One head at a time, and at the query position alone; every other head, position and site before it stays
+    as it was. The clusters are the classes of each equivalence label (of the given batches), and
+    ``integer_sum``, those of the integer weights that ``probe`` found. Centroids, means and partners are those
+    of the given batches, so the results hold for these; which batches hold an example plays no part.
+
+    Measures:
+        ``accuracy``, ``majority_accuracy`` (no axes): of the model, and of the best constant answer, which is
+            what chance is: of all, where the vocabulary has at most 16, else of the 16 it gives most often.
+        ``ablated_accuracy`` (site, head): with the output's mean in its place.
+        ``centroid_accuracy`` (site, head, partition): with the centroid of the example's cluster.
+        ``misplaced_accuracy`` (site, head, partition): with the centroid of a random other example's cluster,
+            which a model that reads the clusters must not survive.
+        ``swap_accuracy``, ``swap_agreement`` (site, head, partition): with the output for another, random
+            member of the cluster: accuracy, and share of predictions that stay. Examples alone in their
+            cluster are left out.
+        ``partition_clusters`` (site, head, partition): number of clusters.
+        ``influence`` (site, head, position): change of the output when the token there is that of another
+            example at the same position, ``E |z' - z|^2 / (2 Var z)``: 0 nothing, 1 all that varies.
+        ``spurious_shift``, ``permutation_shift`` (site, head): the same when all tokens off the support come
+            from one other example, and when each example's tokens in the support change places.
+        ``spurious_agreement``, ``permutation_agreement`` (no axes): share of the model's predictions that
+            stay then.
+
+    Cost: ``2 + positions + 1 + heads x (3 x partitions + 1)`` forward passes over the batches. Memory: the
+    batches, and their examples' outputs at the query of all sites, twice; the logits of one batch.
+
+    Args:
+        model: the model ``probe`` was run on.
+        batches: what to test on; each example with an index of its own.
+        probe: a ``ClusteringHead`` that has been run: it says where, and what is equivalent.
+        correct: maps the model's logits and the batch to 1 where the answer is right, ``[batch]``, as
+            ``task.accuracy`` does.
+        heads: pairs of site and head to test; all where ``None``. Others are NaN.
+        influence: whether to measure it, which takes a pass a position.
+        seed: of partners and permutations.
+
+    Raises:
+        InputError: for a probe that was not run, or was run on another model, an unknown head, fewer than 2
+            examples, or logits and ``correct`` of another form; and whatever ``probe`` refuses.
+
+    Example:
+        >>> # probe = ClusteringHead("sum", support=task.positions, modulus=task.p)
+        >>> # run(model, task.batches("test"), probe)
+        >>> # causal_checks(model, task.batches("test"), probe, task.accuracy)["ablated_accuracy"]
+    """
+    if not len(probe.points):
+        raise InputError("this ClusteringHead has not been run; call run(model, batches, probe) before causal_checks")
+    probe.bind(model)
+    bench = Bench(model, list(each_batch(batches)), probe, correct)
+    chosen = _checked(heads, probe)
+    draw = torch.Generator().manual_seed(seed)
+    order, donors = (torch.randperm(bench.n, generator=draw) for _ in range(2))
+    places = torch.rand(bench.n, len(probe.support or ()), generator=draw).argsort(dim=1)
+    values, notes = _interventions(bench, chosen, order)
+    donor = _partners(torch.zeros(bench.n, dtype=torch.int64), donors)
+    values |= _resampled(bench, donor, places, influence, notes)
+    axes: dict[str, tuple[str, ...]] = dict.fromkeys(values, ("site", "head"))
+    axes |= {name: () for name in values if values[name].ndim == 0}
+    axes |= {
+        name: ("site", "head", "partition")
+        for name in values
+        if name.startswith(("centroid", "misplaced", "swap", "partition"))
+    }
+    axes["influence"] = ("site", "head", "position")
+    return ProbeResult(
+        probe="causal_checks",
+        values=values,
+        axes=axes,
+        coords={
+            "site": probe.outputs,
+            "head": [str(h) for h in range(bench.n_heads)],
+            "partition": bench.partitions,
+            "position": [str(t) for t in range(values["influence"].shape[2])],
+        },
+        layers={site.name: site.layer for site in probe.sites if site.name in probe.outputs},
+        metadata={"n": bench.n, "seed": seed, "clustering_head": repr(probe), "versions": versions()},
+        notes=notes,
+    )
+
+
+def _checked(heads: Sequence[tuple[str, int]] | None, probe: ClusteringHead) -> list[tuple[str, int]]:
+    there = [(site, h) for site in probe.outputs for h in range(probe.head_outputs(site)[1].shape[1])]
+    if heads is None:
+        return there
+    if unknown := [head for head in heads if tuple(head) not in there]:
+        raise InputError(
+            f"no head {unknown[0]!r} in this probe; expected pairs of site and head from {there[0]} to {there[-1]}"
+        )
+    return list(heads)
+
+
+def _interventions(bench: Bench, chosen: list[tuple[str, int]], order: Tensor) -> tuple[dict[str, Tensor], list[str]]:
+    """The measures of replaced outputs; ``order [n]`` is the random order in which cluster members pass theirs on."""
+    sites = bench.probe.outputs
+    names = ("centroid_accuracy", "misplaced_accuracy", "swap_accuracy", "swap_agreement", "partition_clusters")
+    shape = (len(sites), bench.n_heads, len(bench.partitions))
+    values = {name: torch.full(shape, torch.nan, dtype=torch.float64) for name in names}
+    values["ablated_accuracy"] = torch.full(shape[:2], torch.nan, dtype=torch.float64)
+    notes = [] if len(chosen) == shape[0] * shape[1] else ["heads that were not asked for are NaN"]
+    for site, head in chosen:
+        at = sites.index(site), head
+        points = bench.points[site][:, head].double()
+        mean = points.mean(dim=0).expand_as(points)
+        values["ablated_accuracy"][at] = bench.with_output(site, head, mean)[1].mean()
+        for k, classes in enumerate(_partitions(bench, site, head)):
+            if classes is None:
+                notes.append(f"{site} head {head}: no integer weights, so integer_sum is NaN")
+                continue
+            count = classes.bincount()
+            centroid = points.new_zeros(len(count), points.shape[1]).index_add_(0, classes, points) / count[:, None]
+            values["partition_clusters"][(*at, k)] = len(count)
+            values["centroid_accuracy"][(*at, k)] = bench.with_output(site, head, centroid[classes])[1].mean()
+            other = _partners(torch.zeros_like(classes), order)
+            values["misplaced_accuracy"][(*at, k)] = bench.with_output(site, head, centroid[classes[other]])[1].mean()
+            several = count[classes] > 1
+            if not bool(several.any()):
+                notes.append(f"{site} head {head}: every example is alone in its cluster of {bench.partitions[k]!r}")
+                continue
+            answers, right = bench.with_output(site, head, points[_partners(classes, order)])
+            values["swap_accuracy"][(*at, k)] = right[several].mean()
+            values["swap_agreement"][(*at, k)] = (answers == bench.answers)[several].double().mean()
+    values["accuracy"] = bench.right.mean()
+    constants = list(range(bench.n_answers))
+    if bench.n_answers > _CONSTANTS:
+        answers, times = torch.unique(bench.answers, return_counts=True)
+        constants = answers[times.argsort(descending=True, stable=True)[:_CONSTANTS]].tolist()
+    values["majority_accuracy"] = torch.tensor(max(map(bench.constant, constants)), dtype=torch.float64)
+    return values, notes
+
+
+def _partitions(bench: Bench, site: str, head: int) -> list[Tensor | None]:
+    """Clusters 0, 1, ... of each partition; ``None`` where the integer weights are undefined."""
+    found: list[Tensor | None] = list(bench.labels.values())
+    if bench.probe.modulus is not None:
+        fit = bench.probe.integer_fit(site, head)
+        assert bench.tokens is not None
+        total = torch.unique(integer_sum(fit.rounded, bench.tokens), return_inverse=True)[1]
+        found.append(None if bool(fit.deviation.isnan()) else total)
+    return found
+
+
+def _partners(classes: Tensor, order: Tensor) -> Tensor:
+    """``[n]`` another member of each example's class, every member once: the next in ``order``, round and round."""
+    members = order[torch.argsort(classes[order], stable=True)]  # class after class
+    ends = torch.unique_consecutive(classes[members], return_counts=True)[1].cumsum(0) - 1
+    following = torch.arange(1, len(members) + 1)
+    following[ends] = torch.cat([ends.new_zeros(1), ends[:-1] + 1])
+    partner = torch.empty_like(members)
+    partner[members] = members[following]
+    return partner
+
+
+def _resampled(bench: Bench, donor: Tensor, places: Tensor, influence: bool, notes: list[str]) -> dict[str, Tensor]:
+    """The measures of changed tokens; ``donor [n]`` is whose tokens come in, ``places [n support]`` a permutation."""
+    nan = torch.full((len(bench.points), bench.n_heads), torch.nan, dtype=torch.float64)
+    tokens, support = bench.tokens, bench.probe.support
+    n_pos = 0 if tokens is None else tokens.shape[1]
+    values = {"influence": nan[..., None].expand(-1, -1, n_pos).clone()}
+    for what in ("spurious", "permutation"):
+        values |= {f"{what}_shift": nan.clone(), f"{what}_agreement": nan[0, 0].clone()}
+    if tokens is None:
+        notes.append("the sequences differ in length, so influence, spurious_* and permutation_* are undefined")
+        return values
+    if bool(torch.stack([(x == x[:1]).all(dim=-1).all(dim=0) for x in bench.points.values()]).any()):
+        notes.append("influence and shifts are NaN for a head whose output is the same for all examples")
+
+    def changed(positions: list[int], to: Tensor) -> tuple[Tensor, Tensor]:
+        """``[site head]`` change of the outputs, and the share of predictions that stay."""
+        other = tokens.clone()
+        other[:, positions] = to
+        seen, answers, _ = bench.observe(other)
+        shifts = []
+        for site, points in bench.points.items():
+            before, after = points.double(), seen.head_outputs(site)[1].double()
+            variance = (before - before[:1]).var(dim=0).sum(dim=-1)
+            shifts.append((after - before).square().sum(dim=-1).mean(dim=0) / (2 * variance))
+        return torch.stack(shifts), (answers == bench.answers).double().mean()
+
+    if influence:
+        for t in range(n_pos):
+            values["influence"][..., t] = changed([t], tokens[donor][:, [t]])[0]
+    else:
+        notes.append("influence was not asked for, so it is NaN")
+    if support is None:
+        notes.append("the probe has no support, so spurious_* and permutation_* are NaN")
+        return values
+    on = list(support)
+    off = [t for t in range(n_pos) if t not in on]
+    for what, positions, to in (
+        ("spurious", off, tokens[donor][:, off]),
+        ("permutation", on, tokens[:, on].gather(1, places)),
+    ):
+        values[f"{what}_shift"], values[f"{what}_agreement"] = changed(positions, to)
+    return values

@@ -1,0 +1,206 @@
+"""Word vectors and word-by-word matrices, sorted by topic: closed forms over all pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from probes.functional.topic_attention import WordTopics
+from tasks import InputError
+
+SIMILARITIES = ("cosine", "dot")
+_LARGEST = 2**22  # elements of the largest intermediate tensor
+_LARGEST_GRAM = 2**25
+
+
+@dataclass(frozen=True)
+class TopicSimilarity:
+    """Similarity of word vectors of the same topic and of different topics.
+
+    Attributes:
+        sum: ``[2 2]`` float64, ``SIMILARITIES`` by (same topic, different topic), over ordered pairs.
+        pairs: ``[2]`` int64, how many.
+    """
+
+    sum: Float[Tensor, "2 2"]
+    pairs: Int[Tensor, "2"]
+
+    @property
+    def mean(self) -> Float[Tensor, "2 2"]:
+        """``sum / pairs``; NaN without pairs."""
+        return torch.where(self.pairs > 0, self.sum / self.pairs, torch.nan)
+
+    @property
+    def ratio(self) -> Float[Tensor, "2"]:
+        """Same topic over different topic, by ``SIMILARITIES``. Explodes when the denominator nears 0."""
+        return self.mean[..., 0] / self.mean[..., 1]
+
+    @property
+    def difference(self) -> Float[Tensor, "2"]:
+        """Same topic minus different topic, by ``SIMILARITIES``."""
+        return self.mean[..., 0] - self.mean[..., 1]
+
+
+def topic_similarity(vectors: Float[Tensor, "n d"], topics: object, self_pairs: bool = False) -> TopicSimilarity:
+    """Mean cosine and dot product over all pairs of words of the same topic, and of different topics.
+
+    All pairs ``i != j`` of words that have a topic, in closed form from sums over groups of words, not
+    from sampled pairs. Cost: O(n d + groups^2 d).
+
+    Args:
+        vectors: a vector a word.
+        topics: as in ``topic_attention``, one row a vector.
+        self_pairs: also count ``i = j`` as the same topic, as the paper's published code does.
+
+    Raises:
+        InputError: when topics and vectors differ in number, or topics has another form.
+
+    Example:
+        >>> vectors = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.0, 3.0]])
+        >>> found = topic_similarity(vectors, torch.tensor([0, 0, 1, 1]))
+        >>> found.mean.tolist(), found.pairs.tolist()
+        ([[1.0, 0.0], [2.5, 0.0]], [4, 8])
+    """
+    known = WordTopics.of(topics)
+    if len(known.row) != len(vectors):
+        raise InputError(f"there are {len(vectors)} vectors but topics for {len(known.row)} words; give one row each")
+    kept = vectors[(known.row >= 0).to(vectors.device)].cpu()
+    return GroupSums(known.group, known, self_pairs).similarity(kept)
+
+
+@dataclass(frozen=True)
+class GroupSums:
+    """``topic_similarity`` of words sorted into groups, for many vectors or many orders of them."""
+
+    group: Int[Tensor, "n"]
+    topics: WordTopics
+    self_pairs: bool = False
+
+    @cached_property
+    def pairs(self) -> Int[Tensor, "2"]:
+        """How many ordered pairs of the same topic, and of different topics."""
+        count = torch.bincount(self.group, minlength=len(self.topics.same))
+        product = count[:, None] * count[None, :]
+        same = product[self.topics.same].sum()
+        return torch.stack([same if self.self_pairs else same - len(self.group), product.sum() - same])
+
+    def similarity(self, vectors: Float[Tensor, "n d"]) -> TopicSimilarity:
+        """Of the vectors as they are."""
+        totals = [self._totals(x, self._from_groups(x)) for x in _unit_and_whole(vectors)]
+        return TopicSimilarity(torch.stack(totals), self.pairs)
+
+    def null(self, vectors: Float[Tensor, "n d"], n: int, seed: int) -> TopicSimilarity:
+        """Of the vectors handed out anew, ``n`` times: its sums are ``[2 n 2]``."""
+        order = np.broadcast_to(np.arange(len(vectors)), (n, len(vectors)))
+        orders = torch.from_numpy(np.random.default_rng([seed, len(vectors)]).permuted(order, axis=1))
+        found = vectors.new_empty(2, n, 2, dtype=torch.float64)
+        for i, x in enumerate(_unit_and_whole(vectors)):
+            same = self._in_order(x)
+            for j, o in enumerate(orders):
+                found[i, j] = self._totals(x, same(o))
+        return TopicSimilarity(found, self.pairs)
+
+    def _totals(self, x: Tensor, same: Tensor) -> Float[Tensor, "2"]:
+        """From the sum over same-topic pairs, ``i = j`` included."""
+        own = 0.0 if self.self_pairs else x.square().sum()
+        return torch.stack([same - own, x.sum(dim=0).square().sum() - same])
+
+    def _from_groups(self, x: Tensor) -> Tensor:
+        sums = x.new_zeros(len(self.topics.same), x.shape[1]).index_add_(0, self.group, x)
+        return sums.square().sum() if self.topics.disjoint else (sums @ sums.T)[self.topics.same].sum()
+
+    def _in_order(self, x: Tensor) -> Callable[[Tensor], Tensor]:
+        """Order of the vectors to the sum over same-topic pairs. Overlapping groups may be as many as words:
+        then the pairs that meet are less work."""
+        if self.topics.disjoint:
+            return lambda order: self._from_groups(x[order])
+        first, second = self._meeting
+        own = x.square().sum()
+        if len(x) ** 2 <= _LARGEST_GRAM:
+            gram = x @ x.T
+            return lambda order: own + 2 * gram[order[first], order[second]].sum()
+        step = max(1, _LARGEST // x.shape[1])
+
+        def by_parts(order: Tensor) -> Tensor:
+            parts = zip(torch.split(order[first], step), torch.split(order[second], step), strict=True)
+            return own + 2 * torch.stack([(x[i] * x[j]).sum() for i, j in parts]).sum()
+
+        return by_parts
+
+    @cached_property
+    def _meeting(self) -> tuple[Tensor, Tensor]:
+        """Places of the pairs ``i < j`` that share a topic."""
+        same = torch.triu(self.topics.same[self.group][:, self.group], 1).nonzero()
+        return same[:, 0], same[:, 1]
+
+
+def _unit_and_whole(vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Vectors of length one, whose dot products are cosines, and the vectors themselves."""
+    rows = vectors.double()
+    return rows / rows.norm(dim=1, keepdim=True), rows
+
+
+@dataclass(frozen=True)
+class TopicBlocks:
+    """A matrix over words, sorted into blocks of topics.
+
+    Attributes:
+        means: ``[n_topics n_topics]`` float64 mean entry of each block.
+        same: mean over all entries of two words of one topic, the diagonal included.
+        same_off_diagonal: the same without the diagonal.
+        different: mean over all entries of two words of different topics.
+    """
+
+    means: Float[Tensor, "n_topics n_topics"]
+    same: float
+    same_off_diagonal: float
+    different: float
+
+    @property
+    def gap(self) -> float:
+        """Mean same-topic entry minus mean different-topic entry."""
+        return self.same - self.different
+
+    @property
+    def separation(self) -> float:
+        """Least same-topic block mean minus greatest different-topic block mean."""
+        other = self.means[~torch.eye(len(self.means), dtype=torch.bool)]
+        return float(self.means.diagonal().min() - other.max())
+
+
+def topic_blocks(matrix: Float[Tensor, "n n"], topics: Int[Tensor, "n"]) -> TopicBlocks:
+    """Block means of a matrix over words, such as ``W_V`` or ``W_E^T W_E``.
+
+    Args:
+        matrix: one row and one column a word.
+        topics: topic of each word; negative: left out.
+
+    Raises:
+        InputError: for a matrix of another size, or fewer than two topics.
+
+    Example:
+        >>> blocks = topic_blocks(torch.eye(4), torch.tensor([0, 0, 1, 1]))
+        >>> blocks.means.tolist(), blocks.gap, blocks.same_off_diagonal
+        ([[0.5, 0.0], [0.0, 0.5]], 0.5, 0.0)
+    """
+    known = WordTopics.of(topics)
+    if matrix.shape != (len(known.row), len(known.row)):
+        raise InputError(f"the matrix has shape {tuple(matrix.shape)}; expected {len(known.row)} words both ways")
+    has = known.row.cpu() >= 0
+    words = matrix.detach().cpu().double()[has][:, has]
+    member = torch.nn.functional.one_hot(known.group).double()
+    size = member.sum(dim=0)
+    same = known.group[:, None] == known.group[None, :]
+    off = same & ~torch.eye(len(words), dtype=torch.bool)
+    return TopicBlocks(
+        means=(member.T @ words @ member) / (size[:, None] * size[None, :]),
+        same=float(words[same].mean()),
+        same_off_diagonal=float(words[off].mean()),
+        different=float(words[~same].mean()),
+    )

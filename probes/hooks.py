@@ -1,0 +1,113 @@
+"""What is needed of a model. Nothing asks for these classes at run time but who wants to know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from tasks import Batch, InputError
+
+
+@runtime_checkable
+class HookPoints(Protocol):
+    """Anything with hook points by name: what selectors resolve against."""
+
+    @property
+    def hook_dict(self) -> Mapping[str, Any]:
+        """Hook points by name."""
+
+
+@runtime_checkable
+class HookedModel(HookPoints, Protocol):
+    """Anything with TransformerLens's hook protocol: a ``HookedTransformer`` of 3.9, a ``TransformerBridge`` of 4.x,
+    the models of ``mechclust``, and your own ``HookedRootModule``.
+    """
+
+    training: bool
+
+    @property
+    def cfg(self) -> Any:
+        """Its configuration: ``n_layers``, ``d_model``, ``d_vocab`` and so on."""
+
+    def hooks(self, fwd_hooks: Any = ...) -> AbstractContextManager[Any]:
+        """Adds hooks ``(name, function)`` for the block."""
+
+    def __call__(self, tokens: Tensor, /, **kwargs: Any) -> Any:
+        """Logits, or whatever the model gives."""
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Its weights; the first one's device is the model's."""
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Its weights by name."""
+
+    def modules(self) -> Iterator[nn.Module]:
+        """It and its parts."""
+
+    def named_modules(self) -> Iterator[tuple[str, nn.Module]]:
+        """It and its parts by name."""
+
+    def state_dict(self) -> Mapping[str, Tensor]:
+        """Its weights and buffers by name."""
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
+        """Sets its weights and buffers."""
+
+    def train(self, mode: bool = True) -> Any:
+        """Dropout on, or off."""
+
+    def eval(self) -> Any:
+        """Dropout off."""
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forgets gradients."""
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        """Moves it to a device or dtype."""
+
+
+Models: TypeAlias = HookPoints | Mapping[str, HookPoints]
+
+
+def forward(model: HookedModel, batch: Batch) -> Any:
+    """Call the model on a batch, with its attention mask where it has padding."""
+    if batch.attention_mask is None or bool(batch.attention_mask.all()):
+        return model(batch.tokens)
+    return model(batch.tokens, attention_mask=batch.attention_mask.long())
+
+
+def device_of(model: HookedModel) -> torch.device:
+    """The device of the model's first parameter."""
+    parameter = next(iter(model.parameters()), None)
+    return torch.device("cpu") if parameter is None else parameter.device
+
+
+@contextmanager
+def evaluation_mode(model: HookedModel) -> Iterator[None]:
+    """Dropout off inside; afterwards every module's own mode is as it was."""
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def check_device(name: str) -> None:
+    """Refuse a device that this machine does not have.
+
+    Raises:
+        InputError: naming the device, and the way out.
+    """
+    try:
+        kind = torch.device(name).type
+    except RuntimeError:
+        raise InputError(f"no device {name!r}; expected cpu, cuda, cuda:1 or mps") from None
+    if (kind == "cuda" and not torch.cuda.is_available()) or (kind == "mps" and not torch.backends.mps.is_available()):
+        raise InputError(f"device {name!r} is not available on this machine; choose --device cpu")

@@ -1,0 +1,1005 @@
+"""The self-check: sound models of every kind pass, and each broken one fails the check that is about it."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import math
+import random
+import re
+import weakref
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformer_lens import HookedRootModule
+from transformer_lens.hook_points import HookPoint
+
+import mechclust.commands.check.chance
+import mechclust.commands.check.model
+from mechclust.commands.check import check_model
+from mechclust.commands.check.chance import Chance, Found, chance_of_twin
+from mechclust.commands.check.hooks import hook_points
+from mechclust.commands.check.inputs import SELECTORS, Subject
+from mechclust.commands.check.result import Check, CheckReport, NotTried
+from mechclust.commands.check.text import text
+from mechclust.models import ModelConfig, build_model, load_pretrained, save_model
+from mechclust.models.config import ModelShape
+from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
+from mechclust.studies.topic_structure.config import TopicTransformerConfig
+from tasks import InputError
+
+NAMES = [
+    "model",
+    "embedding()",
+    "residual()",
+    "attention_pattern()",
+    "head_output()",
+    "finite values",
+    "same values twice",
+    "attention rows",
+    "attention direction",
+    "blocks join",
+    "alone as in a batch",
+    "padding",
+    "no trace",
+    "flat memory",
+    "tokenizer",
+    "chance: clusters",
+    "chance: topics",
+    "chance: CKA",
+    "chance: random weights",
+]
+OUR_OWN = {"tokenizer"}  # what models without text do not try
+SHAPE = {"d_vocab": 20, "n_ctx": 16, "n_layers": 2, "d_model": 8, "n_heads": 2, "init_std": 0.3}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unfreeze():
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def freeze(unfreeze):
+    """A collection goes through all objects of pytest and the libraries otherwise, several times a check."""
+    gc.freeze()
+
+
+def verdicts(report, passed):
+    return {check.name for check in report.checks if check.passed is passed}
+
+
+# ---- sound models ----
+
+
+def sound(report, not_tried):
+    assert verdicts(report, False) == set(), str(report)
+    assert report.passed
+    assert [check.name for check in report.checks] == NAMES
+    assert verdicts(report, None) == set(not_tried)
+    assert report["no trace"].detail.startswith("with hooks at ")
+    return report
+
+
+@pytest.mark.parametrize("attention", ["causal", "bidirectional"])
+def test_built_models(attention, tl_major, capfd):
+    model = build_model(ModelConfig(**SHAPE, attention=attention))
+    capfd.readouterr()
+    unpadded = (tl_major, attention) == (3, "bidirectional")
+    report = sound(check_model(model), OUR_OWN | ({"padding"} if unpadded else set()))
+    assert capfd.readouterr() == ("", "")
+    assert report["attention direction"].detail.startswith("causal: " if attention == "causal" else "both ways: ")
+    assert (
+        ": 2 layers of 2 heads, d_model 8, d_head 4, vocabulary 20, context 16, float32 on cpu; hooks read and write"
+        in (report["model"].detail)
+    )
+    assert report["residual()"].detail == (
+        "3 hook points fire once each: hook_embed to blocks.1.hook_resid_post, [batch pos d_model] 8x8x8"
+    )
+    assert report["attention_pattern()"].detail.endswith("[batch head query key] 8x2x8x8")
+    assert report["head_output()"].detail.endswith("[batch pos head d_head] 8x8x2x4")
+    if unpadded:
+        assert report["padding"].detail.startswith(
+            "padded batches are refused (InputError: TransformerLens 3.9 ignores"
+        )
+    else:
+        assert re.search(
+            r"differ by \S+e-0[6-9] of a state's length .*; on the left \S+e-0[6-9]$", report["padding"].detail
+        )
+
+
+def test_the_topic_transformer():
+    report = sound(check_model(build_model(TopicTransformerConfig(d_vocab=20))), OUR_OWN | {"blocks join"})
+    assert "any length" in report["model"].detail
+    assert report["model"].detail.startswith("TopicTransformer: 1 layer of 1 head, ")
+
+
+def test_the_topic_transformer_with_attention_that_is_uniform_and_frozen():
+    config = TopicTransformerConfig(d_vocab=12, embedding="one-hot", attention="uniform", init_std=0.0)
+    report = sound(check_model(build_model(config)), OUR_OWN | {"blocks join", "attention direction"})
+    assert "no token changes another one's state" in report["attention direction"].detail
+    assert report["chance: topics"].detail.startswith("attention ratio 1.00 (p ")
+
+
+def test_the_pooling_transformer():
+    report = sound(
+        check_model(build_model(PoolingTransformerConfig())),
+        OUR_OWN | {"blocks join", "attention direction", "padding", "chance: topics"},
+    )
+    assert report["residual()"].detail.endswith("8x12x2 (pooled)")  # it reads 12 tokens and no other number
+    assert report["padding"].detail.startswith(
+        "sequences of other lengths are refused (InputError: tokens has shape (1, "
+    )
+    assert report["chance: topics"].detail == "one query reads the whole sequence, so words do not attend to words"
+
+
+@pytest.fixture(scope="module")
+def pythia(gpt2, tmp_path_factory):
+    """A GPT-NeoX checkpoint: rotary positions, attention and feed-forward layer in parallel."""
+    from transformers import AutoTokenizer, GPTNeoXConfig, GPTNeoXForCausalLM
+
+    folder = tmp_path_factory.mktemp("pythia")
+    shape = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 32}
+    GPTNeoXForCausalLM(GPTNeoXConfig(vocab_size=24, max_position_embeddings=16, **shape)).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(gpt2).save_pretrained(folder)
+    return folder
+
+
+def test_pythia(pythia):
+    assert "(GPTNeoXForCausalLM): " in sound(check_model(pythia), set())["model"].detail
+
+
+def test_gpt2_by_its_name(gpt2, monkeypatch):
+    loaded = []
+
+    def load(*args, **options):
+        assert not [model for model in loaded if model() is not None]  # the model and its twin need not fit together
+        loaded.append(weakref.ref(model := load_pretrained(*args, **options)))
+        return model
+
+    monkeypatch.setattr(mechclust.commands.check.model, "load_pretrained", load)
+    report = sound(check_model(str(gpt2)), set())
+    assert len(loaded) == 2
+    assert report.model == str(gpt2)
+    assert report["model"].detail.startswith("TransformerBridge (GPT2LMHeadModel): ")
+    assert report["tokenizer"].detail == (
+        "3 texts come back as they were; no special tokens are added; padded with <pad> (id 0); the last real token is "
+        "found"
+    )
+
+
+@pytest.mark.parametrize("family", ["bert", "albert", "electra", "roberta"])
+def test_encoders(encoder_checkpoint, family, tl_major):
+    head = None if family == "roberta" else "ForMaskedLM"
+    report = sound(check_model(encoder_checkpoint(family, head)), {"head_output()"} if family != "bert" else set())
+    assert report["attention direction"].detail.startswith("both ways: ")
+    if family == "bert":
+        return
+    assert report["model"].detail.endswith("hooks read and may not write")
+    assert report["head_output()"].detail.startswith("no hook point 'blocks.0.attn.hook_z' in this model")
+    assert report["padding"].detail.endswith("counts positions from the padding, so pad your own batches on the right")
+
+
+def test_half_precision(gpt2):
+    report = sound(check_model(gpt2, dtype="bfloat16"), set())
+    assert "bfloat16 on cpu" in report["model"].detail
+    assert "(allowed 0.016)" in report["attention rows"].detail
+    assert "(allowed 0.1)" in report["alone as in a batch"].detail
+
+
+def test_a_loaded_model_is_not_drawn_anew(gpt2):
+    report = sound(check_model(load_pretrained(gpt2)), {"chance: random weights"})
+    assert report.model == "TransformerBridge"
+    assert report["chance: random weights"].detail == (
+        "how to draw this model's weights is not known; give its name or directory instead"
+    )
+
+
+def test_a_file_from_save_model(tiny_model, tmp_path):
+    save_model(tiny_model(), tmp_path / "m.safetensors")
+    sound(check_model(tmp_path / "m.safetensors"), OUR_OWN)
+
+
+# ---- a small transformer, to break ----
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hook_resid_pre, self.hook_resid_post = HookPoint(), HookPoint()
+        self.attn = nn.Module()
+        self.attn.hook_pattern, self.attn.hook_z = HookPoint(), HookPoint()
+        self.W = nn.Parameter(torch.zeros(4, 8, 8))
+
+
+class Tiny(HookedRootModule):
+    """Two layers, two heads, written out: each of its steps is a method that a test can break."""
+
+    def __init__(self):
+        super().__init__()
+        self.cfg = ModelShape(n_layers=2, n_heads=2, d_model=8, d_head=4, d_vocab=30, n_ctx=12)
+        self.W_E, self.W_pos = nn.Parameter(torch.zeros(30, 8)), nn.Parameter(torch.zeros(12, 8))
+        self.hook_embed = HookPoint()
+        self.blocks = nn.ModuleList([Block(), Block()])
+        draw = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for weight in self.parameters():
+                weight.normal_(std=0.4, generator=draw)
+        self.setup()
+
+    def forward(self, tokens, attention_mask=None):
+        mask = torch.ones_like(tokens) if attention_mask is None else attention_mask
+        x = self.embed(tokens) + self.places(mask)
+        for i, block in enumerate(self.blocks):
+            x = self.layer(i, block, x, mask)
+        return x @ self.W_E.T
+
+    def embed(self, tokens):
+        return self.hook_embed(self.W_E[tokens])
+
+    def places(self, mask):
+        return self.W_pos[(mask.cumsum(1) - 1).clamp(min=0)]
+
+    def layer(self, i, block, x, mask):
+        x = self.enter(i, block, x)
+        q, k, v = (torch.einsum("bpd,de->bpe", x, w).unflatten(-1, (2, 4)) for w in block.W[:3])
+        pattern = self.attend(block, torch.einsum("bqhe,bkhe->bhqk", q, k) / 20, mask)
+        z = self.heads(i, block, torch.einsum("bhqk,bkhe->bqhe", pattern, v))
+        return self.leave(i, block, x + z.flatten(2) @ block.W[3] / 3)
+
+    def enter(self, i, block, x):
+        return block.hook_resid_pre(x)
+
+    def attend(self, block, scores, mask):
+        return block.attn.hook_pattern(self.masked(scores, mask).softmax(-1))
+
+    def masked(self, scores, mask):
+        causal = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        return scores.masked_fill(causal | (mask == 0)[:, None, None], -1e9)
+
+    def heads(self, i, block, z):
+        return block.attn.hook_z(z)
+
+    def leave(self, i, block, x):
+        return block.hook_resid_post(x)
+
+
+TINY = {"tokenizer", "chance: random weights"}
+
+
+@pytest.fixture
+def fails(monkeypatch):
+    """Checks a broken model; gives the first check that fails, which is the only one but for ``also``.
+
+    To save time memory is looked at where it is meant, and chance levels of CKA are rougher.
+    """
+
+    def check(model, *also, memory=False, not_tried=()):
+        with monkeypatch.context() as patch:
+            patch.setattr(mechclust.commands.check.chance, "_PAIRINGS", 19)
+            if not memory:
+                patch.setattr(mechclust.commands.check.model, "flat_memory", lambda subject: (True, ""))
+            report = check_model(model)
+        assert verdicts(report, None) == TINY | set(not_tried), str(report)
+        assert not report.passed
+        failed = [check for check in report.checks if check.passed is False]
+        assert {check.name for check in failed[1:]} == set(also), str(report)
+        return failed[0].name, failed[0].detail
+
+    return check
+
+
+def test_the_small_transformer_is_sound_in_few_passes():
+    model, passes = Tiny(), []
+    model.register_forward_pre_hook(lambda module, args: passes.append(args[0].numel()))
+    sound(check_model(model), TINY)
+    assert len(passes) <= 50
+    assert max(passes) == 64
+    assert sum(passes) <= 2000
+
+
+class TestHookPoints:
+    def test_one_that_never_fires(self, fails):
+        class Broken(Tiny):
+            def leave(self, i, block, x):
+                return x if i else super().leave(i, block, x)
+
+        name, text = fails(Broken(), not_tried={"blocks join"})
+        assert name == "residual()"
+        assert text == (
+            "'blocks.1.hook_resid_post' exists but did not fire in one forward pass, so probes there are refused; "
+            "measure at other sites, such as residual(layers=...)"
+        )
+
+    def test_one_that_fires_twice(self, fails):
+        class Broken(Tiny):
+            def heads(self, i, block, z):
+                return super().heads(i, block, block.attn.hook_z(z) if i else z)
+
+        name, text = fails(Broken())
+        assert name == "head_output()"
+        assert text.startswith("'blocks.1.attn.hook_z' fired 2 times in one forward pass, so probes there are refused;")
+
+    def test_two_that_are_wrong_are_counted(self, fails):
+        class Broken(Tiny):
+            def heads(self, i, block, z):
+                return z
+
+        assert fails(Broken())[1].endswith("head_output(layers=...) (and 1 more)")
+
+    def test_another_shape(self, fails):
+        class Broken(Tiny):
+            def heads(self, i, block, z):
+                return block.attn.hook_z(z.flatten(2)).unflatten(-1, (2, 4))
+
+        name, text = fails(Broken())
+        assert name == "head_output()"
+        assert text.startswith(
+            "'blocks.0.attn.hook_z' gives shape [8, 8, 8]; expected [batch pos head d_head] for [8, 8] tokens, so "
+            "probes there would read other axes; measure at other sites"
+        )
+
+    def test_one_that_some_layers_lack(self, fails):
+        model = Tiny()
+        model.blocks[1].attn.hook_pattern = nn.Identity()
+        model.setup()
+        name, text = fails(model, not_tried={"attention rows", "attention direction", "chance: topics"})
+        assert name == "attention_pattern()"
+        assert text == (
+            "no hook point 'blocks.1.attn.hook_pattern' in this model (it has blocks 0-1), but layers [1] have it; "
+            "measure at attention_pattern(layers=[1])"
+        )
+
+    def test_one_that_no_layer_has_is_not_tried(self):
+        model = Tiny()
+        for block in model.blocks:
+            block.attn.hook_pattern = nn.Identity()
+        model.setup()
+        report = sound(
+            check_model(model),
+            TINY | {"attention_pattern()", "attention rows", "attention direction", "chance: topics"},
+        )
+        assert report["attention_pattern()"].detail == (
+            "no hook point 'blocks.0.attn.hook_pattern' in this model (it has blocks 0-1), so probes that need "
+            "attention_pattern() cannot measure this model"
+        )
+        assert report["attention rows"].detail == "attention_pattern() does not work, see above"
+
+    def test_no_embedding(self, fails):
+        model = Tiny()
+        model.hook_embed = nn.Identity()
+        model.setup()
+        stream = {"attention direction", "blocks join", "alone as in a batch", "padding"}
+        name, text = fails(
+            model, "residual()", not_tried={*stream, "chance: clusters", "chance: topics", "chance: CKA"}
+        )
+        assert name == "embedding()"
+        assert text == (
+            "no hook point 'hook_embed' in this model, where probes measure by default; name this model's own hook "
+            "points, at=[...], see model.hook_dict"
+        )
+
+
+class TestValues:
+    def test_weights_that_are_not_finite(self, fails):
+        model = Tiny()
+        with torch.no_grad():
+            model.blocks[1].W[3, 0, 0] = math.nan
+        name, text = fails(model, not_tried=set(NAMES[6:18]))
+        assert name == "finite values"
+        assert text.startswith("the weights 'blocks.1.W' hold NaN or infinity; load the checkpoint again")
+
+    def test_activations_that_are_not_finite(self, fails):
+        class Broken(Tiny):
+            def leave(self, i, block, x):
+                return super().leave(i, block, x / 0 if i else x)
+
+        name, text = fails(Broken(), not_tried=set(NAMES[6:18]))
+        assert name == "finite values"
+        assert text == (
+            "the activations at 'blocks.1.hook_resid_post' hold NaN or infinity, and probes refuse them; measure in "
+            "float32 if this is float32, or look for the cause there"
+        )
+
+    UNSTEADY = ("attention direction", "alone as in a batch", "padding", "chance: topics", "chance: CKA")
+
+    def test_dropout_left_on(self, fails):
+        class Broken(Tiny):
+            def leave(self, i, block, x):
+                return super().leave(i, block, F.dropout(x, 0.1, training=True))
+
+        name, text = fails(Broken(), "no trace", not_tried=self.UNSTEADY)
+        assert name == "same values twice"
+        assert re.match(r"'blocks.0.hook_resid_post' gives other values the second time, by up to [\d.]+: the", text)
+        assert text.endswith("so that no number can be repeated; turn its dropout or state off for evaluation")
+
+    def test_a_state_that_counts_calls(self, fails):
+        class Broken(Tiny):
+            calls = 0
+
+            def embed(self, tokens):
+                self.calls += 1
+                return super().embed(tokens) + self.calls
+
+        model = Broken()
+        assert fails(model, "chance: clusters", not_tried={*self.UNSTEADY, "no trace"})[0] == "same values twice"
+        text = check_model(model)["chance: clusters"].detail
+        assert re.match(
+            r"states at '\S+' cluster by the batch an example was measured in \(ARI \d\.\d+ \(p 0\.002\), ", text
+        )
+        assert text.endswith(
+            " twice): the forward pass keeps state from batch to batch, and clusters found in this model may be of "
+            "that kind; check again with another seed (--seed 1), and if it fails again, trust no number before you "
+            "know why"
+        )
+
+    def test_a_state_that_the_same_batch_does_not_show(self, fails):
+        class Broken(Tiny):
+            last, drift = None, 0.0
+
+            def embed(self, tokens):
+                if self.last is None or not torch.equal(tokens, self.last):
+                    self.last, self.drift = tokens, self.drift + 5.0
+                return super().embed(tokens) + self.drift
+
+        assert fails(Broken(), "chance: clusters", not_tried=self.UNSTEADY)[0] == "same values twice"
+
+    @pytest.mark.parametrize("side", ["too small", "negative"])
+    def test_attention_rows(self, fails, side):
+        class Broken(Tiny):
+            def attend(self, block, scores, mask):
+                pattern = self.masked(scores, mask).softmax(-1)
+                even = self.masked(scores * 0, mask).softmax(-1)
+                return block.attn.hook_pattern(pattern * 0.9 if side == "too small" else 50 * pattern - 49 * even)
+
+        name, text = fails(Broken())
+        assert name == "attention rows"
+        assert text.endswith(
+            "load with attn_implementation='eager', or divide by the rows' sums in a probe of your own"
+        )
+        if side == "too small":
+            assert text.startswith("rows are off 1 by up to 0.1 ('blocks.")
+        else:
+            assert text.startswith("the smallest weight is -")
+
+    def test_patterns_that_hide_what_is_used(self, fails):
+        class Broken(Tiny):
+            def attend(self, block, scores, mask):
+                super().attend(block, scores, mask)
+                return scores.softmax(-1)
+
+            def forward(self, tokens, attention_mask=None):
+                return super().forward(tokens)
+
+        name, text = fails(Broken(), "padding")
+        assert name == "attention direction"
+        assert text.startswith(
+            "the patterns show no later token, but with another last token earlier states change by "
+        )
+        assert text.endswith("not give the attention that is used; do not use attention_pattern() with this model")
+
+    def test_patterns_that_are_not_used(self, fails):
+        class Broken(Tiny):
+            def attend(self, block, scores, mask):
+                block.attn.hook_pattern(scores.masked_fill((mask == 0)[:, None, None], -1e9).softmax(-1))
+                return self.masked(scores, mask).softmax(-1)
+
+        name, text = fails(Broken())
+        assert name == "attention direction"
+        assert re.match(r"the patterns put up to 0\.\d+ on later tokens, but with another last token no earlier", text)
+
+    def test_a_mask_that_is_lost(self, fails):
+        class Broken(Tiny):
+            def masked(self, scores, mask):
+                return scores.masked_fill((mask == 0)[:, None, None], -1e9)
+
+        model = Broken()
+        model.cfg = SimpleNamespace(**vars(model.cfg), attention_dir="causal")
+        name, text = fails(model)
+        assert name == "attention direction"
+        assert text.startswith("the model is declared causal, but up to 0.")
+        assert text.endswith("its mask is lost; try another version of TransformerLens, or attn_implementation='eager'")
+
+    def test_something_between_the_blocks(self, fails):
+        class Broken(Tiny):
+            def enter(self, i, block, x):
+                return super().enter(i, block, x + 1e-3)
+
+        name, text = fails(Broken())
+        assert name == "blocks join"
+        assert text.startswith(
+            "'blocks.1.hook_resid_pre' is not what 'blocks.0.hook_resid_post' gave: something stands"
+        )
+
+    def test_examples_that_see_each_other(self, fails):
+        class Broken(Tiny):
+            def embed(self, tokens):
+                x = super().embed(tokens)
+                return x - x.mean(0) / 10
+
+        name, text = fails(Broken(), "padding")
+        assert name == "alone as in a batch"
+        assert re.match(
+            r"4 examples alone and in a batch of 8 differ by 0\.\d+ of a state's length \(.*; allowed 0.00012\)", text
+        )
+        assert text.endswith("so results depend on the batch size; measure with batches of one")
+
+    def test_attention_to_padding(self, fails):
+        class Broken(Tiny):
+            def masked(self, scores, mask):
+                causal = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+                return scores.masked_fill(causal, -1e9).masked_fill((mask == 0)[:, None, None], 0.0)
+
+        name, text = fails(Broken())
+        assert name == "padding"
+        assert re.match(r"up to 0\.\d+ of attention goes to padding although it is masked, so that states depend", text)
+        assert text.endswith("give batches of sequences of one length")
+
+    def test_places_that_depend_on_padding(self, fails):
+        class Broken(Tiny):
+            def places(self, mask):
+                return self.W_pos[: mask.shape[1]].flip(0)
+
+        name, text = fails(Broken())
+        assert name == "padding"
+        assert re.match(r"4 examples padded on the right and without padding differ by \d\S* of a state's length", text)
+        assert "padding changes what is measured; give batches of sequences of one length" in text
+        assert "on the left" not in text
+
+    def test_places_that_are_counted_from_the_left(self):
+        class Absolute(Tiny):
+            def places(self, mask):
+                return self.W_pos[: mask.shape[1]]
+
+        text = sound(check_model(Absolute()), TINY)["padding"].detail
+        assert re.search(r"; on the left \d\.\d+: this model counts positions from the padding, so pad your own", text)
+
+    def test_no_mask_at_all_is_not_tried(self):
+        class Unpadded(Tiny):
+            def forward(self, tokens):
+                return super().forward(tokens)
+
+        text = sound(check_model(Unpadded()), TINY | {"padding"})["padding"].detail
+        assert text.startswith("padded batches are refused (TypeError: ")
+        assert text.endswith("; give batches of sequences of one length")
+
+
+class TestTraces:
+    def test_hooks_that_stay(self, fails):
+        class Broken(Tiny):
+            @contextlib.contextmanager
+            def hooks(self, fwd_hooks=()):
+                for name, hook in fwd_hooks:
+                    self.hook_dict[name].add_hook(hook)
+                yield self
+
+        model = Broken()
+        name, text = fails(model, "flat memory", memory=True)
+        assert name == "no trace"
+        assert re.match(r"\d+ hooks stay behind, the first at 'hook_embed': every later pass is slower", text)
+        assert "the model's hooks() must remove what it added; call model.reset_hooks() or load the model again" in text
+
+    def test_hooks_that_stay_after_a_failure(self, fails):
+        class Broken(Tiny):
+            @contextlib.contextmanager
+            def hooks(self, fwd_hooks=()):
+                handles = [self.hook_dict[k].register_forward_hook(lambda m, i, o, f=f: f(o, m)) for k, f in fwd_hooks]
+                yield self
+                for handle in handles:
+                    handle.remove()
+
+        name, text = fails(Broken())
+        assert name == "no trace"
+        assert text.startswith("7 hooks stay behind when a probe fails, the first at 'hook_embed': ")
+
+    def test_training_flags(self, fails):
+        class Broken(Tiny):
+            def forward(self, tokens, attention_mask=None):
+                self.blocks[1].training = True
+                return super().forward(tokens, attention_mask)
+
+        model = Broken().eval()
+        name, text = fails(model)
+        assert name == "no trace"
+        assert text.startswith(
+            "measuring changed which modules are in training mode; set model.train() or model.eval()"
+        )
+
+    @pytest.mark.parametrize(
+        ("whose", "draw"),
+        [("torch's", lambda: torch.rand(1)), ("Python's", random.random), ("numpy's", np.random.rand)],
+    )
+    def test_random_states(self, fails, whose, draw):
+        class Broken(Tiny):
+            def forward(self, tokens, attention_mask=None):
+                draw()
+                return super().forward(tokens, attention_mask)
+
+        name, text = fails(Broken())
+        assert name == "no trace"
+        assert text.startswith(
+            f"{whose} random state changed: the forward pass draws random numbers although dropout is off"
+        )
+
+    def test_an_output_that_depends_on_who_looks(self, fails):
+        class Broken(Tiny):
+            def forward(self, tokens, attention_mask=None):
+                looked_at = any(block.attn.hook_pattern._forward_hooks for block in self.blocks)
+                return super().forward(tokens, attention_mask) + looked_at / 8
+
+        name, text = fails(Broken())
+        assert name == "no trace"
+        assert text == (
+            "while hooks read it the model's output differs by up to 0.13, so what is measured is not what runs "
+            "without hooks; load with attn_implementation='eager'"
+        )
+
+    def test_memory(self, fails):
+        class Broken(Tiny):
+            def __init__(self):
+                super().__init__()
+                self.kept = []
+
+            def embed(self, tokens):
+                x = super().embed(tokens)
+                self.kept.append(x.clone())
+                return x
+
+        name, text = fails(Broken(), memory=True)
+        assert name == "flat memory"
+        each = 2 * 8 * 8 * 4 / 1024  # two sequences of 8 tokens, 8 dimensions
+        assert text.startswith(
+            f"{12 * each:.1f} KiB more stay in tensors after 16 batches than after 4, {each:.1f} KiB a batch: a forward"
+        )
+        assert text.endswith(
+            "look for a list or cache in the model, or in a hook left on it, that grows with every call"
+        )
+
+    def test_memory_of_a_cache_that_grows_in_place(self, fails):
+        class Broken(Tiny):
+            def __init__(self):
+                super().__init__()
+                self.cache = torch.zeros(0)
+
+            def embed(self, tokens):
+                self.cache.resize_(len(self.cache) + 256)
+                return super().embed(tokens)
+
+        assert fails(Broken(), memory=True)[0] == "flat memory"
+
+    def test_a_cache_that_fills_up_is_no_leak(self):
+        class Cached(Tiny):
+            def embed(self, tokens):
+                if not hasattr(self, "table"):
+                    self.table = torch.zeros(1000)
+                return super().embed(tokens)
+
+        sound(check_model(Cached()), TINY)
+
+    def test_nothing_is_left_behind(self):
+        """Of the model given, and of the process."""
+        gc.unfreeze()
+        model = Tiny().train()
+        model.blocks[0].eval()
+        flags = [module.training for module in model.modules()]
+        weights = {name: weight.clone() for name, weight in model.state_dict().items()}
+        hooks = {name: len(module._forward_hooks) for name, module in model.named_modules()}
+        before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist(), gc.get_freeze_count()
+        first = check_model(model)
+        assert torch.equal(before[0], torch.get_rng_state())
+        assert before[1:] == (random.getstate(), np.random.get_state()[1].tolist(), gc.get_freeze_count())
+        assert flags == [module.training for module in model.modules()]
+        assert hooks == {name: len(module._forward_hooks) for name, module in model.named_modules()}
+        assert all(torch.equal(weight, weights[name]) for name, weight in model.state_dict().items())
+        assert check_model(model) == first  # and the same again
+
+
+class TestChance:
+    def subject(self, model, seed=0):
+        subject = Subject(model, None, seed)
+        for selector in SELECTORS:
+            with contextlib.suppress(InputError):
+                hook_points(subject, selector)
+        return subject
+
+    def test_a_twin_that_drifts(self):
+        class Broken(Tiny):
+            calls = 0
+
+            def embed(self, tokens):
+                self.calls += 1
+                return super().embed(tokens) + self.calls
+
+        passed, text = chance_of_twin(Broken(), self.subject(Tiny()))
+        assert passed is False
+        assert "cluster by the batch an example was measured in" in text
+
+    def test_a_sound_model_passes_with_every_seed(self):
+        """A false alarm needs two p-values of 1 in 500 (1 in 100 for CKA) at one place."""
+        smallest = []
+        for seed in range(5):
+            chance = Chance(self.subject(Tiny(), seed))
+            assert chance.clusters()[0]
+            assert chance.topics()[0]
+            assert chance.cka()[0]
+            smallest += [test.p for test in chance.draw(0).clusters.values()]
+        assert 0.3 < np.mean(smallest) < 0.7  # the p-values are those of chance
+
+    def test_values_that_differ_from_pass_to_pass(self):
+        class Broken(Tiny):
+            def embed(self, tokens):
+                return super().embed(tokens) + torch.randn(8)
+
+            def leave(self, i, block, x):
+                return super().leave(i, block, F.dropout(x, 0.2, training=True))
+
+        passed, text = Chance(self.subject(Broken())).cka()
+        assert passed is False
+        assert re.match(
+            r"cka of the model with itself is off 1 by 0\.\d+: values differ from pass to pass, and no ", text
+        )
+
+    @pytest.mark.parametrize(
+        ("kind", "method", "name", "text"),
+        [
+            (
+                "topics",
+                "topics",
+                "ratio",
+                "attention prefers words of the same topic where topics are random (attention",
+            ),
+            (
+                "noise",
+                "cka",
+                "hook_embed",
+                "states at 'hook_embed' are like 64 random features (debiased CKA 0.90 (p 0.002",
+            ),
+            (
+                "clusters",
+                "clusters",
+                "a by random",
+                "states at 'a' cluster by labels drawn at random (ARI 0.90 (p 0.002)",
+            ),
+        ],
+    )
+    def test_odd_once_is_chance_and_odd_twice_is_not(self, monkeypatch, kind, method, name, text):
+        """Labels are random whatever the model does, so that only a planted draw can look odd."""
+        chance = Chance(self.subject(Tiny()))
+        for again, passes in ((0.9, True), (0.002, False)):
+            draws = [chance._draws.get(i) or chance.draw(i) for i in (0, 1)]
+            for draw, p in zip(draws, (0.002, again), strict=True):
+                odd = {name: Found(0.9, p)}
+                chance._draws[draw.number] = SimpleNamespace(
+                    **{
+                        "names": draw.names,
+                        "number": draw.number,
+                        "batches": draw.batches,
+                        "biased": {name: 0.5},
+                        kind: odd,
+                    }
+                )
+            passed, detail = getattr(chance, method)()
+            assert passed is passes
+            assert passes or detail.startswith(text)
+
+    def test_states_that_are_all_the_same(self):
+        class Constant(Tiny):
+            def embed(self, tokens):
+                return super().embed(tokens * 0)
+
+        passed, text = Chance(self.subject(Constant())).cka()
+        assert passed is True
+        assert text == "compared neither with itself nor with random features, since all states are the same"
+
+    def test_too_few_words_for_topics(self):
+        with pytest.raises(NotTried, match=r"^2 ordinary tokens; topics need at least 3$"):
+            Chance(self.subject(build_model(ModelConfig(**{**SHAPE, "d_vocab": 2})))).topics()
+
+
+# ---- tokenizers ----
+
+
+def tokenizer_of(gpt2):
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(gpt2)
+
+
+class Changed:
+    """A tokenizer with another way to read."""
+
+    def __init__(self, tokenizer, read):
+        self.tokenizer, self.read = tokenizer, read
+
+    def __getattr__(self, name):
+        return getattr(self.tokenizer, name)
+
+    def __call__(self, text, **options):
+        return {"input_ids": self.read(self.tokenizer(text, **options)["input_ids"])}
+
+
+class TestTokenizers:
+    def checked(self, tokenizer, d_vocab=22):
+        model = build_model(ModelConfig(**{**SHAPE, "d_vocab": d_vocab}))
+        try:
+            return Check("tokenizer", *text(Subject(model, tokenizer, 0)))
+        except NotTried as reason:
+            return Check("tokenizer", None, str(reason))
+
+    def test_the_right_one(self, gpt2):
+        assert self.checked(tokenizer_of(gpt2)).passed
+
+    def test_an_added_token_without_an_embedding(self, gpt2):
+        tokenizer = tokenizer_of(gpt2)
+        tokenizer.add_special_tokens({"pad_token": "[PAD]"})
+        assert self.checked(tokenizer) == Check(
+            "tokenizer",
+            False,
+            "1 token without an embedding, the first '[PAD]', id 22 of 22: the tokenizer is another model's, or tokens "
+            "were added to it; use the model's own, or model.resize_token_embeddings",
+        )
+        assert self.checked(tokenizer, d_vocab=23).passed
+
+    def test_special_tokens(self, gpt2):
+        from tokenizers.processors import TemplateProcessing
+
+        tokenizer = tokenizer_of(gpt2)
+        tokenizer.add_special_tokens({"cls_token": "[CLS]", "sep_token": "[SEP]"})
+        for single, said in (
+            ("[CLS] $A [SEP]", "[CLS] before and [SEP] after are added, so last_token() reads [SEP]"),
+            ("[CLS] $A", "[CLS] before is added;"),
+        ):
+            tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+                single=single, special_tokens=[("[CLS]", 22), ("[SEP]", 23)]
+            )
+            check = self.checked(tokenizer, d_vocab=24)
+            assert check.passed
+            assert said in check.detail
+
+    def test_texts_that_do_not_come_back(self, gpt2):
+        other = Changed(tokenizer_of(gpt2), lambda ids: [i - 1 if i > 2 else i for i in ids])
+        check = self.checked(other)
+        assert check.passed is False
+        assert re.match(
+            r"'w\d+ w\d+' comes back from 2 ids as 'w\d+ w\d+': the model would read another text", check.detail
+        )
+        assert check.detail.endswith("save the tokenizer anew with the model, tokenizer.save_pretrained (and 2 more)")
+
+    def test_ids_that_differ_from_call_to_call(self, gpt2):
+        calls = iter(range(10**6))
+        dropping = Changed(tokenizer_of(gpt2), lambda ids: ids + [0] * (next(calls) % 2))  # padding decodes to nothing
+        check = self.checked(dropping)
+        assert check.passed is False
+        assert "the tokenizer gives other ids each time; use another one" in check.detail
+
+    def test_no_words(self, gpt2):
+        blind = Changed(tokenizer_of(gpt2), lambda ids: [1 for _ in ids])
+        check = self.checked(blind)
+        assert check.passed is None
+        assert check.detail == "0 plain words among 20 ordinary tokens of the vocabulary: too few to write a text of"
+
+    def test_no_pad_token(self, gpt2):
+        tokenizer = tokenizer_of(gpt2)
+        tokenizer.pad_token = None
+        assert self.checked(tokenizer).detail.endswith(
+            "there is no pad token: id 0 fills up batches, hidden by the mask"
+        )
+
+
+# ---- what cannot be checked ----
+
+
+class TestRefusals:
+    def refused(self, *args, **options):
+        with pytest.raises(InputError) as error:
+            check_model(*args, **options)
+        return str(error.value)
+
+    def test_no_model_there(self, tmp_path):
+        assert self.refused(tmp_path / "none").startswith("no model directory ")
+
+    def test_a_model_without_hooks(self, without_type_checks):
+        assert self.refused(nn.Linear(2, 2)).startswith("a Linear has no hook_dict, so nothing can be measured in it; ")
+
+    def test_a_model_without_sizes(self):
+        model = Tiny()
+        model.cfg = SimpleNamespace(n_layers=2)
+        assert self.refused(model) == (
+            "a Tiny has no cfg.n_heads, so its shapes cannot be checked; build it with mechclust.build_model or load "
+            "it with mechclust.load_pretrained"
+        )
+
+    def test_several_models(self):
+        assert self.refused({"a": Tiny(), "b": Tiny()}) == (
+            "check_model takes one model, and was given 2; check one after the other"
+        )
+
+    @pytest.mark.parametrize("option", [{"device": "cpu"}, {"dtype": "bfloat16"}])
+    def test_options_of_a_model_that_is_loaded(self, option):
+        ((name, value),) = option.items()
+        assert self.refused(Tiny(), **option) == (
+            f"{name} is {value!r}, but the model is loaded already; move it with model.to(...), or give its name"
+        )
+
+    def test_a_device_that_is_not_there(self, gpt2):
+        assert self.refused(gpt2, device="cuda:77").endswith("is not available on this machine; choose --device cpu")
+
+    def test_a_negative_seed(self):
+        assert self.refused(Tiny(), seed=-1) == "seed is -1; expected at least 0"
+
+    def test_a_compiled_model(self):
+        assert "went through torch.compile, which silently ignores hooks" in self.refused(torch.compile(Tiny()))
+
+    def test_a_forward_pass_that_fails_ends_the_checks(self):
+        class Broken(Tiny):
+            def forward(self, tokens, attention_mask=None):
+                raise RuntimeError("no kernel\nfor this")
+
+        report = check_model(Broken())
+        assert [check.name for check in report.checks] == ["model", "forward pass"]
+        assert report["forward pass"].passed is False
+        assert report["forward pass"].detail == (
+            "stopped with RuntimeError: no kernel for this; nothing else can be tried: make model(tokens) work for "
+            "tokens [batch pos]"
+        )
+
+    def test_a_check_that_breaks_is_one_row(self, monkeypatch):
+        def breaks(subject):
+            raise ValueError
+
+        monkeypatch.setattr(mechclust.commands.check.model, "finite", breaks)
+        report = check_model(Tiny())
+        assert report["finite values"] == Check("finite values", False, "stopped with ValueError")
+
+
+# ---- the report ----
+
+
+class TestReport:
+    report = CheckReport(
+        "<m>",
+        [
+            Check("first", True, "fine"),
+            Check("the second", False, "a <b> & " + "word " * 40),
+            Check("third", None, "no reason"),
+        ],
+    )
+
+    def test_as_text(self):
+        lines = str(self.report).splitlines()
+        assert lines[0] == "<m>: 1 passed, 1 failed, 1 not tried"
+        assert lines[1] == "ok         first       fine"
+        assert lines[2].startswith("FAILED     the second  a <b> & word word")
+        assert lines[3].startswith(" " * 23 + "word")
+        assert lines[-1] == "not tried  third       no reason"
+        assert max(map(len, lines)) <= 120
+
+    def test_as_html(self):
+        page = self.report._repr_html_()
+        assert "a &lt;b&gt; &amp; word" in page
+        assert "&lt;m&gt;: 1 passed" in page
+        assert "<b>" not in page
+        assert page.count("<tr") == 4
+
+    def test_as_a_data_frame(self):
+        frame = self.report.to_dataframe()
+        assert list(frame.columns) == ["check", "verdict", "passed", "detail"]
+        assert frame["verdict"].tolist() == ["ok", "FAILED", "not tried"]
+        assert frame["passed"].isna().tolist() == [False, False, True]
+        assert frame["passed"].dtype == "boolean"
+
+    def test_by_name(self):
+        assert self.report["third"].detail == "no reason"
+        assert not self.report.passed
+        with pytest.raises(KeyError, match=r"no check 'fourth' in this report \(it has first, the second, third\)"):
+            self.report["fourth"]
+
+    def test_progress_goes_to_standard_error(self, capfd):
+        check_model(Tiny(), progress=True)
+        out, err = capfd.readouterr()
+        assert out == ""
+        assert "checking" in err

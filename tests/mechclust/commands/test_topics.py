@@ -1,0 +1,548 @@
+"""A user's own model and corpus: topic structure that was planted is found, and none is found where there is none."""
+
+from __future__ import annotations
+
+import csv
+import html
+import importlib
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from mechclust.cli import main
+from mechclust.commands.topics.measure import MATRIX, TopicsConfig, _check_whole, measure_topics, write_topics_report
+from mechclust.models import load_pretrained, save_model, token_embeddings
+from probes import ProbeResult, TopicAttention, TopicEmbedding, attention_pattern, residual, run
+from probes.functional import topic_similarity
+from tasks import Corpus, InputError
+
+TOPICS = [[f"w{6 * t + i}" for i in range(6)] for t in range(3)]  # w18 and w19 have none
+KEY = ["threshold", "overlap"]
+
+
+def write_planted_corpus(folder, n=60):
+    """60 documents of 24 words, most of one topic and some of another, so that both kinds of pairs meet."""
+    draw = np.random.default_rng(0)
+    folder.mkdir(exist_ok=True)
+    for i in range(n):
+        first, second = TOPICS[i % 3], TOPICS[(i + 1 + i // 3 % 2) % 3]
+        words = [*draw.choice(first, 17), *draw.choice(second, 5), "w18", "w19"]
+        (folder / f"{i:02}.txt").write_text(" ".join(draw.permutation(words)))
+    return folder
+
+
+def plant(model):
+    """Each topic has a direction that its words' embeddings share, and the first layer attends along it."""
+    weight = model.get_input_embeddings().weight
+    directions = torch.linalg.qr(torch.randn(16, 3, generator=torch.Generator().manual_seed(0)))[0].T
+    for topic, words in enumerate(TOPICS):
+        for word in words:
+            weight[2 + int(word[1:])] += directions[topic]
+    if hasattr(model, "bert"):
+        attention = model.bert.encoder.layer[0].attention.self
+        attention.query.weight.copy_(torch.eye(16))
+        attention.key.weight.copy_(torch.eye(16))
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return write_planted_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="module")
+def bert(write_checkpoint, tmp_path_factory):
+    return write_checkpoint(tmp_path_factory.mktemp("bert"), "bert", change=plant)
+
+
+@pytest.fixture(scope="module")
+def config(corpus):
+    return TopicsConfig(
+        (corpus,), n_topics=3, min_documents=1, max_share=1.0, passes=3, thresholds=(0.1, 0.2), n_permutations=49
+    )
+
+
+@pytest.fixture(scope="module")
+def found(bert, config):
+    return measure_topics(str(bert), config)
+
+
+def wordpiece(folder, pieces):
+    """Gives a checkpoint a WordPiece tokenizer of these pieces, with [CLS] and [SEP]."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    vocabulary = {piece: i for i, piece in enumerate([*special, *pieces])}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="[UNK]", pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]"
+    ).save_pretrained(folder)
+    return folder
+
+
+class TestMeasure:
+    def test_the_topics_are_the_planted_ones(self, found):
+        assert sorted(sorted(words) for words in found.topics.top_words(6)) == sorted(sorted(w) for w in TOPICS)
+        assert (found.n_documents, found.n_files, found.encoded.n_documents) == (60, 60, 60)
+
+    def test_planted_embeddings_are_found(self, found):
+        summary = found.summary()
+        assert summary[KEY].to_numpy().tolist() == [[0.1, False], [0.2, False], [0.1, True], [0.2, True]]
+        assert (summary["topics"] == 3).all()
+        assert summary["words"].tolist() == [9, 15, 9, 15]  # int(20 * .1) + 1 and int(20 * .2) + 1 a topic
+        for name in ("cosine", "dot"):
+            assert (summary[name].abs() > 3).all()
+            assert (summary[f"{name}_difference"] > 0.5).all()
+        assert (summary["cosine_difference_untrained"].abs() < 0.1).all()
+        assert (summary["dot_difference_untrained"].abs() < 0.05).all()
+
+    def test_planted_attention_is_found_where_it_was_planted(self, found):
+        table = found.table()
+        first = table[table["layer"] == 1]
+        assert (first["ratio"] > 1.2).all()
+        assert (first["ratio"] > first["null_high"]).all()
+        assert (first["p_value"] < 0.05).all()
+        assert (table["untrained"] - 1).abs().max() < 0.1
+        assert (found.summary()["attention"] > found.summary()["attention_null_high"]).all()
+        assert (found.summary()["attention_untrained"] - 1).abs().max() < 0.1
+
+    def test_planted_hidden_states_are_found(self, found):
+        layers = found.layers()
+        assert layers["layer"].tolist() == 4 * [0, 1, 2]
+        assert (layers["cosine_ratio"] > 1.5).all()
+        assert (layers["cosine_ratio"] > layers["cosine_null_high"]).all()
+        assert (layers["cosine_untrained"] - 1).abs().max() < 0.2
+        assert layers["site"].tolist()[:2] == ["hook_embed", "blocks.0.hook_resid_post"]
+
+    def test_random_weights_are_at_chance(self, write_checkpoint, config, tmp_path):
+        """No structure in, none out: a random model measured as if it were trained."""
+        summary = measure_topics(str(write_checkpoint(tmp_path / "m", "bert")), replace(config, baselines=0)).summary()
+        assert (summary["attention"] - 1).abs().max() < 0.05
+        assert (summary["attention"] < summary["attention_null_high"] * 1.01).all()
+        assert (summary["cosine_difference"].abs() < 0.1).all()
+        assert not [name for name in summary if "untrained" in name]
+
+    def test_the_table(self, found):
+        table = found.table()
+        buckets = ["same_word", "same_topic", "different_topic"]
+        assert list(table.columns) == [
+            *KEY, "layer", "head", *[k for b in buckets for k in (b, f"pairs_{b}")],
+            "ratio", "null_low", "null_high", "p_value", "untrained",
+        ]  # fmt: skip
+        assert len(table) == 4 * 2 * 2
+        assert table["head"].tolist() == 8 * [0, 1]
+        assert table["ratio"].tolist() == pytest.approx((table["same_topic"] / table["different_topic"]).tolist())
+        assert (table[[f"pairs_{b}" for b in buckets]] > 0).all().all()
+
+    def test_equals_the_probes_run_by_hand(self, found, bert, config, corpus):
+        model, encoded = load_pretrained(bert), found.encoded
+        documents = Corpus.from_files(corpus)
+        batches = list(documents.batches(model.tokenizer, encoded.words, 8, max_length=16))
+        options = {"words": "word", "n_permutations": 49, "seed": 0}
+        for i, variant in enumerate(found.variants):
+            probes = [
+                TopicAttention(variant.topics, at=attention_pattern(), **options),
+                TopicEmbedding(variant.topics, at=residual(), **options),
+            ]
+            expected = run(model, batches, probes)
+            for mine, theirs in zip((found.trained.attention[i], found.trained.vectors[i]), expected, strict=True):
+                assert all(torch.allclose(mine[name], theirs[name]) for name in theirs.values)
+            has = variant.topics.any(dim=1)
+            raw = topic_similarity(token_embeddings(model)[encoded.token_of_word[has]], variant.topics[has])
+            assert torch.allclose(found.trained.embedding[i]["ratio"][0], raw.ratio)
+            assert torch.allclose(found.trained.embedding[i]["difference"][0], raw.difference)
+            assert found.trained.embedding[i]["pairs"].tolist() == raw.pairs.tolist()
+
+    def test_one_forward_pass_a_batch_for_all_variants(self, bert, config, monkeypatch):
+        module, passes = importlib.import_module("probes.run"), []
+        forward = module.forward
+        monkeypatch.setattr(module, "forward", lambda *a: passes.append(1) or forward(*a))
+        result = measure_topics(str(bert), replace(config, thresholds=(0.05, 0.1, 0.2), baselines=1))
+        assert len(result.variants) == 6
+        assert len(passes) == 2 * -(-len(result.encoded.windows) // config.batch_size)
+
+    def test_does_not_depend_on_the_batch_size(self, found, bert, config):
+        other = measure_topics(str(bert), replace(config, batch_size=50, baselines=0))
+        assert other.table()["ratio"].tolist() == pytest.approx(found.table()["ratio"].tolist(), rel=1e-5)
+
+    def test_is_reproducible_and_leaves_the_random_state_alone(self, found, bert, config):
+        before = torch.get_rng_state()
+        assert measure_topics(str(bert), config).table().equals(found.table())
+        assert torch.equal(before, torch.get_rng_state())
+
+    def test_baselines_are_averaged(self, found, bert, config):
+        result = measure_topics(str(bert), replace(config, baselines=2, n_permutations=0))
+        assert len(result.untrained) == 2
+        for variant, row in ((0, 0), (1, 4)):
+            ratios = [float(m.attention[variant]["ratio"][0, 0]) for m in result.untrained]
+            assert ratios[0] != ratios[1]
+            assert result.table()["untrained"][row] == pytest.approx(np.mean(ratios))
+        assert result.table()["null_low"].isna().all()
+
+    def test_max_documents(self, bert, config):
+        result = measure_topics(str(bert), replace(config, max_documents=7, baselines=0))
+        assert (result.n_documents, result.encoded.n_documents) == (60, 7)
+
+    @pytest.mark.parametrize("family", ["gpt2", "llama"])
+    def test_decoders(self, write_checkpoint, tmp_path, config, family):
+        path = write_checkpoint(tmp_path / family, family, change=plant)
+        result = measure_topics(str(path), replace(config, baselines=0))
+        assert (result.summary()["cosine"].abs() > 3).all()
+        assert result.table()["ratio"].notna().all()
+        assert {len(window) for window in result.encoded.windows} == {16, 8}  # 24 words for a context of 16
+
+
+class TestTokenizer:
+    def test_words_that_are_split_are_lost_and_counted(self, bert, config, tmp_path):
+        """w0 to w14 are whole; of the others w15 to w19 are w, ##1, ##5 and so on."""
+        path = shutil.copytree(bert, tmp_path / "m")
+        wordpiece(path, [*(f"w{i}" for i in range(15)), "##5", "##6", "##7"])
+        result = measure_topics(str(path), replace(config, baselines=0))
+        text = " ".join(Corpus.from_files(config.corpus).documents).split()
+        listed = set(result.encoded.words)
+        assert result.encoded.occurrences == sum(word in listed for word in text)
+        lost = {"w15", "w16", "w17"} & listed
+        assert lost
+        assert result.encoded.lost == sum(word in lost for word in text)
+        assert {w for w, t in zip(result.encoded.words, result.encoded.token_of_word, strict=True) if t < 0} == lost
+        for measured in (result.trained.embedding[-1], result.trained.vectors[-1]):
+            assert measured.metadata["n_words"] == len(listed) - len(lost)
+
+    def test_every_word_lost_is_found_before_the_topics_are_fitted(self, bert, config, tmp_path, monkeypatch):
+        path = shutil.copytree(bert, tmp_path / "m")
+        wordpiece(path, ["w", *(f"##{i}" for i in range(10))])
+        monkeypatch.setattr("mechclust.commands.topics.measure.fit_counts", None)
+        with pytest.raises(InputError) as error:
+            measure_topics(str(path), config)
+        assert str(error.value) == (
+            f"the tokenizer of {str(path)!r} leaves none of the corpus's 20 different words whole: all 1440 "
+            "occurrences were lost, split or unknown; give a corpus in the model's language, or another model"
+        )
+
+    def test_one_whole_word_that_a_look_may_miss_is_enough(self, bert, monkeypatch):
+        """Only the last document has a whole word; the look at one document does not decide."""
+        texts = [*(f"q{i} r{i}" for i in range(9)), "w0 q0"]
+        monkeypatch.setattr("mechclust.commands.topics.measure._LOOK", 1)
+        tokenizer = load_pretrained(bert).tokenizer
+        words = sorted({word for text in texts for word in text.split()})
+        for seed in range(3):
+            assert _check_whole("m", Corpus(texts, texts), tokenizer, words, 16, seed) is None
+        with pytest.raises(InputError, match="leaves none of the corpus's 18 different words whole: all 18 occ"):
+            _check_whole("m", Corpus(texts[:-1], texts[:-1]), tokenizer, words[:-1], 16, 0)
+
+    def test_documents_measured_without_a_counted_word(self, bert):
+        with pytest.raises(InputError) as error:
+            _check_whole("m", Corpus(["w0 w1"], ["x"]), load_pretrained(bert).tokenizer, ["w2", "w3"], 16, 0)
+        assert str(error.value) == (
+            "none of the corpus's 2 different words is in the 1 documents measured; give a larger max_documents"
+        )
+
+    def test_every_topic_word_lost(self, bert, config, tmp_path):
+        """w18, which no topic keeps, is whole: that shows only once the topics are known."""
+        path = shutil.copytree(bert, tmp_path / "m")
+        wordpiece(path, ["w18", "w", *(f"##{i}" for i in range(10))])
+        with pytest.raises(InputError) as error:
+            measure_topics(str(path), config)
+        n = sum(word not in ("w18", "w19") for word in " ".join(Corpus.from_files(config.corpus).documents).split())
+        said = str(error.value)
+        assert said.startswith(f"the tokenizer of {str(path)!r} leaves none of the 15 topic words whole: ")
+        lost, of = (int(said.split(": ")[1].split()[i]) for i in (0, 2))
+        assert lost == of <= n
+        assert said.endswith("give a corpus in the model's language, or a larger threshold")
+
+    def test_a_slow_tokenizer_is_refused_before_the_topics_are_fitted(self, bert, config, monkeypatch):
+        class Slow:
+            is_fast = False
+
+        class Model:
+            tokenizer = Slow()
+
+        monkeypatch.setattr("mechclust.commands.topics.measure.load_pretrained", lambda *a, **k: Model())
+        monkeypatch.setattr("mechclust.commands.topics.measure.fit_counts", None)
+        with pytest.raises(InputError, match=r"^this model's tokenizer \(Slow\) is a slow one"):
+            measure_topics(str(bert), config)
+
+    def test_a_model_of_ours_has_no_tokenizer(self, model, tmp_path, config):
+        save_model(model, tmp_path / "ours.safetensors")
+        with pytest.raises(InputError, match="has no tokenizer to read text; give a Hugging Face checkpoint"):
+            measure_topics(str(tmp_path / "ours.safetensors"), config)
+
+
+class TestRefusals:
+    @pytest.fixture(autouse=True)
+    def no_model(self, monkeypatch):
+        """All of these are refused before a model is loaded."""
+
+        def never(*args, **kwargs):
+            raise AssertionError("loaded a model")
+
+        monkeypatch.setattr("mechclust.commands.topics.measure.load_pretrained", never)
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"device": "warp"}, "no device 'warp'; expected cpu, cuda, cuda:1 or mps"),
+            ({"batch_size": 0}, "batch_size is 0; expected at least 1"),
+            ({"baselines": -1}, "baselines is -1; expected at least 0"),
+            ({"n_permutations": -1}, "n_permutations is -1; expected at least 0"),
+            ({"max_length": 1}, "max_length is 1; expected at least 2"),
+            ({"max_documents": 0}, "max_documents is 0; expected at least 1, or leave it out for all"),
+            ({"thresholds": ()}, "thresholds is (); expected one or several different numbers"),
+            ({"thresholds": (0.1, 0.1)}, "thresholds is (0.1, 0.1); expected one or several different numbers"),
+            ({"thresholds": (1.5,)}, "threshold is 1.5; expected a share of the vocabulary from 0 to below 1"),
+            (
+                {"thresholds": (0.001, 0.04)},
+                "the topics have 20 different words, of which the largest threshold, 0.04, keeps one a topic, and "
+                "comparing words of a topic takes two; give a threshold of at least 0.05, or more text",
+            ),
+            ({"passes": 0}, "passes is 0; expected at least 1"),
+            ({"seed": -1}, "seed is -1; expected at least 0"),
+            ({"corpus": ()}, "no corpus files given; name at least one text file or a directory of *.txt files"),
+            (
+                {"n_topics": 61},
+                "the corpus has 60 documents for 61 topics; give more text, cut it into more documents, "
+                "or ask for fewer topics (n_topics)",
+            ),
+            (
+                {"min_documents": 61},
+                "no word but stop words is in at least 61 and at most 60 of the 60 documents; "
+                "give more text, or lower min_documents or raise max_share",
+            ),
+        ],
+    )
+    def test_with_one_sentence(self, config, changes, message):
+        with pytest.raises(InputError) as error:
+            measure_topics("somewhere", replace(config, **changes))
+        assert str(error.value) == message
+
+    def test_not_when_the_largest_threshold_leaves_two_words(self, config):
+        with pytest.raises(AssertionError, match="loaded a model"):
+            measure_topics("somewhere", replace(config, thresholds=(0.001, 0.05)))
+
+    def test_a_corpus_of_one_word(self, tmp_path, config):
+        (tmp_path / "a.txt").write_text("word\n" * 6)
+        with pytest.raises(InputError) as error:
+            measure_topics("somewhere", replace(config, corpus=(tmp_path,), split="line"))
+        assert str(error.value) == (
+            "the topics have 1 different word, of which the largest threshold, 0.2, keeps one a topic, and comparing "
+            "words of a topic takes two; give more text"
+        )
+
+
+@pytest.fixture(scope="module")
+def written(bert, config, tmp_path_factory):
+    """A report of thresholds of which one leaves one word a topic, and one leaves none without overlap."""
+    config = replace(config, thresholds=(0.0, 0.1, 0.99))
+    result = measure_topics(str(bert), config)
+    return result, config, write_topics_report(result, tmp_path_factory.mktemp("topics") / "deep" / "out")
+
+
+class TestReport:
+    def test_thresholds_where_nothing_is_left_are_nan(self, written):
+        table = written[0].table().set_index(KEY)
+        assert table.loc[(0.0, False), "same_topic"].isna().all()
+        assert table.loc[(0.0, False), "different_topic"].notna().all()
+        assert table.loc[(0.99, False), ["same_word", "ratio", "null_low", "p_value"]].isna().all().all()
+        assert (table.loc[(0.99, False), "pairs_same_word"] == 0).all()
+        assert table.loc[(0.1, False), "ratio"].notna().all()
+        summary = written[0].summary().set_index(KEY)
+        assert summary.loc[(0.99, False), ["topics", "words"]].tolist() == [0, 0]
+        assert math.isnan(summary.loc[(0.99, False), "cosine"])
+        page = written[2].read_text()
+        assert "threshold 0.99 without overlap" in page
+        assert "fewer than two topics keep a word" in page
+        assert "Of 20 words, threshold 0 keeps one a topic, which makes no pair" in page
+
+    def test_files(self, written):
+        folder = written[2].parent
+        files = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+        names = ["0-no-overlap", "0-overlap", "0.1-no-overlap", "0.1-overlap", "0.99-overlap"]
+        kinds = ("attention", "embedding", "vectors")
+        assert files == sorted(
+            [
+                "attention.csv", "layers.csv", "summary.csv", "topics.csv", "report.html",
+                *(f"figures/{name}.png" for name in ("attention_by_head", "by_layer", "by_threshold")),
+                *(f"results/{m}/{k}-{n}.safetensors" for m in ("trained", "untrained-seed0") for k in kinds
+                  for n in names),
+            ]
+        )  # fmt: skip
+
+    def test_csv_is_the_table(self, written):
+        with (written[2].parent / "attention.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        table = written[0].table()
+        assert list(rows[0]) == list(table.columns)
+        assert [float(row["ratio"] or "nan") for row in rows] == pytest.approx(table["ratio"].tolist(), nan_ok=True)
+        with (written[2].parent / "topics.csv").open() as file:
+            topics = list(csv.DictReader(file))
+        assert sorted(int(row["topic"]) for row in topics) == [0, 1, 2]
+        assert sum(float(row["share"]) for row in topics) == pytest.approx(1)
+
+    def test_results_are_what_was_measured(self, written):
+        result, _, report = written
+        loaded = ProbeResult.load(report.parent / "results/trained/attention-0.1-overlap.safetensors")
+        assert torch.equal(loaded["ratio"], result.trained.attention[4]["ratio"])
+        untrained = ProbeResult.load(report.parent / "results/untrained-seed0/embedding-0.1-no-overlap.safetensors")
+        assert torch.equal(untrained["ratio"], result.untrained[0].embedding[1]["ratio"])
+
+    def test_results_say_where_they_were_measured(self, written):
+        folder = written[2].parent / "results" / "trained"
+        for kind, at in (("embedding", repr(MATRIX)), ("vectors", "residual()"), ("attention", "attention_pattern()")):
+            saved = ProbeResult.load(folder / f"{kind}-0.1-overlap.safetensors")
+            parameters = saved.metadata["parameters"]
+            assert (parameters["at"], parameters["words"]) == (at, "'word'")
+        assert ProbeResult.load(folder / "embedding-0.1-overlap.safetensors").coords["site"] == [MATRIX]
+
+    def test_notes_of_the_result_are_in_the_page(self, written):
+        result, _, report = written
+        notes = result.notes()
+        assert len(notes) > 4
+        assert all(html.escape(note).replace("&#x27;", "&#39;") in report.read_text() for note in notes)
+        assert "Case is ignored: several token ids can be the same word" in report.read_text()
+
+    def test_a_note_of_every_threshold_does_not_list_them(self, bert, config):
+        notes = measure_topics(str(bert), replace(config, baselines=0, n_permutations=0)).notes()
+        (note,) = [note for note in notes if "n_permutations is 0" in note]
+        assert note.startswith("At every threshold: attention, token embeddings, hidden states: ")
+
+    def test_files_without_words_are_said(self, bert, config, corpus, tmp_path):
+        (tmp_path / "none.txt").write_text("12\n")
+        options = {"baselines": 0, "n_permutations": 0}
+        one = measure_topics(str(bert), replace(config, corpus=(tmp_path, corpus), **options))
+        first = str(tmp_path / "none.txt")
+        assert (one.n_files, one.empty_files) == (60, [first])
+        assert f"1 file holds no word and was left out: {first!r}." in one.notes()
+        two = replace(one, empty_files=[first, "other.txt"])
+        assert f"2 files hold no word and were left out: {first!r} and others." in two.notes()
+
+    def test_the_page(self, written):
+        result, _, report = written
+        page = report.read_text()
+        assert page.count("data:image/png;base64,") == 3
+        assert "Topic structure in" in page
+        assert "60 documents (paragraphs, joined up to 100 words) of 60 files; 3 topics over 20 words" in page
+        assert "60 documents were longer than the context and cut into windows (120 windows in all)" in page
+        assert "0 of 1440 occurrences of topic words (0%) do not count" in page
+        assert all(", ".join(words) in page for words in result.topics.top_words(10))
+        assert "n_permutations" in page
+        assert "http" not in page
+
+    def test_without_a_baseline(self, bert, config, tmp_path):
+        config = replace(config, baselines=0, n_permutations=0)
+        page = write_topics_report(measure_topics(str(bert), config), tmp_path).read_text()
+        assert "random weights" not in page
+
+    def test_hostile_names_are_escaped(self, found, config, tmp_path):
+        hostile = replace(found, model="<img src=x onerror=alert(1)>")
+        page = write_topics_report(replace(hostile, config=replace(config, corpus=("<script>",))), tmp_path).read_text()
+        assert "<img src=x" not in page
+        assert "<script>" not in page
+
+    def test_a_folder_that_cannot_be_written(self, found, config, tmp_path):
+        (tmp_path / "file").write_text("")
+        with pytest.raises(InputError, match="cannot write to"):
+            write_topics_report(found, tmp_path / "file" / "out")
+
+
+@pytest.fixture(scope="module")
+def pydoc(tmp_path_factory):
+    """A real corpus: the texts of Python's help, a file each."""
+    from pydoc_data.topics import topics
+
+    folder = tmp_path_factory.mktemp("pydoc")
+    for name, text in topics.items():
+        (folder / f"{name.replace('/', '-')}.txt").write_text(text, encoding="utf-8")
+    return folder
+
+
+class TestCommand:
+    def test_on_a_real_corpus(self, pydoc, tmp_path, capsys):
+        """A BERT with a WordPiece tokenizer of the corpus's own frequent words; the others are split."""
+        from collections import Counter
+
+        import transformers
+
+        corpus = Corpus.from_files(pydoc)
+        counts = Counter(word for i in range(len(corpus)) for word in corpus.words(i))
+        letters = sorted({c for word in counts for c in word})
+        pieces = [*(w for w, n in counts.most_common(600) if len(w) > 1), *letters, *(f"##{c}" for c in letters)]
+        configuration = transformers.BertConfig(
+            vocab_size=len(pieces) + 4, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+            intermediate_size=32, max_position_embeddings=96,
+        )  # fmt: skip
+        model = tmp_path / "model"
+        transformers.BertForMaskedLM(configuration).save_pretrained(model)
+        wordpiece(model, pieces)
+        options = ["--n-topics", "12", "--passes", "2", "--max-documents", "60", "--thresholds", "0.005", "0.01"]
+        options += ["--n-permutations", "9", "--batch-size", "32", "--out", str(tmp_path / "out")]
+        assert main(["topics", str(model), "--corpus", str(pydoc), *options]) == 0
+        printed, said = capsys.readouterr()
+        lines = printed.splitlines()
+        assert lines[0].split()[:5] == [*KEY, "topics", "words", "cosine"]
+        assert [line.split()[:2] for line in lines[1:5]] == [
+            [t, o] for o in ("False", "True") for t in ("0.005", "0.01")
+        ]
+        assert lines[-1] == f"report: {tmp_path / 'out' / 'report.html'}"
+        assert all(bar in said for bar in ("counting words", "fitting topics", "tokenizing", "measuring"))
+        with (tmp_path / "out" / "summary.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        assert all(0.9 < float(row["attention"]) < 1.1 for row in rows)
+        assert all(int(row["words"]) > 12 for row in rows)
+        assert (tmp_path / "out" / "report.html").stat().st_size > 50_000
+        notes = [line for line in lines if line.startswith("- ")]
+        assert notes == lines[-2 - len(notes) : -2]
+        assert re.fullmatch(r"- \d+ of \d+ occurrences of topic words \(\d+%\) do not count: .*", notes[0])
+        assert any("documents were longer than the context and cut into windows" in note for note in notes)
+
+    def test_prints_the_notes_of_the_result(self, written, config, tmp_path, capsys, monkeypatch):
+        monkeypatch.setattr("mechclust.cli.measure_topics", lambda *a, **k: written[0])
+        assert main(["topics", "m", "--corpus", "c.txt", "--out", str(tmp_path)]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [line for line in lines if line.startswith("- ")] == [f"- {note}" for note in written[0].notes()]
+        for said in (
+            "- 0 of 1440 occurrences of topic words (0%) do not count: ",
+            "- 60 documents were longer than the context and cut into windows (120 windows in all)",
+            "- At threshold 0.99 without overlap: attention, token embeddings, hidden states: fewer than two topics",
+            "- At threshold 0 without overlap, threshold 0 with overlap: attention, token embeddings, hidden states: "
+            "same_topic: no two different words of one topic met, so its mean is NaN.",
+            "- Of 20 words, threshold 0 keeps one a topic, which makes no pair; give thresholds of at least 0.05, or",
+        ):
+            assert any(line.startswith(said) for line in lines), (said, lines)
+
+    def test_help(self, capsys):
+        with pytest.raises(SystemExit) as end:
+            main(["topics", "--help"])
+        assert end.value.code in (0, None)
+        said = capsys.readouterr().out
+        assert all(option in said for option in ("--corpus", "--thresholds", "--stop-words", "--max-documents"))
+        words = " ".join(said.replace("│", " ").split())
+        assert "of less than about 10,000 different words need larger ones, such as .005 .01 .02." in words
+
+    def test_bad_input_is_one_sentence(self, tmp_path):
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        argv = [sys.executable, "-m", "mechclust.cli", "topics", "gpt2", "--corpus", str(tmp_path / "none.txt")]
+        done = subprocess.run(argv, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=120)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == (
+            f"mechclust: no corpus file {str(tmp_path / 'none.txt')!r}; "
+            "give the path of a text file or of a directory of them\n"
+        )
+        assert not list(tmp_path.iterdir())
+
+    def test_the_folder_is_checked_first(self, tmp_path, capsys, monkeypatch):
+        monkeypatch.setattr("mechclust.cli.measure_topics", None)
+        (tmp_path / "file").write_text("")
+        assert main(["topics", "m", "--corpus", "c.txt", "--out", str(tmp_path / "file" / "out")]) == 2
+        assert capsys.readouterr().err.startswith("mechclust: cannot write to ")

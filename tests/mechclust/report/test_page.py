@@ -1,0 +1,180 @@
+"""The report page: everything in it is escaped, and nothing in it is elsewhere."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from html.parser import HTMLParser
+
+import matplotlib as mpl
+import pytest
+
+from mechclust.report import Analysis, Claim, Panel, render_report
+from mechclust.report.page import png, save_panels
+
+HOSTILE = "</script></pre></title>\"'><script>alert(1)</script><img src=x onerror=alert(2)>"
+
+
+def figure():
+    from matplotlib.figure import Figure
+
+    drawn = Figure(figsize=(2, 1))
+    drawn.subplots().plot([0, 1])
+    return drawn
+
+
+def a_claim(**fields):
+    return Claim(
+        **{
+            "id": "T1",
+            "statement": "states cluster",
+            "source": "paper",
+            "paper": 0.9,
+            "measured": 0.8765,
+            "interval": (0.8, 0.95),
+            "seeds": 3,
+            "bound": ">= 0.5",
+            "holds": True,
+            **fields,
+        }
+    )
+
+
+def page_of(**fields):
+    return render_report(
+        **{
+            "title": "Title",
+            "source": "Source",
+            "analysis": Analysis(claims=[a_claim()]),
+            "facts": {},
+            "config": {},
+            **fields,
+        }
+    )
+
+
+class Tags(HTMLParser):
+    """Every tag with its attributes, and the text outside tags."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.text = [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def shown(page):
+    return " ".join("".join(Tags(page).text).split())
+
+
+class TestEscaping:
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"title": HOSTILE},
+            {"source": HOSTILE},
+            {"facts": {HOSTILE: HOSTILE, "versions": {HOSTILE: HOSTILE}}},
+            {"config": {HOSTILE: HOSTILE, "list": [HOSTILE]}},
+            {"analysis": Analysis(claims=[a_claim(**dict.fromkeys(("id", "statement", "source", "bound"), HOSTILE))])},
+            {"analysis": Analysis(claims=[a_claim(note=HOSTILE, chance=HOSTILE)])},
+            {"analysis": Analysis(claims=[], notes=[HOSTILE])},
+            {"analysis": Analysis(claims=[], views={HOSTILE: "<p>view</p>"})},
+            {"analysis": Analysis(claims=[], panels=[Panel(HOSTILE, figure(), HOSTILE)])},
+        ],
+        ids=["title", "source", "facts", "config", "claim", "claim's notes", "notes", "view's name", "panel"],
+    )
+    def test_hostile_text_is_inert(self, fields):
+        page = page_of(**fields)
+        parsed = Tags(page)
+        assert not [tag for tag, _ in parsed.tags if tag == "script"]
+        assert not [attrs for tag, attrs in parsed.tags if tag == "img" and not attrs["src"].startswith("data:")]
+        assert not [attrs for _, attrs in parsed.tags if any(name.startswith("on") for name in attrs)]
+        assert "alert(1)" in page  # shown, as text
+
+    def test_it_is_shown_as_it_is(self):
+        assert "<b>1 < 2 & 3</b>" in shown(page_of(title="<b>1 < 2 & 3</b>"))
+
+    def test_views_are_html(self):
+        page = page_of(analysis=Analysis(claims=[], views={"Heads": '<div id="heads">x</div>'}))
+        assert '<div id="heads">x</div>' in page
+
+
+class TestSelfContained:
+    def test_nothing_is_fetched(self):
+        panels = [Panel("one", figure(), "first"), Panel("two", figure(), "second")]
+        page = page_of(analysis=Analysis(claims=[a_claim()], panels=panels, notes=["n"]), config={"a": 1})
+        assert not re.findall(r"https?:", page)
+        assert not re.findall(r"""=\s*["']?//""", page)
+        assert "@import" not in page
+        assert "url(" not in page
+        sources = [attrs.get("src") or attrs.get("href") for _, attrs in Tags(page).tags]
+        assert all(source.startswith("data:") for source in sources if source)
+
+    def test_figures_are_embedded(self):
+        drawn = figure()
+        page = page_of(analysis=Analysis(claims=[], panels=[Panel("curve", drawn, "what it shows")]))
+        (image,) = (attrs for tag, attrs in Tags(page).tags if tag == "img")
+        data = base64.b64decode(image["src"].removeprefix("data:image/png;base64,"))
+        assert data.startswith(b"\x89PNG\r\n\x1a\n")
+        assert data == png(drawn)
+        assert image["alt"] == "what it shows"
+
+    def test_is_one_complete_utf8_page(self):
+        page = page_of(title="Ünïcode – ✓")
+        assert page.startswith("<!doctype html>")
+        assert page.rstrip().endswith("</html>")
+        assert '<meta charset="utf-8">' in page
+        assert "Ünïcode – ✓" in page
+
+
+class TestContent:
+    def test_claims(self):
+        claims = [
+            a_claim(note="a note", chance="0.05"),
+            a_claim(id="T2", holds=False, paper=None),
+            a_claim(id="T3", holds=None, measured=None, interval=None, seeds=0),
+        ]
+        text = shown(page_of(analysis=Analysis(claims=claims)))
+        assert "states cluster" in text
+        assert "a note" in text
+        assert "chance: 0.05" in text
+        assert "0.900" in text
+        assert "0.876" in text or "0.877" in text
+        assert "0.800 to 0.950" in text
+        for verdict in ("holds", "does not hold", "not tested at this size"):
+            assert f"&gt;= 0.5 {verdict}" in text or f">= 0.5 {verdict}" in text
+        assert "nan" not in text.lower()
+
+    def test_a_report_without_claims_has_no_table_of_them(self):
+        page = page_of(analysis=Analysis(claims=[]))
+        assert "Verdict" not in page
+        assert "Bounds were fixed" not in page
+
+    def test_facts_and_configuration(self):
+        page = page_of(facts={"date": "2030-01-02", "versions": {"torch": "9.9"}}, config={"seeds": [0, 1]})
+        text = shown(page)
+        assert "date: 2030-01-02" in text
+        assert "torch 9.9" in text
+        assert json.dumps({"seeds": [0, 1]}, indent=1).split("\n")[1].strip() in text
+
+    def test_is_the_same_for_the_same_run(self):
+        assert page_of() == page_of()
+
+
+def test_save_panels(tmp_path):
+    save_panels([Panel("one", figure(), ""), Panel("two", figure(), "")], tmp_path / "figures")
+    assert sorted(p.name for p in (tmp_path / "figures").iterdir()) == ["one.png", "two.png"]
+
+
+def test_drawing_leaves_matplotlib_as_it_was():
+    """No backend is chosen and no setting changed for the importing script."""
+    before = dict(mpl.rcParams)
+    png(figure())
+    page_of()
+    assert dict(mpl.rcParams) == before

@@ -1,0 +1,229 @@
+"""The pooling transformer is the network of the specification: its formula, its exact facts, its twin on 3.9."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from mechclust.models import build_model, load_model, save_model
+from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
+from probes import attention_pattern, head_output, residual, resolve
+from tasks import InputError, SparseModularAddition
+
+CONFIG = PoolingTransformerConfig(seed=3)
+WIDE = PoolingTransformerConfig(d_vocab=4, n_ctx=6, d_model=8, n_heads=2, d_mlp=16, seed=1)
+
+
+def tokens(config, n=20):
+    return torch.randint(config.d_vocab, (n, config.n_ctx), generator=torch.Generator().manual_seed(0))
+
+
+def record(model, x):
+    seen = {}
+    names = list(model.hook_dict)
+    with model.hooks(fwd_hooks=[(n, lambda a, hook, n=n: seen.__setitem__(n, a.detach())) for n in names]):
+        logits = model(x)
+    return logits, seen
+
+
+def test_the_base_network_has_198_parameters():
+    assert sum(p.numel() for p in build_model(PoolingTransformerConfig()).parameters()) == 198
+
+
+@pytest.mark.parametrize("config", [CONFIG, WIDE])
+def test_logits_are_the_formula(config):
+    model = build_model(config).double()
+    w = {k: v.detach() for k, v in model.named_parameters()}
+    x = tokens(config)
+
+    def norm(v):
+        return v / (v.square().mean(-1, keepdim=True).sqrt() + 1e-5)
+
+    expected = []
+    for row in x:
+        z = norm(w["embed.W_E"][row] + w["pos_embed.W_pos"])
+        heads = []
+        for h, q in enumerate(w["blocks.0.attn.query"]):
+            part = slice(h * config.d_head, (h + 1) * config.d_head)
+            a = torch.softmax(z[:, part] @ q / math.sqrt(config.d_head), dim=0)
+            heads.append(a @ (z @ w["blocks.0.attn.W_V"].T)[:, part])
+        xi = torch.cat(heads)
+        hidden = F.gelu(norm(xi) @ w["blocks.0.mlp.W_in"] + w["blocks.0.mlp.b_in"])
+        expected.append((xi + hidden @ w["blocks.0.mlp.W_out"] + w["blocks.0.mlp.b_out"]) @ w["embed.W_E"].T)
+    torch.testing.assert_close(model(x), torch.stack(expected), rtol=0, atol=1e-12)
+
+
+def test_hook_points_fire_with_their_shapes():
+    model = build_model(WIDE)
+    _, seen = record(model, tokens(WIDE, 5))
+    shapes = {name: tuple(a.shape) for name, a in seen.items()}
+    assert shapes == {
+        "hook_embed": (5, 6, 8),
+        "hook_pos_embed": (5, 6, 8),
+        "blocks.0.hook_resid_pre": (5, 6, 8),
+        "blocks.0.ln1.hook_scale": (5, 6, 1),
+        "blocks.0.ln1.hook_normalized": (5, 6, 8),
+        "blocks.0.attn.hook_attn_scores": (5, 2, 1, 6),
+        "blocks.0.attn.hook_pattern": (5, 2, 1, 6),
+        "blocks.0.attn.hook_v": (5, 6, 2, 4),
+        "blocks.0.attn.hook_z": (5, 1, 2, 4),
+        "blocks.0.hook_resid_mid": (5, 1, 8),
+        "blocks.0.ln2.hook_scale": (5, 1, 1),
+        "blocks.0.ln2.hook_normalized": (5, 1, 8),
+        "blocks.0.mlp.hook_pre": (5, 1, 16),
+        "blocks.0.mlp.hook_post": (5, 1, 16),
+        "blocks.0.hook_mlp_out": (5, 1, 8),
+        "blocks.0.hook_resid_post": (5, 1, 8),
+    }
+    torch.testing.assert_close(seen["blocks.0.attn.hook_pattern"].sum(-1), torch.ones(5, 2, 1))
+    for at in (residual(), attention_pattern(), head_output()):
+        assert resolve(model, at)
+
+
+def test_an_intervention_at_a_hook_point_reaches_the_logits():
+    model, x = build_model(CONFIG), tokens(CONFIG)
+    _, seen = record(model, x)
+    with model.hooks(fwd_hooks=[("blocks.0.hook_resid_mid", lambda a, hook: torch.zeros_like(a))]):
+        same = model(x)
+    torch.testing.assert_close(same, same[:1].expand_as(same))  # every sequence one point: one answer
+    turned = seen["blocks.0.hook_resid_mid"].flip(0)
+    with model.hooks(fwd_hooks=[("blocks.0.hook_resid_mid", lambda a, hook: turned)]):
+        swapped = model(x)
+    torch.testing.assert_close(swapped, model(x).flip(0))
+
+
+def test_the_norms_jacobian_has_operator_norm_sqrt_d_over_length():
+    norm = build_model(WIDE).double().blocks[0].ln2
+    norm.eps = 0.0
+    for seed in range(3):
+        x = torch.randn(8, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        jacobian = torch.autograd.functional.jacobian(norm, x)
+        assert float(torch.linalg.matrix_norm(jacobian, 2)) == pytest.approx(math.sqrt(8) / float(x.norm()), rel=1e-9)
+
+
+def test_equal_positions_have_equal_population_gradients():
+    """Where the positions of the support are equal, and the others among themselves, so are their gradients."""
+    task = SparseModularAddition(length=6, n_support=3)
+    model = build_model(PoolingTransformerConfig(n_ctx=6, seed=5)).double()
+    with torch.no_grad():
+        model.pos_embed.W_pos[:3] = model.pos_embed.W_pos[0].clone()
+        model.pos_embed.W_pos[3:] = model.pos_embed.W_pos[3].clone()
+    (batch,) = task.batches("all", 64)
+    task.loss(model(batch.tokens), batch).backward()
+    grad = model.pos_embed.W_pos.grad
+    torch.testing.assert_close(grad[:3], grad[:1].expand(3, -1), rtol=0, atol=1e-14)
+    torch.testing.assert_close(grad[3:], grad[3:4].expand(3, -1), rtol=0, atol=1e-14)
+    assert (grad[0] - grad[3]).abs().max() > 1e-4
+
+
+def test_initial_weights_come_from_the_seed_and_widths_share_neurons():
+    before = torch.get_rng_state()
+    first, again, other = (build_model(PoolingTransformerConfig(seed=s)) for s in (0, 0, 1))
+    assert torch.equal(torch.get_rng_state(), before)
+    names = [n for n, _ in first.named_parameters()]
+    assert all(torch.equal(first.state_dict()[n], again.state_dict()[n]) for n in names)
+    assert not any(torch.equal(first.state_dict()[n], other.state_dict()[n]) for n in names)
+    wide, narrow = (build_model(PoolingTransformerConfig(d_mlp=m)).blocks[0].mlp for m in (64, 32))
+    assert torch.equal(wide.W_in[:, :32], narrow.W_in)
+    torch.testing.assert_close(wide.W_out[:32] * math.sqrt(64), narrow.W_out * math.sqrt(32))
+    large = build_model(PoolingTransformerConfig(d_vocab=500, n_ctx=400, d_model=64, d_mlp=300))
+    assert float(large.embed.W_E.detach().std()) == pytest.approx(1, abs=0.02)
+    assert float(large.pos_embed.W_pos.detach().std()) == pytest.approx(1, abs=0.02)
+    for weight, bound in (
+        (large.blocks[0].attn.W_V, 1 / 8),
+        (large.blocks[0].attn.query, 1 / 8),
+        (large.blocks[0].mlp.W_in, 1 / 8),
+        (large.blocks[0].mlp.b_in, 1 / 8),
+        (large.blocks[0].mlp.W_out, 1 / math.sqrt(300)),
+        (large.blocks[0].mlp.b_out, 1 / math.sqrt(300)),
+    ):
+        assert 0.9 * bound < float(weight.detach().abs().max()) <= bound
+
+
+def test_saved_and_loaded(tmp_path):
+    model = build_model(WIDE)
+    save_model(model, tmp_path / "m.safetensors", epoch=3)
+    torch.testing.assert_close(load_model(tmp_path / "m.safetensors")(tokens(WIDE)), model(tokens(WIDE)))
+
+
+def test_the_second_norm_may_have_an_eps_of_its_own():
+    x = tokens(CONFIG)
+    _, seen = record(build_model(replace(CONFIG, eps_mlp=0.3)), x)
+    _, plain = record(build_model(CONFIG), x)
+    difference = seen["blocks.0.ln2.hook_scale"] - plain["blocks.0.ln2.hook_scale"]
+    torch.testing.assert_close(difference, torch.full_like(difference, 0.3 - 1e-5))
+    assert torch.equal(seen["blocks.0.ln1.hook_normalized"], plain["blocks.0.ln1.hook_normalized"])
+
+
+def test_it_learns():
+    from mechclust import TrainConfig, train
+
+    task = SparseModularAddition(length=4, n_support=1, n_train=256, n_test=64)
+    model = build_model(PoolingTransformerConfig(n_ctx=4, seed=2))
+    settings = {"lr": 0.01, "optimizer": "adam", "schedule": "constant", "weight_decay": 0.0, "clip": None}
+    losses = train(model, task, TrainConfig(steps=300, batch_size=32, **settings))
+    assert losses[-20:].mean() < 0.2 < losses[:5].mean()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"d_model": 3, "n_heads": 2}, r"d_model is 3; expected a multiple of n_heads \(2\)"),
+        ({"d_mlp": 0}, "d_mlp is 0; expected at least 1"),
+        ({"eps": -1.0}, "eps is -1.0; expected at least 0"),
+        ({"eps_mlp": -0.5}, "eps_mlp is -0.5; expected at least 0"),
+    ],
+)
+def test_what_is_refused(fields, message):
+    with pytest.raises(InputError, match=message):
+        PoolingTransformerConfig(**fields)
+
+
+def test_sequences_of_another_length_are_refused():
+    with pytest.raises(InputError, match=r"tokens has shape \(2, 5\); expected \[batch 12\]"):
+        build_model(CONFIG)(torch.zeros(2, 5, dtype=torch.int64))
+
+
+def test_it_is_a_hooked_transformer(tl_major):
+    """Where HookedTransformer exists: no keys but one query as bias, identity output, residual removed."""
+    if tl_major >= 4:
+        pytest.skip("TransformerLens 4 has no HookedTransformer")
+    from transformer_lens import HookedTransformer, HookedTransformerConfig
+
+    ours = build_model(CONFIG)
+    w = ours.state_dict()
+    d = CONFIG.d_model
+    theirs = HookedTransformer(
+        HookedTransformerConfig(
+            n_layers=1, d_model=d, n_ctx=12, d_head=d, n_heads=1, d_mlp=32, d_vocab=3, act_fn="gelu",
+            normalization_type="RMSPre", eps=1e-10, attention_dir="bidirectional", use_attn_scale=True, device="cpu",
+        )
+    )  # fmt: skip
+    block = theirs.blocks[0]
+    with torch.no_grad():
+        for p in theirs.parameters():
+            p.zero_()
+        theirs.embed.W_E.copy_(w["embed.W_E"])
+        theirs.pos_embed.W_pos.copy_(w["pos_embed.W_pos"])
+        block.attn.b_Q[0] = w["blocks.0.attn.query"][0]
+        block.attn.W_K[0] = block.attn.W_O[0] = torch.eye(d)
+        block.attn.W_V[0] = w["blocks.0.attn.W_V"].T
+        block.mlp.W_in.copy_(w["blocks.0.mlp.W_in"])
+        block.mlp.b_in.copy_(w["blocks.0.mlp.b_in"])
+        block.mlp.W_out.copy_(w["blocks.0.mlp.W_out"])
+        block.mlp.b_out.copy_(w["blocks.0.mlp.b_out"])
+        theirs.unembed.W_U.copy_(w["embed.W_E"].T)
+    theirs.ln_final = torch.nn.Identity()
+    kept = {}
+    hooks = [
+        ("blocks.0.hook_resid_pre", lambda a, hook: kept.__setitem__("resid", a)),
+        ("blocks.0.hook_attn_out", lambda a, hook: a - kept["resid"]),
+    ]
+    x = tokens(CONFIG)
+    with theirs.hooks(fwd_hooks=hooks):
+        logits = theirs(x)
+    torch.testing.assert_close(ours(x), logits[:, -1], rtol=0, atol=1e-4)

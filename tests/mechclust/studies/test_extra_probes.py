@@ -1,0 +1,148 @@
+"""Probes of the user's choice on a study's models."""
+
+import os
+from dataclasses import replace
+
+import pytest
+import torch
+
+from mechclust.models import ModelConfig, build_model
+from mechclust.report import Analysis
+from mechclust.studies import Study, get_study, run_study, write_report
+from mechclust.studies.extra_probes import Subject
+from probes import NDims, Probe, ProbeResult, RegisteredProbe, Sum, last_token, residual, run
+from tasks import Batch, InputError
+
+CONFIG = ModelConfig(d_vocab=9, n_ctx=4, n_layers=1, d_model=8, n_heads=2)
+BATCH = Batch(torch.arange(24).reshape(6, 4) % 9)
+
+
+class Counted(Probe):
+    """Counts examples."""
+
+    count = Sum(torch.int64)
+
+    def __init__(self, at=residual(), readout=last_token()):
+        self.at, self.readout = at, readout
+
+    def update(self, activations, batch):
+        self.count.add("n", len(batch))
+
+    def compute(self):
+        return self.result({"n": self.count["n"]}, {"n": ()})
+
+
+class Twice(Counted):
+    def update(self, activations, batch):
+        super().update(activations, batch)
+        super().update(activations, batch)
+
+
+class GivesNothing(Counted):
+    def compute(self):
+        return None
+
+
+class Fails(Counted):
+    def update(self, activations, batch):
+        raise RuntimeError("no <light>")
+
+
+@pytest.fixture
+def study():
+    """A study without a training run, of six models."""
+
+    def subjects(config, out):
+        return [Subject(f"model {i}/a", lambda: (build_model(CONFIG), [BATCH])) for i in range(6)]
+
+    return Study(
+        name="task-clusters",
+        title="A study",
+        source="nowhere",
+        presets={"only": CONFIG},
+        jobs=lambda config: [],
+        run_job=lambda config, job, out: None,
+        analyse=lambda config, out: Analysis(claims=[], notes=["its own"]),
+        subjects=subjects,
+    )
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    """What the registry knows besides our own."""
+    known = {}
+
+    def put(name, make, package="pack 1.0"):
+        known[name] = RegisteredProbe(name, package, make)
+        listed = [RegisteredProbe("NDims", "mechclust", NDims), *known.values()]
+        monkeypatch.setattr("probes.registry.list_probes", lambda: listed)
+
+    return put
+
+
+def test_they_are_measured_and_in_the_report(study, tmp_path):
+    analysis = run_study(study, CONFIG, tmp_path, workers=1, probes=["NDims"])
+    files = sorted((tmp_path / "results" / "probes" / "NDims").iterdir())
+    assert [file.name for file in files] == [f"model {i}%2Fa.safetensors" for i in range(6)]
+    found, expected = ProbeResult.load(files[0]), run(build_model(CONFIG), BATCH, NDims())
+    assert torch.equal(found["n_dims"], expected["n_dims"])
+    assert found.metadata["package"].startswith("mechclust ")
+    assert list(analysis.views) == ["Probe: NDims"]
+    page = (tmp_path / "report.html").read_text()
+    assert "<h2>Probe: NDims</h2>" in page
+    assert "<h3>model 0/a</h3>" in page
+    assert "and 2 more models in results/probes/NDims" in page
+    (tmp_path / "report.html").unlink()
+    write_report(study, CONFIG, tmp_path)  # `mechclust report` keeps them
+    assert "<h2>Probe: NDims</h2>" in (tmp_path / "report.html").read_text()
+
+
+def test_a_probe_under_development_is_measured_anew(study, registered, tmp_path):
+    registered("counted", Counted)
+    run_study(study, CONFIG, tmp_path, workers=1, probes=["counted"])
+    path = tmp_path / "results" / "probes" / "counted" / "model 0%2Fa.safetensors"
+    assert int(ProbeResult.load(path)["n"]) == 6
+    registered("counted", Twice)  # the same name and version
+    run_study(study, CONFIG, tmp_path, workers=1, probes=["counted"])
+    assert int(ProbeResult.load(path)["n"]) == 12
+
+
+def test_one_that_fails_is_told_and_stops_nothing(study, registered, tmp_path):
+    registered("fails", Fails)
+    registered("counted", Counted)
+    analysis = run_study(study, CONFIG, tmp_path, workers=1, probes=["fails", "counted", "counted"])
+    assert list(analysis.views) == ["Probe: counted"]
+    assert analysis.notes[:2] == ["its own", "fails could not measure model 0/a: no <light>"]
+    write_report(study, CONFIG, tmp_path)  # nor does the report written anew forget it
+    page = (tmp_path / "report.html").read_text()
+    assert "fails could not measure model 5/a: no &lt;light&gt;" in page
+
+
+def test_one_that_gives_no_result_or_leaves_a_damaged_file_stops_nothing(study, registered, tmp_path):
+    registered("nothing", GivesNothing)
+    analysis = run_study(study, CONFIG, tmp_path, workers=1, probes=["nothing", "NDims"])
+    assert len([note for note in analysis.notes if note.startswith("nothing could not measure model ")]) == 6
+    (tmp_path / "results" / "probes" / "NDims" / "model 0%2Fa.safetensors").write_text("half")
+    view = write_report(study, CONFIG, tmp_path).views["Probe: NDims"]
+    assert "is truncated or not a safetensors file" in view
+    assert view.count("<table") > 1
+    registered("nothing", Counted)
+    assert run_study(study, CONFIG, tmp_path, workers=1, probes=["nothing"]).notes == ["its own"]
+
+
+def test_an_unknown_one_is_refused_before_anything_is_written(study, tmp_path):
+    with pytest.raises(InputError, match=r"^no probe 'NDim' .*; did you mean 'NDims'\?$"):
+        run_study(study, CONFIG, tmp_path / "out", workers=1, probes=["NDims", "NDim"])
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["task-clusters", "topic-structure", "clustering-heads", "mossa"])
+def test_every_study_has_subjects(name, tmp_path):
+    study = get_study(name)
+    for config in study.presets.values():
+        if getattr(config, "device", "cpu") != "cpu" and not torch.cuda.is_available():
+            config = replace(config, device="cpu")
+        found = list(study.subjects(config, tmp_path))
+        assert found
+        assert len({subject.name for subject in found}) == len(found)
+    assert os.listdir(tmp_path) == []

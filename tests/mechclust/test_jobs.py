@@ -1,0 +1,122 @@
+"""Independent jobs over processes. The jobs are Python expressions: ``eval`` is picklable everywhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from mechclust.jobs import map_jobs, progress_bar
+from probes.hooks import check_device
+from tasks import InputError
+
+ROOT = Path(__file__).parents[2]
+
+
+def writing(path, text, before=""):
+    return f"{before}__import__('pathlib').Path({str(path)!r}).write_text(str({text}))"
+
+
+def test_results_come_in_the_order_of_the_jobs_from_one_thread_a_worker():
+    """The first job takes longest; every job says who did it and with how many threads."""
+    who = "(__import__('os').getpid(), __import__('torch').get_num_threads())"
+    jobs = [f"(__import__('time').sleep({0.3 if i == 0 else 0}), {i}, {who})[1:]" for i in range(5)]
+    results = map_jobs(eval, jobs, workers=2)
+    assert [i for i, _ in results] == [0, 1, 2, 3, 4]
+    assert {threads for _, (_, threads) in results} == {1}
+    pids = {pid for _, (pid, _) in results}
+    assert os.getpid() not in pids
+    assert len(pids) <= 2
+
+
+@pytest.mark.parametrize("workers", [2, 1])
+def test_a_failing_job_does_not_stop_the_others(tmp_path, workers):
+    fail = "(_ for _ in ()).throw(__import__('tasks').InputError('this one'))"
+    jobs = [f"next({fail})", *(writing(tmp_path / f"{i}", i) for i in range(3))]
+    with pytest.raises(InputError, match=r"^this one$"):
+        map_jobs(eval, jobs, workers=workers)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["0", "1", "2"]
+
+
+class TestInThisProcess:
+    def test_one_worker_needs_no_other_process(self):
+        assert map_jobs(lambda job: (job, os.getpid()), [3, 1], workers=1) == [(3, os.getpid()), (1, os.getpid())]
+
+    def test_one_job_needs_none_either(self):
+        assert map_jobs(lambda job: os.getpid(), ["only"], workers=8) == [os.getpid()]
+
+    def test_no_jobs(self):
+        assert map_jobs(lambda job: job, []) == []
+
+    def test_ctrl_c_goes_through(self):
+        def stop(job):
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            map_jobs(stop, [1, 2], workers=1)
+
+    def test_computes_with_one_thread_too(self):
+        """So that a run with one worker and one with two end with the same bits."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(2)
+        try:
+            assert map_jobs(lambda job: torch.get_num_threads(), [0, 1], workers=1) == [1, 1]
+            assert torch.get_num_threads() == 2
+        finally:
+            torch.set_num_threads(before)
+
+
+def test_progress_bar_goes_through_its_items(capsys):
+    assert list(progress_bar(range(3), desc="x")) == [0, 1, 2]
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "x" in err
+
+
+class TestCheckDevice:
+    def test_the_cpu_is_always_there(self):
+        assert check_device("cpu") is None
+
+    def test_no_such_device(self):
+        with pytest.raises(InputError, match=r"^no device 'warp'; expected cpu, cuda, cuda:1 or mps$"):
+            check_device("warp")
+
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has one")
+    def test_no_gpu(self):
+        with pytest.raises(InputError) as refused:
+            check_device("cuda")
+        assert str(refused.value) == "device 'cuda' is not available on this machine; choose --device cpu"
+
+    def test_a_gpu_with_too_high_a_number(self):
+        with pytest.raises(InputError, match="device 'cuda:99' is not available on this machine"):
+            check_device("cuda:99")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")
+def test_workers_end_when_their_parent_is_killed(tmp_path):
+    """Else they would go on writing, beside the run that was started again."""
+    touch = f"__import__('pathlib').Path({str(tmp_path)!r}, str(__import__('os').getpid())).touch()"
+    job = f"[{touch}, __import__('time').sleep(60)]"
+    code = f"from mechclust.jobs import map_jobs\nif __name__ == '__main__':\n    map_jobs(eval, [{job!r}] * 2, 2)"
+    script = tmp_path / "parent.py"
+    script.write_text(code)
+    parent = subprocess.Popen([sys.executable, script], env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+    def workers():
+        return [int(path.name) for path in tmp_path.iterdir() if path.name.isdigit()]
+
+    def wait_until(true):
+        start = time.monotonic()
+        while not true():
+            assert time.monotonic() - start < 60, "nothing happened in a minute"
+            time.sleep(0.1)
+
+    wait_until(lambda: len(workers()) == 2)
+    parent.kill()
+    parent.wait()
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers()))

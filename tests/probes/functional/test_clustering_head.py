@@ -1,0 +1,338 @@
+from __future__ import annotations
+
+import re
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from probes.functional import integer_weights, nearest_centroid_accuracy, within_ratio
+from probes.functional.clustering_head import check_support, integer_sum, within_ratio_chance
+from tasks import InputError
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def cloud(seed: int, n: int = 40, d: int = 3, classes: int = 5) -> tuple[Tensor, Tensor]:
+    g = generator(seed)
+    return torch.randn(n, d, generator=g, dtype=torch.float64), torch.randint(classes, (n,), generator=g)
+
+
+# ---- within_ratio and nearest_centroid_accuracy ----
+
+
+def centres_of(points: np.ndarray, labels: np.ndarray) -> dict[int, np.ndarray]:
+    return {int(c): np.mean([x for x, y in zip(points, labels, strict=True) if y == c], axis=0) for c in labels}
+
+
+def ratio_by_loops(points: np.ndarray, labels: np.ndarray) -> float:
+    centres, middle, within, total = centres_of(points, labels), points.mean(axis=0), 0.0, 0.0
+    for x, y in zip(points, labels, strict=True):
+        within += sum((a - b) ** 2 for a, b in zip(x, centres[int(y)], strict=True))
+        total += sum((a - b) ** 2 for a, b in zip(x, middle, strict=True))
+    return within / total
+
+
+def accuracy_by_loops(points: np.ndarray, labels: np.ndarray) -> float:
+    centres, right = centres_of(points, labels), 0
+    for x, y in zip(points, labels, strict=True):
+        distance = {c: sum((a - b) ** 2 for a, b in zip(x, centre, strict=True)) for c, centre in centres.items()}
+        right += min(distance, key=lambda c: distance[c]) == int(y)
+    return right / len(points)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_loops_agree(seed: int, dtype: torch.dtype) -> None:
+    points, labels = cloud(seed, classes=2 + seed)
+    points = (points + labels[:, None] * seed / 4 + 100).to(dtype)
+    labels = labels * 7 - 3  # any integers
+    given = points.double().numpy(), labels.numpy()
+    ratio, accuracy = within_ratio(points, labels), nearest_centroid_accuracy(points, labels)
+    assert ratio.dtype == accuracy.dtype == torch.float64
+    assert float(ratio) == pytest.approx(ratio_by_loops(*given), rel=1e-12)
+    assert float(accuracy) == accuracy_by_loops(*given)
+
+
+@pytest.mark.parametrize("measure", [within_ratio, nearest_centroid_accuracy])
+def test_vmap_over_points_and_labels(measure) -> None:
+    points, labels = (torch.stack(x) for x in zip(*[cloud(seed) for seed in range(6)], strict=True))
+    labels[2] = torch.where(labels[2] == 3, 0, labels[2])  # a class that nobody is in
+    labels[3] = 4
+    points[4] = 0.1
+    mapped = torch.func.vmap(lambda x, y: measure(x, y, n_classes=5))(points, labels)
+    singly = torch.stack([measure(x, y) for x, y in zip(points, labels, strict=True)])
+    torch.testing.assert_close(mapped, singly, rtol=1e-14, atol=0, equal_nan=True)
+    assert mapped.isnan().tolist() == [False, False, False, True, True, False]
+    shared = torch.func.vmap(lambda x: measure(x, labels[0], n_classes=9))(points.float())
+    assert shared.shape == (6,)
+    torch.testing.assert_close(shared[1], measure(points[1].float(), labels[0]), rtol=1e-14, atol=0)
+
+
+def test_a_tiny_ratio_far_from_the_origin_is_exact() -> None:
+    """Total minus between would lose it: 1e-10 of 1e6 is beyond float64's digits there."""
+    labels = torch.arange(6).repeat_interleave(50)
+    offsets = 1e-5 * torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(150)
+    points = (labels + offsets)[:, None] + 1000
+    ratio = float(within_ratio(points, labels))
+    assert ratio == pytest.approx(1e-10 / (35 / 12 + 1e-10), rel=1e-6)
+
+
+@pytest.mark.parametrize("measure", [within_ratio, nearest_centroid_accuracy])
+def test_undefined_is_nan(measure) -> None:
+    labels = torch.arange(7) % 2
+    assert measure(torch.full((7, 2), 0.1), labels).isnan()  # 7 x 0.1 / 7 is not 0.1 in floating point
+    assert measure(torch.randn(7, 2, generator=generator()), labels * 0 + 5).isnan()
+    assert measure(torch.ones(1, 2), labels[:1]).isnan()
+
+
+def test_extremes() -> None:
+    labels = torch.arange(30) % 3
+    points = labels[:, None].float()
+    assert within_ratio(points, labels) == 0
+    assert nearest_centroid_accuracy(points, labels) == 1
+    assert nearest_centroid_accuracy(-points, labels) == 1
+    assert within_ratio(torch.arange(30.0)[:, None] // 3, labels) == pytest.approx(1)
+    # three clusters on two points: the tie goes to the lower label
+    assert nearest_centroid_accuracy(torch.tensor([[0.0], [1.0], [0.0]]), torch.arange(3)) == pytest.approx(2 / 3)
+
+
+def test_a_class_that_nobody_is_in_has_no_centroid() -> None:
+    """Else it would stand in the middle, nearest to the two inner points."""
+    points, labels = torch.tensor([[-3.0], [-0.1], [0.1], [3.0]]), torch.tensor([0, 0, 2, 2])
+    assert nearest_centroid_accuracy(points, labels, n_classes=4) == 1
+
+
+def test_many_classes_are_measured_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    points, labels = cloud(3, n=101, classes=20)
+    whole = nearest_centroid_accuracy(points, labels)
+    monkeypatch.setattr("probes.functional.clustering_head._MOST_DISTANCES", 60)
+    assert nearest_centroid_accuracy(points, labels) == whole
+    assert 0 < float(whole) < 1
+
+
+@pytest.mark.parametrize("classes", [2, 5, 30])
+def test_chance_is_the_mean_over_relabellings(classes: int) -> None:
+    points, labels = cloud(1, classes=classes)
+    chance = within_ratio_chance(labels)
+    ratios = [float(within_ratio(points, labels[torch.randperm(40, generator=generator(i))])) for i in range(2000)]
+    assert np.mean(ratios) == pytest.approx(chance, abs=4 * np.std(ratios) / 2000**0.5)
+    assert within_ratio_chance(torch.arange(5)) == 0
+    assert np.isnan(within_ratio_chance(torch.arange(1)))
+
+
+# ---- integer_weights ----
+
+
+def planted(
+    weights: Tensor, n: int | None = None, noise: float = 0.0, d: int = 3, seed: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Points ``c + u sum_t w_t(x_t)`` of all sequences, or of ``n`` random ones; ``weights [pos value]``."""
+    n_pos, p = weights.shape[0], weights.shape[1] + 1
+    g = generator(seed)
+    if n is None:
+        tokens = torch.cartesian_prod(*[torch.arange(p)] * n_pos)
+    else:
+        tokens = torch.randint(p, (n, n_pos), generator=g)
+    along = torch.cat([torch.zeros(n_pos, 1), weights], dim=1).gather(1, tokens.T).sum(dim=0)
+    u, c = torch.randn(2, d, generator=g, dtype=torch.float64)
+    points = c + along[:, None] * u
+    return points + noise * u.norm() * torch.randn(points.shape, generator=g, dtype=torch.float64), tokens
+
+
+def column(*weights: float) -> Tensor:
+    return torch.tensor(weights, dtype=torch.float64)[:, None]
+
+
+BINARY = column(1, -1, 3, 1, 1, 0, -2, 2, 0, 0, 2, 0)  # odd on the first five, even on the rest
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+@pytest.mark.parametrize("sign", [0.37, -0.37])
+def test_planted_binary_weights_are_found(noise: float, sign: float) -> None:
+    points, tokens = planted(sign * BINARY, noise=noise * abs(sign))
+    for given in (points, points.float()):
+        found = integer_weights(given, tokens, range(5), 2)
+        assert found.weights.dtype == torch.float64
+        assert found.rounded.tolist() == BINARY.long().tolist()
+        assert bool(found.matches)
+        assert float(found.deviation) < (0.05 if noise else 1e-5)
+        assert float(found.deviation) == float((found.weights - found.rounded).abs().max())
+        assert float(found.rank_one) == pytest.approx(1, abs=1e-2 if noise else 1e-9)
+        assert found.classes.tolist() == (tokens @ BINARY[:, 0].long()).tolist()
+
+
+def test_scale_and_a_lower_median() -> None:
+    """Of an even number of support weights the lower of the middle two; never a mean of two signs, which may be 0."""
+    found = integer_weights(*planted(column(1, -1, 1, -1, 0, 2)), range(4), 2)
+    assert bool(found.matches)
+    assert found.deviation < 1e-12
+    assert found.rounded.flatten().abs().tolist() == [1, 1, 1, 1, 0, 2]
+    thirds = integer_weights(*planted(column(3, 3, 3, 1, 1, 0)), range(5), 2)  # the median weight is 3, not 1
+    assert thirds.weights[3].item() == pytest.approx(1 / 3)
+    assert not bool(thirds.matches)
+
+
+@pytest.mark.parametrize(
+    ("weights", "what"),
+    [
+        (column(1, 1, 2, 1, 1, 0, 2), "even on the support"),
+        (column(1, 1, 1, 1, 1, 1, 0), "odd off the support"),
+        (column(1, 1, 1, 0, 1, 0, 0), "a position of the support unread"),
+    ],
+)
+def test_a_wrong_parity_does_not_match(weights: Tensor, what: str) -> None:
+    found = integer_weights(*planted(weights), range(5), 2)
+    assert found.deviation < 1e-12, what
+    assert not bool(found.matches), what
+    assert bool(integer_weights(*planted(weights), range(5), 2).rounded.eq(weights).all())
+
+
+TERNARY = torch.tensor([[1, 2], [-2, 5], [4, -1], [0, 3], [-3, 0]], dtype=torch.float64)
+QUINARY = torch.tensor([[1, 2, 3, 4], [1, -3, 3, -1], [-4, 2, -2, 9], [0, 5, -5, 0]], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("weights", [TERNARY, QUINARY], ids=["3", "5"])
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_planted_weights_of_larger_moduli_are_found(weights: Tensor, noise: float) -> None:
+    p = weights.shape[1] + 1
+    for scale in (0.2, -1.7):
+        points, tokens = planted(scale * weights, noise=noise * abs(scale))
+        found = integer_weights(points, tokens, (0, 1, 2), p)
+        assert bool(found.matches)
+        assert found.rounded.tolist() == weights.long().tolist()
+        assert float(found.deviation) < (0.1 if noise else 1e-10)
+        assert torch.equal(found.classes, integer_sum(weights.long(), tokens))
+    assert not bool(integer_weights(points, tokens, (0, 1), p).matches)  # the third is no spurious position
+    assert not bool(integer_weights(points, tokens, (0, 1, 2, 3), p).matches)
+    wrong = weights.clone()
+    wrong[1, -1] += 1
+    assert not bool(integer_weights(*planted(wrong), (0, 1, 2), p).matches)
+
+
+@pytest.mark.parametrize("a", [1, 2, 3, 4])
+def test_the_weight_of_digit_one_may_be_any_unit(a: int) -> None:
+    """For p = 5 the median weight of digit 1 is ``a``; the weights are congruent to ``a v``, and integers only so."""
+    digits = torch.arange(1, 5)
+    wrapped = a * digits % 5
+    shifted = torch.stack([wrapped, wrapped + torch.tensor([0, 0, 5, -5]), wrapped + torch.tensor([0, -5, 0, 5])])
+    weights = torch.cat([shifted, torch.tensor([[5, 0, -5, 0]])]).double()
+    found = integer_weights(*planted(weights), (0, 1, 2), 5)
+    assert bool(found.matches)
+    assert float(found.deviation) < 1e-10
+    # the scale may differ where the same weights are integers in another unit as well
+    assert torch.allclose(found.weights / found.weights[0, 0], weights / weights[0, 0])
+
+
+def test_a_ramp_is_its_own_smallest_unit() -> None:
+    """1 and 2 of p = 3 match as they are and doubled; noise-free both are exact, and the smaller counts."""
+    ramp = torch.tensor([[1.0, 2.0], [1.0, 2.0], [0.0, 0.0]], dtype=torch.float64)
+    assert integer_weights(*planted(0.3 * ramp), (0, 1), 3).rounded.tolist() == ramp.long().tolist()
+
+
+def test_a_scale_that_matches_comes_before_a_nearer_one() -> None:
+    """2 and 1.4 of p = 3 match in their own unit (0.4 off); as 1 and 0.7 they are nearer to 1 and 1, which do not."""
+    weights = torch.tensor([[2.0, 1.4], [2.0, 1.4], [0.0, 0.0]], dtype=torch.float64)
+    found = integer_weights(*planted(weights), (0, 1), 3)
+    assert bool(found.matches)
+    assert found.rounded.tolist() == [[2, 1], [2, 1], [0, 0]]
+    assert float(found.deviation) == pytest.approx(0.4)
+
+
+def test_the_residual_does_not_turn_the_direction() -> None:
+    """Large variance that is no sum of tokens (a product of two) leaves fit and share alone: the design is balanced."""
+    points, tokens = planted(column(1, 1, 1, 0, 0, 0), d=2)
+    product = (2 * tokens[:, 0] - 1) * (2 * tokens[:, 5] - 1)
+    found = integer_weights(points + 50 * product[:, None] * torch.tensor([[1.0, -2.0]]), tokens, range(3), 2)
+    assert found.rounded.flatten().tolist() == [1, 1, 1, 0, 0, 0]
+    assert found.deviation < 1e-9
+    assert float(found.rank_one) == pytest.approx(1)
+
+
+def test_the_direction_is_that_of_the_fitted_points_not_of_the_coefficients() -> None:
+    """The first digit's coefficient is twice as long, but it is seldom 1: 2 of 64 rows."""
+    row = torch.arange(64)
+    tokens = torch.stack([(row == 0) | (row == 35), row % 2 == 1], dim=1).long()
+    found = integer_weights(tokens * torch.tensor([2.0, 1.0]), tokens, (1,), 2)
+    first, second = 4 * 2 / 64 * 62 / 64, 1 / 4
+    assert found.rounded.flatten().tolist() == [0, 1]
+    assert float(found.rank_one) == pytest.approx(second / (first + second))
+
+
+def test_rank_one_is_the_share_of_the_first_direction() -> None:
+    tokens = torch.cartesian_prod(*[torch.arange(2)] * 4)
+    points = torch.stack([3.0 * tokens[:, 0], tokens[:, 1] + tokens[:, 2], torch.zeros(16)], dim=1)
+    found = integer_weights(points, tokens, (0,), 2)
+    assert float(found.rank_one) == pytest.approx(9 / 11)
+    assert found.rounded.flatten().tolist() == [1, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("points", "tokens"),
+    [
+        (torch.full((16, 2), 0.1), torch.cartesian_prod(*[torch.arange(2)] * 4)),  # constant
+        (torch.randn(4, 2, generator=generator()), torch.eye(4, dtype=torch.int64)),  # too few rows
+        (
+            torch.randn(20, 2, generator=generator()),
+            torch.arange(80).reshape(20, 4) // 7 % 2 * torch.tensor([1, 1, 1, 0]),
+        ),
+        (torch.cartesian_prod(*[torch.arange(2)] * 4)[:, 3:].float(), torch.cartesian_prod(*[torch.arange(2)] * 4)),
+        (torch.randn(1, 2, generator=generator()), torch.tensor([[0, 1, 0, 1]])),
+    ],
+    ids=["constant", "few", "unseen", "off the support only", "one row"],
+)
+def test_undefined_weights_are_nan_without_a_warning(points: Tensor, tokens: Tensor) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = integer_weights(points, tokens, (0, 1), 2)
+    assert found.deviation.isnan()
+    assert bool(found.weights.isnan().all())
+    assert not bool(found.matches)
+    assert found.rounded.unique().tolist() == found.classes.unique().tolist() == [0]
+
+
+def test_rounding_is_no_unit() -> None:
+    """A support that is not read has weights of 1e-8 of the others': not a scale in which those are integers."""
+    weights = column(1e-8, 1e-8, 1e-8, 1, 0.7, 0.3)
+    assert integer_weights(*planted(weights), range(3), 2).deviation.isnan()
+    assert integer_weights(*planted(weights * torch.tensor([[1e4]] * 3 + [[1]] * 3)), range(3), 2).deviation.isfinite()
+
+
+def test_random_points_do_not_match() -> None:
+    tokens = torch.cartesian_prod(*[torch.arange(2)] * 8)
+    found = [
+        integer_weights(torch.randn(256, 2, generator=generator(seed)), tokens, range(4), 2) for seed in range(100)
+    ]
+    assert not any(bool(f.matches) and f.deviation < 0.25 for f in found)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "support", "modulus", "message"),
+    [
+        ([[0, 1]], (0,), 1, "modulus is 1; expected at least 2, the number of digits"),
+        (
+            [[0, 3]],
+            (0,),
+            2,
+            "there is a token 3 in the batch, but modulus is 2; expected digits 0 to 1: give the number",
+        ),
+        ([[-1, 0]], (0,), 3, "there is a token -1 in the batch, but modulus is 3; expected digits 0 to 2"),
+        ([[0, 1]], (), 2, "support is empty; expected different positions such as (0, 1, 2)"),
+        ([[0, 1]], (1, 1), 2, "support has a position twice; expected different positions such as (0, 1, 2)"),
+        ([[0, 1]], (0, 2), 2, "support has position 2; expected positions from 0 to 1, the sequence's last"),
+        ([[0, 1]], (-1,), 2, "support has position -1; expected positions from 0 to 1, the sequence's last"),
+    ],
+)
+def test_what_is_refused(tokens: list, support: tuple[int, ...], modulus: int, message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        integer_weights(torch.zeros(1, 2), torch.tensor(tokens), support, modulus)
+
+
+def test_a_support_without_a_sequence_may_end_anywhere() -> None:
+    check_support((0, 1000))
+    with pytest.raises(InputError, match=re.escape("support has position -2; expected positions from 0 up")):
+        check_support((-2,))

@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from probes.functional import topic_attention, topic_blocks, topic_similarity
+from probes.functional.topic_attention import PairTable, WordTopics
+from tasks import InputError
+
+SINGLE = st.lists(st.integers(-1, 3), min_size=2, max_size=9).filter(lambda t: len({x for x in t if x >= 0}) >= 2)
+SEVERAL = st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=2, max_size=9).filter(
+    lambda rows: sum(any(column) for column in zip(*rows, strict=True)) >= 2
+)
+TOPICS = st.one_of(SINGLE, SEVERAL)
+
+
+def sets_of(topics: list) -> list[set[int]]:
+    """Each word's set of topics."""
+    if isinstance(topics[0], list):
+        return [{k for k, member in enumerate(row) if member} for row in topics]
+    return [{t} if t >= 0 else set() for t in topics]
+
+
+def patterns(batch: int, heads: int, pos: int, seed: int) -> torch.Tensor:
+    return torch.randn(batch, heads, pos, pos, generator=torch.Generator().manual_seed(seed)).softmax(dim=-1)
+
+
+def triple_loop(pattern: torch.Tensor, words: torch.Tensor, topics: list) -> tuple[np.ndarray, np.ndarray]:
+    """Sums ``[head 3]`` and pair counts ``[3]``, pair by pair."""
+    known, (batch, heads, pos, _) = sets_of(topics), pattern.shape
+    total, pairs = np.zeros((heads, 3)), np.zeros(3, dtype=np.int64)
+    for b in range(batch):
+        for q in range(pos):
+            for k in range(pos):
+                one, other = int(words[b, q]), int(words[b, k])
+                if one < 0 or other < 0 or not known[one] or not known[other]:
+                    continue
+                bucket = 0 if one == other else 1 if known[one] & known[other] else 2
+                pairs[bucket] += 1
+                total[:, bucket] += pattern[b, :, q, k].double().numpy()
+    return total, pairs
+
+
+@settings(max_examples=60, deadline=None)
+@given(TOPICS, st.integers(1, 3), st.integers(1, 6), st.integers(0, 10**6))
+def test_attention_equals_the_triple_loop(topics: list, heads: int, pos: int, seed: int) -> None:
+    """Words without a topic, padding (-1), several topics a word: pair by pair the same."""
+    draw = torch.Generator().manual_seed(seed)
+    words = torch.randint(-1, len(topics), (3, pos), generator=draw)
+    pattern = patterns(3, heads, pos, seed)
+    found = topic_attention(pattern, words, torch.tensor(topics))
+    total, pairs = triple_loop(pattern, words, topics)
+    assert found.pairs.tolist() == pairs.tolist()
+    np.testing.assert_allclose(found.sum, total, rtol=1e-12, atol=1e-12)
+    assert (found.sum.dtype, found.pairs.dtype) == (torch.float64, torch.int64)
+    assert found.null_sum.shape == (heads, 0)
+
+
+def test_query_and_key_are_not_swapped() -> None:
+    """Only the query of word 0 attends to word 1, so order matters once word 1 has no topic in common with it."""
+    pattern = torch.zeros(1, 1, 3, 3)
+    pattern[0, 0, 0, 1], pattern[0, 0, 2, 2] = 0.75, 1.0
+    found = topic_attention(pattern, torch.tensor([[0, 1, 2]]), torch.tensor([0, 0, 1]))
+    assert found.sum.tolist() == [[1.0, 0.75, 0.0]]
+    assert found.pairs.tolist() == [3, 2, 4]
+
+
+def test_a_repeated_word_is_the_same_word_at_every_place() -> None:
+    found = topic_attention(torch.ones(1, 1, 3, 3), torch.tensor([[5, 5, 4]]), torch.tensor([-1, -1, -1, -1, 0, 1]))
+    assert found.pairs.tolist() == [5, 0, 4]
+    assert found.sum.tolist() == [[5.0, 0.0, 4.0]]
+
+
+def test_words_may_share_one_of_several_topics() -> None:
+    """0 and 1 meet, 1 and 2 meet, 0 and 2 do not: sharing is no equivalence."""
+    members = torch.tensor([[1, 0, 0], [1, 1, 0], [0, 1, 0], [0, 0, 0]])
+    found = topic_attention(torch.ones(1, 1, 4, 4), torch.tensor([[0, 1, 2, 3]]), members)
+    assert found.pairs.tolist() == [3, 4, 2]
+    single = topic_attention(torch.ones(1, 1, 4, 4), torch.tensor([[0, 1, 2, 3]]), torch.tensor([7, 7, 2, -4]))
+    table = torch.tensor([[1, 0], [1, 0], [0, 1], [0, 0]])
+    both = topic_attention(torch.ones(1, 1, 4, 4), torch.tensor([[0, 1, 2, 3]]), table)
+    assert single.pairs.tolist() == both.pairs.tolist() == [3, 2, 4]
+
+
+def test_an_empty_bucket_has_no_pairs() -> None:
+    topics = torch.tensor([-1, 0, 0, 1])
+    for words, pairs in (([[0, 0]], [0, 0, 0]), ([[-1, -1]], [0, 0, 0]), ([[1, 0]], [1, 0, 0]), ([[1, 2]], [2, 2, 0])):
+        found = topic_attention(torch.ones(1, 2, 2, 2), torch.tensor(words), topics)
+        assert found.pairs.tolist() == pairs
+        assert found.sum.tolist() == [[float(n) for n in pairs]] * 2
+    none = topic_attention(torch.ones(0, 2, 3, 3), torch.zeros(0, 3, dtype=torch.int64), topics)
+    assert none.pairs.tolist() == [0, 0, 0]
+
+
+def test_large_batches_are_cut_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics, words = [0, 0, 1, -1, 2], torch.randint(-1, 5, (7, 6), generator=torch.Generator().manual_seed(0))
+    pattern = patterns(7, 2, 6, 1)
+    monkeypatch.setattr(
+        sys.modules["probes.functional.topic_attention"], "_LARGEST", 2 * 15 * 3
+    )  # two examples at a time
+    found, (total, pairs) = topic_attention(pattern, words, topics), triple_loop(pattern, words, topics)
+    assert found.pairs.tolist() == pairs.tolist()
+    np.testing.assert_allclose(found.sum, total, rtol=1e-12, atol=1e-12)
+
+
+def test_sums_are_taken_in_float64() -> None:
+    pattern = torch.full((1, 1, 300, 300), 0.1)
+    found = topic_attention(pattern, torch.arange(300)[None], torch.arange(300) % 2)
+    assert float(found.sum[0, 2]) == pytest.approx(45000 * float(torch.tensor(0.1)), rel=1e-13)
+
+
+def test_relabelled_sums_are_those_of_the_relabelled_topics() -> None:
+    topics, words = [0, 0, 1, -1, 2, 1, 0], torch.randint(0, 7, (4, 8), generator=torch.Generator().manual_seed(0))
+    pattern, known = patterns(4, 2, 8, 3), WordTopics.of(topics)
+    permuted = known.permuted(6, seed=2)
+    found = PairTable.of(words, known, permuted).sums({"": pattern})[""]
+    assert torch.equal(permuted, known.permuted(6, seed=2))
+    assert not torch.equal(permuted, known.permuted(6, seed=3))
+    assert len({tuple(row) for row in permuted.tolist()}) > 1
+    for n, groups in enumerate(permuted.tolist()):
+        assert sorted(groups) == sorted(known.group.tolist())
+        handed = iter(groups)
+        relabelled = [next(handed) if t >= 0 else -1 for t in topics]  # a word without a topic keeps none
+        total, pairs = triple_loop(pattern, words, relabelled)
+        np.testing.assert_allclose(found.null_sum[:, n], total[:, 1], rtol=1e-12, atol=1e-12)
+        assert int(found.null_pairs[n]) == pairs[1]
+
+
+def test_what_attention_refuses() -> None:
+    words, topics = torch.tensor([[0, 1, 2]]), torch.tensor([0, 0, 1])
+    message = (
+        "an activation has shape (1, 2, 3); expected attention patterns [batch head query key]: "
+        "measure at attention_pattern()"
+    )
+    with pytest.raises(InputError, match=re.escape(message)):
+        topic_attention(torch.ones(1, 2, 3), words, topics)
+    for shape in ((1, 2, 3, 4), (2, 1, 3, 3), (1, 1, 5, 5), (1, 1, 2, 2)):
+        with pytest.raises(InputError, match=re.escape(f"an activation has shape {shape}; expected attention")):
+            topic_attention(torch.ones(shape), words, topics)
+    message = "there is a word 3 in the batch, but topics are given for 3 words; give one row a word, in the same"
+    with pytest.raises(InputError, match=message):
+        topic_attention(torch.ones(1, 1, 3, 3), torch.tensor([[0, 3, 1]]), topics)
+
+
+@pytest.mark.parametrize(
+    ("topics", "message"),
+    [
+        (
+            torch.tensor([0.0, 1.0]),
+            "topics is torch.float32 of shape (2,); expected one integer a word (negative: none)",
+        ),
+        (torch.zeros(2, 2, 2, dtype=torch.int64), "topics is torch.int64 of shape (2, 2, 2); expected one integer"),
+        (torch.tensor(3), "topics is torch.int64 of shape (); expected one integer a word"),
+        ([0, 0, -1], "topics has 1 topic; expected at least 2"),
+        ([-1, -1], "topics has no topics; expected at least 2"),
+        (torch.tensor([[True, False]] * 2), "topics has 1 topic; expected at least 2"),
+        (torch.zeros(3, 2, dtype=torch.bool), "topics has no topics; expected at least 2"),
+    ],
+    ids=str,
+)
+def test_topics_of_another_form_are_refused(topics: Any, message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        topic_similarity(torch.ones(3, 2), topics)
+
+
+# ---- word vectors ----
+
+
+def double_loop(vectors: torch.Tensor, topics: list, self_pairs: bool) -> tuple[np.ndarray, list[int]]:
+    """Means ``[2 2]`` (cosine and dot by same and different) and pair counts, pair by pair."""
+    known, rows = sets_of(topics), vectors.double().numpy()
+    kept: tuple[list, list] = ([], [])
+    for i in range(len(rows)):
+        for j in range(len(rows)):
+            if not known[i] or not known[j] or (i == j and not self_pairs):
+                continue
+            dot = float(rows[i] @ rows[j])
+            kept[0 if known[i] & known[j] else 1].append(
+                (dot / np.sqrt((rows[i] ** 2).sum() * (rows[j] ** 2).sum()), dot)
+            )
+    means = [np.mean(pairs, axis=0) if pairs else np.full(2, np.nan) for pairs in kept]
+    return np.stack(means, axis=1), [len(pairs) for pairs in kept]
+
+
+@settings(max_examples=60, deadline=None)
+@given(TOPICS, st.booleans(), st.integers(0, 10**6))
+def test_similarity_equals_the_double_loop(topics: list, self_pairs: bool, seed: int) -> None:
+    vectors = torch.randn(len(topics), 4, generator=torch.Generator().manual_seed(seed)) + 0.3
+    found = topic_similarity(vectors, torch.tensor(topics), self_pairs)
+    mean, pairs = double_loop(vectors, topics, self_pairs)
+    assert found.pairs.tolist() == pairs
+    np.testing.assert_allclose(found.mean, mean, atol=1e-9)
+    np.testing.assert_allclose(found.ratio, mean[:, 0] / mean[:, 1], rtol=1e-6)
+    np.testing.assert_allclose(found.difference, mean[:, 0] - mean[:, 1], atol=1e-9)
+    assert found.mean.dtype == torch.float64
+
+
+def test_self_pairs_raise_the_same_topic_mean_only() -> None:
+    vectors, topics = torch.randn(30, 8, generator=torch.Generator().manual_seed(0)), torch.arange(30) % 3
+    without, with_them = topic_similarity(vectors, topics), topic_similarity(vectors, topics, self_pairs=True)
+    assert (with_them.pairs - without.pairs).tolist() == [30, 0]
+    assert bool((with_them.mean[:, 0] > without.mean[:, 0] + 0.05).all())
+    assert torch.equal(with_them.mean[:, 1], without.mean[:, 1])
+
+
+def test_no_pairs_is_nan_with_a_count_of_0() -> None:
+    alone = topic_similarity(torch.eye(3), torch.tensor([0, 1, 2]))
+    assert alone.pairs.tolist() == [0, 6]
+    assert bool(alone.mean[:, 0].isnan().all())
+    assert alone.mean[:, 1].tolist() == [0.0, 0.0]
+    meet = topic_similarity(torch.eye(2), torch.tensor([[True, True], [False, True]]))
+    assert meet.pairs.tolist() == [2, 0]
+    assert bool(meet.mean[:, 1].isnan().all())
+
+
+def test_vectors_and_topics_must_be_as_many() -> None:
+    with pytest.raises(InputError, match="there are 3 vectors but topics for 4 words; give one row each"):
+        topic_similarity(torch.ones(3, 2), torch.tensor([0, 1, 0, 1]))
+
+
+# ---- matrices over words ----
+
+
+@settings(max_examples=30, deadline=None)
+@given(SINGLE, st.integers(0, 10**6))
+def test_blocks_equal_the_double_loop(topics: list, seed: int) -> None:
+    matrix = torch.randn(len(topics), len(topics), generator=torch.Generator().manual_seed(seed))
+    found, kinds = topic_blocks(matrix, torch.tensor(topics)), sorted({t for t in topics if t >= 0})
+    kept: dict[tuple, list[float]] = {}
+    for i, one in enumerate(topics):
+        for j, other in enumerate(topics):
+            if one < 0 or other < 0:
+                continue
+            for key in [
+                (one, other),
+                ("same" if one == other else "different",),
+                *[("off",)] * (one == other and i != j),
+            ]:
+                kept.setdefault(key, []).append(float(matrix[i, j]))
+    means = {key: np.mean(values) for key, values in kept.items()}
+    np.testing.assert_allclose(found.means, [[means[a, b] for b in kinds] for a in kinds], rtol=1e-9, atol=1e-12)
+    assert found.same == pytest.approx(means["same",], abs=1e-12)
+    assert found.different == pytest.approx(means["different",], abs=1e-12)
+    assert found.same_off_diagonal == pytest.approx(means.get(("off",), np.nan), abs=1e-12, nan_ok=True)
+    assert found.gap == pytest.approx(means["same",] - means["different",], abs=1e-12)
+    least = min(means[a, a] for a in kinds) - max(means[a, b] for a in kinds for b in kinds if a != b)
+    assert found.separation == pytest.approx(least, abs=1e-12)
+
+
+def test_a_matrix_of_another_size_is_refused() -> None:
+    with pytest.raises(InputError, match=re.escape("the matrix has shape (3, 3); expected 2 words both ways")):
+        topic_blocks(torch.eye(3), torch.tensor([0, 1]))
+
+
+@pytest.mark.parametrize("topics", [["a", "b"], [[0], [0, 1]], torch.tensor([[1, -1], [0, 1]])])
+def test_topics_that_are_no_table_are_refused(topics: Any) -> None:
+    with pytest.raises(InputError, match="expected one integer a word"):
+        WordTopics.of(topics)
