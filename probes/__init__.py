@@ -14,7 +14,7 @@ from probes.probe import Probe
 from probes.projection import Projection
 from probes.readout import Readout, all_tokens, last_token, mean, token_at
 from probes.registry import RegisteredProbe, find_probe, get_probe, list_probes
-from probes.result import Head, ProbeResult
+from probes.result import Head, ProbeResult, load_result
 from probes.run import Attached, attach, run
 from probes.similarity import RBFCKA, SVCCA, NDims, NeighbourPurity
 from probes.sites import Selector, Site, Sites, attention_pattern, embedding, head_output, residual, resolve
@@ -62,6 +62,7 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "head_output",
     "last_token",
     "list_probes",
+    "load_result",
     "mean",
     "residual",
     "resolve",

@@ -1,8 +1,8 @@
-"""What is needed of a model. Nothing asks for these classes at run time but who wants to know."""
+"""What is needed of a model: the hook protocol, a forward pass, its device and mode, and one way to catch activations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -111,3 +111,35 @@ def check_device(name: str) -> None:
         raise InputError(f"no device {name!r}; expected cpu, cuda, cuda:1 or mps") from None
     if (kind == "cuda" and not torch.cuda.is_available()) or (kind == "mps" and not torch.backends.mps.is_available()):
         raise InputError(f"device {name!r} is not available on this machine; choose --device cpu")
+
+
+@contextmanager
+def record(
+    model: HookedModel, names: Iterable[str], receive: Callable[[str, Tensor], Tensor | None] | None = None
+) -> Iterator[dict[str, list[Tensor]]]:
+    """Catch activations inside the block. Nothing else in these packages does it another way.
+
+    Args:
+        model: anything with TransformerLens's hook protocol.
+        names: hook points. In TransformerLens 4 a callback's ``hook.name`` is not the name asked for; here it is.
+        receive: called with name and activation whenever a hook point fires; what it returns takes the activation's
+            place, ``None`` leaves it. Without it, activations are kept as they are.
+
+    Yields:
+        Every activation kept, by hook point, in the order in which it fired.
+
+    Example:
+        >>> # with record(model, ["hook_embed"]) as seen:
+        >>> #     model(tokens)
+        >>> # seen["hook_embed"][0]  # [batch pos d_model]
+    """
+    kept: dict[str, list[Tensor]] = {name: [] for name in names}
+
+    def keep(name: str, activation: Tensor) -> None:
+        kept[name].append(activation)
+
+    def hook_at(name: str) -> Callable[[Tensor, Any], Tensor | None]:
+        return lambda activation, hook: (receive or keep)(name, activation)
+
+    with model.hooks(fwd_hooks=[(name, hook_at(name)) for name in kept]):
+        yield kept

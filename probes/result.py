@@ -214,11 +214,6 @@ class ProbeResult:
         tensors = {k: v.clone(memory_format=torch.contiguous_format) for k, v in self.values.items()}
         write_atomic(path, save(tensors, {"format": _FORMAT, "result": json.dumps(meta)}))
 
-    @classmethod
-    def load(cls, path: str | Path) -> ProbeResult:
-        """Read what ``save`` wrote; ``mechclust.load_result`` by another name."""
-        return load_result(path)
-
 
 def load_result(path: str | Path) -> ProbeResult:
     """A saved result, whichever probe, study or command it is from.

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 import probes as _public
+from probes import load_result
 from probes._under_test import Broken, Case, compare, copies, equal, modules_of
 from probes.hooks import HookedModel
 from probes.probe import Probe, shown
@@ -287,7 +288,7 @@ def _nan(case: Case) -> None:
 def _result(case: Case) -> None:
     with TemporaryDirectory() as folder:
         case.expected.save(Path(folder) / "result")
-        loaded = ProbeResult.load(Path(folder) / "result")
+        loaded = load_result(Path(folder) / "result")
     compare(loaded, case.expected, 0.0, "a saved result has to come back as it was (names and JSON values only)")
     case.expected.to_dataframe()
 

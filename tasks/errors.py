@@ -24,3 +24,14 @@ def suggest(name: str, known: Iterable[str]) -> str:
     """``" (it has a, b); did you mean 'a'?"``."""
     near = difflib.get_close_matches(name, list(known), n=1)
     return f" (it has {', '.join(known)})" + (f"; did you mean {near[0]!r}?" if near else "")
+
+
+def check_at_least(**given: tuple[float, float]) -> None:
+    """Refuse numbers below their least value: ``check_at_least(steps=(config.steps, 1), seed=(config.seed, 0))``.
+
+    Raises:
+        InputError: naming the first, such as ``"steps is 0; expected at least 1"``.
+    """
+    for name, (value, least) in given.items():
+        if value < least:
+            raise InputError(f"{name} is {value}; expected at least {least}")

@@ -137,7 +137,7 @@ def measure_clusters(model: str, config: ClustersConfig, *, progress: bool = Fal
 
     trained = measure()
     return ClustersResult(
-        str(model), config, trained, [measure(random_weights=True, seed=seed) for seed in range(config.baselines)]
+        str(model), config, trained, [measure(untrained=True, seed=seed) for seed in range(config.baselines)]
     )
 
 

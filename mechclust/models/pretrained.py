@@ -34,7 +34,7 @@ def load_pretrained(
     *,
     device: str | torch.device | None = None,
     dtype: torch.dtype = torch.float32,
-    random_weights: bool = False,
+    untrained: bool = False,
     seed: int = 0,
 ) -> PretrainedModel:
     """A hooked model with its tokenizer (``model.tokenizer``), weights as Hugging Face has them.
@@ -52,7 +52,7 @@ def load_pretrained(
             ``save_model`` wrote (which has no tokenizer).
         device: where to put it; the CPU when ``None``.
         dtype: of the weights.
-        random_weights: the same architecture with its random initialisation, as a baseline.
+        untrained: the same architecture with its random initialisation, as a baseline.
         seed: of that initialisation. The global random state is left alone.
 
     Raises:
@@ -63,12 +63,12 @@ def load_pretrained(
     if path.is_file():
         with _quiet():
             config = config_of(ours := load_model(path))
-            ours = build_model(config.with_seed(seed)) if random_weights else ours
+            ours = build_model(config.with_seed(seed)) if untrained else ours
             return ours.to(device or "cpu").to(dtype).eval()
-    local = _is_local(name_or_path, random_weights)
+    local = _is_local(name_or_path, untrained)
     with warnings.catch_warnings(), _quiet():
         warnings.simplefilter("ignore")
-        model = _load(str(name_or_path), local, dtype, random_weights, seed).to(device or "cpu")
+        model = _load(str(name_or_path), local, dtype, untrained, seed).to(device or "cpu")
     model.eval()
     return model
 
@@ -97,23 +97,23 @@ def load_tokenizer(name_or_path: str | Path) -> tuple[Any, Any]:
             raise _cannot_load(name, local, error) from error
 
 
-def _is_local(name_or_path: str | Path, random_weights: bool = False) -> bool:
+def _is_local(name_or_path: str | Path, untrained: bool = False) -> bool:
     """Whether it is a directory, which then has everything, or else a hub name."""
     path = Path(name_or_path)
     if path.is_dir():
-        _check_directory(path, random_weights)
+        _check_directory(path, untrained)
         return True
     if path.is_absolute() or str(name_or_path).startswith(("./", "../")):
         raise InputError(f"no model directory {str(path)!r}; give a local directory or a hub name such as 'gpt2'")
     return False
 
 
-def _check_directory(path: Path, random_weights: bool) -> None:
+def _check_directory(path: Path, untrained: bool) -> None:
     if not (path / "config.json").exists():
         raise InputError(
             f"{str(path)!r} has no config.json; give a directory written by save_pretrained, with model and tokenizer"
         )
-    if not random_weights and not any(any(path.glob(pattern)) for pattern in _WEIGHTS):
+    if not untrained and not any(any(path.glob(pattern)) for pattern in _WEIGHTS):
         raise InputError(
             f"{str(path)!r} has a config.json but no weights (model.safetensors); "
             "save the model there with save_pretrained"
@@ -124,7 +124,7 @@ def _check_directory(path: Path, random_weights: bool) -> None:
         )
 
 
-def _load(name: str, local: bool, dtype: torch.dtype, random_weights: bool, seed: int) -> Any:
+def _load(name: str, local: bool, dtype: torch.dtype, untrained: bool, seed: int) -> Any:
     from transformer_lens.model_bridge import TransformerBridge
     from transformers import AutoConfig, AutoModel, AutoTokenizer
 
@@ -137,7 +137,7 @@ def _load(name: str, local: bool, dtype: torch.dtype, random_weights: bool, seed
         auto = AutoModel if read_only else _auto_class(config)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            if random_weights:
+            if untrained:
                 model = auto.from_config(config, attn_implementation="eager").to(dtype)
             else:
                 model, found = auto.from_pretrained(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from mechclust.models.checkpoint import save_model
-from probes import Probe, ProbeResult, run
+from probes import Probe, ProbeResult, load_result, run
 from probes.hooks import HookedModel, device_of, evaluation_mode, forward
 from tasks import Batch, Task
 
@@ -90,7 +90,7 @@ def result_path(out: Path, step: int, name: str) -> Path:
 def load_steps(out: Path, name: str) -> dict[int, ProbeResult]:
     """The saved results called ``name``, by step."""
     found = sorted(Path(out).glob(f"step-*.{name}.safetensors"))
-    return {int(path.name[5:11]): ProbeResult.load(path) for path in found}
+    return {int(path.name[5:11]): load_result(path) for path in found}
 
 
 def save_losses(losses: torch.Tensor, path: Path) -> None:

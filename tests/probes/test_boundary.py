@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from probes import ProbeResult, distance_to_boundary, residual
+from probes import distance_to_boundary, load_result, residual
 from probes.functional import boundary_distance
 from tasks import Batch, InputError, SparseModularAddition
 
@@ -213,7 +213,7 @@ def test_dropout_is_off(pooling: Any) -> None:
 def test_a_result_survives_a_file(pooling: Any, tmp_path: Any) -> None:
     result = distance_to_boundary(pooling, whole(), equivalence="sum")
     result.save(tmp_path / "r.safetensors")
-    loaded = ProbeResult.load(tmp_path / "r.safetensors")
+    loaded = load_result(tmp_path / "r.safetensors")
     assert torch.equal(loaded["distance"], result["distance"])
     assert loaded.metadata["equivalence"] == "sum"
     assert len(loaded.to_dataframe()) == 8

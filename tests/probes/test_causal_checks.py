@@ -11,7 +11,7 @@ import torch
 
 from mechclust.models import build_model
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
-from probes import ClusteringHead, ProbeResult, causal_checks, head_output, run, token_at
+from probes import ClusteringHead, ProbeResult, causal_checks, head_output, load_result, run, token_at
 from probes._bench import Bench
 from probes.causal_checks import _partners
 from tasks import Batch, InputError, InstructionFollowing, SparseModularAddition
@@ -252,7 +252,7 @@ def test_influence_in_a_causal_transformer(tiny_model: Any, tmp_path: Any) -> No
     assert bool(seen["spurious_shift"].isnan().all())
     assert seen.notes == ["the probe has no support, so spurious_* and permutation_* are NaN"]
     seen.save(tmp_path / "r.safetensors")
-    assert torch.equal(ProbeResult.load(tmp_path / "r.safetensors")["influence"], seen["influence"])
+    assert torch.equal(load_result(tmp_path / "r.safetensors")["influence"], seen["influence"])
 
 
 def test_agreement_is_of_predictions_right_or_wrong(tiny_model: Any, batch: Batch) -> None:

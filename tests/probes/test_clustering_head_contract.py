@@ -12,10 +12,10 @@ from mechclust.models import build_model
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from probes import (
     ClusteringHead,
-    ProbeResult,
     all_tokens,
     attention_pattern,
     head_output,
+    load_result,
     mean,
     residual,
     run,
@@ -204,7 +204,7 @@ def test_a_saved_result_and_state_come_back(tmp_path: Any) -> None:
     probe = ClusteringHead(("multiset", "sum"), TASK.positions, 2)
     result = run(ideal_head(4), everything(), probe)
     result.save(tmp_path / "r.safetensors")
-    loaded = ProbeResult.load(tmp_path / "r.safetensors")
+    loaded = load_result(tmp_path / "r.safetensors")
     assert all(torch.equal(loaded[k], v) for k, v in result.values.items())
     assert loaded.metadata["verdicts"][int(loaded["verdict"])] == "textbook"
     assert loaded.metadata["n"] == 4096

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from probes import GradientNorms, ProbeResult, WeightNorms
+from probes import GradientNorms, WeightNorms, load_result
 from tasks import Batch, InputError, SparseModularAddition
 
 
@@ -61,7 +61,7 @@ def test_a_result_survives_a_file(tmp_path: Any) -> None:
     for step in (0, 5):
         norms(step, planted(a=[3.0, float(step)]))
     norms.compute().save(tmp_path / "norms.safetensors")
-    loaded = ProbeResult.load(tmp_path / "norms.safetensors")
+    loaded = load_result(tmp_path / "norms.safetensors")
     assert torch.equal(loaded["norm"], norms.compute()["norm"])
     assert loaded.coords == norms.compute().coords
     assert list(loaded.to_dataframe()["step"]) == [0, 5]
@@ -285,7 +285,7 @@ def test_gradients_follow_a_training_run_without_changing_it(addition: Any, tmp_
     result = norms.compute()
     assert result.coords == {"step": ["0", "2", "4", "5"], "group": ["feed-forward", "all"]}
     result.save(tmp_path / "r.safetensors")
-    assert torch.equal(ProbeResult.load(tmp_path / "r.safetensors")["norm"], result["norm"])
+    assert torch.equal(load_result(tmp_path / "r.safetensors")["norm"], result["norm"])
 
 
 def test_what_gradient_norms_refuse() -> None:

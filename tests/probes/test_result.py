@@ -90,7 +90,7 @@ def test_a_notebook_shows_the_table_and_the_notes_escaped(result: ProbeResult) -
 def test_save_and_load_keep_everything(result: ProbeResult, tmp_path: Path) -> None:
     path = tmp_path / "new" / "result.safetensors"
     result.save(path)
-    loaded = ProbeResult.load(path)
+    loaded = load_result(path)
     assert loaded.values.keys() == result.values.keys()
     for name, tensor in result.values.items():
         assert loaded[name].dtype == tensor.dtype
@@ -103,25 +103,25 @@ def test_views_can_be_saved(tmp_path: Path) -> None:
     both = torch.arange(6.0).reshape(2, 3)
     values, axes = {"all": both, "turned": both.T}, {"all": ("a", "b"), "turned": ("b", "a")}
     ProbeResult("Demo", values, axes, {"a": ["0", "1"], "b": ["x", "y", "z"]}).save(tmp_path / "r")
-    assert torch.equal(ProbeResult.load(tmp_path / "r")["turned"], both.T)
+    assert torch.equal(load_result(tmp_path / "r")["turned"], both.T)
 
 
 def test_files_that_are_no_result_are_refused(result: ProbeResult, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no file '.*none'; give the path of a safetensors file"):
-        ProbeResult.load(tmp_path / "none")
+        load_result(tmp_path / "none")
     (tmp_path / "text").write_text("hello")
     with pytest.raises(InputError, match=r"text' is truncated or not a safetensors file"):
-        ProbeResult.load(tmp_path / "text")
+        load_result(tmp_path / "text")
     result.save(tmp_path / "result")
     (tmp_path / "half").write_bytes((tmp_path / "result").read_bytes()[:-8])
     with pytest.raises(InputError, match=r"half' is truncated or not a safetensors file"):
-        ProbeResult.load(tmp_path / "half")
+        load_result(tmp_path / "half")
     from safetensors.torch import save_file
 
     save_file({"x": torch.zeros(1)}, tmp_path / "other")
     assert read_safetensors(tmp_path / "other")[1] == {}
     with pytest.raises(InputError, match=r"other' is not a probe result; expected a file from ProbeResult.save"):
-        ProbeResult.load(tmp_path / "other")
+        load_result(tmp_path / "other")
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

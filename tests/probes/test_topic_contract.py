@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from probes import ProbeResult, TopicAttention, TopicEmbedding, attention_pattern, head_output, residual, run
+from probes import (
+    TopicAttention,
+    TopicEmbedding,
+    attention_pattern,
+    head_output,
+    load_result,
+    residual,
+    run,
+)
 from probes.testing import check_probe
 from tasks import Batch, InputError, InstructionFollowing
 from tests.probes.topic_documents import TOPICS
@@ -109,7 +117,7 @@ def test_a_saved_result_says_what_it_was_made_with(
 ) -> None:
     result = run(topic_model(), documents, probe(TOPICS, n_permutations=9))
     result.save(tmp_path / "r.safetensors")
-    loaded = ProbeResult.load(tmp_path / "r.safetensors")
+    loaded = load_result(tmp_path / "r.safetensors")
     assert all(torch.equal(loaded[k], v) for k, v in result.values.items())
     assert (loaded.axes, loaded.coords, loaded.notes) == (result.axes, result.coords, result.notes)
     assert loaded.metadata["parameters"]["topics"].startswith("torch.tensor([-1, -1, -1, -1, 0, 0, 0, 1, 1,")

@@ -86,7 +86,7 @@ def check_model(
     if named := isinstance(model, (str, Path)):
         check_device(device or "cpu")
         load = partial(load_pretrained, model, device=device or "cpu", dtype=getattr(torch, dtype or "float32"))
-        subject, make_twin = _subject(load(), tokenizer, seed), partial(load, random_weights=True)
+        subject, make_twin = _subject(load(), tokenizer, seed), partial(load, untrained=True)
     else:
         _check_loaded(model, device, dtype)
         subject, make_twin = _subject(model, tokenizer, seed), _twin_of(model)

@@ -115,7 +115,7 @@ def measure_topics(model: str, config: TopicsConfig, *, progress: bool = False) 
     trained = _measure(hooked, encoded, variants, config, config.n_permutations, progress)
     del hooked  # one model in memory at a time
     untrained = [
-        _measure(_load(model, config, random_weights=True, seed=seed), encoded, variants, config, 0, progress)
+        _measure(_load(model, config, untrained=True, seed=seed), encoded, variants, config, 0, progress)
         for seed in range(config.baselines)
     ]
     n_files = len(set(corpus.sources))

@@ -10,7 +10,7 @@ import numpy as np
 
 from mechclust.studies.clustering_heads.config import SOLVED, ClusteringHeadsConfig
 from mechclust.studies.clustering_heads.curves import Spike, first_above, first_below, loss_spikes, matched_quiet
-from probes import ProbeResult
+from probes import ProbeResult, load_result
 from tasks import InputError
 
 CLUSTERED = 0.1  # within-ratio below which the head has formed
@@ -177,7 +177,7 @@ def load_runs(config: ClusteringHeadsConfig, out: Path) -> Runs:
     results = out / "results"
     final: dict[str, dict[int, tuple[float, float]]] = {}
     for path in sorted((results / "final").glob("*.safetensors")):
-        found = ProbeResult.load(path)
+        found = load_result(path)
         for network, (train, test) in zip(found.coords["network"], found["accuracy"].tolist(), strict=True):
             name, _, number = network.rpartition("|")
             final.setdefault(name, {})[int(number)] = (train, test)
@@ -212,4 +212,4 @@ _PARTS = ("dynamics", "head", "causal", "untrained")
 def _if_there(path: Path) -> ProbeResult | None:
     """A saved result, or ``None`` where its job is not finished."""
     file = path.with_name(f"{path.name}.safetensors")
-    return ProbeResult.load(file) if file.exists() else None
+    return load_result(file) if file.exists() else None

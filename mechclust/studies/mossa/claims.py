@@ -13,7 +13,7 @@ from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.claims import Bound, Claim, claim
 from mechclust.studies.mossa.results import Measured, load
 from mechclust.studies.mossa.study import MODELS, MossaConfig, result_path
-from probes import ProbeResult
+from probes import load_result
 
 _PAPER = "Zhao, Ziser & Cohen"
 _ABOVE_CHANCE = 0.05
@@ -116,7 +116,7 @@ def analyse(config: MossaConfig, out: Path) -> Analysis:
 
     found = [load(config, out, seed) for seed in config.seeds]
     suite, first = config.suite, config.seeds[0]
-    pictures = {kind: ProbeResult.load(result_path(out, first, f"{kind}.projection")) for kind in MODELS}
+    pictures = {kind: load_result(result_path(out, first, f"{kind}.projection")) for kind in MODELS}
     n, seeds = f"n = {suite.n_eval}, d = {config.d_model}", figures.seeds(found)
     n_purity = min(config.n_purity, suite.n_eval)
     panels = [

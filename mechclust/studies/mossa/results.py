@@ -10,7 +10,7 @@ import numpy as np
 
 from mechclust.studies.mossa.layer_groups import LayerGroups, crossover, layer_groups
 from mechclust.studies.mossa.study import MODELS, MossaConfig, has_ceiling, result_path, suite_of
-from probes import ProbeResult
+from probes import ProbeResult, load_result
 from tasks import InputError
 
 
@@ -103,7 +103,7 @@ def load(config: MossaConfig, out: Path, seed: int) -> Measured:
         path = result_path(out, seed, name)
         if not path.exists():
             raise InputError(f"{str(out)!r} lacks {path.relative_to(out)}; start the study again with the same --out")
-        return ProbeResult.load(path)
+        return load_result(path)
 
     found = {kind: [read(f"{name}.{kind}") for name in names] for kind in MODELS}
     again = [read(f"{name}.again") for name in names if has_ceiling(config, name)]

@@ -12,7 +12,7 @@ import numpy as np
 
 from mechclust.report.claims import Bound, Claim, claim
 from mechclust.training.callbacks import load_steps
-from probes import ProbeResult
+from probes import load_result
 from tasks import InputError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def load_curves(config: TaskClustersConfig, out: Path, job: Job) -> Curves:
         null=np.stack(bands, axis=-1),
         tsne=tsne[config.training.steps].sel("ari", label="task").numpy() if tsne else None,
         accuracy=np.array([float(r["accuracy"]) for r in accuracy.values()]),
-        loss=ProbeResult.load(folder / "loss.safetensors")["loss"].numpy(),
+        loss=load_result(folder / "loss.safetensors")["loss"].numpy(),
     )
 
 

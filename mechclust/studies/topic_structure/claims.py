@@ -16,7 +16,7 @@ from mechclust.studies.topic_structure.stages import TwoStages, two_stages
 from mechclust.studies.topic_structure.study import ROWS, Job, TopicStructureConfig, arms, documents_of, jobs
 from mechclust.studies.topic_structure.theory import stage_one_value, theory_gap
 from mechclust.training.callbacks import load_steps
-from probes import ProbeResult
+from probes import ProbeResult, load_result
 from tasks import InputError
 from tasks.topic_documents import MASK, N_SPECIAL
 
@@ -87,18 +87,18 @@ def load_runs(config: TopicStructureConfig, out: Path) -> dict[str, list[Trained
             raise InputError(f"{str(out)!r} lacks the end of run {job.name}; start the study again with the same --out")
         norms: dict[str, np.ndarray] = {}
         if (folder / "norms.safetensors").exists():
-            result = ProbeResult.load(folder / "norms.safetensors")
+            result = load_result(folder / "norms.safetensors")
             names = [name.split(".")[-1] for name in result.coords["weight"]]
             norms = {name: result["norm"][:, i].numpy() for i, name in enumerate(names)}
         null = load_steps(folder, "dev.null")
         runs[job.arm].append(
             TrainedRun(
-                start=ProbeResult.load(folder / "blocks-start.safetensors"),
-                end=ProbeResult.load(folder / "blocks.safetensors"),
+                start=load_result(folder / "blocks-start.safetensors"),
+                end=load_result(folder / "blocks.safetensors"),
                 norms=norms,
                 attention=load_steps(folder, "dev.attention"),
                 null=next(iter(null.values()), None),
-                loss=ProbeResult.load(folder / "loss.safetensors")["loss"].numpy(),
+                loss=load_result(folder / "loss.safetensors")["loss"].numpy(),
             )
         )
     return runs

@@ -12,7 +12,7 @@ import torch
 
 from mechclust.commands.clusters import ClustersConfig, measure_clusters, write_clusters_report
 from mechclust.models import load_pretrained, save_model
-from probes import ProbeResult, TaskClusterARI, last_token, residual, run
+from probes import TaskClusterARI, last_token, load_result, residual, run
 from tasks import InputError, LabelledPrompts
 
 TASKS = ("a", "b", "c")
@@ -255,10 +255,10 @@ class TestReport:
 
     def test_results_are_what_was_measured(self, written):
         result, report = written
-        loaded = ProbeResult.load(report.parent / "results/trained.safetensors")
+        loaded = load_result(report.parent / "results/trained.safetensors")
         assert torch.equal(loaded["ari"], result.trained["ari"])
         assert loaded.metadata["n"] == 27
-        untrained = ProbeResult.load(report.parent / "results/untrained-seed1.safetensors")
+        untrained = load_result(report.parent / "results/untrained-seed1.safetensors")
         assert torch.equal(untrained["ari"], result.untrained[1]["ari"])
 
     def test_report_shows_figure_table_and_settings(self, written):

@@ -26,7 +26,7 @@ from mechclust.commands.compare.result import ranges, standing_out
 from mechclust.commands.compare.words import notes, sentences
 from mechclust.models import load_pretrained, save_model
 from mechclust.models.tokenizers import check_read_alike
-from probes import CKA, RBFCKA, ProbeResult, RowStore, mean, run
+from probes import CKA, RBFCKA, RowStore, load_result, mean, run
 from probes.functional import linear_cka
 from tasks import InputError, LabelledPrompts
 
@@ -410,7 +410,7 @@ class TestControls:
         page = write_compare_report(result, out).read_text()
         assert 'id="controls"' in page
         assert (out / "controls.csv").exists()
-        found = ProbeResult.load(out / "results" / "control-c-tuned.safetensors")
+        found = load_result(out / "results" / "control-c-tuned.safetensors")
         assert found.coords["label"] == ["c"]
         assert RowStore(out / "rows" / "control-c").index.tolist() == list(range(24, 36))
 
@@ -677,7 +677,7 @@ class TestReport:
             rows = list(csv.DictReader(file))
         found = [float(row["debiased_cka"] or "nan") for row in rows]
         assert found == pytest.approx(result.table()["debiased_cka"].tolist(), nan_ok=True)
-        loaded = ProbeResult.load(report.parent / "results" / "cka.safetensors")
+        loaded = load_result(report.parent / "results" / "cka.safetensors")
         assert loaded.coords == result.cka.coords
         assert torch.equal(loaded["debiased_cka_low"].nan_to_num(9), result.cka["debiased_cka_low"].nan_to_num(9))
 
@@ -816,7 +816,7 @@ class TestCommand:
             model = AutoModelForCausalLM.from_pretrained(folder / name)
             with torch.no_grad():
                 states.append(model(tokens, output_hidden_states=True).hidden_states[2][:, -1])
-        result = ProbeResult.load(command[1] / "results" / "cka.safetensors")
+        result = load_result(command[1] / "results" / "cka.safetensors")
         found = result.sel("debiased_cka", site="blocks.1.hook_resid_post", label="third")
         assert float(found) == pytest.approx(float(linear_cka(*states, debiased=True)), abs=1e-5)
 

@@ -20,7 +20,7 @@ import torch
 from mechclust.cli import main
 from mechclust.commands.topics.measure import MATRIX, TopicsConfig, _check_whole, measure_topics, write_topics_report
 from mechclust.models import load_pretrained, save_model, token_embeddings
-from probes import ProbeResult, TopicAttention, TopicEmbedding, attention_pattern, residual, run
+from probes import TopicAttention, TopicEmbedding, attention_pattern, load_result, residual, run
 from probes.functional import topic_similarity
 from tasks import Corpus, InputError
 
@@ -392,18 +392,18 @@ class TestReport:
 
     def test_results_are_what_was_measured(self, written):
         result, _, report = written
-        loaded = ProbeResult.load(report.parent / "results/trained/attention-0.1-overlap.safetensors")
+        loaded = load_result(report.parent / "results/trained/attention-0.1-overlap.safetensors")
         assert torch.equal(loaded["ratio"], result.trained.attention[4]["ratio"])
-        untrained = ProbeResult.load(report.parent / "results/untrained-seed0/embedding-0.1-no-overlap.safetensors")
+        untrained = load_result(report.parent / "results/untrained-seed0/embedding-0.1-no-overlap.safetensors")
         assert torch.equal(untrained["ratio"], result.untrained[0].embedding[1]["ratio"])
 
     def test_results_say_where_they_were_measured(self, written):
         folder = written[2].parent / "results" / "trained"
         for kind, at in (("embedding", repr(MATRIX)), ("vectors", "residual()"), ("attention", "attention_pattern()")):
-            saved = ProbeResult.load(folder / f"{kind}-0.1-overlap.safetensors")
+            saved = load_result(folder / f"{kind}-0.1-overlap.safetensors")
             parameters = saved.metadata["parameters"]
             assert (parameters["at"], parameters["words"]) == (at, "'word'")
-        assert ProbeResult.load(folder / "embedding-0.1-overlap.safetensors").coords["site"] == [MATRIX]
+        assert load_result(folder / "embedding-0.1-overlap.safetensors").coords["site"] == [MATRIX]
 
     def test_notes_of_the_result_are_in_the_page(self, written):
         result, _, report = written

@@ -101,7 +101,7 @@ class TestRoundTrip:
         assert torch.equal(load_pretrained(saved[1])(TOKENS), saved[0](TOKENS))
 
     def test_load_pretrained_gives_its_untrained_twin(self, saved):
-        found = get_weights(load_pretrained(saved[1], random_weights=True, seed=4))
+        found = get_weights(load_pretrained(saved[1], untrained=True, seed=4))
         assert not torch.equal(found["embed.W_E"], get_weights(saved[0])["embed.W_E"])
 
     def test_load_pretrained_gives_the_wanted_type(self, saved):

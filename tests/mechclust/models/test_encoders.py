@@ -171,7 +171,7 @@ class TestWhatComesBack:
             model(torch.tensor([2, 3, 4]))
 
     def test_types(self, encoder_checkpoint):
-        for options in ({}, {"random_weights": True}):
+        for options in ({}, {"untrained": True}):
             model = load_pretrained(encoder_checkpoint("electra"), dtype=torch.bfloat16, **options)
             assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
             assert read(model, tokens_for("electra", False))[1]["blocks.1.attn.hook_pattern"].dtype == torch.bfloat16
@@ -243,9 +243,9 @@ class TestRandomWeights:
             dict(load_pretrained(path, **options).named_parameters())
             for options in (
                 {},
-                {"random_weights": True, "seed": 1},
-                {"random_weights": True, "seed": 1},
-                {"random_weights": True, "seed": 2},
+                {"untrained": True, "seed": 1},
+                {"untrained": True, "seed": 1},
+                {"untrained": True, "seed": 2},
             )
         )
         assert torch.equal(before, torch.get_rng_state())
@@ -259,7 +259,7 @@ class TestRandomWeights:
     def test_need_no_weights_on_disk(self, encoder_checkpoint, tmp_path):
         shutil.copytree(encoder_checkpoint("bart"), tmp_path / "m")
         (tmp_path / "m" / "model.safetensors").unlink()
-        model = load_pretrained(tmp_path / "m", random_weights=True)
+        model = load_pretrained(tmp_path / "m", untrained=True)
         assert set(read(model, tokens_for("bart", False))[1]) == set(NAMES)
 
 

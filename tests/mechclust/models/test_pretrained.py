@@ -125,7 +125,7 @@ class TestWhatComesBack:
     def test_types(self, checkpoint):
         model = load_pretrained(checkpoint("gpt2"), dtype=torch.bfloat16)
         assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
-        untrained = load_pretrained(checkpoint("gpt2"), dtype=torch.bfloat16, random_weights=True)
+        untrained = load_pretrained(checkpoint("gpt2"), dtype=torch.bfloat16, untrained=True)
         assert {p.dtype for p in untrained.parameters()} == {torch.bfloat16}
 
     def test_speaks_on_neither_stream(self, checkpoint, capfd):
@@ -141,9 +141,9 @@ class TestRandomWeights:
             dict(load_pretrained(path, **options).named_parameters())
             for options in (
                 {},
-                {"random_weights": True, "seed": 1},
-                {"random_weights": True, "seed": 1},
-                {"random_weights": True, "seed": 2},
+                {"untrained": True, "seed": 1},
+                {"untrained": True, "seed": 1},
+                {"untrained": True, "seed": 2},
             )
         )
         assert trained.keys() == first.keys() == other.keys()
@@ -156,14 +156,14 @@ class TestRandomWeights:
     def test_need_no_weights_on_disk(self, checkpoint, tmp_path):
         shutil.copytree(checkpoint("gpt2"), tmp_path / "m")
         (tmp_path / "m" / "model.safetensors").unlink()
-        assert load_pretrained(tmp_path / "m", random_weights=True).cfg.n_layers == 2
+        assert load_pretrained(tmp_path / "m", untrained=True).cfg.n_layers == 2
 
-    @pytest.mark.parametrize("random_weights", [False, True])
+    @pytest.mark.parametrize("untrained", [False, True])
     @pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
-    def test_global_random_state_is_left_alone(self, checkpoint, family, random_weights):
+    def test_global_random_state_is_left_alone(self, checkpoint, family, untrained):
         load_pretrained(checkpoint(family))  # imports done
         before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
-        load_pretrained(checkpoint(family), random_weights=random_weights, seed=3)
+        load_pretrained(checkpoint(family), untrained=untrained, seed=3)
         assert torch.equal(before[0], torch.get_rng_state())
         assert before[1:] == (random.getstate(), np.random.get_state()[1].tolist())
 

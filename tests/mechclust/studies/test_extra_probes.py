@@ -10,7 +10,7 @@ from mechclust.models import ModelConfig, build_model
 from mechclust.report import Analysis
 from mechclust.studies import Study, get_study, run_study, write_report
 from mechclust.studies.extra_probes import Subject
-from probes import NDims, Probe, ProbeResult, RegisteredProbe, Sum, last_token, residual, run
+from probes import NDims, Probe, RegisteredProbe, Sum, last_token, load_result, residual, run
 from tasks import Batch, InputError
 
 CONFIG = ModelConfig(d_vocab=9, n_ctx=4, n_layers=1, d_model=8, n_heads=2)
@@ -84,7 +84,7 @@ def test_they_are_measured_and_in_the_report(study, tmp_path):
     analysis = run_study(study, CONFIG, tmp_path, workers=1, probes=["NDims"])
     files = sorted((tmp_path / "results" / "probes" / "NDims").iterdir())
     assert [file.name for file in files] == [f"model {i}%2Fa.safetensors" for i in range(6)]
-    found, expected = ProbeResult.load(files[0]), run(build_model(CONFIG), BATCH, NDims())
+    found, expected = load_result(files[0]), run(build_model(CONFIG), BATCH, NDims())
     assert torch.equal(found["n_dims"], expected["n_dims"])
     assert found.metadata["package"].startswith("mechclust ")
     assert list(analysis.views) == ["Probe: NDims"]
@@ -101,10 +101,10 @@ def test_a_probe_under_development_is_measured_anew(study, registered, tmp_path)
     registered("counted", Counted)
     run_study(study, CONFIG, tmp_path, workers=1, probes=["counted"])
     path = tmp_path / "results" / "probes" / "counted" / "model 0%2Fa.safetensors"
-    assert int(ProbeResult.load(path)["n"]) == 6
+    assert int(load_result(path)["n"]) == 6
     registered("counted", Twice)  # the same name and version
     run_study(study, CONFIG, tmp_path, workers=1, probes=["counted"])
-    assert int(ProbeResult.load(path)["n"]) == 12
+    assert int(load_result(path)["n"]) == 12
 
 
 def test_one_that_fails_is_told_and_stops_nothing(study, registered, tmp_path):

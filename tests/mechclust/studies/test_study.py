@@ -17,7 +17,7 @@ from mechclust.studies import configure, get_study, list_studies, open_run, run_
 from mechclust.studies.study import from_dict, to_dict
 from mechclust.studies.task_clusters.claims import load_curves
 from mechclust.studies.task_clusters.study import Job, TaskClustersConfig
-from probes import ProbeResult
+from probes import load_result
 from tasks import InputError
 
 STUDY = get_study("task-clusters")
@@ -60,7 +60,7 @@ class TestSmoke:
             expected |= {f"step-{s:06d}.validation_subset.projection.safetensors" for s in (0, 4, 20)}
         assert {p.name for p in results.iterdir()} == expected
         for path in results.iterdir():
-            assert ProbeResult.load(path).values
+            assert load_result(path).values
         model = smoke_run[1] / "models" / job / "step-000020.safetensors"
         assert read_metadata(model)["metadata"] == {"step": 20}
         assert load_model(model).cfg.n_layers == 2
@@ -114,7 +114,7 @@ class TestSmoke:
         curves = load_curves(SMOKE, out, Job("private", 0))
         assert curves.steps.tolist() == SMOKE.training.checkpoint_steps
         sites = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post", "unembed.hook_in"]
-        end = ProbeResult.load(out / "results/private-seed0/step-000020.validation_subset.ari.safetensors")
+        end = load_result(out / "results/private-seed0/step-000020.validation_subset.ari.safetensors")
         assert end.coords == {"site": sites, "label": ["task", "output"]}
         assert curves.ari["validation_subset"][-1].tolist() == end["ari"][:, 0].tolist()
         assert curves.output_ari[-1].tolist() == end["ari"][:, 1].tolist()
@@ -143,13 +143,13 @@ class TestGoingOn:
     def test_what_is_missing_is_made_again(self, copy, smoke_run, monkeypatch):
         """The end of one run is lost: only it is made again, with the same numbers."""
         lost = copy / "results/shared-seed0/step-000020.validation_subset.ari.safetensors"
-        content = ProbeResult.load(lost)
+        content = load_result(lost)
         lost.unlink()
         with pytest.raises(InputError, match="lacks the end of run shared-seed0; start the study again"):
             write_report(STUDY, SMOKE, copy)
         before = times(copy)
         run_study(STUDY, SMOKE, copy, workers=1)
-        assert (ProbeResult.load(lost)["ari"] == content["ari"]).all()
+        assert (load_result(lost)["ari"] == content["ari"]).all()
         after = times(copy)
         assert [p.name for p in before if "step-" in p.name and after[p] != before[p]] == []
         assert (copy / "claims.json").read_bytes() == (smoke_run[1] / "claims.json").read_bytes()

@@ -8,7 +8,7 @@ import torch
 from mechclust.models import load_model, read_metadata
 from mechclust.training import AccuracyCallback, CheckpointCallback, ProbeCallback, accuracy
 from mechclust.training.callbacks import load_steps, result_path
-from probes import ProbeResult, TaskClusterARI, run
+from probes import TaskClusterARI, load_result, run
 from probes.hooks import forward
 from tasks import Batch
 
@@ -72,7 +72,7 @@ def test_accuracy_is_the_share_of_right_answers(task, tiny_model, tmp_path, spli
     assert n == len(whole)
     assert value == pytest.approx(float((guess == whole.labels["output"]).double().mean()))
     AccuracyCallback(tmp_path, task, split)(5, model)
-    result = ProbeResult.load(tmp_path / f"step-000005.{split}.accuracy.safetensors")
+    result = load_result(tmp_path / f"step-000005.{split}.accuracy.safetensors")
     assert float(result["accuracy"]) == value
     assert result.metadata["n"] == n
 

@@ -27,7 +27,7 @@ from mechclust.studies.clustering_heads.config import (
 from mechclust.studies.clustering_heads.dynamics import GROUPS, XI, dynamics, measured_rows
 from mechclust.studies.clustering_heads.results import load_runs
 from mechclust.training import Member, Snapshots, TrainConfig, accuracy, train_ensemble
-from probes import ClusteringHead, GradientNorms, ProbeResult, distance_to_boundary, run
+from probes import ClusteringHead, GradientNorms, distance_to_boundary, load_result, run
 from tasks import InputError, SparseModularAddition
 
 PAPER = ClusteringHeadsConfig()
@@ -323,7 +323,7 @@ def test_transfer_starts_from_the_solved_networks(tmp_path, monkeypatch):
     start, end = there.at(0), base.at(base.steps[-1])
     for name, values in end.items():
         assert torch.equal(start[name], values)
-    final = ProbeResult.load(next((tmp_path / "results" / "final").glob("transfer*.safetensors")))
+    final = load_result(next((tmp_path / "results" / "final").glob("transfer*.safetensors")))
     assert final.coords["network"] == ["transfer|200", "transfer|201"]
 
 
@@ -347,7 +347,7 @@ def test_the_curriculum_goes_on_from_p_2(smoke):
     assert [s.steps[-1] for s in (first, second, scratch)] == [2, 4, 6]
     for name, values in first.at(2).items():
         assert torch.equal(second.at(0)[name], values)
-    result = ProbeResult.load(out / "results" / "curriculum" / "seed200.safetensors")
+    result = load_result(out / "results" / "curriculum" / "seed200.safetensors")
     task = second.tasks[0]
     for place, snapshots in ((0, scratch), (-1, second)):
         (batch,) = task.batches("train", 100)

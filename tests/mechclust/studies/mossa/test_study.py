@@ -16,7 +16,7 @@ from mechclust.studies.mossa.results import Measured, load
 from mechclust.studies.mossa.study import Job, MossaConfig, jobs, readout, result_path, sites, suite_of
 from mechclust.training import TrainConfig
 from mechclust.training.callbacks import accuracy
-from probes import CKA, ProbeResult, run
+from probes import CKA, load_result, run
 from probes.functional import linear_cka
 from tasks import InputError, SkillSuite
 
@@ -100,7 +100,7 @@ class TestRun:
         for name, model in loaded.items():
             _, cache = model.run_with_cache(batch.tokens)
             kept[name] = cache["blocks.1.hook_resid_post"][:, suite.answer_position]
-        saved = ProbeResult.load(result_path(out, 0, f"{skill}.tuned"))
+        saved = load_result(result_path(out, 0, f"{skill}.tuned"))
         for measure, debiased in (("cka", False), ("debiased_cka", True)):
             value = float(linear_cka(kept["x"], kept["y"], debiased=debiased))
             assert float(saved.sel(measure, label="all")[1]) == pytest.approx(value, abs=1e-9)
@@ -148,7 +148,7 @@ class TestRun:
     def test_dimensions_and_purity_are_of_the_seen_skills(self, smoke):
         _, out = smoke
         n = len(SMOKE.suite.seen)
-        dims, purity = (ProbeResult.load(result_path(out, 0, f"tuned.{name}")) for name in ("dims", "purity"))
+        dims, purity = (load_result(result_path(out, 0, f"tuned.{name}")) for name in ("dims", "purity"))
         assert int(dims.sel("n", label="all")) == n * SMOKE.suite.n_eval
         assert purity.metadata["n"]["all"] == n * SMOKE.n_purity
 

@@ -15,7 +15,7 @@ from mechclust.studies.topic_structure.claims import PUBLISHED, TrainedRun, clai
 from mechclust.studies.topic_structure.figures import attention_table
 from mechclust.studies.topic_structure.study import Job, TopicStructureConfig, arms, block_result, documents_of, jobs
 from mechclust.studies.topic_structure.theory import stage_one_value, theory_gap
-from probes import ProbeResult
+from probes import ProbeResult, load_result
 from probes.functional import topic_blocks
 from tasks import InputError, TopicDocuments
 
@@ -113,7 +113,7 @@ class TestRun:
         _, out, config = smoke
         job = Job("E2", 0)
         model, task = load_model(out / "models" / f"{job.name}.safetensors"), documents_of(config, job)
-        saved = ProbeResult.load(out / "results" / job.name / "blocks.safetensors")
+        saved = load_result(out / "results" / job.name / "blocks.safetensors")
         blocks = topic_blocks(model.blocks[0].attn.W_V.T, task.token_topics)
         assert float(saved.sel("gap", matrix="W_V")) == blocks.gap
         assert float(saved.sel("mask", matrix="W_V")) == pytest.approx(float(model.paper_value()[4:, 1].mean()))
