@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test examples docs lint bench dist install clean
+.PHONY: demo test examples docs lint bench record dist install clean
 
 demo: $(VENV)/installed
 	$(BIN)/mechclust run task-clusters --preset quick --out runs/demo
@@ -17,6 +17,7 @@ test: $(VENV)/installed-dev
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/mypy
 	$(BIN)/mypy tests/typing/user_code.py
 
@@ -37,6 +38,10 @@ docs: $(VENV)/installed-dev
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m tests.benchmarks.run
+
+# The measured numbers of the README and the documentation, from examples/results. -P: docs/probes is not the package `probes`.
+record: $(VENV)/installed
+	$(BIN)/python -P docs/record.py
 
 install: $(VENV)/installed
 

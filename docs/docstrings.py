@@ -6,6 +6,7 @@ The docstrings are Google style with a few headings of our own: ``Measures`` lis
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import Any
 
@@ -18,9 +19,26 @@ _LABEL = re.compile(r"(?m)^(Memory|Disk|Cost|Source|Numerics|Undefined)(: )")
 class OwnHeadings(griffe.Extension):
     """Gives the headings of our own a form that Markdown has."""
 
+    def on_package(self, *, pkg: griffe.Module, loader: Any, **kwargs: Any) -> None:
+        _functions_before_modules(pkg)
+
     def on_object(self, *, obj: griffe.Object, loader: Any, **kwargs: Any) -> None:
         if obj.docstring is not None:
             obj.docstring.value = readable(obj.docstring.value)
+
+
+def _functions_before_modules(package: griffe.Module) -> None:
+    """A public function in a file of its own name hides that file, as it does in Python (``probes.run``)."""
+    members = list(package.members.items())
+    for _, member in members:
+        if member.is_alias:
+            with contextlib.suppress(griffe.AliasResolutionError):
+                member.resolve_target()  # by way of the file, before it is hidden
+    for name, member in members:
+        if isinstance(member, griffe.Module):
+            _functions_before_modules(member)
+            if name in (package.exports or ()) and name in member.members:
+                package.members[name] = griffe.Alias(name, member.members[name], parent=package)
 
 
 def readable(docstring: str) -> str:

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -51,4 +52,5 @@ def page() -> str:
 
 
 if __name__ == "__main__":
+    sys.path[0] = str(_PAGE.parents[1])  # not this folder, where `probes` are pages
     _PAGE.write_text(page(), encoding="utf-8")

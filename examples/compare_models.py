@@ -38,7 +38,7 @@ for skill in skills:
     before, after = (accuracy(model, suite, "test", tasks=[skill])[0] for model in (base, tuned))
     print(f"{skill:12}{f'{before:.2f} > {after:.2f}':>12}" + "".join(f"{cell:>26}" for cell in cells))
 n = int(cka.sel("n", label=str(suite.task_names.index("type-0"))))
-print(f"n = {n} prompts a skill, d = {base.cfg.d_model}. CKA is 1 where a layer did not change.")
+print(f"n = {n} prompts per skill, d = {base.cfg.d_model}. CKA is 1 where a layer did not change.")
 
 layers = run(tuned, batches, CKA(at, readout))  # every two layers of one model
 print("\nDebiased CKA of every two layers of the tuned model")

@@ -1,8 +1,9 @@
 """Train a one-layer masked LM on documents that mix topics, and see the topics in its embeddings and attention."""
 
 from mechclust import TrainConfig, build_model, train
-from mechclust.studies.topic_structure.config import TopicTransformerConfig
-from probes import TopicAttention, TopicEmbedding, WeightNorms, run
+from mechclust.studies.topic_structure import TopicTransformerConfig
+from mechclust.training import WeightNorms
+from probes import TopicAttention, TopicEmbedding, run
 from tasks import TopicDocuments
 
 task = TopicDocuments(n_documents=2000)  # 10 topics of 10 words; each document mixes a few
@@ -11,7 +12,7 @@ norms = WeightNorms()
 settings = TrainConfig(steps=300, batch_size=40, lr=0.01, optimizer="adam", schedule="constant", weight_decay=0.0)
 train(model, task, settings, callbacks=[norms])
 
-text = list(task.text("dev", n=200))  # unmasked; one topic a token id, -1 for special tokens
+text = list(task.text("dev", n=200))  # unmasked; one topic per token id, -1 for special tokens
 attention, embedding = run(model, text, [TopicAttention(task.token_topics), TopicEmbedding(task.token_topics)])
 
 ratio, high = float(attention["overall_ratio"]), float(attention["overall_ratio_null_high"])

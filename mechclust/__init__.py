@@ -1,14 +1,16 @@
 """mechclust: where inside a transformer does structure live, and when in training does it appear?
 
 Models, training, and what practitioners ask of their own models. The published experiments are in
-``mechclust.studies``, what is looked at in ``mechclust.views``. Probes live in ``probes``, labelled data in ``tasks``.
+``mechclust.studies``, attention views in ``mechclust.attention``, probes in ``probes``, labelled data in ``tasks``.
 """
 
+from mechclust import aliases  # noqa: F401 - first: it refuses files that stand in the way of ours
+
+# isort: split
 from mechclust.commands.check import Check, CheckReport, check_model
 from mechclust.commands.clusters import ClustersConfig, ClustersResult, measure_clusters, write_clusters_report
-from mechclust.commands.compare.measure import CompareConfig, CompareResult, compare_models, write_compare_report
-from mechclust.commands.topics.measure import TopicsConfig, measure_topics, write_topics_report
-from mechclust.commands.topics.result import TopicsResult
+from mechclust.commands.compare import CompareConfig, CompareResult, compare_models, write_compare_report
+from mechclust.commands.topics import TopicsConfig, TopicsResult, measure_topics, write_topics_report
 from mechclust.jobs import map_jobs
 from mechclust.models import ModelConfig, build_model, load_model, load_pretrained, model_for, save_model
 from mechclust.training import TrainConfig, train

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
-import difflib
 import os
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from mechclust.commands.check import check_model
 from mechclust.commands.clusters import ClustersConfig, measure_clusters, write_clusters_report
-from mechclust.commands.compare.measure import CompareConfig, compare_models, write_compare_report
-from mechclust.commands.compare.words import sentences
+from mechclust.commands.compare import CompareConfig, compare_models, write_compare_report
 from mechclust.commands.sandbox import check_output, open_sandbox, write_sandbox
-from mechclust.commands.topics.measure import TopicsConfig, measure_topics, write_topics_report
+from mechclust.commands.settings import Dtype
+from mechclust.commands.topics import TopicsConfig, measure_topics, write_topics_report
 from mechclust.report.claims import markdown_table, text_table
 from mechclust.report.folder import check_writable
-from mechclust.studies import get_study, list_studies, open_run, run_study, write_report
+from mechclust.studies import get_study, open_run, registered_studies, report_run, run_study
+from mechclust.studies.record import record_run
 from probes import list_probes
 from tasks import InputError
+from tasks.errors import nearest
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 app = tyro.extras.SubcommandApp()
 
@@ -71,14 +76,16 @@ def _run_help(study: tyro.conf.Positional[str], preset: str = "quick", out: Path
 
 def _run(name: str, argv: list[str]) -> None:
     study = get_study(name)
-    preset = _option("--preset", argv) or "quick"
+    first = argparse.ArgumentParser(prog=f"mechclust run {name}", add_help=False, allow_abbrev=False)
+    first.add_argument("--preset", default="quick")
+    preset = first.parse_known_args(argv)[0].preset
     config = study.preset(preset)
     arguments = dataclasses.make_dataclass(
         "Arguments",
         [
             ("preset", Annotated[str, tyro.conf.arg(help=f"one of {', '.join(study.presets)}")], "quick"),
             ("out", Annotated[Path | None, tyro.conf.arg(help="folder of the run")], Path("runs") / f"{name}-{preset}"),
-            ("workers", Annotated[int | None, tyro.conf.arg(help="processes; one a core by default")], None),
+            ("workers", Annotated[int | None, tyro.conf.arg(help="processes; one per core by default")], None),
             (
                 "probes",
                 Annotated[tuple[str, ...], tyro.conf.arg(help="probes to run on the trained models, for the report")],
@@ -93,16 +100,14 @@ def _run(name: str, argv: list[str]) -> None:
     )
     if unknown:
         known = [f"--{path}".replace("_", "-") for path in ("preset", "out", "workers", "probes", *_paths(config))]
-        raise InputError(
-            f"{name} has no option {unknown[0]!r}{_nearest(unknown[0], known)}; see mechclust run {name} --help"
-        )
+        where = f" (see mechclust run {name} --help)"
+        raise InputError(f"{name} has no option {unknown[0]!r}{where}{nearest(unknown[0], known)}")
     again = f"mechclust run {name} {shlex.join(argv)}".strip()
     try:
         analysis = run_study(study, parsed.config, parsed.out, parsed.workers, parsed.probes)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"; everything measured so far is in {parsed.out}; to go on: {again}") from None
-    print(text_table(analysis.claims))
-    print(f"\nreport: {parsed.out / 'report.html'}")
+    _show(text_table(analysis.claims), (), parsed.out / "report.html")
 
 
 def _paths(config: Any, prefix: str = "") -> list[str]:
@@ -115,46 +120,51 @@ def _paths(config: Any, prefix: str = "") -> list[str]:
     return found
 
 
-def _nearest(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f" (did you mean {near[0]}?)" if near else ""
-
-
-def _option(name: str, argv: Sequence[str]) -> str | None:
-    for i, argument in enumerate(argv):
-        if argument == name and i + 1 < len(argv):
-            return argv[i + 1]
-        if argument.startswith(f"{name}="):
-            return argument.partition("=")[2]
-    return None
-
-
 @app.command(name="list")
 def _list() -> None:
     """List the studies and their presets, and the probes by name, with those that other packages register."""
     print("Studies: mechclust run STUDY")
-    for study in list_studies():
-        print(f"  {study.name}: {study.title}\n    {study.source}\n    presets: {', '.join(study.presets)}")
+    for found in registered_studies():
+        study = found.study
+        print(f"  {found.name}{_origin(found.package)}: {study.title if study else f'broken: {found.error}'}")
+        if study:
+            print(f"    {study.source}\n    presets: {', '.join(study.presets)}")
     print("\nProbes: probes.get_probe(NAME), mechclust run STUDY --probes NAME")
     for probe in list_probes():
-        origin = "" if probe.package.startswith("mechclust ") else f" ({probe.package})"
         needs = f"; needs {', '.join(probe.needs)}" if probe.needs else ""
         about = f"broken: {probe.error}" if probe.make is None else probe.summary
-        print(f"  {probe.name}{origin}{needs}{about and f': {about}'}")
+        print(f"  {probe.name}{_origin(probe.package)}{needs}{about and f': {about}'}")
+
+
+def _origin(package: str) -> str:
+    return "" if package.startswith("mechclust ") else f" ({package})"
 
 
 @app.command(name="report")
-def _report(run_folder: tyro.conf.Positional[Path], markdown: bool = False) -> None:
+def _report(run_folder: tyro.conf.Positional[Path], markdown: bool = False, record: Path | None = None) -> None:
     """Write a run's claims, figures and report anew from what it measured.
 
     Args:
         run_folder: the --out folder of a run.
         markdown: print the claims as a Markdown table.
+        record: also write settings, claims, figures and the command to this folder, to be kept in a repository.
     """
-    study, config = open_run(run_folder)
-    claims = write_report(study, config, run_folder).claims
-    print(markdown_table(claims) if markdown else text_table(claims))
-    print(f"\nreport: {run_folder / 'report.html'}")
+    found = report_run(*open_run(run_folder), run_folder) if record is None else record_run(run_folder, record)
+    table = markdown_table if markdown else text_table
+    _show(table(found.claims), (), run_folder / "report.html")
+    if record is not None:
+        print(f"record: {record}")
+
+
+def _text(table: pd.DataFrame, number: str) -> str:
+    return str(table.to_string(index=False, float_format=f"{{:{number}}}".format, na_rep="-"))
+
+
+def _show(table: str, sentences: Sequence[str], report: Path) -> None:
+    print(table)
+    if sentences:
+        print("\n" + "\n".join(f"- {sentence}" for sentence in sentences))
+    print(f"\nreport: {report}")
 
 
 @app.command(name="clusters")
@@ -172,8 +182,7 @@ def _clusters(
     """
     check_writable(out)
     result = measure_clusters(model, config, progress=True)
-    print(result.table().to_string(index=False, float_format=lambda x: f"{x:.3f}"))
-    print(f"\nreport: {write_clusters_report(result, out)}")
+    _show(_text(result.to_dataframe(), ".3f"), (), write_clusters_report(result, out))
 
 
 @app.command(name="topics")
@@ -191,13 +200,9 @@ def _topics(
     """
     check_writable(out)
     result = measure_topics(model, config, progress=True)
-    table = result.summary()
+    table = result.tables["summary"]
     shown = [k for k in table if k.split("_")[-1] not in ("low", "high", "value") and "difference" not in k]
-    print(table[shown].to_string(index=False, float_format=lambda x: f"{x:.4g}"))
-    if config.baselines:
-        print("(random embeddings have a mean cosine near 0: their ratio says little; differences are in summary.csv)")
-    print("\n" + "\n".join(f"- {note}" for note in result.notes()))
-    print(f"\nreport: {write_topics_report(result, out)}")
+    _show(_text(table[shown], ".4g"), result.notes, write_topics_report(result, out))
 
 
 @app.command(name="compare")
@@ -221,21 +226,13 @@ def _compare(
         result = compare_models(base, tuned, config, out, progress=True)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"; hidden states so far are in {out / 'rows'}; the same command goes on") from None
-    report = write_compare_report(result, out)
-    table = result.summary() if result.diagonal else result.table()
+    table = result.tables["tasks" if result.diagonal else "compare"]
     shown = [k for k in table if not k.startswith(("largest_", "d_", "site", "base_site"))]
-    print(table[shown].to_string(index=False, float_format=lambda x: f"{x:.3f}", na_rep="-"))
-    print("\n" + "\n".join(f"- {sentence}" for sentence in sentences(result)))
-    print(f"\nreport: {report}")
+    _show(_text(table[shown], ".3f"), result.sentences, write_compare_report(result, out))
 
 
 @app.command(name="check")
-def _check(
-    model: tyro.conf.Positional[str],
-    device: str = "cpu",
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32",
-    seed: int = 0,
-) -> int:
+def _check(model: tyro.conf.Positional[str], device: str = "cpu", dtype: Dtype = "float32", seed: int = 0) -> int:
     """Whether numbers from a model can be trusted: hooks, attention, repeatability, memory, tokenizer, chance.
 
     The exit code is 0 when no check failed and 1 when one did. Checks that cannot be made are listed with the reason.

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from typing import Any, TypeVar
 
 import torch
@@ -26,63 +26,57 @@ def progress_bar(items: Iterable[Any], **options: Any) -> Any:
 
 
 def map_jobs(fn: Callable[[Job], Out], jobs: Sequence[Job], workers: int | None = None) -> list[Out]:
-    """``[fn(job) for job in jobs]``, one process a worker, one thread a process.
+    """``[fn(job) for job in jobs]`` over processes, with one thread in each.
 
     Two threads on a busy core are many times slower than one, so each worker computes with one. A
-    job that fails does not stop the others; its exception is raised when they are done. On Ctrl-C
+    job that fails does not stop the others; the first one's exception is raised when they are done. On Ctrl-C
     the workers are ended at once: jobs keep what they have written.
 
     Args:
         fn: a function at the top level of a module.
-        jobs: its arguments, one a job.
-        workers: processes; ``None``: one a core. With one, everything runs in this process.
+        jobs: its arguments, one for each job.
+        workers: processes; ``None``: one per core. With one, everything runs in this process.
 
     Returns:
         The results in the order of the jobs.
     """
     workers = min(workers or os.cpu_count() or 1, len(jobs))
-    if workers <= 1:
-        return _in_turn(fn, jobs)
+    futures = _in_processes(fn, jobs, workers) if workers > 1 else _in_turn(fn, jobs)
+    return [future.result() for future in futures]
+
+
+# Not joblib: when this process is killed by SIGKILL, joblib's workers go on with their jobs; ours end at once.
+def _in_processes(fn: Callable[[Job], Out], jobs: Sequence[Job], workers: int) -> list[Future[Out]]:
     context = multiprocessing.get_context("spawn")
     tqdm.set_lock(context.RLock())
-    results: dict[int, Out] = {}
-    failures: list[BaseException] = []
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(tqdm.get_lock(),))
     try:
-        futures = {pool.submit(fn, job): i for i, job in enumerate(jobs)}
-        for future in as_completed(futures):
-            if (failure := future.exception()) is not None:
-                failures.append(failure)
-            else:
-                results[futures[future]] = future.result()
+        futures = [pool.submit(fn, job) for job in jobs]
+        wait(futures)
     except KeyboardInterrupt:
         for process in list((pool._processes or {}).values()):
             process.kill()
         pool.shutdown(wait=False, cancel_futures=True)
         raise
     pool.shutdown()
-    if failures:
-        raise failures[0]
-    return [results[i] for i in range(len(jobs))]
+    return futures
 
 
-def _in_turn(fn: Callable[[Job], Out], jobs: Sequence[Job]) -> list[Out]:
+def _in_turn(fn: Callable[[Job], Out], jobs: Sequence[Job]) -> list[Future[Out]]:
     """In this process, with one thread as in a worker, so that the number of workers changes no bit."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    results: list[Out] = []
-    failures: list[Exception] = []
+    futures: list[Future[Out]] = []
     try:
         for job in jobs:
+            futures.append(Future())
             try:
-                results.append(fn(job))
+                futures[-1].set_result(fn(job))
             except Exception as failure:
-                failures.append(failure)
+                futures[-1].set_exception(failure)
     finally:
         torch.set_num_threads(threads)
-    if failures:
-        raise failures[0]
-    return results
+    return futures
 
 
 def _start_worker(lock: Any) -> None:

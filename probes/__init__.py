@@ -4,33 +4,41 @@
 Importing this package loads neither TransformerLens nor pandas nor matplotlib.
 """
 
-from probes.boundary import distance_to_boundary
+from probes import shadowing  # noqa: F401 - first: it refuses files that stand in the way of ours
+
+# isort: split
 from probes.causal_checks import causal_checks
 from probes.cka import CKA
 from probes.clustering_head import ClusteringHead
-from probes.dynamics import GradientNorms, NormJacobian, WeightNorms
-from probes.hooks import HookedModel, HookPoints
+from probes.hooks import HookedModel, HookPoints, record
+from probes.moments import Moments
+from probes.n_dims import NDims
+from probes.neighbour_purity import NeighbourPurity
+from probes.norm_jacobian import NormJacobian
 from probes.probe import Probe
 from probes.projection import Projection
+from probes.rbf_cka import RBFCKA
 from probes.readout import Readout, all_tokens, last_token, mean, token_at
 from probes.registry import RegisteredProbe, find_probe, get_probe, list_probes
 from probes.result import Head, ProbeResult, load_result
+from probes.rows import collect_rows
 from probes.run import Attached, attach, run
-from probes.similarity import RBFCKA, SVCCA, NDims, NeighbourPurity
 from probes.sites import Selector, Site, Sites, attention_pattern, embedding, head_output, residual, resolve
 from probes.state import Rows, Sum
 from probes.stores import RowStore, run_stores, save_rows
+from probes.svcca import SVCCA
 from probes.task_cluster_ari import TaskClusterARI
-from probes.topic_attention import TopicAttention, TopicEmbedding
+from probes.topic_attention import TopicAttention
+from probes.topic_embedding import TopicEmbedding
 
 __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "Attached",
     "CKA",
     "ClusteringHead",
-    "GradientNorms",
     "Head",
     "HookPoints",
     "HookedModel",
+    "Moments",
     "NDims",
     "NeighbourPurity",
     "NormJacobian",
@@ -50,12 +58,11 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "TaskClusterARI",
     "TopicAttention",
     "TopicEmbedding",
-    "WeightNorms",
     "all_tokens",
     "attach",
     "attention_pattern",
     "causal_checks",
-    "distance_to_boundary",
+    "collect_rows",
     "embedding",
     "find_probe",
     "get_probe",
@@ -64,6 +71,7 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "list_probes",
     "load_result",
     "mean",
+    "record",
     "residual",
     "resolve",
     "run",

@@ -11,8 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from probes.functional.cka import HSIC, CrossMoments, cka_from_hsic, hsic_of_rows
-from probes.functional.cka_intervals import cka_null, cka_resamples
+from probes.functional.cka import HSIC, CrossMoments, cka_from_hsic, cka_null, cka_resamples, hsic_of_rows
 from probes.moments import Moments
 from probes.pairwise import Pairwise, below, sites_of
 from probes.probe import Probe
@@ -20,6 +19,7 @@ from probes.readout import Readout, last_token
 from probes.result import ProbeResult
 from probes.sites import Sites, residual
 from tasks import InputError
+from tasks.errors import check_at_least, check_choice
 
 _FORMS = {"cka": False, "debiased_cka": True}
 
@@ -41,7 +41,7 @@ class CKA(Pairwise):
 
     Exact over all examples, whatever the batches: never an average of batches, never clamped; NaN with a note.
 
-    Memory: as moments, ``dx dy`` float64 numbers a pair and class and ``d^2`` a site and class, independent of the
+    Memory: as moments, ``dx dy`` float64 numbers per pair and class and ``d^2`` per site and class, independent of the
     number of examples; as rows, ``examples x sites x d``. ``memory`` tells.
 
     Source: Kornblith et al. 2019 (arXiv 1905.00414); debiased: Nguyen et al. 2021 (arXiv 2010.15327); between a tuned
@@ -85,12 +85,10 @@ class CKA(Pairwise):
         seed: int = 0,
     ) -> None:
         super().__init__(at, readout, label, pairs, max_memory)
-        if form not in ("auto", "moments", "rows"):
-            raise InputError(f"form is {form!r}; expected 'auto', 'moments' or 'rows'")
-        for name, value in (("n_resamples", n_resamples), ("n_permutations", n_permutations), ("seed", seed)):
-            if value < 0:
-                raise InputError(f"{name} is {value}; expected at least 0")
-            if name != "seed" and value and form == "moments":
+        check_choice(form=(form, ("auto", "moments", "rows")))
+        check_at_least(n_resamples=(n_resamples, 0), n_permutations=(n_permutations, 0), seed=(seed, 0))
+        for name, value in (("n_resamples", n_resamples), ("n_permutations", n_permutations)):
+            if value and form == "moments":
                 raise InputError(f"{name} is {value}, which needs the examples themselves; take form='rows' or 'auto'")
         self.form, self.n_resamples, self.n_permutations, self.seed = form, n_resamples, n_permutations, seed
 

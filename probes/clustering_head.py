@@ -11,7 +11,6 @@ from torch import Tensor
 from probes.functional.clustering_head import (
     IntegerWeights,
     check_digits,
-    check_modulus,
     check_support,
     integer_weights,
     nearest_centroid_accuracy,
@@ -20,11 +19,12 @@ from probes.functional.clustering_head import (
 )
 from probes.hooks import HookPoints
 from probes.probe import Probe
-from probes.readout import Readout, all_tokens, last_token, mean, one_row
+from probes.readout import Readout, all_tokens, check_row_readout, last_token, mean
 from probes.result import ProbeResult
 from probes.sites import Site, Sites, head_output
 from probes.state import Rows, Sum
 from tasks import Batch, InputError
+from tasks.errors import check_at_least
 
 VERDICTS = ("none", "integer-weight", "textbook")
 TEXTBOOK_WITHIN_RATIO = 0.05  # below: a textbook head
@@ -77,7 +77,7 @@ class ClusteringHead(Probe):
 
     Raises:
         InputError: for a support outside the sequence, or with padding; a label given per token or with one
-            class; tokens that are no digits below ``modulus``; a model without head outputs.
+            class; tokens that are not digits below ``modulus``; a model without head outputs.
 
     Example:
         >>> probe = ClusteringHead(("multiset", "sum"), support=(0, 1, 2, 3, 4), modulus=2)
@@ -108,22 +108,18 @@ query=last_token(), max_rows=None)
         if support is not None:
             check_support(support)
         if modulus is not None:
-            check_modulus(modulus)
+            check_at_least(modulus=(modulus, 2))
             if support is None:
                 raise InputError(
                     f"modulus is {modulus}, but support is None; give the positions whose digits are added, "
                     "or modulus=None"
                 )
-        if one_row(query) == mean():
+        if check_row_readout(query) == mean():
             raise InputError("query is mean(); expected one position an example: last_token() or token_at(...)")
         if max_rows is not None and max_rows < 2:
             raise InputError(f"max_rows is {max_rows}; expected at least 2, or None for no limit")
-        self.equivalence = equivalence
-        self.support = support
-        self.modulus = modulus
-        self.at = at
-        self.query = query
-        self.max_rows = max_rows
+        self.equivalence, self.support, self.modulus = equivalence, support, modulus
+        self.at, self.query, self.max_rows = at, query, max_rows
 
     @property
     def labels(self) -> list[str]:
@@ -144,7 +140,7 @@ query=last_token(), max_rows=None)
         outputs = [site for site in found if is_output(site.name)]
         wrong = [site for site in found if site not in outputs and not (outputs and site.name.endswith("hook_pattern"))]
         if wrong:
-            raise InputError(f"{wrong[0].name!r} is no head output (attn.hook_z); give at=head_output()")
+            raise InputError(f"{wrong[0].name!r} is not a head output (attn.hook_z); give at=head_output()")
         patterns = [Site(pattern_of(site.name), site.layer) for site in outputs]
         return outputs + [site for site in patterns if site.name in model.hook_dict]
 
@@ -172,10 +168,7 @@ query=last_token(), max_rows=None)
                 )
             if self.modulus is not None:
                 check_digits(batch.tokens, self.support, self.modulus)
-        labels = {name: batch.label(name) for name in self.labels}
-        for name, label in labels.items():
-            if label.ndim != 1:
-                raise InputError(f"label {name!r} is per token; ClusteringHead needs one value per example")
+        labels = {name: batch.label(name, per="example") for name in self.labels}
         where = self.query_positions(batch)
         for site, x in activations.items():
             if is_output(site):

@@ -1,4 +1,4 @@
-"""What is needed of a model: the hook protocol, a forward pass, its device and mode, and one way to catch activations."""
+"""What is needed of a model: hooks, a forward pass, its device and mode, and one way to catch activations."""
 
 from __future__ import annotations
 
@@ -97,6 +97,16 @@ def evaluation_mode(model: HookedModel) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+
+
+def modules_of(model: HookedModel | Mapping[str, HookedModel]) -> dict[str, Any]:
+    """What a measurement may not change in the modules of a model, or of several: training flags and hooks."""
+    models = model if isinstance(model, Mapping) else {"": model}
+    modules = {f"{name}/{k}": m for name, each in models.items() for k, m in each.named_modules()}
+    return {
+        "the model's training flags": {k: m.training for k, m in modules.items()},
+        "the hooks": {k: (len(m._forward_hooks), len(m._forward_pre_hooks)) for k, m in modules.items()},
+    }
 
 
 def check_device(name: str) -> None:

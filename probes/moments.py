@@ -1,4 +1,4 @@
-"""What CKA remembers between batches: ``Moments``, beside ``Sum`` and ``Rows``."""
+"""Covariances and all that linear CKA needs, gathered over batches: ``Moments``, beside ``Sum`` and ``Rows``."""
 
 from __future__ import annotations
 
@@ -12,18 +12,35 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from probes.functional.cka import CrossMoments, centre, float64
-from probes.state import Keyed, _Declared
+from probes.state import Declared, Keyed
 
 _FIELDS = [field.name for field in fields(CrossMoments)]
 Pair = tuple[str, str]
 
 
-class Moments(_Declared[Any]):
-    """Declares the ``CrossMoments`` of pairs of sites, by class of examples.
+class Moments(Declared["MomentsState"]):
+    """Declares the ``functional.CrossMoments`` of sites with themselves and of pairs of sites, by class of examples.
 
-    They are sums about points that a merge reconciles, which ``Sum`` cannot.
+    They are sums about points that a merge reconciles, which ``Sum`` cannot: a covariance keeps its digits where the
+    mean is far larger than the spread.
 
-    Memory: ``dx dy + 3 (dx + dy)`` float64 numbers a pair and class, independent of the number of examples.
+    Memory: ``dx dy + 3 (dx + dy)`` float64 numbers for each pair and class, independent of the number of examples.
+
+    Example:
+        >>> from probes import Moments, Probe
+        >>> class Spread(Probe):
+        ...     '''Participation ratio: in how many directions a site varies.'''
+        ...     moments = Moments()
+        ...     def update(self, activations, batch):
+        ...         self.moments.add({site: x.flatten(1) for site, x in activations.items()})
+        ...     def compute(self):
+        ...         found = []
+        ...         for site in self.site_names:
+        ...             m = self.moments["all"].pair(site, site)
+        ...             covariance = m.product / m.n - torch.outer(m.sum_x, m.sum_x) / m.n**2
+        ...             found.append(covariance.trace() ** 2 / covariance.square().sum())
+        ...         notes = [] if m.n > 1 else ["one example does not vary, so its spread is NaN"]
+        ...         return self.result({"spread": torch.stack(found)}, {"spread": ("site",)}, notes=notes)
     """
 
     def _make(self, probe: Any) -> MomentsState:
@@ -127,23 +144,37 @@ class Together:
 class MomentsState(Keyed[Together]):
     """Moments by class. See ``Moments``."""
 
-    def add(self, rows: Mapping[str, Tensor], classes: Int[Tensor, "n"], pairs: Sequence[Pair]) -> None:
-        """Add each site's rows ``[n d]`` of the same examples, for these pairs of sites."""
-        with torch.inference_mode(False), torch.no_grad():  # what is made in inference mode cannot be added to outside
-            self._add(rows, classes, pairs)
+    def add(
+        self, rows: Mapping[str, Tensor], classes: Int[Tensor, "n"] | None = None, pairs: Sequence[Pair] = ()
+    ) -> None:
+        """Add each site's rows ``[n d]`` of the same examples.
 
-    def _add(self, rows: Mapping[str, Tensor], classes: Tensor, pairs: Sequence[Pair]) -> None:
+        Args:
+            rows: by site; the same sites in every batch.
+            classes: of the examples, each kept under its number, ``"0"``; ``None``: all under ``"all"``.
+            pairs: sites to pair beside each with itself; the same in every batch.
+        """
+        n = len(next(iter(rows.values())))
+        groups = {"all": torch.ones(n, dtype=torch.bool)}
+        if classes is not None:
+            groups = {str(c): classes == c for c in torch.unique(classes).tolist()}
+        with torch.inference_mode(False), torch.no_grad():  # what is made in inference mode cannot be added to outside
+            self._add(rows, groups, dict.fromkeys([*((site, site) for site in rows), *pairs]))
+
+    def _add(self, rows: Mapping[str, Tensor], groups: Mapping[str, Tensor], pairs: Iterable[Pair]) -> None:
         sites = {site: float64(rows[site]) for site in sorted(rows)}
         held = next(iter(self._values.values())).point if self._values else next(iter(sites.values()))
         dims, device = {site: x.shape[1] for site, x in sites.items()}, held.device
-        together, classes = torch.cat([x.to(device) for x in sites.values()], dim=1), classes.to(device)
-        for c in torch.unique(classes).tolist():
-            part, old = together[classes == c], self._values.get(str(c))
+        together = torch.cat([x.to(device) for x in sites.values()], dim=1)
+        for key, chosen in groups.items():
+            part, old = together[chosen.to(device)], self._values.get(key)
+            if not len(part):
+                continue
             if old is not None and old.n >= len(part):
-                self._values[str(c)] = old.add(part)
+                self._values[key] = old.add(part)
             else:
                 new = Together.about(centre(part), dims, pairs).add(part)
-                self._values[str(c)] = new if old is None else old.merge(new)
+                self._values[key] = new if old is None else old.merge(new)
 
     def __getitem__(self, key: str) -> Together:
         return self._values[key]

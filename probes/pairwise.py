@@ -11,11 +11,12 @@ from torch import Tensor
 
 from probes.hooks import Models
 from probes.probe import Probe
-from probes.readout import Readout, one_row
+from probes.readout import Readout, check_row_readout
 from probes.result import ProbeResult
 from probes.sites import Site, Sites
 from probes.state import Rows, Sum
 from tasks import Batch, InputError
+from tasks.errors import check_choice
 
 _GIB = 2**30
 Undefined = dict[tuple[str, str], dict[str, None]]  # site and reason, to the groups it holds for
@@ -33,13 +34,11 @@ class ByClass(Probe):
     seen = Sum(torch.int64)
 
     def __init__(self, at: Sites, readout: Readout, label: str | None, max_memory: float) -> None:
-        super().__init__(at, one_row(readout))
+        super().__init__(at, check_row_readout(readout))
         self.label, self.max_memory = label, max_memory
 
     def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
-        classes = torch.zeros_like(batch.index) if self.label is None else batch.label(self.label)
-        if classes.ndim != 1:
-            raise InputError(f"label {self.label!r} is per token; {type(self).__name__} needs one value per example")
+        classes = torch.zeros_like(batch.index) if self.label is None else batch.label(self.label, per="example")
         rows = {site: x.flatten(1) for site, x in activations.items()}
         present = dict(zip(*(x.tolist() for x in torch.unique(classes, return_counts=True)), strict=True))
         known = {*self.seen, *map(str, present)}
@@ -108,8 +107,7 @@ class Pairwise(ByClass):
         max_memory: float,
     ) -> None:
         super().__init__(at, readout, label, max_memory)
-        if pairs not in ("diagonal", "all"):
-            raise InputError(f"pairs is {pairs!r}; expected 'diagonal' or 'all'")
+        check_choice(pairs=(pairs, ("diagonal", "all")))
         self.pairs = pairs
 
     def bind(self, model: Models) -> list[Site]:

@@ -20,7 +20,7 @@ from probes.hooks import HookPoints, Models
 from probes.readout import Readout, last_token
 from probes.result import ProbeResult
 from probes.sites import Site, Sites, residual, resolve
-from probes.state import RowsState, SumState, _Declared
+from probes.state import Declared, Keyed
 from tasks import Batch, InputError
 
 _FORMAT = "mechclust-probe-state-1"
@@ -32,7 +32,7 @@ class Probe(ABC):
     """Measures something at sites of a model, one batch at a time.
 
     A subclass stores its parameters unchanged in ``__init__`` (``at`` and ``readout`` among them),
-    declares its state as class attributes (``Sum()``, ``Rows()``), and writes two methods:
+    declares its state as class attributes (``Sum()``, ``Rows()``, ``Moments()``), and writes two methods:
     ``update(activations, batch)`` adds a batch to the state, ``compute()`` turns the state into a
     ``ProbeResult``. The rest is given: ``reset``, ``merge``, ``state_dict``, ``load_state_dict``,
     ``save_state``, ``load_state``, ``all_reduce``, ``clone`` and a ``repr`` that rebuilds it.
@@ -69,7 +69,7 @@ class Probe(ABC):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         names = dict.fromkeys(k for base in reversed(cls.__mro__) for k in vars(base))
-        cls.states = tuple(k for k in names if isinstance(getattr(cls, k, None), _Declared))
+        cls.states = tuple(k for k in names if isinstance(getattr(cls, k, None), Declared))
 
     def __init__(self, at: Sites | None = None, readout: Readout | None = None) -> None:
         self.at = residual() if at is None else at
@@ -127,7 +127,7 @@ class Probe(ABC):
 
     # ---- state ----
 
-    def _state(self, name: str) -> SumState | RowsState:
+    def _state(self, name: str) -> Keyed[Any]:
         return getattr(self, name)  # type: ignore[no-any-return]
 
     @property
@@ -160,7 +160,7 @@ class Probe(ABC):
                 "measure the same model at the same sites"
             )
         for name in self.states:
-            self._state(name).merge(other._state(name))  # type: ignore[arg-type]
+            self._state(name).merge(other._state(name))
 
     def state_dict(self) -> dict[str, Any]:
         """``{"sites": [[name, layer], ...], "tensors": {...}}``, JSON and tensors only."""
@@ -241,11 +241,12 @@ class Probe(ABC):
             metadata: what else the numbers depend on.
             notes: why a value is NaN, and what else a reader must know.
         """
+        names = {k: list(v) for k, v in (coords or {}).items()}
         return ProbeResult(
             probe=type(self).__name__,
             values=values,
             axes=axes,
-            coords={"site": self.site_names, **{k: list(v) for k, v in (coords or {}).items()}},
+            coords=names if "site" in names else {"site": self.site_names, **names},
             layers={site.name: site.layer for site in self.sites} if layers is None else layers,
             metadata={
                 "parameters": {name: shown(value) for name, value in self.parameters().items()},

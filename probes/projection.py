@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from probes.probe import Probe
-from probes.readout import Readout, one_row, token_at
+from probes.readout import Readout, check_row_readout, token_at
 from probes.result import ProbeResult
 from probes.sites import Sites, residual
 from probes.state import Rows
 from probes.task_cluster_ari import project_2d
 from tasks import Batch, InputError
+from tasks.errors import check_choice
 
 
 class Projection(Probe):
@@ -25,7 +26,7 @@ class Projection(Probe):
         ``xy`` (site, example, dimension): coordinates, in arbitrary units.
         ``label`` (example): the examples' labels.
 
-    Memory: up to ``max_rows`` rows a site.
+    Memory: up to ``max_rows`` rows per site.
 
     Args:
         label: the label to carry along, for colours.
@@ -48,18 +49,12 @@ class Projection(Probe):
         max_rows: int | None = 500,
         seed: int = 0,
     ) -> None:
-        if method not in ("tsne", "pca"):
-            raise InputError(f"method is {method!r}; expected 'tsne' or 'pca'")
-        one_row(readout)
-        self.label = label
-        self.at = at
-        self.readout = readout
-        self.method = method
-        self.max_rows = max_rows
-        self.seed = seed
+        check_choice(method=(method, ("tsne", "pca")))
+        super().__init__(at, check_row_readout(readout))
+        self.label, self.method, self.max_rows, self.seed = label, method, max_rows, seed
 
     def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
-        self.classes.add(self.label, batch.index, batch.label(self.label))
+        self.classes.add(self.label, batch.index, batch.label(self.label, per="example"))
         for site, rows in activations.items():
             self.hidden.add(site, batch.index, rows.flatten(1))
 

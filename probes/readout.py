@@ -115,15 +115,15 @@ def all_tokens() -> Readout:
     return AllTokens()
 
 
-def as_readout(value: object) -> Readout:
+def check_readout(value: object) -> Readout:
     """``value``, when it is a readout; an ``InputError`` otherwise."""
     if not isinstance(value, Readout):
         raise InputError(f"readout is {value!r}; expected last_token(), token_at(...), mean() or all_tokens()")
     return value
 
 
-def one_row(value: object) -> Readout:
+def check_row_readout(value: object) -> Readout:
     """``value``, when it is a readout that leaves one row an example; an ``InputError`` otherwise."""
-    if not as_readout(value).row_per_example:
+    if not check_readout(value).row_per_example:
         raise InputError(f"readout {value!r} keeps every position; choose last_token(), token_at(...) or mean()")
-    return as_readout(value)
+    return check_readout(value)

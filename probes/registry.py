@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points, version
+from typing import Any
 
 from probes.probe import Probe
 from tasks import InputError
-from tasks.errors import first_line
+from tasks.errors import first_line, suggest
 
 GROUP = "mechclust.probes"
-_OWN = (
-    "CKA",
-    "ClusteringHead",
-    "NDims",
-    "NeighbourPurity",
-    "NormJacobian",
-    "Projection",
-    "RBFCKA",
-    "SVCCA",
-    "TaskClusterARI",
-    "TopicAttention",
-    "TopicEmbedding",
-)
 
 
 @dataclass(frozen=True)
@@ -48,7 +35,7 @@ class RegisteredProbe:
         """A probe with its default settings.
 
         Raises:
-            InputError: when it is broken (with the reason), cannot be made without arguments, or is no probe.
+            InputError: when it is broken (with the reason), cannot be made without arguments, or is not a probe.
         """
         if self.make is None:
             raise InputError(f"probe {self.name!r} of {self.package} is broken: {self.error}")
@@ -89,8 +76,9 @@ def list_probes() -> list[RegisteredProbe]:
         ['CKA', 'ClusteringHead', 'NDims']
     """
     found = sorted(entry_points(group=GROUP), key=lambda point: point.name)
-    names = [*_OWN, *(point.name for point in found)]
-    return [*map(_own, _OWN), *(_loaded(point, names.count(point.name) > 1) for point in found)]
+    own = _own()
+    names = [*own, *(point.name for point in found)]
+    return [*own.values(), *(_loaded(point, names.count(point.name) > 1) for point in found)]
 
 
 def find_probe(name: str) -> RegisteredProbe:
@@ -99,13 +87,11 @@ def find_probe(name: str) -> RegisteredProbe:
     Raises:
         InputError: for a name that is not there, with the nearest one.
     """
-    if name in _OWN:  # without importing anybody else's
-        return _own(name)
+    if found := _own().get(name):  # without importing anybody else's
+        return found
     known = {probe.name: probe for probe in list_probes()}
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise InputError(f"no probe {name!r} (there are {', '.join(sorted(known))}){hint}")
+        raise InputError(f"no probe {name!r}{suggest(name, sorted(known))}")
     return known[name]
 
 
@@ -123,33 +109,55 @@ def get_probe(name: str) -> Probe:
     return find_probe(name).new()
 
 
-def _own(name: str) -> RegisteredProbe:
-    import probes
-
-    return RegisteredProbe(name, f"mechclust {version('mechclust')}", getattr(probes, name))
+def _own(base: type[Probe] = Probe) -> dict[str, RegisteredProbe]:
+    """The probes of this package, whose files carry their names (``RBFCKA`` in ``rbf_cka``); its door imports them."""
+    found: dict[str, RegisteredProbe] = {}
+    for probe in base.__subclasses__():
+        found |= _own(probe)
+        package, _, file = probe.__module__.partition(".")
+        named_so = package == "probes" and file.replace("_", "") == probe.__name__.lower()
+        if named_so and not inspect.isabstract(probe):
+            found[probe.__name__] = RegisteredProbe(probe.__name__, f"mechclust {version('mechclust')}", probe)
+    return dict(sorted(found.items()))
 
 
 def _loaded(point: EntryPoint, twice: bool) -> RegisteredProbe:
-    package = f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
     if twice:
-        return RegisteredProbe(point.name, package, None, f"another probe is called {point.name!r}; rename one")
+        return RegisteredProbe(
+            point.name, package_of(point), None, f"another probe is called {point.name!r}; rename one"
+        )
     if not point.name.strip(". "):
-        return RegisteredProbe(point.name, package, None, "its name is made of dots; give it one of letters")
-    try:
-        made = point.load()
-        if callable(made):
-            inspect.signature(made)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # whatever somebody else's module does on import, also sys.exit
-        why = f"{point.value}: {first_line(error)}"
-        return RegisteredProbe(point.name, package, None, why)
+        return RegisteredProbe(point.name, package_of(point), None, "its name is made of dots; give it one of letters")
+    return RegisteredProbe(point.name, package_of(point), *load_entry_point(point, _why_no_probe))
+
+
+def _why_no_probe(made: Any) -> str:
     if inspect.isabstract(made):
-        why = f"{point.value} lacks {' and '.join(sorted(made.__abstractmethods__))}; write what Probe leaves open"
-        return RegisteredProbe(point.name, package, None, why)
+        return f"lacks {' and '.join(sorted(made.__abstractmethods__))}; write what Probe leaves open"
     if not callable(made) or (isinstance(made, type) and not issubclass(made, Probe)):
         what = f"class {made.__name__}" if isinstance(made, type) else repr(made)
-        return RegisteredProbe(
-            point.name, package, None, f"{point.value} is {what}; expected a subclass of probes.Probe, or a function"
-        )
-    return RegisteredProbe(point.name, package, made)
+        return f"is {what}; expected a subclass of probes.Probe, or a function"
+    inspect.signature(made)
+    return ""
+
+
+def package_of(point: EntryPoint) -> str:
+    """The package that registers an entry point, with its version."""
+    return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
+
+
+def load_entry_point(point: EntryPoint, why_not: Callable[[Any], str]) -> tuple[Any, str]:
+    """What an entry point stands for, or ``None`` and why it cannot be used.
+
+    Args:
+        point: of any package; whatever its module does on import harms nobody else.
+        why_not: what is wrong with the object, as the sentence goes on after its name; empty for nothing.
+    """
+    try:
+        found = point.load()
+        why = why_not(found)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also sys.exit
+        return None, f"{point.value}: {first_line(error)}"
+    return (None, f"{point.value} {why}") if why else (found, "")

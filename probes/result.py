@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from itertools import product
+from dataclasses import dataclass, field, replace
+from itertools import islice, product
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +17,7 @@ from torch import Tensor
 
 from probes.files import read_safetensors, write_atomic
 from tasks import InputError
+from tasks.errors import check_at_least, suggest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 _FORMAT = "mechclust-result-1"
 _OWN_COLUMN = ("site", "other_site", "head", "label", "step")
 _INTEGERS = ("layer", "head", "step")
+_MOST_ROWS = 24  # of a table in a notebook
+_STATES = "merge the probes' states instead (save_state in each job, then load_state, merge and compute)"
 
 
 class Head(NamedTuple):
@@ -89,7 +94,7 @@ class ProbeResult:
 
     def __getitem__(self, measure: str) -> Tensor:
         if measure not in self.values:
-            raise KeyError(f"no measure {measure!r} in this {self.probe} result (it has {', '.join(self.values)})")
+            raise KeyError(f"no measure {measure!r} in this {self.probe} result{suggest(measure, self.values)}")
         return self.values[measure]
 
     def sel(self, measure: str, **at: str) -> Tensor:
@@ -97,9 +102,9 @@ class ProbeResult:
         tensor = self[measure]
         for axis, name in at.items():
             if axis not in self.axes[measure] or name not in self.coords[axis]:
-                known = axis in self.axes[measure]
-                have = ", ".join(self.coords[axis]) if known else f"axes {', '.join(self.axes[measure])}"
-                raise InputError(f"no {axis} {name!r} in {measure!r} (it has {have})")
+                known = self.coords[axis] if axis in self.axes[measure] else ()
+                has = suggest(name, known) if known else f" (it has axes {', '.join(self.axes[measure])})"
+                raise InputError(f"no {axis} {name!r} in {measure!r}{has}")
         place = tuple(self.coords[axis].index(at[axis]) if axis in at else slice(None) for axis in self.axes[measure])
         return tensor[place]
 
@@ -123,14 +128,13 @@ class ProbeResult:
             >>> result.top_heads("ratio", 1)
             [Head(layer=1, head=1, value=3.0)]
         """
-        if k < 1:
-            raise InputError(f"k is {k}; expected at least 1 head")
-        left = [axis for axis in self._axes(measure) if axis not in at]
+        check_at_least(k=(k, 1))
+        tensor = self.sel(measure, **at)
+        left = [axis for axis in self.axes[measure] if axis not in at]
         if set(left) != {"site", "head"}:
             way = "choose a measure of heads" if "head" not in left else "fix the others, as in sel()"
             raise InputError(f"{measure!r} leaves the axes ({', '.join(left)}); expected (site, head): {way}")
-        values = self.sel(measure, **at)
-        values = values if left[0] == "site" else values.T
+        values = tensor if left[0] == "site" else tensor.T
         heads = [
             Head(self.layers[site], int(head), float(values[i, j]))
             for (i, site), (j, head) in product(enumerate(self.coords["site"]), enumerate(self.coords["head"]))
@@ -156,12 +160,10 @@ class ProbeResult:
             >>> at("blocks.0.hook_resid_post", 1).merge(at("hook_embed", 0)).coords["site"]
             ['hook_embed', 'blocks.0.hook_resid_post']
         """
-        from probes._merge import merged
-
-        return merged(self, other)
+        return _merged(self, other)
 
     def to_dataframe(self) -> pd.DataFrame:
-        """One row a number, with the same columns for every probe, so that frames of different probes stack.
+        """One row per number, with the same columns for every probe, so that frames of different probes stack.
 
         ``probe, measure, site, layer, other_site, head, label, step, coords, value``: what a measure has no axis
         for is missing (``NA``); axes without a column of their own stand in ``coords``, as
@@ -187,19 +189,39 @@ class ProbeResult:
             frame[name] = pd.to_numeric(frame[name]).astype("Int64")
         return frame.astype({"value": "float64"} | dict.fromkeys(("site", "other_site", "label"), "string"))
 
-    def _axes(self, measure: str) -> tuple[str, ...]:
-        self[measure]
-        return self.axes[measure]
-
     def __repr__(self) -> str:
         axes = {axis: len(self.coords[axis]) for axes in self.axes.values() for axis in axes}
         along = f" by {', '.join(f'{n} {axis}' for axis, n in axes.items())}" if axes else ""
         return f"ProbeResult({self.probe}: {', '.join(self.values) or 'no measure'}{along}; see to_dataframe())"
 
     def _repr_html_(self) -> str:
-        from probes._result_html import html_of
+        by_axes: dict[tuple[str, ...], list[str]] = {}
+        for name, axes in self.axes.items():
+            by_axes.setdefault(tuple(axes), []).append(name)
+        facts = ", ".join(f"{k} = {v}" for k, v in self.metadata.items() if isinstance(v, (int, float, str)))
+        tables = [self._html_table(axes, names) for axes, names in by_axes.items()]
+        notes = [f"<p>Note: {html.escape(note)}</p>" for note in self.notes]
+        head = f"<p><b>{html.escape(self.probe)}</b> {html.escape(facts)}</p>"
+        return "".join(["<div>", head, *tables, *notes, "</div>"])
 
-        return html_of(self)
+    def _html_table(self, axes: tuple[str, ...], names: list[str]) -> str:
+        """One row per place, one column per measure; text for numbers without axes."""
+        import pandas as pd
+
+        if not axes:
+            return f"<p>{html.escape(', '.join(f'{name} {self.values[name].item():.4g}' for name in names))}</p>"
+        n = prod(len(self.coords[axis]) for axis in axes)
+        if not n:
+            return ""
+        frame = pd.DataFrame(islice(product(*(self.coords[axis] for axis in axes)), _MOST_ROWS), columns=list(axes))
+        if axes[0] == "site":
+            frame.insert(0, "layer", [self.layers[site] for site in frame["site"]])
+        for name in names:  # a measure may be called like an axis
+            column = self.values[name].flatten()[:_MOST_ROWS].tolist()
+            frame.insert(frame.shape[1], name, column, allow_duplicates=True)
+        shown: str = frame.to_html(index=False, border=0, float_format="{:.4g}".format)
+        left = n - len(frame)
+        return shown + (f"<p>and {left:,} more rows: to_dataframe() has them all</p>" if left else "")
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file with the rest as JSON in its header, atomically."""
@@ -251,3 +273,118 @@ def load_result(path: str | Path) -> ProbeResult:
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:  # InputError is a ValueError
         raise InputError(f"{str(path)!r} is a damaged probe result ({error}); measure it again") from None
+
+
+# ---- two results as one ----
+
+
+def _merged(a: ProbeResult, b: ProbeResult) -> ProbeResult:
+    """See ``ProbeResult.merge``."""
+    if a.probe != b.probe:
+        raise InputError(
+            f"cannot merge results of {a.probe} and {b.probe}; put them side by side with "
+            "pandas.concat([a.to_dataframe(), b.to_dataframe()])"
+        )
+    if (one := _axes(a)) != (two := _axes(b)):
+        raise InputError(
+            f"cannot merge {a.probe} results of other measures or axes: {one} and {two}; "
+            "measure both with the same settings"
+        )
+    axis = _differing_axis(a, b)
+    values = {name: _joined(name, axis, a, b) for name in a.values}
+    coords = {**a.coords, axis: [*a.coords[axis], *b.coords[axis]]}
+    layers = {**a.layers, **b.layers}
+    if other := [site for site, layer in a.layers.items() if layers[site] != layer]:
+        raise InputError(f"cannot merge {a.probe} results that have {other[0]!r} at other layers; measure one model")
+    if axis == "site" or all(name.isdigit() for name in coords[axis]):  # the same result whichever comes first
+        place = layers.__getitem__ if axis == "site" else int
+        order = sorted(range(len(coords[axis])), key=lambda i: place(coords[axis][i]))
+        coords[axis] = [coords[axis][i] for i in order]
+        for name, axes in a.axes.items():
+            if axis in axes:
+                values[name] = values[name].index_select(axes.index(axis), torch.tensor(order))
+    notes = list(dict.fromkeys([*a.notes, *b.notes]))
+    metadata, differing = _merged_metadata(a.probe, axis, a.metadata, b.metadata)
+    return replace(a, values=values, coords=coords, layers=layers, metadata=metadata, notes=[*notes, *differing])
+
+
+def _axes(result: ProbeResult) -> str:
+    return ", ".join(f"{name} ({', '.join(axes)})" for name, axes in result.axes.items())
+
+
+def _differing_axis(a: ProbeResult, b: ProbeResult) -> str:
+    """The one axis along which they differ."""
+    used = dict.fromkeys(axis for axes in a.axes.values() for axis in axes)
+    different = [axis for axis in used if a.coords[axis] != b.coords[axis]]
+    if not different:
+        raise InputError(
+            f"cannot merge two {a.probe} results that measured the same things ({', '.join(used) or 'no axes'}); "
+            f"if they saw different examples, {_STATES}"
+        )
+    if len(different) > 1:
+        raise InputError(
+            f"cannot merge {a.probe} results that differ along {' and '.join(different)}; "
+            "they may differ along one axis only"
+        )
+    axis = different[0]
+    if both := [name for name in a.coords[axis] if name in b.coords[axis]]:
+        raise InputError(
+            f"cannot merge {a.probe} results along {axis}: both have {both[0]!r}; give results of different {axis}s, "
+            f"or, if they saw different examples, {_STATES}"
+        )
+    return axis
+
+
+def _joined(name: str, axis: str, a: ProbeResult, b: ProbeResult) -> Tensor:
+    x, y = a.values[name], b.values[name]
+    if axis in a.axes[name]:
+        return torch.cat([x, y], dim=a.axes[name].index(axis))
+    if not torch.allclose(x.double(), y.double(), rtol=0, atol=0, equal_nan=True):
+        raise InputError(
+            f"cannot merge {a.probe} results along {axis}: {name!r} is one number for all of it, and differs; measure "
+            f"both parts in one run, or, if they saw different examples, {_STATES}"
+        )
+    return x
+
+
+def _merged_metadata(
+    probe: str, axis: str, a: Mapping[str, Any], b: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """Both records as one, and notes on what differs without changing what the numbers mean."""
+    found: dict[str, Any] = {}
+    notes: list[str] = []
+    for key in dict.fromkeys([*a, *b]):
+        x: Any = a.get(key)
+        y: Any = b.get(key)
+        if json.dumps(x, sort_keys=True) == json.dumps(y, sort_keys=True):  # lists and tuples are alike, so is NaN
+            found[key] = x
+        elif key == "versions":
+            found[key] = x
+            notes.append(f"merged from results of different versions: {x} and {y}")
+        elif key == "parameters":
+            if changed := [k for k in {**x, **y} if k != "at" and x.get(k) != y.get(k)]:
+                raise InputError(
+                    f"cannot merge {probe} results with different settings ({changed[0]} = {x.get(changed[0])} and "
+                    f"{y.get(changed[0])}); measure both with the same"
+                )
+            found[key] = {**x, "at": f"{x.get('at')} and {y.get('at')}"}
+        elif key in ("examples", "model"):
+            if not (x and y):
+                notes.append(f"merged without knowing whether both measured the same {key}")
+                continue
+            if key == "examples" and axis == "label":  # each of its own examples
+                notes.append("labels were measured on examples of their own")
+                continue
+            what = "examples" if key == "examples" else "models"
+            way = f"; {_STATES}" if key == "examples" else "; compare them side by side instead"
+            raise InputError(f"cannot merge {probe} results of different {what}{way}")
+        elif (
+            isinstance(x, Mapping) and isinstance(y, Mapping) and all(x[k] == y[k] for k in x if k in y) and key != "n"
+        ):
+            found[key] = {**x, **y}
+        else:
+            raise InputError(
+                f"cannot merge {probe} results whose {key!r} differs ({x} and {y}): they did not measure the same "
+                f"examples; {_STATES}"
+            )
+    return found, notes

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
-from typing import Any, overload
+from typing import Any, TypeAlias, overload
 
 import torch
 from torch import Tensor
 
-from probes.hooks import HookedModel, device_of, evaluation_mode, forward
+from probes.hooks import HookedModel, device_of, evaluation_mode, forward, record
 from probes.identity import Examples, fingerprint
 from probes.probe import Probe
-from probes.readout import Readout, as_readout
+from probes.readout import Readout, check_readout
 from probes.result import ProbeResult
 from tasks import Batch, InputError
 
 
 class _Stop(BaseException):
     """Ends a forward pass once the deepest site was seen. Not an Exception: nobody may swallow it."""
+
+
+Batches: TypeAlias = Batch | Iterable[Batch]
+HookedModels: TypeAlias = HookedModel | Mapping[str, HookedModel]
 
 
 class _Recorder:
@@ -38,7 +42,7 @@ class _Recorder:
         self.model = model
         self.wanted: dict[str, dict[Readout, None]] = {}
         for probe in probes:
-            readout = as_readout(probe.readout)
+            readout = check_readout(probe.readout)
             for full_name in probe.site_names:
                 if not full_name.startswith(self.prefix):
                     continue
@@ -54,9 +58,9 @@ class _Recorder:
         self.kept: dict[tuple[str, Readout], Tensor] = {}
         self.seen: set[str] = set()
 
-    def hooks(self) -> list[tuple[str, Any]]:
-        # The name is bound here: in TransformerLens 4 a callback's hook.name is not the name asked for.
-        return [(name, lambda activation, hook, name=name: self._receive(name, activation)) for name in self.wanted]
+    def recording(self) -> AbstractContextManager[Any]:
+        """Hooked to the model inside the block."""
+        return record(self.model, self.wanted, self._receive)
 
     def _receive(self, name: str, activation: Tensor) -> None:
         if self.batch is None:
@@ -81,6 +85,15 @@ class _Recorder:
     def start(self, batch: Batch) -> None:
         self.batch = batch
         self.kept, self.seen = {}, set()
+
+    def measure(self, batch: Batch) -> dict[tuple[str, Readout], Tensor]:
+        """What is kept of one forward pass; later ones stop after the deepest site."""
+        moved = batch.to(device_of(self.model))
+        self.start(moved)
+        with suppress(_Stop):
+            forward(self.model, moved)
+        self.stop_early = True
+        return self.finish()
 
     def finish(self) -> dict[tuple[str, Readout], Tensor]:
         """What was kept of the batch, by site and readout; hooks do nothing until the next ``start``."""
@@ -136,32 +149,18 @@ def attach(model: HookedModel, probes: Probe | Sequence[Probe]) -> Iterator[Atta
     for probe in several:
         probe.bind(model)
     recorder = _Recorder(model, several)
-    with model.hooks(fwd_hooks=recorder.hooks()):
+    with recorder.recording():
         yield Attached(recorder, several)
 
 
 @overload
-def run(
-    model: HookedModel | Mapping[str, HookedModel],
-    batches: Batch | Iterable[Batch],
-    probes: Probe,
-    *,
-    progress: bool = False,
-) -> ProbeResult: ...
+def run(model: HookedModels, batches: Batches, probes: Probe, *, progress: bool = ...) -> ProbeResult: ...
 @overload
 def run(
-    model: HookedModel | Mapping[str, HookedModel],
-    batches: Batch | Iterable[Batch],
-    probes: Sequence[Probe],
-    *,
-    progress: bool = False,
+    model: HookedModels, batches: Batches, probes: Sequence[Probe], *, progress: bool = ...
 ) -> list[ProbeResult]: ...
 def run(
-    model: HookedModel | Mapping[str, HookedModel],
-    batches: Batch | Iterable[Batch],
-    probes: Probe | Sequence[Probe],
-    *,
-    progress: bool = False,
+    model: HookedModels, batches: Batches, probes: Probe | Sequence[Probe], *, progress: bool = False
 ) -> ProbeResult | list[ProbeResult]:
     """Measure a model on batches: one forward pass per batch, whatever the number of probes.
 
@@ -188,7 +187,12 @@ def run(
     """
     several = [probes] if isinstance(probes, Probe) else list(probes)
     models: list[tuple[str | None, HookedModel]]
-    models = list(_checked(model, several).items()) if isinstance(model, Mapping) else [(None, model)]
+    if isinstance(model, Mapping):
+        _check_compares(several, model)
+        check_models(model)
+        models = list(model.items())
+    else:
+        models = [(None, model)]
     for probe in several:
         probe.reset()
         probe.bind(model)
@@ -198,17 +202,12 @@ def run(
     with ExitStack() as stack:
         for recorder in recorders:
             stack.enter_context(evaluation_mode(recorder.model))
-            stack.enter_context(recorder.model.hooks(fwd_hooks=recorder.hooks()))
+            stack.enter_context(recorder.recording())
         for batch in source:  # outside inference mode: what a generator keeps must stay usable in training
             kept: dict[tuple[str, Readout], Tensor] = {}
             with torch.inference_mode():
                 for recorder in recorders:
-                    moved = batch.to(device_of(recorder.model))
-                    recorder.start(moved)
-                    with suppress(_Stop):
-                        forward(recorder.model, moved)
-                    kept |= recorder.finish()
-                    recorder.stop_early = True
+                    kept |= recorder.measure(batch)
                 _update(several, kept, batch.to(device_of(recorders[0].model)))
             examples.add(batch)
     if not examples.count:
@@ -218,14 +217,21 @@ def run(
     return results[0] if isinstance(probes, Probe) else results
 
 
-def _checked(models: Mapping[str, HookedModel], probes: Sequence[Probe]) -> Mapping[str, HookedModel]:
-    """Several models, when the probes compare, their names can be told apart and tokens mean the same to all."""
+def _check_compares(probes: Sequence[Probe], models: Mapping[str, HookedModel]) -> None:
     for probe in probes:
         if not probe.compares:
             raise InputError(
                 f"{type(probe).__name__} measures one model at a time, and was given {len(models)} "
                 f"({', '.join(map(str, models))}); run it on each, or give these models to a probe that compares"
             )
+
+
+def check_models(models: Mapping[str, HookedModel]) -> None:
+    """Refuse several models whose names cannot be told apart, or that read tokens of different vocabularies.
+
+    Raises:
+        InputError: naming the model, or two.
+    """
     if not models:
         raise InputError("no models given; give one, or several by name")
     for name in models:
@@ -240,10 +246,9 @@ def _checked(models: Mapping[str, HookedModel], probes: Sequence[Probe]) -> Mapp
                     f"model {first!r} has a vocabulary of {size} tokens and {name!r} one of {other}, so the same "
                     "tokens are not the same text; compare models with one tokenizer"
                 )
-    return models
 
 
-def each_batch(batches: Batch | Iterable[Batch], progress: str | None = None) -> Iterable[Batch]:
+def each_batch(batches: Batches, progress: str | None = None) -> Iterable[Batch]:
     """One batch or many, as an iterable; with a progress bar of that name."""
     source: Iterable[Batch] = [batches] if isinstance(batches, Batch) else batches
     if progress is None:

@@ -27,7 +27,7 @@ class Site(NamedTuple):
 
 @dataclass(frozen=True)
 class Selector:
-    """A family of hook points, one a layer. Make one with ``residual()`` and its like."""
+    """A family of hook points, one per layer. Make one with ``residual()`` and its like."""
 
     kind: str
     layers: tuple[int, ...] | None = None
@@ -39,6 +39,7 @@ class Selector:
 
 
 Sites = Selector | str | Sequence[Selector | str]
+"""Where to measure: a selector, a hook's name, or several of them."""
 
 _BLOCK_HOOKS = {
     "residual": "hook_resid_post",

@@ -1,11 +1,12 @@
-"""What a probe remembers between batches: ``Sum`` and ``Rows``.
+"""What a probe remembers between batches: ``Sum`` and ``Rows``, and what they share with ``Moments``.
 
-Both are additive, so that batches may come in any split and any order, from any number of
+All are additive, so that batches may come in any split and any order, from any number of
 processes, and states of separate jobs may be merged.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar, overload
 
@@ -14,10 +15,11 @@ from torch import Tensor
 
 from tasks import InputError
 
-StateT = TypeVar("StateT", "SumState", "RowsState")
+ValueT = TypeVar("ValueT")
+StateT = TypeVar("StateT", bound="Keyed[Any]")
 
 
-class _Declared(Generic[StateT]):
+class Declared(ABC, Generic[StateT]):
     """A class attribute that gives each probe instance its own state on first use."""
 
     name: str
@@ -25,11 +27,12 @@ class _Declared(Generic[StateT]):
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
+    @abstractmethod
     def _make(self, probe: Any) -> StateT:
-        raise TypeError("declare a Sum or Rows")  # pragma: no cover - abstract
+        """An empty state for ``probe``."""
 
     @overload
-    def __get__(self, probe: None, owner: type) -> _Declared[StateT]: ...
+    def __get__(self, probe: None, owner: type) -> Declared[StateT]: ...
     @overload
     def __get__(self, probe: object, owner: type) -> StateT: ...
     def __get__(self, probe: Any, owner: type) -> Any:
@@ -41,8 +44,36 @@ class _Declared(Generic[StateT]):
         return states[self.name]
 
 
-class Sum(_Declared["SumState"]):
-    """Declares additive state: one float64 (or int64) tensor a key, usually a site.
+class Keyed(ABC, Generic[ValueT]):
+    """What a state holds, by key."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, ValueT] = {}
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @abstractmethod
+    def merge(self, other: Any) -> None:
+        """Add what another state of the same kind holds."""
+
+    @abstractmethod
+    def tensors(self) -> dict[str, Tensor]:
+        """All that is held, as named tensors on the CPU."""
+
+    @abstractmethod
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Hold what ``tensors`` gave instead."""
+
+
+class Sum(Declared["SumState"]):
+    """Declares additive state: one float64 (or int64) tensor per key, usually a site.
 
     Memory: the size of the tensors added, independent of the number of examples. Integer sums do
     not depend on order at all; float64 sums up to rounding.
@@ -66,10 +97,10 @@ class Sum(_Declared["SumState"]):
         return SumState(self.dtype)
 
 
-class Rows(_Declared["RowsState"]):
+class Rows(Declared["RowsState"]):
     """Declares examples kept by their index, one row each.
 
-    Memory: ``cap`` rows a key (all of them where ``cap`` is ``None``). With a cap, which rows stay
+    Memory: ``cap`` rows per key (all of them where ``cap`` is ``None``). With a cap, which rows stay
     depends on their index alone (a hash), not on order, batch size or process.
 
     Args:
@@ -81,25 +112,6 @@ class Rows(_Declared["RowsState"]):
 
     def _make(self, probe: Any) -> RowsState:
         return RowsState(getattr(probe, self.cap) if isinstance(self.cap, str) else self.cap)
-
-
-ValueT = TypeVar("ValueT")
-
-
-class Keyed(Generic[ValueT]):
-    """What a state holds, by key."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, ValueT] = {}
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._values
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
 
 
 class SumState(Keyed[Tensor]):

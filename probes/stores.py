@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,41 +18,20 @@ from probes.files import read_safetensors, write_atomic
 from probes.hooks import HookedModel
 from probes.identity import Examples, fingerprint, token_digests
 from probes.probe import Probe
-from probes.readout import Readout, last_token, one_row
+from probes.readout import Readout, last_token
 from probes.result import ProbeResult
-from probes.run import each_batch, run
+from probes.rows import Gather
+from probes.run import Batches, each_batch, run
 from probes.sites import Sites, residual, resolve
-from probes.state import Rows
 from tasks import Batch, InputError
+from tasks.errors import check_at_least, suggest
 
 _FORMAT = "mechclust-rows-1"
 
 
-class _Gather(Probe):
-    """Keeps rows, labels and what the tokens were."""
-
-    rows = Rows()
-
-    def __init__(self, at: Sites, readout: Readout, labels: Sequence[str]) -> None:
-        self.at, self.readout, self.labels = at, readout, labels
-
-    def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
-        for site, x in activations.items():
-            self.rows.add(f"rows/{site}", batch.index, x.flatten(1))
-        for name in self.labels:
-            label = batch.label(name)
-            if label.ndim != 1:
-                raise InputError(f"label {name!r} is per token; save_rows needs one value per example")
-            self.rows.add(f"labels/{name}", batch.index, label)
-        self.rows.add("tokens", batch.index, token_digests(batch))
-
-    def compute(self) -> ProbeResult:
-        return self.result({}, {})
-
-
 def save_rows(
     model: HookedModel,
-    batches: Batch | Iterable[Batch],
+    batches: Batches,
     folder: str | Path,
     *,
     at: Sites = residual(),
@@ -76,7 +55,7 @@ def save_rows(
         at: where to measure.
         readout: which position.
         labels: labels to keep beside the rows, one value per example each.
-        shard_rows: examples a file, at least.
+        shard_rows: examples per file, at least.
         progress: show a progress bar.
 
     Raises:
@@ -87,12 +66,10 @@ def save_rows(
         >>> # b = save_rows(base, batches, "rows/base", labels=["task"])
         >>> # run_stores({"tuned": a, "base": b}, CKA(label="task"))
     """
-    one_row(readout)
     if isinstance(labels, str):
         raise InputError(f"labels is the string {labels!r}; expected a sequence of label names such as ({labels!r},)")
-    if shard_rows < 1:
-        raise InputError(f"shard_rows is {shard_rows}; expected at least 1")
-    folder, probe = Path(folder), _Gather(at, readout, labels)
+    check_at_least(shard_rows=(shard_rows, 1))
+    folder, probe = Path(folder), Gather(at, readout, labels)
     header = {
         "format": _FORMAT,
         "model": fingerprint(model),
@@ -241,10 +218,8 @@ def run_stores(stores: RowStore | Mapping[str, RowStore], probe: Probe) -> Probe
         prefix = f"{name}/" if isinstance(stores, Mapping) else ""
         wanted[name] = {s: f"rows/{s.removeprefix(prefix)}" for s in probe.site_names if s.startswith(prefix)}
         if lacking := [key for key in wanted[name].values() if key.removeprefix("rows/") not in store.sites]:
-            have = ", ".join(store.sites)
-            raise InputError(
-                f"{str(store.folder)!r} has no rows of {lacking[0].removeprefix('rows/')!r} (it has {have})"
-            )
+            site = lacking[0].removeprefix("rows/")
+            raise InputError(f"{str(store.folder)!r} has no rows of {site!r}{suggest(site, store.sites)}")
         if store.readout != repr(probe.readout):
             raise InputError(
                 f"{str(store.folder)!r} holds rows of readout {store.readout}, and the probe has "
@@ -287,7 +262,7 @@ def _resumed(folder: Path, header: Mapping[str, Any]) -> dict[int, int]:
     old = _read_header(folder)
     if old is None:
         if folder.exists() and any(folder.iterdir()):
-            raise InputError(f"{str(folder)!r} has files and is no row store; give a new folder")
+            raise InputError(f"{str(folder)!r} has files and is not a row store; give a new folder")
         _write_header(folder, header)
         return {}
     words = {"sites": "other sites", "readout": "another readout", "labels": "other labels"}

@@ -12,11 +12,12 @@ from torch import Tensor
 
 from probes.functional.task_cluster_ari import adjusted_rand_null, adjusted_rand_score
 from probes.probe import Probe
-from probes.readout import Readout, one_row, token_at
+from probes.readout import Readout, check_row_readout, token_at
 from probes.result import ProbeResult
 from probes.sites import Sites, residual
 from probes.state import Rows
 from tasks import Batch, InputError
+from tasks.errors import check_at_least, check_choice
 
 
 class TaskClusterARI(Probe):
@@ -69,35 +70,21 @@ class TaskClusterARI(Probe):
         max_rows: int | None = None,
         seed: int = 0,
     ) -> None:
-        if reduce not in (None, "tsne"):
-            raise InputError(f"reduce is {reduce!r}; expected None or 'tsne'")
+        check_choice(reduce=(reduce, (None, "tsne")))
         if n_clusters is not None and n_clusters < 2:
             raise InputError(f"n_clusters is {n_clusters}; expected at least 2, or None for one per class")
-        for name, value, least in (("n_init", n_init, 1), ("n_permutations", n_permutations, 1), ("seed", seed, 0)):
-            if value < least:
-                raise InputError(f"{name} is {value}; expected at least {least}")
+        check_at_least(n_init=(n_init, 1), n_permutations=(n_permutations, 1), seed=(seed, 0))
         if max_rows is not None and max_rows < 2:
             raise InputError(f"max_rows is {max_rows}; expected at least 2, or None for no limit")
-        one_row(readout)
         if isinstance(also, str):
             raise InputError(f"also is the string {also!r}; expected a sequence of label names such as ({also!r},)")
-        self.label = label
-        self.at = at
-        self.readout = readout
-        self.also = also
-        self.n_clusters = n_clusters
-        self.reduce = reduce
-        self.n_init = n_init
-        self.n_permutations = n_permutations
-        self.max_rows = max_rows
-        self.seed = seed
+        super().__init__(at, check_row_readout(readout))
+        self.label, self.also, self.n_clusters, self.reduce = label, also, n_clusters, reduce
+        self.n_init, self.n_permutations, self.max_rows, self.seed = n_init, n_permutations, max_rows, seed
 
     def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
         for name in (self.label, *self.also):
-            label = batch.label(name)
-            if label.ndim != 1:
-                raise InputError(f"label {name!r} is per token; TaskClusterARI needs one value per example")
-            self.classes.add(name, batch.index, label)
+            self.classes.add(name, batch.index, batch.label(name, per="example"))
         for site, rows in activations.items():
             self.hidden.add(site, batch.index, rows.flatten(1))
 

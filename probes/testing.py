@@ -7,10 +7,12 @@ import json
 import random
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,13 +22,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import probes as _public
-from probes import load_result
-from probes._under_test import Broken, Case, compare, copies, equal, modules_of
-from probes.hooks import HookedModel
+from probes.hooks import HookedModel, device_of, evaluation_mode, forward, modules_of
 from probes.probe import Probe, shown
-from probes.result import ProbeResult
-from probes.run import run
+from probes.readout import Readout
+from probes.result import ProbeResult, load_result
+from probes.run import Batches, HookedModels, _Recorder, run
+from probes.state import Rows, Sum
 from tasks import Batch, InputError
 
 __all__ = ["check_probe"]
@@ -36,8 +37,8 @@ _UNUSUAL = 20_241_050
 
 def check_probe(
     probe: Probe,
-    model: HookedModel | Mapping[str, HookedModel],
-    batches: Batch | Iterable[Batch],
+    model: HookedModels,
+    batches: Batches,
     *,
     rtol: float = 1e-9,
     processes: bool = False,
@@ -47,14 +48,14 @@ def check_probe(
     The activations are recorded once and fed to clones of ``probe`` in many splits and orders, so
     that the rounding of the model's own forward pass at different batch sizes plays no part. A probe
     whose states are all ``Rows`` or integer ``Sum`` has to give exactly the same result each time,
-    one with a float64 ``Sum`` the same within ``rtol`` of the measure's largest value.
+    one with a float64 ``Sum`` or ``Moments`` the same within ``rtol`` of the measure's largest value.
 
     Args:
         probe: the probe; it is cloned, and neither run nor changed itself.
         model: a model that has the probe's sites; for a probe that compares also several by name.
         batches: at least 4 examples of one sequence length, each with an index of its own, that the
             probe can measure; some of them padded, if it looks at positions.
-        rtol: how far a float64 ``Sum`` may differ.
+        rtol: how far one with a float64 ``Sum`` or ``Moments`` may differ.
         processes: also check ``all_reduce`` in two processes. Takes seconds, and the probe's class
             must be importable from a module.
 
@@ -96,7 +97,7 @@ def _parameters(case: Case) -> None:
         raise Broken(f"{error}; store every argument of __init__ under its own name") from None
     if changed:
         raise Broken(f"__init__ changes {changed[0]!r}; store it as given, and prepare it in update or compute")
-    names = {**vars(sys.modules[cls.__module__]), "torch": torch, **vars(_public), cls.__name__: cls}
+    names = {**vars(sys.modules[cls.__module__]), "torch": torch, **vars(sys.modules["probes"]), cls.__name__: cls}
     ways: dict[str, Callable[[], Probe]] = {"repr": lambda: eval(repr(probe), names), "clone": probe.clone}
     if any(shown(v).startswith("<") and isinstance(v, (torch.Tensor, np.ndarray)) for v in given.values()):
         del ways["repr"]  # a large array is shown by its digest, which tells it from others but does not build it
@@ -114,7 +115,7 @@ def _declarations(case: Case) -> None:
         if not hasattr(case.probe, name):
             raise Broken(f"there is no self.{name}; set it in __init__, or call super().__init__()")
     if not case.probe.states:
-        raise Broken("no state is declared; declare Sum() or Rows() as class attributes")
+        raise Broken("no state is declared; declare Sum(), Rows() or Moments() as class attributes")
 
 
 def _first_result(case: Case) -> None:
@@ -123,7 +124,7 @@ def _first_result(case: Case) -> None:
     try:
         json.dumps(dict(case.expected.metadata))
     except (TypeError, ValueError) as error:
-        raise Broken(f"metadata is no JSON ({error}); give numbers, texts, lists and dictionaries") from None
+        raise Broken(f"metadata is not JSON ({error}); give numbers, texts, lists and dictionaries") from None
 
 
 def _surroundings(case: Case) -> None:
@@ -335,3 +336,105 @@ _CLAUSES = {
     "result": _result,
     "two processes": _processes,
 }
+
+
+# ---- a probe under test ----
+
+
+class Broken(Exception):
+    """What is wrong, and the way out."""
+
+
+@dataclass
+class Case:
+    """A probe under test, and the examples to feed it."""
+
+    probe: Probe
+    model: HookedModels
+    batch: Batch
+    rtol: float
+
+    def __post_init__(self) -> None:
+        self.rows = torch.arange(len(self.batch))
+        self.batch = self.batch.to(device_of(next(iter(by_name(self.model).values()))))
+        self.output()  # TransformerLens 4 adds hooks of its own in the first forward pass
+        self.modules = modules_of(self.model)  # before the probe was bound
+
+    def output(self) -> Any:
+        found = []
+        for model in by_name(self.model).values():
+            with torch.random.fork_rng(devices=[]), evaluation_mode(model), torch.no_grad():
+                found.append(forward(model, self.batch.to(device_of(model))))
+        return found[0] if len(found) == 1 else torch.cat([x.flatten().cpu() for x in found])
+
+    @cached_property
+    def recorded(self) -> dict[str, Tensor]:
+        """What the probe sees of each site, caught once."""
+        probe = self.fresh()
+        kept: dict[tuple[str, Readout], Tensor] = {}
+        for name, model in by_name(self.model).items():
+            recorder = _Recorder(model, [probe], name or None)
+            with torch.no_grad(), evaluation_mode(model), recorder.recording():
+                kept |= recorder.measure(self.batch)
+        return {site: kept[site, probe.readout].clone() for site in probe.site_names}
+
+    @cached_property
+    def expected(self) -> ProbeResult:
+        """The result of all examples at once."""
+        return self.fed(self.rows).compute()
+
+    def fresh(self) -> Probe:
+        probe = self.probe.clone()
+        probe.bind(self.model)
+        return probe
+
+    def part(self, rows: Tensor) -> tuple[dict[str, Tensor], Batch]:
+        """Copies of the given examples' activations, and the batch they belong to."""
+        return {name: x[rows] for name, x in self.recorded.items()}, self.batch.select(rows)
+
+    def fed(self, *parts: Tensor, to: Probe | None = None) -> Probe:
+        """``to``, or a new probe, after an update with each part."""
+        probe = self.fresh() if to is None else to
+        for rows in parts:
+            probe.update(*self.part(rows))
+        return probe
+
+    def check(self, probe: Probe, what: str, exact: bool = False) -> None:
+        """``probe`` gives the same result as all examples at once."""
+        declared = [getattr(type(probe), name) for name in probe.states]
+        exact |= all(isinstance(d, Rows) or (isinstance(d, Sum) and d.dtype is torch.int64) for d in declared)
+        compare(probe.compute(), self.expected, 0.0 if exact else self.rtol, what)
+
+
+def by_name(model: HookedModels) -> Mapping[str, HookedModel]:
+    """Several models as they are, one under the name ``""``."""
+    return model if isinstance(model, Mapping) else {"": model}
+
+
+def compare(got: ProbeResult, expected: ProbeResult, rtol: float, what: str) -> None:
+    for name in ("axes", "coords", "layers"):
+        if getattr(got, name) != getattr(expected, name):
+            raise Broken(f"{what}, but {name} went from {getattr(expected, name)} to {getattr(got, name)}")
+    for name, value in expected.values.items():
+        new, old = got.values[name].double(), value.double()
+        finite = old[old.isfinite()].abs()
+        largest = float(finite.max()) if len(finite) else 0.0
+        if not torch.allclose(new, old, rtol=0.0, atol=rtol * largest, equal_nan=True):
+            far = float((new - old).abs().max())
+            way = "keep examples by index (Rows), or sums taken in float64 (x.double() first)"
+            raise Broken(f"{what}, but {name!r} differs by up to {far:.3g}; {way}")
+    if rtol == 0.0 and (got.notes, got.metadata) != (expected.notes, expected.metadata):
+        raise Broken(f"{what}, but notes or metadata differ; derive them from the state alone")
+
+
+def copies(tensors: Any) -> dict[str, Tensor]:
+    return {name: x.clone() for name, x in tensors.items()}
+
+
+def equal(a: Any, b: Any) -> bool:
+    """Two dictionaries of tensors are the same to the bit; NaN equals NaN."""
+
+    def same(x: Tensor, y: Tensor) -> bool:
+        return x.dtype == y.dtype and x.shape == y.shape and bool(((x == y) | ((x != x) & (y != y))).all())
+
+    return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)

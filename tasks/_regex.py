@@ -8,7 +8,6 @@ import numpy as np
 
 # (fewest, most) repeats, "drawn uniformly": once is twice as likely as optional or repeated.
 _QUANTIFIERS = ((1, 1), (1, 1), (0, 1), (1, 3))
-_SUFFIX = {(1, 1): "", (0, 1): "?", (1, 3): "+"}
 
 
 @dataclass(frozen=True)
@@ -48,14 +47,6 @@ class RandomRegex:
             repeats = int(rng.integers(element.repeats[0], element.repeats[1] + 1))
             out.extend(element.symbols[int(k)] for k in rng.integers(len(element.symbols), size=repeats))
         return tuple(out)
-
-    def pattern(self, names: list[str]) -> str:
-        """Readable form, such as ``[ab]c?[de]+``; ``+`` stands for one to three repeats."""
-        return "".join(
-            ("[" + "".join(names[s] for s in e.symbols) + "]" if len(e.symbols) > 1 else names[e.symbols[0]])
-            + _SUFFIX[e.repeats]
-            for e in self.elements
-        )
 
 
 def _draw_element(rng: np.random.Generator, n_symbols: int) -> Element:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from tasks.errors import InputError
+from tasks.errors import InputError, check_at_least
+
+_OPTIONAL = ("attention_mask", "targets", "loss_mask")
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class Batch:
         if self.index is None:
             object.__setattr__(self, "index", torch.arange(len(self.tokens), device=self.tokens.device))
         batch, pos = self.tokens.shape
-        for name in ("attention_mask", "targets", "loss_mask"):
+        for name in _OPTIONAL:
             value = getattr(self, name)
             if value is not None and value.shape != (batch, pos):
                 raise InputError(f"{name} has shape {tuple(value.shape)}; expected {(batch, pos)} like tokens")
@@ -73,12 +76,20 @@ class Batch:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def label(self, name: str) -> Tensor:
-        """The label called ``name``; an ``InputError`` names the labels that exist."""
+    def label(self, name: str, per: Literal["example", "token"] | None = None) -> Tensor:
+        """The label called ``name``, of either kind or of the one that is asked for.
+
+        Raises:
+            InputError: for a name that is not there, listing those that are, or a label of the other kind.
+        """
         if name not in self.labels:
             have = ", ".join(repr(k) for k in self.labels) or "no labels"
             raise InputError(f"no label {name!r} in this batch (it has {have}); add it to Batch.labels")
-        return self.labels[name]
+        found = self.labels[name]
+        if per is not None and found.ndim != ("example", "token").index(per) + 1:
+            other = "token" if per == "example" else "example"
+            raise InputError(f"label {name!r} is per {other}; give a label with one value per {per}")
+        return found
 
     def position(self, name: str) -> Tensor:
         """The named position, ``[batch]``; an ``InputError`` names the positions that exist."""
@@ -107,37 +118,23 @@ class Batch:
         return mask is None or bool((mask[:, 1:] <= mask[:, :-1]).all())
 
     def _fields(self) -> str:
-        optional = [n for n in ("attention_mask", "targets", "loss_mask") if getattr(self, n) is not None]
+        optional = [name for name in _OPTIONAL if getattr(self, name) is not None]
         names = [*optional, *sorted(self.positions), *(f"{k} {v.ndim}-d" for k, v in sorted(self.labels.items()))]
-        return f"{self.tokens.shape[1]} tokens a row and {', '.join(names) or 'no other fields'}"
-
-    def _map(self, fn: Any) -> Batch:
-        optional = {
-            name: None if (value := getattr(self, name)) is None else fn(value)
-            for name in ("attention_mask", "targets", "loss_mask")
-        }
-        return replace(
-            self,
-            tokens=fn(self.tokens),
-            index=fn(self.index),
-            positions={k: fn(v) for k, v in self.positions.items()},
-            labels={k: fn(v) for k, v in self.labels.items()},
-            **optional,
-        )
+        return f"{self.tokens.shape[1]} tokens per row and {', '.join(names) or 'no other fields'}"
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on ``device``; returns itself when it is there already."""
         if self.tokens.device == torch.device(device):
             return self
-        return self._map(lambda t: t.to(device))
+        return _joined([self], lambda mine: mine[0].to(device))
 
     def select(self, rows: Tensor | slice) -> Batch:
         """The given examples, in the given order."""
-        return self._map(lambda t: t[rows])
+        return _joined([self], lambda mine: mine[0][rows])
 
     def split(self, batch_size: int) -> Iterator[Batch]:
         """The same examples in consecutive batches of ``batch_size``; the last may be smaller."""
-        check_batch_size(batch_size)
+        check_at_least(batch_size=(batch_size, 1))
         for start in range(0, len(self), batch_size):
             yield self.select(slice(start, start + batch_size))
 
@@ -151,27 +148,27 @@ class Batch:
             if shape != shapes[0]:
                 raise InputError(f"batch {i} has {shape}, but batch 0 has {shapes[0]}; join batches of the same fields")
 
-        def join(pick: Any) -> Any:
-            values = [pick(b) for b in batches]
-            return None if values[0] is None else torch.cat(values)
-
-        first = batches[0]
-        return Batch(
-            tokens=join(lambda b: b.tokens),
-            attention_mask=join(lambda b: b.attention_mask),
-            targets=join(lambda b: b.targets),
-            loss_mask=join(lambda b: b.loss_mask),
-            index=join(lambda b: b.index),
-            positions={k: join(lambda b, k=k: b.positions[k]) for k in first.positions},
-            labels={k: join(lambda b, k=k: b.labels[k]) for k in first.labels},
-        )
+        return _joined(batches, torch.cat)
 
 
-def check_batch_size(batch_size: int) -> None:
-    """Refuse a batch of no examples.
+def _joined(batches: Sequence[Batch], join: Callable[[list[Tensor]], Tensor]) -> Batch:
+    """A batch whose every tensor is made of those of batches with the same fields."""
+    first = batches[0]
+    present = [name for name in ("tokens", "index", *_OPTIONAL) if getattr(first, name) is not None]
+    return Batch(
+        **{name: join([getattr(batch, name) for batch in batches]) for name in present},
+        positions={k: join([batch.positions[k] for batch in batches]) for k in first.positions},
+        labels={k: join([batch.labels[k] for batch in batches]) for k in first.labels},
+    )
 
-    Raises:
-        InputError: naming the size.
+
+def row_batches(n: int, batch_size: int) -> Iterator[np.ndarray]:
+    """Which of ``n`` rows stand in each of consecutive batches; the last may be smaller.
+
+    Example:
+        >>> [rows.tolist() for rows in row_batches(5, 2)]
+        [[0, 1], [2, 3], [4]]
     """
-    if batch_size < 1:
-        raise InputError(f"batch_size is {batch_size}; expected at least 1")
+    check_at_least(batch_size=(batch_size, 1))
+    for start in range(0, n, batch_size):
+        yield np.arange(start, min(start + batch_size, n))

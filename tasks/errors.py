@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class InputError(ValueError):
@@ -22,8 +22,13 @@ def first_line(error: BaseException) -> str:
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """``" (it has a, b); did you mean 'a'?"``."""
+    return f" (it has {', '.join(known)}){nearest(name, known)}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """``"; did you mean 'a'?"``, or nothing where no name is like this one."""
     near = difflib.get_close_matches(name, list(known), n=1)
-    return f" (it has {', '.join(known)})" + (f"; did you mean {near[0]!r}?" if near else "")
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def check_at_least(**given: tuple[float, float]) -> None:
@@ -35,3 +40,15 @@ def check_at_least(**given: tuple[float, float]) -> None:
     for name, (value, least) in given.items():
         if value < least:
             raise InputError(f"{name} is {value}; expected at least {least}")
+
+
+def check_choice(**given: tuple[object, Sequence[object]]) -> None:
+    """Refuse values that are none of those there are: ``check_choice(split=(split, ("line", "file")))``.
+
+    Raises:
+        InputError: naming the first, such as ``"split is 'page'; expected 'line' or 'file'"``.
+    """
+    for name, (value, known) in given.items():
+        if value not in known:
+            *others, last = map(repr, known)
+            raise InputError(f"{name} is {value!r}; expected {', '.join(others)} or {last}")

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from tasks._random import generator
 from tasks._regex import RandomRegex
-from tasks.batch import Batch
-from tasks.errors import InputError
+from tasks.batch import Batch, row_batches
+from tasks.errors import InputError, check_at_least
+from tasks.settings import check_choices
 from tasks.task import Task
 
 
@@ -60,6 +61,7 @@ class InstructionFollowing(Task):
     """
 
     name: ClassVar[str] = "instruction-following"
+    splits: ClassVar[tuple[str, ...]] = ("train", "validation", "train_subset", "validation_subset")
 
     n_tasks: int = 50
     outputs: Literal["private", "shared"] = "private"
@@ -78,21 +80,9 @@ class InstructionFollowing(Task):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in (
-            "n_tasks",
-            "n_outputs",
-            "n_mappings",
-            "n_symbols",
-            "n_distributions",
-            "variants",
-            "n_eval_tasks",
-            "n_eval",
-        ):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; expected at least 1")
-        for name, allowed in (("outputs", ("private", "shared")), ("split_by", ("instance", "instruction"))):
-            if getattr(self, name) not in allowed:
-                raise InputError(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(allowed)}")
+        sizes = ("n_tasks", "n_outputs", "n_mappings", "n_symbols", "n_distributions", "variants", "n_eval_tasks")
+        check_at_least(**{name: (getattr(self, name), 1) for name in (*sizes, "n_eval")}, seed=(self.seed, 0))
+        check_choices(self)
         if self.n_mappings > self.n_inputs:
             raise InputError(f"n_mappings is {self.n_mappings}; expected at most n_inputs ({self.n_inputs})")
         if self.n_symbols < 3:
@@ -106,8 +96,6 @@ class InstructionFollowing(Task):
             raise InputError(
                 f"n_distributions is {self.n_distributions}; expected at most the {least} instructions a task may have"
             )
-        if self.seed < 0:
-            raise InputError(f"seed is {self.seed}; expected at least 0")
         if not 0 < self.validation_share < 1:
             raise InputError(f"validation_share is {self.validation_share}; expected between 0 and 1")
 
@@ -127,10 +115,6 @@ class InstructionFollowing(Task):
     @property
     def n_ctx(self) -> int:
         return int(self._lengths.max()) + 2
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return ("train", "validation", "train_subset", "validation_subset")
 
     # ---- tables ----
 
@@ -182,11 +166,6 @@ class InstructionFollowing(Task):
                 used.update(own)
                 strings.extend((t, string) for string in own)
         return regexes, strings
-
-    @property
-    def _regexes(self) -> list[list[RandomRegex]]:
-        """``[task][distribution]`` the expressions the instructions were sampled from."""
-        return self._grammar[0]
 
     @cached_property
     def _lengths(self) -> np.ndarray:
@@ -265,8 +244,8 @@ class InstructionFollowing(Task):
     def batches(self, split: str, batch_size: int = 256) -> Iterator[Batch]:
         self._check_split(split)
         pairs = self._subset(split.removesuffix("_subset")) if split.endswith("_subset") else self._instances[split]
-        for start in range(0, len(pairs), batch_size):
-            yield self._batch(pairs[start : start + batch_size])
+        for rows in row_batches(len(pairs), batch_size):
+            yield self._batch(pairs[rows])
 
     def train_batch(self, step: int, batch_size: int) -> Batch:
         pairs = self._instances["train"]

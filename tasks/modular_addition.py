@@ -13,8 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tasks._random import epoch_rows, generator
-from tasks.batch import Batch, check_batch_size
-from tasks.errors import InputError
+from tasks.batch import Batch, row_batches
+from tasks.errors import InputError, check_at_least
 from tasks.task import Task
 
 _MOST_SEQUENCES = 2**20
@@ -58,6 +58,7 @@ class SparseModularAddition(Task):
     """
 
     name: ClassVar[str] = "sparse-modular-addition"
+    splits: ClassVar[tuple[str, ...]] = ("train", "test", "all")
 
     p: int = 2
     length: int = 12
@@ -71,9 +72,8 @@ class SparseModularAddition(Task):
     def __post_init__(self) -> None:
         if self.p < 2:
             raise InputError(f"p is {self.p}; expected at least 2, the smallest modulus with two answers")
-        for name in ("length", "n_support", "n_train", "n_test"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; expected at least 1")
+        sizes = ("length", "n_support", "n_train", "n_test")
+        check_at_least(**{name: (getattr(self, name), 1) for name in sizes}, seed=(self.seed, 0))
         if self.support is None and self.n_support > self.length:
             raise InputError(f"n_support is {self.n_support}; expected at most the {self.length} digits of a sequence")
         if self.support is not None:
@@ -85,8 +85,6 @@ class SparseModularAddition(Task):
                 )
         if self.n_embeddings < self.p:
             raise InputError(f"n_embeddings is {self.n_embeddings}; expected at least p ({self.p}), one a digit")
-        if self.seed < 0:
-            raise InputError(f"seed is {self.seed}; expected at least 0")
 
     @property
     def positions(self) -> tuple[int, ...]:
@@ -100,10 +98,6 @@ class SparseModularAddition(Task):
     @property
     def n_ctx(self) -> int:
         return self.length
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return ("train", "test", "all")
 
     @property
     def can_enumerate(self) -> bool:
@@ -148,10 +142,8 @@ class SparseModularAddition(Task):
 
     def batches(self, split: str, batch_size: int = 256) -> Iterator[Batch]:
         self._check_split(split)
-        check_batch_size(batch_size)
         digits = self._digits(split)
-        for start in range(0, len(digits), batch_size):
-            rows = np.arange(start, min(start + batch_size, len(digits)))
+        for rows in row_batches(len(digits), batch_size):
             yield self._batch(digits[rows], rows)
 
     def train_batch(self, step: int, batch_size: int) -> Batch:

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from tasks._random import generator
 from tasks.batch import Batch
-from tasks.errors import InputError
+from tasks.errors import InputError, check_at_least
+from tasks.settings import check_choices
 from tasks.task import Task
 
 OPERATIONS = ("copy", "swap", "translate", "type", "classify", "sentiment")
@@ -29,7 +30,7 @@ class SkillSuite(Task):
     ``(a, b) = (x[2k], x[2k + 1])``. ``copy`` answers ``a b``; ``swap`` ``b a``; ``translate`` ``P[a]`` for a fixed
     permutation; ``type`` the quartile of ``b``; ``classify`` the quartile of ``a`` with labels of its own;
     ``sentiment`` YES where ``a + b >= n_symbols``. Operation and argument come in either order, each in one of
-    several words, with a filler word: ``2 x synonyms x argument_synonyms x n_fillers`` instructions a skill.
+    several words, with a filler word: ``2 x synonyms x argument_synonyms x n_fillers`` instructions per skill.
 
     Skills outside ``seen`` are held out from tuning, where their operation and their argument appear, never together.
     The pre-training stream has the prompts of all skills: of operations in ``encoded`` with the right answer, of
@@ -48,7 +49,7 @@ class SkillSuite(Task):
         pair_share: share of the other operations' prompts that are answered by ``a b``.
         label_share: share of the rest that are answered by a random label; what is left continues the walk.
         n_symbols: data symbols.
-        length: data symbols a prompt.
+        length: data symbols of a prompt.
         walk_share: share of prompts whose data is a random walk in steps of 1 and 2, reflected at the ends; the
             data of the others is uniform.
         n_arguments: argument words, times their synonyms.
@@ -69,6 +70,7 @@ class SkillSuite(Task):
     """
 
     name: ClassVar[str] = "skill-suite"
+    splits: ClassVar[tuple[str, ...]] = ("validation", "test")
 
     stream: Literal["tuning", "pretraining"] = "tuning"
     skills: tuple[str, ...] = ()
@@ -89,17 +91,14 @@ class SkillSuite(Task):
     stream_seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("n_symbols", 4), ("length", 2), ("n_arguments", 1), ("synonyms", 1), ("argument_synonyms", 1),
-            ("n_fillers", 1), ("n_eval", 1), ("seed", 0), ("stream_seed", 0),
-        ):  # fmt: skip
-            if getattr(self, name) < least:
-                raise InputError(f"{name} is {getattr(self, name)}; expected at least {least}")
+        sizes = ("n_arguments", "synonyms", "argument_synonyms", "n_fillers", "n_eval")
+        check_at_least(n_symbols=(self.n_symbols, 4), length=(self.length, 2))
+        check_at_least(**{name: (getattr(self, name), 1) for name in sizes})
+        check_at_least(seed=(self.seed, 0), stream_seed=(self.stream_seed, 0))
+        check_choices(self)
         for name in ("encoded_share", "pair_share", "label_share", "walk_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"{name} is {getattr(self, name)}; expected a share, 0 to 1")
-        if self.stream not in ("tuning", "pretraining"):
-            raise InputError(f"stream is {self.stream!r}; expected 'tuning' or 'pretraining'")
         if self.length < 2 * self.n_arguments:
             raise InputError(
                 f"length is {self.length}; expected at least {2 * self.n_arguments}, a pair for each of the "
@@ -138,11 +137,6 @@ class SkillSuite(Task):
         """The operation of every value of the label ``cluster``."""
         return list(OPERATIONS)
 
-    @property
-    def held_out(self) -> tuple[str, ...]:
-        """Skills that are never tuned on."""
-        return tuple(name for name in self.task_names if name not in self.seen)
-
     @cached_property
     def vocab(self) -> list[str]:
         return [
@@ -171,10 +165,6 @@ class SkillSuite(Task):
     def answer_position(self) -> int:
         """Where ANS stands, the last token of every prompt."""
         return 3 + self.length
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return ("validation", "test")
 
     @cached_property
     def permutation(self) -> np.ndarray:
@@ -299,9 +289,7 @@ class SkillSuite(Task):
         self._check_split(split)
         for number in self._number(self.task_names if tasks is None else tasks).tolist():
             task, index = np.full(self.n_eval, number), number * self.n_eval + np.arange(self.n_eval)
-            whole = self._examples(generator(self.seed, split, number), task, index)
-            for start in range(0, self.n_eval, batch_size):
-                yield whole.select(torch.arange(start, min(start + batch_size, self.n_eval)))
+            yield from self._examples(generator(self.seed, split, number), task, index).split(batch_size)
 
     def train_batch(self, step: int, batch_size: int) -> Batch:
         rng = generator(self.seed, self.stream, self.stream_seed, step)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import asdict, fields
 from typing import Any, ClassVar
 
 import torch.nn.functional as F
@@ -12,7 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tasks.batch import Batch
-from tasks.errors import InputError
+from tasks.errors import InputError, suggest
+from tasks.settings import from_json, to_json
 
 _TASKS: dict[str, type[Task]] = {}
 
@@ -21,11 +21,12 @@ class Task(ABC):
     """A source of labelled batches, rebuilt exactly from its configuration.
 
     A subclass is a frozen dataclass whose fields are the configuration; ``name`` identifies it in
-    saved files. Every random draw is addressed (see ``tasks._random``), so that a batch depends on
-    nothing but the configuration and its own number.
+    saved files, ``splits`` are the names that ``batches`` accepts. Every random draw is addressed
+    (see ``tasks._random``), so that a batch depends on nothing but the configuration and its own number.
     """
 
     name: ClassVar[str] = ""
+    splits: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -41,11 +42,6 @@ class Task(ABC):
     @abstractmethod
     def n_ctx(self) -> int:
         """The longest sequence this task makes."""
-
-    @property
-    @abstractmethod
-    def splits(self) -> tuple[str, ...]:
-        """Names of the splits that ``batches`` accepts."""
 
     @abstractmethod
     def batches(self, split: str, batch_size: int = 256) -> Iterator[Batch]:
@@ -83,25 +79,21 @@ class Task(ABC):
 
     def _check_split(self, split: str) -> None:
         if split not in self.splits:
-            raise InputError(f"no split {split!r} in {self.name} (it has {', '.join(self.splits)})")
+            raise InputError(f"no split {split!r} in {self.name}{suggest(split, self.splits)}")
 
     def to_config(self) -> dict[str, Any]:
         """A JSON-ready dictionary that ``Task.from_config`` turns back into the same task."""
-        return {"name": self.name, **asdict(self)}  # type: ignore[call-overload]
+        return {"name": self.name, **to_json(self)}
 
     @staticmethod
     def from_config(config: dict[str, Any]) -> Task:
         """The task that ``to_config`` described.
 
         Raises:
-            ValueError: for an unknown task or field; the message lists the known ones.
+            InputError: for an unknown task or field; the message lists the known ones.
         """
         config = dict(config)
         name = config.pop("name", None)
         if name not in _TASKS:
             raise InputError(f"no task {name!r} (there are {', '.join(sorted(_TASKS))})")
-        cls = _TASKS[name]
-        known = [f.name for f in fields(cls)]  # type: ignore[arg-type]
-        if unknown := sorted(set(config) - set(known)):
-            raise InputError(f"{name} has no field {unknown[0]!r} (it has {', '.join(known)})")
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in config.items()})  # JSON has no tuples
+        return from_json(_TASKS[name], config)  # type: ignore[no-any-return]

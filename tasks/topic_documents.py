@@ -14,8 +14,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tasks._random import epoch_rows, generator
-from tasks.batch import Batch, check_batch_size
-from tasks.errors import InputError
+from tasks.batch import Batch, row_batches
+from tasks.errors import InputError, check_at_least
+from tasks.settings import check_choices
 from tasks.task import Task
 
 PAD, MASK, START, END = range(4)
@@ -44,20 +45,20 @@ class TopicDocuments(Task):
         topics_per_document: of the ``"subset"`` sampler (tau).
         lengths: fewest and most words of a document, uniform between.
         n_documents: documents of each split.
-        selected_share: of positions that are predicted (p_m); at least one a document.
+        selected_share: of positions that are predicted (p_m); at least one in each document.
         correct_share: of those, shown as they are (p_c).
         random_share: of those, shown as a random word (p_r); the rest shows MASK.
         exact_shares: the shares hold in every document (rounded up, the right word first), not on average:
             then, as in the limit of long documents, how much MASK there is tells nothing, and the weights
             that minimise the squared loss are not unique.
-        masking: ``"static"``: drawn once a document. ``"fresh"``: anew each training step.
+        masking: ``"static"``: drawn once for each document. ``"fresh"``: anew at each training step.
         boundaries: put START and END round each document.
         objective: ``"cross-entropy"`` in nats, or ``"squared"``: the squared distance to the one-hot
             target, which the closed forms need.
         seed: what all draws are addressed by.
 
     Raises:
-        InputError: for shares that are no probabilities, or more topics in a document than there are.
+        InputError: for shares that are not probabilities, or more topics in a document than there are.
 
     Example:
         >>> task = TopicDocuments(n_documents=40)
@@ -67,6 +68,7 @@ class TopicDocuments(Task):
     """
 
     name: ClassVar[str] = "topic-documents"
+    splits: ClassVar[tuple[str, ...]] = ("train", "dev", "test")
 
     n_topics: int = 10
     words_per_topic: int = 10
@@ -85,16 +87,9 @@ class TopicDocuments(Task):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("n_topics", "words_per_topic", "n_documents", "topics_per_document"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; expected at least 1")
-        for name, allowed in (
-            ("sampler", ("dirichlet", "subset")),
-            ("masking", ("static", "fresh")),
-            ("objective", ("cross-entropy", "squared")),
-        ):
-            if getattr(self, name) not in allowed:
-                raise InputError(f"{name} is {getattr(self, name)!r}; expected {' or '.join(map(repr, allowed))}")
+        sizes = ("n_topics", "words_per_topic", "n_documents", "topics_per_document")
+        check_at_least(**{name: (getattr(self, name), 1) for name in sizes}, seed=(self.seed, 0))
+        check_choices(self)
         if self.n_topics < 2:
             raise InputError(f"n_topics is {self.n_topics}; expected at least 2, to tell topics apart")
         if self.sampler == "subset" and self.topics_per_document > self.n_topics:
@@ -116,8 +111,6 @@ class TopicDocuments(Task):
                 f"correct_share + random_share is {self.correct_share} + {self.random_share}; expected at most 1 "
                 "together: the rest shows MASK"
             )
-        if self.seed < 0:
-            raise InputError(f"seed is {self.seed}; expected at least 0")
 
     # ---- vocabulary ----
 
@@ -140,10 +133,6 @@ class TopicDocuments(Task):
     @property
     def n_ctx(self) -> int:
         return self.lengths[1] + 2 * self.boundaries
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return ("train", "dev", "test")
 
     # ---- documents ----
 
@@ -212,10 +201,8 @@ class TopicDocuments(Task):
 
     def batches(self, split: str, batch_size: int = 256) -> Iterator[Batch]:
         self._check_split(split)
-        check_batch_size(batch_size)
         shown, selected = self._static(split)
-        for start in range(0, self.n_documents, batch_size):
-            rows = np.arange(start, min(start + batch_size, self.n_documents))
+        for rows in row_batches(self.n_documents, batch_size):
             yield self._batch(shown[rows], selected[rows], self._tokens(split)[rows], rows)
 
     def text(self, split: str, n: int = 500, n_tokens: int = 100, batch_size: int = 100) -> Iterator[Batch]:
@@ -225,16 +212,15 @@ class TopicDocuments(Task):
             split: its name.
             n: documents.
             n_tokens: tokens of each, START included.
-            batch_size: documents a batch.
+            batch_size: documents in a batch.
         """
         self._check_split(split)
-        for start in range(0, min(n, self.n_documents), batch_size):
-            rows = np.arange(start, min(start + batch_size, n, self.n_documents))
+        for rows in row_batches(min(n, self.n_documents), batch_size):
             tokens = self._tokens(split)[rows, :n_tokens]
             yield self._batch(tokens, None, tokens, rows)
 
     def train_batch(self, step: int, batch_size: int) -> Batch:
-        check_batch_size(batch_size)
+        check_at_least(batch_size=(batch_size, 1))
         if batch_size > self.n_documents:
             raise InputError(f"batch_size is {batch_size}; expected at most the {self.n_documents} documents")
         rows = epoch_rows(self.seed, step, self.n_documents, batch_size)

@@ -25,6 +25,8 @@ DOORS = (
     "mechclust.report",
     "mechclust.studies.clustering_heads",
     "mechclust.studies.clustering_heads.sandbox",
+    "mechclust.studies.mossa",
+    "mechclust.studies.task_clusters",
     "mechclust.studies.topic_structure",
 )
 # Other people's objects (a tokenizer, keyword arguments passed on) and configurations of any study.

@@ -1,6 +1,7 @@
 """What the README says is what was measured, and its code runs."""
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ def test_how_many_claims_hold(name):
     tested = [c for c in claims if c.holds is not None]
     of = "" if len(tested) == len(claims) else f" of {len(claims)}"
     hold, seeds = sum(bool(c.holds) for c in tested), max(c.seeds for c in claims)
-    row = next(line for line in README.splitlines() if f"(docs/systems/{name}.md)" in line)
+    row = next(line for line in README.splitlines() if f"(docs/studies/{name}.md)" in line)
     assert f"| {len(tested)}{of}, {seeds} seeds | {hold} |" in row
 
 
@@ -32,6 +33,14 @@ def test_the_measured_numbers():
         assert shown == [f"{x:.3f}" for x in (c.measured, *c.interval)], name
         assert verdict == c.verdict, name
     assert {"holds", "does not hold"} == {row[-1] for row in rows}
+
+
+def test_its_numbers_are_what_their_generator_writes():
+    written = runpy.run_path(str(ROOT / "docs" / "record.py"))["written"]
+    assert written(README) == README, "README.md has other numbers; run: make record"
+    wrong = README.replace("| 10, 3 seeds | 10 |", "| 10, 3 seeds | 9 |").replace("0.965 (0.842", "0.956 (0.842")
+    assert wrong != README
+    assert written(wrong) == README
 
 
 def test_its_pictures_and_files_are_there():

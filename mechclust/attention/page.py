@@ -1,44 +1,41 @@
-"""The HTML of an attention view: its data as a few bytes a weight, the scripts that draw it, and the page round it."""
+"""The HTML of an attention view: its data in few bytes, the scripts that draw it, and the page round it."""
 
 from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from mechclust.attention.view import AttentionView
-
 # The browser enforces what we promise: an exported page loads nothing, from anywhere.
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 _SCRIPTS = ("attention_draw.js", "attention.js")  # in this order
-_STEPS = 10_000  # a weight of 1 as an integer: four decimals fit 16 bits
+STEPS = 10_000  # a weight of 1 as an integer: four decimals fit 16 bits
 
 
-def fragment(view: AttentionView, *, include_js: bool) -> str:
-    """A place for the view, and what fills it; without JavaScript the place holds the view as text."""
+def fragment(data: Mapping[str, Any], text: str, *, include_js: bool) -> str:
+    """A place for a view, and what fills it; without JavaScript the place holds the view as text."""
     from jinja2.utils import htmlsafe_json_dumps  # json.dumps would let a token close the script element
 
     place = f"attention-{uuid4().hex[:12]}"
-    data = htmlsafe_json_dumps(page_data(view), separators=(",", ":"))
     # A module runs after the whole page is read, so the order of views does not matter.
-    return f"""<div id="{place}" data-lm-suppress-shortcuts="true"><pre>{escape(as_text(view))}</pre></div>
+    return f"""<div id="{place}" data-lm-suppress-shortcuts="true"><pre>{escape(text)}</pre></div>
 {_code() if include_js else ""}<script type="module">
-const data = {data};
+const data = {htmlsafe_json_dumps(data, separators=(",", ":"))};
 {_function()}("{place}", data);
 </script>
 """
 
 
-def page(view: AttentionView, title: str) -> str:
+def page(title: str, body: str) -> str:
     """A self-contained HTML page that works from a file, without a network."""
     return f"""<!doctype html>
 <html lang="en">
@@ -53,31 +50,14 @@ h1 {{ font-size: 1.3em; margin: 0 0 .6em }}</style>
 </head>
 <body>
 <h1>{escape(title)}</h1>
-{fragment(view, include_js=True)}</body>
+{body}</body>
 </html>
 """
 
 
-def page_data(view: AttentionView) -> dict[str, Any]:
-    """What the script reads, as JSON."""
-    models = view.patterns if view.models else view.patterns[None]
-    return {
-        "causal": view.causal,
-        "heads": [
-            {"name": visible(name), "value": f"{value:.3g}" if value is not None else ""}
-            for name, value in zip(view.names, view.values or (None,) * len(view.names), strict=True)
-        ],
-        "labels": [label if label is None else visible(label, space=" ") for label in view.labels],
-        "models": [visible(name, space=" ") for name in view.models],
-        "steps": _STEPS,
-        "tokens": [visible(token) for token in view.str_tokens],
-        "weights": [_packed(patterns, view.causal) for patterns in models],
-    }
-
-
-def _packed(patterns: Tensor, causal: bool) -> str:
+def packed(patterns: Tensor, causal: bool) -> str:
     """``[head query key]`` row by row in base64 of 16-bit integers; causal ones without what is above the diagonal."""
-    whole = (patterns * _STEPS).round().to(torch.int16)
+    whole = (patterns * STEPS).round().to(torch.int16)
     if causal:
         queries, keys = torch.tril_indices(whole.shape[1], whole.shape[2])
         whole = whole[:, queries, keys]
@@ -92,21 +72,6 @@ def least_bytes(n_patterns: int, n_tokens: int) -> int:
 def code_bytes() -> int:
     """JavaScript and styles of every page."""
     return len(_code().encode())
-
-
-def as_text(view: AttentionView, most_heads: int = 16) -> str:
-    """Where the last token attends most, a line a head."""
-    models = view.patterns if view.models else view.patterns[None]
-    shown = [f"{visible(token)} ({i})" for i, token in enumerate(view.str_tokens)]
-    lines = [view.summary, f"The last token, {shown[-1]}, attends most to:"]
-    for model, patterns in zip(view.models or ("",), models, strict=True):
-        for name, pattern in list(zip(view.names, patterns, strict=True))[:most_heads]:
-            keys = pattern[-1].abs().topk(min(3, len(shown))).indices.tolist()
-            strongest = [f"{shown[k]} {pattern[-1, k]:.3f}" for k in keys]
-            lines.append("  " + "  ".join([*filter(None, [visible(model), visible(name)]), *strongest]))
-        if len(patterns) > most_heads:
-            lines.append(f"  ... and {len(patterns) - most_heads} more")
-    return "\n".join(lines)
 
 
 def visible(text: str, space: str = "·") -> str:

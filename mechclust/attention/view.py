@@ -21,9 +21,14 @@ from mechclust.attention.inputs import (
     encode,
     one_sequence,
 )
-from probes import HookedModel, Probe, ProbeResult, all_tokens, attention_pattern, resolve, run
+from mechclust.attention.page import visible
+from probes import HookedModel, attention_pattern, record, resolve
 from probes.files import write_atomic
+from probes.hooks import device_of, evaluation_mode, forward
+from probes.run import check_models
 from tasks import Batch, InputError
+
+_LISTED = 16  # heads of a model in a terminal
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,11 +63,21 @@ class AttentionView:
             include_js: with scripts and styles (1.3 MB, nearly all of it circuitsvis). A page of several views needs
                 them in one of them only, whichever stands first or last.
         """
-        return attention_page.fragment(self, include_js=include_js)
+        values = ["" if value is None else f"{value:.3g}" for value in self.values or [None] * len(self.names)]
+        data = {
+            "causal": self.causal,
+            "heads": [{"name": visible(n), "value": value} for n, value in zip(self.names, values, strict=True)],
+            "labels": [label if label is None else visible(label, space=" ") for label in self.labels],
+            "models": [visible(name, space=" ") for name in self.models],
+            "steps": attention_page.STEPS,
+            "tokens": [visible(token) for token in self.str_tokens],
+            "weights": [attention_page.packed(patterns, self.causal) for patterns in self._each_model],
+        }
+        return attention_page.fragment(data, str(self), include_js=include_js)
 
     def page(self, title: str = "Attention patterns") -> str:
         """A self-contained HTML page that works from a file, without a network."""
-        return attention_page.page(self, title)
+        return attention_page.page(title, self.fragment())
 
     def save(self, path: str | Path, title: str = "Attention patterns") -> None:
         """Write ``page(title)`` to ``path``, atomically."""
@@ -76,11 +91,25 @@ class AttentionView:
         parts.append("causal" if self.causal else "bidirectional")
         return ", ".join([*parts, *([" and ".join(self.models)] if self.models else [])])
 
+    @property
+    def _each_model(self) -> Float[Tensor, "model head query key"]:
+        return self.patterns if self.models else self.patterns[None]
+
     def _repr_html_(self) -> str:
         return self.fragment()
 
     def __str__(self) -> str:
-        return attention_page.as_text(self)
+        """Where the last token attends most, a line for each head."""
+        shown = [f"{visible(token)} ({i})" for i, token in enumerate(self.str_tokens)]
+        lines = [self.summary, f"The last token, {shown[-1]}, attends most to:"]
+        for model, patterns in zip(self.models or ("",), self._each_model, strict=True):
+            for name, pattern in list(zip(self.names, patterns, strict=True))[:_LISTED]:
+                keys = pattern[-1].abs().topk(min(3, len(shown))).indices.tolist()
+                strongest = [f"{shown[k]} {pattern[-1, k]:.3f}" for k in keys]
+                lines.append("  " + "  ".join([*filter(None, [visible(model), visible(name)]), *strongest]))
+            if len(patterns) > _LISTED:
+                lines.append(f"  ... and {len(patterns) - _LISTED} more")
+        return "\n".join(lines)
 
     def __repr__(self) -> str:
         return f'AttentionView({self.summary}); print() lists weights, .save("view.html") draws them'
@@ -136,8 +165,8 @@ def attention_view(
         (('L2H0', 'L1H1'), ('a', 'b'), (2, 2, 3, 3))
     """
     models = dict(model) if isinstance(model, Mapping) else {"": model}
-    if not models:
-        raise InputError("no models given; give one, or several by name")
+    if isinstance(model, Mapping):
+        check_models(models)
     ids = one_sequence("tokens", encode(models, tokens) if isinstance(tokens, str) else tokens)
     mask = torch.ones_like(ids, dtype=torch.bool)
     if attention_mask is not None:
@@ -159,12 +188,10 @@ def attention_view(
     _check_size(len(models), len(chosen), int(real.sum()), max_bytes)
     check_ids(models, ids)
 
-    probe = _Patterns(list(dict.fromkeys(head.site for head in chosen)))
-    run(model, batch, probe)
     patterns = {}
-    for name in models:
-        kept = [probe.kept[f"{name}/{head.site}" if name else head.site][head.head] for head in chosen]
-        patterns[name] = torch.stack(kept)[:, real][:, :, real]
+    for name, each in models.items():
+        kept = _patterns(each, [head.site for head in chosen], batch)
+        patterns[name] = torch.stack([kept[head.site][head.head] for head in chosen])[:, real][:, :, real]
     # TransformerLens 4.3 sets "bidirectional" for BERT and LLaDA only, so the weights have the last word.
     directions = {getattr(getattr(each, "cfg", None), "attention_dir", "causal") for each in models.values()}
     causal = directions == {"causal"} and not any(bool(each.triu(1).any()) for each in patterns.values())
@@ -203,7 +230,7 @@ def attention_view_from_patterns(
         max_bytes: refuse a view whose page would be larger. Scripts take 1.3 MB of it.
 
     Raises:
-        InputError: for shapes that do not fit each other, values that are no attention weights, or a
+        InputError: for shapes that do not fit each other, values that are not attention weights, or a
             view too large.
 
     Example:
@@ -253,29 +280,25 @@ def _checked(patterns: Tensor, name: str, n_heads: int, n: int, causal: bool) ->
     return patterns
 
 
-class _Patterns(Probe):
-    """Keeps the patterns of the one sequence it sees, ``[head query key]`` at each site."""
-
-    compares = True
-
-    def __init__(self, at: Sequence[str]) -> None:
-        self.at, self.readout = list(at), all_tokens()
-        self.kept: dict[str, Tensor] = {}
-
-    def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
-        self.kept = {name: pattern[0].float().cpu() for name, pattern in activations.items()}
-
-    def compute(self) -> ProbeResult:
-        return self.result({}, {})
+def _patterns(model: HookedModel, sites: Sequence[str], batch: Batch) -> dict[str, Float[Tensor, "head query key"]]:
+    """Attention of a batch of one sequence at each site."""
+    with evaluation_mode(model), torch.inference_mode(), record(model, sites) as seen:
+        forward(model, batch.to(device_of(model)))
+    for site, fired in seen.items():
+        if len(fired) != 1:
+            raise InputError(
+                f"hook point {site!r} fired {len(fired)} times in one forward pass; expected once; "
+                "choose layers whose attention the model computes once"
+            )
+    return {site: pattern[0].float().cpu() for site, (pattern,) in seen.items()}
 
 
 def _n_heads(model: HookedModel, batch: Batch) -> int:
     """Heads of each layer; a model without a configuration is asked."""
     n = getattr(getattr(model, "cfg", None), "n_heads", None)
     if n is None:
-        probe = _Patterns([resolve(model, attention_pattern(1))[0].name])
-        run(model, batch, probe)
-        (n,) = map(len, probe.kept.values())
+        (pattern,) = _patterns(model, [resolve(model, attention_pattern(1))[0].name], batch).values()
+        n = len(pattern)
     return int(n)
 
 

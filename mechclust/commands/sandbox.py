@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mechclust.report.folder import check_writable
+from mechclust.report.html import png
 from mechclust.studies import open_run
+from mechclust.studies.clustering_heads.results import load_network
+from mechclust.studies.clustering_heads.sandbox import (
+    SandboxRun,
+    sandbox_figure,
+    sandbox_film,
+    sandbox_page,
+    sandbox_run,
+)
+from mechclust.studies.clustering_heads.sandbox.panels import panel_grid
 from mechclust.training import Snapshots
 from probes.files import write_atomic
 from tasks import InputError
-
-if TYPE_CHECKING:
-    from mechclust.studies.clustering_heads.sandbox import SandboxRun
 
 _KINDS = (".html", ".mp4", ".gif", ".png")
 
@@ -29,8 +36,6 @@ def open_sandbox(folder: str | Path, seed: int | None = None, *, max_frames: int
     Raises:
         InputError: for another folder, or a seed that is not in it.
     """
-    from mechclust.studies.clustering_heads.sandbox import sandbox_run
-
     folder = Path(folder)
     if not (folder / "config.json").exists():
         snapshots = Snapshots(folder)
@@ -42,19 +47,16 @@ def open_sandbox(folder: str | Path, seed: int | None = None, *, max_frames: int
             f"{str(folder)!r} holds a run of {study.name}; give one of clustering-heads, or of train_ensemble"
         )
     from mechclust.studies.clustering_heads.figures import sandbox_of
-    from mechclust.studies.clustering_heads.results import load_head
 
-    seed = config.seeds[_place(config.seeds, seed, folder)]
-    return sandbox_of(config, load_head(config, folder, seed), folder, max_frames=max_frames)
+    network = load_network(config, folder, config.seeds[_place(config.seeds, seed, folder)])
+    return sandbox_of(config, network, folder, max_frames=max_frames)
 
 
-def _place(seeds: list[int] | tuple[int, ...], seed: int | None, folder: Path) -> int:
-    if seed is None:
-        return 0
-    if seed not in seeds:
+def _place(seeds: Sequence[int], seed: int | None, folder: Path) -> int:
+    if seed is not None and seed not in seeds:
         shown = ", ".join(map(str, seeds)) if len(seeds) < 10 else f"{min(seeds)} to {max(seeds)}"
         raise InputError(f"{str(folder)!r} has no network of seed {seed} (it has {shown})")
-    return list(seeds).index(seed)
+    return 0 if seed is None else seeds.index(seed)
 
 
 def write_sandbox(run: SandboxRun, out: str | Path, *, epoch: int | None = None, panels: tuple[str, ...] = ()) -> Path:
@@ -70,9 +72,6 @@ def write_sandbox(run: SandboxRun, out: str | Path, *, epoch: int | None = None,
         InputError: for another suffix, an unknown panel, an epoch that was not kept, or a folder that cannot be
             written.
     """
-    from mechclust.report.page import png
-    from mechclust.studies.clustering_heads.sandbox import sandbox_figure, sandbox_film, sandbox_page
-
     out = Path(out)
     check_output(out, epoch, panels)
     if out.suffix == ".html":
@@ -90,8 +89,6 @@ def check_output(out: Path, epoch: int | None, panels: tuple[str, ...]) -> None:
     Raises:
         InputError: saying which.
     """
-    from mechclust.studies.clustering_heads.sandbox.panels import panel_grid
-
     if out.suffix not in _KINDS:
         raise InputError(f"--out is {str(out)!r}; expected a name that ends in {', '.join(_KINDS)}")
     if epoch is not None and out.suffix != ".png":

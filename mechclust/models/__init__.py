@@ -2,11 +2,13 @@
 
 from mechclust.models.build import build_model, model_for
 from mechclust.models.checkpoint import load_model, read_metadata, save_model
-from mechclust.models.config import ModelConfig
+from mechclust.models.config import AnyConfig, ModelConfig
 from mechclust.models.embeddings import token_embeddings
-from mechclust.models.pretrained import PretrainedModel, load_pretrained, load_tokenizer
+from mechclust.models.pretrained import PretrainedModel, load_pretrained
+from mechclust.models.tokenizers import load_tokenizer
 
 __all__ = [
+    "AnyConfig",
     "ModelConfig",
     "PretrainedModel",
     "build_model",

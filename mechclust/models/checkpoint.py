@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save
+from torch import Tensor
 
 from mechclust.models.build import build_model, config_of
-from mechclust.models.config import config_from_dict, config_to_dict
+from mechclust.models.config import config_from_json, config_to_json
 from mechclust.models.weights import get_weights, set_weights
 from probes.files import read_safetensors, versions, write_atomic
 from probes.hooks import HookedModel
@@ -29,7 +30,7 @@ def save_model(model: HookedModel, path: str | Path, **metadata: Any) -> None:
     """
     header = {
         "format": _FORMAT,
-        "config": json.dumps(config_to_dict(config_of(model))),
+        "config": json.dumps(config_to_json(config_of(model))),
         "versions": json.dumps(versions()),
         "weight_processing": "none",
         "metadata": json.dumps(metadata),
@@ -43,14 +44,9 @@ def load_model(path: str | Path) -> HookedModel:
     Raises:
         InputError: for a file that is missing, truncated, of other shapes, or not ours.
     """
-    tensors, header = read_safetensors(path)
-    if header.get("format") != _FORMAT:
-        raise InputError(
-            f"{str(path)!r} is not a mechclust model; expected a file from save_model "
-            "(for a Hugging Face checkpoint use load_pretrained)"
-        )
+    tensors, header = _read(path)
     try:
-        config = config_from_dict(json.loads(header["config"]))
+        config = config_from_json(json.loads(header["config"]))
     except (KeyError, TypeError, ValueError):
         raise InputError(f"{str(path)!r} has no readable configuration; save the model again") from None
     model = build_model(config)
@@ -68,9 +64,16 @@ def load_model(path: str | Path) -> HookedModel:
 
 def read_metadata(path: str | Path) -> dict[str, Any]:
     """The configuration, versions and metadata in a model file's header."""
-    _, header = read_safetensors(path)
+    _, header = _read(path)
+    record = {key: json.loads(header[key]) for key in ("config", "versions", "metadata")}
+    return {**record, "weight_processing": header["weight_processing"]}
+
+
+def _read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    tensors, header = read_safetensors(path)
     if header.get("format") != _FORMAT:
-        raise InputError(f"{str(path)!r} is not a mechclust model; expected a file from save_model")
-    return {key: json.loads(header[key]) for key in ("config", "versions", "metadata")} | {
-        "weight_processing": header["weight_processing"]
-    }
+        raise InputError(
+            f"{str(path)!r} is not a mechclust model; expected a file from save_model "
+            "(for a Hugging Face checkpoint use load_pretrained)"
+        )
+    return tensors, header

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, Literal, Self
 
 from tasks import InputError
+from tasks.errors import check_at_least
+from tasks.settings import check_choices, from_json, to_json
 
 _GROUP = "mechclust.models"
 
@@ -36,7 +38,7 @@ class ModelShape:
 
     Attributes:
         n_layers: number of blocks. ALBERT's count as often as they are applied.
-        n_heads: attention heads a block.
+        n_heads: attention heads in each block.
         d_model: width of the residual stream.
         d_head: width of a head.
         d_vocab: number of tokens.
@@ -86,19 +88,15 @@ class ModelConfig(AnyConfig):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("d_vocab", "n_ctx", "n_layers", "d_model", "n_heads"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; expected at least 1")
+        sizes = ("d_vocab", "n_ctx", "n_layers", "d_model", "n_heads")
+        check_at_least(**{name: (getattr(self, name), 1) for name in sizes}, seed=(self.seed, 0))
+        check_choices(self)
         if self.d_feedforward < 1:
             raise InputError(f"d_mlp is {self.d_mlp}; expected at least 1, or None for 4 * d_model")
         if not self.init_std > 0:
             raise InputError(f"init_std is {self.init_std}; expected a positive standard deviation")
-        if self.seed < 0:
-            raise InputError(f"seed is {self.seed}; expected at least 0")
         if self.d_model % self.n_heads:
             raise InputError(f"d_model is {self.d_model}; expected a multiple of n_heads ({self.n_heads})")
-        if self.attention not in ("causal", "bidirectional"):
-            raise InputError(f"attention is {self.attention!r}; expected 'causal' or 'bidirectional'")
 
     @property
     def d_head(self) -> int:
@@ -128,21 +126,18 @@ def model_class(kind: str) -> Any:
     return points[kind].load()
 
 
-def config_to_dict(config: AnyConfig) -> dict[str, Any]:
+def config_to_json(config: AnyConfig) -> dict[str, Any]:
     """The fields of any model's configuration, and its kind, as JSON types."""
-    return {"kind": config.kind, **asdict(config)}  # type: ignore[call-overload]  # every subclass is a dataclass
+    return {"kind": config.kind, **to_json(config)}
 
 
-def config_from_dict(record: Mapping[str, Any]) -> AnyConfig:
-    """The configuration that ``config_to_dict`` wrote.
+def config_from_json(record: Mapping[str, Any]) -> AnyConfig:
+    """The configuration that ``config_to_json`` wrote.
 
     Raises:
         InputError: for an unknown kind or field.
     """
     values = dict(record)
     kind = values.pop("kind", None)
-    cls: Any = ModelConfig if kind == ModelConfig.kind else model_class(kind).config_class
-    known = [f.name for f in fields(cls)]
-    if unknown := sorted(set(values) - set(known)):
-        raise InputError(f"a model has no field {unknown[0]!r} (it has {', '.join(known)})")
-    return cls(**values)  # type: ignore[no-any-return]
+    cls = ModelConfig if kind == ModelConfig.kind else model_class(kind).config_class
+    return from_json(cls, values)  # type: ignore[no-any-return]

@@ -1,13 +1,40 @@
-"""Prompts as token ids, by checkpoints' own tokenizers."""
+"""Checkpoints' own tokenizers: loaded, asked for token ids, and compared."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+from mechclust.models.huggingface import is_local, reading
 from tasks import InputError
 
 Encode = Callable[[str], list[int]]
+
+
+def load_tokenizer(name_or_path: str | Path) -> tuple[Any, Any]:
+    """The tokenizer and the Hugging Face configuration of a checkpoint, without its weights.
+
+    Args:
+        name_or_path: a hub name, or a local directory, which must hold a model too.
+
+    Raises:
+        InputError: as ``load_pretrained``, and for a file, which has no tokenizer.
+    """
+    name = str(name_or_path)
+    if Path(name).is_file():
+        raise InputError(f"{name!r} has no tokenizer to read prompts; give a Hugging Face checkpoint")
+    local = is_local(name)
+    with reading(name, local):
+        return tokenizer_and_config(name, local)
+
+
+def tokenizer_and_config(name: str, local: bool) -> tuple[Any, Any]:
+    """Both of a checkpoint, as Hugging Face loads them."""
+    from transformers import AutoConfig, AutoTokenizer
+
+    config = AutoConfig.from_pretrained(name, local_files_only=local)
+    return AutoTokenizer.from_pretrained(name, local_files_only=local), config
 
 
 def encoder(tokenizer: Any, chat: bool = False, template: Any = None) -> Encode:

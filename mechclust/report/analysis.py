@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mechclust.report.claims import Claim
+from mechclust.report.html import claims_html, list_html, picture_html, png
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,10 +22,13 @@ class Panel:
     figure: Figure
     caption: str
 
-    def _repr_html_(self) -> str:
-        from mechclust.report.page import panel_html
+    @cached_property
+    def png(self) -> bytes:
+        """The figure as PNG bytes, drawn once."""
+        return png(self.figure)
 
-        return panel_html(self)
+    def _repr_html_(self) -> str:
+        return picture_html(self.name, self.png, self.caption)
 
 
 @dataclass(frozen=True)
@@ -37,12 +42,11 @@ class Analysis:
         notes: what a reader must know.
     """
 
-    claims: Sequence[Claim]
+    claims: Sequence[Claim] = ()
     panels: Sequence[Panel] = ()
     views: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
     def _repr_html_(self) -> str:
-        from mechclust.report.page import analysis_html
-
-        return analysis_html(self)
+        figures = [panel._repr_html_() for panel in self.panels]
+        return "".join([claims_html(self.claims), list_html(self.notes), *figures])

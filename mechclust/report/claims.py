@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from probes.files import write_atomic
+from mechclust.report.folder import write_json
+from mechclust.report.html import claims_html
 from tasks import InputError
 
 if TYPE_CHECKING:
@@ -57,39 +59,29 @@ class Claim:
         return {True: "holds", False: "does not hold", None: "not tested at this size"}[self.holds]
 
 
+_NUMBERS = ("measured", "low", "high", "seeds", "bound", "verdict")
+_COLUMNS = ["id", "statement", *_NUMBERS, "paper", "chance", "source", "note"]
+
+
 class Claims(list[Claim]):
     """Claims in the order of their study: a list that a notebook shows as a table."""
 
     def to_dataframe(self) -> pd.DataFrame:
-        """One row a claim: ``id, statement, measured, low, high, seeds, bound, verdict`` and what explains them."""
+        """One row for each claim: its fields, the ends of its interval as ``low`` and ``high``, and its verdict."""
         import pandas as pd
 
-        rows = [
-            {
-                "id": c.id,
-                "statement": c.statement,
-                "measured": c.measured,
-                "low": c.interval and c.interval[0],
-                "high": c.interval and c.interval[1],
-                "seeds": c.seeds,
-                "bound": c.bound,
-                "verdict": c.verdict,
-                "paper": c.paper,
-                "chance": c.chance,
-                "source": c.source,
-                "note": c.note,
-            }
-            for c in self
-        ]
-        return pd.DataFrame(rows)
+        ends = [dict(zip(("low", "high"), c.interval or (None, None), strict=True)) for c in self]
+        rows = [{**vars(c), **span, "verdict": c.verdict} for c, span in zip(self, ends, strict=True)]
+        return pd.DataFrame(rows, columns=_COLUMNS)
 
     def __repr__(self) -> str:
         return text_table(self)
 
     def _repr_html_(self) -> str:
-        from mechclust.report.page import claims_html
-
         return claims_html(self)
+
+
+_RELATIONS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 
 
 @dataclass(frozen=True)
@@ -103,12 +95,7 @@ class Bound:
         return f"{self.relation} {self.value:g}"
 
     def met(self, measured: float) -> bool:
-        return {
-            ">=": measured >= self.value,
-            ">": measured > self.value,
-            "<=": measured <= self.value,
-            "<": measured < self.value,
-        }[self.relation]
+        return bool(_RELATIONS[self.relation](measured, self.value))
 
 
 def claim(
@@ -124,12 +111,11 @@ def claim(
     chance: str | None = None,
     note: str = "",
 ) -> Claim:
-    """A claim judged by its mean over seeds.
+    """A claim judged by its mean over seeds. Arguments that are not below are the fields of ``Claim``.
 
     Args:
-        id, statement, source, paper, chance, note: as in ``Claim``.
-        values: the main value, one a seed.
-        bounds: of the main value's mean; or several parts ``(name, one value a seed, bound)`` that
+        values: the main value, one per seed.
+        bounds: of the main value's mean; or several parts ``(name, one value per seed, bound)`` that
             must all be met by their means, the first being the main value. A part without values leaves
             the claim untested.
         tested: whether this size of the study can test it.
@@ -167,9 +153,7 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
     """
     from scipy.stats import t
 
-    if len(values) < 2:
-        return None
-    if not np.isfinite(values).all():
+    if len(values) < 2 or not np.isfinite(values).all():
         return None
     half = float(t.ppf(0.975, len(values) - 1)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
     return float(np.mean(values)) - half, float(np.mean(values)) + half
@@ -192,18 +176,8 @@ def share_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def save_claims(claims: Sequence[Claim], path: Path) -> None:
-    """Write ``claims.json``: a list of objects, one a claim."""
-    records = [_finite(asdict(c)) for c in claims]
-    write_atomic(path, (json.dumps(records, indent=1, allow_nan=False) + "\n").encode())
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN: undefined numbers become null."""
-    if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    """Write ``claims.json``: a list of objects, one for each claim; undefined numbers are null."""
+    write_json(path, [asdict(c) for c in claims])
 
 
 def load_claims(path: str | Path) -> Claims:
@@ -219,21 +193,12 @@ def load_claims(path: str | Path) -> Claims:
     except FileNotFoundError:
         raise InputError(f"no claims in {str(path)!r}; give the --out folder of a finished run") from None
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{str(path)!r} is no list of claims ({error}); mechclust report writes it anew") from None
+        raise InputError(f"{str(path)!r} is not a list of claims ({error}); mechclust report writes it anew") from None
 
 
 def _claim(record: Mapping[str, Any]) -> Claim:
     interval, values = record["interval"], record["per_seed"]
     return Claim(**{**record, "interval": interval and tuple(interval), "per_seed": tuple(values)})
-
-
-def _cells(claims: Sequence[Claim]) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [("", "statement", "measured", "95% interval", "seeds", "bound", "verdict")]
-    for c in claims:
-        measured = "-" if c.measured is None else f"{c.measured:.3f}"
-        span = "-" if c.interval is None else f"{c.interval[0]:.3f} to {c.interval[1]:.3f}"
-        rows.append((c.id, c.statement, measured, span, str(c.seeds), c.bound, c.verdict))
-    return rows
 
 
 def markdown_table(claims: Sequence[Claim]) -> str:
@@ -244,10 +209,20 @@ def markdown_table(claims: Sequence[Claim]) -> str:
 
 def text_table(claims: Sequence[Claim]) -> str:
     """The claims as a text table for a terminal; long statements are cut."""
-    rows = _cells(claims)
-    widths = [min(max(len(row[i]) for row in rows), 62 if i == 1 else 200) for i in range(7)]
-    lines = []
-    for row in rows:
-        cells = [cell if len(cell) <= w else cell[: w - 1] + "…" for cell, w in zip(row, widths, strict=True)]
-        lines.append("  ".join(cell.ljust(w) for cell, w in zip(cells, widths, strict=True)).rstrip())
+    rows = [(name, _cut(statement), *others) for name, statement, *others in _cells(claims)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+
+
+def _cut(statement: str, longest: int = 62) -> str:
+    return statement if len(statement) <= longest else f"{statement[: longest - 1]}…"
+
+
+def _cells(claims: Sequence[Claim]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("", "statement", "measured", "95% interval", "seeds", "bound", "verdict")]
+    for c in claims:
+        measured = "-" if c.measured is None else f"{c.measured:.3f}"
+        span = "-" if c.interval is None else f"{c.interval[0]:.3f} to {c.interval[1]:.3f}"
+        rows.append((c.id, c.statement, measured, span, str(c.seeds), c.bound, c.verdict))
+    return rows

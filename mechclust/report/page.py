@@ -1,38 +1,66 @@
-"""One self-contained HTML page a run."""
+"""One self-contained HTML page for a run, and the folder in which it stands."""
 
 from __future__ import annotations
 
-import base64
-import io
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jinja2
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
+from mechclust.report.analysis import Analysis
+from mechclust.report.folder import check_writable, machine
+from mechclust.report.html import template
+from probes import ProbeResult
 from probes.files import write_atomic
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
-
-    from mechclust.report.analysis import Analysis, Panel
-    from mechclust.report.claims import Claim
 
 
-def png(figure: Figure) -> bytes:
-    """A figure as PNG bytes."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=130)
-    return buffer.getvalue()
+def write_report(
+    out: str | Path,
+    *,
+    title: str,
+    source: str,
+    analysis: Analysis,
+    config: Mapping[str, Any],
+    facts: Mapping[str, Any] | None = None,
+    results: Mapping[str, ProbeResult] | None = None,
+    tables: Mapping[str, pd.DataFrame] | None = None,
+) -> Path:
+    """Write ``report.html`` with ``figures/``, ``results/`` and tables into the folder ``out``.
 
+    Arguments that are not below are those of ``render_report``.
 
-def save_panels(panels: Sequence[Panel], folder: Path) -> None:
-    """Write every figure as ``folder/name.png``."""
-    for panel in panels:
-        write_atomic(folder / f"{panel.name}.png", png(panel.figure))
+    Args:
+        out: the folder.
+        config: the configuration; paths in it are shown as text.
+        facts: date, versions, machine; those of now by default.
+        results: measurements by name, for ``results/NAME.safetensors``; a name may have folders (``"seed0/cka"``).
+        tables: by name, for ``NAME.csv``.
+
+    Returns:
+        The path of ``report.html``, which is written last.
+
+    Raises:
+        InputError: when ``out`` cannot be written.
+    """
+    out = Path(out)
+    check_writable(out)
+    page = render_report(
+        title=title, source=source, analysis=analysis, facts=machine() if facts is None else facts, config=config
+    )
+    for panel in analysis.panels:
+        write_atomic(out / "figures" / f"{panel.name}.png", panel.png)
+    for name, result in (results or {}).items():
+        result.save(out / "results" / f"{name}.safetensors")
+    for name, table in (tables or {}).items():
+        write_atomic(out / f"{name}.csv", table.to_csv(index=False).encode())
+    write_atomic(out / "report.html", page.encode())
+    return out / "report.html"
 
 
 def render_report(
@@ -47,66 +75,13 @@ def render_report(
         facts: date, versions, machine.
         config: the configuration, shown as JSON.
     """
-    return (
-        _environment()
-        .get_template("report.html.jinja")
-        .render(
-            title=title,
-            source=source,
-            claims=analysis.claims,
-            panels=[{"name": p.name, "caption": p.caption, "png": _base64(p)} for p in analysis.panels],
-            views={name: Markup(html) for name, html in analysis.views.items()},
-            notes=analysis.notes,
-            facts=facts,
-            config=json.dumps(config, indent=1),
-        )
+    return template("report").render(
+        title=title,
+        source=source,
+        claims=analysis.claims,
+        panels=[Markup(panel._repr_html_()) for panel in analysis.panels],
+        views={name: Markup(html) for name, html in analysis.views.items()},
+        notes=analysis.notes,
+        facts=facts,
+        config=json.dumps(config, indent=1, default=os.fspath),
     )
-
-
-def claims_html(claims: Sequence[Claim]) -> str:
-    """A claims table as it stands in reports, for a notebook."""
-    return f"<style>{_STYLE}</style>{_environment().get_template('claims.html.jinja').render(claims=claims)}"
-
-
-def panel_html(panel: Panel) -> str:
-    """A figure with its caption, for a notebook."""
-    caption = escape(panel.caption)
-    return (
-        f'<figure><img alt="{caption}" style="max-width:100%" src="data:image/png;base64,{_base64(panel)}">'
-        f"<figcaption>{caption}</figcaption></figure>"
-    )
-
-
-def analysis_html(analysis: Analysis) -> str:
-    """Claims, notes and figures, for a notebook."""
-    notes = "".join(f"<li>{escape(note)}</li>" for note in analysis.notes)
-    parts = [claims_html(analysis.claims)] if analysis.claims else []
-    return "".join([*parts, f"<ul>{notes}</ul>" if notes else "", *map(panel_html, analysis.panels)])
-
-
-def table_html(title: str, table: pd.DataFrame, notes: Sequence[str] = ()) -> str:
-    """A table of numbers with a heading and notes, for a notebook."""
-    rows: str = table.to_html(index=False, border=0, float_format=lambda x: f"{x:.4g}", na_rep="")
-    below = "".join(f"<p>Note: {escape(note)}</p>" for note in notes)
-    return f"<div><p><b>{escape(title)}</b></p>{rows}{below}</div>"
-
-
-_STYLE = """
-.claims td, .claims th { text-align: left; vertical-align: top; }
-.claims td.n { text-align: right; white-space: nowrap; }
-.claims .small { opacity: .7; font-size: .86em; }
-.claims .verdict { font-weight: 600; white-space: nowrap; }
-.claims .true { color: #1d7a46; } .claims .false { color: #b3382c; } .claims .none { font-weight: 400; }
-"""
-
-
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("mechclust.report"), autoescape=True, undefined=jinja2.StrictUndefined
-    )
-    environment.filters["number"] = lambda x: "–" if x is None else f"{x:.3f}"
-    return environment
-
-
-def _base64(panel: Panel) -> str:
-    return base64.b64encode(png(panel.figure)).decode()

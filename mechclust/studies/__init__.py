@@ -1,18 +1,21 @@
 """The published experiments, one room a paper."""
 
-from mechclust.studies.extra_probes import Subject
+from mechclust.studies.extra_probes import TrainedModel
+from mechclust.studies.record import record_run
 from mechclust.studies.registry import RegisteredStudy, get_study, list_studies, open_run, registered_studies
-from mechclust.studies.study import Study, configure, run_study, write_report
+from mechclust.studies.study import Study, report_run, run_study
+from tasks.settings import configure
 
 __all__ = [
     "RegisteredStudy",
     "Study",
-    "Subject",
+    "TrainedModel",
     "configure",
     "get_study",
     "list_studies",
     "open_run",
+    "record_run",
     "registered_studies",
+    "report_run",
     "run_study",
-    "write_report",
 ]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from mechclust.jobs import progress_bar
@@ -15,14 +14,11 @@ from probes.files import file_name, write_atomic
 from probes.result import load_result
 from tasks import Batch, InputError
 
-if TYPE_CHECKING:
-    from mechclust.studies.study import Study
-
-_SHOWN = 4  # models a probe in the report; all are in the folder
+_SHOWN = 4  # models of each probe in the report; all are in the folder
 
 
 @dataclass(frozen=True)
-class Subject:
+class TrainedModel:
     """A trained model of a study, and the examples its probes are run on.
 
     Attributes:
@@ -46,19 +42,17 @@ def chosen_probes(names: Sequence[str]) -> list[RegisteredProbe]:
     return found
 
 
-def measure_further(study: Study, config: Any, out: Path, probes: Sequence[RegisteredProbe]) -> None:
-    """Run probes on every subject of a study and keep the results in ``out/results/probes``.
+def measure_further(models: Iterable[TrainedModel], out: Path, probes: Sequence[RegisteredProbe]) -> None:
+    """Run probes on trained models and keep the results in ``out/results/probes``.
 
     They are measured anew each time: a probe under development changes without its version. A probe that cannot
     measure a model stops neither the others nor the study; why is kept beside the results.
     """
-    if not probes:
-        return
-    for subject in progress_bar(list(study.subjects(config, out)), desc="further probes", unit="model"):
-        model, batches = subject.load()
+    for trained in progress_bar(list(models), desc="further probes", unit="model") if probes else ():
+        model, batches = trained.load()
         batches = list(batches)
         for probe in probes:
-            path = _path(out, probe.name, subject.name)
+            path = out / "results" / "probes" / file_name(probe.name) / f"{file_name(trained.name)}.safetensors"
             failure = path.with_suffix(".txt")
             try:
                 result = run(model, batches, probe.new())
@@ -67,11 +61,11 @@ def measure_further(study: Study, config: Any, out: Path, probes: Sequence[Regis
             except Exception as error:  # somebody else's code, or a label that these examples do not have
                 path.unlink(missing_ok=True)
                 why = " ".join(str(error).split()) or type(error).__name__
-                write_atomic(failure, f"{probe.name} could not measure {subject.name}: {why}\n".encode())
+                write_atomic(failure, f"{probe.name} could not measure {trained.name}: {why}\n".encode())
 
 
 def further_notes(out: Path) -> list[str]:
-    """Why what could not be measured could not, a line each."""
+    """Why what could not be measured could not, one line for each."""
     return [path.read_text().strip() for path in sorted((out / "results" / "probes").glob("*/*.txt"))]
 
 
@@ -86,10 +80,6 @@ def further_views(out: Path) -> Mapping[str, str]:
         if parts:
             views[f"Probe: {unquote(folder.name)}"] = "".join(parts)
     return views
-
-
-def _path(out: Path, probe: str, subject: str) -> Path:
-    return out / "results" / "probes" / file_name(probe) / f"{file_name(subject)}.safetensors"
 
 
 def _shown(path: Path) -> str:

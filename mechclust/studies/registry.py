@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from mechclust.studies.study import Study, from_dict, read_record
+from mechclust.report.folder import read_record
+from mechclust.studies.study import Study
+from probes.registry import load_entry_point, package_of
 from tasks import InputError
-from tasks.errors import first_line, suggest
+from tasks.errors import suggest
+from tasks.settings import from_json
 
 GROUP = "mechclust.studies"
 
@@ -32,9 +36,12 @@ class RegisteredStudy:
 
 
 def registered_studies() -> list[RegisteredStudy]:
-    """Every study that is registered, ours first, also those that cannot be loaded."""
-    points = sorted(entry_points(group=GROUP), key=lambda point: not point.value.startswith("mechclust."))
-    return [_loaded(point) for point in points]
+    """Every study that is registered, ours first.
+
+    One that cannot be loaded is listed with the reason and does not touch the others.
+    """
+    points = _points()
+    return [_loaded(point, points) for point in points]
 
 
 def list_studies() -> list[Study]:
@@ -46,18 +53,16 @@ def get_study(name: str) -> Study:
     """The study called ``name``.
 
     Raises:
-        InputError: listing the studies there are, or saying why this one cannot be loaded.
+        InputError: listing the studies there are, or saying why this one is broken.
     """
-    points = entry_points(group=GROUP)
-    if name not in points.names:
-        raise InputError(f"no study {name!r}{suggest(name, sorted(points.names))}")
-    found = [_loaded(point) for point in points if point.name == name]
-    if len(found) > 1:
-        packages = " and ".join(each.package for each in found)
-        raise InputError(f"{packages} both register a study {name!r}; uninstall one of them")
-    if found[0].study is None:
-        raise InputError(f"study {name!r} of {found[0].package} cannot be loaded: {found[0].error}; repair its package")
-    return found[0].study
+    points = _points()
+    point = next((point for point in points if point.name == name), None)  # no other package is imported
+    if point is None:
+        raise InputError(f"no study {name!r}{suggest(name, sorted({point.name for point in points}))}")
+    found = _loaded(point, points)
+    if found.study is None:
+        raise InputError(f"study {name!r} of {found.package} is broken: {found.error}")
+    return found.study
 
 
 def open_run(out: str | Path) -> tuple[Study, Any]:
@@ -66,20 +71,26 @@ def open_run(out: str | Path) -> tuple[Study, Any]:
     Raises:
         InputError: when the folder holds no run.
     """
-    record = read_record(Path(out) / "config.json", "give the --out folder of a run")
+    record = read_record(Path(out), "give the --out folder of a run")
     study = get_study(record["study"])
-    return study, from_dict(next(iter(study.presets.values())), record["config"])
+    return study, from_json(next(iter(study.presets.values())), record["config"])
 
 
-def _loaded(point: EntryPoint) -> RegisteredStudy:
-    package = f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
-    try:
-        study = point.load()
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # whatever somebody else's module does on import, also sys.exit
-        return RegisteredStudy(point.name, package, None, f"{point.value}: {first_line(error)}")
-    if not isinstance(study, Study):
-        why = f"{point.value} is a {type(study).__name__}; expected a mechclust.studies.Study"
-        return RegisteredStudy(point.name, package, None, why)
-    return RegisteredStudy(point.name, package, study)
+def _points() -> list[EntryPoint]:
+    return sorted(entry_points(group=GROUP), key=lambda point: (not _is_ours(point), point.name, package_of(point)))
+
+
+def _is_ours(point: EntryPoint) -> bool:
+    return package_of(point).startswith("mechclust ")
+
+
+def _loaded(point: EntryPoint, points: Sequence[EntryPoint]) -> RegisteredStudy:
+    if not _is_ours(point) and [other.name for other in points].count(point.name) > 1:
+        return RegisteredStudy(
+            point.name, package_of(point), None, f"another study is called {point.name!r}; rename one"
+        )
+    return RegisteredStudy(point.name, package_of(point), *load_entry_point(point, _why_no_study))
+
+
+def _why_no_study(found: Any) -> str:
+    return "" if isinstance(found, Study) else f"is {found!r}; expected a mechclust.studies.Study"

@@ -4,6 +4,7 @@ from mechclust.training.callbacks import AccuracyCallback, CheckpointCallback, P
 from mechclust.training.config import TrainConfig
 from mechclust.training.ensemble import Member, train_ensemble
 from mechclust.training.loop import Callback, train
+from mechclust.training.norms import WeightNorms
 from mechclust.training.snapshots import Snapshots
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "ProbeCallback",
     "Snapshots",
     "TrainConfig",
+    "WeightNorms",
     "accuracy",
     "load_steps",
     "train",

@@ -9,6 +9,8 @@ from typing import Literal
 import numpy as np
 
 from tasks import InputError
+from tasks.errors import check_at_least
+from tasks.settings import check_choices
 
 
 @dataclass(frozen=True)
@@ -17,7 +19,7 @@ class TrainConfig:
 
     Args:
         steps: optimiser steps.
-        batch_size: examples a step.
+        batch_size: examples in each step.
         lr: learning rate at the start, or at the end of the warm-up.
         schedule: ``"cosine"``: annealed along a half cosine to 0; ``"constant"``; ``"late-drop"``: a tenth
             from half of the steps on.
@@ -56,17 +58,10 @@ class TrainConfig:
     save_every: int = 100
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "save_every"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; expected at least 1")
+        check_at_least(steps=(self.steps, 1), batch_size=(self.batch_size, 1), save_every=(self.save_every, 1))
+        check_choices(self)
         if self.checkpoint_every is not None and self.checkpoint_every < 1:
             raise InputError(f"checkpoint_every is {self.checkpoint_every}; expected at least 1, or None")
-        for name, allowed in (
-            ("schedule", ("cosine", "constant", "late-drop")),
-            ("optimizer", ("adamw", "adam", "sgd")),
-        ):
-            if getattr(self, name) not in allowed:
-                raise InputError(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(allowed)}")
         if self.warmup < 0:
             raise InputError(f"warmup is {self.warmup}; expected at least 0 steps")
         if not 0 < self.layer_decay <= 1:

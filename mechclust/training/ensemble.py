@@ -7,9 +7,9 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
 from mechclust.models.build import build_model
-from mechclust.models.config import AnyConfig, config_to_dict
+from mechclust.models.config import AnyConfig, config_to_json
 from mechclust.models.weights import set_weights
 from mechclust.training.config import TrainConfig
 from mechclust.training.loop import make_optimizer, step_bar
@@ -25,11 +25,13 @@ from mechclust.training.snapshots import Segment, Snapshots, all_kept, backend_o
 from mechclust.training.state import load_state, save_state
 from probes.hooks import check_device
 from tasks import Batch, InputError, Task
+from tasks.errors import check_choice
+from tasks.settings import to_json
 
 Backend = Literal["auto", "compiled", "vmap", "loop"]
 Gradients = Callable[[dict[str, Tensor], Tensor, Tensor], tuple[dict[str, Tensor], Tensor]]
 
-_READ_AHEAD = 2048  # training sequences a member, drawn at once
+_READ_AHEAD = 2048  # training sequences per member, drawn at once
 # Steps, each counted once more for every 300 sequences in it: compiling takes some 40 s and saves about 2 ms of each.
 _WORTH_COMPILING = 20_000
 
@@ -114,7 +116,7 @@ def train_ensemble(
         raise InputError(f"snapshot_every is {every}; expected at least 1, or None for an epoch")
     records = [_record(member) for member in members]
     run = {
-        "training": asdict(config),
+        "training": to_json(config),
         "ensemble": {"members": records, "every": every, "backend": backend, "device": device},
     }
     stack, path, start = _Stack(members, config, device), out / "state.safetensors", 0
@@ -135,7 +137,7 @@ def train_ensemble(
         chosen = backend_of(out) if start else ("compiled" if worth else "vmap")
     header = {
         "members": json.dumps(records),
-        "training": json.dumps(asdict(config)),
+        "training": json.dumps(run["training"]),
         "steps": str(config.steps),
         "every": str(every),
         "epoch_steps": str(_epoch(members[0], config)),
@@ -181,7 +183,7 @@ class _Stack:
             shape = list(self._base(tokens).shape)
         if len(shape) != 2:
             raise InputError(
-                f"a {type(self._base).__name__} gives logits {shape}; expected [batch d_vocab], one answer a "
+                f"a {type(self._base).__name__} gives logits {shape}; expected [batch d_vocab], one answer per "
                 "sequence; train such models one by one with train()"
             )
 
@@ -247,8 +249,7 @@ class _Stack:
 def _check(members: Sequence[Member], config: TrainConfig, backend: str) -> None:
     if not members:
         raise InputError("there are no members; give at least one network to train")
-    if backend not in (known := ("auto", "compiled", "vmap", "loop")):
-        raise InputError(f"backend is {backend!r}; expected one of {', '.join(map(repr, known))}")
+    check_choice(backend=(backend, get_args(Backend)))
     if config.clip is not None:
         raise InputError(f"clip is {config.clip}; an ensemble is trained without clipping, set clip=None")
     if config.freeze or config.layer_decay != 1:
@@ -288,7 +289,7 @@ def _record(member: Member) -> dict[str, Any]:
         parts = (np.ascontiguousarray(v.detach().cpu().numpy()).tobytes() for _, v in sorted(member.weights.items()))
         digest = hashlib.sha256(b"".join(parts)).hexdigest()[:16]
     return {
-        "model": config_to_dict(member.model),
+        "model": config_to_json(member.model),
         "task": member.task.to_config(),
         "rate": member.rate,
         "rates": dict(member.rates),

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from mechclust.jobs import progress_bar
 from mechclust.models.build import config_of
-from mechclust.models.config import config_to_dict
+from mechclust.models.config import config_to_json
 from mechclust.models.weights import get_weights, set_weights, trainable
 from mechclust.training.config import TrainConfig
 from mechclust.training.state import load_state, save_state
 from probes.files import versions
 from probes.hooks import HookedModel, device_of, forward
 from tasks import Batch, InputError, Task
+from tasks.settings import to_json
 
 
 class Callback(Protocol):
@@ -70,8 +71,8 @@ def train(
     major = versions()["transformer-lens"].split(".")[0]
     run = {
         "task": task.to_config(),
-        "training": asdict(config),
-        "model": {**config_to_dict(config_of(model)), "transformer-lens": major},
+        "training": to_json(config),
+        "model": {**config_to_json(config_of(model)), "transformer-lens": major},
     }
     path = None if out is None else Path(out) / "state.safetensors"
     losses, start = torch.zeros(config.steps), 0
@@ -150,8 +151,5 @@ def _loss(model: HookedModel, task: Task) -> Callable[[Batch], Tensor]:
 
 def step_bar(start: int, steps: int, progress: bool, name: str) -> Any:
     """The steps still to do, with a progress bar where one is wanted."""
-    if not progress:
-        return range(start, steps)
-    from mechclust.jobs import progress_bar
-
-    return progress_bar(range(start, steps), desc=name, unit="step", initial=start, total=steps)
+    options = {"desc": name, "unit": "step", "initial": start, "total": steps}
+    return progress_bar(range(start, steps), disable=not progress, **options)

@@ -15,7 +15,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from mechclust.models.build import build_model
-from mechclust.models.config import AnyConfig, config_from_dict
+from mechclust.models.config import AnyConfig, config_from_json
 from mechclust.models.weights import set_weights
 from probes.files import write_atomic
 from probes.hooks import HookedModel
@@ -66,7 +66,7 @@ class Snapshots:
     @cached_property
     def configs(self) -> list[AnyConfig]:
         """The members' model configurations, in order."""
-        return [config_from_dict(record["model"]) for record in json.loads(self._header["members"])]
+        return [config_from_json(record["model"]) for record in json.loads(self._header["members"])]
 
     @cached_property
     def tasks(self) -> list[Task]:

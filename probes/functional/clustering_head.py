@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from tasks import InputError
+from tasks.errors import check_at_least
 
 SMALLEST_UNIT = 1e-6  # a median weight that small beside the largest is 0 up to the rounding of float32
 _MOST_DISTANCES = 2**22  # at once
@@ -152,7 +153,7 @@ def integer_weights(
     such weights.
 
     Args:
-        points: float32 or float64, one a row of tokens.
+        points: float32 or float64, one for each row of tokens.
         tokens: digits 0 to ``modulus - 1``.
         support: positions whose digits are added.
         modulus: ``p``.
@@ -225,24 +226,18 @@ def _scaled(along: Tensor, support: Sequence[int], modulus: int) -> tuple[Tensor
 
 
 def check_digits(tokens: Tensor, support: Sequence[int], modulus: int) -> None:
-    """Refuse what is no addition modulo ``modulus`` of the digits in ``support``.
+    """Refuse what is not an addition modulo ``modulus`` of the digits in ``support``.
 
     Raises:
         InputError: see ``integer_weights``.
     """
-    check_modulus(modulus)
+    check_at_least(modulus=(modulus, 2))
     check_support(support, tokens.shape[1])
     if wrong := tokens[(tokens < 0) | (tokens >= modulus)].tolist():
         raise InputError(
             f"there is a token {wrong[0]} in the batch, but modulus is {modulus}; expected digits 0 to {modulus - 1}: "
-            "give the number of digits as modulus, or None for tokens that are no digits"
+            "give the number of digits as modulus, or None for tokens that are not digits"
         )
-
-
-def check_modulus(modulus: int) -> None:
-    """Refuse a modulus below 2."""
-    if modulus < 2:
-        raise InputError(f"modulus is {modulus}; expected at least 2, the number of digits")
 
 
 def check_support(support: Sequence[int], length: int | None = None) -> None:

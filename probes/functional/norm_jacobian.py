@@ -1,12 +1,8 @@
-"""The geometry of a circuit: how sharply a norm turns a point, how far a point is from another class.
-
-All functions are pure and may be mapped over networks with ``torch.func.vmap``.
-"""
+"""How sharply a norm turns a point. May be mapped over networks with ``torch.func.vmap``."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
@@ -33,48 +29,3 @@ def norm_jacobian(x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
             f"x is {x.dtype} of shape {tuple(x.shape)}; expected vectors [... d] of floats with d of at least 2"
         )
     return math.sqrt(x.shape[-1]) / torch.linalg.vector_norm(x, dim=-1)
-
-
-def boundary_distance(
-    logits_of: Callable[[Float[Tensor, "n d"]], Float[Tensor, "n classes"]], x: Float[Tensor, "n d"]
-) -> Float[Tensor, "n"]:
-    """``[n]`` distance of each point from the nearest boundary of its predicted class, to first order.
-
-    With logits ``l`` and the predicted class ``k``, the minimum over the other classes ``j`` of
-    ``(l_k - l_j) / |grad_x (l_k - l_j)|``. Exact for linear logits; elsewhere the distance to the
-    boundary of the classifier linearised at the point, so trust it for points near a boundary.
-    Infinite where no gradient leads to another class, NaN where two classes have the same logits and
-    the same gradients. One backward pass a class, all at once: meant for few classes.
-
-    Args:
-        logits_of: the classifier, which acts on each row by itself.
-        x: the points, in units of which the distance is given.
-
-    Raises:
-        InputError: for points or logits of another shape, or fewer than two classes.
-
-    Example:
-        >>> weight = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
-        >>> boundary_distance(lambda x: x @ weight.T, torch.tensor([[3.0, 7.0], [-0.5, 0.0]]))
-        tensor([3.0000, 0.5000])
-    """
-    if x.ndim != 2:
-        raise InputError(f"x has shape {tuple(x.shape)}; expected points [n d]")
-
-    def summed(points: Tensor) -> tuple[Tensor, Tensor]:
-        logits = logits_of(points)
-        if logits.ndim != 2 or len(logits) != len(x) or logits.shape[1] < 2:
-            raise InputError(
-                f"logits_of gives shape {tuple(logits.shape)} for {len(x)} points; expected [{len(x)} classes], "
-                "at least 2 classes"
-            )
-        return logits.sum(dim=0), logits
-
-    # Rows are independent, so one gradient of the sum over rows holds the gradients of all.
-    jacobian, logits = torch.func.jacrev(summed, has_aux=True)(x)  # [classes n d], [n classes]
-    top = logits.argmax(dim=-1, keepdim=True)
-    margin = torch.take_along_dim(logits, top, dim=1) - logits
-    jacobian = jacobian.movedim(0, 1)
-    slope = torch.linalg.vector_norm(torch.take_along_dim(jacobian, top[..., None], dim=1) - jacobian, dim=-1)
-    itself = torch.arange(logits.shape[1], device=x.device) == top
-    return torch.where(itself, math.inf, margin / slope).amin(dim=1)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from tasks import InputError
 
+_EXPECTED = "expected one integer per word (negative: none) or a [words topics] table of true and false"
 BUCKETS = ("same_word", "same_topic", "different_topic")
 _LARGEST = 2**22  # elements of the largest intermediate tensor
 
@@ -45,15 +46,11 @@ class WordTopics:
             table = torch.as_tensor(topics).cpu()
         except (TypeError, ValueError, RuntimeError):
             raise InputError(
-                f"topics is a {type(topics).__name__} that makes no table of numbers; expected one integer a word "
-                "(negative: none) or a [words topics] table of true and false"
+                f"topics is a {type(topics).__name__} that makes no table of numbers; {_EXPECTED}"
             ) from None
         odd = table.ndim == 2 and table.dtype is not torch.bool and bool(((table != 0) & (table != 1)).any())
         if table.ndim not in (1, 2) or table.is_floating_point() or odd:
-            raise InputError(
-                f"topics is {table.dtype} of shape {tuple(table.shape)}; expected one integer a word (negative: none) "
-                "or a [words topics] table of true and false"
-            )
+            raise InputError(f"topics is {table.dtype} of shape {tuple(table.shape)}; {_EXPECTED}")
         if table.ndim == 1:
             has = table >= 0
             found, group = torch.unique(table[has], return_inverse=True)
@@ -162,7 +159,7 @@ class PairTable:
         if bool((words >= len(topics.row)).any()):
             raise InputError(
                 f"there is a word {int(words.max())} in the batch, but topics are given for {len(topics.row)} words; "
-                "give one row a word, in the same numbering"
+                "give one row per word, in the same numbering"
             )
         row = torch.where(words >= 0, topics.row.to(words.device)[words.clamp(min=0)], -1)
         real = row >= 0
@@ -206,7 +203,7 @@ class PairTable:
         return pattern.transpose(0, 1)
 
     def _buckets(self, here: slice) -> Bool[Tensor, "columns examples n n"]:
-        """A row a bucket, and one a relabelling for its same-topic bucket."""
+        """A row for each bucket, and one for each relabelling of the same-topic bucket."""
         word, real = self.word[here], self.real[here]
         group = self.topics.group.to(word.device)[word]
         pair = real[:, :, None] & real[:, None, :]

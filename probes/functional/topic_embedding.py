@@ -54,7 +54,7 @@ def topic_similarity(vectors: Float[Tensor, "n d"], topics: object, self_pairs: 
     from sampled pairs. Cost: O(n d + groups^2 d).
 
     Args:
-        vectors: a vector a word.
+        vectors: a vector for each word.
         topics: as in ``topic_attention``, one row a vector.
         self_pairs: also count ``i = j`` as the same topic, as the paper's published code does.
 
@@ -144,63 +144,3 @@ def _unit_and_whole(vectors: Tensor) -> tuple[Tensor, Tensor]:
     """Vectors of length one, whose dot products are cosines, and the vectors themselves."""
     rows = vectors.double()
     return rows / rows.norm(dim=1, keepdim=True), rows
-
-
-@dataclass(frozen=True)
-class TopicBlocks:
-    """A matrix over words, sorted into blocks of topics.
-
-    Attributes:
-        means: ``[n_topics n_topics]`` float64 mean entry of each block.
-        same: mean over all entries of two words of one topic, the diagonal included.
-        same_off_diagonal: the same without the diagonal.
-        different: mean over all entries of two words of different topics.
-    """
-
-    means: Float[Tensor, "n_topics n_topics"]
-    same: float
-    same_off_diagonal: float
-    different: float
-
-    @property
-    def gap(self) -> float:
-        """Mean same-topic entry minus mean different-topic entry."""
-        return self.same - self.different
-
-    @property
-    def separation(self) -> float:
-        """Least same-topic block mean minus greatest different-topic block mean."""
-        other = self.means[~torch.eye(len(self.means), dtype=torch.bool)]
-        return float(self.means.diagonal().min() - other.max())
-
-
-def topic_blocks(matrix: Float[Tensor, "n n"], topics: Int[Tensor, "n"]) -> TopicBlocks:
-    """Block means of a matrix over words, such as ``W_V`` or ``W_E^T W_E``.
-
-    Args:
-        matrix: one row and one column a word.
-        topics: topic of each word; negative: left out.
-
-    Raises:
-        InputError: for a matrix of another size, or fewer than two topics.
-
-    Example:
-        >>> blocks = topic_blocks(torch.eye(4), torch.tensor([0, 0, 1, 1]))
-        >>> blocks.means.tolist(), blocks.gap, blocks.same_off_diagonal
-        ([[0.5, 0.0], [0.0, 0.5]], 0.5, 0.0)
-    """
-    known = WordTopics.of(topics)
-    if matrix.shape != (len(known.row), len(known.row)):
-        raise InputError(f"the matrix has shape {tuple(matrix.shape)}; expected {len(known.row)} words both ways")
-    has = known.row.cpu() >= 0
-    words = matrix.detach().cpu().double()[has][:, has]
-    member = torch.nn.functional.one_hot(known.group).double()
-    size = member.sum(dim=0)
-    same = known.group[:, None] == known.group[None, :]
-    off = same & ~torch.eye(len(words), dtype=torch.bool)
-    return TopicBlocks(
-        means=(member.T @ words @ member) / (size[:, None] * size[None, :]),
-        same=float(words[same].mean()),
-        same_off_diagonal=float(words[off].mean()),
-        different=float(words[~same].mean()),
-    )

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from tasks._random import generator
-from tasks.batch import Batch
-from tasks.errors import InputError
+from tasks.errors import InputError, check_at_least, check_choice
 from tasks.text.encoding import EncodedCorpus, encode
 from tasks.text.words import word_spans
 
@@ -86,10 +85,8 @@ class Corpus:
             InputError: for a file that is missing or not UTF-8 (with line and byte), and when no file
                 holds a word.
         """
-        if split not in ("paragraph", "file", "line"):
-            raise InputError(f"split is {split!r}; expected 'paragraph', 'file' or 'line'")
-        if min_words < 1:
-            raise InputError(f"min_words is {min_words}; expected at least 1")
+        check_choice(split=(split, get_args(Split)))
+        check_at_least(min_words=(min_words, 1))
         files = list(_files([paths] if isinstance(paths, (str, Path)) else list(paths)))
         documents: list[str] = []
         sources: list[str] = []
@@ -123,12 +120,6 @@ class Corpus:
                 ``max_length`` that leaves room for special tokens only.
         """
         return encode(self.documents, tokenizer, words, max_length, progress=progress)
-
-    def batches(
-        self, tokenizer: Any, words: Sequence[str], batch_size: int = 8, max_length: int | None = None
-    ) -> Iterator[Batch]:
-        """``encode(tokenizer, words, max_length).batches(batch_size)``, where the counts are not wanted."""
-        return self.encode(tokenizer, words, max_length).batches(batch_size)
 
 
 def _files(paths: Sequence[str | Path]) -> Iterable[Path]:

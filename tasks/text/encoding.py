@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from tasks.batch import Batch, check_batch_size
+from tasks.batch import Batch, row_batches
 from tasks.errors import InputError
 from tasks.text.words import word_spans
 
 
 @dataclass(frozen=True)
 class EncodedCorpus:
-    """A tokenized corpus. Memory: 8 bytes a token.
+    """A tokenized corpus. Memory: 8 bytes per token.
 
     Attributes:
         words: what the labels number.
@@ -49,10 +49,8 @@ class EncodedCorpus:
         Windows of like length come together, longest first: little padding, and a batch too large
         for the memory is the first one.
         """
-        check_batch_size(batch_size)
         order = np.argsort([-len(window) for window in self.windows], kind="stable")
-        for start in range(0, len(order), batch_size):
-            rows = order[start : start + batch_size]
+        for rows in (order[some] for some in row_batches(len(order), batch_size)):
             tokens = torch.full((len(rows), len(self.windows[rows[0]])), self.pad_id)
             words, mask = torch.full_like(tokens, -1), torch.zeros_like(tokens, dtype=torch.bool)
             for i, row in enumerate(rows):
@@ -64,11 +62,7 @@ class EncodedCorpus:
 
 
 def check_tokenizer(tokenizer: Any) -> None:
-    """Refuse a tokenizer that cannot say which characters of the text a token stands for.
-
-    Raises:
-        InputError: saying what to do.
-    """
+    """Refuse a tokenizer that cannot say which characters of the text a token stands for."""
     if not getattr(tokenizer, "is_fast", False):
         raise InputError(
             f"this model's tokenizer ({type(tokenizer).__name__}) is a slow one, which cannot say where in the text a "

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 
 from tasks.batch import Batch
-from tasks.errors import InputError
+from tasks.errors import InputError, check_choice
 
 Encode = Callable[[str], Sequence[int]]
 
@@ -44,7 +44,7 @@ class LabelledPrompts:
 
     def __post_init__(self) -> None:
         if not self.prompts:
-            raise InputError(f'{self.source} holds no prompts; give one JSON object a line, with "prompt" and "task"')
+            raise InputError(f'{self.source} holds no prompts; give one JSON object per line, with "prompt" and "task"')
         for i, prompt in enumerate(self.prompts):
             if not prompt.strip():
                 raise InputError(f"{self.source}: prompt {i + 1} is empty; give it a text or remove it")
@@ -67,7 +67,7 @@ class LabelledPrompts:
 
     @classmethod
     def from_jsonl(cls, path: str | Path) -> LabelledPrompts:
-        """Read one JSON object a line: ``prompt``, ``task`` and any further labels.
+        """Read one JSON object per line: ``prompt``, ``task`` and any further labels.
 
         Raises:
             InputError: naming the file and line for text that is not JSON, a missing or extra field,
@@ -119,8 +119,7 @@ class LabelledPrompts:
         Raises:
             InputError: for a prompt that is too long, or that encodes to no token.
         """
-        if too_long not in ("refuse", "truncate"):
-            raise InputError(f"too_long is {too_long!r}; expected 'refuse' or 'truncate'")
+        check_choice(too_long=(too_long, ("refuse", "truncate")))
         encoded = [list(encode(prompt)) for prompt in self.prompts]
         for i, ids in enumerate(encoded):
             if not ids:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tasks._random import generator
-from tasks.errors import InputError
+from tasks.errors import InputError, check_at_least
 from tasks.text.corpus import Corpus
 
 
@@ -78,11 +78,7 @@ class TopicModel:
 
 
 def check_threshold(threshold: float) -> None:
-    """Refuse what is no ambiguity threshold.
-
-    Raises:
-        InputError: for a number outside 0 to 1 (1 not included).
-    """
+    """Refuse what is not an ambiguity threshold."""
     if not 0 <= threshold < 1:
         raise InputError(f"threshold is {threshold}; expected a share of the vocabulary from 0 to below 1")
 
@@ -147,27 +143,12 @@ def fit_topics(
 
 
 def check_topics(n_topics: int, passes: int = 6, seed: int = 0, batch_size: int = 128) -> None:
-    """Refuse settings that no topic model can be fitted with, before any work.
-
-    Raises:
-        InputError: naming the number and what was expected.
-    """
-    for name, value, least in (
-        ("n_topics", n_topics, 2),
-        ("passes", passes, 1),
-        ("seed", seed, 0),
-        ("batch_size", batch_size, 1),
-    ):
-        if value < least:
-            raise InputError(f"{name} is {value}; expected at least {least}")
+    """Refuse settings that no topic model can be fitted with, before any work."""
+    check_at_least(n_topics=(n_topics, 2), passes=(passes, 1), seed=(seed, 0), batch_size=(batch_size, 1))
 
 
 def check_corpus_size(n_documents: int, n_topics: int) -> None:
-    """Refuse a corpus of fewer documents than topics.
-
-    Raises:
-        InputError: saying what to do.
-    """
+    """Refuse a corpus of fewer documents than topics."""
     if n_documents < n_topics:
         raise InputError(
             f"the corpus has {n_documents} documents for {n_topics} topics; give more text, cut it into more "
@@ -192,8 +173,7 @@ def count_words(
     """
     from sklearn.feature_extraction.text import CountVectorizer
 
-    if min_documents < 1:
-        raise InputError(f"min_documents is {min_documents}; expected at least 1")
+    check_at_least(min_documents=(min_documents, 1))
     if not 0 < max_share <= 1:
         raise InputError(f"max_share is {max_share}; expected a share of the documents above 0, at most 1")
     stop = read_stop_words(stop_words)
@@ -262,7 +242,7 @@ def read_stop_words(given: str | Collection[str]) -> frozenset[str]:
 
     Args:
         given: ``"english"`` (scikit-learn's list), ``"none"``, the path of a UTF-8 file with one word
-            a line, or the words themselves.
+            per line, or the words themselves.
 
     Raises:
         InputError: for a name that is neither, and no file.
@@ -283,5 +263,5 @@ def read_stop_words(given: str | Collection[str]) -> frozenset[str]:
         return frozenset(Path(given).read_text(encoding="utf-8-sig").lower().split())
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(
-            f"stop_words is {str(given)!r}; expected 'english', 'none' or a UTF-8 file with one word a line ({error})"
+            f"stop_words is {str(given)!r}; expected 'english', 'none' or a UTF-8 file with one word per line ({error})"
         ) from None

@@ -11,7 +11,7 @@ def word_spans(text: str) -> list[tuple[int, int]]:
     """Where the words of a text stand: ``[(start, end), ...]``.
 
     A word is a run of letters, digits and combining marks that begins with a letter. An apostrophe
-    between letters belongs to it (``don't``), the possessive ``'s`` does not. Numbers are no words.
+    between letters belongs to it (``don't``), the possessive ``'s`` does not. Numbers are not words.
     Languages written without spaces have to be segmented first.
 
     Example:

@@ -88,8 +88,7 @@ def similarity_loop() -> float:
 def attention_table() -> float:
     """Five optimiser rows x five seeds, ten steps each: every query in full against what the loss needs."""
     from mechclust import TrainConfig, build_model, train
-    from mechclust.studies.topic_structure.config import TopicTransformerConfig
-    from mechclust.studies.topic_structure.study import ROWS
+    from mechclust.studies.topic_structure.config import ROWS, TopicTransformerConfig
     from tasks import TopicDocuments
 
     tasks = [TopicDocuments(n_documents=400, seed=seed) for seed in range(5)]

@@ -6,9 +6,12 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
+import os
 import re
 import runpy
+import subprocess
 import sys
+import tomllib
 import types
 from pathlib import Path
 from typing import Any
@@ -59,6 +62,7 @@ def test_code_runs_and_prints_what_the_page_shows(page: str, tmp_path: Path, mon
                 continue
             with contextlib.redirect_stdout(io.StringIO()) as out:
                 if title:
+                    (tmp_path / title).parent.mkdir(exist_ok=True)
                     (tmp_path / title).write_text(code, encoding="utf-8")
                     runpy.run_path(title, run_name="__main__")
                 else:
@@ -67,6 +71,30 @@ def test_code_runs_and_prints_what_the_page_shows(page: str, tmp_path: Path, mon
     for name in set(sys.modules) - before:
         if Path(getattr(sys.modules[name], "__file__", None) or "/").is_relative_to(tmp_path):
             del sys.modules[name]
+
+
+def test_the_study_of_the_page_is_one_folder_and_one_line(tmp_path: Path) -> None:
+    """Its files, and an entry point as an installation would write it down: the command line runs it."""
+    page = blocks(PAGES["extend/study.md"])
+    for language, title, code in page:
+        if language == "python" and title:
+            (tmp_path / title).parent.mkdir(exist_ok=True)
+            (tmp_path / title).write_text(code, encoding="utf-8")
+    (settings,) = [tomllib.loads(code) for language, _, code in page if language == "toml"]
+    (group,) = settings["project"]["entry-points"]
+    ((name, value),) = settings["project"]["entry-points"][group].items()
+    info = tmp_path / "small_study-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: small-study\nVersion: 0.1.0\n")
+    (info / "entry_points.txt").write_text(f"[{group}]\n{name} = {value}\n")
+
+    def mechclust(*arguments: str) -> str:
+        command = [sys.executable, "-m", "mechclust.cli", *arguments]
+        return subprocess.check_output(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)}, text=True)
+
+    assert "  small (small-study 0.1.0): Task clusters appear in training\n" in mechclust("list")
+    assert "not tested at this size" in mechclust("run", name, "--preset", "smoke", "--workers", "1", "--out", "run")
+    assert (tmp_path / "run" / "report.html").exists()
 
 
 def alike(shown: str, printed: str) -> bool:
@@ -117,8 +145,19 @@ def test_command_lines_have_options_that_exist(
 
 @pytest.mark.parametrize("run", sorted((ROOT / "examples" / "results").iterdir()), ids=lambda path: path.name)
 def test_the_claims_are_the_measured_ones(run: Path) -> None:
-    page = PAGES[f"systems/{run.name.removesuffix('-paper')}.md"]
+    page = PAGES[f"studies/{run.name.removesuffix('-paper')}.md"]
     assert markdown_table(load_claims(run / "claims.json")) in page
+
+
+def test_the_numbers_are_what_their_generator_writes() -> None:
+    generator = runpy.run_path(str(DOCS / "record.py"))
+    marked = {path.relative_to(DOCS).as_posix() for path in generator["pages"]() if path.is_relative_to(DOCS)}
+    assert marked == {"claims.md", *(name for name in PAGES if name.startswith("studies/"))}
+    for name in marked:
+        assert generator["written"](PAGES[name]) == PAGES[name], f"docs/{name} has other numbers; run: make record"
+        wrong = re.sub(r"\| \d\.\d{3} \|", "| 9.999 |", PAGES[name])
+        assert wrong != PAGES[name]
+        assert generator["written"](wrong) == PAGES[name]
 
 
 def test_every_figure_is_there() -> None:
@@ -129,8 +168,8 @@ def test_every_figure_is_there() -> None:
     ]
     assert len(places) >= 8
     for name, place in places:
-        run, figure = place.resolve().relative_to(DOCS / "results").parts
-        assert (ROOT / "examples" / "results" / run / figure).exists(), f"{name}: no figure {run}/{figure}"
+        figure = place.resolve().relative_to(DOCS / "results")
+        assert (ROOT / "examples" / "results" / figure).exists(), f"{name}: no figure {figure}"
 
 
 # ---- nothing is missing ----
@@ -165,18 +204,37 @@ def test_every_probe_has_a_page() -> None:
         line for page, text in PAGES.items() if page.startswith("probes/") for line in text.splitlines()[:1]
     )
     assert len(names) >= 11
-    for name in [*names, "WeightNorms", "GradientNorms", "causal_checks", "distance_to_boundary"]:
+    for name in [*names, "WeightNorms", "causal_checks"]:
         assert re.search(rf"\b{name}\b", titles), f"no page of docs/probes has {name} in its title"
 
 
 def test_the_table_of_clauses_is_that_of_check_probe() -> None:
-    from probes import _under_test, testing
+    from probes import testing
 
     rows = re.findall(r"(?m)^\| ([\w ]+) \| .* \| \"(.+)\" \|$", PAGES["extend/probe.md"])
     assert [clause for clause, _ in rows] == list(testing._CLAUSES)
-    source = "".join(Path(str(module.__file__)).read_text(encoding="utf-8") for module in (testing, _under_test))
+    source = Path(str(testing.__file__)).read_text(encoding="utf-8")
     for clause, message in rows:
         assert message in source, f"check_probe does not say {message!r} (clause {clause!r})"
+
+
+def test_the_files_that_the_page_on_the_layout_names_are_there() -> None:
+    page = PAGES["house.md"]
+    files = re.findall(r"`((?:tasks|probes|mechclust)/[\w/]+\.py)`", page)
+    assert len(files) > 30
+    assert [name for name in files if not (ROOT / name).exists()] == []
+    tree = next(code for _, _, code in blocks(page))
+    rooms = re.findall(r"[\w/]+(?:\.py|/)(?=[ \n])", tree)
+    known = {path.name for root in ("tasks", "probes", "mechclust") for path in (ROOT / root).rglob("*")}
+    assert {Path(name).name for name in rooms} - known <= {
+        "tasks",
+        "probes",
+        "mechclust",
+        "tests",
+        "examples",
+        "docs",
+        "benchmarks",
+    }
 
 
 def pages_of(nav: Any) -> list[str]:

@@ -107,6 +107,19 @@ def test_notebook(path, tmp_path, monkeypatch):
     assert {found.name for found in tmp_path.iterdir()} <= {"runs"}
 
 
+@pytest.mark.parametrize("name", ["tasks", "probes"])
+def test_a_file_of_the_users_that_stands_in_the_way(name, tmp_path):
+    (tmp_path / f"{name}.py").write_text("raise RuntimeError('it has run')")
+    script = tmp_path / "script.py"
+    script.write_text("from mechclust.probes import CKA")
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True)
+    file = str(tmp_path / f"{name}.py")
+    assert f"ImportError: {file!r} stands in the way of mechclust's package {name!r}; rename it" in done.stderr
+    (tmp_path / f"{name}.py").unlink()
+    script.write_text("from mechclust.probes import CKA; import probes; assert CKA is probes.CKA; print('fine')")
+    assert subprocess.check_output([sys.executable, script], cwd=tmp_path, text=True) == "fine\n"
+
+
 def test_every_example_is_expected_to_show_something():
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(PRINTS)
     assert {path.stem for path in EXAMPLES.glob("*.ipynb")} == set(SHOWS)

@@ -18,6 +18,7 @@ import pytest
 
 from mechclust.cli import main
 from mechclust.report import Analysis
+from mechclust.studies import RegisteredStudy, registered_studies
 from tasks import LabelledPrompts
 
 COMMAND = [sys.executable, "-m", "mechclust.cli"]
@@ -78,7 +79,7 @@ def never_trains(monkeypatch):
     def never(*args, **kwargs):
         raise AssertionError("started to work")
 
-    monkeypatch.setattr("mechclust.studies.task_clusters.study.train", never)
+    monkeypatch.setattr("mechclust.studies.task_clusters.run.train", never)
 
 
 class TestProcess:
@@ -110,7 +111,7 @@ class TestPlain:
             ([], ("run", "list", "report", "clusters")),
             (["run", "--help"], ("published experiment", "--preset")),
             (["run", "task-clusters", "--preset", "smoke", "--help"], ("--seeds", "optimiser steps", "k-means starts")),
-            (["clusters", "--help"], ("--prompts", "--too-long", "--baselines", "JSONL file")),
+            (["clusters", "--help"], ("--prompts", "--too-long", "--untrained", "JSONL file")),
             (["report", "--help"], ("the --out folder of a run",)),
         ):
             with pytest.raises(SystemExit) as end:
@@ -123,9 +124,19 @@ class TestPlain:
         def stop():
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("mechclust.cli.list_studies", stop)
+        monkeypatch.setattr("mechclust.cli.registered_studies", stop)
         assert main(["list"]) == 130
         assert capsys.readouterr().err == "\nmechclust: interrupted\n"
+
+    def test_list_shows_what_other_packages_register_and_what_is_broken(self, monkeypatch, capsys):
+        ours = next(found for found in registered_studies() if found.name == "mossa")
+        broken = RegisteredStudy("odd", "odd-studies 1.2", None, "odd:STUDY: ImportError: no torch")
+        monkeypatch.setattr("mechclust.cli.registered_studies", lambda: [ours, broken])
+        assert main(["list"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[1].startswith("  mossa: MOSSA: ")
+        assert lines[3] == "    presets: smoke, quick, paper"
+        assert lines[4:6] == ["  odd (odd-studies 1.2): broken: odd:STUDY: ImportError: no torch", ""]
 
 
 class TestRun:
@@ -146,6 +157,14 @@ class TestRun:
         printed = capsys.readouterr().out
         assert printed.count("\n| T") == 10
         assert (out / "report.html").exists()
+
+    def test_report_records_a_run(self, smoke_run, tmp_path, capsys):
+        out = shutil.copytree(smoke_run[1], tmp_path / "run")
+        assert main(["report", str(out), "--record", str(tmp_path / "kept")]) == 0
+        printed = capsys.readouterr().out
+        assert printed.endswith(f"\nreport: {out / 'report.html'}\nrecord: {tmp_path / 'kept'}\n")
+        assert (tmp_path / "kept" / "claims.json").read_bytes() == (out / "claims.json").read_bytes()
+        assert "mechclust run task-clusters --preset smoke" in (tmp_path / "kept" / "command.txt").read_text()
 
     def test_settings_of_the_command_line_reach_the_run(self, tmp_path, capsys, monkeypatch):
         seen = []
@@ -179,15 +198,15 @@ class TestRunRefusals:
 
     def test_unknown_option(self, refused):
         assert refused(*SMOKE, "--sedes", "1") == (
-            "task-clusters has no option '--sedes' (did you mean --seeds?); see mechclust run task-clusters --help"
+            "task-clusters has no option '--sedes' (see mechclust run task-clusters --help); did you mean '--seeds'?"
         )
         assert refused(*SMOKE, "stray") == (
-            "task-clusters has no option 'stray'; see mechclust run task-clusters --help"
+            "task-clusters has no option 'stray' (see mechclust run task-clusters --help)"
         )
 
     @pytest.mark.parametrize("typed", ["--step", "--bach-size", "--n-mapping", "--training.step", "--task.n-task"])
     def test_what_is_suggested_exists(self, refused, capsys, typed):
-        suggested = re.search(r"did you mean (--[\w.-]+)\?", refused(*SMOKE, typed, "5"))
+        suggested = re.search(r"did you mean '(--[\w.-]+)'\?", refused(*SMOKE, typed, "5"))
         assert suggested is not None
         with pytest.raises(SystemExit):
             main([*SMOKE, "--help"])
@@ -278,7 +297,7 @@ class TestClusters:
         assert len(counts) >= 8
         assert min(counts.values()) >= 25
         assert len(set(prompts.prompts)) == len(prompts)
-        assert main([*clusters, "--prompts", str(path), "--too-long", "truncate", "--baselines", "0"]) == 0
+        assert main([*clusters, "--prompts", str(path), "--too-long", "truncate", "--untrained", "0"]) == 0
 
 
 class TestClustersRefusals:
@@ -295,7 +314,7 @@ class TestClustersRefusals:
     def test_empty_prompts_file(self, refused, clusters, prompts, text):
         prompts.write_text(text)
         assert refused(*clusters) == (
-            f'{prompts} holds no prompts; give one JSON object a line, with "prompt" and "task"'
+            f'{prompts} holds no prompts; give one JSON object per line, with "prompt" and "task"'
         )
 
     def test_a_line_that_is_not_json(self, refused, clusters, prompts):
@@ -380,7 +399,7 @@ class TestClustersRefusals:
         def never(*args, **kwargs):
             raise AssertionError("loaded a model")
 
-        monkeypatch.setattr("mechclust.commands.clusters.load_pretrained", never)
+        monkeypatch.setattr("mechclust.commands.settings.load_pretrained", never)
         (tmp_path / "file").write_text("")
         assert "cannot write to" in refused(*clusters, "--out", tmp_path / "file" / "out")
 

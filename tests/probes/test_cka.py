@@ -270,7 +270,7 @@ def test_parameters_that_are_refused(make: Callable[[], Any], message: str) -> N
 def test_labels_that_are_refused(fake_model: Any) -> None:
     batch = Batch(torch.tensor([[0, 1], [1, 2]]), labels={"word": torch.zeros(2, 2, dtype=torch.int64)})
     model = fake_model(*states(5, 2))
-    with pytest.raises(InputError, match="label 'word' is per token; CKA needs one value per example"):
+    with pytest.raises(InputError, match="label 'word' is per token; give a label with one value per example"):
         run(model, batch, CKA(label="word"))
     with pytest.raises(InputError, match="no label 'task' in this batch"):
         run(model, batch, CKA(label="task"))

@@ -75,7 +75,7 @@ def test_two_processes_agree_with_one(sequences: Batch) -> None:
     [
         ({"equivalence": ()}, "equivalence is (); expected a label name, or several different ones"),
         ({"equivalence": ("a", "a")}, "equivalence is ('a', 'a'); expected a label name, or several different ones"),
-        ({"modulus": 1, "support": (0,)}, "modulus is 1; expected at least 2, the number of digits"),
+        ({"modulus": 1, "support": (0,)}, "modulus is 1; expected at least 2"),
         (
             {"modulus": 2},
             "modulus is 2, but support is None; give the positions whose digits are added, or modulus=None",
@@ -101,12 +101,12 @@ def test_parameters_that_are_refused(arguments: dict[str, Any], message: str) ->
             {"equivalence": "class"},
             "no label 'class' in this batch (it has 'answer', 'sum', 'multiset', 'token', 'one')",
         ),
-        ({"equivalence": ("sum", "token")}, "label 'token' is per token; ClusteringHead needs one value per example"),
+        ({"equivalence": ("sum", "token")}, "label 'token' is per token; give a label with one value per example"),
         ({"equivalence": "one"}, "label 'one' has one class only; clusters need examples of at least 2 classes"),
         ({"query": token_at("input")}, "no position 'input' in this batch (it has no named positions)"),
-        ({"at": residual()}, "'hook_embed' is no head output (attn.hook_z); give at=head_output()"),
-        ({"at": attention_pattern()}, "'blocks.0.attn.hook_pattern' is no head output (attn.hook_z); give"),
-        ({"at": [head_output(), "blocks.0.attn.hook_v"]}, "'blocks.0.attn.hook_v' is no head output (attn.hook_z)"),
+        ({"at": residual()}, "'hook_embed' is not a head output (attn.hook_z); give at=head_output()"),
+        ({"at": attention_pattern()}, "'blocks.0.attn.hook_pattern' is not a head output (attn.hook_z); give"),
+        ({"at": [head_output(), "blocks.0.attn.hook_v"]}, "'blocks.0.attn.hook_v' is not a head output (attn.hook_z)"),
     ],
 )
 def test_batches_and_sites_that_are_refused(arguments: dict[str, Any], message: str, sequences: Batch) -> None:

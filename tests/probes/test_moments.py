@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import Any
 
 import pytest
 import torch
 
+from probes import Moments, Probe, ProbeResult, collect_rows, run
 from probes.functional import CrossMoments, cka_from_moments
 from probes.moments import MomentsState
+from probes.testing import check_probe
+from tasks import Batch
 from tests.probes.functional.test_cka import brute_force, gaussians
 
 PAIRS = [*((x, x) for x in "zab"), *combinations("zab", 2)]
@@ -83,3 +87,38 @@ def test_added_to_outside_inference_mode() -> None:
         state = gathered({site: x[:20].clone() for site, x in rows.items()}, [20], classes)
     state.add({site: x[20:] for site, x in rows.items()}, classes[20:], PAIRS)
     assert value(state, "0", "z", "b", True) == pytest.approx(brute_force(rows["z"], rows["b"], True), abs=1e-10)
+
+
+class Spread(Probe):
+    """Somebody else's probe, as the docstring of ``Moments`` has it."""
+
+    moments = Moments()
+
+    def update(self, activations: Any, batch: Batch) -> None:
+        self.moments.add({site: x.flatten(1) for site, x in activations.items()})
+
+    def compute(self) -> ProbeResult:
+        found = []
+        for site in self.site_names:
+            m = self.moments["all"].pair(site, site)
+            covariance = m.product / m.n - torch.outer(m.sum_x, m.sum_x) / m.n**2
+            found.append(covariance.trace() ** 2 / covariance.square().sum())
+        notes = [] if m.n > 1 else ["one example does not vary, so its spread is NaN"]
+        return self.result({"spread": torch.stack(found)}, {"spread": ("site",)}, notes=notes)
+
+
+def test_anybodys_probe_may_declare_moments(model: Any, batch: Batch) -> None:
+    """Covariances are those of the rows, and the probe keeps the whole contract."""
+    check_probe(Spread(), model, batch)
+    found = run(model, batch.split(4), Spread())["spread"]
+    for k, rows in enumerate(collect_rows(model, batch).values()):
+        values = torch.linalg.eigvalsh(torch.cov(rows.double().T))
+        assert float(found[k]) == pytest.approx(float(values.sum() ** 2 / values.square().sum()), rel=1e-9)
+
+
+def test_no_examples_change_nothing() -> None:
+    state = MomentsState()
+    state.add({"a": torch.ones(0, 3)})
+    assert len(state) == 0
+    state.add({"a": torch.ones(2, 3)})
+    assert (list(state), state["all"].n, list(state["all"].product)) == (["all"], 2, [("a", "a")])

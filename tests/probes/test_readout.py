@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from probes import all_tokens, last_token, mean, token_at
-from probes.readout import LastToken, Mean, Readout, TokenAt, as_readout
+from probes.readout import LastToken, Mean, Readout, TokenAt, check_readout
 from tasks import Batch, InputError
 
 LENGTHS, LONGEST = [3, 5, 1, 4], 5
@@ -87,10 +87,10 @@ def test_readouts_are_values_whose_repr_rebuilds_them(readout: Readout) -> None:
 
 @pytest.mark.usefixtures("without_type_checks")
 def test_only_readouts_are_readouts() -> None:
-    assert as_readout(mean()) == Mean()
+    assert check_readout(mean()) == Mean()
     for wrong in ("last", last_token, LastToken, TokenAt):
         with pytest.raises(InputError, match=r"expected last_token\(\), token_at\(...\), mean\(\) or all_tokens\(\)"):
-            as_readout(wrong)  # type: ignore[arg-type]
+            check_readout(wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])

@@ -128,7 +128,7 @@ def test_a_store_is_never_mixed(two: dict[str, Any], tmp_path: Path) -> None:
         ((model, every_token(30), folder), {}, "holds rows of other labels"),
         ((model, swapped, folder), tuned, f"example index 4 has other tokens than in {str(folder)!r}; give the same"),
         ((model, every_token(28), folder), tuned, "holds example index 28, which is not in these batches (2 such)"),
-        ((model, every_token(30), tmp_path / "other"), tuned, "has files and is no row store; give a new folder"),
+        ((model, every_token(30), tmp_path / "other"), tuned, "has files and is not a row store; give a new folder"),
         ((model, [every_token(3)] * 2, tmp_path / "a"), {}, "example index 0 was given twice; give every example"),
         ((model, [], tmp_path / "b"), {}, "there are no examples to measure"),
         (

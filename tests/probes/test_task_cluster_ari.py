@@ -124,7 +124,7 @@ def test_what_the_examples_must_offer(fake_model: Any, batch: Batch) -> None:
         (
             batch,
             TaskClusterARI(**QUICK, also=("topic",)),
-            "label 'topic' is per token; TaskClusterARI needs one value per example",
+            "label 'topic' is per token; give a label with one value per example",
         ),
     ]
     for given, probe, message in cases:

@@ -69,14 +69,14 @@ def test_what_is_refused(probe: Any, model: Any, topic_model: Any, documents: Ba
             topic_model(),
             {"topics": torch.arange(5) % 2},
             "topics are given for 5 words, but the model's vocabulary has "
-            "16 tokens; give one row a token, or name a per-token label with words=",
+            "16 tokens; give one row per token, or name a per-token label with words=",
         ),
         (topic_model(), {"topics": torch.arange(5) % 2, "words": "topic"}, "there is a word 3 in the batch"),
         (topic_model(), {"topics": TOPICS, "words": "wrd"}, "no label 'wrd' in this batch"),
         (
             topic_model(),
             {"topics": TOPICS, "words": "one"},
-            f"label 'one' is per example; {probe.__name__} needs a word",
+            "label 'one' is per example; give a label with one value per token",
         ),
     ]
     labels = {"topic": torch.where(documents.tokens < 0, 0, 3) * 0 + 3, "one": torch.zeros(12, dtype=torch.int64)}
@@ -103,7 +103,7 @@ def test_attention_is_measured_at_patterns_only(topic_model: Any, documents: Bat
 
 
 def test_vectors_are_measured_at_vectors_only(topic_model: Any, documents: Batch) -> None:
-    message = "'blocks.0.attn.hook_pattern' gives shape (12, 1, 11, 11); expected a vector a token [batch pos ...]"
+    message = "'blocks.0.attn.hook_pattern' gives shape (12, 1, 11, 11); expected a vector per token [batch pos ...]"
     with pytest.raises(InputError, match=re.escape(message)):
         run(topic_model(), documents, TopicEmbedding(TOPICS, at=attention_pattern()))
 

@@ -112,3 +112,13 @@ def test_to_the_same_device_is_the_same_batch() -> None:
     batch = full()
     assert batch.to("cpu") is batch
     assert batch.to("meta").labels["task"].device.type == "meta"
+
+
+def test_a_label_may_be_asked_for_by_kind() -> None:
+    batch = Batch(torch.zeros(2, 3, dtype=torch.int64), labels={"task": torch.arange(2), "word": torch.ones(2, 3)})
+    assert batch.label("task", per="example") is batch.labels["task"]
+    assert batch.label("word", per="token") is batch.labels["word"]
+    with pytest.raises(InputError, match="label 'word' is per token; give a label with one value per example"):
+        batch.label("word", per="example")
+    with pytest.raises(InputError, match="label 'task' is per example; give a label with one value per token"):
+        batch.label("task", per="token")

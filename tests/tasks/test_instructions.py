@@ -12,6 +12,7 @@ import torch
 
 from tasks import Batch, InputError, InstructionFollowing, Task
 from tasks._regex import RandomRegex
+from tests.tasks.regex import python_pattern
 
 SMALL: dict[str, Any] = {"n_tasks": 5, "variants": 8, "n_inputs": 6, "n_mappings": 4, "n_eval": 30, "n_eval_tasks": 3}
 VARIED = [
@@ -145,12 +146,12 @@ def test_batches_do_not_depend_on_the_batch_size() -> None:
 @pytest.mark.parametrize("m", [1, 2, 5])
 def test_instructions_come_from_m_expressions_per_task(m: int) -> None:
     task = InstructionFollowing(**{**SMALL, "variants": 12}, n_distributions=m)
-    assert [len(r) for r in task._regexes] == [m] * task.n_tasks
+    assert [len(r) for r in task._grammar[0]] == [m] * task.n_tasks
     names = task.vocab[1:]
     matched: set[tuple[int, int]] = set()
     for batch, i, tokens in [*examples(task, "train"), *examples(task, "validation")]:
         t, text = int(batch.labels["task"][i]), "".join(task.to_str_tokens(torch.tensor(tokens[:-2])))
-        hits = [d for d, r in enumerate(task._regexes[t]) if re.fullmatch(r.pattern(names).replace("+", "{1,3}"), text)]
+        hits = [d for d, r in enumerate(task._grammar[0][t]) if re.fullmatch(python_pattern(r, names), text)]
         assert hits, f"{text} is from none of the expressions of task {t}"
         matched.update((t, d) for d in hits)
     assert matched == {(t, d) for t in range(task.n_tasks) for d in range(m)}
@@ -225,7 +226,7 @@ def test_config_survives_json() -> None:
 
 def test_unknown_config_is_refused_with_what_is_known() -> None:
     config = InstructionFollowing().to_config()
-    with pytest.raises(InputError, match=r"instruction-following has no field 'n_task' \(it has n_tasks, outputs, "):
+    with pytest.raises(InputError, match=r"InstructionFollowing has no field 'n_task' \(it has n_tasks, outputs, "):
         Task.from_config({**config, "n_task": 3})
     with pytest.raises(InputError, match=r"no task 'skills-of-mine' \(there are .*instruction-following"):
         Task.from_config({**config, "name": "skills-of-mine"})
@@ -240,8 +241,8 @@ def test_unknown_config_is_refused_with_what_is_known() -> None:
         ({"n_tasks": 0}, "n_tasks is 0; expected at least 1"),
         ({"variants": -2}, "variants is -2; expected at least 1"),
         ({"n_eval": 0}, "n_eval is 0; expected at least 1"),
-        ({"outputs": "own"}, "outputs is 'own'; expected one of private, shared"),
-        ({"split_by": "task"}, "split_by is 'task'; expected one of instance, instruction"),
+        ({"outputs": "own"}, "outputs is 'own'; expected 'private' or 'shared'"),
+        ({"split_by": "task"}, "split_by is 'task'; expected 'instance' or 'instruction'"),
         ({"n_mappings": 11}, "n_mappings is 11; expected at most n_inputs (10)"),
         ({"n_symbols": 2}, "n_symbols is 2; expected at least 3, the largest symbol class"),
         ({"validation_share": 1.0}, "validation_share is 1.0; expected between 0 and 1"),

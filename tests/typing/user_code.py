@@ -6,8 +6,11 @@ from typing import assert_type
 import torch
 from torch import Tensor
 
+import mechclust.tasks
 from mechclust import ClustersConfig, ModelConfig, build_model, load_pretrained, load_result, measure_clusters
 from mechclust.attention import AttentionView, attention_view
+from mechclust.probes import CKA as SameCKA
+from mechclust.probes.functional import linear_cka
 from mechclust.report import Claims, load_claims
 from mechclust.studies import get_study, run_study
 from probes import (
@@ -60,6 +63,9 @@ assert_type(load_result("file"), ProbeResult)
 assert_type(load_claims("runs/demo"), Claims)
 assert_type(load_claims("runs/demo")[0].measured, float | None)
 assert_type(attention_view(model, torch.tensor([1])), AttentionView)
+assert_type(SameCKA(), CKA)  # the same packages under names that no other file can take
+assert_type(linear_cka(torch.eye(4), torch.eye(4)).value, float)
+assert_type(mechclust.tasks.Batch.concat(batches), Batch)
 check_probe(MeanNorm(), model, batches)
 measure_clusters("gpt2", ClustersConfig(prompts="prompts.jsonl"))  # type: ignore[arg-type]  # a Path is wanted
 run_study(get_study("mossa"), get_study("mossa").preset("smoke"), "out", probes=["NDims"])

@@ -1,4 +1,4 @@
-"""Can numbers from a model be trusted? A self-check, before anything is measured. Its door is ``mechclust``."""
+"""``mechclust check``: can numbers from a model be trusted? A self-check, before anything is measured."""
 
 from mechclust.commands.check.model import check_model as check_model
 from mechclust.commands.check.result import Check as Check

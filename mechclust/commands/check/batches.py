@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mechclust.commands.check.inputs import EXAMPLES, Subject
+from mechclust.commands.check.inputs import EXAMPLES, CheckedModel
 from mechclust.commands.check.result import NotTried
 from tasks import Batch
 from tasks.errors import first_line
@@ -13,11 +13,11 @@ from tasks.errors import first_line
 _ALONE = 4
 
 
-def repeats(subject: Subject) -> tuple[bool, str]:
+def repeats(checked: CheckedModel) -> tuple[bool, str]:
     """The same batch gives the same values, to the bit, also with another batch in between."""
-    first = subject.seen
-    subject.output(subject.batch("between", 2))
-    second = subject.values(subject.standard)
+    first = checked.seen
+    checked.output(checked.batch("between", 2))
+    second = checked.values(checked.standard)
     for name, value in first.items():
         if not torch.equal(value, second[name]):
             return False, (
@@ -28,16 +28,16 @@ def repeats(subject: Subject) -> tuple[bool, str]:
     return True, f"{len(first)} hook points give the same bits before and after another batch"
 
 
-def alone(subject: Subject) -> tuple[bool, str]:
+def alone(checked: CheckedModel) -> tuple[bool, str]:
     """An example gives the same residual stream alone and in a batch, within rounding."""
-    largest, where = 0.0, subject.working("residual")[0]
+    largest, where = 0.0, checked.working("residual")[0]
     for row in range(_ALONE):
-        one = subject.values(subject.standard.select(slice(row, row + 1)), "residual")
+        one = checked.values(checked.standard.select(slice(row, row + 1)), "residual")
         for name, value in one.items():
-            if (off := _relative(subject.seen[name][row : row + 1], value)) > largest:
+            if (off := _relative(checked.seen[name][row : row + 1], value)) > largest:
                 largest, where = off, name
     return _within(
-        subject,
+        checked,
         largest,
         where,
         f"{_ALONE} examples alone and in a batch of {EXAMPLES}",
@@ -46,19 +46,19 @@ def alone(subject: Subject) -> tuple[bool, str]:
     )
 
 
-def padding(subject: Subject) -> tuple[bool, str]:
+def padding(checked: CheckedModel) -> tuple[bool, str]:
     """With padding on the right nobody attends to it, and states are those without padding, within rounding."""
-    if subject.length < 2:
+    if checked.length < 2:
         raise NotTried("this model reads one token at a time")
-    subject.working("residual")
-    lengths = sorted({max(1, subject.length - k) for k in (0, 1, 3, 5)}, reverse=True)
-    tokens = subject.batch("padding", len(lengths)).tokens
+    checked.working("residual")
+    lengths = sorted({max(1, checked.length - k) for k in (0, 1, 3, 5)}, reverse=True)
+    tokens = checked.batch("padding", len(lengths)).tokens
     try:
-        rows = [subject.values(Batch(row[None, :n]), "residual") for row, n in zip(tokens, lengths, strict=True)]
+        rows = [checked.values(Batch(row[None, :n]), "residual") for row, n in zip(tokens, lengths, strict=True)]
     except Exception as error:
         raise NotTried(f"sequences of other lengths are refused ({first_line(error)})") from None
     try:
-        right, on_padding = _padded(subject, rows, tokens, lengths, left=False)
+        right, on_padding = _padded(checked, rows, tokens, lengths, left=False)
     except Exception as error:
         raise NotTried(
             f"padded batches are refused ({first_line(error)}); give batches of sequences of one length"
@@ -69,22 +69,22 @@ def padding(subject: Subject) -> tuple[bool, str]:
             "far a batch was padded; give batches of sequences of one length"
         )
     passed, detail = _within(
-        subject,
+        checked,
         right,
         "residual()",
         f"{len(lengths)} examples padded on the right and without padding",
         "padding changes what is measured; give batches of sequences of one length",
     )
-    return passed, detail + (_on_the_left(subject, rows, tokens, lengths) if passed else "")
+    return passed, detail + (_on_the_left(checked, rows, tokens, lengths) if passed else "")
 
 
-def _on_the_left(subject: Subject, rows: list[dict[str, Tensor]], tokens: Tensor, lengths: list[int]) -> str:
+def _on_the_left(checked: CheckedModel, rows: list[dict[str, Tensor]], tokens: Tensor, lengths: list[int]) -> str:
     """What happens there. Nothing here pads on the left, so it is only told."""
     try:
-        off, _ = _padded(subject, rows, tokens, lengths, left=True)
+        off, _ = _padded(checked, rows, tokens, lengths, left=True)
     except Exception as error:
         return f"; padded on the left: refused ({first_line(error)})"
-    if off <= _allowed(subject):
+    if off <= _allowed(checked):
         return f"; on the left {off:.2g}"
     return (
         f"; on the left {off:.2g}: this model counts positions from the padding, so pad your own batches on the right"
@@ -92,16 +92,16 @@ def _on_the_left(subject: Subject, rows: list[dict[str, Tensor]], tokens: Tensor
 
 
 def _padded(
-    subject: Subject, rows: list[dict[str, Tensor]], tokens: Tensor, lengths: list[int], *, left: bool
+    checked: CheckedModel, rows: list[dict[str, Tensor]], tokens: Tensor, lengths: list[int], *, left: bool
 ) -> tuple[float, float]:
     """Largest relative difference at real tokens, and largest attention from these to padding."""
     size = tokens.shape[1]
     places = [slice(size - n, size) if left else slice(0, n) for n in lengths]
-    mask, filled = torch.zeros(tokens.shape, dtype=torch.bool), torch.full_like(tokens, subject.pad_id)
+    mask, filled = torch.zeros(tokens.shape, dtype=torch.bool), torch.full_like(tokens, checked.pad_id)
     for row, (n, place) in enumerate(zip(lengths, places, strict=True)):
         mask[row, place], filled[row, place] = True, tokens[row, :n]
-    values = subject.values(Batch(filled, mask), "residual", "attention_pattern")
-    patterns = [values[name] for name in subject.sites.get("attention_pattern", ())]
+    values = checked.values(Batch(filled, mask), "residual", "attention_pattern")
+    patterns = [values[name] for name in checked.sites.get("attention_pattern", ())]
     off = max(
         _relative(values[k][i : i + 1, places[i] if values[k].shape[1] == size else slice(None)], row[k])
         for i, row in enumerate(rows)
@@ -123,14 +123,14 @@ def _relative(value: Tensor, reference: Tensor) -> float:
     return float(torch.nan_to_num(share, nan=torch.inf).max())
 
 
-def _allowed(subject: Subject) -> float:
+def _allowed(checked: CheckedModel) -> float:
     """Sums of another order differ by some hundred roundings in a deep model; in half precision by a tenth at most."""
-    eps = max((torch.finfo(p.dtype).eps for p in subject.model.parameters()), default=torch.finfo(torch.float32).eps)
+    eps = max((torch.finfo(p.dtype).eps for p in checked.model.parameters()), default=torch.finfo(torch.float32).eps)
     return min(1000 * eps, 0.1)
 
 
-def _within(subject: Subject, largest: float, where: str, what: str, otherwise: str) -> tuple[bool, str]:
+def _within(checked: CheckedModel, largest: float, where: str, what: str, otherwise: str) -> tuple[bool, str]:
     found = f"{what} differ by {largest:.2g} of a state's length"
-    if (allowed := _allowed(subject)) >= largest:
+    if (allowed := _allowed(checked)) >= largest:
         return True, f"{found} (allowed {allowed:.2g})"
     return False, f"{found} ({where}; allowed {allowed:.2g}): {otherwise}"

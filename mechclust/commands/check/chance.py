@@ -1,4 +1,4 @@
-"""Do probes find nothing where there is nothing? Random tokens, random labels, random weights, noise.
+"""Do probes find nothing where there is nothing? Random tokens, random labels, an untrained model, noise.
 
 Every test here is exact: labels are drawn apart from the examples, so that its p-value under ``n``
 relabellings is the smallest possible, ``a = 1 / (n + 1)``, in at most that share of models. A test
@@ -8,17 +8,18 @@ alarm in at most ``m a^2`` of models.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from mechclust.commands.check.inputs import EXAMPLES, Subject, counted
+from mechclust.commands.check.inputs import EXAMPLES, CheckedModel, counted
 from mechclust.commands.check.result import NotTried
 from probes import CKA, Probe, TaskClusterARI, TopicAttention, last_token, run
 from probes.functional import cka_null, linear_cka
+from probes.rows import Gather
 from tasks import Batch
 
 _RELABELLINGS = 499
@@ -37,22 +38,23 @@ class Found(NamedTuple):
 
 
 Tests = Mapping[str, Found]
+Build = Callable[..., Any]  # seed=... -> an untrained model
 
 
 class Chance:
     """What probes find in a model's states of random tokens: one draw, and a second where something looks odd.
 
     Args:
-        subject: the model, its hook points found.
+        checked: the model, its hook points found.
     """
 
-    def __init__(self, subject: Subject) -> None:
-        self.subject = subject
+    def __init__(self, checked: CheckedModel) -> None:
+        self.checked = checked
         self._draws: dict[int, _Draw] = {}
 
     def draw(self, number: int) -> _Draw:
         if number not in self._draws:
-            self._draws[number] = _Draw(self.subject, number)
+            self._draws[number] = _Draw(self.checked, number)
         return self._draws[number]
 
     def odd(self, kind: str, n: int) -> str:
@@ -95,7 +97,7 @@ class Chance:
     def cka(self) -> tuple[bool, str]:
         """CKA is 1 between the model and itself, and at chance between the model and random features."""
         draw = self.draw(0)
-        same = run({"once": self.subject.model, "again": self.subject.model}, draw.batches[:2], CKA(at=draw.names))
+        same = run({"once": self.checked.model, "again": self.checked.model}, draw.batches[:2], CKA(at=draw.names))
         off = {m: float(torch.nan_to_num(same[m] - 1).abs().max()) for m in ("cka", "debiased_cka")}
         if worst := next((m for m in off if off[m] > 1e-6), ""):
             return False, (
@@ -120,7 +122,7 @@ class Chance:
     @property
     def _again(self) -> str:
         return (
-            f"check again with another seed (--seed {self.subject.seed + 1}), and if it fails again, trust no number "
+            f"check again with another seed (--seed {self.checked.seed + 1}), and if it fails again, trust no number "
             "before you know why"
         )
 
@@ -128,11 +130,11 @@ class Chance:
 class _Draw:
     """One draw of tokens and labels, and what probes find in it, by the name of the test."""
 
-    def __init__(self, subject: Subject, number: int) -> None:
-        self.subject, self.number, self.names = subject, number, subject.working("residual")
-        words = subject.random("words", number).permutation(subject.ids)[:_WORDS]
-        draw, n = subject.random("chance", number), _BATCHES * EXAMPLES
-        word = draw.integers(len(words), size=(n, subject.length))
+    def __init__(self, checked: CheckedModel, number: int) -> None:
+        self.checked, self.number, self.names = checked, number, checked.working("residual")
+        words = checked.random("words", number).permutation(checked.ids)[:_WORDS]
+        draw, n = checked.random("chance", number), _BATCHES * EXAMPLES
+        word = draw.integers(len(words), size=(n, checked.length))
         which = np.repeat(np.arange(_BATCHES), EXAMPLES)
         labels: dict[str, Any] = {"random": draw.permutation(which), "batch": which, "word": word}
         whole = Batch(
@@ -142,17 +144,19 @@ class _Draw:
         self.batches, self.n_words = list(whole.split(EXAMPLES)), len(words)
 
     @cached_property
-    def _measured(self) -> tuple[TaskClusterARI, list[Any]]:
+    def _measured(self) -> tuple[Gather, list[Any]]:
         n, seed = _RELABELLINGS, self.number
         clusters = TaskClusterARI("random", self.names, last_token(), ("batch",), n_init=2, n_permutations=n, seed=seed)
-        probes: list[Probe] = [clusters]
+        states = Gather(self.names, last_token())
+        probes: list[Probe] = [states, clusters]
         if not self._no_topics:
-            topics = self.subject.random("topics", seed).permutation(
+            topics = self.checked.random("topics", seed).permutation(
                 np.arange(self.n_words) % max(2, self.n_words // 4)
             )
-            at = self.subject.sites["attention_pattern"]
+            at = self.checked.sites["attention_pattern"]
             probes.append(TopicAttention(torch.from_numpy(topics), at, "word", n_permutations=n, seed=seed))
-        return clusters, run(self.subject.model, self.batches, probes)
+        _, *found = run(self.checked.model, self.batches, probes)
+        return states, found
 
     @property
     def clusters(self) -> Tests:
@@ -176,9 +180,9 @@ class _Draw:
     @property
     def _no_topics(self) -> str:
         """Why topics in attention cannot be tried, or nothing."""
-        if not (names := self.subject.sites.get("attention_pattern")):
+        if not (names := self.checked.sites.get("attention_pattern")):
             return "attention_pattern() does not work, see above"
-        if any(self.subject.seen[name].shape[2] != self.subject.length for name in names if name in self.subject.seen):
+        if any(self.checked.seen[name].shape[2] != self.checked.length for name in names if name in self.checked.seen):
             return "one query reads the whole sequence, so words do not attend to words"
         return "" if self.n_words > 2 else f"{counted(self.n_words, 'ordinary token')}; topics need at least 3"
 
@@ -186,9 +190,10 @@ class _Draw:
     def noise(self) -> Tests:
         """Debiased CKA with random features, at the first, middle and last site."""
         found, self.biased = {}, {}
-        draw = torch.Generator().manual_seed(int(self.subject.random("noise", self.number).integers(2**31)))
+        draw = torch.Generator().manual_seed(int(self.checked.random("noise", self.number).integers(2**31)))
+        states = self._measured[0].by_site()
         for site in dict.fromkeys([self.names[0], self.names[len(self.names) // 2], self.names[-1]]):
-            rows = self._measured[0].hidden.get(site)[1].cpu().double()
+            rows = states[site].cpu().double()
             features = torch.randn(len(rows), _NOISE, dtype=torch.float64, generator=draw)
             value = float(linear_cka(rows, features, debiased=True))
             if np.isfinite(value):
@@ -198,10 +203,12 @@ class _Draw:
         return found
 
 
-def chance_of_twin(twin: Any, subject: Subject) -> tuple[bool, str]:
-    """Clusters and topics in the same architecture with random weights."""
-    other = Subject(twin, subject.tokenizer, subject.seed, subject.sites)
-    vars(other).update({k: v for k, v in vars(subject).items() if k in ("length", "seen")})  # as found out already
+def chance_of_untrained(build: Build | None, checked: CheckedModel) -> tuple[bool, str]:
+    """Clusters and topics in an untrained model of the same architecture."""
+    if build is None:
+        raise NotTried("how to draw this model's weights is not known; give its name or directory instead")
+    other = CheckedModel(build(seed=checked.seed), checked.tokenizer, checked.seed, checked.sites)
+    vars(other).update({k: v for k, v in vars(checked).items() if k in ("length", "seen")})  # as found out already
     chance = Chance(other)
     passed, detail = chance.clusters()
     try:

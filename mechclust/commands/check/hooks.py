@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mechclust.commands.check.inputs import EXAMPLES, Subject, counted, wrong
+from mechclust.commands.check.inputs import EXAMPLES, CheckedModel, counted, wrong
 from mechclust.commands.check.result import NotTried
 from probes.sites import Selector, resolve
 from tasks import Batch, InputError
@@ -25,11 +25,11 @@ _SHAPES = {
 _NEEDED = ("embedding", "residual")
 
 
-def hook_points(subject: Subject, selector: Selector) -> tuple[bool, str]:
+def hook_points(checked: CheckedModel, selector: Selector) -> tuple[bool, str]:
     """A selector's hook points exist, fire once in a forward pass, and have the documented shape."""
-    names = _resolved(subject, selector)
-    batch, seen = subject.standard, {name: subject.fired[name] for name in names}
-    right, first = _right_shape(subject, selector.kind, batch), names[0]
+    names = _resolved(checked, selector)
+    batch, seen = checked.standard, {name: checked.fired[name] for name in names}
+    right, first = _right_shape(checked, selector.kind, batch), names[0]
     trouble = {}
     for name, values in seen.items():
         if len(values) != 1:
@@ -43,7 +43,7 @@ def hook_points(subject: Subject, selector: Selector) -> tuple[bool, str]:
                 f"{name!r} gives shape {list(values[0].shape)}; expected {_SHAPES[selector.kind]} for "
                 f"{list(batch.tokens.shape)} tokens, so probes there would read other axes; measure at other sites"
             )
-    subject.sites[selector.kind] = [name for name in names if name not in trouble]
+    checked.sites[selector.kind] = [name for name in names if name not in trouble]
     if trouble:
         return False, wrong(trouble)
     pooled = seen[names[-1]][0].shape[2 if selector.kind == "attention_pattern" else 1] != batch.tokens.shape[1]
@@ -59,9 +59,9 @@ def _span(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
 
 
-def _resolved(subject: Subject, selector: Selector) -> list[str]:
+def _resolved(checked: CheckedModel, selector: Selector) -> list[str]:
     try:
-        return [site.name for site in resolve(subject.model, selector)]
+        return [site.name for site in resolve(checked.model, selector)]
     except InputError as error:
         reason = str(error).split(";")[0]
     if selector.kind in _NEEDED:
@@ -70,18 +70,18 @@ def _resolved(subject: Subject, selector: Selector) -> list[str]:
             "see model.hook_dict"
         )
     layers = []
-    for layer in range(1, subject.model.cfg.n_layers + 1):
+    for layer in range(1, checked.model.cfg.n_layers + 1):
         with suppress(InputError):
-            resolve(subject.model, replace(selector, layers=(layer,)))
+            resolve(checked.model, replace(selector, layers=(layer,)))
             layers.append(layer)
     if layers:
         raise InputError(f"{reason}, but layers {layers} have it; measure at {replace(selector, layers=tuple(layers))}")
     raise NotTried(f"{reason}, so probes that need {selector} cannot measure this model")
 
 
-def _right_shape(subject: Subject, kind: str, batch: Batch) -> Any:
+def _right_shape(checked: CheckedModel, kind: str, batch: Batch) -> Any:
     """Whether a value has a selector's documented shape; behind a pooling there is one position."""
-    (n, pos), cfg = batch.tokens.shape, subject.model.cfg
+    (n, pos), cfg = batch.tokens.shape, checked.model.cfg
     shapes = {
         "attention_pattern": [(n, cfg.n_heads, query, pos) for query in (pos, 1)],
         "head_output": [(n, place, cfg.n_heads, cfg.d_head) for place in (pos, 1)],
@@ -89,13 +89,13 @@ def _right_shape(subject: Subject, kind: str, batch: Batch) -> Any:
     return lambda value: tuple(value.shape) in shapes
 
 
-def finite(subject: Subject) -> tuple[bool, str]:
+def finite(checked: CheckedModel) -> tuple[bool, str]:
     """No NaN and no infinity among weights and activations."""
     trouble = {}
-    for name, parameter in subject.model.named_parameters():
+    for name, parameter in checked.model.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
             trouble[name] = f"the weights {name!r} hold NaN or infinity; load the checkpoint again, or train again"
-    values = subject.seen
+    values = checked.seen
     for name, value in values.items():
         if not bool(torch.isfinite(value).all()):
             trouble[name] = (
@@ -107,9 +107,9 @@ def finite(subject: Subject) -> tuple[bool, str]:
     return True, f"all weights, and activations at {len(values)} hook points for {EXAMPLES} sequences"
 
 
-def attention_rows(subject: Subject) -> tuple[bool, str]:
+def attention_rows(checked: CheckedModel) -> tuple[bool, str]:
     """Attention is never negative and sums to 1 over keys."""
-    patterns = _patterns(subject)
+    patterns = _patterns(checked)
     far, least, allowed, where = 0.0, 0.0, 0.0, ""
     for name, pattern in patterns.items():
         allowed = max(1e-5, 2 * torch.finfo(pattern.dtype).eps)
@@ -123,23 +123,23 @@ def attention_rows(subject: Subject) -> tuple[bool, str]:
             else f"rows are off 1 by up to {far:.2g} ({where!r}; allowed {allowed:.2g})"
         )
         return False, (
-            f"{what}, so what the hook gives is no distribution over keys and means over it cannot be compared between "
-            "heads; load with attn_implementation='eager', or divide by the rows' sums in a probe of your own"
+            f"{what}, so what the hook gives is not a distribution over keys and means over it cannot be compared "
+            "between heads; load with attn_implementation='eager', or divide by the rows' sums in a probe of your own"
         )
     rows = sum(pattern[..., 0].numel() for pattern in patterns.values())
     return True, f"{rows:,} rows: largest deviation from 1 {far:.2g} (allowed {allowed:.2g}), no negative weight"
 
 
-def attention_direction(subject: Subject) -> tuple[bool, str]:
+def attention_direction(checked: CheckedModel) -> tuple[bool, str]:
     """Attention to later tokens is 0 exactly where changing the last token changes no earlier state."""
-    patterns = _patterns(subject)
-    if next(iter(patterns.values())).shape[2] != subject.length:
+    patterns = _patterns(checked)
+    if next(iter(patterns.values())).shape[2] != checked.length:
         raise NotTried("one query reads the whole sequence, so there is no earlier and later")
-    if subject.length < 2 or len(subject.ids) < 2:
+    if checked.length < 2 or len(checked.ids) < 2:
         raise NotTried("it takes two positions and two tokens")
     ahead = max(float(pattern.double().triu(1).max()) for pattern in patterns.values())
-    moved = _moved(subject, changed=-1)
-    if ahead and not moved and not _moved(subject, changed=0):
+    moved = _moved(checked, changed=-1)
+    if ahead and not moved and not _moved(checked, changed=0):
         raise NotTried("no token changes another one's state, so patterns cannot be compared with what they do")
     if bool(ahead) != bool(moved):
         says = f"the patterns put up to {ahead:.2g} on later tokens" if ahead else "the patterns show no later token"
@@ -148,7 +148,7 @@ def attention_direction(subject: Subject) -> tuple[bool, str]:
             f"{says}, but with another last token {does}: the hook does not give the attention that is used; "
             "do not use attention_pattern() with this model"
         )
-    if moved and _declared_causal(subject.model):
+    if moved and _declared_causal(checked.model):
         return False, (
             f"the model is declared causal, but up to {ahead:.2g} of attention goes to later tokens and with another "
             f"last token earlier states change by up to {moved:.2g}: its mask is lost; try another version of "
@@ -159,15 +159,15 @@ def attention_direction(subject: Subject) -> tuple[bool, str]:
     return True, "causal: nothing on later tokens, and with another last token no earlier state changes"
 
 
-def _moved(subject: Subject, changed: int) -> float:
+def _moved(checked: CheckedModel, changed: int) -> float:
     """How far the residual stream at other places moves when one place has another token."""
-    subject.working("residual")
-    tokens = subject.standard.tokens.clone()
-    place = np.searchsorted(subject.ids, tokens[:, changed].numpy())
-    tokens[:, changed] = torch.from_numpy(subject.ids[(place + 1) % len(subject.ids)])
+    checked.working("residual")
+    tokens = checked.standard.tokens.clone()
+    place = np.searchsorted(checked.ids, tokens[:, changed].numpy())
+    tokens[:, changed] = torch.from_numpy(checked.ids[(place + 1) % len(checked.ids)])
     rest = slice(None, -1) if changed else slice(1, None)
-    after = subject.values(Batch(tokens), "residual")
-    moves = [(x - subject.seen[k])[:, rest].abs().max() for k, x in after.items() if x.shape[1] == subject.length]
+    after = checked.values(Batch(tokens), "residual")
+    moves = [(x - checked.seen[k])[:, rest].abs().max() for k, x in after.items() if x.shape[1] == checked.length]
     return max(map(float, moves), default=0.0)
 
 
@@ -177,18 +177,18 @@ def _declared_causal(model: Any) -> bool:
     return getattr(model.cfg, "attention_dir", None) == "causal" and not theirs.endswith("ForMaskedLM")
 
 
-def _patterns(subject: Subject) -> dict[str, Tensor]:
-    return {name: subject.seen[name] for name in subject.working("attention_pattern")}
+def _patterns(checked: CheckedModel) -> dict[str, Tensor]:
+    return {name: checked.seen[name] for name in checked.working("attention_pattern")}
 
 
-def blocks_join(subject: Subject) -> tuple[bool, str]:
+def blocks_join(checked: CheckedModel) -> tuple[bool, str]:
     """Every block starts from what the block before it gave, to the bit."""
-    stream = [name for name in subject.working("residual") if name.endswith("hook_resid_post")]
+    stream = [name for name in checked.working("residual") if name.endswith("hook_resid_post")]
     pairs = [(post, after.replace("hook_resid_post", "hook_resid_pre")) for post, after in pairwise(stream)]
-    pairs = [(post, pre) for post, pre in pairs if pre in subject.model.hook_dict]
+    pairs = [(post, pre) for post, pre in pairs if pre in checked.model.hook_dict]
     if not pairs:
         raise NotTried("there are no two blocks with hook_resid_pre and hook_resid_post")
-    seen = subject.fired
+    seen = checked.fired
     for post, pre in pairs:
         if not seen[post] or not seen[pre] or not torch.equal(seen[post][0], seen[pre][0]):
             return False, (

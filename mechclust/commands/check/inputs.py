@@ -15,25 +15,24 @@ import torch
 from torch import Tensor
 
 from mechclust.commands.check.result import NotTried
-from probes._under_test import modules_of
-from probes.hooks import device_of, evaluation_mode, forward
+from probes.hooks import device_of, evaluation_mode, forward, modules_of, record
 from probes.sites import attention_pattern, embedding, head_output, residual, resolve
 from tasks import Batch, InputError
 
 SELECTORS = (embedding(), residual(), attention_pattern(), head_output())
-EXAMPLES = 8  # a batch
-_LENGTH = 8  # tokens a sequence: the checks need a few positions, not a long text
+EXAMPLES = 8  # in a batch
+_LENGTH = 8  # tokens per sequence: the checks need a few positions, not a long text
 _LONGEST = 512  # of a model that reads one length only
 _FACTS = ("n_layers", "n_heads", "d_model", "d_head", "d_vocab", "n_ctx")
 
 
 @dataclass
-class Subject:
+class CheckedModel:
     """A model under check.
 
     Attributes:
         model: it.
-        tokenizer: its tokenizer, or ``None``.
+        tokenizer: by default the model's own, if it has one.
         seed: of the inputs.
         sites: hook names that fire as they should, by selector; filled as the checks find them.
         flags: which modules were in training mode at the start.
@@ -52,6 +51,8 @@ class Subject:
                     f"a {type(self.model).__name__} has no cfg.{name}, so its shapes cannot be checked; build it with "
                     "mechclust.build_model or load it with mechclust.load_pretrained"
                 )
+        if self.tokenizer is None:
+            self.tokenizer = getattr(self.model, "tokenizer", None)
         flags = "the model's training flags"
         self.flags = {flags: modules_of(self.model)[flags]}
 
@@ -108,10 +109,10 @@ class Subject:
         """Copies, on the CPU, of what each hook point gave in one forward pass, in the order in which it fired."""
         seen: dict[str, list[Tensor]] = {name: [] for name in names}
 
-        def keep(name: str) -> Any:
-            return lambda activation, hook: seen[name].append(activation.detach().to("cpu", copy=True))
+        def keep(name: str, activation: Tensor) -> None:
+            seen[name].append(activation.detach().to("cpu", copy=True))
 
-        with self.model.hooks(fwd_hooks=[(name, keep(name)) for name in names]):
+        with record(self.model, names, keep):
             self.output(batch)
         return seen
 
@@ -171,9 +172,9 @@ def _config(model: Any) -> Any:
     return getattr(inner, "config", None)
 
 
-def _named(subject: Subject) -> bool:
+def _named(checked: CheckedModel) -> bool:
     """Whether anything says which tokens are special."""
-    return subject.tokenizer is not None or _config(subject.model) is not None
+    return checked.tokenizer is not None or _config(checked.model) is not None
 
 
 def counted(n: int, what: str) -> str:

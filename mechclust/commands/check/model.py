@@ -8,26 +8,39 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from mechclust.commands.check.batches import alone, padding, repeats
-from mechclust.commands.check.chance import Chance, chance_of_twin
+from mechclust.commands.check.chance import Build, Chance, chance_of_untrained
 from mechclust.commands.check.hooks import attention_direction, attention_rows, blocks_join, finite, hook_points
-from mechclust.commands.check.inputs import SELECTORS, Subject
+from mechclust.commands.check.inputs import SELECTORS, CheckedModel
 from mechclust.commands.check.result import Check, CheckReport, NotTried
 from mechclust.commands.check.text import text
 from mechclust.commands.check.traces import flat_memory, no_trace
+from mechclust.commands.settings import Dtype
+from mechclust.jobs import progress_bar
 from mechclust.models import build_model, load_pretrained
 from mechclust.models.build import config_of
 from probes import HookedModel, attach, embedding, resolve
 from probes.hooks import check_device
 from tasks import InputError
-from tasks.errors import first_line
+from tasks.errors import check_at_least, first_line
 
 Attempt = Callable[[], tuple[bool, str]]
-_Twin = Callable[..., Any]  # seed=... -> the same architecture with random weights
+_ATTEMPTS: dict[str, Callable[[CheckedModel], tuple[bool, str]]] = {
+    "finite values": finite,
+    "same values twice": repeats,
+    "attention rows": attention_rows,
+    "attention direction": attention_direction,
+    "blocks join": blocks_join,
+    "alone as in a batch": alone,
+    "padding": padding,
+    "no trace": no_trace,
+    "flat memory": flat_memory,
+    "tokenizer": text,
+}
 # What keeps other checks from saying anything, the reason, and which can be made all the same.
 _BREAKS = {
     "finite values": ("there are values that are not finite, see above", {"tokenizer"}),
@@ -43,7 +56,7 @@ def check_model(
     *,
     tokenizer: Any = None,
     device: str | None = None,
-    dtype: Literal["float32", "bfloat16", "float16"] | None = None,
+    dtype: Dtype | None = None,
     seed: int = 0,
     progress: bool = False,
 ) -> CheckReport:
@@ -57,7 +70,7 @@ def check_model(
 
     Cost: about 55 forward passes on at most 8 sequences of 8 tokens (of the model's own length where it reads
     no other), half of them on 2; seconds for a small model, half a minute for 124 million weights on two CPU
-    cores. Memory: one model at a time where it is given by name, else its twin with random weights too.
+    cores. Memory: one model at a time where it is given by name, else an untrained one beside it.
 
     Args:
         model: a hub name, a local directory or file as ``load_pretrained`` takes it, or a hooked model.
@@ -68,7 +81,7 @@ def check_model(
         progress: show a progress bar.
 
     Returns:
-        One row a check: passed, failed with what that means and the way out, or not tried with the reason.
+        One row per check: passed, failed with what that means and the way out, or not tried with the reason.
 
     Raises:
         InputError: for a model that cannot be loaded or has no hooks, a device that is not there, or a negative seed.
@@ -80,23 +93,19 @@ def check_model(
         >>> report.passed, report["attention rows"].verdict
         (True, 'ok')
     """
-    if seed < 0:
-        raise InputError(f"seed is {seed}; expected at least 0")
-    make_twin: _Twin | None
+    check_at_least(seed=(seed, 0))
+    build: Build | None
     if named := isinstance(model, (str, Path)):
         check_device(device or "cpu")
         load = partial(load_pretrained, model, device=device or "cpu", dtype=getattr(torch, dtype or "float32"))
-        subject, make_twin = _subject(load(), tokenizer, seed), partial(load, untrained=True)
+        checked, build = CheckedModel(load(), tokenizer, seed), partial(load, untrained=True)
     else:
         _check_loaded(model, device, dtype)
-        subject, make_twin = _subject(model, tokenizer, seed), _twin_of(model)
+        checked, build = CheckedModel(model, tokenizer, seed), _untrained(model)
     with torch.random.fork_rng(devices=[]):
-        checks = list(_shown(_checks(subject, make_twin, forget=named), progress))
-    return CheckReport(str(model) if named else type(model).__name__, checks)
-
-
-def _subject(model: Any, tokenizer: Any, seed: int) -> Subject:
-    return Subject(model, getattr(model, "tokenizer", None) if tokenizer is None else tokenizer, seed)
+        checks = _checks(checked, build, forget=named)
+        found = list(progress_bar(checks, desc="checking", unit=" check") if progress else checks)
+    return CheckReport(str(model) if named else type(model).__name__, found)
 
 
 def _check_loaded(model: Any, device: str | None, dtype: str | None) -> None:
@@ -113,7 +122,7 @@ def _check_loaded(model: Any, device: str | None, dtype: str | None) -> None:
         pass
 
 
-def _twin_of(model: Any) -> _Twin | None:
+def _untrained(model: Any) -> Build | None:
     """Builds the same architecture with random weights, where that is known."""
     try:
         config = config_of(model)
@@ -129,48 +138,29 @@ def _twin_of(model: Any) -> _Twin | None:
     return build
 
 
-def _checks(subject: Subject, make_twin: _Twin | None, *, forget: bool) -> Iterable[Check]:
+def _checks(checked: CheckedModel, build: Build | None, *, forget: bool) -> Iterable[Check]:
     """All checks in turn. One that the later ones need ends them when it fails."""
-    yield Check("model", True, subject.facts())
-    runs = _tried("forward pass", lambda: (True, f"{subject.length} random tokens a sequence"))
+    yield Check("model", True, checked.facts())
+    runs = _tried("forward pass", lambda: (True, f"{checked.length} random tokens per sequence"))
     if not runs.passed:
         detail = f"{runs.detail}; nothing else can be tried: make model(tokens) work for tokens [batch pos]"
         yield Check(runs.name, False, detail)
         return
     for selector in SELECTORS:
-        yield _tried(f"{selector}", partial(hook_points, subject, selector))
-    chance = Chance(subject)
-    attempts: dict[str, Attempt] = {
-        "finite values": partial(finite, subject),
-        "same values twice": partial(repeats, subject),
-        "attention rows": partial(attention_rows, subject),
-        "attention direction": partial(attention_direction, subject),
-        "blocks join": partial(blocks_join, subject),
-        "alone as in a batch": partial(alone, subject),
-        "padding": partial(padding, subject),
-        "no trace": partial(no_trace, subject),
-        "flat memory": partial(flat_memory, subject),
-        "tokenizer": partial(text, subject),
-        "chance: clusters": chance.clusters,
-        "chance: topics": chance.topics,
-        "chance: CKA": chance.cka,
-    }
+        yield _tried(f"{selector}", partial(hook_points, checked, selector))
+    chance = Chance(checked)
+    attempts: dict[str, Attempt] = {name: partial(attempt, checked) for name, attempt in _ATTEMPTS.items()}
+    attempts |= {"chance: clusters": chance.clusters, "chance: topics": chance.topics, "chance: CKA": chance.cka}
     reason, possible = "", set(attempts)
     for name, attempt in attempts.items():
         check = _tried(name, attempt) if name in possible else Check(name, None, reason)
         if check.passed is False and name in _BREAKS:
             reason, possible = _BREAKS[name]
         yield check
-    if forget:  # a large model and its twin need not fit together
-        subject.model = None
+    if forget:  # two large models need not fit together
+        checked.model = None
         gc.collect()
-    yield _tried("chance: random weights", partial(_twin, make_twin, subject))
-
-
-def _twin(make_twin: _Twin | None, subject: Subject) -> tuple[bool, str]:
-    if make_twin is None:
-        raise NotTried("how to draw this model's weights is not known; give its name or directory instead")
-    return chance_of_twin(make_twin(seed=subject.seed), subject)
+    yield _tried("chance: untrained", partial(chance_of_untrained, build, checked))
 
 
 def _tried(name: str, attempt: Attempt) -> Check:
@@ -183,11 +173,3 @@ def _tried(name: str, attempt: Attempt) -> Check:
         return Check(name, False, str(error))
     except Exception as error:  # of the model: anything
         return Check(name, False, f"stopped with {first_line(error)}")
-
-
-def _shown(checks: Iterable[Check], progress: bool) -> Iterable[Check]:
-    if not progress:
-        return checks
-    from tqdm.auto import tqdm
-
-    return tqdm(checks, desc="checking", unit=" check", leave=False)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""What a self-check found: one row a check, as text, HTML or a data frame."""
+"""What a self-check found: one row per check, as text, HTML or a data frame."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class CheckReport:
 
     Attributes:
         model: the model's name, or its class.
-        checks: one row a check, in the order in which they were made.
+        checks: one row per check, in the order in which they were made.
 
     Example:
         >>> report = CheckReport("tiny", [Check("finite values", True, "10 weights"), Check("tokenizer", None, "none")])
@@ -78,7 +78,7 @@ class CheckReport:
         return "{}: {} passed, {} failed, {} not tried".format(self.model, *counts)
 
     def to_dataframe(self) -> pd.DataFrame:
-        """One row a check: ``check, verdict, passed, detail``; ``passed`` is missing where it was not tried."""
+        """One row per check: ``check, verdict, passed, detail``; ``passed`` is missing where it was not tried."""
         import pandas as pd
 
         frame = pd.DataFrame(
@@ -88,7 +88,7 @@ class CheckReport:
         return frame.astype({"passed": "boolean"})
 
     def __str__(self) -> str:
-        names, verdicts = (max((len(x) for x in column), default=0) for column in self._columns())
+        names, verdicts = (max((len(getattr(c, x)) for c in self.checks), default=0) for x in ("name", "verdict"))
         lines = [self.summary]
         for check in self.checks:
             start = f"{check.verdict:<{verdicts}}  {check.name:<{names}}  "
@@ -101,9 +101,6 @@ class CheckReport:
                 break_on_hyphens=False,
             ) or [start.rstrip()]
         return "\n".join(lines)
-
-    def _columns(self) -> tuple[list[str], list[str]]:
-        return [c.name for c in self.checks], [c.verdict for c in self.checks]
 
     def _repr_html_(self) -> str:
         rows = "".join(

@@ -5,21 +5,21 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
-from mechclust.commands.check.inputs import Subject, counted, wrong
+from mechclust.commands.check.inputs import CheckedModel, counted, wrong
 from mechclust.commands.check.result import NotTried
 from mechclust.models.tokenizers import encoder
 from tasks import LabelledPrompts
 
 _LOOK_AT = 4000  # ids when looking for plain words
-_LENGTHS = (2, 3, 5)  # words a text
+_LENGTHS = (2, 3, 5)  # words per text
 
 
-def text(subject: Subject) -> tuple[bool, str]:
+def text(checked: CheckedModel) -> tuple[bool, str]:
     """Ids fit the model, texts come back, and the last token of padded prompts is found."""
-    tokenizer = subject.tokenizer
+    tokenizer = checked.tokenizer
     if tokenizer is None:
         raise NotTried("the model has no tokenizer; text commands need a Hugging Face checkpoint with one")
-    d_vocab = subject.model.cfg.d_vocab
+    d_vocab = checked.model.cfg.d_vocab
     beyond = {token: i for token, i in tokenizer.get_vocab().items() if i >= d_vocab}
     if beyond:
         token, i = min(beyond.items(), key=lambda item: item[1])
@@ -28,10 +28,10 @@ def text(subject: Subject) -> tuple[bool, str]:
             "tokenizer is another model's, or tokens were added to it; use the model's own, or "
             "model.resize_token_embeddings"
         )
-    words = _words(subject)
+    words = _words(checked)
     if len(words) < max(_LENGTHS):
         raise NotTried(
-            f"{counted(len(words), 'plain word')} among {min(_LOOK_AT, len(subject.ids))} ordinary tokens of the "
+            f"{counted(len(words), 'plain word')} among {min(_LOOK_AT, len(checked.ids))} ordinary tokens of the "
             "vocabulary: too few to write a text of"
         )
     texts = [" ".join(words[i : i + n]) for i, n in enumerate(_LENGTHS)]
@@ -40,19 +40,19 @@ def text(subject: Subject) -> tuple[bool, str]:
     trouble = {t: lost for t, i in zip(texts, ids, strict=True) if (lost := _lost(tokenizer, t, i))}
     if trouble:
         return False, wrong(trouble)
-    if misplaced := _misplaced(subject, texts, ids):
+    if misplaced := _misplaced(checked, texts, ids):
         return False, misplaced
     return (
         True,
-        f"{len(texts)} texts come back as they were; {_special(tokenizer, texts[-1], ids[-1])}; {_pad(subject)}",
+        f"{len(texts)} texts come back as they were; {_special(tokenizer, texts[-1], ids[-1])}; {_pad(checked)}",
     )
 
 
-def _words(subject: Subject) -> list[str]:
+def _words(checked: CheckedModel) -> list[str]:
     """A few words that the tokenizer knows."""
-    order = subject.random("words").permutation(subject.ids)[:_LOOK_AT]
-    plain = (subject.tokenizer.decode([int(i)]).strip() for i in order)
-    known = (w for w in plain if len(w) > 1 and w.isalnum() and w[0].isalpha() and _same(subject.tokenizer, w))
+    order = checked.random("words").permutation(checked.ids)[:_LOOK_AT]
+    plain = (checked.tokenizer.decode([int(i)]).strip() for i in order)
+    known = (w for w in plain if len(w) > 1 and w.isalnum() and w[0].isalpha() and _same(checked.tokenizer, w))
     return list(islice(known, max(_LENGTHS) + len(_LENGTHS)))
 
 
@@ -77,10 +77,10 @@ def _lost(tokenizer: Any, written: str, ids: list[int]) -> str:
     )
 
 
-def _misplaced(subject: Subject, texts: list[str], ids: list[list[int]]) -> str:
+def _misplaced(checked: CheckedModel, texts: list[str], ids: list[list[int]]) -> str:
     """What is wrong with the last token's place in padded batches, or nothing."""
     prompts = LabelledPrompts(texts, {"task": texts}, source="check")
-    (batch,) = prompts.batches(encoder(subject.tokenizer), len(texts), pad_id=subject.pad_id)
+    (batch,) = prompts.batches(encoder(checked.tokenizer), len(texts), pad_id=checked.pad_id)
     last, lengths = batch.last_positions().tolist(), batch.lengths().tolist()
     for row, (place, length) in enumerate(zip(last, lengths, strict=True)):
         if length != len(ids[row]) or int(batch.tokens[row, place]) != ids[row][-1]:
@@ -105,7 +105,7 @@ def _special(tokenizer: Any, written: str, ids: list[int]) -> str:
     )
 
 
-def _pad(subject: Subject) -> str:
-    if subject.tokenizer.pad_token is None:
-        return f"there is no pad token: id {subject.pad_id} fills up batches, hidden by the mask"
-    return f"padded with {subject.tokenizer.pad_token} (id {subject.pad_id}); the last real token is found"
+def _pad(checked: CheckedModel) -> str:
+    if checked.tokenizer.pad_token is None:
+        return f"there is no pad token: id {checked.pad_id} fills up batches, hidden by the mask"
+    return f"padded with {checked.tokenizer.pad_token} (id {checked.pad_id}); the last real token is found"

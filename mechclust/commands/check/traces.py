@@ -12,11 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mechclust.commands.check.inputs import Subject, counted
+from mechclust.commands.check.inputs import CheckedModel, counted
 from mechclust.commands.check.result import NotTried
 from probes import Probe, ProbeResult, Readout, Sum, all_tokens, run
-from probes._under_test import modules_of
-from probes.hooks import device_of
+from probes.hooks import device_of, modules_of, record
 from probes.sites import Sites
 from tasks import Batch
 
@@ -50,19 +49,19 @@ class _Stumbles(_Total):
         raise _Stumble
 
 
-def no_trace(subject: Subject) -> tuple[bool, str]:
+def no_trace(checked: CheckedModel) -> tuple[bool, str]:
     """Measuring changes neither the output, to the bit, nor hooks, training flags or global random states."""
-    model, sites, batch = subject.model, _sites(subject), subject.standard.select(slice(2))
-    before = {**modules_of(model), **subject.flags, **_random_states()}
-    plain = subject.output(batch)
-    again = subject.output(batch)
-    with model.hooks(fwd_hooks=[(site, lambda activation, hook: None) for site in sites]):
-        watched = subject.output(batch)
+    model, sites, batch = checked.model, _sites(checked), checked.standard.select(slice(2))
+    before = {**modules_of(model), **checked.flags, **_random_states()}
+    plain = checked.output(batch)
+    again = checked.output(batch)
+    with record(model, sites, lambda name, activation: None):
+        watched = checked.output(batch)
     run(model, batch, _Total(sites))
     after_run = modules_of(model)
     with suppress(_Stumble):
         run(model, batch, _Stumbles(sites))
-    last = subject.output(batch)
+    last = checked.output(batch)
     after = {**modules_of(model), **_random_states()}
     if (changed := next((k for k in before if before[k] != after[k]), None)) is not None:
         return False, _changed(changed, before[changed], after[changed], after_run["the hooks"] == before["the hooks"])
@@ -108,14 +107,14 @@ def _random_states() -> dict[str, Any]:
     return states
 
 
-def _sites(subject: Subject) -> list[str]:
-    sites = list(dict.fromkeys(name for names in subject.sites.values() for name in names))
+def _sites(checked: CheckedModel) -> list[str]:
+    sites = list(dict.fromkeys(name for names in checked.sites.values() for name in names))
     if not sites:
         raise NotTried("no hook point works, see above")
     return sites
 
 
-def flat_memory(subject: Subject) -> tuple[bool, str]:
+def flat_memory(checked: CheckedModel) -> tuple[bool, str]:
     """No more bytes stay in tensors after 16 batches than after 4.
 
     Counted exactly: the storages of all tensors that Python can reach, and on CUDA what the allocator
@@ -123,14 +122,14 @@ def flat_memory(subject: Subject) -> tuple[bool, str]:
     peak of loading. Someone else's thread can make tensors meanwhile, so growth counts when it is
     there twice. What is kept outside of tensors (numpy arrays, other processes) is not seen.
     """
-    sites = _sites(subject)
-    sequences = [subject.batch(f"memory {i}", 2) for i in range(_MANY)]
-    device = device_of(subject.model)
+    sites = _sites(checked)
+    sequences = [checked.batch(f"memory {i}", 2) for i in range(_MANY)]
+    device = device_of(checked.model)
     grown: list[int] = []
     for _ in range(2):
         taken: list[int] = []
         with _held(device) as held:
-            run(subject.model, _watched(sequences, taken, held), _Total(sites))
+            run(checked.model, _watched(sequences, taken, held), _Total(sites))
         grown.append(taken[1] - taken[0])
         if grown[-1] <= 0:
             return True, (
@@ -140,7 +139,7 @@ def flat_memory(subject: Subject) -> tuple[bool, str]:
     each = min(grown) / (_MANY - _FEW)
     return False, (
         f"{min(grown) / 1024:,.1f} KiB more stay in tensors after {_MANY} batches than after {_FEW}, {each / 1024:.1f} "
-        "KiB a batch: a forward pass keeps something, and a long measurement runs out of memory; look for a list or "
+        "KiB per batch: a forward pass keeps something, and a long measurement runs out of memory; look for a list or "
         "cache in the model, or in a hook left on it, that grows with every call"
     )
 

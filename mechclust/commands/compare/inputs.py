@@ -8,11 +8,12 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from mechclust.commands.settings import Dtype, ModelSettings, PromptSettings
 from mechclust.models import load_tokenizer
 from mechclust.models.tokenizers import check_read_alike, encoder
 from mechclust.report.folder import check_writable
@@ -21,21 +22,18 @@ from probes.files import file_name, write_atomic
 from probes.functional.cka import LEAST_DEBIASED
 from probes.hooks import check_device
 from tasks import Batch, InputError, LabelledPrompts
+from tasks.errors import check_at_least
 
-Dtype = Literal["float32", "bfloat16", "float16"]
 _GIB = 2**30
 
 
-@dataclass(frozen=True)
-class CompareConfig:
-    """Settings of ``mechclust compare``.
+@dataclass(frozen=True, kw_only=True)
+class CompareConfig(ModelSettings, PromptSettings):
+    """Settings of ``mechclust compare``; ``mechclust compare --help`` also shows those that commands share.
 
     Args:
-        prompts: JSONL file: one object a line with ``prompt`` and ``task``.
         controls: models tuned from the same base on one task alone: ``TASK=MODEL``, or a directory called as the task.
-        position: which hidden state: that of the ``last`` prompt token, or the ``mean`` over tokens.
         chat: wrap each prompt as a user message in the tuned model's chat template, for all models.
-        too_long: ``refuse`` a prompt over the models' context, or ``truncate`` it from the left.
         min_per_task: refuse a task with fewer prompts.
         max_per_task: use at most this many prompts of a task, drawn at random.
         tolerance: a layer changed for a task where the 95% interval of 1 - CKA lies above this.
@@ -43,8 +41,7 @@ class CompareConfig:
         n_resamples: half-samples behind the 95% intervals over prompts.
         n_permutations: random pairings behind the chance level; 0 for none.
         rbf: also CKA with Gaussian kernels, a second opinion; its cost goes with the square of a task's prompts.
-        batch_size: prompts a forward pass.
-        device: such as ``cpu`` or ``cuda``.
+        device: of the base model, such as ``cpu`` or ``cuda``.
         dtype: of the base model's weights.
         tuned_device: of the tuned model and the controls; as ``device`` by default.
         tuned_dtype: of the tuned model's and the controls' weights; as ``dtype`` by default.
@@ -52,11 +49,7 @@ class CompareConfig:
         seed: of the prompts drawn, half-samples and pairings.
     """
 
-    prompts: Path
     controls: tuple[str, ...] = ()
-    position: Literal["last", "mean"] = "last"
-    chat: bool = False
-    too_long: Literal["refuse", "truncate"] = "refuse"
     min_per_task: int = 20
     max_per_task: int | None = None
     tolerance: float = 0.01
@@ -64,13 +57,26 @@ class CompareConfig:
     n_resamples: int = 100
     n_permutations: int = 20
     rbf: bool = True
-    batch_size: int = 16
-    device: str = "cpu"
-    dtype: Dtype = "float32"
     tuned_device: str | None = None
     tuned_dtype: Dtype | None = None
     max_memory: float = 8.0
-    seed: int = 0
+
+    def check(self) -> None:
+        """Refuse what cannot be measured with, before any work."""
+        super().check()
+        check_device(self.tuned_device or self.device)
+        check_at_least(n_resamples=(self.n_resamples, 20), n_permutations=(self.n_permutations, 0))
+        if self.min_per_task < LEAST_DEBIASED:
+            raise InputError(
+                f"min_per_task is {self.min_per_task}; expected at least {LEAST_DEBIASED}, the fewest that debiased "
+                "CKA takes"
+            )
+        if self.max_per_task is not None and self.max_per_task < self.min_per_task:
+            raise InputError(f"max_per_task is {self.max_per_task}, below min_per_task = {self.min_per_task}")
+        if not 0 < self.tolerance < 1:
+            raise InputError(f"tolerance is {self.tolerance}; expected a change of CKA between 0 and 1, such as 0.01")
+        if not self.factor > 1:
+            raise InputError(f"factor is {self.factor}; expected a number above 1, such as 1.5")
 
 
 @dataclass(frozen=True)
@@ -138,7 +144,7 @@ def read_inputs(base: str, tuned: str, config: CompareConfig, out: Path) -> Inpu
             rows would not fit in memory or on disk.
     """
     prompts = LabelledPrompts.from_jsonl(config.prompts)
-    _check(config)
+    config.check()
     tasks = prompts.classes["task"]
     if len(tasks) < 2:
         raise InputError(
@@ -168,22 +174,6 @@ def read_inputs(base: str, tuned: str, config: CompareConfig, out: Path) -> Inpu
     _check_room(checkpoints, sizes, inputs.of_task(), config, out)
     _check_same_prompts(batches, tasks, out)
     return inputs
-
-
-def _check(config: CompareConfig) -> None:
-    check_device(config.device)
-    check_device(config.tuned_device or config.device)
-    least = {"batch_size": 1, "n_resamples": 20, "n_permutations": 0, "seed": 0, "min_per_task": LEAST_DEBIASED}
-    for name, value in least.items():
-        if getattr(config, name) < value:
-            why = ", the fewest that debiased CKA takes" if name == "min_per_task" else ""
-            raise InputError(f"{name} is {getattr(config, name)}; expected at least {value}{why}")
-    if config.max_per_task is not None and config.max_per_task < config.min_per_task:
-        raise InputError(f"max_per_task is {config.max_per_task}, below min_per_task = {config.min_per_task}")
-    if not 0 < config.tolerance < 1:
-        raise InputError(f"tolerance is {config.tolerance}; expected a change of CKA between 0 and 1, such as 0.01")
-    if not config.factor > 1:
-        raise InputError(f"factor is {config.factor}; expected a number above 1, such as 1.5")
 
 
 def _chosen(prompts: LabelledPrompts, config: CompareConfig) -> list[int]:
@@ -220,7 +210,7 @@ def _checkpoints(base: str, tuned: str, tasks: Sequence[str], config: CompareCon
                 "give TASK=MODEL, or a directory called as the task"
             )
         if task in known:
-            raise InputError(f"{known[task]!r} and {path!r} are both controls of {task!r}; give one a task")
+            raise InputError(f"{known[task]!r} and {path!r} are both controls of {task!r}; give one per task")
         known[task] = path
         found.append(Checkpoint("control", path, *theirs, task=task))
     return found

@@ -16,27 +16,20 @@ from mechclust.commands.compare.inputs import Checkpoint, CompareConfig, Inputs,
 from mechclust.commands.compare.result import ALL, CompareResult
 from mechclust.jobs import progress_bar
 from mechclust.models import load_pretrained
-from mechclust.report.folder import check_writable, machine
 from probes import (
     CKA,
     RBFCKA,
     NDims,
     NeighbourPurity,
     ProbeResult,
-    Readout,
     RowStore,
-    last_token,
-    mean,
     residual,
     resolve,
     run_stores,
     save_rows,
 )
-from probes.files import file_name, write_atomic
 from probes.sites import Selector
 from tasks import InputError
-
-__all__ = ["CompareConfig", "CompareResult", "compare_models", "write_compare_report"]
 
 _SHARD_ROWS = 128  # prompts that an interruption can cost
 _GROUPS = 8  # steps of the progress bar, at least, where there are as many layers
@@ -65,7 +58,7 @@ def compare_models(
 
     Example:
         >>> # result = compare_models("gpt2", "runs/my-gpt2", CompareConfig(Path("prompts.jsonl")), "runs/compare")
-        >>> # result.summary(), result.table(), result.stands_out()
+        >>> # result.summary(), result.to_dataframe(), result.sentences
     """
     out = Path(out)
     inputs = read_inputs(str(base), str(tuned), config, out)
@@ -87,10 +80,6 @@ def compare_models(
     )
 
 
-def _readout(config: CompareConfig) -> Readout:
-    return last_token() if config.position == "last" else mean()
-
-
 def _measured(model: Checkpoint, inputs: Inputs, config: CompareConfig, out: Path, progress: bool) -> RowStore:
     """The model's hidden states on disk; the model itself is gone again."""
     batches = inputs.batches_of(model.task)
@@ -101,7 +90,7 @@ def _measured(model: Checkpoint, inputs: Inputs, config: CompareConfig, out: Pat
             hooked,
             shown,
             out / "rows" / model.name,
-            readout=_readout(config),
+            readout=config.readout,
             labels=("task",),
             shard_rows=max(_SHARD_ROWS, config.batch_size),
         )
@@ -117,7 +106,7 @@ def _compared(
     pair: Mapping[str, RowStore], of_task: Mapping[str, Tensor], config: CompareConfig, progress: bool
 ) -> dict[str, ProbeResult]:
     """``cka``, ``rbf`` (where asked for, and where layers are the same), ``n_dims`` and ``purity``."""
-    readout, n = _readout(config), len(pair["tuned"])
+    readout, n = config.readout, len(pair["tuned"])
     alike = pair["tuned"].sites == pair["base"].sites
     options: dict[str, Any] = {"readout": readout, "label": "task", "max_memory": config.max_memory}
     kind: dict[str, Any] = {"pairs": "all", "form": "rows"}
@@ -148,7 +137,7 @@ def _of_control(
     control: RowStore, task: str, pair: Mapping[str, RowStore], config: CompareConfig
 ) -> dict[str, ProbeResult]:
     """CKA of a control with each model, over the prompts of its task."""
-    probe = CKA(residual(), _readout(config), n_resamples=config.n_resamples, max_memory=config.max_memory)
+    probe = CKA(residual(), config.readout, n_resamples=config.n_resamples, max_memory=config.max_memory)
     return {
         name: _labelled(run_stores({"control": control, name: store.select(control.index)}, probe), [task])
         for name, store in pair.items()
@@ -175,42 +164,3 @@ def _joined(parts: Sequence[ProbeResult]) -> ProbeResult:
 def _labelled(result: ProbeResult, labels: Sequence[str] | None) -> ProbeResult:
     """With names for the labels, which a probe knows by number."""
     return result if labels is None else replace(result, coords={**result.coords, "label": list(labels)}, notes=[])
-
-
-def write_compare_report(result: CompareResult, out: str | Path) -> Path:
-    """Write the tables as CSV, the probe results, the figures and ``report.html`` into ``out``.
-
-    Raises:
-        InputError: when ``out`` cannot be written.
-    """
-    from mechclust.commands.compare.report import analyse
-    from mechclust.report.page import render_report, save_panels
-
-    out = Path(out)
-    tables = {"compare": result.table()}
-    if result.diagonal:
-        tables |= {"tasks": result.summary(), "layers": result.by_layer()}
-    if result.controls:
-        tables["controls"] = result.control_table()
-    analysis = analyse(result, tables)
-    record = {k: str(v) if isinstance(v, Path) else v for k, v in vars(result.config).items()}
-    page = render_report(
-        title=f"What tuning changed: {result.tuned} against {result.base}",
-        source=f"Prompts: {result.config.prompts}",
-        analysis=analysis,
-        facts=machine(),
-        config={"base": result.base, "tuned": result.tuned, **record},
-    )
-    check_writable(out)
-    save_panels(analysis.panels, out / "figures")
-    saved = {"cka": result.cka, "rbf": result.rbf, "n_dims": result.n_dims, "purity": result.purity}
-    for name, found in saved.items():
-        if found is not None:
-            found.save(out / "results" / f"{name}.safetensors")
-    for task, pair in result.controls.items():
-        for name, found in pair.items():
-            found.save(out / "results" / f"control-{file_name(task)}-{name}.safetensors")
-    for name, table in tables.items():
-        write_atomic(out / f"{name}.csv", table.to_csv(index=False).encode())
-    write_atomic(out / "report.html", page.encode())
-    return out / "report.html"

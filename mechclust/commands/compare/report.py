@@ -1,235 +1,123 @@
-"""Figures and page of ``mechclust compare``."""
+"""The report of ``mechclust compare``: its page, figures and tables."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import matplotlib
-import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
-
-from mechclust.commands.compare.result import ALL, CompareResult
-from mechclust.commands.compare.words import notes, rule, sentences
-from mechclust.report.analysis import Analysis, Panel
+from mechclust.commands.compare.result import ALL, CompareResult, join
+from mechclust.report.analysis import Analysis
+from mechclust.report.html import table_html
+from mechclust.report.page import write_report
+from probes.files import file_name
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_TUNED, _BASE, _CHANCE, _INK, _SOFT = "#1b6ca8", "#c8553d", "#bbbbbb", "#1d2733", "#5b6875"
-_NAMED = 10  # tasks with a colour of their own
-_BOXES = 5  # controls that make a box plot
 
+def write_compare_report(result: CompareResult, out: str | Path) -> Path:
+    """Write the tables as CSV, the probe results, the figures and ``report.html`` into ``out``.
 
-def analyse(result: CompareResult, tables: Mapping[str, pd.DataFrame]) -> Analysis:
-    """Figures, tables and notes.
-
-    Args:
-        result: what was measured.
-        tables: its ``compare``, and ``tasks``, ``layers`` and ``controls`` where there are such.
+    Raises:
+        InputError: when ``out`` cannot be written.
     """
-    said = [*sentences(result), *([rule(result)] if result.diagonal else []), *notes(result)]
-    return Analysis(claims=[], panels=_panels(result, tables), views=_views(tables), notes=said)
+    measured = {"cka": result.cka, "n_dims": result.n_dims, "purity": result.purity}
+    measured |= {} if result.rbf is None else {"rbf": result.rbf}
+    for task, pair in result.controls.items():
+        measured |= {f"control-{file_name(task)}-{name}": found for name, found in pair.items()}
+    return write_report(
+        out,
+        title=f"What tuning changed: {result.tuned} against {result.base}",
+        source=f"Prompts: {result.config.prompts}",
+        analysis=compare_analysis(result),
+        config={"base": result.base, "tuned": result.tuned, **vars(result.config)},
+        results=measured,
+        tables=result.tables,
+    )
 
 
-def _views(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
+def compare_analysis(result: CompareResult) -> Analysis:
+    """Figures, tables and notes."""
+    from mechclust.commands.compare.figures import compare_panels
+
     titles = {
         "tasks": "Tasks, the most changed first",
         "layers": "Layers, the most changed first",
         "controls": "Controls",
         "compare": "Every layer and task",
     }
-
-    def html(table: pd.DataFrame) -> str:
-        return str(table.to_html(index=False, float_format=lambda x: f"{x:.3f}", na_rep="–", border=0))
-
-    hidden = ["site", "base_site"]  # in the CSV
-    return {
-        title: html(tables[name].drop(columns=hidden, errors="ignore"))
-        for name, title in titles.items()
-        if name in tables
-    }
-
-
-def _panels(result: CompareResult, tables: Mapping[str, pd.DataFrame]) -> list[Panel]:
-    widths = Panel(
-        "dimensions_and_purity",
-        _dimensions(result),
-        "Hidden states of each model by layer: dimensions that hold 99% of the variance over all prompts (left), and "
-        "share of a prompt's ten nearest neighbours that are of its own task (right; dotted: by chance).",
+    shown = {name: result.tables[name] for name in titles if name in result.tables}
+    in_the_csv = ["site", "base_site"]
+    return Analysis(
+        panels=compare_panels(result),
+        views={
+            titles[name]: table_html(table.drop(columns=in_the_csv, errors="ignore"), number=".3f", missing="–")
+            for name, table in shown.items()
+        },
+        notes=[*result.sentences, *([rule(result)] if result.diagonal else []), *what_to_know(result)],
     )
-    if not result.diagonal:
-        caption = (
-            "Debiased CKA of every layer of the tuned model with every layer of the base model, over all prompts and "
-            "for each task. A dot: the base layer that a tuned layer is most like. Grey: no CKA."
-        )
-        return [Panel("every_layer_with_every_other", _all_pairs(result), caption), widths]
-    panels = [
-        Panel(
-            "cka_by_layer",
-            _by_layer(result, tables["compare"], tables["tasks"]),
-            "Debiased CKA between the tuned and the base model by layer (0: token embedding), a line a task with its "
-            "95% interval over prompts; 1: the same geometry. Dashed: all prompts together. Grey: up to the highest "
-            "chance level of any task. Bold in the legend: tasks that stand out over all layers.",
-        ),
-        Panel(
-            "change_by_task_and_layer",
-            _heat_map(result, tables["tasks"]),
-            "1 - debiased CKA by task and layer, the most changed task first. A dot: the task stands out at that "
-            "layer. A cross: no change beyond the tolerance. Grey: no CKA.",
-        ),
+
+
+def rule(result: CompareResult) -> str:
+    """How layers and tasks are named, for the report."""
+    c = result.config
+    return (
+        "The rule: a layer changed for a task where the 95% interval of its change, 1 - debiased CKA, lies above "
+        f"{c.tolerance:g}. Tasks stand out at a layer where the tasks' changes fall in two groups (Jenks' natural "
+        "break of log change) such that no interval of the upper group meets one of the lower, and the least of the "
+        f"upper group is at least {c.factor:g} times the most of the lower. Over all layers: the same with means of "
+        "changes and of interval ends. It compares these tasks with each other: where tuning on some tasks changed all "
+        "of them alike, none stands out."
+    )
+
+
+def what_to_know(result: CompareResult) -> list[str]:
+    """What a reader must know of the numbers."""
+    c, table = result.config, result.tables["compare"]
+    counts = table.drop_duplicates("task").set_index("task")["n"]
+    per_task = _span(sorted(counts.drop(ALL)))
+    d = " and ".join(f"{_span(sorted(table[f'd_{m}']))} ({m})" for m in ("tuned", "base"))
+    found = [
+        f"n = {counts[ALL]} prompts of {len(result.tasks)} tasks ({per_task} each), hidden state at {c.states}, "
+        f"d = {d}; layer 0 is the token embedding."
     ]
-    if result.controls:
-        caption = (
-            "Debiased CKA of models tuned on one task alone with the tuned model and with the base model, over that "
-            "task's prompts: a point a task, line: median; box plots from five tasks on (Zhao, Ziser & Cohen 2024, "
-            "arXiv 2410.20008)."
+    largest = int(table[["d_tuned", "d_base"]].to_numpy().max())
+    if (small := counts[counts < 10 * largest]).size:
+        which = "every label" if len(small) == len(counts) else join(small.index)
+        found.append(f"n is below 10 d for {which}: there the biased form, column cka, is too high; read debiased_cka.")
+    none = table[table["debiased_cka"].isna()]
+    for layer, part in none.groupby("layer"):
+        which = "any task" if len(part) == len(counts) else join(part["task"])
+        found.append(
+            f"Layer {layer} has no CKA for {which}: the prompts' hidden states do not differ there, as with the "
+            "embedding of a last token that all prompts share."
         )
-        panels.append(Panel("controls", _controls(tables["controls"]), caption))
-    return [*panels, widths]
-
-
-def _whole_layers(axis: Any) -> None:
-    axis.xaxis.get_major_locator().set_params(integer=True)
-    axis.set_xlabel("layer")
-
-
-def _colors(tasks: Sequence[str]) -> dict[str, Any]:
-    """The most changed tasks have colours of their own, the others are grey."""
-    palette = matplotlib.colormaps["tab10"].colors  # type: ignore[attr-defined]
-    return {task: palette[i] if i < _NAMED else _CHANCE for i, task in enumerate(tasks)}
-
-
-def _by_layer(result: CompareResult, table: pd.DataFrame, summary: pd.DataFrame) -> Figure:
-    figure = Figure(figsize=(9, 4.4), layout="constrained")
-    axis = figure.subplots()
-    colors = _colors(list(summary["task"]))
-    low = min(-0.03, float(table["debiased_cka"].fillna(0).min()) - 0.03)
-    if "null_high" in table:
-        chance = table[table["task"] != ALL].groupby("layer")["null_high"].max()
-        axis.fill_between(chance.index, low, chance, color=_CHANCE, alpha=0.45, lw=0, label="chance")
-    for i, task in enumerate(summary["task"]):
-        part = table[table["task"] == task]
-        label = task if i < _NAMED else ("other tasks" if i == _NAMED else None)
-        axis.fill_between(part["layer"], part["low"], part["high"], color=colors[task], alpha=0.16, lw=0)
-        axis.plot(part["layer"], part["debiased_cka"], color=colors[task], marker="o", ms=4, label=label)
-    part = table[table["task"] == ALL]
-    axis.plot(part["layer"], part["debiased_cka"], color=_INK, ls="--", lw=1.3, label="all prompts together")
-    axis.axhline(1, color=_INK, lw=0.6)
-    ends = (min(result.layers) - 0.2, max(result.layers) + 0.2)
-    axis.set(ylabel="debiased CKA, tuned with base", xlim=ends, ylim=(low, 1.03))
-    _whole_layers(axis)
-    axis.grid(alpha=0.25)
-    legend = figure.legend(loc="outside right upper", frameon=False)
-    bold = set(summary.loc[summary["stands_out"], "task"])
-    for text in legend.get_texts():
-        text.set_fontweight("bold" if text.get_text() in bold else "normal")
-    return figure
-
-
-def _heat_map(result: CompareResult, summary: pd.DataFrame) -> Figure:
-    order = [result.tasks.index(task) for task in summary["task"]]
-    change, out, changed = (x.T[order] for x in (result.change(), result.stands_out(), result.changed()))
-    rows, columns = change.shape
-    size = (min(14.0, 3.4 + 0.36 * columns + 0.06 * max(map(len, result.tasks))), 1.3 + 0.3 * rows)
-    figure = Figure(figsize=size, layout="constrained")
-    axis = figure.subplots()
-    top = max(0.1, min(1.0, float(np.nanmax(change)))) if np.isfinite(change).any() else 1.0
-    image = axis.imshow(_masked(change), cmap=_map("Blues"), vmin=0, vmax=top, aspect="auto", interpolation="none")
-    for mask, marker, color in ((out, "o", "#f2a33a"), (np.isfinite(change) & ~changed, "x", _SOFT)):
-        y, x = np.nonzero(mask)
-        axis.plot(x, y, marker, color=color, mec=_INK if marker == "o" else color, mew=0.7, ms=5)
-    axis.set_yticks(range(rows), list(summary["task"]))
-    step = -(-columns // 20)
-    axis.set_xticks(range(0, columns, step), [str(layer) for layer in result.layers[::step]])
-    axis.set_xlabel("layer")
-    figure.colorbar(image, ax=axis, label="1 - CKA")
-    return figure
-
-
-def _all_pairs(result: CompareResult) -> Figure:
-    labels = result.cka.coords["label"]
-    columns = min(4, len(labels))
-    rows = -(-len(labels) // columns)
-    figure = Figure(figsize=(2.9 * columns + 0.9, 2.8 * rows + 0.3), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False)
-    theirs = [result.cka.layers[site] for site in result.cka.coords["other_site"]]
-    image: Any = None
-    for k, (label, axis) in enumerate(zip(labels, axes.flat, strict=False)):
-        grid = result.cka["debiased_cka"][:, :, k].numpy()
-        extent = (theirs[0] - 0.5, theirs[-1] + 0.5, result.layers[0] - 0.5, result.layers[-1] + 0.5)
-        image = axis.imshow(_masked(grid), cmap=_map("viridis"), vmin=0, vmax=1, origin="lower", extent=extent)
-        for i in np.flatnonzero(np.isfinite(grid).any(axis=1)):
-            axis.plot(theirs[int(np.nanargmax(grid[i]))], result.layers[i], "o", color="white", mec=_INK, ms=4)
-        axis.set_title("all prompts" if label == ALL else label, fontsize=10)
-        axis.set(xlabel="base layer", ylabel="tuned layer")
-        for ticks in (axis.xaxis, axis.yaxis):
-            ticks.get_major_locator().set_params(integer=True)
-    for axis in list(axes.flat)[len(labels) :]:
-        axis.set_axis_off()
-    figure.colorbar(image, ax=axes, label="debiased CKA", shrink=0.8)
-    return figure
-
-
-def _controls(table: pd.DataFrame) -> Figure:
-    figure = Figure(figsize=(9, 4.2), layout="constrained")
-    axis = figure.subplots()
-    layers = sorted(set(table["layer"]))
-    for place, column, color in ((-0.19, "control_base", _BASE), (0.19, "control_tuned", _TUNED)):
-        values = [table.loc[table["layer"] == layer, column].dropna().to_numpy() for layer in layers]
-        x = np.concatenate([np.full(len(v), layer + place) for layer, v in zip(layers, values, strict=True)])
-        if table["task"].nunique() < _BOXES:
-            axis.plot(layers, [np.median(v) if len(v) else np.nan for v in values], color=color, lw=1.4)
-            axis.plot(x - place, np.concatenate(values), "o", color=color, ms=5, mec="white", mew=0.6)
-            continue
-        axis.plot(x, np.concatenate(values), ".", color=color, ms=5, mec="white", mew=0.4)
-        axis.boxplot(
-            values,
-            positions=np.array(layers) + place,
-            widths=0.32,
-            patch_artist=True,
-            manage_ticks=False,
-            showfliers=False,
-            boxprops={"facecolor": color, "alpha": 0.35, "linewidth": 0.8},
-            medianprops={"color": color, "linewidth": 2},
-            whiskerprops={"linewidth": 0.8},
-            capprops={"linewidth": 0.8},
+    if result.diagonal and table["debiased_cka"].notna().mul(table["low"].isna()).any():
+        found.append("Where there is a CKA and no interval, half of the prompts are too few for one; give more.")
+    found += [
+        *result.notes,
+        "CKA compares geometry among the prompts: it does not see a rotation, a common scale or a shift of all hidden "
+        "states, nor whether a change matters to the output; and a few far-off prompts can move it (Davari et al. "
+        f"2022, arXiv 2210.16156).{_second_opinion(table)}",
+        "Debiased CKA is 1 for the same geometry, near 0 for unrelated ones, and may be negative.",
+    ]
+    if result.diagonal:
+        found[-1] += (
+            " Intervals: 95% over prompts, from half-samples; chance: 97.5% of CKA for prompts paired at random."
         )
-    axis.set(ylabel="debiased CKA with the controls", xlim=(layers[0] - 0.6, layers[-1] + 0.6))
-    _whole_layers(axis)
-    axis.grid(alpha=0.25, axis="y")
-    handles = [Patch(facecolor=c, alpha=0.45, label=n) for c, n in ((_BASE, "base"), (_TUNED, "tuned"))]
-    axis.legend(handles=handles, frameon=False)
-    return figure
+    return found
 
 
-def _dimensions(result: CompareResult) -> Figure:
-    figure = Figure(figsize=(9, 3.4), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    for model, color in (("base", _BASE), ("tuned", _TUNED)):
-        for axis, found, values in (
-            (left, result.n_dims, result.n_dims.sel("n_dims", label=ALL)),
-            (right, result.purity, result.purity["neighbour_purity"]),
-        ):
-            places = [i for i, site in enumerate(found.coords["site"]) if site.startswith(f"{model}/")]
-            layers = [found.layers[found.coords["site"][i]] for i in places]
-            wide = {"lw": 3, "ms": 6} if model == "base" else {"lw": 1.4, "ms": 4}  # to be seen where they coincide
-            axis.plot(layers, values[places], color=color, marker="o", label=model, **wide)
-    right.axhline(float(result.purity["chance"]), color=_SOFT, ls=":")
-    left.set_ylabel("dimensions for 99% variance")
-    right.set(ylabel="neighbours of the same task", ylim=(0, 1.04))
-    left.set_ylim(bottom=0)
-    for axis in (left, right):
-        _whole_layers(axis)
-        axis.grid(alpha=0.25)
-    left.legend(frameon=False)
-    return figure
+def _second_opinion(table: pd.DataFrame) -> str:
+    if "rbf_cka" not in table or not (both := table[table["rbf_cka"].notna() & table["debiased_cka"].notna()]).size:
+        return ""
+    row = both.loc[(both["rbf_cka"] - both["debiased_cka"]).abs().idxmax()]
+    return (
+        " A second opinion is rbf_cka, with Gaussian kernels (debiased); the two differ most at layer "
+        f"{row['layer']} for {row['task']}: {row['debiased_cka']:.2f} and {row['rbf_cka']:.2f}."
+    )
 
 
-def _masked(grid: np.ndarray) -> np.ndarray:
-    return np.ma.masked_invalid(grid)  # type: ignore[no-any-return,no-untyped-call]
-
-
-def _map(name: str) -> Any:
-    return matplotlib.colormaps[name].with_extremes(bad="#d9dde2")
+def _span(values: Sequence[int]) -> str:
+    return str(values[0]) if values[0] == values[-1] else f"{values[0]} to {values[-1]}"

@@ -1,14 +1,16 @@
-"""What ``mechclust compare`` found: its tables, and the rule by which layers and tasks are named."""
+"""What ``mechclust compare`` found, as tables and in sentences, and the rule by which layers and tasks are named."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mechclust.commands.compare.inputs import CompareConfig
+from mechclust.report.html import table_html
 from probes import ProbeResult
 from tasks import InputError
 
@@ -16,6 +18,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ALL = "(all)"  # the label of all prompts together
+_MEASURES = {  # by column of the table
+    "cka": "cka",
+    "debiased_cka": "debiased_cka",
+    "low": "debiased_cka_low",
+    "high": "debiased_cka_high",
+    "null_high": "debiased_cka_null_high",
+}
 
 
 def standing_out(
@@ -92,21 +101,73 @@ class CompareResult:
         return "other_site" not in self.cka.coords
 
     @property
-    def layers(self) -> list[int]:
+    def layer_numbers(self) -> list[int]:
         """Of the tuned model's sites."""
         return [self.cka.layers[site] for site in self.cka.coords["site"]]
 
+    @cached_property
+    def change(self) -> np.ndarray:
+        """``[layer task]`` 1 - debiased CKA.
+
+        Raises:
+            InputError: where the models' layers are not the same; so do all that build on it, down to ``by_layer``.
+        """
+        return self._change("debiased_cka")
+
+    @cached_property
+    def interval(self) -> tuple[np.ndarray, np.ndarray]:
+        """``[layer task]`` lower and upper end of the change: 95% over prompts."""
+        return self._change("debiased_cka_high"), self._change("debiased_cka_low")
+
+    def _change(self, measure: str) -> np.ndarray:
+        if not self.diagonal:
+            raise InputError(
+                "the models' layers are not the same, so none has changed into another; read to_dataframe()"
+            )
+        return 1 - self.cka[measure].numpy()[:, 1:]
+
+    @cached_property
+    def changed(self) -> np.ndarray:
+        """``[layer task]``: whether the 95% interval of the change lies above the tolerance."""
+        return self.interval[0] > self.config.tolerance
+
+    @cached_property
+    def stands_out(self) -> np.ndarray:
+        """``[layer task]``: see ``standing_out``."""
+        return np.array([self._standing_out(*row) for row in zip(self.change, *self.interval, strict=True)])
+
+    def _standing_out(self, change: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        return standing_out(change, low, high, tolerance=self.config.tolerance, factor=self.config.factor)
+
+    @cached_property
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Every table by the name of its file, computed once."""
+        found = {"compare": self.to_dataframe()}
+        if self.diagonal:
+            found |= {"tasks": self.summary(), "layers": self.by_layer()}
+        if self.controls:
+            found["controls"] = self.control_table()
+        return found
+
+    @cached_property
+    def sentences(self) -> list[str]:
+        """Which layers changed, for which tasks; a few sentences, the most important first."""
+        if not self.diagonal:
+            return _most_alike(self)
+        if self.changed.any():
+            return [_changed_layers(self), _tasks(self), *_where(self), *_controls(self)]
+        return [
+            "No layer changed: at every layer and for every task, the 95% interval of 1 - CKA reaches down to the "
+            f"tolerance of {self.config.tolerance:g}.",
+            *_controls(self),
+        ]
+
     def _repr_html_(self) -> str:
-        from mechclust.commands.compare.words import sentences
-        from mechclust.report.page import table_html
+        table = self.tables["tasks" if self.diagonal else "compare"]
+        return table_html(table, f"What tuning changed: {self.tuned} against {self.base}", self.sentences)
 
-        table = self.summary() if self.diagonal else self.table()
-        return table_html(f"What tuning changed: {self.tuned} against {self.base}", table, sentences(self))
-
-    # ---- by layer and task ----
-
-    def table(self) -> pd.DataFrame:
-        """One row a layer and task, and ``"(all)"`` prompts together: ``layer, site, task, n, d_tuned, d_base, cka,
+    def to_dataframe(self) -> pd.DataFrame:
+        """One row per layer and task, and ``"(all)"`` prompts together: ``layer, site, task, n, d_tuned, d_base, cka,
         debiased_cka, low, high, null_high, rbf_cka, change, changed, stands_out``.
 
         ``low`` and ``high``: 95% over prompts. ``null_high``: 97.5% of debiased CKA for prompts paired at random.
@@ -115,34 +176,23 @@ class CompareResult:
         """
         import pandas as pd
 
-        changed, out = (self._by_task(self.changed()), self._by_task(self.stands_out())) if self.diagonal else ({}, {})
-        rows = []
+        rows, d = [], self.cka.metadata["d"]
         for k, task in enumerate(self.cka.coords["label"]):
             for i, site in enumerate(self.cka.coords["site"]):
                 j = i if self.diagonal else self._nearest(i, k)
                 other = self.cka.coords["site" if self.diagonal else "other_site"][j]
                 place = (i, k) if self.diagonal else (i, j, k)
-                d = [self.cka.metadata["d"][name] for name in (f"tuned/{site}", f"base/{other}")]
-                row: dict[str, Any] = {
-                    "layer": self.cka.layers[site],
-                    "site": site,
-                    "task": task,
-                    "n": int(self.cka["n"][k]),
-                }
-                row |= {"d_tuned": d[0], "d_base": d[1]}
-                row |= {} if self.diagonal else {"base_layer": self.cka.layers[other], "base_site": other}
-                row |= {m: float(self.cka[m][place]) for m in ("cka", "debiased_cka")}
-                ends = {"low": "low", "high": "high", "null_high": "null_high"} if self.diagonal else {}
-                row |= {
-                    name: float(self.cka[f"debiased_cka_{end}"][place])
-                    for name, end in ends.items()
-                    if f"debiased_cka_{end}" in self.cka.values
-                }
+                row: dict[str, Any] = {"layer": self.cka.layers[site], "site": site, "task": task}
+                row |= {"n": int(self.cka["n"][k]), "d_tuned": d[f"tuned/{site}"], "d_base": d[f"base/{other}"]}
+                if not self.diagonal:
+                    row |= {"base_layer": self.cka.layers[other], "base_site": other}
+                row |= {name: float(self.cka[m][place]) for name, m in _MEASURES.items() if m in self.cka.values}
                 if self.rbf is not None:
                     row["rbf_cka"] = float(self.rbf["debiased_rbf_cka"][i, k - 1]) if k else np.nan
                 row["change"] = 1 - row["debiased_cka"]
                 if self.diagonal:
-                    row |= {"changed": changed.get((i, task), False), "stands_out": out.get((i, task), False)}
+                    told = {"changed": self.changed, "stands_out": self.stands_out}
+                    row |= {name: bool(k and found[i, k - 1]) for name, found in told.items()}
                 rows.append(row)
         table = pd.DataFrame(rows)
         if not self.diagonal:
@@ -150,42 +200,12 @@ class CompareResult:
                 table[name] = table[name].astype(object).where(table["debiased_cka"].notna(), np.nan)
         return table
 
-    def change(self, measure: str = "debiased_cka") -> np.ndarray:
-        """``[layer task]`` 1 - debiased CKA, or 1 minus an end of its interval.
-
-        Raises:
-            InputError: where the models' layers are not the same; so do all that build on it, down to ``by_layer``.
-        """
-        if not self.diagonal:
-            raise InputError("the models' layers are not the same, so none has changed into another; read table()")
-        return 1 - self.cka[measure].numpy()[:, 1:]
-
-    def _interval(self) -> tuple[np.ndarray, np.ndarray]:
-        """Ends of the change."""
-        return self.change("debiased_cka_high"), self.change("debiased_cka_low")
-
-    def changed(self) -> np.ndarray:
-        """``[layer task]``: whether the 95% interval of the change lies above the tolerance."""
-        return self._interval()[0] > self.config.tolerance
-
-    def stands_out(self) -> np.ndarray:
-        """``[layer task]``: see ``standing_out``."""
-        return np.array([self._standing_out(*row) for row in zip(self.change(), *self._interval(), strict=True)])
-
-    def _standing_out(self, change: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        return standing_out(change, low, high, tolerance=self.config.tolerance, factor=self.config.factor)
-
-    def _by_task(self, found: np.ndarray) -> dict[tuple[int, str], bool]:
-        return {(i, task): bool(row[k]) for i, row in enumerate(found) for k, task in enumerate(self.tasks)}
-
     def _nearest(self, site: int, label: int) -> int:
         values = self.cka["debiased_cka"][site, :, label].numpy()
         return 0 if np.isnan(values).all() else int(np.nanargmax(values))
 
-    # ---- summaries ----
-
     def summary(self) -> pd.DataFrame:
-        """One row a task, the most changed first: ``task, n, change, low, high, stands_out, largest, largest_low,
+        """One row per task, the most changed first: ``task, n, change, low, high, stands_out, largest, largest_low,
         largest_high, at_layer, changed_layers, stands_out_layers``.
 
         ``change`` is the mean over the layers at which every task has one; ``low`` and ``high`` are the means of the
@@ -193,59 +213,55 @@ class CompareResult:
         """
         import pandas as pd
 
-        change, low, high = self.change(), *self._interval()
-        measured = np.isfinite(change).any(axis=0)
-        rows = np.isfinite(change[:, measured]).all(axis=1)
-        means = [x[rows].mean(axis=0) if rows.any() else np.full(len(self.tasks), np.nan) for x in (change, low, high)]
-        out = self._standing_out(*means)
-        changed, stands_out, found = self.changed(), self.stands_out(), []
-        for k, task in enumerate(self.tasks):
-            i = int(np.nanargmax(change[:, k])) if measured[k] else 0
-            at = {"largest": change[i, k], "largest_low": low[i, k], "largest_high": high[i, k]}
-            found.append(
-                {
-                    "task": task,
-                    "n": int(self.cka["n"][k + 1]),
-                    **{name: mean[k] for name, mean in zip(("change", "low", "high"), means, strict=True)},
-                    "stands_out": bool(out[k]),
-                    **at,
-                    "at_layer": self.layers[i],
-                    "changed_layers": self._ranges(changed[:, k]),
-                    "stands_out_layers": self._ranges(stands_out[:, k]),
-                }
-            )
-        return pd.DataFrame(found).sort_values("change", ascending=False, kind="stable", ignore_index=True)
+        values = {"change": self.change, "low": self.interval[0], "high": self.interval[1]}
+        measured = np.isfinite(self.change).any(axis=0)
+        rows = np.isfinite(self.change[:, measured]).all(axis=1)
+        nothing = np.full(len(self.tasks), np.nan)
+        means = {name: x[rows].mean(axis=0) if rows.any() else nothing for name, x in values.items()}
+        largest = np.where(np.isfinite(self.change), self.change, -np.inf).argmax(axis=0)
+        at = {name: x[largest, range(len(self.tasks))] for name, x in values.items()}
+        table = pd.DataFrame(
+            {
+                "task": list(self.tasks),
+                "n": self.cka["n"][1:].tolist(),
+                **means,
+                "stands_out": self._standing_out(*means.values()),
+                "largest": at["change"],
+                "largest_low": at["low"],
+                "largest_high": at["high"],
+                "at_layer": [self.layer_numbers[i] for i in largest],
+                "changed_layers": [self.ranges_of(mask) for mask in self.changed.T],
+                "stands_out_layers": [self.ranges_of(mask) for mask in self.stands_out.T],
+            }
+        )
+        return table.sort_values("change", ascending=False, kind="stable", ignore_index=True)
 
     def by_layer(self) -> pd.DataFrame:
-        """One row a layer, the most changed first: ``layer, site``, ``change`` (mean over tasks), ``least`` and
+        """One row per layer, the most changed first: ``layer, site``, ``change`` (mean over tasks), ``least`` and
         ``most`` of any task, ``most_task``, and how many tasks ``changed``."""
         import pandas as pd
 
-        rows = []
-        for i, (site, change) in enumerate(zip(self.cka.coords["site"], self.change(), strict=True)):
-            if np.isfinite(change).any():
-                rows.append(
-                    {
-                        "layer": self.layers[i],
-                        "site": site,
-                        "change": np.nanmean(change),
-                        "least": np.nanmin(change),
-                        "most": np.nanmax(change),
-                        "most_task": self.tasks[int(np.nanargmax(change))],
-                        "changed": int(self.changed()[i].sum()),
-                    }
-                )
-        columns = ["layer", "site", "change", "least", "most", "most_task", "changed"]
-        table = pd.DataFrame(rows, columns=columns)
+        measured = np.isfinite(self.change).any(axis=1)
+        change = self.change[measured]
+        table = pd.DataFrame(
+            {
+                "layer": np.array(self.layer_numbers)[measured],
+                "site": np.array(self.cka.coords["site"], dtype=object)[measured],
+                "change": np.nanmean(change, axis=1),
+                "least": np.nanmin(change, axis=1),
+                "most": np.nanmax(change, axis=1),
+                "most_task": [self.tasks[k] for k in np.nanargmax(change, axis=1)],
+                "changed": self.changed[measured].sum(axis=1),
+            }
+        )
         return table.sort_values("change", ascending=False, kind="stable", ignore_index=True)
 
-    def _ranges(self, mask: np.ndarray) -> str:
-        return ranges(layer for layer, found in zip(self.layers, mask, strict=True) if found)
-
-    # ---- controls ----
+    def ranges_of(self, mask: np.ndarray) -> str:
+        """Layers for which ``mask`` is true, such as ``"0-2, 5"``."""
+        return ranges(layer for layer, found in zip(self.layer_numbers, mask, strict=True) if found)
 
     def control_table(self) -> pd.DataFrame:
-        """One row a control's task and layer: ``task, layer, site, n``, debiased CKA of the control with the tuned
+        """One row per layer of each control: ``task, layer, site, n``, debiased CKA of the control with the tuned
         (``control_tuned``) and with the base model (``control_base``) over the task's prompts, each with ``_low`` and
         ``_high``, and ``gain``, the first minus the second."""
         import pandas as pd
@@ -262,6 +278,70 @@ class CompareResult:
         return pd.DataFrame(rows)
 
 
+def _changed_layers(result: CompareResult) -> str:
+    table, layers = result.tables["layers"], result.ranges_of(np.any(result.changed, axis=1))
+    first, last = table.iloc[0], table.iloc[-1]
+    most = f"most at layer {first.layer} (1 - CKA {first.change:z.2f} on average over tasks)"
+    least = f", least at layer {last.layer} ({last.change:z.2f})" if len(table) > 1 else ""
+    return f"Layers that changed for at least one task: {layers} of {ranges(result.layer_numbers)}; {most}{least}."
+
+
+def _tasks(result: CompareResult) -> str:
+    table = result.tables["tasks"]
+    out, rest = table[table["stands_out"]], table[~table["stands_out"] & table["change"].notna()]
+    if len(out):
+        names = join(f"{r.task} ({r.change:.2f}, {r.low:.2f} to {r.high:.2f})" for r in out.itertuples())
+        return (
+            f"Over all layers, {names} stand{'s' * (len(out) == 1)} out (mean 1 - CKA and 95% over prompts), against "
+            f"at most {rest['change'].max():.2f} ({rest.iloc[0]['task']}) for the other{'s' * (len(rest) > 1)}."
+        )
+    if not len(rest):
+        return "No task can be compared with another: no layer has a CKA for every task."
+    first, last = rest.iloc[0], rest.iloc[-1]
+    return (
+        f"Over all layers, no task stands out: mean 1 - CKA is {last.change:.2f} ({last.task}) to {first.change:.2f} "
+        f"({first.task})."
+    )
+
+
+def _where(result: CompareResult) -> list[str]:
+    """Tasks that stand out at the same layers share a sentence part."""
+    groups: dict[str, list[str]] = {}
+    for row in result.tables["tasks"].itertuples():
+        if row.stands_out_layers:
+            groups.setdefault(row.stands_out_layers, []).append(row.task)
+    if not groups:
+        return ["At no layer does a task stand out from the others."]
+    parts = (f"{join(tasks)} at layer{'s' * (not at.isdigit())} {at}" for at, tasks in groups.items())
+    return [f"Layer by layer, these stand out: {'; '.join(parts)}."]
+
+
+def _most_alike(result: CompareResult) -> list[str]:
+    table = result.tables["compare"]
+    table = table[(table["task"] == ALL) & table["debiased_cka"].notna()]
+    pairs = ", ".join(f"{r.layer} like {r.base_layer} ({r.debiased_cka:.2f})" for r in table.itertuples())
+    return [
+        f"The models do not have the same layers ({len(result.cka.coords['site'])} in the tuned one and "
+        f"{len(result.cka.coords['other_site'])} in the base one, the embedding included), so every layer was compared "
+        "with every other, and which layers changed is left to the reader.",
+        f"Over all prompts, tuned layers are most like these base layers (CKA): {pairs or 'none'}.",
+    ]
+
+
+def _controls(result: CompareResult) -> list[str]:
+    if not result.controls:
+        return []
+    gain = result.tables["controls"].groupby("layer")["gain"].median().dropna()
+    if not len(gain):
+        return []
+    n = len(result.controls)
+    return [
+        f"Against {n} control{'s' * (n != 1)}, the tuned model is more like a model of the task alone than the base "
+        f"is, in the median by {gain.max():.2f} at layer {gain.idxmax()} (most) and {gain.min():.2f} at layer "
+        f"{gain.idxmin()} (least)."
+    ]
+
+
 def ranges(layers: Iterable[int]) -> str:
     """Such as ``"0-2, 5"``.
 
@@ -276,3 +356,9 @@ def ranges(layers: Iterable[int]) -> str:
         else:
             parts.append([layer])
     return ", ".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
+
+
+def join(names: Iterable[str]) -> str:
+    """Such as ``"a, b and c"``."""
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last

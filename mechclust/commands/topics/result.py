@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
+from mechclust.commands.topics.config import TopicsConfig
+from mechclust.report.html import table_html
 from probes import ProbeResult
 from tasks import TopicModel
 from tasks.text.encoding import EncodedCorpus
@@ -16,8 +19,6 @@ from tasks.text.topic_model import least_threshold
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from mechclust.commands.topics.measure import TopicsConfig
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +52,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Measured:
+class ModelMeasures:
     """One model under every variant. ``None`` where a variant leaves fewer than two topics.
 
     Attributes:
@@ -78,7 +79,7 @@ class TopicsResult:
         encoded: the documents measured, as tokens, and what the tokenizer lost.
         variants: thresholds with and without overlap, in the order of the measurements.
         trained: of the model.
-        untrained: of each random-weight baseline.
+        untrained: of each untrained model.
         empty_files: files that held no word.
     """
 
@@ -89,13 +90,13 @@ class TopicsResult:
     n_files: int
     encoded: EncodedCorpus
     variants: Sequence[Variant]
-    trained: Measured
-    untrained: Sequence[Measured]
+    trained: ModelMeasures
+    untrained: Sequence[ModelMeasures]
     empty_files: Sequence[str] = ()
 
-    def table(self) -> pd.DataFrame:
-        """One row a variant, layer and head: mean attention and pairs by bucket, their ratio with its
-        null interval, and the ratio with random weights. NaN where a variant leaves nothing."""
+    def to_dataframe(self) -> pd.DataFrame:
+        """One row per variant, layer and head: mean attention and pairs by bucket, their ratio with its
+        null interval, and the ratio of untrained models. NaN where a variant leaves nothing."""
         import pandas as pd
 
         rows = []
@@ -115,8 +116,8 @@ class TopicsResult:
                     rows.append(row)
         return pd.DataFrame(rows)
 
-    def layers(self) -> pd.DataFrame:
-        """One row a variant and layer: similarity of the words' mean hidden states (0: the embedding)."""
+    def by_layer(self) -> pd.DataFrame:
+        """One row per variant and layer: similarity of the words' mean hidden states (0: the embedding)."""
         import pandas as pd
 
         rows = []
@@ -129,9 +130,9 @@ class TopicsResult:
         return pd.DataFrame(rows)
 
     def summary(self) -> pd.DataFrame:
-        """One row a variant: ratio of same-topic to different-topic cosine and dot product in the token
+        """One row per variant: ratio of same-topic to different-topic cosine and dot product in the token
         embedding matrix and of attention over all layers and heads, with differences, chance intervals,
-        and the same with random weights."""
+        and the same for untrained models."""
         import pandas as pd
 
         rows = []
@@ -152,13 +153,31 @@ class TopicsResult:
             rows.append(row)
         return pd.DataFrame(rows).rename(columns={f"{k}_ratio": k for k in ("cosine", "dot", "attention")})
 
+    def by_topic(self) -> pd.DataFrame:
+        """One row per topic, the largest first: its share of the corpus and its likeliest words."""
+        import pandas as pd
+
+        words = [", ".join(likeliest) for likeliest in self.topics.top_words(10)]
+        shares = float("nan") if self.topics.shares is None else self.topics.shares.tolist()
+        table = pd.DataFrame({"topic": range(len(words)), "share": shares, "likeliest words": words})
+        return table.sort_values("share", ascending=False, kind="stable")
+
+    @cached_property
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Every table by the name of its file, computed once."""
+        return {
+            "summary": self.summary(),
+            "attention": self.to_dataframe(),
+            "layers": self.by_layer(),
+            "topics": self.by_topic(),
+        }
+
     def _repr_html_(self) -> str:
-        from mechclust.report.page import table_html
+        return table_html(self.summary(), f"Topic structure in {self.model}", self.notes)
 
-        return table_html(f"Topic structure in {self.model}", self.summary(), self.notes())
-
+    @property
     def notes(self) -> list[str]:
-        """What was left out or could not be measured, and why; a line each."""
+        """What was left out or could not be measured, and why, and how to read the numbers."""
         encoded, n_topics, shares = self.encoded, self.topics.n_topics, self.topics.shares
         share = encoded.lost / encoded.occurrences if encoded.occurrences else float("nan")
         never = int((encoded.token_of_word < 0).sum())
@@ -179,7 +198,15 @@ class TopicsResult:
                 f"{weak} of {n_topics} topics have less than a tenth of an even share of the corpus; their words mean "
                 "little. Ask for fewer topics, or give more text."
             )
-        return notes + self._empty_notes()
+        return [
+            *notes,
+            *self._empty_notes(),
+            "Case is ignored: several token ids can be the same word; its row of the embedding matrix is its most "
+            "frequent token's.",
+            "Cosine and dot product: rows of the token embedding matrix, over all pairs of different words. A ratio "
+            "divides by the mean of different-topic pairs; where that is near 0, as with untrained embeddings, the "
+            "ratio says little and the difference counts.",
+        ]
 
     def _empty_notes(self) -> list[str]:
         """Where a value is NaN, and why; the same reason once."""
@@ -200,8 +227,8 @@ class TopicsResult:
         v = len(self.topics.words)
         if alone := sorted({variant.threshold for variant in self.variants if int(v * variant.threshold) == 0}):
             notes.append(
-                f"Of {v} words, threshold {', '.join(f'{t:g}' for t in alone)} keeps one a topic, which makes no pair; "
-                f"give thresholds of at least {least_threshold(v):g}, or more text."
+                f"Of {v} words, threshold {', '.join(f'{t:g}' for t in alone)} keeps one per topic, which makes no pair"
+                f"; give thresholds of at least {least_threshold(v):g}, or more text."
             )
         return notes
 

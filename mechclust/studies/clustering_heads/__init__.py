@@ -1,5 +1,43 @@
 """Clustering heads (Odonnat, Bouaziz & Cabannes): a head that maps equivalent inputs to one point."""
 
-from mechclust.studies.clustering_heads.config import ClusteringHeadsConfig, PoolingTransformerConfig
+from typing import Any
 
-__all__ = ["ClusteringHeadsConfig", "PoolingTransformerConfig"]
+from mechclust.studies.clustering_heads.config import (
+    Ablations,
+    ClusteringHeadsConfig,
+    Curriculum,
+    PoolingTransformerConfig,
+)
+from mechclust.studies.clustering_heads.curves import (
+    Drop,
+    Spike,
+    first_above,
+    first_below,
+    loss_drops,
+    loss_spikes,
+    matched_quiet,
+)
+
+__all__ = [
+    "Ablations",
+    "ClusteringHeadsConfig",
+    "Curriculum",
+    "Drop",
+    "PoolingTransformer",
+    "PoolingTransformerConfig",
+    "Spike",
+    "first_above",
+    "first_below",
+    "loss_drops",
+    "loss_spikes",
+    "matched_quiet",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """The class that needs TransformerLens, whose import takes seconds, is imported when asked for."""
+    if name != "PoolingTransformer":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from mechclust.studies.clustering_heads.model import PoolingTransformer
+
+    return PoolingTransformer

@@ -14,9 +14,13 @@ from mechclust.models.config import AnyConfig
 from mechclust.studies.study import check_seeds
 from mechclust.training import Member, TrainConfig
 from tasks import InputError, SparseModularAddition
+from tasks.errors import check_at_least
 
 SOLVED = 0.98  # test accuracy above which a network has solved the task
 MLP = "blocks.0.mlp"
+HEAD = "blocks.0.attn.hook_z"
+XI = "blocks.0.hook_resid_mid"  # the sequence embedding
+MITIGATIONS = ("larger eps", "slower feed-forward", "late smaller rate")
 ABLATIONS = ("batch", "lr", "width", "discount")
 
 
@@ -71,7 +75,7 @@ class ClusteringHeadsConfig:
     """Settings of the clustering-head study.
 
     Args:
-        seeds: a network each, in the base setting and from scratch on p + 1; the seed draws weights and data.
+        seeds: one network for each, in the base setting and from scratch on p + 1; it draws weights and data.
         replication: seeds of the base setting whose share of solved networks is compared with a replication.
         task: the data of the base setting.
         d_mlp: width of the feed-forward layer.
@@ -109,9 +113,9 @@ class ClusteringHeadsConfig:
 
     def __post_init__(self) -> None:
         check_seeds(self.seeds)
-        for name, least in (("epochs", 1), ("group", 1), ("mitigations", 0), ("sandbox", 0)):
-            if getattr(self, name) < least:
-                raise InputError(f"{name} is {getattr(self, name)}; expected at least {least}")
+        check_at_least(
+            epochs=(self.epochs, 1), group=(self.group, 1), mitigations=(self.mitigations, 0), sandbox=(self.sandbox, 0)
+        )
         if self.task.seed != 0:
             raise InputError("task.seed is set by each network, from seeds; leave it out and set those")
         if self.transfer and self.task.n_embeddings < self.task.p + 1:
@@ -143,7 +147,7 @@ class Arm:
     measure: str = "end"
 
 
-class Job(NamedTuple):
+class EnsembleJob(NamedTuple):
     """Arms of one shape trained together, on some of their seeds."""
 
     arms: tuple[str, ...]
@@ -154,6 +158,12 @@ class Job(NamedTuple):
         first = self.arms[0] if len(self.arms) == 1 else f"{self.arms[0]} and {len(self.arms) - 1} more"
         return f"{first}, seeds {self.seeds[0]}-{self.seeds[-1]}".replace(" ", "-").replace(",", "")
 
+    def result(self, out: Path) -> Path:
+        """What it writes last, when all of it is done."""
+        if self.arms == ("curriculum",):
+            return out / "results" / "curriculum" / f"seed{self.seeds[0]}.safetensors"
+        return out / "results" / "final" / f"{self.name}.safetensors"
+
 
 def arms(config: ClusteringHeadsConfig) -> dict[str, Arm]:
     """Every arm but the curriculum, by name."""
@@ -163,9 +173,9 @@ def arms(config: ClusteringHeadsConfig) -> dict[str, Arm]:
         Arm("replication", config.replication, p),
     ]
     found += [
-        Arm("larger eps", calmed, p, model={"eps_mlp": config.eps}, measure="losses"),
-        Arm("slower feed-forward", calmed, p, rates={MLP: config.discount}, measure="losses"),
-        Arm("late smaller rate", calmed, p, training={"schedule": "late-drop"}, measure="losses"),
+        Arm(MITIGATIONS[0], calmed, p, model={"eps_mlp": config.eps}, measure="losses"),
+        Arm(MITIGATIONS[1], calmed, p, rates={MLP: config.discount}, measure="losses"),
+        Arm(MITIGATIONS[2], calmed, p, training={"schedule": "late-drop"}, measure="losses"),
     ]
     if config.transfer:
         found.append(Arm("scratch", config.seeds, p + 1))
@@ -173,10 +183,11 @@ def arms(config: ClusteringHeadsConfig) -> dict[str, Arm]:
     found += [Arm(f"discount {factor:g}", grid.seeds, p, rates={MLP: factor}) for factor in grid.discounts]
     found += [Arm(f"batch {size:g}", grid.seeds, p, training={"batch_size": size}) for size in grid.batch_sizes]
     found += [Arm(f"width {width:g}", grid.seeds, p, model={"d_mlp": width}) for width in grid.widths]
-    names = [arm.name for arm in found if arm.seeds]
-    if twice := [name for i, name in enumerate(names) if name in names[:i]]:
-        raise InputError(f"the ablation {twice[0]!r} is there twice; expected values that differ in 6 digits")
-    return {arm.name: arm for arm in found if arm.seeds}
+    known: dict[str, Arm] = {}
+    for arm in found:
+        if arm.seeds and known.setdefault(arm.name, arm) is not arm:
+            raise InputError(f"the ablation {arm.name!r} is there twice; expected values that differ in 6 digits")
+    return known
 
 
 def training_of(config: ClusteringHeadsConfig, arm: Arm) -> TrainConfig:
@@ -198,7 +209,7 @@ def member_of(
     return Member(model, task, rate=arm.rate, rates=arm.rates, weights=weights)
 
 
-def jobs(config: ClusteringHeadsConfig) -> list[Job]:
+def jobs(config: ClusteringHeadsConfig) -> list[EnsembleJob]:
     """What trains together: an arm's seeds in groups; all learning rates, and all discounts, at once.
 
     The base setting comes first and the costly ablations last: a run that is stopped can be reported on.
@@ -212,32 +223,20 @@ def jobs(config: ClusteringHeadsConfig) -> list[Job]:
     for names in together.values():
         seeds = known[names[0]].seeds
         size = config.group if len(names) == 1 else len(seeds)
-        found += [Job(tuple(names), seeds[i : i + size]) for i in range(0, len(seeds), size)]
-    main = [job for job in found if not _is_ablation(job.arms[0])]
-    curriculum = [Job(("curriculum",), (seed,)) for seed in config.curriculum.seeds]
-    ablations = [job for job in found if _is_ablation(job.arms[0])]
-    return main + curriculum + sorted(ablations, key=lambda job: _cost(known[job.arms[0]], config))
+        found += [EnsembleJob(tuple(names), seeds[i : i + size]) for i in range(0, len(seeds), size)]
+    found += [EnsembleJob(("curriculum",), (seed,)) for seed in config.curriculum.seeds]
+    return sorted(found, key=lambda job: _cost(known.get(job.arms[0]), config))
 
 
-def unfinished(config: ClusteringHeadsConfig, out: Path) -> list[Job]:
+def unfinished(config: ClusteringHeadsConfig, out: Path) -> list[EnsembleJob]:
     """The jobs whose results are not there yet."""
-    return [job for job in jobs(config) if not _done(job, out)]
+    return [job for job in jobs(config) if not job.result(out).exists()]
 
 
-def _done(job: Job, out: Path) -> bool:
-    results = out / "results"
-    if job.arms == ("curriculum",):
-        return (results / "curriculum" / f"seed{job.seeds[0]}.safetensors").exists()
-    # A base job writes this last, when its transfer is done.
-    return (results / "final" / f"{job.name}.safetensors").exists()
-
-
-def _is_ablation(arm: str) -> bool:
-    return arm.split(" ")[0] in ABLATIONS
-
-
-def _cost(arm: Arm, config: ClusteringHeadsConfig) -> float:
-    """About how long an ablation takes: small batches and wide layers are the long ones."""
+def _cost(arm: Arm | None, config: ClusteringHeadsConfig) -> float:
+    """About how long an ablation takes, small batches and wide layers being the long ones; 0 for all else."""
+    if arm is None or arm.name.split(" ")[0] not in ABLATIONS:
+        return 0
     return 32 / int(arm.training.get("batch_size", config.batch_size)) + int(arm.model.get("d_mlp", 32)) / 500
 
 
@@ -272,16 +271,15 @@ class PoolingTransformerConfig(AnyConfig):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("d_vocab", "n_ctx", "d_model", "n_heads", "d_mlp"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; expected at least 1")
+        sizes = ("d_vocab", "n_ctx", "d_model", "n_heads", "d_mlp")
+        check_at_least(
+            **{name: (getattr(self, name), 1) for name in sizes},
+            eps=(self.eps, 0),
+            eps_mlp=(self.eps_mlp or 0, 0),
+            seed=(self.seed, 0),
+        )
         if self.d_model % self.n_heads:
             raise InputError(f"d_model is {self.d_model}; expected a multiple of n_heads ({self.n_heads})")
-        for name in ("eps", "eps_mlp"):
-            if (getattr(self, name) or 0) < 0:
-                raise InputError(f"{name} is {getattr(self, name)}; expected at least 0")
-        if self.seed < 0:
-            raise InputError(f"seed is {self.seed}; expected at least 0")
 
     @property
     def d_head(self) -> int:

@@ -11,24 +11,23 @@ from torch import Tensor
 
 from mechclust.models import build_model
 from mechclust.models.weights import set_weights
-from mechclust.studies.clustering_heads.config import ClusteringHeadsConfig, PoolingTransformerConfig
+from mechclust.studies.clustering_heads.config import ClusteringHeadsConfig, EnsembleJob, PoolingTransformerConfig
 from mechclust.training import Member, TrainConfig, accuracy, train_ensemble
-from probes import HookedModel, ProbeResult
+from probes import ProbeResult
 from tasks import SparseModularAddition
 
 ARMS = ("scratch", "curriculum")
 
 
-def run_curriculum(config: ClusteringHeadsConfig, seed: int, out: Path) -> None:
+def run_curriculum(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> None:
     """Train both arms of one seed, and measure them and the straight line between their solutions.
 
     Measures: ``accuracy`` (arm, split) on p = 4; ``first_accuracy`` (split) of the curriculum on p = 2 before
     it goes on; ``line`` (place): training loss on the way from the one solution to the other.
     """
-    path = out / "results" / "curriculum" / f"seed{seed}.safetensors"
+    path, seed, c = job.result(out), job.seeds[0], config.curriculum
     if path.exists():
         return
-    c = config.curriculum
     hard = replace(config.task, p=c.p, n_embeddings=max(c.p, config.task.n_embeddings), seed=seed)
     easy = replace(hard, p=2)
     shape = PoolingTransformerConfig(
@@ -58,26 +57,22 @@ def run_curriculum(config: ClusteringHeadsConfig, seed: int, out: Path) -> None:
         set_weights(model, dict(weights))
         return [accuracy(model, task, split)[0] for split in ("train", "test")]
 
-    places = torch.linspace(0, 1, c.points, dtype=torch.float64)
-    line = []
-    for place in places.tolist():
-        between = {name: torch.lerp(value, ends["curriculum"][name], place) for name, value in ends["scratch"].items()}
-        set_weights(model, between)
-        line.append(_loss(model, hard))
+    def loss_between(place: float) -> float:
+        ways = ((name, value, ends["curriculum"][name]) for name, value in ends["scratch"].items())
+        set_weights(model, {name: torch.lerp(start, end, place) for name, start, end in ways})
+        (batch,) = hard.batches("train", hard.n_train)
+        with torch.no_grad():
+            return float(hard.loss(model(batch.tokens), batch))
+
+    places = torch.linspace(0, 1, c.points, dtype=torch.float64).tolist()
     values = {
         "accuracy": torch.tensor([accuracies(ends[arm], hard) for arm in ARMS], dtype=torch.float64),
         "first_accuracy": torch.tensor(accuracies(first, easy), dtype=torch.float64),
-        "line": torch.tensor(line, dtype=torch.float64),
+        "line": torch.tensor([loss_between(place) for place in places], dtype=torch.float64),
     }
     ProbeResult(
         "Curriculum",
         values,
         {"accuracy": ("arm", "split"), "first_accuracy": ("split",), "line": ("place",)},
-        {"arm": list(ARMS), "split": ["train", "test"], "place": [f"{place:.4g}" for place in places.tolist()]},
+        {"arm": list(ARMS), "split": ["train", "test"], "place": [f"{place:.4g}" for place in places]},
     ).save(path)
-
-
-@torch.no_grad()
-def _loss(model: HookedModel, task: SparseModularAddition) -> float:
-    (batch,) = task.batches("train", task.n_train)
-    return float(task.loss(model(batch.tokens), batch))

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
 from tasks import InputError
+from tasks.errors import check_at_least
 
 
 class Drop(NamedTuple):
@@ -78,10 +79,10 @@ def loss_drops(loss: ArrayLike, *, window: int = 10, least: float = 0.1) -> list
     stretch in which every ``window`` epochs bring the level down by at least half of ``least`` of
     where it started, and which brings it down by ``least`` of that in all.
 
-    Slow drifts are no drops, nor is the way back from a spike or a jump, as the level never rises:
+    A slow drift is not a drop, nor is the way back from a spike or a jump, as the level never rises:
     cut the curve at the jump to date what follows it. Drops less than about ``window`` apart are one.
     Loss that is not finite counts as missing. Meant for losses whose optimum is about 0, in plain
-    units: the fall from 1e-2 to 1e-4 is none.
+    units: the fall from 1e-2 to 1e-4 is not a drop.
 
     Args:
         loss: ``[epochs]`` training or test loss.
@@ -95,11 +96,14 @@ def loss_drops(loss: ArrayLike, *, window: int = 10, least: float = 0.1) -> list
         >>> loss_drops([0.7] * 40 + [0.4] * 40 + [0.0] * 40)
         [Drop(start=39, end=40, before=0.7, after=0.4), Drop(start=79, end=80, before=0.4, after=0.0)]
     """
+    import pandas as pd
+
     x = _curve("loss", loss)
-    _at_least_one(window=window)
+    check_at_least(window=(window, 1))
     if not 0 < least < 1:
         raise InputError(f"least is {least}; expected a share between 0 and 1, such as 0.1")
-    level = np.fmin.accumulate(_running_median(np.where(np.isfinite(x), x, np.nan), window))
+    near = pd.Series(np.where(np.isfinite(x), x, np.nan)).rolling(window // 2 * 2 + 1, min_periods=1, center=True)
+    level = np.fmin.accumulate(near.median().to_numpy())
     known = np.flatnonzero(~np.isnan(level))
     if len(level) <= window or not len(known):
         return []
@@ -120,8 +124,8 @@ def loss_spikes(loss: ArrayLike, *, factor: float = 5.0, window: int = 10, floor
 
     Consecutive epochs are one spike, which lasts until the loss is back below that threshold, taken
     from the median before the spike. Epochs inside a spike, and loss that is not finite, are left out
-    of later medians; the first ``window`` epochs cannot be spikes. A loss that turns into NaN is no
-    spike; one that does so during a spike has not come back.
+    of later medians; the first ``window`` epochs cannot be spikes. A loss that turns into NaN is not
+    a spike; one that does so during a spike has not come back.
 
     Args:
         loss: ``[epochs]`` training loss.
@@ -137,7 +141,7 @@ def loss_spikes(loss: ArrayLike, *, factor: float = 5.0, window: int = 10, floor
         [Spike(epoch=20, loss=0.11, before=6e-05, end=22)]
     """
     x = _curve("loss", loss)
-    _at_least_one(window=window)
+    check_at_least(window=(window, 1))
     if not factor > 1:
         raise InputError(f"factor is {factor}; expected more than 1, such as 5.0")
     if not floor >= 0:
@@ -176,7 +180,7 @@ def matched_quiet(loss: ArrayLike, spikes: Sequence[Spike], *, window: int = 10,
         gap: least distance from a spike, in epochs.
 
     Returns:
-        One epoch a spike, or ``None`` for each when no epoch is quiet.
+        One epoch per spike, or ``None`` for each when no epoch is quiet.
 
     Raises:
         InputError: for ``window`` or ``gap`` below 1, or a spike outside the curve.
@@ -187,16 +191,15 @@ def matched_quiet(loss: ArrayLike, spikes: Sequence[Spike], *, window: int = 10,
         [30]
     """
     x = _curve("loss", loss)
-    _at_least_one(window=window, gap=gap)
-    quiet = np.isfinite(x) & (x >= 0)
-    quiet[:window] = False
+    check_at_least(window=(window, 1), gap=(gap, 1))
     for spike in spikes:
         if not 0 <= spike.epoch < spike.end <= len(x):
             raise InputError(
                 f"a spike lasts from epoch {spike.epoch} to {spike.end}, but the loss has {len(x)} epochs; "
                 "give the curve that the spikes were found in"
             )
-        quiet[max(0, spike.epoch - gap + 1) : spike.end + gap] = False
+    quiet = np.isfinite(x) & (x >= 0) & away_from(spikes, len(x), gap)
+    quiet[:window] = False
     candidates = np.flatnonzero(quiet)
     if not len(candidates):
         return [None] * len(spikes)
@@ -215,17 +218,19 @@ def matched_quiet(loss: ArrayLike, spikes: Sequence[Spike], *, window: int = 10,
     return chosen
 
 
+def away_from(spikes: Sequence[Spike], n: int, gap: int) -> Bool[np.ndarray, "epochs"]:
+    """Which of ``n`` epochs lie at least ``gap`` away from every spike, from its first epoch to its end."""
+    away = np.ones(n, dtype=bool)
+    for spike in spikes:
+        away[max(0, spike.epoch - gap + 1) : spike.end + gap] = False
+    return away
+
+
 def _curve(name: str, values: ArrayLike) -> Float[np.ndarray, "epochs"]:
     x = np.asarray(values, dtype=np.float64)
     if x.ndim != 1:
         raise InputError(f"{name} has shape {x.shape}; expected one number an epoch")
     return x
-
-
-def _at_least_one(**given: int) -> None:
-    for name, value in given.items():
-        if value < 1:
-            raise InputError(f"{name} is {value}; expected at least 1 epoch")
 
 
 def _first(true: np.ndarray) -> int | None:
@@ -237,15 +242,3 @@ def _stretches(true: np.ndarray) -> list[tuple[int, int]]:
     """First and last place of every stretch of ``True``."""
     edges = np.diff(np.concatenate([[0], true.astype(np.int8), [0]]))
     return list(zip(np.flatnonzero(edges > 0).tolist(), (np.flatnonzero(edges < 0) - 1).tolist(), strict=True))
-
-
-def _running_median(x: Float[np.ndarray, "epochs"], window: int) -> Float[np.ndarray, "epochs"]:
-    """Median over the epochs up to half a window away, without missing ones; NaN where all are missing."""
-    half = window // 2
-    level = np.full(len(x), np.nan)
-    for i in range(len(x)):
-        near = x[max(0, i - half) : i + half + 1]
-        near = near[~np.isnan(near)]
-        if len(near):
-            level[i] = np.median(near)
-    return level

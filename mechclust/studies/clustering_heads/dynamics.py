@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -13,16 +12,18 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
 from mechclust.models import build_model
+from mechclust.studies.clustering_heads.boundary import boundary_distance
+from mechclust.studies.clustering_heads.config import MLP, XI
 from mechclust.training import Snapshots
 from probes import ProbeResult
-from probes.functional import boundary_distance, within_ratio
+from probes.functional import within_ratio
+from probes.hooks import record
 from tasks import Batch, SparseModularAddition
 
-XI = "blocks.0.hook_resid_mid"
 GROUPS = {
     "embeddings": ("embed", "pos_embed"),
     "attention": ("blocks.0.attn",),
-    "feed-forward": ("blocks.0.mlp",),
+    "feed-forward": (MLP,),
 }
 _AT_ONCE = 16  # snapshots measured together
 _FEW = 2**12  # sequences of a task small enough to be measured on all of them
@@ -42,10 +43,15 @@ class MeasuredRows(NamedTuple):
     test: Tensor
 
 
+def can_measure_all(task: SparseModularAddition) -> bool:
+    """Whether there are few enough sequences to measure on every one."""
+    return task.p**task.length <= _FEW
+
+
 def measured_rows(task: SparseModularAddition) -> MeasuredRows:
     """Each different sequence once, as far as possible: measuring a split is then a weighted mean."""
     splits = {split: Batch.concat(list(task.batches(split, _FEW))) for split in ("train", "test")}
-    if task.p**task.length > _FEW:
+    if not can_measure_all(task):
         batch = Batch.concat(list(splits.values()))
         batch = replace(batch, index=torch.arange(len(batch)))  # both splits count from 0
         n = [len(part) for part in splits.values()]
@@ -60,25 +66,11 @@ def _share(rows: Tensor, n: int) -> Tensor:
     return torch.bincount(rows, minlength=n) / len(rows)
 
 
-class _Tap:
-    """A hook at xi that keeps it, or puts given points in its place."""
-
-    def __init__(self) -> None:
-        self.kept: Tensor | None = None
-        self.put: Tensor | None = None
-
-    def __call__(self, activation: Tensor, hook: Any) -> Tensor | None:
-        if self.put is not None:
-            return self.put[:, None]
-        self.kept = activation[:, 0]
-        return None
-
-
-@contextmanager
-def _tapped(model: Any) -> Iterator[_Tap]:
-    tap = _Tap()
-    with model.hooks(fwd_hooks=[(XI, tap)]):
-        yield tap
+def task_of(snapshots: Snapshots, member: int) -> SparseModularAddition:
+    """What one of the study's networks was trained on."""
+    task = snapshots.tasks[member]
+    assert isinstance(task, SparseModularAddition)
+    return task
 
 
 def dynamics(snapshots: Snapshots, member: int, partition: Tensor | None = None, *, brief: bool = False) -> ProbeResult:
@@ -96,18 +88,14 @@ def dynamics(snapshots: Snapshots, member: int, partition: Tensor | None = None,
         partition: ``[n]`` cluster of each of the ``measured_rows``; ``None``: their multiset.
         brief: leave out what needs gradients.
     """
-    task = snapshots.tasks[member]
-    assert isinstance(task, SparseModularAddition)
-    rows, model = measured_rows(task), build_model(snapshots.configs[member])
+    rows, weights = measured_rows(task_of(snapshots, member)), snapshots.of(member)
     labels = rows.batch.label("multiset") if partition is None else partition
     labels = torch.unique(labels, return_inverse=True)[1]
-    weights = snapshots.of(member)
-    with _tapped(model) as tap:
-        measure = vmap(_Measure(model, tap, rows, labels, brief))
-        parts = [
-            measure({name: values[i : i + _AT_ONCE] for name, values in weights.items()})
-            for i in range(0, len(snapshots), _AT_ONCE)
-        ]
+    measure = vmap(_Measure(build_model(snapshots.configs[member]), rows, labels, brief))
+    parts = [
+        measure({name: values[i : i + _AT_ONCE] for name, values in weights.items()})
+        for i in range(0, len(snapshots), _AT_ONCE)
+    ]
     values = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     if not brief:
         classes = values.pop("classes")
@@ -121,13 +109,14 @@ def dynamics(snapshots: Snapshots, member: int, partition: Tensor | None = None,
     )
 
 
+@dataclass(frozen=True)
 class _Measure:
     """One snapshot's measures, as a function of its weights that ``vmap`` can map."""
 
-    def __init__(self, model: Any, tap: _Tap, rows: MeasuredRows, labels: Tensor, brief: bool) -> None:
-        self.model, self.tap, self.rows, self.labels, self.brief = model, tap, rows, labels, brief
-        self.answers = rows.batch.label("answer")
-        self.n_clusters = int(labels.max()) + 1
+    model: Any
+    rows: MeasuredRows
+    labels: Tensor
+    brief: bool
 
     def __call__(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         gradients: Mapping[str, Tensor]
@@ -137,7 +126,7 @@ class _Measure:
         else:
             gradients, (logits, losses, xi) = grad(self._loss, has_aux=True)(weights)
             found = {**self._clusters(weights, xi), "gradient_norm": _norms(gradients)}
-        right = (logits.argmax(dim=-1) == self.answers).float()
+        right = (logits.argmax(dim=-1) == self.rows.batch.label("answer")).float()
         return found | {
             "train_loss": losses @ self.rows.train,
             "test_loss": losses @ self.rows.test,
@@ -147,26 +136,23 @@ class _Measure:
         }
 
     def _loss(self, weights: dict[str, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
-        logits = functional_call(self.model, weights, (self.rows.batch.tokens,))
-        losses = F.cross_entropy(logits, self.answers, reduction="none")
-        assert self.tap.kept is not None
-        return losses @ self.rows.train, (logits, losses, self.tap.kept)
+        with record(self.model, [XI]) as seen:
+            logits = functional_call(self.model, weights, (self.rows.batch.tokens,))
+        losses = F.cross_entropy(logits, self.rows.batch.label("answer"), reduction="none")
+        return losses @ self.rows.train, (logits, losses, seen[XI][0][:, 0])
 
     def _clusters(self, weights: dict[str, Tensor], xi: Tensor) -> dict[str, Tensor]:
-        member = (self.labels == torch.arange(self.n_clusters)[:, None]).float()
+        n = int(self.labels.max()) + 1
+        member = (self.labels == torch.arange(n)[:, None]).float()
         centroids = (member @ xi) / member.sum(dim=1, keepdim=True)
-        any_tokens = self.rows.batch.tokens[: self.n_clusters]
 
         def logits_of(points: Tensor) -> Tensor:
-            self.tap.put = points
-            try:
-                return functional_call(self.model, weights, (any_tokens,))
-            finally:
-                self.tap.put = None
+            with record(self.model, [XI], lambda name, xi: points[:, None]):
+                return functional_call(self.model, weights, (self.rows.batch.tokens[:n],))
 
         distance = boundary_distance(logits_of, centroids)
         return {
-            "within_ratio": within_ratio(xi, self.labels, self.n_clusters),
+            "within_ratio": within_ratio(xi, self.labels, n),
             "margin": (distance / centroids.norm(dim=-1)).min(),
             "classes": logits_of(centroids).argmax(dim=-1),
         }

@@ -123,7 +123,7 @@ class PoolingTransformer(HookedRootModule):  # type: ignore[misc]
             weight.uniform_(-1 / math.sqrt(d), 1 / math.sqrt(d), generator=draw)
         mlp = block.mlp
         mlp.b_out.uniform_(-1, 1, generator=draw).div_(math.sqrt(self.config.d_mlp))
-        neurons = torch.empty(self.config.d_mlp, 2 * d + 1).uniform_(-1, 1, generator=draw)  # a row a neuron
+        neurons = torch.empty(self.config.d_mlp, 2 * d + 1).uniform_(-1, 1, generator=draw)  # one row per neuron
         mlp.W_in.copy_(neurons[:, :d].T / math.sqrt(d))
         mlp.b_in.copy_(neurons[:, d] / math.sqrt(d))
         mlp.W_out.copy_(neurons[:, d + 1 :] / math.sqrt(self.config.d_mlp))

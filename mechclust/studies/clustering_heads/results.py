@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from mechclust.studies.clustering_heads.config import SOLVED, ClusteringHeadsConfig
-from mechclust.studies.clustering_heads.curves import Spike, first_above, first_below, loss_spikes, matched_quiet
+from mechclust.studies.clustering_heads.config import MITIGATIONS, SOLVED, ClusteringHeadsConfig
+from mechclust.studies.clustering_heads.curves import (
+    Spike,
+    away_from,
+    first_above,
+    first_below,
+    loss_spikes,
+    matched_quiet,
+)
 from probes import ProbeResult, load_result
 from tasks import InputError
 
 CLUSTERED = 0.1  # within-ratio below which the head has formed
+CAUSES = {"small norm": "smallest_norm", "cluster near a boundary": "margin"}  # of a spike, by the curve that shows it
 QUANTILE = 0.1  # of a run's quiet epochs: below it, a norm or margin is small
-MITIGATIONS = ("larger eps", "slower feed-forward", "late smaller rate")
 FEWEST = 100  # epochs in which spikes are counted
 GAP = 10  # epochs between a spike and what counts as quiet
 
 
 @dataclass(frozen=True)
-class Trained:
-    """Epoch by epoch, one network."""
+class NetworkTraining:
+    """The training of one network, epoch by epoch."""
 
-    result: ProbeResult
+    dynamics: ProbeResult
 
     def curve(self, name: str) -> np.ndarray:
         """``[epoch]`` or ``[epoch group]`` a measure of ``dynamics``."""
-        return self.result[name].numpy()
+        return self.dynamics[name].numpy()
 
     @property
     def solved_at(self) -> int | None:
@@ -50,7 +58,7 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Head(Trained):
+class TrainedNetwork(NetworkTraining):
     """A network of the base setting: its training, its head at the end, and the causal checks."""
 
     seed: int
@@ -100,11 +108,10 @@ class Head(Trained):
             return None
         counts = np.arange(len(loss)) > start
         if without_spikes:
-            for spike in self.spikes:
-                counts[max(0, spike.epoch - 1) : spike.end + 2] = False
+            counts &= away_from(self.spikes, len(loss), 2)
         if not counts.any():
             return None
-        fall = np.concatenate([[0.0], loss[:-1] - loss[1:]])
+        fall = -np.diff(loss, prepend=loss[0])
         return tuple(int(np.argmax(np.where(counts, x, -np.inf))) for x in (gradient, fall))  # type: ignore[return-value]
 
     def checked(self, name: str, partition: str = "integer_sum") -> float:
@@ -124,12 +131,10 @@ class Head(Trained):
         loss = self.curve("train_loss").copy()
         loss[:start] = np.nan  # nothing before is quiet
         late = [spike for spike in self.spikes if spike.epoch > start]
-        quiet = np.isfinite(loss)
-        for spike in self.spikes:
-            quiet[max(0, spike.epoch - GAP + 1) : spike.end + GAP] = False
+        quiet = np.isfinite(loss) & away_from(self.spikes, len(loss), GAP)
         if not quiet.any():
             return []
-        curves = {"small norm": self.curve("smallest_norm"), "cluster near a boundary": self.curve("margin")}
+        curves = {cause: self.curve(name) for cause, name in CAUSES.items()}
         least = {name: np.concatenate([values[:1], values[:-1]]) for name, values in curves.items()}
         if not before:
             least = {name: np.fmin(values, curves[name]) for name, values in least.items()}
@@ -143,32 +148,32 @@ class Head(Trained):
 
 
 @dataclass(frozen=True)
-class Runs:
+class HeadsResults:
     """Everything a run measured.
 
     Attributes:
-        heads: networks of the base setting, by seed.
-        mitigated: networks of each mitigation, by seed.
+        networks: those of the base setting, by seed.
+        mitigated: the training of each mitigation's networks, by seed.
         final: arm to seed to ``(train, test)`` accuracy at the end.
         curriculum: by seed.
     """
 
-    heads: dict[int, Head]
-    mitigated: dict[str, dict[int, Trained]]
+    networks: dict[int, TrainedNetwork]
+    mitigated: dict[str, dict[int, NetworkTraining]]
     final: dict[str, dict[int, tuple[float, float]]]
     curriculum: dict[int, ProbeResult]
 
     @property
-    def solved(self) -> list[Head]:
+    def solved(self) -> list[TrainedNetwork]:
         """Networks of the base setting that solved their task."""
-        return [head for head in self.heads.values() if head.solved]
+        return [network for network in self.networks.values() if network.solved]
 
     def shares(self, arm: str) -> list[float]:
         """1 for each network of an arm that solved its task, else 0."""
         return [float(test > SOLVED) for _, test in self.final.get(arm, {}).values()]
 
 
-def load_runs(config: ClusteringHeadsConfig, out: Path) -> Runs:
+def load_results(config: ClusteringHeadsConfig, out: Path) -> HeadsResults:
     """Read a run's results: all of the base setting, and what there is of the rest.
 
     Raises:
@@ -181,35 +186,32 @@ def load_runs(config: ClusteringHeadsConfig, out: Path) -> Runs:
         for network, (train, test) in zip(found.coords["network"], found["accuracy"].tolist(), strict=True):
             name, _, number = network.rpartition("|")
             final.setdefault(name, {})[int(number)] = (train, test)
-    heads = {seed: load_head(config, out, seed) for seed in config.seeds}
-    mitigated: dict[str, dict[int, Trained]] = {}
-    for arm in MITIGATIONS:
-        dynamics = ((s, _if_there(results / arm / f"seed{s}.dynamics")) for s in config.seeds[: config.mitigations])
-        mitigated[arm] = {seed: Trained(result) for seed, result in dynamics if result is not None}
-    curricula = ((s, _if_there(results / "curriculum" / f"seed{s}")) for s in config.curriculum.seeds)
-    return Runs(heads, mitigated, final, {seed: result for seed, result in curricula if result is not None})
+    calmed = {arm: _by_seed(config.seeds[: config.mitigations], results / arm, ".dynamics") for arm in MITIGATIONS}
+    return HeadsResults(
+        {seed: load_network(config, out, seed) for seed in config.seeds},
+        {arm: {seed: NetworkTraining(found) for seed, found in of.items()} for arm, of in calmed.items()},
+        final,
+        _by_seed(config.curriculum.seeds, results / "curriculum"),
+    )
 
 
-def load_head(config: ClusteringHeadsConfig, out: Path, seed: int) -> Head:
+def load_network(config: ClusteringHeadsConfig, out: Path, seed: int) -> TrainedNetwork:
     """Read one network of the base setting.
 
     Raises:
         InputError: when it is not finished.
     """
-    parts = {name: _if_there(out / "results" / "base" / f"seed{seed}.{name}") for name in _PARTS}
-    if missing := [name for name, part in parts.items() if part is None]:
+    base = out / "results" / "base"
+    paths = {part: base / f"seed{seed}.{part}.safetensors" for part in ("dynamics", "head", "causal", "untrained")}
+    if missing := [part for part, path in paths.items() if not path.exists()]:
         raise InputError(
             f"{str(out)!r} holds a run whose base setting is not finished (seed {seed} has no {missing[0]}); "
             "go on with it: mechclust run clustering-heads with the same settings"
         )
-    dynamics, head, causal, untrained = (part for part in parts.values() if part is not None)
-    return Head(dynamics, seed, config.task.p, head, causal, untrained)
+    return TrainedNetwork(seed=seed, p=config.task.p, **{part: load_result(path) for part, path in paths.items()})
 
 
-_PARTS = ("dynamics", "head", "causal", "untrained")
-
-
-def _if_there(path: Path) -> ProbeResult | None:
-    """A saved result, or ``None`` where its job is not finished."""
-    file = path.with_name(f"{path.name}.safetensors")
-    return load_result(file) if file.exists() else None
+def _by_seed(seeds: Sequence[int], folder: Path, part: str = "") -> dict[int, ProbeResult]:
+    """What there is of some seeds' saved results."""
+    paths = {seed: folder / f"seed{seed}{part}.safetensors" for seed in seeds}
+    return {seed: load_result(path) for seed, path in paths.items() if path.exists()}

@@ -3,111 +3,101 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import product
 
 import matplotlib
 import numpy as np
-from markupsafe import escape
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, RED, layer_axis, subplots
+from mechclust.studies.mossa.results import SeedResults
 from probes import ProbeResult
 
-if TYPE_CHECKING:
-    from mechclust.studies.mossa.results import Measured
-
-_PRE, _TUNED, _CEILING = "#c8553d", "#1b6ca8", "#555555"
-_COLORS = {"base": _PRE, "tuned": _TUNED}
+_COLORS = {"base": RED, "tuned": BLUE}
 _NAMES = {"base": "pre", "tuned": "tuned"}
-_LABEL = "debiased CKA with the controls"
+_LINES = {"base": "--", "tuned": "-"}
 
 
-def seeds(found: Sequence[Measured]) -> str:
-    """``"3 seeds"``."""
-    return f"{len(found)} seed{'s' if len(found) > 1 else ''}"
-
-
-def _layers(found: Sequence[Measured]) -> np.ndarray:
+def _layers(found: Sequence[SeedResults]) -> np.ndarray:
     return np.arange(1, found[0].n_layers + 1)
 
 
-def boxes(found: Sequence[Measured]) -> Figure:
+def boxes(found: Sequence[SeedResults]) -> Figure:
     """CKA over tasks and seeds by layer, pre beside tuned, seen tasks beside held-out ones (the paper's figures)."""
     parts = {"seen tasks": [m.seen for m in found], "held-out tasks": [~m.seen for m in found]}
     parts = {name: masks for name, masks in parts.items() if masks[0].any()}
-    figure = Figure(figsize=(6.0 * len(parts), 4.2), layout="constrained")
-    axes = np.atleast_1d(figure.subplots(1, len(parts), sharey=True))
+    figure, axes = subplots(len(parts), size=(6.0, 4.2), grid="y", sharey=True)
     layers = _layers(found)
     for axis, (title, masks) in zip(axes, parts.items(), strict=True):
         for place, kind in ((-0.19, "base"), (0.19, "tuned")):
             values = np.concatenate([m.cka[kind][mask] for m, mask in zip(found, masks, strict=True)])
-            face = {"facecolor": _COLORS[kind], "alpha": 0.45, "linewidth": 0.8}
             axis.boxplot(
                 [v[np.isfinite(v)] for v in values.T],
                 positions=layers + place,
                 widths=0.32,
                 patch_artist=True,
                 manage_ticks=False,
-                boxprops=face,
+                boxprops={"facecolor": _COLORS[kind], "alpha": 0.45, "linewidth": 0.8},
                 medianprops={"color": _COLORS[kind], "linewidth": 2},
                 flierprops={"marker": ".", "markersize": 3, "markeredgecolor": _COLORS[kind]},
                 whiskerprops={"linewidth": 0.8},
                 capprops={"linewidth": 0.8},
             )
-        ceilings = [np.median(m.ceiling, axis=0) for m in found if m.ceiling is not None]
-        if ceilings and title == "seen tasks":
-            axis.plot(layers, np.mean(ceilings, axis=0), ls=":", color=_CEILING, lw=1.4)
-        axis.set(title=f"{title} ({int(masks[0].sum())} tasks, {seeds(found)})", xlabel="layer")
-        axis.set_xticks(layers)
-        axis.grid(alpha=0.25, axis="y")
-    axes[0].set_ylabel(_LABEL)
-    handles: list[Any] = [Patch(facecolor=_COLORS[k], alpha=0.45, label=_NAMES[k]) for k in _COLORS]
-    if found[0].ceiling is not None:
-        handles.append(matplotlib.lines.Line2D([], [], ls=":", color=_CEILING, label="ceiling"))
+        layer_axis(axis)
+        axis.set_title(f"{title} ({int(masks[0].sum())} tasks)")
+    handles: list[Patch | Line2D] = [Patch(facecolor=_COLORS[k], alpha=0.45, label=_NAMES[k]) for k in _COLORS]
+    ceilings = [np.median(m.ceiling, axis=0) for m in found if m.ceiling is not None]
+    if ceilings and "seen tasks" in parts:
+        handles += axes[0].plot(layers, np.mean(ceilings, axis=0), ls=":", color="#555555", lw=1.4, label="ceiling")
+    axes[0].set_ylabel("debiased CKA with the controls")
     axes[0].legend(handles=handles, frameon=False, loc="lower left")
     return figure
 
 
-def groups(found: Sequence[Measured]) -> Figure:
-    """What the layer groups are read from: median difference, spread and dimensions, a line a seed."""
-    figure = Figure(figsize=(12, 3.6), layout="constrained")
-    gap, spread, dims = figure.subplots(1, 3)
-    layers = _layers(found)
-    for i, m in enumerate(found):
-        style = {"lw": 1.5, "alpha": 0.85}
-        gap.plot(layers, m.median("tuned") - m.median("base"), marker=".", color=_TUNED, **style)
-        for kind in _COLORS:
-            line = {**style, "color": _COLORS[kind], "label": None if i else _NAMES[kind]}
-            line["ls"] = "--" if kind == "base" else "-"
-            spread.plot(layers, m.spread(kind), marker=".", **line)
-            dims.plot(layers, m.dims[kind], marker=".", **line)
-    gap.axhline(0, color="#999999", lw=0.8)
-    gap.axhline(0.02, color="#999999", lw=0.8, ls=":")
+def _both(axis: Axes, found: Sequence[SeedResults], measure: str) -> None:
+    """A measure of both models by layer, one line per seed."""
+    for i, (m, kind) in enumerate(product(found, _COLORS)):
+        values = m.spread(kind) if measure == "spread" else getattr(m, measure)[kind]
+        label = _NAMES[kind] if i < len(_COLORS) else None
+        axis.plot(_layers(found), values, _LINES[kind], marker=".", color=_COLORS[kind], alpha=0.85, label=label)
+
+
+def groups(found: Sequence[SeedResults]) -> Figure:
+    """What the layer groups are read from: median difference, spread and dimensions, one line per seed."""
+    figure, axes = subplots(3, size=(4.0, 3.6))
+    gap, spread, dims = axes
+    for m in found:
+        gap.plot(_layers(found), m.gap, marker=".", color=BLUE, alpha=0.85)
+    _both(spread, found, "spread")
+    _both(dims, found, "dims")
+    gap.axhline(0, color=GREY, lw=0.8)
+    gap.axhline(0.02, color=GREY, lw=0.8, ls=":")
     gap.set(title="median CKA, tuned - pre", ylabel="difference")
     spread.set(title="interquartile range over seen tasks", ylabel="CKA", ylim=(0, None))
     dims.set(title="dimensions for 99% of the variance", ylabel="dimensions", ylim=(0, None))
     spread.legend(frameon=False)
-    dims.legend(frameon=False)
-    for axis in (gap, spread, dims):
-        axis.set_xlabel("layer")
-        axis.set_xticks(layers)
-        axis.grid(alpha=0.25)
+    for axis in axes:
+        layer_axis(axis)
     return figure
 
 
-def tasks(found: Sequence[Measured], names: Sequence[str]) -> Figure:
-    """Heat maps of CKA, a row a task, a column a layer: pre, tuned and their difference, mean over seeds."""
+def tasks(found: Sequence[SeedResults], names: Sequence[str]) -> Figure:
+    """Heat maps of CKA, one row per task, one column per layer: pre, tuned and their difference, mean over seeds."""
     seen, encoded = found[0].seen, found[0].encoded
     order = [*np.flatnonzero(seen), *np.flatnonzero(~seen)]
-    pre, tuned = (np.mean([m.cka[kind] for m in found], axis=0)[order] for kind in ("base", "tuned"))
-    figure = Figure(figsize=(11, 0.24 * len(order) + 1.2), layout="constrained")
-    axes = figure.subplots(1, 3, sharey=True)
-    shown = {"cmap": "viridis", "vmin": min(0.0, float(np.nanmin([pre, tuned]))), "vmax": 1.0}
-    around = {"cmap": "RdBu", "vmin": -1.0, "vmax": 1.0}
-    for axis, title, grid, options in zip(
-        axes, ("pre", "tuned", "tuned - pre"), (pre, tuned, tuned - pre), (shown, shown, around), strict=True
-    ):
-        image = axis.imshow(grid, aspect="auto", interpolation="none", **options)
+    base, tuned = (np.mean([m.cka[kind] for m in found], axis=0)[order] for kind in ("base", "tuned"))
+    figure, axes = subplots(3, size=(11 / 3, 0.24 * len(order) + 1.2), grid=None, sharey=True)
+    least = min(0.0, float(np.nanmin([base, tuned])))
+    parts = {
+        "pre": (base, "viridis", least),
+        "tuned": (tuned, "viridis", least),
+        "tuned - pre": (tuned - base, "RdBu", -1.0),
+    }
+    for axis, (title, (grid, colors, low)) in zip(axes, parts.items(), strict=True):
+        image = axis.imshow(grid, aspect="auto", interpolation="none", cmap=colors, vmin=low, vmax=1.0)
         axis.set_xticks(np.arange(grid.shape[1]), [str(layer) for layer in _layers(found)])
         axis.set(title=title, xlabel="layer")
         if title != "pre":
@@ -118,38 +108,31 @@ def tasks(found: Sequence[Measured], names: Sequence[str]) -> Figure:
     return figure
 
 
-def clusters(found: Sequence[Measured], names: Sequence[str]) -> Figure:
-    """Median over a cluster's tasks and all seeds by layer, pre dashed, tuned solid, a cluster a panel."""
+def clusters(found: Sequence[SeedResults], names: Sequence[str]) -> Figure:
+    """Median over a cluster's tasks and all seeds by layer, pre dashed, tuned solid, one panel per cluster."""
     columns = 3
-    figure = Figure(figsize=(10.5, 2.7 * -(-len(names) // columns)), layout="constrained")
-    axes = figure.subplots(-(-len(names) // columns), columns, squeeze=False, sharex=True, sharey=True).ravel()
-    layers = _layers(found)
-    for number, (axis, name) in enumerate(zip(axes, names, strict=False)):
-        for which, color in (("seen", _TUNED), ("held out", "#d98a29")):
-            for kind, line in (("base", "--"), ("tuned", "-")):
-                rows = [m.cka[kind][(m.cluster == number) & (m.seen == (which == "seen"))] for m in found]
-                values = np.concatenate(rows)
-                if len(values):
-                    label = f"{which}, {_NAMES[kind]}"
-                    axis.plot(layers, np.median(values, axis=0), ls=line, color=color, marker=".", label=label)
+    figure, axes = subplots(len(names), columns, size=(3.5, 2.7), sharex=True, sharey=True)
+    for number, (axis, name) in enumerate(zip(axes, names, strict=True)):
+        for (which, color), kind in product((("seen", BLUE), ("held out", ORANGE)), _COLORS):
+            rows = [m.cka[kind][(m.cluster == number) & (m.seen == (which == "seen"))] for m in found]
+            if len(values := np.concatenate(rows)):
+                label, median = f"{which}, {_NAMES[kind]}", np.median(values, axis=0)
+                axis.plot(_layers(found), median, _LINES[kind], marker=".", color=color, label=label)
         encoded = bool(found[0].encoded[found[0].cluster == number].any())
         axis.set_title(f"{name}{' (encoded by pre-training)' if encoded else ''}", fontsize=10)
-        axis.set_xticks(layers)
-        axis.grid(alpha=0.25)
+        layer_axis(axis)
+        axis.label_outer()
     for axis in axes[::columns]:
         axis.set_ylabel("median debiased CKA", fontsize=9)
-    for axis in axes[-columns:]:
-        axis.set_xlabel("layer")
     axes[0].legend(frameon=False, fontsize=8)
     return figure
 
 
-def accuracy(found: Sequence[Measured], names: Sequence[str]) -> Figure:
+def accuracy(found: Sequence[SeedResults], names: Sequence[str]) -> Figure:
     """Accuracy by task: base, tuned, the task's own control; the commonest answer's in grey."""
-    figure = Figure(figsize=(11, 3.6), layout="constrained")
-    axis = figure.subplots()
+    figure, (axis,) = subplots(1, size=(11, 3.6), grid="y")
     places = np.arange(len(names))
-    kinds = {"base": (_PRE, "pre"), "tuned": (_TUNED, "tuned on the seen tasks"), "control": ("#3a9a6b", "control")}
+    kinds = {"base": (RED, "pre"), "tuned": (BLUE, "tuned on the seen tasks"), "control": (GREEN, "control")}
     axis.bar(places, np.mean([m.chance for m in found], axis=0), width=0.9, color="#dddddd", label="without the skill")
     for shift, (kind, (color, label)) in zip((-0.27, 0.0, 0.27), kinds.items(), strict=True):
         values = np.stack([m.accuracy[kind] for m in found])
@@ -158,50 +141,33 @@ def accuracy(found: Sequence[Measured], names: Sequence[str]) -> Figure:
     seen = found[0].seen
     axis.set_xticks(places, [name if s else f"{name} *" for name, s in zip(names, seen, strict=True)], rotation=60)
     axis.set(ylabel="test accuracy", ylim=(-0.03, 1.05), title="* held out: not tuned on")
-    axis.grid(alpha=0.25, axis="y")
     figure.legend(frameon=False, ncols=4, loc="outside lower center", fontsize=9)
     return figure
 
 
 def projection(pictures: Mapping[str, ProbeResult], names: Sequence[str]) -> Figure:
-    """States at ANS in two dimensions, a row a model, a column a layer, coloured by cluster."""
+    """States at ANS in two dimensions, one row per model, one column per layer, coloured by cluster."""
     sites = next(iter(pictures.values())).coords["site"]
-    figure = Figure(figsize=(3.4 * len(sites) + 1.2, 3.2 * len(pictures)), layout="constrained")
-    grid = figure.subplots(len(pictures), len(sites), squeeze=False)
+    figure, axes = subplots(len(pictures) * len(sites), len(sites), size=(3.6, 3.2), grid=None)
     colors = matplotlib.colormaps["tab10"]
-    for number, (row, (kind, result)) in enumerate(zip(grid, pictures.items(), strict=True)):
-        classes = result["label"].numpy()
-        for axis, site, xy in zip(row, sites, result["xy"].numpy(), strict=True):
-            for c, name in enumerate(names):
-                axis.scatter(*xy[classes == c].T, s=7, lw=0, color=colors(c), label=name)
-            axis.set_xticks([])
-            axis.set_yticks([])
-            if number == 0:
-                axis.set_title(f"layer {result.layers[site]}", fontsize=10)
-        row[0].set_ylabel(_NAMES[kind])
-    handles, labels = grid[0, 0].get_legend_handles_labels()
+    for axis, ((kind, result), (i, site)) in zip(axes, product(pictures.items(), enumerate(sites)), strict=True):
+        xy, classes = result["xy"][i].numpy(), result["label"].numpy()
+        for c, name in enumerate(names):
+            x, y = xy[classes == c].T
+            axis.scatter(x, y, s=7, lw=0, color=colors(c), label=name)
+        axis.set(xticks=[], yticks=[], xlabel=f"layer {result.layers[site]}", ylabel=_NAMES[kind])
+        axis.label_outer()
+    handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", frameon=False, markerscale=2)
     return figure
 
 
-def purity(found: Sequence[Measured]) -> Figure:
-    """Nearest neighbours in one cluster by layer, a line a seed."""
-    figure = Figure(figsize=(5.2, 3.6), layout="constrained")
-    axis = figure.subplots()
-    for i, m in enumerate(found):
-        for kind in _COLORS:
-            label = None if i else _NAMES[kind]
-            axis.plot(_layers(found), m.purity[kind], marker=".", color=_COLORS[kind], alpha=0.85, label=label)
-    axis.axhline(found[0].purity_chance, color="#999999", ls=":", label="chance")
-    axis.set(xlabel="layer", ylabel="neighbour purity", ylim=(0, 1.02))
-    axis.set_xticks(_layers(found))
-    axis.grid(alpha=0.25)
+def purity(found: Sequence[SeedResults]) -> Figure:
+    """Nearest neighbours in one cluster by layer, one line per seed."""
+    figure, (axis,) = subplots(1, size=(5.2, 3.6))
+    _both(axis, found, "purity")
+    axis.axhline(found[0].purity_chance, color=GREY, ls=":", label="chance")
+    layer_axis(axis)
+    axis.set(ylabel="neighbour purity", ylim=(0, 1.02))
     axis.legend(frameon=False)
     return figure
-
-
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """HTML of records with the same keys."""
-    head = "".join(f"<th>{escape(key)}</th>" for key in rows[0])
-    body = "".join("<tr>" + "".join(f"<td>{escape(v)}</td>" for v in row.values()) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

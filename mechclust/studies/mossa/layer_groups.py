@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from tasks import InputError
 
@@ -39,16 +39,16 @@ class LayerGroups:
 
 
 def layer_groups(
-    pre: Sequence[float],
-    tuned: Sequence[float],
-    spread: Sequence[float],
-    n_dims: Sequence[float] | None = None,
+    base: ArrayLike,
+    tuned: ArrayLike,
+    spread: ArrayLike,
+    n_dims: ArrayLike | None = None,
     *,
     margin: float = 0.02,
 ) -> LayerGroups:
     """Shared, transition and refinement layers, by a fixed rule.
 
-    Shared: the layers before ``crossover(pre, tuned, margin)``. Transition: from there to the first layer with 95%
+    Shared: the layers before ``crossover(base, tuned, margin)``. Transition: from there to the first layer with 95%
     of the most dimensions; without dimensions, to the last layer before ``spread`` leaves .02 of its minimum. There
     is none where the spread never falls to .10 after the shared layers. Refinement: the rest.
 
@@ -59,23 +59,23 @@ def layer_groups(
     Source: Zhao, Ziser & Cohen 2024 (arXiv 2410.20008), figures 2 and 7.
 
     Args:
-        pre: median over tasks of CKA with the controls, by layer from 1; of the untuned model.
+        base: median over tasks of CKA with the controls, by layer from 1; of the untuned model.
         tuned: of the tuned model. NaN where not known.
         spread: interquartile range over tasks of ``tuned``.
         n_dims: dimensions for 99% of the variance, of the tuned model; NaN where not known.
-        margin: how far ``tuned`` has to be above ``pre``.
+        margin: how far ``tuned`` has to be above ``base``.
 
     Example:
-        >>> pre, tuned = [1.0, 0.9, 0.7, 0.5, 0.4], [1.0, 0.9, 0.9, 0.9, 0.9]
-        >>> print(layer_groups(pre, tuned, spread=[0, 0.2, 0.1, 0.04, 0.1]))
+        >>> base, tuned = [1.0, 0.9, 0.7, 0.5, 0.4], [1.0, 0.9, 0.9, 0.9, 0.9]
+        >>> print(layer_groups(base, tuned, spread=[0, 0.2, 0.1, 0.04, 0.1]))
         shared 1-2, transition 3-4, refinement 5-5
     """
-    given = (pre, tuned, spread, *(() if n_dims is None else (n_dims,)))
+    given = (base, tuned, spread, *(() if n_dims is None else (n_dims,)))
     curves = [np.asarray(values, dtype=float) for values in given]
     if len({len(values) for values in curves}) != 1 or not len(curves[0]):
         raise InputError(f"the curves have {', '.join(str(len(v)) for v in curves)} layers; expected one number each")
     last, wide = len(curves[0]), curves[2]
-    start = crossover(pre, tuned, margin)
+    start = crossover(base, tuned, margin)
     after = range(start, last + 1)
     shared = range(1, start)
     narrow = wide[start - 1 :]
@@ -91,8 +91,8 @@ def layer_groups(
     return LayerGroups(shared, range(start, end + 1), range(end + 1, last + 1))
 
 
-def crossover(pre: Sequence[float], tuned: Sequence[float], margin: float = 0.0, *, exceptions: int = 1) -> int:
-    """The first layer from which ``tuned - pre`` stays above ``margin``, with so many exceptions allowed.
+def crossover(base: ArrayLike, tuned: ArrayLike, margin: float = 0.0, *, exceptions: int = 1) -> int:
+    """The first layer from which ``tuned - base`` stays above ``margin``, with so many exceptions allowed.
 
     Layers count from 1; one more than there are where it never does. A layer where either is NaN is not above.
 
@@ -100,7 +100,7 @@ def crossover(pre: Sequence[float], tuned: Sequence[float], margin: float = 0.0,
         >>> crossover([1.0, 0.9, 0.8, 0.8, 0.7], [0.9, 0.8, 0.9, 0.8, 0.9])
         3
     """
-    above = np.asarray(tuned, dtype=float) - np.asarray(pre, dtype=float) > margin
+    above = np.asarray(tuned, dtype=float) - np.asarray(base, dtype=float) > margin
     for layer in range(len(above)):
         if above[layer] and int((~above[layer:]).sum()) <= exceptions:
             return layer + 1

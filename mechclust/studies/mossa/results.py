@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mechclust.studies.mossa.config import MODELS, MossaConfig, has_ceiling, result_path, suite_of
 from mechclust.studies.mossa.layer_groups import LayerGroups, crossover, layer_groups
-from mechclust.studies.mossa.study import MODELS, MossaConfig, has_ceiling, result_path, suite_of
 from probes import ProbeResult, load_result
 from tasks import InputError
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 @dataclass(frozen=True)
-class Measured:
+class SeedResults:
     """What one seed measured. Layers are blocks 1 to n; CKA is the debiased form unless it says so.
 
     Attributes:
@@ -59,34 +64,37 @@ class Measured:
 
     def median(self, model: str, tasks: np.ndarray | None = None) -> np.ndarray:
         """``[layer]`` over tasks, the seen ones by default."""
-        values = self.cka[model][self.seen if tasks is None else tasks]
-        return np.median(values, axis=0) if len(values) else np.full(self.n_layers, np.nan)
+        return np.median(self._rows(model, tasks), axis=0)  # type: ignore[no-any-return]
 
     def spread(self, model: str, tasks: np.ndarray | None = None) -> np.ndarray:
         """``[layer]`` interquartile range over tasks."""
-        values = self.cka[model][self.seen if tasks is None else tasks]
-        if not len(values):
-            return np.full(self.n_layers, np.nan)
-        low, high = np.quantile(values, (0.25, 0.75), axis=0)
+        low, high = np.quantile(self._rows(model, tasks), (0.25, 0.75), axis=0)
         return high - low
+
+    def _rows(self, model: str, tasks: np.ndarray | None) -> np.ndarray:
+        """``[task layer]``; a row of NaN where there is no such task."""
+        values = self.cka[model][self.seen if tasks is None else tasks]
+        return values if len(values) else np.full((1, self.n_layers), np.nan)
 
     @cached_property
     def groups(self) -> LayerGroups:
         """Of the seen tasks."""
-        return self._groups(self.seen, self.dims["tuned"].tolist())
+        return layer_groups(self.median("base"), self.median("tuned"), self.spread("tuned"), self.dims["tuned"])
 
     @cached_property
     def unseen_groups(self) -> LayerGroups:
         """Of the held-out tasks, without dimensions, which are the seen tasks'."""
-        return self._groups(~self.seen, None)
-
-    def _groups(self, tasks: np.ndarray, dims: list[float] | None) -> LayerGroups:
-        pre, tuned = (self.median(kind, tasks).tolist() for kind in MODELS)
-        return layer_groups(pre, tuned, self.spread("tuned", tasks).tolist(), dims)
+        others = ~self.seen
+        return layer_groups(self.median("base", others), self.median("tuned", others), self.spread("tuned", others))
 
     def crossing(self, tasks: np.ndarray) -> int:
-        """The layer from which tuned stays above pre; one more than there are where it never does."""
-        return crossover(self.median("base", tasks).tolist(), self.median("tuned", tasks).tolist())
+        """The layer from which tuned stays above base; one more than there are where it never does."""
+        return crossover(self.median("base", tasks), self.median("tuned", tasks))
+
+    @property
+    def gap(self) -> np.ndarray:
+        """``[layer]`` tuned - base, of the medians over the seen tasks."""
+        return self.median("tuned") - self.median("base")
 
     @property
     def gain(self) -> np.ndarray:
@@ -94,8 +102,12 @@ class Measured:
         return (self.cka["tuned"] - self.cka["base"])[:, self.upper].mean(axis=1)  # type: ignore[no-any-return]
 
 
-def load(config: MossaConfig, out: Path, seed: int) -> Measured:
-    """Read a seed's artefacts."""
+def load_results(config: MossaConfig, out: Path, seed: int) -> SeedResults:
+    """Read what a seed's jobs measured.
+
+    Raises:
+        InputError: naming a measurement that is not there.
+    """
     suite = suite_of(config, seed)
     names = suite.task_names
 
@@ -121,7 +133,7 @@ def load(config: MossaConfig, out: Path, seed: int) -> Measured:
         for note in result.notes
         if "NaN" in note
     }
-    return Measured(
+    return SeedResults(
         cka={kind: layers(results) for kind, results in found.items()},
         biased={kind: layers(results, "cka") for kind, results in found.items()},
         ceiling=layers(again) if again else None,
@@ -136,3 +148,34 @@ def load(config: MossaConfig, out: Path, seed: int) -> Measured:
         identity=max(float(identity[m].max()) for m in ("itself", "rotated")),
         notes=tuple(sorted(why)),
     )
+
+
+def groups_table(seeds: Sequence[int], found: Sequence[SeedResults]) -> pd.DataFrame:
+    """The layer groups of each seed."""
+    import pandas as pd
+
+    rows = [(seed, str(m.groups), str(m.unseen_groups)) for seed, m in zip(seeds, found, strict=True)]
+    return pd.DataFrame(rows, columns=["seed", "seen", "held out (without dimensions)"])
+
+
+def medians_table(found: Sequence[SeedResults]) -> pd.DataFrame:
+    """One row for each curve: means over seeds of the median over tasks, by layer."""
+    import pandas as pd
+
+    masks = {
+        "seen": [m.seen for m in found],
+        "held out": [~m.seen for m in found],
+        "held out, not encoded": [~m.seen & ~m.encoded for m in found],
+    }
+    curves = {
+        (which, name): [m.median(kind, mask) for m, mask in zip(found, tasks, strict=True)]
+        for which, tasks in masks.items()
+        for kind, name in (("base", "pre"), ("tuned", "tuned"))
+        if tasks[0].any()
+    }
+    if ceiling := [np.median(m.ceiling, axis=0) for m in found if m.ceiling is not None]:
+        curves["seen", "ceiling"] = ceiling
+    table = pd.DataFrame([np.mean(each, axis=0) for each in curves.values()])
+    table.columns = [f"L{i + 1}" for i in table.columns]
+    table.index = pd.MultiIndex.from_tuples(curves, names=("tasks", "model"))
+    return table.reset_index()

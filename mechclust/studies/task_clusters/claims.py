@@ -1,145 +1,84 @@
-"""What a run of the task-cluster study measured, and the claims T1 to T10 about it."""
+"""The claims T1 to T10 of the task-cluster study, with their bounds."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from functools import partial
 
 import numpy as np
 
 from mechclust.report.claims import Bound, Claim, claim
-from mechclust.training.callbacks import load_steps
-from probes import load_result
-from tasks import InputError
-
-if TYPE_CHECKING:
-    from mechclust.studies.task_clusters.study import Job, TaskClustersConfig
+from mechclust.studies.study import Job
+from mechclust.studies.task_clusters.config import TRAIN, VALIDATION, TaskClustersConfig, task_of
+from mechclust.studies.task_clusters.results import RunResults, by_arm
 
 _PAPER = "Wu & Varshney"
-VALIDATION, TRAIN = "validation_subset", "train_subset"
 
 
-@dataclass(frozen=True)
-class Curves:
-    """What one run measured over training.
+def claims_of(config: TaskClustersConfig, runs: Mapping[Job, RunResults]) -> list[Claim]:
+    """The claims T1 to T10. Sites are layers 0 to n, then the final norm."""
+    arms, n = by_arm(config, runs), config.n_layers
+    judged = partial(claim, tested=config.test_claims)
+    private, unseen = arms["private"], arms.get("instruction", [])
+    ari = [run.ari[VALIDATION] for run in private]
 
-    Attributes:
-        steps: ``[checkpoints]``.
-        ari: split to ``[checkpoints sites]`` task-ARI.
-        output_ari: the same against output labels, on the validation subset.
-        null: ``[checkpoints sites 2]`` central 95% of the task-ARI under relabelling, validation.
-        tsne: ``[sites]`` task-ARI after t-SNE at the end, validation; ``None`` when not measured.
-        accuracy: ``[checkpoints]`` on the validation subset.
-        loss: ``[steps]`` training loss in nats.
-    """
+    def top(run: RunResults) -> np.ndarray:  # the better of the two top layers, by the end's validation ARI
+        curves = run.ari[VALIDATION]
+        return curves[:, max((n - 1, n), key=lambda layer: curves[-1, layer])]
 
-    steps: np.ndarray
-    ari: Mapping[str, np.ndarray]
-    output_ari: np.ndarray
-    null: np.ndarray
-    tsne: np.ndarray | None
-    accuracy: np.ndarray
-    loss: np.ndarray
-
-
-def load_curves(config: TaskClustersConfig, out: Path, job: Job) -> Curves:
-    """Read a run's artefacts."""
-    folder = out / "results" / job.name
-    found = {split: load_steps(folder, f"{split}.ari") for split in (TRAIN, VALIDATION)}
-    if config.training.steps not in found[VALIDATION]:
-        raise InputError(f"{str(out)!r} lacks the end of run {job.name}; start the study again with the same --out")
-
-    def stack(split: str, measure: str, label: str) -> np.ndarray:
-        return np.stack([r.sel(measure, label=label).numpy() for r in found[split].values()])
-
-    tsne = load_steps(folder, f"{VALIDATION}.ari-tsne")
-    accuracy = load_steps(folder, f"{VALIDATION}.accuracy")
-    bands = [stack(VALIDATION, measure, "task") for measure in ("null_low", "null_high")]
-    return Curves(
-        steps=np.array(list(found[VALIDATION])),
-        ari={split: stack(split, "ari", "task") for split in found},
-        output_ari=stack(VALIDATION, "ari", "output"),
-        null=np.stack(bands, axis=-1),
-        tsne=tsne[config.training.steps].sel("ari", label="task").numpy() if tsne else None,
-        accuracy=np.array([float(r["accuracy"]) for r in accuracy.values()]),
-        loss=load_result(folder / "loss.safetensors")["loss"].numpy(),
-    )
-
-
-def by_arm(config: TaskClustersConfig, curves: Mapping[Job, Curves]) -> dict[str, list[Curves]]:
-    return {arm: [c for job, c in curves.items() if job.arm == arm] for arm in config.arms}
-
-
-def claims_of(config: TaskClustersConfig, curves: Mapping[Job, Curves]) -> list[Claim]:
-    """The claims T1 to T10, with their bounds. Sites are layers 0 to n, then the final norm."""
-    from scipy.stats import spearmanr
-
-    arms = by_arm(config, curves)
-    n, tested = config.n_layers, config.test_claims
-    layers = slice(0, n + 1)
-    chance = f"0; relabelled, 95% within {_band(arms['private'])}"
-
-    def top(c: Curves) -> int:  # the better of the two top layers, by the end's validation ARI
-        return max((n - 1, n), key=lambda layer: c.ari[VALIDATION][-1, layer])
-
-    def grows(cs: Sequence[Curves]) -> list[tuple[str, list[float], Bound]]:
-        ends = [float(c.ari[VALIDATION][-1, top(c)]) for c in cs]
-        starts = [float(c.ari[VALIDATION][0, top(c)]) for c in cs]
+    def grows(of: Sequence[RunResults]) -> list[tuple[str, list[float], Bound]]:
+        ends, starts = ([float(top(run)[at]) for run in of] for at in (-1, 0))
         growth = [end - 5 * start for end, start in zip(ends, starts, strict=True)]
         return [("end", ends, Bound(">=", 0.5)), ("end - 5 x start", growth, Bound(">=", 0))]
 
-    def rho(x: Sequence[float], y: np.ndarray) -> float:
-        return float(spearmanr(x, y).statistic) if np.ptp(y) > 0 else math.nan  # a flat curve has no rank
-
-    private = arms["private"]
-    rises = [rho(c.steps.tolist(), c.ari[VALIDATION][:, top(c)]) for c in private]
-    late = [_late_change(c, top(c), config.training.steps) for c in private]
-    by_layer = [rho(range(n + 1), c.ari[VALIDATION][-1, layers]) for c in private]
-    climb = [float(c.ari[VALIDATION][-1, n] - c.ari[VALIDATION][-1, 1]) for c in private]
-    flat = [float(np.ptp(c.ari[VALIDATION][:, 0])) for c in private]
-    low = [float(c.ari[VALIDATION][:, 0].max()) for c in private]
-    agree = [abs(float(c.ari[VALIDATION][-1, n] - c.ari[TRAIN][-1, n])) for c in private]
-    start = [float(c.ari[VALIDATION][0].max()) for c in private]
-    guess = [config.task_of(job).input_only_accuracy() for job in curves if job.arm == "private"]
+    rises = [_rho(run.steps, top(run)) for run in private]
+    late = [_late_change(run.steps, top(run), config.training.steps) for run in private]
+    by_layer = [_rho(np.arange(n + 1), x[-1, : n + 1]) for x in ari]
+    climb = [float(x[-1, n] - x[-1, 1]) for x in ari]
+    flat = [float(np.ptp(x[:, 0])) for x in ari]
+    low = [float(x[:, 0].max()) for x in ari]
+    agree = [abs(float(run.ari[VALIDATION][-1, n] - run.ari[TRAIN][-1, n])) for run in private]
+    guess = [task_of(config, job).input_only_accuracy() for job in runs if job.arm == "private"]
     n_eval_tasks = min(config.task.n_eval_tasks, config.task.n_tasks)
-    by_output = [float(c.output_ari[-1, n] - c.ari[VALIDATION][-1, n]) for c in arms.get("shared", [])]
-    unseen = arms.get("instruction", [])
-    options: dict[str, Any] = {"tested": tested}
-    top_name = f"layer {n - 1} or {n}, the better at the end"
+    by_output = [float(run.output_ari[-1, n] - run.ari[VALIDATION][-1, n]) for run in arms.get("shared", [])]
+    top_name, chance = f"layer {n - 1} or {n}, the better at the end", f"0; relabelled, 95% within {_band(private)}"
     return [
-        claim("T1", "validation accuracy at the end", "set-up", [float(c.accuracy[-1]) for c in private],
-              Bound(">=", 0.95), **options),
-        claim("T2", f"task-ARI of the top layer ({top_name}) is high and far above its start", f"{_PAPER}; bound ours",
-              grows(private)[0][1], grows(private), chance=chance, **options),
-        claim("T3", "top-layer task-ARI rises with log step, then saturates (last third of training)", _PAPER, rises,
-              [("Spearman", rises, Bound(">", 0.8)), ("late change", late, Bound("<", 0.1))], **options),
-        claim("T4", f"task-ARI at the end rises with layer, 0 to {n}", _PAPER, by_layer,
-              [("Spearman", by_layer, Bound(">", 0.8)), (f"layer {n} - layer 1", climb, Bound(">=", 0.2))], **options),
-        claim("T5", "layer 0 (word embedding) stays flat and low over training", _PAPER, flat,
-              [("range", flat, Bound("<=", 0.05)), ("maximum", low, Bound("<=", 0.15))], **options,
-              note="one point per input token, fewer than clusters: the partition is the token itself"),
-        claim("T6", f"training subset and validation agree at layer {n}, at the end", _PAPER, agree,
-              Bound("<=", 0.1), **options),
-        claim("T7", "before training no layer clusters by task (largest task-ARI)", _PAPER, start,
-              Bound("<=", 0.1), chance=chance, **options),
-        claim("T8", "x alone predicts the task little better than chance", f"{_PAPER}; bound ours (3 x chance)", guess,
-              Bound("<=", 3 / n_eval_tasks), chance=f"{1 / n_eval_tasks:.3g}", **options),
-        claim("T9", f"shared outputs: layer {n} clusters by output more than by task (difference of ARI)", "ours",
-              by_output, Bound(">", 0), **options),
-        claim("T10", f"instructions never seen cluster too ({top_name})", f"{_PAPER}; bound ours",
-              grows(unseen)[0][1], grows(unseen), chance=chance, **options),
+        judged("T1", "validation accuracy at the end", "set-up", [float(run.accuracy[-1]) for run in private],
+               Bound(">=", 0.95)),
+        judged("T2", f"task-ARI of the top layer ({top_name}) is high and far above its start",
+               f"{_PAPER}; bound ours", grows(private)[0][1], grows(private), chance=chance),
+        judged("T3", "top-layer task-ARI rises with log step, then saturates (last third of training)", _PAPER, rises,
+               [("Spearman", rises, Bound(">", 0.8)), ("late change", late, Bound("<", 0.1))]),
+        judged("T4", f"task-ARI at the end rises with layer, 0 to {n}", _PAPER, by_layer,
+               [("Spearman", by_layer, Bound(">", 0.8)), (f"layer {n} - layer 1", climb, Bound(">=", 0.2))]),
+        judged("T5", "layer 0 (word embedding) stays flat and low over training", _PAPER, flat,
+               [("range", flat, Bound("<=", 0.05)), ("maximum", low, Bound("<=", 0.15))],
+               note="one point per input token, fewer than clusters: the partition is the token itself"),
+        judged("T6", f"training subset and validation agree at layer {n}, at the end", _PAPER, agree,
+               Bound("<=", 0.1)),
+        judged("T7", "before training no layer clusters by task (largest task-ARI)", _PAPER,
+               [float(x[0].max()) for x in ari], Bound("<=", 0.1), chance=chance),
+        judged("T8", "x alone predicts the task little better than chance", f"{_PAPER}; bound ours (3 x chance)", guess,
+               Bound("<=", 3 / n_eval_tasks), chance=f"{1 / n_eval_tasks:.3g}"),
+        judged("T9", f"shared outputs: layer {n} clusters by output more than by task (difference of ARI)", "ours",
+               by_output, Bound(">", 0)),
+        judged("T10", f"instructions never seen cluster too ({top_name})", f"{_PAPER}; bound ours",
+               grows(unseen)[0][1], grows(unseen), chance=chance),
     ]  # fmt: skip
 
 
-def _late_change(c: Curves, layer: int, steps: int) -> float:
-    """Change of the validation task-ARI over the last third of training."""
-    two_thirds = int(np.searchsorted(c.steps, 2 * steps / 3))
-    return abs(float(c.ari[VALIDATION][-1, layer] - c.ari[VALIDATION][two_thirds, layer]))
+def _rho(x: np.ndarray, y: np.ndarray) -> float:
+    from scipy.stats import spearmanr
+
+    return float(spearmanr(x, y).statistic) if np.ptp(y) > 0 else math.nan  # a flat curve has no rank
 
 
-def _band(curves: Sequence[Curves]) -> str:
-    low, high = (np.mean([c.null[..., i].mean() for c in curves]) for i in (0, 1))
+def _late_change(at: np.ndarray, values: np.ndarray, steps: int) -> float:
+    """Change over the last third of training."""
+    return abs(float(values[-1] - values[np.searchsorted(at, 2 * steps / 3)]))
+
+
+def _band(runs: Sequence[RunResults]) -> str:
+    low, high = (np.mean([run.null[..., i].mean() for run in runs]) for i in (0, 1))
     return f"{low:.3f} to {high:.3f}"

@@ -3,124 +3,100 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import product
+from typing import Any
 
-import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from mechclust.report.style import BLUE, GREEN, RED, log_steps, seed_curve, shades, subplots
+from mechclust.studies.study import Job
+from mechclust.studies.task_clusters.config import TRAIN, VALIDATION
+from mechclust.studies.task_clusters.results import RunResults
 from probes import ProbeResult
-
-if TYPE_CHECKING:
-    from mechclust.studies.task_clusters.claims import Curves
-    from mechclust.studies.task_clusters.study import Job
-
-_SPLITS = {"train_subset": "training subset", "validation_subset": "validation"}
-_TASK, _OUTPUT, _NULL = "#1b6ca8", "#c8553d", "#bbbbbb"
-
-
-def _layer_colors(n: int) -> np.ndarray:
-    return matplotlib.colormaps["viridis"](np.linspace(0.0, 0.92, n))
 
 
 def _names(n_sites: int) -> list[str]:
     """Layers 0 to n, then the final norm."""
-    return [str(layer) for layer in range(n_sites - 1)] + ["FN"]
+    return [*map(str, range(n_sites - 1)), "FN"]
 
 
-def ari_over_training(runs: Sequence[Curves]) -> Figure:
-    """Task-ARI over training steps, a line a layer, training subset beside validation (the paper's Figure 1)."""
-    figure = Figure(figsize=(11, 4.2), layout="constrained")
-    axes = figure.subplots(1, 2, sharey=True)
-    steps = runs[0].steps
-    for axis, (split, title) in zip(axes, _SPLITS.items(), strict=True):
-        values = np.stack([run.ari[split] for run in runs])  # [seed step site]
-        null = np.stack([run.null for run in runs])
-        low, high = null[..., 0].min(axis=(0, 2)), null[..., 1].max(axis=(0, 2))
-        axis.fill_between(steps, low, high, color=_NULL, alpha=0.6, lw=0, label="chance (95%)")
-        colors = _layer_colors(values.shape[2])
-        for site, (name, color) in enumerate(zip(_names(values.shape[2]), colors, strict=True)):
-            style: dict[str, Any] = {"color": color, "ls": "--" if name == "FN" else "-"}
-            axis.plot(steps, values[:, :, site].mean(axis=0), marker=".", label=name, **style)
-            if len(runs) > 1:
-                axis.fill_between(
-                    steps, values[:, :, site].min(axis=0), values[:, :, site].max(axis=0), color=color, alpha=0.12, lw=0
-                )
-        axis.set_xscale("symlog", linthresh=1)
-        axis.set(xlabel="training step", title=title, ylim=(-0.05, 1.02), xlim=(0, steps[-1] * 1.05))
-        axis.grid(alpha=0.25)
+def _chance(axis: Axes, x: np.ndarray, null: np.ndarray) -> None:
+    """The widest of the intervals ``[interval x 2]``."""
+    low, high = null[..., 0].min(axis=0), null[..., 1].max(axis=0)
+    axis.fill_between(x, low, high, color="#bbbbbb", alpha=0.6, lw=0, label="chance (95%)")
+
+
+def ari_over_training(runs: Sequence[RunResults]) -> Figure:
+    """Task-ARI over training steps, one line per layer, training subset beside validation (the paper's Figure 1)."""
+    figure, axes = subplots(2, size=(5.5, 4.2), sharey=True)
+    steps, null = runs[0].steps, np.concatenate([run.null.swapaxes(0, 1) for run in runs])
+    for axis, split, title in zip(axes, (TRAIN, VALIDATION), ("training subset", "validation"), strict=True):
+        _chance(axis, steps, null)
+        values = np.stack([run.ari[split].T for run in runs], axis=1)  # [site seed step]
+        for name, color, of in zip(_names(len(values)), shades(len(values)), values, strict=True):
+            seed_curve(axis, steps, of, color=color, marker=".", ls="--" if name == "FN" else "-", label=name)
+        log_steps(axis)
+        axis.set(title=title, ylim=(-0.05, 1.02), xlim=(0, steps[-1] * 1.05))
     axes[0].set_ylabel("adjusted Rand index, clusters against task")
     handles, labels = axes[1].get_legend_handles_labels()
     figure.legend(handles, labels, title="layer", loc="outside right center", frameon=False)
     return figure
 
 
-def ari_by_layer(arms: Mapping[str, Sequence[Curves]]) -> Figure:
-    """ARI by layer at the end of training, against task and against output, an arm a panel."""
-    figure = Figure(figsize=(3.9 * len(arms), 3.9), layout="constrained")
+def ari_by_layer(arms: Mapping[str, Sequence[RunResults]]) -> Figure:
+    """ARI by layer at the end of training, against task and against output, one panel per arm."""
     titles = {
         "private": "private outputs",
         "instruction": "private, unseen instructions",
         "shared": "outputs shared by all tasks",
     }
-    axes = np.atleast_1d(figure.subplots(1, len(arms), sharey=True))
+    figure, axes = subplots(len(arms), size=(3.9, 3.9), sharey=True)
     for axis, (arm, runs) in zip(axes, arms.items(), strict=True):
         names = _names(runs[0].output_ari.shape[1])
         x = np.arange(len(names))
-        null = np.stack([run.null[-1] for run in runs])
-        axis.fill_between(
-            x, null[..., 0].min(axis=0), null[..., 1].max(axis=0), color=_NULL, alpha=0.6, lw=0, label="chance (95%)"
-        )
+        _chance(axis, x, np.stack([run.null[-1] for run in runs]))
         for label, color, values in (
-            ("task", _TASK, np.stack([run.ari["validation_subset"][-1] for run in runs])),
-            ("output", _OUTPUT, np.stack([run.output_ari[-1] for run in runs])),
+            ("task", BLUE, np.stack([run.ari[VALIDATION][-1] for run in runs])),
+            ("output", RED, np.stack([run.output_ari[-1] for run in runs])),
         ):
             axis.plot(x, values.T, color=color, lw=0.8, alpha=0.45)
             axis.plot(x, values.mean(axis=0), color=color, lw=2.2, marker="o", ms=4, label=f"against {label}")
         tsne = [run.tsne for run in runs if run.tsne is not None]
         if tsne:
-            axis.plot(x, np.mean(tsne, axis=0), "x", color=_TASK, ms=7, mew=1.6, label="task, after t-SNE")
+            axis.plot(x, np.mean(tsne, axis=0), "x", color=BLUE, ms=7, mew=1.6, label="task, after t-SNE")
         axis.set(title=titles[arm], xlabel="layer", ylim=(-0.05, 1.02))
         axis.set_xticks(x, names)
-        axis.grid(alpha=0.25)
     axes[0].set_ylabel("ARI at the end, validation")
     axes[0].legend(frameon=False, fontsize=8, loc="upper left")
     return figure
 
 
 def projections(results: Mapping[int, ProbeResult]) -> Figure:
-    """Hidden states in two dimensions, a row a step, a column a layer, coloured by task."""
+    """Hidden states in two dimensions, one row per step, one column per layer, coloured by task."""
     sites = next(iter(results.values())).coords["site"]
-    figure = Figure(figsize=(1.75 * len(sites), 1.85 * len(results)), layout="constrained")
-    grid = figure.subplots(len(results), len(sites), squeeze=False)
-    for number, (row, (step, result)) in enumerate(zip(grid, results.items(), strict=True)):
-        classes = result["label"].numpy()
-        for axis, site, xy in zip(row, sites, result["xy"].numpy(), strict=True):
-            color = {"c": classes, "cmap": "tab20", "vmin": 0, "vmax": max(19, classes.max())}
-            axis.scatter(xy[:, 0], xy[:, 1], s=3, lw=0, **color)
-            axis.set_xticks([])
-            axis.set_yticks([])
-            if number == 0:
-                axis.set_title(f"layer {result.layers[site]}", fontsize=9)
-        row[0].set_ylabel(f"step {step}", fontsize=9)
+    figure, axes = subplots(len(results) * len(sites), len(sites), size=(1.75, 1.85), grid=None)
+    for axis, ((step, result), (i, site)) in zip(axes, product(results.items(), enumerate(sites)), strict=True):
+        (x, y), classes = result["xy"][i].numpy().T, result["label"].numpy()
+        axis.scatter(x, y, s=3, lw=0, c=classes, cmap="tab20", vmin=0, vmax=max(19, classes.max()))
+        axis.set(xticks=[], yticks=[], xlabel=f"layer {result.layers[site]}", ylabel=f"step {step}")
+        axis.label_outer()
     return figure
 
 
-def accuracy_and_loss(curves: Mapping[Job, Curves]) -> Figure:
-    """Validation accuracy and training loss over steps, a line a run, a colour an arm."""
-    figure = Figure(figsize=(10, 3.6), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    colors = {"private": _TASK, "instruction": "#3a9a6b", "shared": _OUTPUT}
+def accuracy_and_loss(runs: Mapping[Job, RunResults]) -> Figure:
+    """Validation accuracy and training loss over steps, one line per run, one colour per arm."""
+    figure, (left, right) = subplots(2, size=(5.0, 3.6))
+    colors = {"private": BLUE, "instruction": GREEN, "shared": RED}
     labelled: set[str] = set()
-    for job, run in curves.items():
+    for job, run in runs.items():
         style: dict[str, Any] = {"color": colors[job.arm], "lw": 1.3, "alpha": 0.8}
         left.plot(run.steps, run.accuracy, marker=".", label=None if job.arm in labelled else job.arm, **style)
         right.plot(np.arange(len(run.loss)), run.loss, **style)
         labelled.add(job.arm)
-    left.set_xscale("symlog", linthresh=1)
-    left.set(xlabel="training step", ylabel="validation accuracy", ylim=(-0.02, 1.02), xlim=(0, None))
+    log_steps(left)
+    left.set(ylabel="validation accuracy", ylim=(-0.02, 1.02), xlim=(0, None))
     right.set(xlabel="training step", ylabel="training loss (nats a token)", yscale="log")
     left.legend(title="arm", frameon=False)
-    for axis in (left, right):
-        axis.grid(alpha=0.25)
     return figure

@@ -1,5 +1,18 @@
 """Topic structure (Li, Li & Risteski): a one-layer masked LM encodes topics."""
 
-from mechclust.studies.topic_structure.config import TopicTransformerConfig
+from mechclust.studies.topic_structure.blocks import TopicBlocks, topic_blocks
+from mechclust.studies.topic_structure.config import TopicStructureConfig, TopicTransformerConfig
+from mechclust.studies.topic_structure.stages import TwoStages, covered, two_stages
+from mechclust.studies.topic_structure.theory import stage_one_value, theory_gap
 
-__all__ = ["TopicTransformerConfig"]
+__all__ = [
+    "TopicBlocks",
+    "TopicStructureConfig",
+    "TopicTransformerConfig",
+    "TwoStages",
+    "covered",
+    "stage_one_value",
+    "theory_gap",
+    "topic_blocks",
+    "two_stages",
+]

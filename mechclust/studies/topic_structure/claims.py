@@ -1,124 +1,34 @@
-"""What the topic-structure study concludes: claims P1 to P7 with their bounds, figures, tables."""
+"""The claims P1 to P7 of the topic-structure study, with their bounds."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.claims import Bound, Claim, claim
-from mechclust.studies.topic_structure.stages import TwoStages, two_stages
-from mechclust.studies.topic_structure.study import ROWS, Job, TopicStructureConfig, arms, documents_of, jobs
+from mechclust.studies.study import Job
+from mechclust.studies.topic_structure.config import ROWS, TopicStructureConfig, documents_of
+from mechclust.studies.topic_structure.results import PUBLISHED, THEORY_G, ArmRuns, TrainedRun, mixing_values
 from mechclust.studies.topic_structure.theory import stage_one_value, theory_gap
-from mechclust.training.callbacks import load_steps
-from probes import ProbeResult, load_result
-from tasks import InputError
 from tasks.topic_documents import MASK, N_SPECIAL
 
 _SOURCE = "Li, Li & Risteski"
-# Slides of the paper: attention to the same word, the same topic's other words, different topics.
-PUBLISHED = {
-    "Adam .003": (0.00759, 0.0108, 0.00689),
-    "Adam .01": (0.00811, 0.0100, 0.00707),
-    "Adam .03": (0.00453, 0.0116, 0.00665),
-    "SGD .01": (0.0105, 0.0106, 0.00673),
-    "SGD .03": (0.0140, 0.0103, 0.00641),
-}
-# g at the population optimum with ten topics, by topics in a document (O3).
-THEORY_G = {2: 5.76, 3: 7.01, 4: 7.72, 5: 8.18, 8: 8.95}
 _CLEAR = 1.05  # a ratio that initial weights alone do not reach
-
-
-@dataclass(frozen=True)
-class TrainedRun:
-    """What one run measured.
-
-    Attributes:
-        start: ``topic_blocks`` of its matrices before training.
-        end: and after it.
-        norms: weight to ``[steps]`` norms (E3), else empty.
-        attention: step to ``TopicAttention`` result (E4), else empty.
-        null: the last one with its permutation interval (E4, first seed), or ``None``.
-        loss: ``[steps]``.
-    """
-
-    start: ProbeResult
-    end: ProbeResult
-    norms: Mapping[str, np.ndarray]
-    attention: Mapping[int, ProbeResult]
-    null: ProbeResult | None
-    loss: np.ndarray
-
-    @property
-    def means(self) -> np.ndarray:
-        """``[3]`` mean attention at the end by bucket."""
-        return self.attention[max(self.attention)]["overall_mean"].numpy()
-
-    @property
-    def ratio(self) -> float:
-        """Same-topic over different-topic attention at the end."""
-        return float(self.means[1] / self.means[2])
-
-    def g(self, words_per_topic: int) -> float:
-        """``((v - 1) / v) alpha + beta / v``, from the attention means."""
-        same_word, same_topic, different = self.means
-        v = words_per_topic
-        return float(((v - 1) / v * same_topic + same_word / v) / different)
-
-
-Runs = Mapping[str, Sequence[TrainedRun]]
-
-
-def load_runs(config: TopicStructureConfig, out: Path) -> dict[str, list[TrainedRun]]:
-    """Every arm's runs in the order of the seeds.
-
-    Raises:
-        InputError: when a run is missing.
-    """
-    runs: dict[str, list[TrainedRun]] = {name: [] for name in arms(config)}
-    for job in jobs(config):
-        folder = out / "results" / job.name
-        if not (folder / "loss.safetensors").exists():
-            raise InputError(f"{str(out)!r} lacks the end of run {job.name}; start the study again with the same --out")
-        norms: dict[str, np.ndarray] = {}
-        if (folder / "norms.safetensors").exists():
-            result = load_result(folder / "norms.safetensors")
-            names = [name.split(".")[-1] for name in result.coords["weight"]]
-            norms = {name: result["norm"][:, i].numpy() for i, name in enumerate(names)}
-        null = load_steps(folder, "dev.null")
-        runs[job.arm].append(
-            TrainedRun(
-                start=load_result(folder / "blocks-start.safetensors"),
-                end=load_result(folder / "blocks.safetensors"),
-                norms=norms,
-                attention=load_steps(folder, "dev.attention"),
-                null=next(iter(null.values()), None),
-                loss=load_result(folder / "loss.safetensors")["loss"].numpy(),
-            )
-        )
-    return runs
 
 
 def _block(runs: Sequence[TrainedRun], measure: str, matrix: str, start: bool = False) -> np.ndarray:
     return np.array([float((r.start if start else r.end).sel(measure, matrix=matrix)) for r in runs])
 
 
-def stages(runs: Sequence[TrainedRun]) -> list[TwoStages]:
-    """The two-stage rule applied to each run."""
-    return [two_stages(run.norms) for run in runs]
-
-
 def _least(parts: Sequence[Any]) -> list[float]:
-    """Least value over arms, a seed each."""
+    """Least value over arms, one per seed."""
     return np.min(np.array(parts), axis=0).tolist()  # type: ignore[no-any-return]
 
 
-def claims_of(config: TopicStructureConfig, runs: Runs) -> list[Claim]:
+def claims_of(config: TopicStructureConfig, runs: ArmRuns) -> list[Claim]:
     """Claims P1 to P7. Bounds were written before the runs on the seeds they are judged by."""
     tested = config.test_claims
     theory = documents_of(config, Job("E2", config.seeds[0]))
@@ -148,7 +58,7 @@ def claims_of(config: TopicStructureConfig, runs: Runs) -> list[Claim]:
     return found
 
 
-def _weight_decay(config: TopicStructureConfig, runs: Runs) -> list[Claim]:
+def _weight_decay(config: TopicStructureConfig, runs: ArmRuns) -> list[Claim]:
     task = documents_of(config, Job("E2 weight decay", config.seeds[0]))
     value, word = stage_one_value(task), N_SPECIAL
     wanted = {
@@ -173,7 +83,7 @@ def _weight_decay(config: TopicStructureConfig, runs: Runs) -> list[Claim]:
     ]  # fmt: skip
 
 
-def _every_loss(config: TopicStructureConfig, runs: Runs) -> list[Claim]:
+def _every_loss(config: TopicStructureConfig, runs: ArmRuns) -> list[Claim]:
     grid = [name for name in runs if name.startswith("E1b")]
 
     def over(measure: Callable[[Sequence[TrainedRun], bool], np.ndarray], grown: bool = False) -> list[float]:
@@ -199,9 +109,10 @@ def _every_loss(config: TopicStructureConfig, runs: Runs) -> list[Claim]:
     ]  # fmt: skip
 
 
-def _two_stages(config: TopicStructureConfig, runs: Runs) -> list[Claim]:
+def _two_stages(config: TopicStructureConfig, runs: ArmRuns) -> list[Claim]:
     def early(arm: str) -> list[float]:  # weights that never move have no first stage
-        return [s.early if s.boundary is not None else 0.0 for s in stages(runs[f"E3 {arm}"])]
+        found = [run.stages for run in runs[f"E3 {arm}"]]
+        return [stages.early if stages.boundary is not None else 0.0 for stages in found]
 
     near = early("near-zero SGD squared")
     default = np.max([early("default Adam squared"), early("default Adam cross-entropy")], axis=0).tolist()
@@ -221,7 +132,7 @@ def _two_stages(config: TopicStructureConfig, runs: Runs) -> list[Claim]:
     ]  # fmt: skip
 
 
-def _attention(config: TopicStructureConfig, runs: Runs) -> list[Claim]:
+def _attention(config: TopicStructureConfig, runs: ArmRuns) -> list[Claim]:
     def least(names: Sequence[str]) -> list[float]:
         return _least([[run.ratio for run in runs[name]] for name in names])
 
@@ -259,17 +170,8 @@ def _chance(runs: Sequence[TrainedRun]) -> str:
     )
 
 
-def mixing(config: TopicStructureConfig, runs: Runs) -> dict[int, np.ndarray]:
-    """Number of topics to ``[seed tau]`` values of g."""
-    v = config.documents.words_per_topic
-    return {
-        n: np.array([[r.g(v) for r in runs[f"E4a theory T{n} tau{tau}"]] for tau in config.topics_per_document]).T
-        for n in config.topics
-    }
-
-
-def _mixing(config: TopicStructureConfig, runs: Runs) -> Claim:
-    g = mixing(config, runs)
+def _mixing(config: TopicStructureConfig, runs: ArmRuns) -> Claim:
+    g = mixing_values(config, runs)
     first, last = min(g), max(g)
     by_tau = np.min([np.diff(values, axis=1).min(axis=1) for values in g.values()], axis=0).tolist()
     by_topics = (g[last] - g[first]).min(axis=1).tolist() if last > first else []
@@ -282,39 +184,4 @@ def _mixing(config: TopicStructureConfig, runs: Runs) -> Claim:
         "P6", "E4a theory: g = ((v - 1) alpha + beta) / v rises with the topics in a document and with their number",
         f"{_SOURCE}, theorem", by_tau, parts, tested=config.test_claims and len(config.topics) > 1,
         note=f"g with {first} topics: {seen}" if first == 10 else "",
-    )  # fmt: skip
-
-
-def analyse(config: TopicStructureConfig, out: Path) -> Analysis:
-    """Claims, figures and tables from a run's artefacts."""
-    from mechclust.studies.topic_structure import figures as figures
-
-    runs = load_runs(config, out)
-    seed = config.seeds[0]
-    return Analysis(
-        claims=claims_of(config, runs),
-        panels=[
-            Panel("heat_maps", figures.heat_maps(config, out), "Entries between words, ordered by topic, run of seed "
-                  f"{seed}: W_E^T W_E (E1), W_V (E2, paper's orientation), and the mean attention from one word to "
-                  "another where both stand in a document (E4a theory; E4b Adam .003 settles on a few words a topic)."),
-            Panel("two_stages", figures.norms({n: r for n, r in runs.items() if n.startswith("E3")}), "Norms of the "
-                  f"weights over training (seed {seed}); dashed: the end of stage 1, where W_K or W_Q have covered a "
-                  "tenth of their way."),
-            Panel("attention_ratio", figures.ratios(runs), "Same-topic over different-topic attention over training, "
-                  "mean over seeds, band: least to greatest. Dotted: the published end value of the row, whose number "
-                  "of steps is not stated."),
-            Panel("mixing", figures.mixing(mixing(config, runs), config), "g against the number of topics a document "
-                  "mixes; line: the population optimum with ten topics. One point a seed."),
-        ],
-        views={"Mean attention at the end, beside the published table": figures.attention_table(runs)},
-        notes=[
-            "Documents of E1, E2 and E4a theory follow the theory (an equal mix of a few topics, no START and END); "
-            "those of E1b, E3, E4a and E4b the paper's experiments (Dirichlet).",
-            "At the end the Adam rows' ratios are above the published ones (1.41 to 1.74), which the curves pass on "
-            "their way; no row reproduces the whole table. E4a trains with cross-entropy on the block that is optimal "
-            "for the squared loss.",
-            "The published table does not say whether W_V was frozen or how long training went; both arms are shown.",
-            "Plain SGD at .01 and .03 hardly moves a network whose input is exactly one-hot. 'scaled': the input has "
-            "length sqrt(d_vocab), as after a LayerNorm, which public code for the paper applies.",
-        ],
     )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,40 +17,13 @@ from mechclust.studies.topic_structure.config import TopicTransformerConfig
 from tasks import Batch
 
 
-class _Embed(nn.Module):
-    def __init__(self, config: TopicTransformerConfig) -> None:
+class _Parts(nn.Module):
+    """A module that is nothing but its parts: parameters, modules, hook points."""
+
+    def __init__(self, hooks: Sequence[str] = (), /, **parts: nn.Module | nn.Parameter) -> None:
         super().__init__()
-        one_hot = config.embedding == "one-hot"
-        start = config.input_scale * torch.eye(config.d_vocab) if one_hot else torch.zeros(config.d_vocab, config.width)
-        self.W_E = nn.Parameter(start, requires_grad=not one_hot)
-
-
-class _Attention(nn.Module):
-    def __init__(self, config: TopicTransformerConfig) -> None:
-        super().__init__()
-        d = config.width
-        trained = config.attention == "trained"
-        self.W_Q = nn.Parameter(torch.zeros(d, d), requires_grad=trained)
-        self.W_K = nn.Parameter(torch.zeros(d, d), requires_grad=trained)
-        self.W_V = nn.Parameter(torch.eye(d), requires_grad=config.value == "trained")
-        for name in ("q", "k", "v", "attn_scores", "pattern", "z"):
-            setattr(self, f"hook_{name}", HookPoint())
-
-
-class _Block(nn.Module):
-    def __init__(self, config: TopicTransformerConfig) -> None:
-        super().__init__()
-        self.attn = _Attention(config)
-        for name in ("hook_resid_pre", "hook_attn_out", "hook_resid_post"):
-            setattr(self, name, HookPoint())
-
-
-class _Unembed(nn.Module):
-    def __init__(self, config: TopicTransformerConfig) -> None:
-        super().__init__()
-        if config.decoder == "free":
-            self.W_U = nn.Parameter(torch.zeros(config.width, config.d_vocab))
-        self.b_U = nn.Parameter(torch.zeros(config.d_vocab), requires_grad=config.bias)
+        for name, part in {**parts, **{f"hook_{name}": HookPoint() for name in hooks}}.items():
+            setattr(self, name, part)
 
 
 class TopicTransformer(HookedRootModule):  # type: ignore[misc]
@@ -75,14 +49,23 @@ class TopicTransformer(HookedRootModule):  # type: ignore[misc]
     """
 
     config_class = TopicTransformerConfig
+    embed: Any
+    blocks: Any
+    unembed: Any
 
     def __init__(self, config: TopicTransformerConfig) -> None:
         super().__init__()
         self.config = config
-        self.embed = _Embed(config)
+        d, d_vocab, one_hot = config.width, config.d_vocab, config.embedding == "one-hot"
+        start = config.input_scale * torch.eye(d_vocab) if one_hot else torch.zeros(d_vocab, d)
+        query, key = (nn.Parameter(torch.zeros(d, d), requires_grad=config.attention == "trained") for _ in range(2))
+        value = nn.Parameter(torch.eye(d), requires_grad=config.value == "trained")
+        attn = _Parts(("q", "k", "v", "attn_scores", "pattern", "z"), W_Q=query, W_K=key, W_V=value)
+        decoder = {"W_U": nn.Parameter(torch.zeros(d, d_vocab))} if config.decoder == "free" else {}
+        self.embed = _Parts(W_E=nn.Parameter(start, requires_grad=not one_hot))
         self.hook_embed = HookPoint()
-        self.blocks = nn.ModuleList([_Block(config)])
-        self.unembed = _Unembed(config)
+        self.blocks = nn.ModuleList([_Parts(("resid_pre", "attn_out", "resid_post"), attn=attn)])
+        self.unembed = _Parts(**decoder, b_U=nn.Parameter(torch.zeros(d_vocab), requires_grad=config.bias))
         self.cfg = ModelShape(
             n_layers=1, n_heads=1, d_model=config.width, d_head=config.width, d_vocab=config.d_vocab, n_ctx=None
         )
@@ -104,11 +87,11 @@ class TopicTransformer(HookedRootModule):  # type: ignore[misc]
         """``[... d_model]`` to ``[... d_vocab]`` logits."""
         if self.config.decoder != "identity":
             x = x @ (self.unembed.W_U if self.config.decoder == "free" else self.embed.W_E.T)
-        return x + self.unembed.b_U  # type: ignore[operator]
+        return x + self.unembed.b_U
 
     def paper_value(self) -> Float[Tensor, "d_model d_model"]:
         """The paper's ``W_V``: entry ``[i, j]`` is what token ``j`` adds to output ``i`` (one-hot embedding)."""
-        return self.blocks[0].attn.W_V.detach().T  # type: ignore[union-attr,operator,return-value]
+        return self.blocks[0].attn.W_V.detach().T
 
     def forward(
         self, tokens: Int[Tensor, "batch pos"], attention_mask: Tensor | None = None
@@ -119,8 +102,7 @@ class TopicTransformer(HookedRootModule):  # type: ignore[misc]
             tokens: ``[batch pos]``.
             attention_mask: ``[batch pos]``, false or 0 at padding.
         """
-        block: Any = self.blocks[0]
-        attn = block.attn
+        block, attn = self.blocks[0], self.blocks[0].attn
         x = block.hook_resid_pre(self.hook_embed(self.embed.W_E[tokens]))
         q, k, v = (
             hook((x @ weight)[:, :, None])
@@ -142,8 +124,7 @@ class TopicTransformer(HookedRootModule):  # type: ignore[misc]
         once. No hook point fires.
         """
         assert batch.loss_mask is not None
-        attn: Any = self.blocks[0].attn
-        embed, d_vocab = self.embed.W_E, self.config.d_vocab
+        attn, embed, d_vocab = self.blocks[0].attn, self.embed.W_E, self.config.d_vocab
         real = torch.ones_like(batch.tokens) if batch.attention_mask is None else batch.attention_mask
         counts = torch.zeros(len(batch), d_vocab, device=embed.device, dtype=embed.dtype)
         counts.scatter_add_(1, batch.tokens, real.to(embed.dtype))
@@ -161,4 +142,4 @@ class TopicTransformer(HookedRootModule):  # type: ignore[misc]
         """``W_E[tokens] @ weight``, which for one-hot rows is a matter of picking."""
         if self.config.embedding == "one-hot":
             return self.config.input_scale * weight[tokens]
-        return self.embed.W_E[tokens] @ weight  # type: ignore[index,operator,no-any-return]
+        return self.embed.W_E[tokens] @ weight

@@ -43,7 +43,7 @@ def config(prompts):
 
 class TestMeasure:
     def test_planted_clusters_are_found(self, gpt2, config):
-        table = measure_clusters(str(gpt2), replace(config, also=("first",))).table()
+        table = measure_clusters(str(gpt2), replace(config, also=("first",))).to_dataframe()
         assert list(table.columns) == [*COLUMNS, "untrained"]
         assert table["layer"].tolist() == [0, 1, 2, 0, 1, 2]
         assert table["site"].tolist() == 2 * ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"]
@@ -54,46 +54,46 @@ class TestMeasure:
         assert abs(embedding.loc["first", "ari"]) < 0.1  # at the last token, the first word is not in the embedding
         assert embedding.loc["task", "null_low"] <= 0 <= embedding.loc["task", "null_high"] < 0.3
 
-    def test_baseline_is_another_model(self, write_checkpoint, tmp_path, config):
+    def test_untrained_is_another_model(self, write_checkpoint, tmp_path, config):
         """Training made the tasks' words one word: only the untrained embedding tells them apart."""
 
         def blind(model):
             model.transformer.wte.weight[12:15] = model.transformer.wte.weight[12]
 
         path = write_checkpoint(tmp_path / "m", change=blind)
-        table = measure_clusters(str(path), config).table()
+        table = measure_clusters(str(path), config).to_dataframe()
         assert table["ari"][0] == 0.0
         assert table["untrained"][0] == 1.0
 
-    def test_baselines_are_as_many_as_asked_for_and_averaged(self, gpt2, config):
-        result = measure_clusters(str(gpt2), replace(config, baselines=2))
+    def test_untrained_models_are_as_many_as_asked_for_and_averaged(self, gpt2, config):
+        result = measure_clusters(str(gpt2), replace(config, untrained=2))
         assert len(result.untrained) == 2
         first, second = (r["ari"][2, 0] for r in result.untrained)
-        assert result.table()["untrained"][2] == pytest.approx(float(first + second) / 2)
-        assert "untrained" not in measure_clusters(str(gpt2), replace(config, baselines=0)).table().columns
+        assert result.to_dataframe()["untrained"][2] == pytest.approx(float(first + second) / 2)
+        assert "untrained" not in measure_clusters(str(gpt2), replace(config, untrained=0)).to_dataframe().columns
 
     def test_equals_the_probe_run_by_hand(self, gpt2, config, prompts):
         model = load_pretrained(gpt2)
         batches = LabelledPrompts.from_jsonl(prompts).batches(lambda text: model.tokenizer(text)["input_ids"])
         probe = TaskClusterARI(at=residual(), readout=last_token(), n_init=2, n_permutations=49)
         expected = run(model, batches, probe)
-        found = measure_clusters(str(gpt2), replace(config, baselines=0)).trained
+        found = measure_clusters(str(gpt2), replace(config, untrained=0)).trained
         assert torch.equal(found["ari"], expected["ari"])
         assert torch.equal(found["null_high"], expected["null_high"])
 
     def test_does_not_depend_on_the_batch_size(self, gpt2, config):
-        few, many = (measure_clusters(str(gpt2), replace(config, batch_size=n, baselines=0)).trained for n in (4, 99))
+        few, many = (measure_clusters(str(gpt2), replace(config, batch_size=n, untrained=0)).trained for n in (4, 99))
         assert torch.equal(few["ari"], many["ari"])
 
     def test_is_reproducible_and_leaves_the_random_state_alone(self, gpt2, config):
-        first = measure_clusters(str(gpt2), config).table()
+        first = measure_clusters(str(gpt2), config).to_dataframe()
         before = torch.get_rng_state()
-        assert measure_clusters(str(gpt2), config).table().equals(first)
+        assert measure_clusters(str(gpt2), config).to_dataframe().equals(first)
         assert torch.equal(before, torch.get_rng_state())
 
     @pytest.mark.parametrize("family", ["llama", "bert"])
     def test_other_families(self, write_checkpoint, tmp_path, config, family):
-        table = measure_clusters(str(write_checkpoint(tmp_path / family, family)), config).table()
+        table = measure_clusters(str(write_checkpoint(tmp_path / family, family)), config).to_dataframe()
         assert table["layer"].tolist() == [0, 1, 2]
         assert table["ari"][0] == 1.0
         assert not any(math.isnan(x) for x in table["ari"])
@@ -106,7 +106,7 @@ class TestMeasure:
             for word in (4, 5, 6)
         ]
         config.prompts.write_text("".join(json.dumps(record) + "\n" for record in records))
-        last, mean = (measure_clusters(str(gpt2), replace(config, position=p)).table() for p in ("last", "mean"))
+        last, mean = (measure_clusters(str(gpt2), replace(config, position=p)).to_dataframe() for p in ("last", "mean"))
         assert last["ari"][0] == 0.0
         assert mean["ari"][0] == 1.0
 
@@ -118,7 +118,7 @@ class TestMeasure:
             for n in (1, 5, 9)
         ]
         config.prompts.write_text("".join(json.dumps(record) + "\n" for record in records))
-        assert measure_clusters(str(gpt2), config).table()["ari"][0] == 1.0
+        assert measure_clusters(str(gpt2), config).to_dataframe()["ari"][0] == 1.0
 
     def test_chat_template_wraps_every_prompt(self, gpt2, tmp_path, config):
         import shutil
@@ -131,12 +131,14 @@ class TestMeasure:
             "{% for m in messages %}w18 {{ m['content'] }} w19{% endfor %}{% if add_generation_prompt %} w17{% endif %}"
         )
         tokenizer.save_pretrained(path)
-        plain, chat = (measure_clusters(str(path), replace(config, chat=c)).table()["ari"][0] for c in (False, True))
+        plain, chat = (
+            measure_clusters(str(path), replace(config, chat=c)).to_dataframe()["ari"][0] for c in (False, True)
+        )
         assert plain == 1.0
         assert chat == 0.0  # every prompt now ends with the same word
 
     def test_max_rows(self, gpt2, config):
-        assert measure_clusters(str(gpt2), replace(config, max_rows=12, baselines=0)).trained.metadata["n"] == 12
+        assert measure_clusters(str(gpt2), replace(config, max_rows=12, untrained=0)).trained.metadata["n"] == 12
 
 
 class TestTooLong:
@@ -158,14 +160,14 @@ class TestTooLong:
     @pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
     def test_is_truncated_from_the_left_when_asked(self, write_checkpoint, tmp_path, long, family):
         path = write_checkpoint(tmp_path / family, family)
-        assert measure_clusters(str(path), replace(long, too_long="truncate")).table()["ari"][0] == 1.0
+        assert measure_clusters(str(path), replace(long, too_long="truncate")).to_dataframe()["ari"][0] == 1.0
 
     def test_of_roberta_counts_its_position_offset(self, write_checkpoint, tmp_path, long, tl_major):
         if tl_major >= 4:  # 18 positions, of which two are set aside
             path = write_checkpoint(tmp_path / "roberta", "roberta")
             with pytest.raises(InputError, match="more than the model's context of 16"):
                 measure_clusters(str(path), long)
-            assert measure_clusters(str(path), replace(long, too_long="truncate")).table()["ari"][0] == 1.0
+            assert measure_clusters(str(path), replace(long, too_long="truncate")).to_dataframe()["ari"][0] == 1.0
 
 
 class TestRefusals:
@@ -176,7 +178,7 @@ class TestRefusals:
         def never(*args, **kwargs):
             raise AssertionError("loaded a model")
 
-        monkeypatch.setattr("mechclust.commands.clusters.load_pretrained", never)
+        monkeypatch.setattr("mechclust.commands.settings.load_pretrained", never)
 
     def refused(self, config, **changes):
         with pytest.raises(InputError) as error:
@@ -202,7 +204,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize(
         "changes",
-        [{"n_init": 0}, {"n_permutations": 0}, {"batch_size": 0}, {"seed": -1}, {"max_rows": 0}, {"baselines": -1}],
+        [{"n_init": 0}, {"n_permutations": 0}, {"batch_size": 0}, {"seed": -1}, {"max_rows": 0}, {"untrained": -1}],
     )
     def test_numbers_that_nothing_can_be_measured_with(self, config, changes):
         (name, value), *_ = changes.items()
@@ -226,7 +228,7 @@ def written(gpt2, tmp_path_factory):
     folder = tmp_path_factory.mktemp("clusters")
     path = folder / "prompts.jsonl"
     path.write_text("".join(json.dumps(record) + "\n" for record in last_word_tells_the_task()))
-    config = ClustersConfig(path, also=("first",), n_init=2, n_permutations=49, baselines=2)
+    config = ClustersConfig(path, also=("first",), n_init=2, n_permutations=49, untrained=2)
     result = measure_clusters(str(gpt2), config)
     report = write_clusters_report(result, folder / "deep" / "out")
     return result, report
@@ -250,7 +252,7 @@ class TestReport:
         with (report.parent / "clusters.csv").open() as file:
             rows = list(csv.DictReader(file))
         assert list(rows[0]) == [*COLUMNS, "untrained"]
-        assert [float(row["ari"]) for row in rows] == pytest.approx(result.table()["ari"].tolist())
+        assert [float(row["ari"]) for row in rows] == pytest.approx(result.to_dataframe()["ari"].tolist())
         assert [row["label"] for row in rows] == 3 * ["task"] + 3 * ["first"]
 
     def test_results_are_what_was_measured(self, written):
@@ -275,7 +277,7 @@ class TestReport:
         hostile = "<img src=x onerror=alert(1)>"
         records = [{"prompt": f"w1 w{10 + k}", "task": t, hostile: k} for k, t in enumerate((hostile, "b", "c", "b"))]
         config.prompts.write_text("".join(json.dumps(record) + "\n" for record in records))
-        result = measure_clusters(str(gpt2), replace(config, also=(hostile,), baselines=0))
+        result = measure_clusters(str(gpt2), replace(config, also=(hostile,), untrained=0))
         page = write_clusters_report(result, tmp_path / "out").read_text()
         assert hostile not in page
         assert "&lt;img src=x" in page

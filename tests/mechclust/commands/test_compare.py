@@ -20,10 +20,10 @@ import torch
 
 import mechclust.commands.compare.measure
 from mechclust.cli import main
+from mechclust.commands.compare import CompareConfig, compare_models, write_compare_report
 from mechclust.commands.compare.inputs import read_inputs
-from mechclust.commands.compare.measure import CompareConfig, compare_models, write_compare_report
-from mechclust.commands.compare.result import ranges, standing_out
-from mechclust.commands.compare.words import notes, sentences
+from mechclust.commands.compare.report import what_to_know
+from mechclust.commands.compare.result import CompareResult, ranges, standing_out
 from mechclust.models import load_pretrained, save_model
 from mechclust.models.tokenizers import check_read_alike
 from probes import CKA, RBFCKA, RowStore, load_result, mean, run
@@ -136,7 +136,7 @@ class TestMeasure:
         torch.testing.assert_close(measured.rbf["debiased_rbf_cka"], rbf, rtol=0, atol=1e-5, equal_nan=True)
 
     def test_table(self, measured):
-        table = measured.table()
+        table = measured.to_dataframe()
         assert list(table.columns) == [
             "layer", "site", "task", "n", "d_tuned", "d_base", "cka", "debiased_cka", "low", "high", "null_high",
             "rbf_cka", "change", "changed", "stands_out",
@@ -159,17 +159,15 @@ class TestMeasure:
         assert layers["changed"].tolist() == [3, 0]
         assert layers["change"][1] == pytest.approx(0)
         assert layers["most"][0] == pytest.approx(measured.summary()["largest"].max())
-        assert sentences(measured)[0].startswith(
-            "Layers that changed for at least one task: 2 of 0-2; most at layer 2 "
-        )
+        assert measured.sentences[0].startswith("Layers that changed for at least one task: 2 of 0-2; most at layer 2 ")
 
     def test_identical_checkpoints(self, gpt2, config, out):
         result = compare_models(str(gpt2), str(shutil.copytree(gpt2, out / "copy")), config, out)
-        assert not result.changed().any()
-        assert not result.stands_out().any()
-        assert np.nanmax(np.abs(result.change())) < 1e-12
+        assert not result.changed.any()
+        assert not result.stands_out.any()
+        assert np.nanmax(np.abs(result.change)) < 1e-12
         assert not result.summary()["stands_out"].any()
-        assert sentences(result) == [
+        assert result.sentences == [
             "No layer changed: at every layer and for every task, the 95% interval of 1 - CKA reaches down to the "
             "tolerance of 0.01."
         ]
@@ -177,8 +175,8 @@ class TestMeasure:
     def test_bfloat16_against_float32(self, gpt2, config, out):
         config = replace(config, tuned_dtype="bfloat16", tuned_device="cpu")
         result = compare_models(str(gpt2), str(gpt2), config, out)
-        assert not result.changed().any()
-        assert 0 < np.nanmax(np.abs(result.change())) < 0.01
+        assert not result.changed.any()
+        assert 0 < np.nanmax(np.abs(result.change)) < 0.01
         rows = RowStore(out / "rows" / "tuned").take(torch.arange(3), ["rows/hook_embed"])
         assert rows["rows/hook_embed"].dtype == torch.bfloat16
 
@@ -186,19 +184,19 @@ class TestMeasure:
         wide = write_checkpoint(tmp_path / "wide", n_embd=24)
         result = compare_models(str(gpt2), str(wide), config, out)
         assert result.diagonal
-        assert set(zip(result.table()["d_tuned"], result.table()["d_base"], strict=True)) == {(24, 16)}
-        assert "d = 24 (tuned) and 16 (base)" in notes(result)[0]
+        assert set(zip(result.to_dataframe()["d_tuned"], result.to_dataframe()["d_base"], strict=True)) == {(24, 16)}
+        assert "d = 24 (tuned) and 16 (base)" in what_to_know(result)[0]
 
     def test_constant_states_have_no_cka(self, measured):
-        table = measured.table()
+        table = measured.to_dataframe()
         assert table[table["layer"] == 0].set_index("task")["debiased_cka"].isna().to_dict() == {
             "(all)": False, "a": True, "b": True, "c": True,
         }  # fmt: skip
-        said = notes(measured)
+        said = what_to_know(measured)
         assert any(note.startswith("Layer 0 has no CKA for a, b and c: the prompts' hidden") for note in said)
         assert "n = 36 prompts of 3 tasks (12 each), hidden state at the last prompt token" in said[0]
         assert any("n is below 10 d for every label: there the biased form" in note for note in said)
-        both = measured.table().dropna()
+        both = measured.to_dataframe().dropna()
         row = both.loc[(both["rbf_cka"] - both["debiased_cka"]).abs().idxmax()]
         assert said[-2].endswith(
             f"the two differ most at layer 2 for {row['task']}: {row['debiased_cka']:.2f} and {row['rbf_cka']:.2f}."
@@ -238,7 +236,7 @@ class TestMeasure:
         before = torch.get_rng_state()
         again = compare_models(str(gpt2), str(shaken), replace(measured.config, prompts=config.prompts), out)
         assert torch.equal(torch.get_rng_state(), before)
-        assert again.table().equals(measured.table())
+        assert again.to_dataframe().equals(measured.to_dataframe())
 
     def test_the_tuned_models_chat_template_is_for_both(self, gpt2, shaken, config, tmp_path, out):
         from transformers import AutoTokenizer
@@ -274,11 +272,15 @@ class TestOtherLayers:
         torch.testing.assert_close(layers.cka["debiased_cka"], expected, rtol=0, atol=1e-5, equal_nan=True)
 
     def test_the_table_names_the_layer_most_alike(self, layers):
-        table, values = layers.table(), layers.cka["debiased_cka"]
+        table, values = layers.to_dataframe(), layers.cka["debiased_cka"]
         assert not layers.diagonal
         assert not {"low", "high", "changed"} & set(table.columns)
-        for measure in (layers.change, layers.changed, layers.stands_out, layers.summary, layers.by_layer):
-            with pytest.raises(InputError, match=r"^the models' layers are not the same, so .*; read table\(\)$"):
+        refused = r"^the models' layers are not the same, so .*; read to_dataframe\(\)$"
+        for measure in ("change", "changed", "stands_out"):
+            with pytest.raises(InputError, match=refused):
+                getattr(layers, measure)
+        for measure in (layers.summary, layers.by_layer):
+            with pytest.raises(InputError, match=refused):
                 measure()
         assert table[(table["layer"] == 0) & (table["task"] != "(all)")]["base_layer"].isna().all()
         for row in table[table["layer"] > 0].itertuples():
@@ -295,7 +297,7 @@ class TestOtherLayers:
         assert printed.split("\n")[0].split() == [
             "layer", "task", "n", "base_layer", "cka", "debiased_cka", "change",
         ]  # fmt: skip
-        assert all(f"\n- {sentence}\n" in printed for sentence in sentences(layers))
+        assert all(f"\n- {sentence}\n" in printed for sentence in layers.sentences)
         page = (out / "report.html").read_text()
         assert "The models do not have the same layers (4 in the tuned one and 3 in the base one" in page
         assert "every_layer_with_every_other" in page
@@ -303,7 +305,7 @@ class TestOtherLayers:
         assert "second opinion" not in page
         assert not {"<NA>", "nan", "NaN"} & set((printed + page.split("Every layer")[1]).replace("<", " <").split())
         assert [p.name for p in out.glob("*.csv")] == ["compare.csv"]
-        assert sentences(layers)[1].startswith("Over all prompts, tuned layers are most like these base layers (CKA): ")
+        assert layers.sentences[1].startswith("Over all prompts, tuned layers are most like these base layers (CKA): ")
 
 
 class TestResume:
@@ -399,14 +401,14 @@ class TestControls:
         at = table.set_index(["task", "layer"])
         assert at.loc[("a", 2), "control_base"] == pytest.approx(1)
         assert at.loc[("c", 2), "control_tuned"] == pytest.approx(1)
-        overall = result.table().set_index(["task", "layer"])["debiased_cka"]
+        overall = result.to_dataframe().set_index(["task", "layer"])["debiased_cka"]
         assert at.loc[("a", 2), "control_tuned"] == pytest.approx(overall["a", 2])  # over its own task's prompts only
         assert at.loc[("c", 2), "control_base"] == pytest.approx(overall["c", 2])
         assert at.loc[("c", 2), "gain"] == pytest.approx(1 - overall["c", 2])
         assert (at["control_tuned_low"].dropna() <= at["control_tuned_high"].dropna()).all()
         gain = [at.loc[(task, 2), "gain"] for task in "ac"]
         assert f"Against 2 controls, the tuned model is more like a model of the task alone than the base is, in the " \
-            f"median by {max(0, np.median(gain)):.2f}" in sentences(result)[-1]  # fmt: skip
+            f"median by {max(0, np.median(gain)):.2f}" in result.sentences[-1]  # fmt: skip
         page = write_compare_report(result, out).read_text()
         assert 'id="controls"' in page
         assert (out / "controls.csv").exists()
@@ -494,7 +496,7 @@ class TestRefusals:
             "save the model there with save_pretrained"
         )
         assert refused(controls=(f"b={gpt2}", str(empty))) == (
-            f"{str(gpt2)!r} and {str(empty)!r} are both controls of 'b'; give one a task"
+            f"{str(gpt2)!r} and {str(empty)!r} are both controls of 'b'; give one per task"
         )
 
     def test_a_control_of_other_layers(self, refused, write_checkpoint, tmp_path, gpt2, shaken):
@@ -676,7 +678,7 @@ class TestReport:
         with (report.parent / "compare.csv").open() as file:
             rows = list(csv.DictReader(file))
         found = [float(row["debiased_cka"] or "nan") for row in rows]
-        assert found == pytest.approx(result.table()["debiased_cka"].tolist(), nan_ok=True)
+        assert found == pytest.approx(result.to_dataframe()["debiased_cka"].tolist(), nan_ok=True)
         loaded = load_result(report.parent / "results" / "cka.safetensors")
         assert loaded.coords == result.cka.coords
         assert torch.equal(loaded["debiased_cka_low"].nan_to_num(9), result.cka["debiased_cka_low"].nan_to_num(9))
@@ -689,8 +691,19 @@ class TestReport:
         assert "it does not see a rotation, a common scale or a shift" in page
         assert "min_per_task" in page
         assert "http" not in page
-        for sentence in sentences(result):
+        for sentence in result.sentences:
             assert sentence.split(",")[0] in page
+
+    def test_every_table_is_computed_once(self, measured, tmp_path, monkeypatch):
+        computed = []
+        for name in ("to_dataframe", "summary", "by_layer"):
+            method = getattr(CompareResult, name)
+            counting = lambda self, name=name, method=method: computed.append(name) or method(self)  # noqa: E731
+            monkeypatch.setattr(CompareResult, name, counting)
+        result = replace(measured)
+        write_compare_report(result, tmp_path)
+        assert result.sentences[0] in result._repr_html_()
+        assert sorted(computed) == ["by_layer", "summary", "to_dataframe"]
 
     def test_many_tasks_and_hostile_names(self, measured, tmp_path):
         hostile = "<img src=x onerror=alert(1)>"

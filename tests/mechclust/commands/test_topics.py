@@ -18,7 +18,8 @@ import pytest
 import torch
 
 from mechclust.cli import main
-from mechclust.commands.topics.measure import MATRIX, TopicsConfig, _check_whole, measure_topics, write_topics_report
+from mechclust.commands.topics import TopicsConfig, measure_topics, write_topics_report
+from mechclust.commands.topics.measure import MATRIX, _check_whole
 from mechclust.models import load_pretrained, save_model, token_embeddings
 from probes import TopicAttention, TopicEmbedding, attention_pattern, load_result, residual, run
 from probes.functional import topic_similarity
@@ -109,7 +110,7 @@ class TestMeasure:
         assert (summary["dot_difference_untrained"].abs() < 0.05).all()
 
     def test_planted_attention_is_found_where_it_was_planted(self, found):
-        table = found.table()
+        table = found.to_dataframe()
         first = table[table["layer"] == 1]
         assert (first["ratio"] > 1.2).all()
         assert (first["ratio"] > first["null_high"]).all()
@@ -119,7 +120,7 @@ class TestMeasure:
         assert (found.summary()["attention_untrained"] - 1).abs().max() < 0.1
 
     def test_planted_hidden_states_are_found(self, found):
-        layers = found.layers()
+        layers = found.by_layer()
         assert layers["layer"].tolist() == 4 * [0, 1, 2]
         assert (layers["cosine_ratio"] > 1.5).all()
         assert (layers["cosine_ratio"] > layers["cosine_null_high"]).all()
@@ -128,14 +129,14 @@ class TestMeasure:
 
     def test_random_weights_are_at_chance(self, write_checkpoint, config, tmp_path):
         """No structure in, none out: a random model measured as if it were trained."""
-        summary = measure_topics(str(write_checkpoint(tmp_path / "m", "bert")), replace(config, baselines=0)).summary()
+        summary = measure_topics(str(write_checkpoint(tmp_path / "m", "bert")), replace(config, untrained=0)).summary()
         assert (summary["attention"] - 1).abs().max() < 0.05
         assert (summary["attention"] < summary["attention_null_high"] * 1.01).all()
         assert (summary["cosine_difference"].abs() < 0.1).all()
         assert not [name for name in summary if "untrained" in name]
 
     def test_the_table(self, found):
-        table = found.table()
+        table = found.to_dataframe()
         buckets = ["same_word", "same_topic", "different_topic"]
         assert list(table.columns) == [
             *KEY, "layer", "head", *[k for b in buckets for k in (b, f"pairs_{b}")],
@@ -148,8 +149,8 @@ class TestMeasure:
 
     def test_equals_the_probes_run_by_hand(self, found, bert, config, corpus):
         model, encoded = load_pretrained(bert), found.encoded
-        documents = Corpus.from_files(corpus)
-        batches = list(documents.batches(model.tokenizer, encoded.words, 8, max_length=16))
+        documents = Corpus.from_files(corpus).encode(model.tokenizer, encoded.words, 16)
+        batches = list(documents.batches(8))
         options = {"words": "word", "n_permutations": 49, "seed": 0}
         for i, variant in enumerate(found.variants):
             probes = [
@@ -169,38 +170,38 @@ class TestMeasure:
         module, passes = importlib.import_module("probes.run"), []
         forward = module.forward
         monkeypatch.setattr(module, "forward", lambda *a: passes.append(1) or forward(*a))
-        result = measure_topics(str(bert), replace(config, thresholds=(0.05, 0.1, 0.2), baselines=1))
+        result = measure_topics(str(bert), replace(config, thresholds=(0.05, 0.1, 0.2), untrained=1))
         assert len(result.variants) == 6
         assert len(passes) == 2 * -(-len(result.encoded.windows) // config.batch_size)
 
     def test_does_not_depend_on_the_batch_size(self, found, bert, config):
-        other = measure_topics(str(bert), replace(config, batch_size=50, baselines=0))
-        assert other.table()["ratio"].tolist() == pytest.approx(found.table()["ratio"].tolist(), rel=1e-5)
+        other = measure_topics(str(bert), replace(config, batch_size=50, untrained=0))
+        assert other.to_dataframe()["ratio"].tolist() == pytest.approx(found.to_dataframe()["ratio"].tolist(), rel=1e-5)
 
     def test_is_reproducible_and_leaves_the_random_state_alone(self, found, bert, config):
         before = torch.get_rng_state()
-        assert measure_topics(str(bert), config).table().equals(found.table())
+        assert measure_topics(str(bert), config).to_dataframe().equals(found.to_dataframe())
         assert torch.equal(before, torch.get_rng_state())
 
-    def test_baselines_are_averaged(self, found, bert, config):
-        result = measure_topics(str(bert), replace(config, baselines=2, n_permutations=0))
+    def test_untrained_models_are_averaged(self, found, bert, config):
+        result = measure_topics(str(bert), replace(config, untrained=2, n_permutations=0))
         assert len(result.untrained) == 2
         for variant, row in ((0, 0), (1, 4)):
             ratios = [float(m.attention[variant]["ratio"][0, 0]) for m in result.untrained]
             assert ratios[0] != ratios[1]
-            assert result.table()["untrained"][row] == pytest.approx(np.mean(ratios))
-        assert result.table()["null_low"].isna().all()
+            assert result.to_dataframe()["untrained"][row] == pytest.approx(np.mean(ratios))
+        assert result.to_dataframe()["null_low"].isna().all()
 
     def test_max_documents(self, bert, config):
-        result = measure_topics(str(bert), replace(config, max_documents=7, baselines=0))
+        result = measure_topics(str(bert), replace(config, max_documents=7, untrained=0))
         assert (result.n_documents, result.encoded.n_documents) == (60, 7)
 
     @pytest.mark.parametrize("family", ["gpt2", "llama"])
     def test_decoders(self, write_checkpoint, tmp_path, config, family):
         path = write_checkpoint(tmp_path / family, family, change=plant)
-        result = measure_topics(str(path), replace(config, baselines=0))
+        result = measure_topics(str(path), replace(config, untrained=0))
         assert (result.summary()["cosine"].abs() > 3).all()
-        assert result.table()["ratio"].notna().all()
+        assert result.to_dataframe()["ratio"].notna().all()
         assert {len(window) for window in result.encoded.windows} == {16, 8}  # 24 words for a context of 16
 
 
@@ -209,7 +210,7 @@ class TestTokenizer:
         """w0 to w14 are whole; of the others w15 to w19 are w, ##1, ##5 and so on."""
         path = shutil.copytree(bert, tmp_path / "m")
         wordpiece(path, [*(f"w{i}" for i in range(15)), "##5", "##6", "##7"])
-        result = measure_topics(str(path), replace(config, baselines=0))
+        result = measure_topics(str(path), replace(config, untrained=0))
         text = " ".join(Corpus.from_files(config.corpus).documents).split()
         listed = set(result.encoded.words)
         assert result.encoded.occurrences == sum(word in listed for word in text)
@@ -269,7 +270,7 @@ class TestTokenizer:
         class Model:
             tokenizer = Slow()
 
-        monkeypatch.setattr("mechclust.commands.topics.measure.load_pretrained", lambda *a, **k: Model())
+        monkeypatch.setattr("mechclust.commands.settings.load_pretrained", lambda *a, **k: Model())
         monkeypatch.setattr("mechclust.commands.topics.measure.fit_counts", None)
         with pytest.raises(InputError, match=r"^this model's tokenizer \(Slow\) is a slow one"):
             measure_topics(str(bert), config)
@@ -288,14 +289,14 @@ class TestRefusals:
         def never(*args, **kwargs):
             raise AssertionError("loaded a model")
 
-        monkeypatch.setattr("mechclust.commands.topics.measure.load_pretrained", never)
+        monkeypatch.setattr("mechclust.commands.settings.load_pretrained", never)
 
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
             ({"device": "warp"}, "no device 'warp'; expected cpu, cuda, cuda:1 or mps"),
             ({"batch_size": 0}, "batch_size is 0; expected at least 1"),
-            ({"baselines": -1}, "baselines is -1; expected at least 0"),
+            ({"untrained": -1}, "untrained is -1; expected at least 0"),
             ({"n_permutations": -1}, "n_permutations is -1; expected at least 0"),
             ({"max_length": 1}, "max_length is 1; expected at least 2"),
             ({"max_documents": 0}, "max_documents is 0; expected at least 1, or leave it out for all"),
@@ -304,7 +305,7 @@ class TestRefusals:
             ({"thresholds": (1.5,)}, "threshold is 1.5; expected a share of the vocabulary from 0 to below 1"),
             (
                 {"thresholds": (0.001, 0.04)},
-                "the topics have 20 different words, of which the largest threshold, 0.04, keeps one a topic, and "
+                "the topics have 20 different words, of which the largest threshold, 0.04, keeps one per topic, and "
                 "comparing words of a topic takes two; give a threshold of at least 0.05, or more text",
             ),
             ({"passes": 0}, "passes is 0; expected at least 1"),
@@ -336,7 +337,7 @@ class TestRefusals:
         with pytest.raises(InputError) as error:
             measure_topics("somewhere", replace(config, corpus=(tmp_path,), split="line"))
         assert str(error.value) == (
-            "the topics have 1 different word, of which the largest threshold, 0.2, keeps one a topic, and comparing "
+            "the topics have 1 different word, of which the largest threshold, 0.2, keeps one per topic, and comparing "
             "words of a topic takes two; give more text"
         )
 
@@ -351,7 +352,7 @@ def written(bert, config, tmp_path_factory):
 
 class TestReport:
     def test_thresholds_where_nothing_is_left_are_nan(self, written):
-        table = written[0].table().set_index(KEY)
+        table = written[0].to_dataframe().set_index(KEY)
         assert table.loc[(0.0, False), "same_topic"].isna().all()
         assert table.loc[(0.0, False), "different_topic"].notna().all()
         assert table.loc[(0.99, False), ["same_word", "ratio", "null_low", "p_value"]].isna().all().all()
@@ -363,7 +364,7 @@ class TestReport:
         page = written[2].read_text()
         assert "threshold 0.99 without overlap" in page
         assert "fewer than two topics keep a word" in page
-        assert "Of 20 words, threshold 0 keeps one a topic, which makes no pair" in page
+        assert "Of 20 words, threshold 0 keeps one per topic, which makes no pair" in page
 
     def test_files(self, written):
         folder = written[2].parent
@@ -382,7 +383,7 @@ class TestReport:
     def test_csv_is_the_table(self, written):
         with (written[2].parent / "attention.csv").open() as file:
             rows = list(csv.DictReader(file))
-        table = written[0].table()
+        table = written[0].to_dataframe()
         assert list(rows[0]) == list(table.columns)
         assert [float(row["ratio"] or "nan") for row in rows] == pytest.approx(table["ratio"].tolist(), nan_ok=True)
         with (written[2].parent / "topics.csv").open() as file:
@@ -407,25 +408,25 @@ class TestReport:
 
     def test_notes_of_the_result_are_in_the_page(self, written):
         result, _, report = written
-        notes = result.notes()
+        notes = result.notes
         assert len(notes) > 4
         assert all(html.escape(note).replace("&#x27;", "&#39;") in report.read_text() for note in notes)
         assert "Case is ignored: several token ids can be the same word" in report.read_text()
 
     def test_a_note_of_every_threshold_does_not_list_them(self, bert, config):
-        notes = measure_topics(str(bert), replace(config, baselines=0, n_permutations=0)).notes()
+        notes = measure_topics(str(bert), replace(config, untrained=0, n_permutations=0)).notes
         (note,) = [note for note in notes if "n_permutations is 0" in note]
         assert note.startswith("At every threshold: attention, token embeddings, hidden states: ")
 
     def test_files_without_words_are_said(self, bert, config, corpus, tmp_path):
         (tmp_path / "none.txt").write_text("12\n")
-        options = {"baselines": 0, "n_permutations": 0}
+        options = {"untrained": 0, "n_permutations": 0}
         one = measure_topics(str(bert), replace(config, corpus=(tmp_path, corpus), **options))
         first = str(tmp_path / "none.txt")
         assert (one.n_files, one.empty_files) == (60, [first])
-        assert f"1 file holds no word and was left out: {first!r}." in one.notes()
+        assert f"1 file holds no word and was left out: {first!r}." in one.notes
         two = replace(one, empty_files=[first, "other.txt"])
-        assert f"2 files hold no word and were left out: {first!r} and others." in two.notes()
+        assert f"2 files hold no word and were left out: {first!r} and others." in two.notes
 
     def test_the_page(self, written):
         result, _, report = written
@@ -439,10 +440,11 @@ class TestReport:
         assert "n_permutations" in page
         assert "http" not in page
 
-    def test_without_a_baseline(self, bert, config, tmp_path):
-        config = replace(config, baselines=0, n_permutations=0)
+    def test_without_an_untrained_model(self, bert, config, tmp_path):
+        config = replace(config, untrained=0, n_permutations=0)
         page = write_topics_report(measure_topics(str(bert), config), tmp_path).read_text()
-        assert "random weights" not in page
+        assert "untrained (random weights)" not in page
+        assert "<th>untrained</th>" not in page
 
     def test_hostile_names_are_escaped(self, found, config, tmp_path):
         hostile = replace(found, model="<img src=x onerror=alert(1)>")
@@ -510,14 +512,14 @@ class TestCommand:
         monkeypatch.setattr("mechclust.cli.measure_topics", lambda *a, **k: written[0])
         assert main(["topics", "m", "--corpus", "c.txt", "--out", str(tmp_path)]) == 0
         lines = capsys.readouterr().out.splitlines()
-        assert [line for line in lines if line.startswith("- ")] == [f"- {note}" for note in written[0].notes()]
+        assert [line for line in lines if line.startswith("- ")] == [f"- {note}" for note in written[0].notes]
         for said in (
             "- 0 of 1440 occurrences of topic words (0%) do not count: ",
             "- 60 documents were longer than the context and cut into windows (120 windows in all)",
             "- At threshold 0.99 without overlap: attention, token embeddings, hidden states: fewer than two topics",
             "- At threshold 0 without overlap, threshold 0 with overlap: attention, token embeddings, hidden states: "
             "same_topic: no two different words of one topic met, so its mean is NaN.",
-            "- Of 20 words, threshold 0 keeps one a topic, which makes no pair; give thresholds of at least 0.05, or",
+            "- Of 20 words, threshold 0 keeps one per topic, which makes no pair; give thresholds of at least 0.05, or",
         ):
             assert any(line.startswith(said) for line in lines), (said, lines)
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from mechclust.models import ModelConfig, build_model, model_for
-from mechclust.models.config import config_from_dict, config_to_dict
+from mechclust.models.config import config_from_json, config_to_json
 from mechclust.models.weights import get_weights, initial_weights, set_weights
 from mechclust.studies.topic_structure.config import TopicTransformerConfig
 from probes.hooks import forward
@@ -277,15 +277,15 @@ class TestConfig:
             build_model(replace(SMALL, **fields))
 
     def test_an_unknown_field_is_named(self):
-        with pytest.raises(InputError, match=r"a model has no field 'depth' \(it has d_vocab, n_ctx, n_layers"):
-            config_from_dict({"kind": "transformer", "d_vocab": 3, "n_ctx": 3, "depth": 2})
+        with pytest.raises(InputError, match=r"ModelConfig has no field 'depth' \(it has d_vocab, n_ctx, n_layers"):
+            config_from_json({"kind": "transformer", "d_vocab": 3, "n_ctx": 3, "depth": 2})
 
     def test_an_unknown_kind_is_named(self):
         with pytest.raises(
             InputError,
             match=r"no model of kind 'cnn' \(there are transformer, pooling-transformer, topic-transformer\)",
         ):
-            config_from_dict({"kind": "cnn", "d_vocab": 3})
+            config_from_json({"kind": "cnn", "d_vocab": 3})
 
     @pytest.mark.parametrize(
         ("config", "kind"),
@@ -295,9 +295,9 @@ class TestConfig:
         ],
     )
     def test_survives_json(self, config, kind):
-        record = json.loads(json.dumps(config_to_dict(config)))
+        record = json.loads(json.dumps(config_to_json(config)))
         assert record["kind"] == kind
-        assert config_from_dict(record) == config
+        assert config_from_json(record) == config
         assert record["kind"] == kind  # what is read is left as it was
 
     def test_widths(self):

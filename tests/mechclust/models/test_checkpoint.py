@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from importlib.metadata import version
 
@@ -12,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from mechclust.models import ModelConfig, build_model, load_model, load_pretrained, read_metadata, save_model
-from mechclust.models.config import config_from_dict
+from mechclust.models.config import config_from_json
 from mechclust.models.weights import get_weights, initial_weights, set_weights
 from tasks import InputError
 
@@ -59,7 +60,7 @@ class TestRoundTrip:
 
     def test_header_says_everything_else(self, saved):
         record = read_metadata(saved[1])
-        assert config_from_dict(record["config"]) == CONFIG
+        assert config_from_json(record["config"]) == CONFIG
         assert record["metadata"] == {"step": 17, "note": "ü"}
         assert record["weight_processing"] == "none"
         assert record["versions"]["transformer-lens"] == version("transformer-lens")
@@ -100,7 +101,7 @@ class TestRoundTrip:
     def test_load_pretrained_reads_it_too(self, saved):
         assert torch.equal(load_pretrained(saved[1])(TOKENS), saved[0](TOKENS))
 
-    def test_load_pretrained_gives_its_untrained_twin(self, saved):
+    def test_load_pretrained_gives_it_untrained(self, saved):
         found = get_weights(load_pretrained(saved[1], untrained=True, seed=4))
         assert not torch.equal(found["embed.W_E"], get_weights(saved[0])["embed.W_E"])
 
@@ -131,16 +132,14 @@ class TestRefusals:
 
     def test_not_ours(self, tmp_path):
         path = tmp_path / "theirs.safetensors"
-        for header in (None, {"format": "pt"}):
+        for header, read in itertools.product((None, {"format": "pt"}), (load_model, read_metadata)):
             save_file({"weight": torch.zeros(2)}, path, header)
             with pytest.raises(InputError) as refused:
-                load_model(path)
+                read(path)
             assert str(refused.value) == (
                 f"{str(path)!r} is not a mechclust model; expected a file from save_model "
                 "(for a Hugging Face checkpoint use load_pretrained)"
             )
-            with pytest.raises(InputError, match=r"is not a mechclust model; expected a file from save_model$"):
-                read_metadata(path)
 
     def test_other_shapes(self, saved):
         tensors = load_file(saved[1])

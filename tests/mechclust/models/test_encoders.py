@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from mechclust.models import load_pretrained
 from probes import Probe, Rows, all_tokens, attention_pattern, residual, run
 from tasks import Batch, InputError
+from tests.mechclust.models.hooked import MASK, NAMES, TOKENS, activations, check_untrained
 
 FAMILIES = ["bert", "albert", "bart", "electra", "roberta"]
 HEADS = [
@@ -34,14 +35,10 @@ HEADS = [
 ]
 READ_ONLY = [("albert", "ForMaskedLM"), ("bart", "ForConditionalGeneration"), ("electra", "ForPreTraining")]
 READ_ONLY += [("roberta", None)]
-NAMES = ["hook_embed"]
-NAMES += [f"blocks.{i}.{k}" for i in range(2) for k in ("hook_resid_pre", "attn.hook_pattern", "hook_resid_post")]
-MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
 
 
 def tokens_for(family, padded):
-    tokens = torch.tensor([[2, 9, 4, 17, 3], [5, 5, 12, 8, 20]])
-    return tokens.masked_fill(MASK == 0, 1 if family == "roberta" else 0) if padded else tokens
+    return TOKENS.masked_fill(MASK == 0, 1 if family == "roberta" else 0) if padded else TOKENS
 
 
 @pytest.fixture(params=READ_ONLY, ids=lambda p: p[0])
@@ -50,15 +47,6 @@ def read_only(request, encoder_checkpoint):
     model = load_pretrained(encoder_checkpoint(*request.param))
     assert type(model).__name__ == "ReadOnlyEncoder"
     return model, tokens_for(request.param[0], padded=False)
-
-
-def read(model, tokens, names=NAMES, mask=None):
-    kept = []
-    hooks = [(name, lambda value, hook, name=name: kept.append((name, value.clone()))) for name in names]
-    with torch.no_grad(), model.hooks(fwd_hooks=hooks):
-        output = model(tokens) if mask is None else model(tokens, attention_mask=mask)
-    assert len(kept) == len(dict(kept))  # each fired once
-    return output, dict(kept)
 
 
 def reference(path, tokens, mask=None):
@@ -86,7 +74,7 @@ def check_against_hugging_face(path, family, padded, layers=2):
     patterns = [expected[f"blocks.{i}.attn.hook_pattern"] for i in range(layers)]
     for ours, next_one in [*pairwise(residuals), *pairwise(patterns), (patterns[0], patterns[0].mT)]:
         assert (ours - next_one).abs().max() > 1e-3  # a layer or an axis mistaken for another would show
-    output, kept = read(load_pretrained(path), tokens, list(expected), mask)
+    output, kept = activations(load_pretrained(path), list(expected), tokens, mask)
     for name, value in expected.items():
         torch.testing.assert_close(kept[name], value, atol=1e-6, rtol=0)
         if padded and name.endswith("hook_pattern"):
@@ -121,9 +109,9 @@ class TestAgainstHuggingFace:
         model.encoder.register_forward_pre_hook(
             lambda module, inputs, options: asked.append(options["output_attentions"]), with_kwargs=True
         )
-        _, everything = read(model, tokens)
-        _, some = read(model, tokens, ["hook_embed", "blocks.1.hook_resid_post"])
-        read(model, tokens, ["blocks.1.attn.hook_pattern"])
+        _, everything = activations(model, tokens=tokens)
+        _, some = activations(model, ["hook_embed", "blocks.1.hook_resid_post"], tokens)
+        activations(model, ["blocks.1.attn.hook_pattern"], tokens)
         assert asked == [True, False, True]
         assert len(some) == 2
         assert all(torch.equal(value, everything[name]) for name, value in some.items())
@@ -158,7 +146,7 @@ class TestWhatComesBack:
     def test_the_longest_input(self, encoder_checkpoint, family, head):
         """What ``cfg.n_ctx`` says fits, and one more does not, in Hugging Face either."""
         model = load_pretrained(encoder_checkpoint(family, head))
-        assert read(model, torch.full((1, 16), 7))[0].shape == (1, 16, 16)
+        assert activations(model, tokens=torch.full((1, 16), 7))[0].shape == (1, 16, 16)
         with pytest.raises((IndexError, RuntimeError)):
             model.encoder(torch.full((1, 17), 7))
         with pytest.raises(InputError) as error:
@@ -174,7 +162,10 @@ class TestWhatComesBack:
         for options in ({}, {"untrained": True}):
             model = load_pretrained(encoder_checkpoint("electra"), dtype=torch.bfloat16, **options)
             assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
-            assert read(model, tokens_for("electra", False))[1]["blocks.1.attn.hook_pattern"].dtype == torch.bfloat16
+            assert (
+                activations(model, tokens=tokens_for("electra", False))[1]["blocks.1.attn.hook_pattern"].dtype
+                == torch.bfloat16
+            )
 
     def test_moves_as_a_module_does(self, read_only):
         """Tokens follow it: they come from the CPU here."""
@@ -237,30 +228,13 @@ class TestProbes:
 class TestRandomWeights:
     @pytest.mark.parametrize(("family", "head"), READ_ONLY)
     def test_are_seeded_and_not_the_trained_ones(self, encoder_checkpoint, family, head):
-        path = encoder_checkpoint(family, head)
-        before = torch.get_rng_state()
-        trained, first, again, other = (
-            dict(load_pretrained(path, **options).named_parameters())
-            for options in (
-                {},
-                {"untrained": True, "seed": 1},
-                {"untrained": True, "seed": 1},
-                {"untrained": True, "seed": 2},
-            )
-        )
-        assert torch.equal(before, torch.get_rng_state())
-        assert {k: v.shape for k, v in trained.items()} == {k: v.shape for k, v in first.items()}
-        matrices = [k for k, v in trained.items() if v.ndim > 1]
-        assert len(matrices) > 8
-        assert all(torch.equal(first[k], again[k]) for k in first)
-        assert not any(torch.equal(first[k], trained[k]) for k in matrices)
-        assert not any(torch.equal(first[k], other[k]) for k in matrices)
+        check_untrained(encoder_checkpoint(family, head))
 
     def test_need_no_weights_on_disk(self, encoder_checkpoint, tmp_path):
         shutil.copytree(encoder_checkpoint("bart"), tmp_path / "m")
         (tmp_path / "m" / "model.safetensors").unlink()
         model = load_pretrained(tmp_path / "m", untrained=True)
-        assert set(read(model, tokens_for("bart", False))[1]) == set(NAMES)
+        assert set(activations(model, tokens=tokens_for("bart", False))[1]) == set(NAMES)
 
 
 def rewrite(path, change):

@@ -7,23 +7,12 @@ import torch
 
 from mechclust.models import load_pretrained
 from tasks import InputError
-
-NAMES = ["hook_embed"]
-NAMES += [f"blocks.{i}.{k}" for i in range(2) for k in ("hook_resid_pre", "attn.hook_pattern", "hook_resid_post")]
-TOKENS = torch.tensor([[2, 9, 4, 17, 3], [5, 5, 12, 8, 20]])
+from tests.mechclust.models.hooked import NAMES, TOKENS, activations
 
 
 @pytest.fixture(params=["albert", "bart", "electra", "roberta"])
 def model(request, encoder_checkpoint):
     return load_pretrained(encoder_checkpoint(request.param))
-
-
-def read(model):
-    kept = {}
-    hooks = [(name, lambda value, hook, name=name: kept.update({name: value.clone()})) for name in NAMES]
-    with torch.no_grad(), model.hooks(fwd_hooks=hooks):
-        model(TOKENS)
-    return kept
 
 
 def message(hook, model, name="blocks.1.hook_resid_pre"):
@@ -76,10 +65,10 @@ class TestReadOnly:
         """The message names PyTorch's hooks on ``model.encoder``: such an edit reaches what follows,
         and, put before those by which Hugging Face keeps hidden states, what is read there."""
         model = load_pretrained(encoder_checkpoint("electra"))
-        before = read(model)
+        _, before = activations(model)
         first = model.encoder.encoder.layer[0]
         handle = first.register_forward_hook(lambda module, inputs, output: torch.zeros_like(output), prepend=True)
-        after = read(model)
+        _, after = activations(model)
         handle.remove()
         assert after["blocks.0.hook_resid_post"].abs().max() == 0
         assert (after["blocks.1.hook_resid_post"] - before["blocks.1.hook_resid_post"]).abs().max() > 1e-2

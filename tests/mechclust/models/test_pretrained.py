@@ -12,10 +12,9 @@ import torch
 
 from mechclust.models import load_pretrained
 from tasks import InputError
+from tests.mechclust.models.hooked import MASK, TOKENS, activations, check_untrained
 
 FAMILIES = [("gpt2", False), ("llama", False), ("bert", False), ("gpt2", True), ("bert", True)]
-TOKENS = torch.tensor([[2, 9, 4, 17, 3], [5, 5, 12, 8, 20]])
-MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
 
 
 @pytest.fixture(scope="module")
@@ -29,14 +28,6 @@ def checkpoint(write_checkpoint, tmp_path_factory):
         return written[family, base]
 
     return get
-
-
-def hooked(model, names, tokens=TOKENS, **options):
-    kept = {}
-    hooks = [(name, lambda value, hook, name=name: kept.update({name: value.clone()})) for name in names]
-    with torch.no_grad(), model.hooks(fwd_hooks=hooks):
-        logits = model(tokens, **options)
-    return logits, kept
 
 
 def reference(path, family, tokens=TOKENS, mask=None):
@@ -62,7 +53,7 @@ def check_against_hugging_face(path, family):
     model = load_pretrained(path)
     names = ["unembed.hook_in"]
     names += [f"blocks.{i}.{k}" for i in range(2) for k in ("hook_resid_pre", "hook_resid_post", "attn.hook_pattern")]
-    _, kept = hooked(model, names)
+    _, kept = activations(model, names)
     _, result, outputs = reference(path, family)
     for i in range(2):
         torch.testing.assert_close(kept[f"blocks.{i}.hook_resid_post"], outputs[i], atol=1e-6, rtol=0)
@@ -87,14 +78,14 @@ class TestAgainstHuggingFace:
     def test_layer_0_is_the_token_embedding_without_position(self, checkpoint, family):
         """What ``residual()`` promises of decoders; BERT's is its whole embedding, hidden_states[0]."""
         same_word = torch.tensor([[3, 4, 3]])
-        _, kept = hooked(load_pretrained(checkpoint(family)), ["hook_embed"], same_word)
+        _, kept = activations(load_pretrained(checkpoint(family)), ["hook_embed"], same_word)
         theirs = reference(checkpoint(family), family, same_word)[0].get_input_embeddings()
         torch.testing.assert_close(kept["hook_embed"], theirs(same_word), atol=1e-6, rtol=0)
 
     @pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
     def test_with_padding(self, checkpoint, family):
         names = ["blocks.0.hook_resid_post", "blocks.1.hook_resid_post"]
-        _, kept = hooked(load_pretrained(checkpoint(family)), names, attention_mask=MASK)
+        _, kept = activations(load_pretrained(checkpoint(family)), names, mask=MASK)
         _, _, outputs = reference(checkpoint(family), family, mask=MASK)
         for name, expected in zip(names, outputs, strict=True):
             real = MASK.bool()
@@ -107,7 +98,7 @@ class TestAgainstHuggingFace:
         theirs = getattr(transformers, auto).from_pretrained(checkpoint(family), attn_implementation="eager").eval()
         with torch.no_grad():
             expected = theirs(TOKENS).logits
-        torch.testing.assert_close(hooked(load_pretrained(checkpoint(family)), [])[0], expected, atol=1e-6, rtol=0)
+        torch.testing.assert_close(activations(load_pretrained(checkpoint(family)), [])[0], expected, atol=1e-6, rtol=0)
 
 
 class TestWhatComesBack:
@@ -120,7 +111,7 @@ class TestWhatComesBack:
     def test_is_in_evaluation_mode(self, checkpoint):
         model = load_pretrained(checkpoint("bert"))
         assert not any(module.training for module in model.modules())
-        assert torch.equal(hooked(model, [])[0], hooked(model, [])[0])
+        assert torch.equal(activations(model, [])[0], activations(model, [])[0])
 
     def test_types(self, checkpoint):
         model = load_pretrained(checkpoint("gpt2"), dtype=torch.bfloat16)
@@ -136,22 +127,7 @@ class TestWhatComesBack:
 class TestRandomWeights:
     @pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
     def test_are_seeded_and_not_the_trained_ones(self, checkpoint, family):
-        path = checkpoint(family)
-        trained, first, again, other = (
-            dict(load_pretrained(path, **options).named_parameters())
-            for options in (
-                {},
-                {"untrained": True, "seed": 1},
-                {"untrained": True, "seed": 1},
-                {"untrained": True, "seed": 2},
-            )
-        )
-        assert trained.keys() == first.keys() == other.keys()
-        assert {k: v.shape for k, v in trained.items()} == {k: v.shape for k, v in first.items()}
-        matrices = [k for k, v in trained.items() if v.ndim > 1]
-        assert all(torch.equal(first[k], again[k]) for k in first)
-        assert not any(torch.equal(first[k], trained[k]) for k in matrices)
-        assert not any(torch.equal(first[k], other[k]) for k in matrices)
+        check_untrained(checkpoint(family))
 
     def test_need_no_weights_on_disk(self, checkpoint, tmp_path):
         shutil.copytree(checkpoint("gpt2"), tmp_path / "m")

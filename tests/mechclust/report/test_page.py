@@ -6,12 +6,17 @@ import base64
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import matplotlib as mpl
+import pandas as pd
 import pytest
+import torch
 
-from mechclust.report import Analysis, Claim, Panel, render_report
-from mechclust.report.page import png, save_panels
+from mechclust.report import Analysis, Claim, Panel, render_report, write_report
+from mechclust.report.html import png
+from probes import ProbeResult, load_result
+from tasks import InputError
 
 HOSTILE = "</script></pre></title>\"'><script>alert(1)</script><img src=x onerror=alert(2)>"
 
@@ -167,9 +172,46 @@ class TestContent:
         assert page_of() == page_of()
 
 
-def test_save_panels(tmp_path):
-    save_panels([Panel("one", figure(), ""), Panel("two", figure(), "")], tmp_path / "figures")
-    assert sorted(p.name for p in (tmp_path / "figures").iterdir()) == ["one.png", "two.png"]
+class TestFolder:
+    ABOUT = {"title": "T", "source": "S", "config": {"prompts": Path("a/b.jsonl"), "files": [Path("c")], "n": 1}}
+
+    def test_has_all_that_it_is_given(self, tmp_path):
+        panels = [Panel("one", figure(), ""), Panel("two", figure(), "")]
+        found = ProbeResult("Counted", {"n": torch.tensor(3)}, {"n": ()}, {})
+        written = write_report(
+            tmp_path / "run",
+            **self.ABOUT,
+            analysis=Analysis(panels=panels),
+            results={"trained": found, "seed 0/a": found},
+            tables={"layers": pd.DataFrame({"layer": [0, 1], "ari": [0.5, None]})},
+        )
+        files = sorted(p.relative_to(tmp_path / "run").as_posix() for p in (tmp_path / "run").rglob("*") if p.is_file())
+        assert files == [
+            "figures/one.png",
+            "figures/two.png",
+            "layers.csv",
+            "report.html",
+            "results/seed 0/a.safetensors",
+            "results/trained.safetensors",
+        ]
+        assert written == tmp_path / "run" / "report.html"
+        assert (tmp_path / "run" / "figures" / "two.png").read_bytes() == panels[1].png
+        assert (tmp_path / "run" / "layers.csv").read_text() == "layer,ari\n0,0.5\n1,\n"
+        assert int(load_result(tmp_path / "run" / "results" / "seed 0" / "a.safetensors")["n"]) == 3
+
+    def test_says_when_and_with_what_it_was_made(self, tmp_path):
+        text = shown(write_report(tmp_path, **self.ABOUT, analysis=Analysis()).read_text())
+        assert "CPU cores" in text
+        assert "torch" in text
+
+    def test_paths_of_the_configuration_are_text(self, tmp_path):
+        text = shown(write_report(tmp_path, **self.ABOUT, analysis=Analysis()).read_text())
+        assert '"prompts": "a/b.jsonl", "files": [ "c" ], "n": 1' in text
+
+    def test_one_that_cannot_be_written_is_refused_before_anything_is_drawn(self, tmp_path):
+        (tmp_path / "file").write_text("")
+        with pytest.raises(InputError, match=r"cannot write to '.*' \(Not a directory\)"):
+            write_report(tmp_path / "file" / "run", **self.ABOUT, analysis=Analysis(panels=[Panel("one", None, "")]))
 
 
 def test_drawing_leaves_matplotlib_as_it_was():

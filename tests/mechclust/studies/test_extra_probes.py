@@ -8,8 +8,8 @@ import torch
 
 from mechclust.models import ModelConfig, build_model
 from mechclust.report import Analysis
-from mechclust.studies import Study, get_study, run_study, write_report
-from mechclust.studies.extra_probes import Subject
+from mechclust.studies import Study, get_study, report_run, run_study
+from mechclust.studies.extra_probes import TrainedModel
 from probes import NDims, Probe, RegisteredProbe, Sum, last_token, load_result, residual, run
 from tasks import Batch, InputError
 
@@ -52,8 +52,8 @@ class Fails(Counted):
 def study():
     """A study without a training run, of six models."""
 
-    def subjects(config, out):
-        return [Subject(f"model {i}/a", lambda: (build_model(CONFIG), [BATCH])) for i in range(6)]
+    def trained_models(config, out):
+        return [TrainedModel(f"model {i}/a", lambda: (build_model(CONFIG), [BATCH])) for i in range(6)]
 
     return Study(
         name="task-clusters",
@@ -63,7 +63,7 @@ def study():
         jobs=lambda config: [],
         run_job=lambda config, job, out: None,
         analyse=lambda config, out: Analysis(claims=[], notes=["its own"]),
-        subjects=subjects,
+        trained_models=trained_models,
     )
 
 
@@ -93,7 +93,7 @@ def test_they_are_measured_and_in_the_report(study, tmp_path):
     assert "<h3>model 0/a</h3>" in page
     assert "and 2 more models in results/probes/NDims" in page
     (tmp_path / "report.html").unlink()
-    write_report(study, CONFIG, tmp_path)  # `mechclust report` keeps them
+    report_run(study, CONFIG, tmp_path)  # `mechclust report` keeps them
     assert "<h2>Probe: NDims</h2>" in (tmp_path / "report.html").read_text()
 
 
@@ -113,7 +113,7 @@ def test_one_that_fails_is_told_and_stops_nothing(study, registered, tmp_path):
     analysis = run_study(study, CONFIG, tmp_path, workers=1, probes=["fails", "counted", "counted"])
     assert list(analysis.views) == ["Probe: counted"]
     assert analysis.notes[:2] == ["its own", "fails could not measure model 0/a: no <light>"]
-    write_report(study, CONFIG, tmp_path)  # nor does the report written anew forget it
+    report_run(study, CONFIG, tmp_path)  # nor does the report written anew forget it
     page = (tmp_path / "report.html").read_text()
     assert "fails could not measure model 5/a: no &lt;light&gt;" in page
 
@@ -123,7 +123,7 @@ def test_one_that_gives_no_result_or_leaves_a_damaged_file_stops_nothing(study, 
     analysis = run_study(study, CONFIG, tmp_path, workers=1, probes=["nothing", "NDims"])
     assert len([note for note in analysis.notes if note.startswith("nothing could not measure model ")]) == 6
     (tmp_path / "results" / "probes" / "NDims" / "model 0%2Fa.safetensors").write_text("half")
-    view = write_report(study, CONFIG, tmp_path).views["Probe: NDims"]
+    view = report_run(study, CONFIG, tmp_path).views["Probe: NDims"]
     assert "is truncated or not a safetensors file" in view
     assert view.count("<table") > 1
     registered("nothing", Counted)
@@ -137,12 +137,12 @@ def test_an_unknown_one_is_refused_before_anything_is_written(study, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["task-clusters", "topic-structure", "clustering-heads", "mossa"])
-def test_every_study_has_subjects(name, tmp_path):
+def test_every_study_has_trained_models(name, tmp_path):
     study = get_study(name)
     for config in study.presets.values():
         if getattr(config, "device", "cpu") != "cpu" and not torch.cuda.is_available():
             config = replace(config, device="cpu")
-        found = list(study.subjects(config, tmp_path))
+        found = list(study.trained_models(config, tmp_path))
         assert found
-        assert len({subject.name for subject in found}) == len(found)
+        assert len({trained.name for trained in found}) == len(found)
     assert os.listdir(tmp_path) == []

@@ -11,14 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from mechclust.models import load_model, read_metadata
-from mechclust.report import Analysis, load_claims
-from mechclust.studies import configure, get_study, list_studies, open_run, run_study, write_report
-from mechclust.studies.study import from_dict, to_dict
-from mechclust.studies.task_clusters.claims import load_curves
-from mechclust.studies.task_clusters.study import Job, TaskClustersConfig
+from mechclust.report import Analysis
+from mechclust.studies import configure, get_study, list_studies, open_run, report_run, run_study
 from probes import load_result
 from tasks import InputError
+from tasks.settings import from_json, to_json
 
 STUDY = get_study("task-clusters")
 SMOKE = STUDY.preset("smoke")
@@ -49,53 +46,10 @@ class TestSmoke:
         assert sorted(p.name for p in (out / "results").iterdir()) == sorted(JOBS)
         assert not [p for p in out.rglob("*") if p.name.endswith(".tmp")]
 
-    @pytest.mark.parametrize("job", JOBS)
-    def test_artefacts_of_a_job(self, smoke_run, job):
-        results, steps = smoke_run[1] / "results" / job, SMOKE.training.checkpoint_steps
-        splits = ("train_subset", "validation_subset")
-        expected = {f"step-{s:06d}.{split}.ari.safetensors" for s in steps for split in splits}
-        expected |= {f"step-{s:06d}.validation_subset.accuracy.safetensors" for s in steps}
-        expected |= {"step-000020.validation_subset.ari-tsne.safetensors", "loss.safetensors"}
-        if job == JOBS[0]:
-            expected |= {f"step-{s:06d}.validation_subset.projection.safetensors" for s in (0, 4, 20)}
-        assert {p.name for p in results.iterdir()} == expected
-        for path in results.iterdir():
-            assert load_result(path).values
-        model = smoke_run[1] / "models" / job / "step-000020.safetensors"
-        assert read_metadata(model)["metadata"] == {"step": 20}
-        assert load_model(model).cfg.n_layers == 2
-
-    def test_figures(self, smoke_run):
-        figures = sorted((smoke_run[1] / "figures").iterdir())
-        names = ["accuracy_and_loss", "ari_by_layer", "ari_over_training", "projection"]
-        assert [p.name for p in figures] == [f"{name}.png" for name in names]
-        assert sorted(panel.name for panel in smoke_run[0].panels) == names
-        for path in figures:
-            assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-            assert path.stat().st_size > 5_000
-
-    def test_claims(self, smoke_run):
-        analysis, out = smoke_run
-        records = json.loads((out / "claims.json").read_text(), parse_constant=pytest.fail)
-        assert [record["id"] for record in records] == [f"T{i}" for i in range(1, 11)]
-        for record in records:
-            assert record.keys() >= {
-                "id", "statement", "source", "paper", "measured", "interval", "seeds", "bound", "holds",
-            }  # fmt: skip
-            assert isinstance(record["statement"], str)
-            assert isinstance(record["source"], str)
-            assert isinstance(record["bound"], str)
-            assert record["paper"] is None
-            assert isinstance(record["measured"], float)
-            assert record["interval"] is None  # one seed
-            assert record["seeds"] == 1
-            assert record["holds"] is None  # not tested at this size
-        assert load_claims(out / "claims.json") == list(analysis.claims)
-
     def test_configuration_is_kept_with_machine_and_versions(self, smoke_run):
         record = json.loads((smoke_run[1] / "config.json").read_text())
         assert record["study"] == "task-clusters"
-        assert record["config"] == to_dict(SMOKE)
+        assert record["config"] == to_json(SMOKE)
         assert {"date", "python", "machine", "versions"} <= record["machine"].keys()
         assert {"torch", "transformer-lens", "scikit-learn"} <= record["machine"]["versions"].keys()
 
@@ -108,25 +62,6 @@ class TestSmoke:
         assert "Attention of run private-seed0" in page
         for claim in smoke_run[0].claims:
             assert f"<b>{claim.id}</b>" in page
-
-    def test_curves_are_what_was_measured(self, smoke_run):
-        out = smoke_run[1]
-        curves = load_curves(SMOKE, out, Job("private", 0))
-        assert curves.steps.tolist() == SMOKE.training.checkpoint_steps
-        sites = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post", "unembed.hook_in"]
-        end = load_result(out / "results/private-seed0/step-000020.validation_subset.ari.safetensors")
-        assert end.coords == {"site": sites, "label": ["task", "output"]}
-        assert curves.ari["validation_subset"][-1].tolist() == end["ari"][:, 0].tolist()
-        assert curves.output_ari[-1].tolist() == end["ari"][:, 1].tolist()
-        assert curves.null[-1].tolist() == [[float(a), float(b)] for a, b in zip(
-            end["null_low"][:, 0], end["null_high"][:, 0], strict=True
-        )]  # fmt: skip
-        assert len(curves.loss) == 20
-        assert curves.tsne is not None
-
-    def test_the_seed_of_a_run_is_the_seed_of_its_data_and_weights(self, smoke_run):
-        record = read_metadata(smoke_run[1] / "models/private-seed0/step-000020.safetensors")
-        assert record["config"]["seed"] == 0
 
 
 class TestGoingOn:
@@ -146,7 +81,7 @@ class TestGoingOn:
         content = load_result(lost)
         lost.unlink()
         with pytest.raises(InputError, match="lacks the end of run shared-seed0; start the study again"):
-            write_report(STUDY, SMOKE, copy)
+            report_run(STUDY, SMOKE, copy)
         before = times(copy)
         run_study(STUDY, SMOKE, copy, workers=1)
         assert (load_result(lost)["ari"] == content["ari"]).all()
@@ -160,7 +95,7 @@ class TestGoingOn:
         shutil.rmtree(copy / "figures")
         study, config = open_run(copy)
         assert config == SMOKE
-        assert write_report(study, config, copy).claims == smoke_run[0].claims
+        assert report_run(study, config, copy).claims == smoke_run[0].claims
         assert (copy / "claims.json").read_bytes() == (smoke_run[1] / "claims.json").read_bytes()
         assert (copy / "report.html").exists()
         assert len(list((copy / "figures").iterdir())) == 4
@@ -183,7 +118,7 @@ class TestRefusals:
     @pytest.fixture(autouse=True)
     def no_training(self, monkeypatch):
         """Bad input is refused before work starts."""
-        monkeypatch.setattr("mechclust.studies.task_clusters.study.train", never)
+        monkeypatch.setattr("mechclust.studies.task_clusters.run.train", never)
 
     @pytest.mark.parametrize(
         ("changes", "difference"),
@@ -271,43 +206,16 @@ class TestRefusals:
             open_run(copy)
 
 
-class TestConfigure:
-    def test_nested(self):
-        changed = configure(Tree(), **{"leaf.rate": 0.5, "seeds": (1, 2), "leaf.pair": (3, 4)})
-        assert changed == Tree(seeds=(1, 2), leaf=Leaf(0.5, (3, 4)))
-        assert Tree() == Tree(seeds=(0,), leaf=Leaf())
-
-    def test_nothing(self):
-        assert configure(Tree()) == Tree()
-
-    def test_values_are_checked(self):
-        with pytest.raises(InputError, match="steps is 0; expected at least 1"):
-            configure(SMOKE, **{"training.steps": 0})
-
-    def test_round_trip_through_json(self):
-        tree = Tree(seeds=(4, 5), leaf=Leaf(0.3, (7, 8)), name="x")
-        assert from_dict(Tree(), json.loads(json.dumps(to_dict(tree)))) == tree
-        for config in STUDY.presets.values():
-            assert from_dict(SMOKE, to_dict(config)) == config
-
-
 class TestPresets:
-    def test_are_those_that_are_promised(self):
-        assert list(STUDY.presets) == ["smoke", "quick", "paper", "gpt2"]
-        names = ["clustering-heads", "mossa", "task-clusters", "topic-structure"]
-        assert [study.name for study in list_studies()] == names
-        quick, paper, large = (STUDY.preset(name) for name in ("quick", "paper", "gpt2"))
-        assert (quick.task.n_tasks, quick.d_model) == (20, 64)
-        assert (paper.task.n_tasks, paper.d_model, len(paper.seeds), paper.n_layers) == (50, 128, 3, 6)
-        assert paper.arms == ("private", "instruction", "shared")
-        assert (large.d_model, large.n_heads) == (768, 12)
-        assert [STUDY.preset(name).test_claims for name in STUDY.presets] == [False, True, True, True]
+    @pytest.mark.parametrize("study", list_studies(), ids=lambda study: study.name)
+    def test_survive_json(self, study):
+        first, *_ = study.presets.values()
+        assert [from_json(first, to_json(config)) for config in study.presets.values()] == [*study.presets.values()]
 
-    def test_have_a_job_a_seed_and_arm(self):
-        config = TaskClustersConfig(seeds=(0, 3), arms=("private", "shared"))
-        jobs = STUDY.jobs(config)
-        assert [(j.arm, j.seed) for j in jobs] == [("private", 0), ("shared", 0), ("private", 3), ("shared", 3)]
-        assert len({j.name for j in jobs}) == 4
+
+def test_the_studies_are_listed_by_name():
+    names = ["clustering-heads", "mossa", "task-clusters", "topic-structure"]
+    assert [study.name for study in list_studies()] == names
 
 
 def test_a_study_of_another_kind(tmp_path, monkeypatch):

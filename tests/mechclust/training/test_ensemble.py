@@ -543,7 +543,7 @@ class TestRefusals:
 
     def test_backend(self, tmp_path):
         assert self.refusal(MEMBERS, ADAM, tmp_path, backend="jit") == (
-            "backend is 'jit'; expected one of 'auto', 'compiled', 'vmap', 'loop'"
+            "backend is 'jit'; expected 'auto', 'compiled', 'vmap' or 'loop'"
         )
 
     @pytest.mark.skipif(torch.cuda.is_available(), reason="the device is there")
@@ -583,7 +583,7 @@ class TestRefusals:
         message = self.refusal([one], ADAM, tmp_path)
         assert message.startswith("a TopicTransformer gives logits [16, ")
         assert message.endswith(
-            "expected [batch d_vocab], one answer a sequence; train such models one by one with train()"
+            "expected [batch d_vocab], one answer per sequence; train such models one by one with train()"
         )
         one = Member(model_for(TASK, n_layers=1, d_model=8, n_heads=2), TASK)
         assert "gives logits [16, 5, 3]; expected [batch d_vocab]" in self.refusal([one], ADAM, tmp_path)

@@ -174,8 +174,8 @@ class TestFields:
         ("fields", "message"),
         [
             ({"checkpoint_every": 0}, "checkpoint_every is 0; expected at least 1, or None"),
-            ({"schedule": "linear"}, "schedule is 'linear'; expected one of cosine, constant, late-drop"),
-            ({"optimizer": "lion"}, "optimizer is 'lion'; expected one of adamw, adam, sgd"),
+            ({"schedule": "linear"}, "schedule is 'linear'; expected 'cosine', 'constant' or 'late-drop'"),
+            ({"optimizer": "lion"}, "optimizer is 'lion'; expected 'adamw', 'adam' or 'sgd'"),
         ],
     )
     def test_refusals(self, fields, message):

@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from probes import CKA, run
 from probes.functional import linear_cka, n_dims, rbf_cka, svcca
 from probes.functional.cka import cka_from_hsic
-from probes.functional.similarity import rbf_hsic
+from probes.functional.rbf_cka import rbf_hsic
 from tests.probes.functional.test_cka import gaussians, related
 from tests.probes.test_cka import every_token, states
 

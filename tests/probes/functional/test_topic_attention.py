@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.functional import topic_attention, topic_blocks, topic_similarity
+from probes.functional import topic_attention, topic_similarity
 from probes.functional.topic_attention import PairTable, WordTopics
 from tasks import InputError
 
@@ -144,7 +144,7 @@ def test_what_attention_refuses() -> None:
     for shape in ((1, 2, 3, 4), (2, 1, 3, 3), (1, 1, 5, 5), (1, 1, 2, 2)):
         with pytest.raises(InputError, match=re.escape(f"an activation has shape {shape}; expected attention")):
             topic_attention(torch.ones(shape), words, topics)
-    message = "there is a word 3 in the batch, but topics are given for 3 words; give one row a word, in the same"
+    message = "there is a word 3 in the batch, but topics are given for 3 words; give one row per word, in the same"
     with pytest.raises(InputError, match=message):
         topic_attention(torch.ones(1, 1, 3, 3), torch.tensor([[0, 3, 1]]), topics)
 
@@ -154,10 +154,10 @@ def test_what_attention_refuses() -> None:
     [
         (
             torch.tensor([0.0, 1.0]),
-            "topics is torch.float32 of shape (2,); expected one integer a word (negative: none)",
+            "topics is torch.float32 of shape (2,); expected one integer per word (negative: none)",
         ),
         (torch.zeros(2, 2, 2, dtype=torch.int64), "topics is torch.int64 of shape (2, 2, 2); expected one integer"),
-        (torch.tensor(3), "topics is torch.int64 of shape (); expected one integer a word"),
+        (torch.tensor(3), "topics is torch.int64 of shape (); expected one integer per word"),
         ([0, 0, -1], "topics has 1 topic; expected at least 2"),
         ([-1, -1], "topics has no topics; expected at least 2"),
         (torch.tensor([[True, False]] * 2), "topics has 1 topic; expected at least 2"),
@@ -225,41 +225,7 @@ def test_vectors_and_topics_must_be_as_many() -> None:
         topic_similarity(torch.ones(3, 2), torch.tensor([0, 1, 0, 1]))
 
 
-# ---- matrices over words ----
-
-
-@settings(max_examples=30, deadline=None)
-@given(SINGLE, st.integers(0, 10**6))
-def test_blocks_equal_the_double_loop(topics: list, seed: int) -> None:
-    matrix = torch.randn(len(topics), len(topics), generator=torch.Generator().manual_seed(seed))
-    found, kinds = topic_blocks(matrix, torch.tensor(topics)), sorted({t for t in topics if t >= 0})
-    kept: dict[tuple, list[float]] = {}
-    for i, one in enumerate(topics):
-        for j, other in enumerate(topics):
-            if one < 0 or other < 0:
-                continue
-            for key in [
-                (one, other),
-                ("same" if one == other else "different",),
-                *[("off",)] * (one == other and i != j),
-            ]:
-                kept.setdefault(key, []).append(float(matrix[i, j]))
-    means = {key: np.mean(values) for key, values in kept.items()}
-    np.testing.assert_allclose(found.means, [[means[a, b] for b in kinds] for a in kinds], rtol=1e-9, atol=1e-12)
-    assert found.same == pytest.approx(means["same",], abs=1e-12)
-    assert found.different == pytest.approx(means["different",], abs=1e-12)
-    assert found.same_off_diagonal == pytest.approx(means.get(("off",), np.nan), abs=1e-12, nan_ok=True)
-    assert found.gap == pytest.approx(means["same",] - means["different",], abs=1e-12)
-    least = min(means[a, a] for a in kinds) - max(means[a, b] for a in kinds for b in kinds if a != b)
-    assert found.separation == pytest.approx(least, abs=1e-12)
-
-
-def test_a_matrix_of_another_size_is_refused() -> None:
-    with pytest.raises(InputError, match=re.escape("the matrix has shape (3, 3); expected 2 words both ways")):
-        topic_blocks(torch.eye(3), torch.tensor([0, 1]))
-
-
 @pytest.mark.parametrize("topics", [["a", "b"], [[0], [0, 1]], torch.tensor([[1, -1], [0, 1]])])
 def test_topics_that_are_no_table_are_refused(topics: Any) -> None:
-    with pytest.raises(InputError, match="expected one integer a word"):
+    with pytest.raises(InputError, match="expected one integer per word"):
         WordTopics.of(topics)

@@ -188,7 +188,7 @@ class TestFromFiles:
 
 def labelled(tokenizer, text, words, **options):
     """``(token, word)`` of every token of one window."""
-    (batch,) = Corpus([text], ["x"]).batches(tokenizer, words, **options)
+    (batch,) = Corpus([text], ["x"]).encode(tokenizer, words, **options).batches()
     names = [None if i < 0 else words[i] for i in batch.labels["word"][0].tolist()]
     return list(zip(tokenizer.convert_ids_to_tokens(batch.tokens[0].tolist()), names, strict=True))
 
@@ -251,7 +251,7 @@ class TestLabels:
 class TestBatches:
     def test_longest_first_padded_on_the_right(self, tokenizers):
         corpus = Corpus(["cat", "cat dog cat", "dog cat"], ["x"] * 3)
-        first, second = corpus.batches(tokenizers["wordpiece"], ["cat", "dog"], batch_size=2)
+        first, second = corpus.encode(tokenizers["wordpiece"], ["cat", "dog"]).batches(batch_size=2)
         assert isinstance(first, Batch)
         assert [b.index.tolist() for b in (first, second)] == [[1, 2], [0]]
         assert first.tokens.tolist() == [[2, 4, 5, 4, 3], [2, 5, 4, 3, 0]]
@@ -285,7 +285,7 @@ class TestBatches:
             is_fast = False
 
         with pytest.raises(InputError) as error:
-            next(Corpus(["a"], ["x"]).batches(OldTokenizer(), ["a"]))
+            Corpus(["a"], ["x"]).encode(OldTokenizer(), ["a"])
         assert str(error.value) == (
             "this model's tokenizer (OldTokenizer) is a slow one, which cannot say where in the text a token stands; "
             "save a fast one (tokenizer.json) with the model"
@@ -296,4 +296,4 @@ class TestBatches:
             Corpus(["a"], ["x"]).encode(tokenizers["wordpiece"], ["a"], max_length=2)
         assert str(error.value) == "max_length is 2, of which 2 are special tokens; expected at least 3"
         with pytest.raises(InputError, match="batch_size is 0; expected at least 1"):
-            next(Corpus(["a"], ["x"]).batches(tokenizers["wordpiece"], ["a"], batch_size=0))
+            next(Corpus(["a"], ["x"]).encode(tokenizers["wordpiece"], ["a"]).batches(batch_size=0))

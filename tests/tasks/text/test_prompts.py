@@ -43,7 +43,7 @@ def test_reads_windows_line_ends(write) -> None:
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ([""], 'holds no prompts; give one JSON object a line, with "prompt" and "task"'),
+        ([""], 'holds no prompts; give one JSON object per line, with "prompt" and "task"'),
         (
             [GOOD, "{'prompt': 1}"],
             'line 2 is not JSON (Expecting property name enclosed in double quotes at column 2): "',

@@ -104,7 +104,7 @@ class TestCounts:
         with pytest.raises(InputError) as error:
             read_stop_words("french")
         assert str(error.value).startswith(
-            "stop_words is 'french'; expected 'english', 'none' or a UTF-8 file with one word a line ("
+            "stop_words is 'french'; expected 'english', 'none' or a UTF-8 file with one word per line ("
         )
 
 

@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from tasks import InputError
-
-_SERIES = (
-    "train_loss",
-    "test_loss",
-    "train_accuracy",
-    "test_accuracy",
-    "within_ratio",
-    "smallest_norm",
-    "margin",
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,12 +56,11 @@ class Curves:
                 f"epochs has shape {epochs.shape}; expected [n] increasing numbers, one for each value of a curve"
             )
         object.__setattr__(self, "epochs", epochs.astype(np.int64))
-        for name in _SERIES:
+        for name in SERIES:
             if (values := getattr(self, name)) is not None:
                 object.__setattr__(self, name, _series(name, values, len(epochs)))
-        groups = {
-            group: _series(f"gradient_norms[{group!r}]", v, len(epochs)) for group, v in self.gradient_norms.items()
-        }
+        norms = self.gradient_norms.items()
+        groups = {group: _series(f"gradient_norms[{group!r}]", values, len(epochs)) for group, values in norms}
         object.__setattr__(self, "gradient_norms", groups)
         spikes = [(int(epoch), str(text)) for epoch, text in self.spikes]
         if lost := [epoch for epoch, _ in spikes if epoch not in epochs]:
@@ -80,6 +69,9 @@ class Curves:
                 "give spikes by epoch"
             )
         object.__setattr__(self, "spikes", spikes)
+
+
+SERIES = tuple(each.name for each in fields(Curves) if each.default is None)
 
 
 def _series(name: str, values: ArrayLike, n: int) -> np.ndarray:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mechclust.models import build_model
-from mechclust.models.weights import set_weights
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from mechclust.studies.clustering_heads.sandbox.curves import Curves
 from mechclust.studies.clustering_heads.sandbox.frames import choose_frames, shares
-from mechclust.studies.clustering_heads.sandbox.record import answers_over, record
-from mechclust.studies.clustering_heads.sandbox.sequences import ProbeSequences, held_out, probe_sequences
+from mechclust.studies.clustering_heads.sandbox.record import answers_over, measure_frames, record_frames
+from mechclust.studies.clustering_heads.sandbox.sequences import ProbeSequences, probe_sequences
 from mechclust.training.snapshots import Snapshots
-from probes.hooks import evaluation_mode
+from probes.hooks import HookedModel
 from tasks import InputError, SparseModularAddition
 
 _CLOUD = 400  # test sequences drawn small behind the followed ones
@@ -43,7 +41,8 @@ class SandboxRun:
         cloud_answers: the answers of the sequences in ``values["cloud"]``.
         values: ``[frame ...]`` by name: weights (``token_embeddings``, ``position_embeddings``, ``query``,
             ``receptors``, ``biases``, ``assemblers``), activations of the followed sequences (``attention``,
-            ``xi``, ``xi_normalized``, ``mlp_out``, ``output``, ``probabilities``), of every digit at every
+            ``xi``, ``xi_normalized``, ``mlp_out``, ``output``, ``probabilities``; ``simplex``: these in a
+            triangle with corners for answers 0 and 1, and for all others), of every digit at every
             position (``sums``, ``normalized``, ``values``; digit by digit), xi of other sequences
             (``cloud``), the answer each neuron argues for (``votes``), and p(y | xi) over a grid
             (``class_map``: the likeliest answer; ``confidence``: its probability).
@@ -62,29 +61,35 @@ class SandboxRun:
     map_half_height: float
     level_lines: list[list[tuple[int, float, np.ndarray]]]
     curves: Curves
-    _ranges: dict[str, float] = field(default_factory=dict, repr=False)
 
     @property
     def kept(self) -> str:
         """How many epochs were kept, for people."""
         return f"{len(self.epochs):,} of {self.available:,} epochs kept"
 
+    @property
+    def n_answers(self) -> int:
+        """How many answers the network can give."""
+        return int(self.values["probabilities"].shape[-1])
+
+    @property
+    def corners(self) -> list[str]:
+        """What stands at the corners of the triangle that ``values["simplex"]`` lies in."""
+        return ["0", "1", "2" if self.n_answers == 3 else "others" if self.n_answers > 3 else ""]
+
     @cached_property
-    def simplex(self) -> np.ndarray:
-        """``[frame sequence 2]`` p(y) in a triangle: corners for answers 0 and 1, and for all others."""
-        p = self.values["probabilities"]
-        rest = p[..., 2:].sum(axis=-1)
-        return np.stack([p[..., 1] + rest / 2, rest * np.sqrt(3) / 2], axis=-1)
+    def sureness(self) -> np.ndarray:
+        """``[frame row column]`` of the class map: from 0, a guess, to 1, a sure answer."""
+        least = 1 / self.n_answers
+        return np.asarray(((self.values["confidence"] - least) / (1 - least)).clip(0, 1))
 
     def half_width(self, name: str) -> float:
         """How far from 0 the points of a panel lie over the run, without the wildest epochs."""
-        if name not in self._ranges:
-            points = self.simplex if name == "simplex" else self.values[name]
-            self._ranges[name] = robust_reach(points)
-            if name == "token_embeddings":
-                # A row that stands for no digit is only ever pushed away, and would leave the digits one dot.
-                self._ranges[name] = min(self._ranges[name], 3 * robust_reach(points[:, : self.task.p]))
-        return self._ranges[name]
+        half = _reach(self.values[name])
+        if name == "token_embeddings":
+            # A row that stands for no digit is only ever pushed away, and would leave the digits one dot.
+            half = min(half, 3 * _reach(self.values[name][:, : self.task.p]))
+        return half
 
     def frame(self, epoch: int) -> int:
         """The place of an epoch among those kept.
@@ -113,7 +118,7 @@ def sandbox_run(
     """Record one network of an ensemble at the epochs worth seeing.
 
     The first and the last epoch are kept, some around every spike of ``curves``, and the rest where weights
-    and loss change most. Takes some 10 ms an epoch kept.
+    and loss change most. Takes some 10 ms for each.
 
     Args:
         snapshots: what training kept.
@@ -143,46 +148,6 @@ def sandbox_run(
     if not 0 <= member < len(snapshots.configs):
         snapshots.model(member)  # says which members there are
     config, task = snapshots.configs[member], snapshots.tasks[member]
-    _check(config, task)
-    if len(set(snapshots.epochs)) < len(snapshots):
-        raise InputError(
-            f"{str(snapshots.folder)!r} has several snapshots an epoch; a sandbox shows one: "
-            "train with snapshot_every=None"
-        )
-    assert isinstance(task, SparseModularAddition)
-    weights = snapshots.of(member)
-    spikes = [epoch for epoch, _ in curves.spikes] if curves else []
-    places = choose_frames(snapshots.epochs, _change(snapshots, member, weights), max_frames, around=spikes)
-    weights = {name: values[places] for name, values in weights.items()}
-    model = build_model(config)
-    followed = probe_sequences(task, equivalence)
-    cloud, cloud_answers = held_out(task, _CLOUD)
-    values = record(model, weights, torch.from_numpy(followed.tokens), cloud, task)
-    reach = max(robust_reach(values["xi"]), robust_reach(values["cloud"]))
-    over = answers_over(model, weights, _grid(reach), after=False).reshape(len(places), _GRID[1], _GRID[0], -1)
-    values["class_map"], values["confidence"] = over.argmax(axis=-1).astype(np.int16), over.max(axis=-1)
-    epochs = [snapshots.epochs[place] for place in places]
-    return SandboxRun(
-        title=f"seed {config.seed}" if title is None else title,
-        task=task,
-        epochs=epochs,
-        available=len(snapshots),
-        sequences=followed,
-        cloud_answers=cloud_answers.numpy(),
-        values=values,
-        map_half_height=reach,
-        level_lines=_level_lines(model, weights, robust_reach(values["output"])),
-        curves=_measured(model, weights, epochs, task) if curves is None else curves,
-    )
-
-
-def robust_reach(points: np.ndarray) -> float:
-    """The largest coordinate of ``[frame ...]``, but for the wildest frames, and a little more."""
-    furthest = np.abs(points.reshape(len(points), -1)).max(axis=1)
-    return 1.08 * float(np.nanpercentile(furthest, 98)) or 1.0
-
-
-def _check(config: Any, task: Any) -> None:
     if not isinstance(config, PoolingTransformerConfig) or not isinstance(task, SparseModularAddition):
         raise InputError(
             f"this run trained a {type(config).__name__.removesuffix('Config')} on {task.name!r}; a sandbox shows a "
@@ -194,17 +159,57 @@ def _check(config: Any, task: Any) -> None:
             f"the network has d_model {config.d_model} and {heads}; a sandbox draws d_model 2 with 1 head, as points "
             "in a plane: train one of that size"
         )
+    if len(set(snapshots.epochs)) < len(snapshots):
+        raise InputError(
+            f"{str(snapshots.folder)!r} has several snapshots an epoch; a sandbox shows one: "
+            "train with snapshot_every=None"
+        )
+    weights = snapshots.of(member)
+    spikes = [epoch for epoch, _ in curves.spikes] if curves else []
+    places = choose_frames(snapshots.epochs, _change(snapshots, member, weights), max_frames, around=spikes)
+    weights = {name: values[places] for name, values in weights.items()}
+    model = build_model(config)
+    followed = probe_sequences(task, equivalence)
+    cloud = next(task.batches("test", min(_CLOUD, task.n_test)))
+    values = record_frames(model, weights, torch.from_numpy(followed.tokens), cloud.tokens, task)
+    reach = max(_reach(values["xi"]), _reach(values["cloud"]))
+    over = answers_over(model, weights, _grid(reach), after=False).reshape(len(places), _GRID[1], _GRID[0], -1)
+    values["simplex"] = _in_triangle(values["probabilities"])
+    values["class_map"], values["confidence"] = over.argmax(axis=-1).astype(np.int16), over.max(axis=-1)
+    epochs = [snapshots.epochs[place] for place in places]
+    return SandboxRun(
+        title=f"seed {config.seed}" if title is None else title,
+        task=task,
+        epochs=epochs,
+        available=len(snapshots),
+        sequences=followed,
+        cloud_answers=cloud.label("answer").numpy(),
+        values=values,
+        map_half_height=reach,
+        level_lines=_level_lines(model, weights, _reach(values["output"])),
+        curves=Curves(epochs, **measure_frames(model, weights, task)) if curves is None else curves,  # type: ignore[arg-type]
+    )
+
+
+def _reach(points: np.ndarray) -> float:
+    """The largest coordinate of ``[frame ...]``, but for the wildest frames, and a little more."""
+    furthest = np.abs(points.reshape(len(points), -1)).max(axis=1)
+    return 1.08 * float(np.nanpercentile(furthest, 98)) or 1.0
+
+
+def _in_triangle(p: np.ndarray) -> np.ndarray:
+    """``[... 2]`` of probabilities ``[... answer]``."""
+    rest = p[..., 2:].sum(axis=-1)
+    return np.stack([p[..., 1] + rest / 2, rest * np.sqrt(3) / 2], axis=-1)
 
 
 def _change(snapshots: Snapshots, member: int, weights: Mapping[str, Tensor]) -> np.ndarray:
     """How much happens from each snapshot to the next: in the loss's logarithm, and in each weight."""
     parts = [shares(values.diff(dim=0).flatten(1).norm(dim=1).numpy()) for values in weights.values()]
     losses = snapshots.losses()[:, member].double()
-    steps = snapshots.steps
-    means = [losses[a:b].mean().item() for a, b in pairwise(steps)]
+    means = [losses[a:b].mean().item() for a, b in pairwise(snapshots.steps)]
     level = np.log(np.maximum(means, _QUIET_LOSS))
-    loss = shares(np.diff(level, prepend=level[:1])) if len(level) else np.zeros(0)
-    return loss + np.mean(parts, axis=0)
+    return shares(np.diff(level, prepend=level[:1])) + np.mean(parts, axis=0)
 
 
 def _grid(half_height: float) -> np.ndarray:
@@ -216,7 +221,7 @@ def _grid(half_height: float) -> np.ndarray:
 
 
 def _level_lines(
-    model: Any, weights: Mapping[str, Tensor], half_height: float
+    model: HookedModel, weights: Mapping[str, Tensor], half_height: float
 ) -> list[list[tuple[int, float, np.ndarray]]]:
     from contourpy import contour_generator
 
@@ -237,20 +242,3 @@ def _level_lines(
             ]
         )
     return found
-
-
-@torch.no_grad()
-def _measured(model: Any, weights: Mapping[str, Tensor], epochs: Sequence[int], task: SparseModularAddition) -> Curves:
-    """Loss and accuracy at the frames, where nothing else was measured."""
-    found: dict[str, list[float]] = {
-        f"{split}_{what}": [] for split in ("train", "test") for what in ("loss", "accuracy")
-    }
-    batches = {split: next(task.batches(split, n)) for split, n in (("train", task.n_train), ("test", task.n_test))}
-    with evaluation_mode(model):
-        for i in range(len(epochs)):
-            set_weights(model, {name: values[i] for name, values in weights.items()})
-            for split, batch in batches.items():
-                logits = model(batch.tokens)
-                found[f"{split}_loss"].append(task.loss(logits, batch).item())
-                found[f"{split}_accuracy"].append(task.accuracy(logits, batch).mean().item())
-    return Curves(epochs=epochs, **found)  # type: ignore[arg-type]

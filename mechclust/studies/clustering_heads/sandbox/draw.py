@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mechclust.studies.clustering_heads.sandbox.data import GRID_ASPECT, SandboxRun
-from mechclust.studies.clustering_heads.sandbox.panels import Panel
+from mechclust.studies.clustering_heads.sandbox.panels import SandboxPanel
 from mechclust.studies.clustering_heads.sandbox.style import (
     INK,
     MARK,
     SOFT,
     answer_colors,
-    cluster_colors,
     curves_of,
     line_color,
+    sequence_colors,
     token_colors,
 )
 
@@ -34,7 +34,7 @@ def wipe(axis: Axes) -> None:
         legend.remove()
 
 
-def draw_panel(axis: Axes, panel: Panel, run: SandboxRun, frame: int) -> None:
+def draw_panel(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int) -> None:
     """Draw ``panel`` at a frame of ``run``; ``axis`` is empty before."""
     axis.set_title(panel.title, fontsize=9, fontweight="bold", loc="left", color=INK)
     axis.tick_params(which="both", labelsize=6.5, colors=SOFT, length=0, pad=2)
@@ -43,9 +43,9 @@ def draw_panel(axis: Axes, panel: Panel, run: SandboxRun, frame: int) -> None:
     {"plane": _plane, "heat": _heat, "curves": _curves}[panel.kind](axis, panel, run, frame)
 
 
-def _plane(axis: Axes, panel: Panel, run: SandboxRun, frame: int) -> None:
-    points = run.simplex[frame] if panel.points == "simplex" else run.values[panel.points][frame]
-    answers = answer_colors(run.values["probabilities"].shape[-1], run.task.p)
+def _plane(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int) -> None:
+    points = run.values[panel.points][frame]
+    answers = answer_colors(run.n_answers, run.task.p)
     half = run.map_half_height if panel.background == "map" else run.half_width(panel.points)
     axis.grid(color="#eef1f4", lw=0.6)
     axis.set_axisbelow(True)
@@ -61,14 +61,8 @@ def _plane(axis: Axes, panel: Panel, run: SandboxRun, frame: int) -> None:
         axis.scatter(cloud[:, 0], cloud[:, 1], s=2, alpha=0.5, lw=0, c=[answers[a] for a in run.cloud_answers])
     if panel.background == "map":
         wide = half * GRID_ASPECT
-        axis.imshow(
-            _map(run, frame, answers),
-            extent=(-wide, wide, -half, half),
-            origin="lower",
-            interpolation="bilinear",
-            zorder=0.5,
-            aspect="auto",
-        )
+        look: dict[str, Any] = {"origin": "lower", "interpolation": "bilinear", "zorder": 0.5, "aspect": "auto"}
+        axis.imshow(_map(run, frame, answers), extent=(-wide, wide, -half, half), **look)
     if panel.background == "lines":
         for answer, level, line in run.level_lines[frame]:
             axis.plot(*line.T, color=answers[answer], lw=1.2 if level == 0.5 else 0.7)
@@ -77,38 +71,33 @@ def _plane(axis: Axes, panel: Panel, run: SandboxRun, frame: int) -> None:
         axis.annotate("", xy=tip, xytext=(0, 0), arrowprops={"arrowstyle": "->", "color": MARK, "lw": 1.6})
     _points(axis, panel, run, frame, points, answers)
     if panel.background == "triangle":
-        _triangle(axis, answers)
+        _triangle(axis, run.corners)
         return
     _limits(axis, (0, 0), half)
     axis.locator_params(nbins=5)
 
 
-def _points(axis: Axes, panel: Panel, run: SandboxRun, frame: int, points: Any, answers: list[str]) -> None:
-    task = run.task
-    style: dict[str, Any] = {"edgecolors": "#ffffff", "linewidths": 0.5, "zorder": 3}
-    inside = np.isin(np.arange(task.length), task.positions)
+def _points(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int, points: Any, answers: list[str]) -> None:
+    task, every = run.task, slice(None)
+    white: dict[str, Any] = {"edgecolors": "#ffffff", "linewidths": 0.5}
+    ink: dict[str, Any] = {"edgecolors": INK, "linewidths": 0.6}
+
+    def dots(chosen: Any, colors: list[str], **look: Any) -> None:
+        axis.scatter(points[chosen, 0], points[chosen, 1], c=np.array(colors)[chosen], zorder=3, **look)
+
     if panel.of == "sequence":
-        colors = cluster_colors(run.sequences.cluster_answers)
-        axis.scatter(points[:, 0], points[:, 1], s=22, c=[colors[c] for c in run.sequences.clusters], **style)
-        return
-    if panel.of == "neuron":
-        axis.scatter(points[:, 0], points[:, 1], s=12, c=[answers[v] for v in run.values["votes"][frame]], **style)
-        return
-    style |= {"edgecolors": INK, "linewidths": 0.6}
-    if panel.of == "token":
-        axis.scatter(points[:, 0], points[:, 1], s=28, c=answers[: len(points)], **style)
+        dots(every, sequence_colors(run.sequences), s=22, **white)
+    elif panel.of == "neuron":
+        dots(every, [answers[vote] for vote in run.values["votes"][frame]], s=12, **white)
+    elif panel.of == "token":
+        dots(every, answers[: len(points)], s=28, **ink)
     else:
-        places = np.arange(len(points)) % task.length
-        if panel.of == "position":
-            colors = [INK if there else "#d5dae0" for there in inside]
-        else:
-            colors = [token_colors(task.p)[i // task.length] for i in range(len(points))]
-        for marker, which in (("o", inside[places]), ("s", ~inside[places])):
-            chosen = np.flatnonzero(which)
-            axis.scatter(
-                points[chosen, 0], points[chosen, 1], s=20, marker=marker, c=[colors[i] for i in chosen], **style
-            )
-    if panel.of != "pair":
+        inside = np.isin(np.arange(len(points)) % task.length, task.positions)
+        shades = [shade for shade in token_colors(task.p) for _ in range(task.length)]
+        colors = shades if panel.of == "pair" else [INK if there else "#d5dae0" for there in inside]
+        for marker, chosen in (("o", inside), ("s", ~inside)):
+            dots(chosen, colors, s=20, marker=marker, **ink)
+    if panel.of in ("token", "position"):
         for i, point in enumerate(points):
             # Text is not clipped by itself: far points would be written over other panels.
             axis.annotate(
@@ -116,11 +105,11 @@ def _points(axis: Axes, panel: Panel, run: SandboxRun, frame: int, points: Any, 
             )
 
 
-def _triangle(axis: Axes, answers: list[str]) -> None:
+def _triangle(axis: Axes, corners: list[str]) -> None:
     height = np.sqrt(3) / 2
     axis.plot([0, 1, 0.5, 0], [0, 0, height, 0], color="#aab3bc", lw=0.8, zorder=1)
-    third = "2" if len(answers) == 3 else "others" if len(answers) > 3 else ""
-    for x, y, text, place in ((-0.06, 0, "0", "right"), (1.06, 0, "1", "left"), (0.5, height + 0.05, third, "center")):
+    places = ((-0.06, 0, "right"), (1.06, 0, "left"), (0.5, height + 0.05, "center"))
+    for text, (x, y, place) in zip(corners, places, strict=True):
         axis.text(x, y, text, ha=place, va="center" if y == 0 else "bottom", fontsize=8)
     _limits(axis, (0.5, 0.45), 0.57)
     axis.axis("off")
@@ -135,19 +124,15 @@ def _limits(axis: Axes, centre: tuple[float, float], half: float) -> None:
 def _map(run: SandboxRun, frame: int, answers: list[str]) -> np.ndarray:
     from matplotlib.colors import to_rgb
 
-    colors, least = np.array([to_rgb(color) for color in answers]), 1 / len(answers)
-    share = 0.1 + 0.42 * ((run.values["confidence"][frame] - least) / (1 - least)).clip(0)
-    return 1 + (colors[run.values["class_map"][frame]] - 1) * share[..., None]
+    colors = np.array([to_rgb(color) for color in answers])
+    return 1 + (colors[run.values["class_map"][frame]] - 1) * (0.1 + 0.42 * run.sureness[frame])[..., None]
 
 
-def _heat(axis: Axes, panel: Panel, run: SandboxRun, frame: int) -> None:
+def _heat(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int) -> None:
     weights, length = run.values["attention"], run.task.length
     rows = weights.shape[1]
-    colors = _shades()
-    axis.imshow(weights[frame], aspect="auto", cmap=colors, vmin=0, vmax=weights.max(), interpolation="nearest")
-    strip = cluster_colors(run.sequences.cluster_answers)
-    bands = [strip[cluster] for cluster in run.sequences.clusters]
-    axis.barh(range(rows), 0.3, left=-0.9, height=1, color=bands, clip_on=False)
+    axis.imshow(weights[frame], aspect="auto", cmap=_shades(), vmin=0, vmax=weights.max(), interpolation="nearest")
+    axis.barh(range(rows), 0.3, left=-0.9, height=1, color=sequence_colors(run.sequences), clip_on=False)
     inside = np.isin(np.arange(length), run.task.positions)
     for t in np.flatnonzero(inside[1:] != inside[:-1]).tolist():
         axis.axvline(t + 0.5, color=INK, lw=1.6)
@@ -163,7 +148,7 @@ def _shades() -> Any:
     return LinearSegmentedColormap.from_list("attention", ["#ffffff", "#14213d"])
 
 
-def _curves(axis: Axes, panel: Panel, run: SandboxRun, frame: int) -> None:
+def _curves(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int) -> None:
     curves = curves_of(run.curves, panel.curves)
     if not curves:
         axis.text(0.5, 0.5, "not measured", ha="center", va="center", color=SOFT, fontsize=9, transform=axis.transAxes)

@@ -11,13 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from mechclust.studies.clustering_heads.sandbox.data import SandboxRun
 from mechclust.studies.clustering_heads.sandbox.draw import draw_panel, wipe
-from mechclust.studies.clustering_heads.sandbox.panels import Grid, Panel, panel_grid
+from mechclust.studies.clustering_heads.sandbox.panels import Grid, SandboxPanel, panel_grid
 from tasks import InputError
+from tasks.errors import check_at_least
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# As every player knows it: an even number of pixels each way, and colours at half resolution.
+_H264: dict[str, Any] = {
+    "codec": "h264",
+    "extra_args": ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2", "-pix_fmt", "yuv420p"],
+}
 _WIDTH, _HEIGHT = 3.1, 2.35  # inches a panel
 
 
@@ -50,7 +56,7 @@ def sandbox_film(
     epochs: Sequence[int] | None = None,
     dpi: int = 80,
 ) -> Path:
-    """Write a film of a run, one frame an epoch, any panels of the sandbox.
+    """Write a film of a run, one frame per epoch, any panels of the sandbox.
 
     Takes about a second a frame with all panels, less with fewer.
 
@@ -78,13 +84,12 @@ def sandbox_film(
     path = Path(path)
     if path.suffix not in (".gif", ".mp4"):
         raise InputError(f"a film cannot be written to {str(path)!r}; give a name that ends in .gif or .mp4")
-    if fps < 1:
-        raise InputError(f"fps is {fps}; expected at least 1 frame a second")
+    check_at_least(fps=(fps, 1))
     rows = panel_grid(panels)
     frames = [run.frame(epoch) for epoch in (run.epochs if epochs is None else epochs)]
     if len(frames) < 2:
         raise InputError(f"epochs has {len(frames)}; a film needs at least 2, or sandbox_figure shows one")
-    writer: Any = PillowWriter(fps=fps) if path.suffix == ".gif" else FFMpegWriter(fps=fps, **_even())
+    writer: Any = PillowWriter(fps=fps) if path.suffix == ".gif" else FFMpegWriter(fps=fps, **_H264)
     options: dict[Any, Any] = {} if path.suffix == ".gif" else {"animation.ffmpeg_path": _ffmpeg()}
     figure, axes = _layout(rows)
     FigureCanvasAgg(figure)
@@ -107,7 +112,7 @@ def sandbox_film(
     return path
 
 
-def _layout(rows: Sequence[Sequence[Panel]]) -> tuple[Figure, list[tuple[Panel, Axes]]]:
+def _layout(rows: Sequence[Sequence[SandboxPanel]]) -> tuple[Figure, list[tuple[SandboxPanel, Axes]]]:
     from matplotlib.figure import Figure
 
     across = max(map(len, rows))
@@ -117,18 +122,13 @@ def _layout(rows: Sequence[Sequence[Panel]]) -> tuple[Figure, list[tuple[Panel, 
     return figure, axes
 
 
-def _draw(figure: Figure, axes: Sequence[tuple[Panel, Axes]], run: SandboxRun, frame: int) -> None:
+def _draw(figure: Figure, axes: Sequence[tuple[SandboxPanel, Axes]], run: SandboxRun, frame: int) -> None:
     for panel, axis in axes:
         wipe(axis)
         draw_panel(axis, panel, run, frame)
     figure.suptitle(
         f"{run.title}: epoch {run.epochs[frame]:,} of {run.epochs[-1]:,}".replace("$", r"\$"), fontsize=11, ha="center"
     )
-
-
-def _even() -> dict[str, Any]:
-    # H.264 as every player knows it: an even number of pixels each way, and colours at half resolution.
-    return {"codec": "h264", "extra_args": ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2", "-pix_fmt", "yuv420p"]}
 
 
 def _ffmpeg() -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from mechclust.report.html import template
 from mechclust.studies.clustering_heads.sandbox.data import SandboxRun
 from mechclust.studies.clustering_heads.sandbox.panels import PANELS
 from mechclust.studies.clustering_heads.sandbox.style import (
@@ -22,7 +23,8 @@ from mechclust.studies.clustering_heads.sandbox.style import (
 from probes.files import write_atomic
 from tasks import InputError
 
-_POINTS = sorted({panel.points for panel in PANELS.values() if panel.points} - {"simplex"})
+_PACKAGE = "mechclust.studies.clustering_heads.sandbox"
+_POINTS = sorted({panel.points for panel in PANELS.values() if panel.points})
 _SCRIPTS = ("sandbox_data.js", "sandbox_panels.js", "sandbox.js")  # in this order
 _GAP = -(2**15)  # stands for NaN among 16-bit integers
 
@@ -64,18 +66,12 @@ def sandbox_page(run: SandboxRun, path: str | Path, *, max_bytes: int = 15_000_0
 
 def render_sandbox(run: SandboxRun) -> str:
     """The page's HTML."""
-    import jinja2
     from jinja2.utils import htmlsafe_json_dumps  # json.dumps would let a text close the script element
     from markupsafe import Markup
     from plotly.offline import get_plotlyjs
 
-    templates = files("mechclust.studies.clustering_heads.sandbox") / "templates"
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("mechclust.studies.clustering_heads.sandbox"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    return environment.get_template("sandbox.html.jinja").render(
+    templates = files(_PACKAGE) / "templates"
+    return template("sandbox", _PACKAGE).render(
         title=run.title,
         style=Markup((templates / "sandbox.css").read_text(encoding="utf-8")),
         scripts=[Markup((templates / name).read_text(encoding="utf-8")) for name in _SCRIPTS],
@@ -87,10 +83,7 @@ def render_sandbox(run: SandboxRun) -> str:
 def page_data(run: SandboxRun) -> dict[str, Any]:
     """What the page's script reads, as JSON; arrays in base64."""
     task, sequences, values = run.task, run.sequences, run.values
-    points = {name: _plane(values[name]) for name in [*_POINTS, "cloud"]} | {"simplex": _plane(run.simplex)}
-    small = {name: _small(values[name]) for name in ("attention", "probabilities", "biases")}
-    arrows = {"query": _plane(values["query"][:, None])}
-    n_answers = values["probabilities"].shape[-1]
+    shades = 256 // run.n_answers
     return {
         "panels": [asdict(panel) for panel in PANELS.values()],
         "epochs": run.epochs,
@@ -99,32 +92,32 @@ def page_data(run: SandboxRun) -> dict[str, Any]:
         "p": task.p,
         "length": task.length,
         "support": list(task.positions),
-        "corners": ["0", "1", "2" if n_answers == 3 else "others" if n_answers > 3 else ""],
-        "tokens": sequences.tokens.tolist(),
-        "answers": sequences.answers.tolist(),
-        "sums": sequences.sums.tolist(),
-        "clusters": sequences.clusters.tolist(),
+        "corners": run.corners,
+        **{name: getattr(sequences, name).tolist() for name in ("tokens", "answers", "sums", "clusters")},
         "clusterNames": sequences.cluster_names,
         "clusterAnswers": sequences.cluster_answers,
         "clusterColors": cluster_colors(sequences.cluster_answers),
-        "answerColors": answer_colors(n_answers, task.p),
+        "answerColors": answer_colors(run.n_answers, task.p),
         "tokenColors": token_colors(task.p),
         "cloudAnswers": run.cloud_answers.tolist(),
-        "arrays": points
-        | small
-        | arrows
-        | {
+        "arrays": {
+            **{name: _plane(values[name]) for name in (*_POINTS, "cloud")},
+            **{name: _small(values[name]) for name in ("attention", "probabilities", "biases")},
+            "query": _plane(values["query"][:, None]),
             "votes": _bytes(values["votes"]),
-            "class_map": _bytes(_map(run, 256 // n_answers)),
+            "class_map": _bytes(_map(run, shades)),
         },
         "map": {
             "width": values["class_map"].shape[2],
             "height": values["class_map"].shape[1],
-            "shades": 256 // n_answers,
+            "shades": shades,
             "reach": run.map_half_height,
         },
-        "lines": _lines(run, n_answers),
-        "reach": {name: run.half_width(name) for name in _POINTS} | {"attention": float(values["attention"].max())},
+        "lines": _lines(run),
+        "reach": {
+            **{name: run.half_width(name) for name in _POINTS if name != "simplex"},
+            "attention": float(values["attention"].max()),
+        },
         "curves": {
             "epochs": np.asarray(run.curves.epochs).tolist(),
             "panels": {
@@ -145,7 +138,7 @@ def _text(array: np.ndarray) -> str:
 
 
 def _small(values: np.ndarray) -> dict[str, Any]:
-    """``[frame ...]`` as 16-bit integers with a scale a frame: half the bytes of float32, and finer than a screen."""
+    """``[frame ...]`` as 16-bit integers, each frame with its scale: half of float32's bytes, finer than a screen."""
     flat = values.reshape(len(values), -1).astype(np.float64)
     finite = np.isfinite(flat)
     scale = np.abs(np.where(finite, flat, 0)).max(axis=1) / (2**15 - 1)
@@ -166,18 +159,16 @@ def _bytes(values: np.ndarray) -> dict[str, Any]:
 
 def _map(run: SandboxRun, shades: int) -> np.ndarray:
     """A byte a cell: the likeliest answer, and in so many shades how far it is from a guess."""
-    least = 1 / run.values["probabilities"].shape[-1]
-    share = ((run.values["confidence"] - least) / (1 - least)).clip(0, 1)
-    cells = run.values["class_map"] * shades + np.round(np.nan_to_num(share) * (shades - 1))
+    cells = run.values["class_map"] * shades + np.round(np.nan_to_num(run.sureness) * (shades - 1))
     return cells.reshape(len(cells), -1)
 
 
-def _lines(run: SandboxRun, n_answers: int) -> dict[str, Any]:
+def _lines(run: SandboxRun) -> dict[str, Any]:
     """Level lines of all frames in one array, answer by answer, with a gap after each line."""
     gap = np.full((1, 2), np.nan)
     parts, ends = [gap], []
     for frame in run.level_lines:
-        for answer in range(n_answers):
+        for answer in range(run.n_answers):
             parts += [part for found, _, line in frame if found == answer for part in (line, gap)]
             ends.append(len(parts))
     lengths = np.cumsum([len(part) for part in parts])

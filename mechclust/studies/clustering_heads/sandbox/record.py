@@ -1,9 +1,8 @@
-"""Activations of one small network at many epochs, recorded through its hooks."""
+"""What one small network does at many epochs, recorded through its hooks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
@@ -11,13 +10,14 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mechclust.models.weights import set_weights
-from probes.hooks import evaluation_mode
+from mechclust.studies.clustering_heads.config import XI
+from probes.hooks import HookedModel, record
 from tasks import SparseModularAddition
 
 # name in the sandbox -> hook point
 SEQUENCE_SITES = {
     "attention": "blocks.0.attn.hook_pattern",
-    "xi": "blocks.0.hook_resid_mid",
+    "xi": XI,
     "xi_normalized": "blocks.0.ln2.hook_normalized",
     "mlp_out": "blocks.0.hook_mlp_out",
     "output": "blocks.0.hook_resid_post",
@@ -37,29 +37,22 @@ WEIGHTS = {
 }
 
 
-def forward_with_hooks(
-    model: Any, tokens: Tensor, sites: Sequence[str], xi: Tensor | None = None
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Logits, and the activations at hook points; with ``xi [batch d]`` put in place of the model's own."""
-    kept: dict[str, Tensor] = {}
+def frames_of(model: HookedModel, weights: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+    """The weights of one frame after the other, each put into the model.
 
-    def keeper(name: str) -> Any:
-        def keep(activation: Tensor, hook: Any) -> None:
-            kept[name] = activation
-
-        return keep
-
-    hooks: list[Any] = [(site, keeper(site)) for site in sites]
-    if xi is not None:
-        hooks.append((SEQUENCE_SITES["xi"], lambda activation, hook: xi[:, None].to(activation)))
-    with model.hooks(fwd_hooks=hooks):
-        logits = model(tokens)
-    return logits, kept
+    Args:
+        model: a network of the run's shape.
+        weights: ``[frame ...]`` by name.
+    """
+    for i in range(len(next(iter(weights.values())))):
+        now = {name: values[i] for name, values in weights.items()}
+        set_weights(model, now)
+        yield now
 
 
 @torch.no_grad()
-def record(
-    model: Any,
+def record_frames(
+    model: HookedModel,
     weights: Mapping[str, Tensor],
     tokens: Int[Tensor, "sequence pos"],
     cloud: Int[Tensor, "more pos"],
@@ -68,8 +61,7 @@ def record(
     """Everything a sandbox shows of a network at each frame, ``[frame ...]`` by name.
 
     Args:
-        model: a network of the run's shape; its weights are replaced.
-        weights: ``[frame ...]`` by name.
+        model, weights: as in ``frames_of``.
         tokens: sequences to follow.
         cloud: further sequences, of which xi alone is kept.
         task: gives the digits and the length.
@@ -77,49 +69,57 @@ def record(
     # A sequence of one digit only holds that digit at every position: together, every pair there is.
     alike = torch.arange(task.p)[:, None].expand(-1, task.length)
     together, n = torch.cat([tokens, alike, cloud]), len(tokens)
-    sites = [*SEQUENCE_SITES.values(), *PAIR_SITES.values()]
+    sites = {**SEQUENCE_SITES, **PAIR_SITES}
     frames: list[dict[str, Tensor]] = []
-    with evaluation_mode(model):
-        for i in range(len(next(iter(weights.values())))):
-            now = {name: values[i] for name, values in weights.items()}
-            set_weights(model, now)
-            logits, kept = forward_with_hooks(model, together, sites)
-            frame = {name: now[weight] for name, weight in WEIGHTS.items()}
-            frame["query"] = frame["query"].flatten()
-            frame["receptors"] = frame["receptors"].T
-            for name, site in SEQUENCE_SITES.items():
-                frame[name] = (kept[site][:, 0, 0] if name == "attention" else kept[site][:, 0])[:n]
-            for name, site in PAIR_SITES.items():
-                frame[name] = kept[site][n : n + task.p].reshape(task.p * task.length, -1)
-            frame["cloud"] = kept[SEQUENCE_SITES["xi"]][n + task.p :, 0]
-            frame["probabilities"] = logits[:n].softmax(dim=-1)
-            # Which answer a feed-forward neuron argues for: the one whose embedding its output goes along with.
-            frame["votes"] = (now[WEIGHTS["assemblers"]] @ now["embed.W_E"][: task.p].T).argmax(dim=-1)
-            frames.append(frame)
+    for now in frames_of(model, weights):
+        with record(model, sites.values()) as seen:
+            logits = model(together)
+        at = {name: seen[site][0] for name, site in sites.items()}
+        frame = {name: now[weight] for name, weight in WEIGHTS.items()}
+        frame["query"] = frame["query"].flatten()
+        frame["receptors"] = frame["receptors"].T
+        for name in SEQUENCE_SITES:
+            frame[name] = (at[name][:, 0, 0] if name == "attention" else at[name][:, 0])[:n]
+        for name in PAIR_SITES:
+            frame[name] = at[name][n : n + task.p].reshape(task.p * task.length, -1)
+        frame["cloud"] = at["xi"][n + task.p :, 0]
+        frame["probabilities"] = logits[:n].softmax(dim=-1)
+        # Which answer a feed-forward neuron argues for: the one whose embedding its output goes along with.
+        frame["votes"] = (now[WEIGHTS["assemblers"]] @ now[WEIGHTS["token_embeddings"]][: task.p].T).argmax(dim=-1)
+        frames.append(frame)
     return {name: torch.stack([frame[name] for frame in frames]).numpy() for name in frames[0]}
 
 
 @torch.no_grad()
-def answers_over(model: Any, weights: Mapping[str, Tensor], points: np.ndarray, *, after: bool) -> np.ndarray:
+def answers_over(model: HookedModel, weights: Mapping[str, Tensor], points: np.ndarray, *, after: bool) -> np.ndarray:
     """``[frame point d_vocab]`` p(y | point) for points put in place of xi, or (``after``) of the output.
 
     Args:
-        model: a network of the run's shape; its weights are replaced.
-        weights: ``[frame ...]`` by name.
+        model, weights: as in ``frames_of``.
         points: ``[point 2]``.
         after: the points stand for the feed-forward layer's output with the residual.
     """
     at = torch.from_numpy(np.ascontiguousarray(points, dtype=np.float32))
     # One sequence will do: what stands in place of its xi is as long as it likes, and nothing after looks back.
-    dummy = torch.zeros(1, model.config.n_ctx, dtype=torch.int64)
+    dummy = torch.zeros(1, model.cfg.n_ctx, dtype=torch.int64)
     found = []
-    with evaluation_mode(model):
-        for i in range(len(next(iter(weights.values())))):
-            now = {name: values[i] for name, values in weights.items()}
-            if after:
-                logits = at @ now["embed.W_E"].T
-            else:
-                set_weights(model, now)
-                logits, _ = forward_with_hooks(model, dummy, [], xi=at)
+    with record(model, [XI], lambda name, xi: at[:, None].to(xi)):
+        for now in frames_of(model, weights):
+            logits = at @ now[WEIGHTS["token_embeddings"]].T if after else model(dummy)
             found.append(logits.softmax(dim=-1))
     return torch.stack(found).numpy()
+
+
+@torch.no_grad()
+def measure_frames(
+    model: HookedModel, weights: Mapping[str, Tensor], task: SparseModularAddition
+) -> dict[str, list[float]]:
+    """Loss and accuracy of both splits at each frame, by name."""
+    batches = {split: next(task.batches(split, n)) for split, n in (("train", task.n_train), ("test", task.n_test))}
+    found: dict[str, list[float]] = {f"{split}_{what}": [] for split in batches for what in ("loss", "accuracy")}
+    for _ in frames_of(model, weights):
+        for split, batch in batches.items():
+            logits = model(batch.tokens)
+            found[f"{split}_loss"].append(task.loss(logits, batch).item())
+            found[f"{split}_accuracy"].append(task.accuracy(logits, batch).mean().item())
+    return found

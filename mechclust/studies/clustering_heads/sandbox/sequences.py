@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
-from tasks import InputError, SparseModularAddition
+from tasks import SparseModularAddition
+from tasks.errors import check_choice
 
 _MOST_PREFIXES = 12
 
@@ -52,8 +52,7 @@ def probe_sequences(task: SparseModularAddition, equivalence: str = "multiset") 
         >>> followed.tokens.shape, followed.tokens[4].tolist(), followed.cluster_names[1]
         ((40, 12), [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], '{0,0,0,0,1}')
     """
-    if equivalence not in ("multiset", "sum", "answer"):
-        raise InputError(f"equivalence is {equivalence!r}; expected 'multiset', 'sum' or 'answer', labels of the task")
+    check_choice(equivalence=(equivalence, ("multiset", "sum", "answer")))
     support = list(task.positions)
     others = [t for t in range(task.length) if t not in support]
     sums = np.unique(np.linspace(0, len(support) * (task.p - 1), _MOST_PREFIXES).round().astype(int)).tolist()
@@ -87,9 +86,3 @@ def probe_sequences(task: SparseModularAddition, equivalence: str = "multiset") 
         cluster_names=names,
         cluster_answers=[int(totals[i] % task.p) for i in first],
     )
-
-
-def held_out(task: SparseModularAddition, n: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """``[n pos]`` the first sequences of the test split, and their answers."""
-    batch = next(task.batches("test", min(n, task.n_test)))
-    return batch.tokens, batch.label("answer")

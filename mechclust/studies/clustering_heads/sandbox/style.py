@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mechclust.studies.clustering_heads.sandbox.curves import Curves
+from mechclust.studies.clustering_heads.sandbox.sequences import ProbeSequences
 
 INK, SOFT, MARK = "#1d2733", "#6b7682", "#c2007b"
 # Okabe & Ito's palette, which people with any colour vision can tell apart.
@@ -35,6 +36,12 @@ def cluster_colors(answers: Sequence[int]) -> list[str]:
         place = own.index(i) / max(1, len(own) - 1) if len(own) > 1 else 0.5
         found.append(_mix(colors[answer], "#ffffff" if place < 0.5 else "#000000", abs(place - 0.5) * 1.05))
     return found
+
+
+def sequence_colors(sequences: ProbeSequences) -> list[str]:
+    """The shade of its cluster for each sequence followed."""
+    shades = cluster_colors(sequences.cluster_answers)
+    return [shades[cluster] for cluster in sequences.clusters]
 
 
 def token_colors(n: int) -> list[str]:

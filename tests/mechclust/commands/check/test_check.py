@@ -21,9 +21,9 @@ from transformer_lens.hook_points import HookPoint
 import mechclust.commands.check.chance
 import mechclust.commands.check.model
 from mechclust.commands.check import check_model
-from mechclust.commands.check.chance import Chance, Found, chance_of_twin
+from mechclust.commands.check.chance import Chance, Found, chance_of_untrained
 from mechclust.commands.check.hooks import hook_points
-from mechclust.commands.check.inputs import SELECTORS, Subject
+from mechclust.commands.check.inputs import SELECTORS, CheckedModel
 from mechclust.commands.check.result import Check, CheckReport, NotTried
 from mechclust.commands.check.text import text
 from mechclust.models import ModelConfig, build_model, load_pretrained, save_model
@@ -51,7 +51,7 @@ NAMES = [
     "chance: clusters",
     "chance: topics",
     "chance: CKA",
-    "chance: random weights",
+    "chance: untrained",
 ]
 OUR_OWN = {"tokenizer"}  # what models without text do not try
 SHAPE = {"d_vocab": 20, "n_ctx": 16, "n_layers": 2, "d_model": 8, "n_heads": 2, "init_std": 0.3}
@@ -157,7 +157,7 @@ def test_gpt2_by_its_name(gpt2, monkeypatch):
     loaded = []
 
     def load(*args, **options):
-        assert not [model for model in loaded if model() is not None]  # the model and its twin need not fit together
+        assert not [model for model in loaded if model() is not None]  # two models need not fit together
         loaded.append(weakref.ref(model := load_pretrained(*args, **options)))
         return model
 
@@ -192,9 +192,9 @@ def test_half_precision(gpt2):
 
 
 def test_a_loaded_model_is_not_drawn_anew(gpt2):
-    report = sound(check_model(load_pretrained(gpt2)), {"chance: random weights"})
+    report = sound(check_model(load_pretrained(gpt2)), {"chance: untrained"})
     assert report.model == "TransformerBridge"
-    assert report["chance: random weights"].detail == (
+    assert report["chance: untrained"].detail == (
         "how to draw this model's weights is not known; give its name or directory instead"
     )
 
@@ -268,7 +268,7 @@ class Tiny(HookedRootModule):
         return block.hook_resid_post(x)
 
 
-TINY = {"tokenizer", "chance: random weights"}
+TINY = {"tokenizer", "chance: untrained"}
 
 
 @pytest.fixture
@@ -282,7 +282,7 @@ def fails(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(mechclust.commands.check.chance, "_PAIRINGS", 19)
             if not memory:
-                patch.setattr(mechclust.commands.check.model, "flat_memory", lambda subject: (True, ""))
+                patch.setitem(mechclust.commands.check.model._ATTEMPTS, "flat memory", lambda checked: (True, ""))
             report = check_model(model)
         assert verdicts(report, None) == TINY | set(not_tried), str(report)
         assert not report.passed
@@ -653,7 +653,7 @@ class TestTraces:
         assert name == "flat memory"
         each = 2 * 8 * 8 * 4 / 1024  # two sequences of 8 tokens, 8 dimensions
         assert text.startswith(
-            f"{12 * each:.1f} KiB more stay in tensors after 16 batches than after 4, {each:.1f} KiB a batch: a forward"
+            f"{12 * each:.1f} KiB more stay in tensors after 16 batches than after 4, {each:.1f} KiB per batch: a "
         )
         assert text.endswith(
             "look for a list or cache in the model, or in a hook left on it, that grows with every call"
@@ -699,14 +699,14 @@ class TestTraces:
 
 
 class TestChance:
-    def subject(self, model, seed=0):
-        subject = Subject(model, None, seed)
+    def checked(self, model, seed=0):
+        checked = CheckedModel(model, None, seed)
         for selector in SELECTORS:
             with contextlib.suppress(InputError):
-                hook_points(subject, selector)
-        return subject
+                hook_points(checked, selector)
+        return checked
 
-    def test_a_twin_that_drifts(self):
+    def test_an_untrained_model_that_drifts(self):
         class Broken(Tiny):
             calls = 0
 
@@ -714,7 +714,7 @@ class TestChance:
                 self.calls += 1
                 return super().embed(tokens) + self.calls
 
-        passed, text = chance_of_twin(Broken(), self.subject(Tiny()))
+        passed, text = chance_of_untrained(lambda seed: Broken(), self.checked(Tiny()))
         assert passed is False
         assert "cluster by the batch an example was measured in" in text
 
@@ -722,7 +722,7 @@ class TestChance:
         """A false alarm needs two p-values of 1 in 500 (1 in 100 for CKA) at one place."""
         smallest = []
         for seed in range(5):
-            chance = Chance(self.subject(Tiny(), seed))
+            chance = Chance(self.checked(Tiny(), seed))
             assert chance.clusters()[0]
             assert chance.topics()[0]
             assert chance.cka()[0]
@@ -737,7 +737,7 @@ class TestChance:
             def leave(self, i, block, x):
                 return super().leave(i, block, F.dropout(x, 0.2, training=True))
 
-        passed, text = Chance(self.subject(Broken())).cka()
+        passed, text = Chance(self.checked(Broken())).cka()
         assert passed is False
         assert re.match(
             r"cka of the model with itself is off 1 by 0\.\d+: values differ from pass to pass, and no ", text
@@ -768,7 +768,7 @@ class TestChance:
     )
     def test_odd_once_is_chance_and_odd_twice_is_not(self, monkeypatch, kind, method, name, text):
         """Labels are random whatever the model does, so that only a planted draw can look odd."""
-        chance = Chance(self.subject(Tiny()))
+        chance = Chance(self.checked(Tiny()))
         for again, passes in ((0.9, True), (0.002, False)):
             draws = [chance._draws.get(i) or chance.draw(i) for i in (0, 1)]
             for draw, p in zip(draws, (0.002, again), strict=True):
@@ -791,13 +791,13 @@ class TestChance:
             def embed(self, tokens):
                 return super().embed(tokens * 0)
 
-        passed, text = Chance(self.subject(Constant())).cka()
+        passed, text = Chance(self.checked(Constant())).cka()
         assert passed is True
         assert text == "compared neither with itself nor with random features, since all states are the same"
 
     def test_too_few_words_for_topics(self):
         with pytest.raises(NotTried, match=r"^2 ordinary tokens; topics need at least 3$"):
-            Chance(self.subject(build_model(ModelConfig(**{**SHAPE, "d_vocab": 2})))).topics()
+            Chance(self.checked(build_model(ModelConfig(**{**SHAPE, "d_vocab": 2})))).topics()
 
 
 # ---- tokenizers ----
@@ -826,7 +826,7 @@ class TestTokenizers:
     def checked(self, tokenizer, d_vocab=22):
         model = build_model(ModelConfig(**{**SHAPE, "d_vocab": d_vocab}))
         try:
-            return Check("tokenizer", *text(Subject(model, tokenizer, 0)))
+            return Check("tokenizer", *text(CheckedModel(model, tokenizer, 0)))
         except NotTried as reason:
             return Check("tokenizer", None, str(reason))
 
@@ -948,10 +948,10 @@ class TestRefusals:
         )
 
     def test_a_check_that_breaks_is_one_row(self, monkeypatch):
-        def breaks(subject):
+        def breaks(checked):
             raise ValueError
 
-        monkeypatch.setattr(mechclust.commands.check.model, "finite", breaks)
+        monkeypatch.setitem(mechclust.commands.check.model._ATTEMPTS, "finite values", breaks)
         report = check_model(Tiny())
         assert report["finite values"] == Check("finite values", False, "stopped with ValueError")
 

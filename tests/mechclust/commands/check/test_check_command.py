@@ -31,7 +31,7 @@ def test_a_model_that_fails(write_checkpoint, tmp_path, capfd):
     path = write_checkpoint(tmp_path / "m", change=spoil)
     assert main(["check", str(path)]) == 1
     out, _ = capfd.readouterr()
-    assert f"{path}: 7 passed, 1 failed, 11 not tried" in out  # the tokenizer and random weights can still be tried
+    assert f"{path}: 7 passed, 1 failed, 11 not tried" in out  # the tokenizer and an untrained model can still be tried
     (failed,) = [line for line in out.splitlines() if line.startswith("FAILED")]
     assert failed.split()[1:5] == ["finite", "values", "the", "weights"]
 
@@ -43,13 +43,13 @@ def test_a_tokenizer_of_another_model(gpt2, tmp_path, capfd):
     tokenizer.save_pretrained(path)
     assert main(["check", str(path)]) == 1
     out, _ = capfd.readouterr()
-    assert "FAILED  tokenizer               2 tokens without an embedding, the first 'w100', id 22 of 22: " in out
+    assert "FAILED  tokenizer            2 tokens without an embedding, the first 'w100', id 22 of 22: " in out
 
 
 def test_a_file_from_save_model(tiny_model, tmp_path, capfd):
     save_model(tiny_model(), tmp_path / "m.safetensors")
     assert main(["check", str(tmp_path / "m.safetensors")]) == 0
-    assert "not tried  tokenizer               the model has no tokenizer; text commands need" in capfd.readouterr().out
+    assert "not tried  tokenizer            the model has no tokenizer; text commands need" in capfd.readouterr().out
 
 
 def test_options_reach_the_check(monkeypatch, capfd):

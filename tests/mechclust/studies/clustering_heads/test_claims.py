@@ -10,7 +10,7 @@ import torch
 
 from mechclust.studies.clustering_heads.claims import claims_of
 from mechclust.studies.clustering_heads.config import ClusteringHeadsConfig
-from mechclust.studies.clustering_heads.results import Head, Runs, Trained
+from mechclust.studies.clustering_heads.results import HeadsResults, NetworkTraining, TrainedNetwork
 from probes import ProbeResult
 
 CONFIG = ClusteringHeadsConfig(seeds=(0, 1, 2, 3), mitigations=4)
@@ -68,13 +68,13 @@ def head(accuracy=1.0, integer=True, textbook=False, centroid=1.0, swap=1.0, abl
     axes = {**dict.fromkeys(checks, ()), **dict.fromkeys(by_partition, ("partition",))}
     causal = ProbeResult("causal_checks", {**checks, **by_partition}, axes, {"partition": ["multiset", "integer_sum"]})
     untrained = ProbeResult("ClusteringHead", {"integer_head": number(0)}, {"integer_head": ()}, {})
-    return Head(dynamics(accuracy=accuracy, **run), 0, 2, found, causal, untrained)
+    return TrainedNetwork(dynamics(accuracy=accuracy, **run), 0, 2, found, causal, untrained)
 
 
 def runs(*heads, final=None, mitigated=None, curriculum=None):
     heads = {i: replace(h, seed=i) for i, h in enumerate(heads)}
     base = {"base": {i: (h.accuracy, h.accuracy) for i, h in heads.items()}}
-    return Runs(heads, mitigated or {}, {**base, **(final or {})}, curriculum or {})
+    return HeadsResults(heads, mitigated or {}, {**base, **(final or {})}, curriculum or {})
 
 
 def claim(id, *heads, **rest):
@@ -151,7 +151,7 @@ def test_h4a_compares_spikes_with_quiet_epochs():
 
 def test_h4e_looks_at_the_epoch_before():
     late = head(spikes=(200,))
-    late.result["margin"][199] = 2.0  # small at the spike alone
+    late.dynamics["margin"][199] = 2.0  # small at the spike alone
     assert claim("H4a", late, late).measured == 1.0
     assert claim("H4e", late, late).measured <= 0
 
@@ -163,19 +163,19 @@ def test_h4a_without_spikes_is_not_tested():
 
 def test_h4b_counts_spikes_after_solving_in_the_same_seeds():
     heads = [head(spikes=(200, 250)), head(spikes=(260,)), head(accuracy=0.5, solved=N), head(solved=N - 50)]
-    calm = {i: Trained(dynamics()) for i in range(4)}
+    calm = {i: NetworkTraining(dynamics()) for i in range(4)}
     found = claim("H4b", *heads, mitigated={"larger eps": calm}, final={"larger eps": {0: (1.0, 1.0)}})
     assert found.seeds == 2  # the third never solves it, the fourth too late to count
     assert found.measured == pytest.approx(100 * 1.5 / (N - 1 - SOLVED))
     assert "2 of 4 seeds left out" in found.note
     assert claim("H4b", heads[0], heads[0], mitigated={"larger eps": calm}).holds
-    wild = {i: Trained(dynamics(spikes=(200, 250, 300, 350))) for i in range(2)}
+    wild = {i: NetworkTraining(dynamics(spikes=(200, 250, 300, 350))) for i in range(2)}
     assert not claim("H4c", *heads[:2], mitigated={"slower feed-forward": wild}).holds
 
 
 def test_h4d_counts_from_where_the_rate_drops():
     config = replace(CONFIG, epochs=500)
-    late = {0: Trained(dynamics(spikes=(200, 300)))}
+    late = {0: NetworkTraining(dynamics(spikes=(200, 300)))}
     found = next(
         c for c in claims_of(config, runs(head(spikes=(200,)), mitigated={"late smaller rate": late})) if c.id == "H4d"
     )

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from mechclust.studies.clustering_heads.curves import (
     Spike,
+    away_from,
     first_above,
     first_below,
     loss_drops,
@@ -276,6 +277,12 @@ def test_distance_is_kept_from_the_whole_spike_and_from_the_start() -> None:
     assert matched_quiet(marked, [spike], window=25) == [25]
 
 
+def test_epochs_away_from_spikes_are_counted_from_both_of_their_ends() -> None:
+    spikes = [Spike(1, 0.5, 0.01, 2), Spike(10, 0.5, 0.01, 12)]
+    assert np.flatnonzero(away_from(spikes, 17, 3)).tolist() == [5, 6, 7, 15, 16]
+    assert away_from([], 4, 3).all()
+
+
 def test_levels_are_compared_in_the_logarithm() -> None:
     loss = np.full(60, 10.0)
     loss[30], loss[31] = 0.5, 5.0
@@ -327,15 +334,15 @@ def test_levels_are_passed_by_one_curve(function: Any) -> None:
 @pytest.mark.parametrize(
     ("function", "arguments", "message"),
     [
-        (loss_drops, {"window": 0}, "window is 0; expected at least 1 epoch"),
+        (loss_drops, {"window": 0}, "window is 0; expected at least 1"),
         (loss_drops, {"least": 0.0}, "least is 0.0; expected a share between 0 and 1, such as 0.1"),
         (loss_drops, {"least": 10}, "least is 10; expected a share between 0 and 1, such as 0.1"),
-        (loss_spikes, {"window": 0}, "window is 0; expected at least 1 epoch"),
+        (loss_spikes, {"window": 0}, "window is 0; expected at least 1"),
         (loss_spikes, {"factor": 1.0}, "factor is 1.0; expected more than 1, such as 5.0"),
         (loss_spikes, {"factor": NAN}, "factor is nan; expected more than 1, such as 5.0"),
         (loss_spikes, {"floor": -1.0}, "floor is -1.0; expected at least 0"),
-        (matched_quiet, {"spikes": [], "gap": 0}, "gap is 0; expected at least 1 epoch"),
-        (matched_quiet, {"spikes": [], "window": 0}, "window is 0; expected at least 1 epoch"),
+        (matched_quiet, {"spikes": [], "gap": 0}, "gap is 0; expected at least 1"),
+        (matched_quiet, {"spikes": [], "window": 0}, "window is 0; expected at least 1"),
         (
             matched_quiet,
             {"spikes": [Spike(18, 1.0, 0.1, 25)]},

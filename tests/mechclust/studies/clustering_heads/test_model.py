@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from mechclust.models import build_model, load_model, save_model
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
-from probes import attention_pattern, head_output, residual, resolve
+from probes import attention_pattern, head_output, record, residual, resolve
 from tasks import InputError, SparseModularAddition
 
 CONFIG = PoolingTransformerConfig(seed=3)
@@ -22,12 +22,10 @@ def tokens(config, n=20):
     return torch.randint(config.d_vocab, (n, config.n_ctx), generator=torch.Generator().manual_seed(0))
 
 
-def record(model, x):
-    seen = {}
-    names = list(model.hook_dict)
-    with model.hooks(fwd_hooks=[(n, lambda a, hook, n=n: seen.__setitem__(n, a.detach())) for n in names]):
+def recorded(model, x):
+    with record(model, model.hook_dict) as seen:
         logits = model(x)
-    return logits, seen
+    return logits, {name: found[-1].detach() for name, found in seen.items() if found}
 
 
 def test_the_base_network_has_198_parameters():
@@ -59,7 +57,7 @@ def test_logits_are_the_formula(config):
 
 def test_hook_points_fire_with_their_shapes():
     model = build_model(WIDE)
-    _, seen = record(model, tokens(WIDE, 5))
+    _, seen = recorded(model, tokens(WIDE, 5))
     shapes = {name: tuple(a.shape) for name, a in seen.items()}
     assert shapes == {
         "hook_embed": (5, 6, 8),
@@ -86,7 +84,7 @@ def test_hook_points_fire_with_their_shapes():
 
 def test_an_intervention_at_a_hook_point_reaches_the_logits():
     model, x = build_model(CONFIG), tokens(CONFIG)
-    _, seen = record(model, x)
+    _, seen = recorded(model, x)
     with model.hooks(fwd_hooks=[("blocks.0.hook_resid_mid", lambda a, hook: torch.zeros_like(a))]):
         same = model(x)
     torch.testing.assert_close(same, same[:1].expand_as(same))  # every sequence one point: one answer
@@ -152,15 +150,15 @@ def test_saved_and_loaded(tmp_path):
 
 def test_the_second_norm_may_have_an_eps_of_its_own():
     x = tokens(CONFIG)
-    _, seen = record(build_model(replace(CONFIG, eps_mlp=0.3)), x)
-    _, plain = record(build_model(CONFIG), x)
+    _, seen = recorded(build_model(replace(CONFIG, eps_mlp=0.3)), x)
+    _, plain = recorded(build_model(CONFIG), x)
     difference = seen["blocks.0.ln2.hook_scale"] - plain["blocks.0.ln2.hook_scale"]
     torch.testing.assert_close(difference, torch.full_like(difference, 0.3 - 1e-5))
     assert torch.equal(seen["blocks.0.ln1.hook_normalized"], plain["blocks.0.ln1.hook_normalized"])
 
 
 def test_it_learns():
-    from mechclust import TrainConfig, train
+    from mechclust.training import TrainConfig, train
 
     task = SparseModularAddition(length=4, n_support=1, n_train=256, n_test=64)
     model = build_model(PoolingTransformerConfig(n_ctx=4, seed=2))

@@ -18,8 +18,8 @@ _DATA = Path(__file__).parent
 def _curves(name: str) -> tuple[list[float], list[float], list[float]]:
     with open(_DATA / name) as file:
         rows = [{k: float(v) if v else math.nan for k, v in row.items()} for row in csv.DictReader(file)]
-    pre, tuned = ([row[f"{kind}_median"] for row in rows] for kind in ("pre", "sft"))
-    return pre, tuned, [row["sft_q3"] - row["sft_q1"] for row in rows]
+    base, tuned = ([row[f"{kind}_median"] for row in rows] for kind in ("pre", "sft"))
+    return base, tuned, [row["sft_q3"] - row["sft_q1"] for row in rows]
 
 
 class TestPublished:
@@ -59,10 +59,10 @@ class TestPublished:
 
 class TestRule:
     def test_one_exception_is_allowed_and_two_are_not(self):
-        pre, up, down = [0.5] * 6, 0.6, 0.5
-        assert crossover(pre, [down, up, up, down, up, up]) == 2
-        assert crossover(pre, [down, up, down, up, down, up]) == 4
-        assert crossover(pre, [down, up, down, up, down, up], exceptions=0) == 6
+        base, up, down = [0.5] * 6, 0.6, 0.5
+        assert crossover(base, [down, up, up, down, up, up]) == 2
+        assert crossover(base, [down, up, down, up, down, up]) == 4
+        assert crossover(base, [down, up, down, up, down, up], exceptions=0) == 6
 
     def test_the_start_itself_is_above(self):
         assert crossover([0.5] * 3, [0.5, 0.6, 0.6]) == 2

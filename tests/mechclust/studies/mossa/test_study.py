@@ -11,9 +11,10 @@ import torch
 
 from mechclust.models import load_model
 from mechclust.studies import get_study, run_study
-from mechclust.studies.mossa.claims import claims
-from mechclust.studies.mossa.results import Measured, load
-from mechclust.studies.mossa.study import Job, MossaConfig, jobs, readout, result_path, sites, suite_of
+from mechclust.studies.mossa.claims import claims_of
+from mechclust.studies.mossa.config import ModelJob, MossaConfig, jobs, result_path, suite_of
+from mechclust.studies.mossa.results import SeedResults, groups_table, load_results, medians_table
+from mechclust.studies.mossa.run import readout, sites
 from mechclust.training import TrainConfig
 from mechclust.training.callbacks import accuracy
 from probes import CKA, load_result, run
@@ -109,7 +110,7 @@ class TestRun:
 
     def test_accuracy_is_that_of_the_saved_models(self, smoke):
         _, out = smoke
-        found = load(SMOKE, out, 0)
+        found = load_results(SMOKE, out, 0)
         suite = suite_of(SMOKE, 0)
         model = load_model(out / "models" / "seed0" / "tuned.safetensors")
         expected = [accuracy(model, suite, "test", tasks=[name])[0] for name in suite.task_names]
@@ -158,7 +159,7 @@ class TestRun:
         shutil.copytree(out, copy)
         result_path(copy, 0, "copy-1.base").unlink()
         with pytest.raises(InputError) as refused:
-            load(SMOKE, copy, 0)
+            load_results(SMOKE, copy, 0)
         assert str(refused.value).endswith(
             "lacks results/seed0/copy-1.base.safetensors; start the study again with the same --out"
         )
@@ -205,7 +206,7 @@ def curves(median, spread, rows):
     return np.asarray(median)[None] + place[:, None] / (high - low) * np.asarray(spread)[None]
 
 
-def measured(**changes) -> Measured:
+def measured(**changes) -> SeedResults:
     """A seed that carries every claim, like the paper's figures squeezed into 8 layers."""
     values = {
         "pre": [1.0, 0.98, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5],
@@ -235,7 +236,7 @@ def measured(**changes) -> Measured:
         cka[kind][SEEN] = cka[kind][SEEN][order][wanted]
     flat = np.full(LAYERS, 0.4)
     chance = np.full(24, 0.1)
-    return Measured(
+    return SeedResults(
         cka=cka,
         biased={kind: table + values["bias"] for kind, table in cka.items()},
         ceiling=np.full((12, LAYERS), 0.99),
@@ -252,7 +253,7 @@ def measured(**changes) -> Measured:
 
 
 def verdicts(*found, **config):
-    return {c.id: c.holds for c in claims(replace(PAPER, **config), found)}
+    return {c.id: c.holds for c in claims_of(replace(PAPER, **config), found)}
 
 
 class TestClaims:
@@ -310,7 +311,7 @@ class TestClaims:
         assert found["C9"] is None
 
     def test_c9_says_where_the_curves_cross(self):
-        notes = {c.id: c.note for c in claims(PAPER, [measured(), measured(unseen_tuned=[0.4] * 8)])}
+        notes = {c.id: c.note for c in claims_of(PAPER, [measured(), measured(unseen_tuned=[0.4] * 8)])}
         assert "crossing at layer (held out against seen) 5 against 4, never against 4" in notes["C9"]
 
     def test_smoke_tests_nothing(self):
@@ -324,4 +325,18 @@ def test_presets_fit_the_specification():
     assert PAPER.pretraining == TrainConfig(steps=1500, batch_size=64, lr=2e-3, warmup=50)
     assert PAPER.tuning.layer_decay == 0.5
     assert {j.kind for j in jobs(PAPER)} == {"base", "tuned", "control", "measure", "describe"}
-    assert Job("control", 3, "copy-0", again=True).name == "control-copy-0-again-seed3"
+    assert ModelJob("control", 3, "copy-0", again=True).name == "control-copy-0-again-seed3"
+
+
+def test_tables_of_the_report():
+    found = [measured(), measured(tuned=[0.5] * 8)]
+    groups, medians = groups_table((3, 4), found), medians_table(found)
+    assert groups["seen"].tolist() == [str(m.groups) for m in found]
+    assert groups["seed"].tolist() == [3, 4]
+    assert medians[["tasks", "model"]].to_numpy().tolist() == [
+        *([which, model] for which in ("seen", "held out", "held out, not encoded") for model in ("pre", "tuned")),
+        ["seen", "ceiling"],
+    ]
+    assert medians.loc[1, [f"L{i + 1}" for i in range(LAYERS)]].tolist() == pytest.approx(
+        np.mean([m.median("tuned") for m in found], axis=0)
+    )

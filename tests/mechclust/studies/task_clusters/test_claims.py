@@ -8,8 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mechclust.studies.task_clusters.claims import Curves, claims_of
-from mechclust.studies.task_clusters.study import Job, TaskClustersConfig
+from mechclust.studies.study import Job
+from mechclust.studies.task_clusters import TaskClustersConfig
+from mechclust.studies.task_clusters.claims import claims_of
+from mechclust.studies.task_clusters.config import task_of
+from mechclust.studies.task_clusters.results import RunResults
 from mechclust.training import TrainConfig
 from tasks import InputError, InstructionFollowing
 
@@ -34,7 +37,7 @@ def ideal(shared=False):
     ari = 0.05 + progress[:, None] * (ends - 0.05)
     ari[:, 0] = 0.06
     shape = (len(STEPS), N + 2)
-    return Curves(
+    return RunResults(
         steps=STEPS,
         ari={VALIDATION: ari.copy(), TRAIN: ari + 0.02},
         output_ari=np.full(shape, 0.95 if shared else 0.3),
@@ -244,7 +247,7 @@ class TestConfig:
             replace(CONFIG, arms=("shared",))
 
     def test_the_task_of_each_arm(self):
-        tasks = {arm: CONFIG.task_of(Job(arm, 5)) for arm in CONFIG.arms}
+        tasks = {arm: task_of(CONFIG, Job(arm, 5)) for arm in CONFIG.arms}
         assert {t.seed for t in tasks.values()} == {5}
         assert {a: (t.outputs, t.split_by, t.n_outputs) for a, t in tasks.items()} == {
             "private": ("private", "instance", 2),

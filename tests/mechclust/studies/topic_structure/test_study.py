@@ -11,12 +11,13 @@ import torch
 
 from mechclust.models import load_model
 from mechclust.studies import get_study, run_study
-from mechclust.studies.topic_structure.claims import PUBLISHED, TrainedRun, claims_of, load_runs
-from mechclust.studies.topic_structure.figures import attention_table
-from mechclust.studies.topic_structure.study import Job, TopicStructureConfig, arms, block_result, documents_of, jobs
-from mechclust.studies.topic_structure.theory import stage_one_value, theory_gap
+from mechclust.studies.study import Job
+from mechclust.studies.topic_structure import TopicStructureConfig, stage_one_value, theory_gap, topic_blocks
+from mechclust.studies.topic_structure.claims import claims_of
+from mechclust.studies.topic_structure.config import arms, documents_of, jobs
+from mechclust.studies.topic_structure.results import PUBLISHED, TrainedRun, attention_table, load_runs
+from mechclust.studies.topic_structure.run import block_result
 from probes import ProbeResult, load_result
-from probes.functional import topic_blocks
 from tasks import InputError, TopicDocuments
 
 PAPER = TopicStructureConfig()
@@ -143,7 +144,7 @@ def measured(gap=0.1156, separation=0.05, values=None, early=1.0, attention=(0.0
         {"overall_mean": ("bucket",), "overall_ratio": ()},
         {"bucket": ["same_word", "same_topic", "different_topic"]},
     )
-    return TrainedRun(blocks(0.1), blocks(1.0), norms, {100: result}, None, np.zeros(3))
+    return TrainedRun(blocks(0.1), blocks(1.0), norms, {100: result}, None)
 
 
 def constructed() -> dict[str, list[TrainedRun]]:
@@ -208,10 +209,10 @@ class TestClaims:
         assert found["P5"].paper == pytest.approx(min(same / other for _, same, other in PUBLISHED.values()))
 
     def test_the_table_has_a_row_an_arm_with_the_published_one(self):
-        html = attention_table(constructed())
-        assert html.count("<tr>") == 1 + 14
-        assert "<td>E4b</td><td>SGD .03 scaled</td>" in html
-        assert "0.01030" in html
+        table = attention_table(constructed())
+        assert len(table) == 14
+        assert ["E4b", "SGD .03 scaled"] in table.iloc[:, :2].to_numpy().tolist()
+        assert "0.01030" in table["paper: same topic"].tolist()
 
 
 class TestBadInput:

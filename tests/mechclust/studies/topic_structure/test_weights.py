@@ -129,12 +129,12 @@ class TestConfig:
     @pytest.mark.parametrize(
         ("fields", "message"),
         [
-            ({"d_vocab": 0}, "d_vocab is 0 and d_model None; expected at least 1"),
-            ({"d_model": 0}, "d_vocab is 16 and d_model 0; expected at least 1"),
-            ({"embedding": "learned"}, "embedding is 'learned'; expected one of 'trained', 'one-hot'"),
-            ({"attention": "causal"}, "attention is 'causal'; expected one of 'trained', 'uniform'"),
-            ({"value": "block"}, "value is 'block'; expected one of 'trained', 'identity', 'fixed'"),
-            ({"decoder": "own"}, "decoder is 'own'; expected one of 'tied', 'free', 'identity'"),
+            ({"d_vocab": 0}, "d_vocab is 0; expected at least 1"),
+            ({"d_model": 0}, "d_model is 0; expected at least 1"),
+            ({"embedding": "learned"}, "embedding is 'learned'; expected 'trained' or 'one-hot'"),
+            ({"attention": "causal"}, "attention is 'causal'; expected 'trained' or 'uniform'"),
+            ({"value": "block"}, "value is 'block'; expected 'trained', 'identity' or 'fixed'"),
+            ({"decoder": "own"}, "decoder is 'own'; expected 'tied', 'free' or 'identity'"),
             (
                 {"embedding": "one-hot", "d_model": 8},
                 "a one-hot embedding of 16 tokens has that many dimensions; d_model is 8",
@@ -142,7 +142,7 @@ class TestConfig:
             ({"decoder": "identity", "d_model": 8}, "an identity decoder needs d_model = d_vocab (16); d_model is 8"),
             ({"embedding": "one-hot", "input_scale": 0.0}, "input_scale is 0.0; expected a positive number"),
             ({"input_scale": 2.0}, "input_scale is 2.0, but the embedding is trained; leave it at 1"),
-            ({"init_std": -0.1}, "init_std is -0.1; expected at least 0, or None for the default"),
+            ({"init_std": -0.1}, "init_std is -0.1; expected at least 0"),
             ({"seed": -1}, "seed is -1; expected at least 0"),
         ],
         ids=str,

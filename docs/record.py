@@ -1,0 +1,79 @@
+"""Writes the measured numbers of ``README.md`` and ``docs/`` from ``examples/results``: ``make record``.
+
+They stand between two comments, which a page does not show:
+
+- ``<!-- claims: NAME -->``, ``<!-- end -->``: the table of a study's claims, or of those whose names follow its own.
+- ``<!-- counts -->``, ``<!-- end -->``: a row for each study, in which is filled in how many claims hold.
+- ``<!-- measured -->``, ``<!-- end -->``: a row for each claim, whose value and verdict are filled in behind its text.
+
+``mechclust report RUN --record examples/results/NAME-paper`` is what brings the results there.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from mechclust.report import Claims, load_claims
+from mechclust.report.claims import markdown_table
+
+_ROOT = Path(__file__).parents[1]
+_RESULTS = _ROOT / "examples" / "results"
+_MARKED = re.compile(r"(<!-- (claims|counts|measured)(?:: ([\w -]+?))? -->)((?:(?!<!--).)*)<!-- end -->", re.DOTALL)
+
+
+def pages() -> list[Path]:
+    """Every page with numbers of its own."""
+    found = [_ROOT / "README.md", *sorted(_ROOT.glob("docs/**/*.md"))]
+    return [path for path in found if _MARKED.search(path.read_text(encoding="utf-8"))]
+
+
+def written(text: str) -> str:
+    """A page's text with the numbers in it made anew."""
+    return _MARKED.sub(
+        lambda found: f"{found[1]}\n\n{_table(found[2], found[3] or '', found[4])}\n\n<!-- end -->", text
+    )
+
+
+def _table(kind: str, names: str, held: str) -> str:
+    if kind == "claims":
+        study, *ids = names.split()
+        return markdown_table([c for c in _recorded(study) if not ids or c.id in ids])
+    head, line, *rows = held.strip().splitlines()
+    return "\n".join([head, line, *map(_counted if kind == "counts" else _measured, rows)])
+
+
+def _counted(row: str) -> str:
+    """``| study | paper | claims tested, seeds | of these hold | link |``"""
+    title, paper, _, _, link = _cells(row)
+    claims = _recorded(re.findall(r"([\w-]+)\.md\)", link)[0])
+    tested = [c for c in claims if c.holds is not None]
+    of = "" if len(tested) == len(claims) else f" of {len(claims)}"
+    seeds, hold = max(c.seeds for c in claims), sum(c.holds is True for c in claims)
+    return _row(title, paper, f"{len(tested)}{of}, {seeds} seeds", str(hold), link)
+
+
+def _measured(row: str) -> str:
+    """``| ID and what it says | measured (interval) | verdict |``"""
+    text = _cells(row)[0]
+    claims = [c for path in sorted(_RESULTS.iterdir()) for c in load_claims(path)]
+    (c,) = (c for c in claims if c.id == text.split()[0])
+    assert c.interval is not None, f"{c.id} has no interval"
+    return _row(text, f"{c.measured:.3f} ({c.interval[0]:.3f} to {c.interval[1]:.3f})", c.verdict)
+
+
+def _recorded(study: str) -> Claims:
+    return load_claims(_RESULTS / f"{study}-paper")
+
+
+def _cells(row: str) -> list[str]:
+    return [cell.strip() for cell in row.strip().strip("|").split(" | ")]
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    for page in pages():
+        page.write_text(written(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,80 @@
+"""What ``mechclust topics`` is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from mechclust.commands.settings import UntrainedSettings
+from tasks import InputError
+from tasks.errors import check_at_least
+from tasks.text.topic_model import check_threshold, check_topics
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusSettings:
+    """Which text is read, and what a document is.
+
+    Args:
+        corpus: UTF-8 text files, or directories of ``*.txt`` files.
+        split: what a document is: a ``paragraph`` (between blank lines), a ``file`` or a ``line``.
+        min_words: paragraphs with fewer words are joined with the next ones of their file.
+    """
+
+    corpus: tuple[Path, ...] = field(kw_only=False)
+    split: Literal["paragraph", "file", "line"] = "paragraph"
+    min_words: int = 100
+
+    @property
+    def documents(self) -> str:
+        """What a document is, in words."""
+        return {
+            "paragraph": f"paragraphs, joined up to {self.min_words} words",
+            "file": "whole files",
+            "line": "lines",
+        }[self.split]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicsConfig(UntrainedSettings, CorpusSettings):
+    """Settings of ``mechclust topics``; ``mechclust topics --help`` also shows those that commands share.
+
+    Args:
+        n_topics: topics of the LDA model.
+        passes: times the topic model goes through the corpus.
+        min_documents: words in fewer documents are left out of the topics.
+        max_share: words in more than this share of the documents are left out of the topics.
+        stop_words: left out of the topics: ``english``, ``none``, or a file with one word per line.
+        thresholds: ambiguity: of V words, each topic keeps the int(V * threshold) + 1 likeliest. Corpora
+            of less than about 10,000 different words need larger ones, such as .005 .01 .02.
+        max_documents: measure the model on at most this many documents, drawn at random; the topics
+            are fitted on all.
+        max_length: tokens of a window, at most the model's context; longer documents are cut.
+        n_permutations: random relabellings behind the null interval; 0 for none.
+        batch_size: windows per forward pass.
+        seed: of the topic model, the documents drawn and the relabellings.
+    """
+
+    n_topics: int = 100
+    passes: int = 6
+    min_documents: int = 5
+    max_share: float = 0.5
+    stop_words: str = "english"
+    thresholds: tuple[float, ...] = (0.0005, 0.001, 0.002)
+    max_documents: int | None = None
+    max_length: int = 256
+    n_permutations: int = 99
+    batch_size: int = 8
+
+    def check(self) -> None:
+        """Refuse what cannot be measured with, before any work."""
+        super().check()
+        check_topics(self.n_topics, self.passes, self.seed)
+        check_at_least(n_permutations=(self.n_permutations, 0), max_length=(self.max_length, 2))
+        if self.max_documents is not None and self.max_documents < 1:
+            raise InputError(f"max_documents is {self.max_documents}; expected at least 1, or leave it out for all")
+        if not self.thresholds or len(set(self.thresholds)) < len(self.thresholds):
+            raise InputError(f"thresholds is {self.thresholds}; expected one or several different numbers")
+        for threshold in self.thresholds:
+            check_threshold(threshold)

@@ -1,0 +1,1 @@
+from probes.functional import *

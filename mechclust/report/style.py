@@ -1,0 +1,78 @@
+"""What the figures of all studies share: colours, panels with a faint grid, curves of several seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+BLUE, RED, GREEN, ORANGE, GREY = "#1b6ca8", "#c8553d", "#3a9a6b", "#e08214", "#999999"
+
+
+def shades(n: int) -> np.ndarray:
+    """``[n 4]`` colours from dark to light, for what has an order, such as layers."""
+    return matplotlib.colormaps["viridis"](np.linspace(0.0, 0.92, n))
+
+
+def subplots(
+    n: int,
+    columns: int | None = None,
+    *,
+    size: tuple[float, float],
+    grid: Literal["both", "x", "y"] | None = "both",
+    **options: Any,
+) -> tuple[Figure, list[Axes]]:
+    """A figure of ``n`` panels, row by row.
+
+    Args:
+        n: how many.
+        columns: in a row; all of them by default.
+        size: width and height of one panel, in inches.
+        grid: along which axis each panel has a faint grid.
+        options: for ``Figure.subplots``, such as ``sharey=True``.
+
+    Example:
+        >>> figure, (left, right) = subplots(2, size=(5, 4), sharey=True)
+        >>> figure.get_size_inches().tolist()
+        [10.0, 4.0]
+    """
+    columns = columns or n
+    rows = -(-n // columns)
+    figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
+    axes: list[Axes] = list(figure.subplots(rows, columns, squeeze=False, **options).flat)
+    for surplus in axes[n:]:
+        surplus.remove()
+    if grid is not None:
+        for axis in axes[:n]:
+            axis.grid(alpha=0.25, axis=grid)
+    return figure, axes[:n]
+
+
+def seed_curve(axis: Axes, x: Sequence[float] | np.ndarray, values: np.ndarray, **style: Any) -> None:
+    """The mean over seeds as a line, in a band from the least to the greatest seed.
+
+    Args:
+        axis: where to draw.
+        x: ``[n]``.
+        values: ``[seed n]``.
+        style: of the line; its ``color`` is also the band's.
+    """
+    (line,) = axis.plot(x, values.mean(axis=0), **style)
+    if len(values) > 1:
+        axis.fill_between(x, values.min(axis=0), values.max(axis=0), color=line.get_color(), alpha=0.12, lw=0)
+
+
+def log_steps(axis: Axes) -> None:
+    """Training steps along x, from 0 in logarithmic distances."""
+    axis.set_xscale("symlog", linthresh=1)
+    axis.set_xlabel("training step")
+
+
+def layer_axis(axis: Axes) -> None:
+    """Layers along x, in whole numbers."""
+    axis.locator_params(axis="x", integer=True)
+    axis.set_xlabel("layer")

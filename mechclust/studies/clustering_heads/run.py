@@ -1,0 +1,130 @@
+"""Runs the clustering-head study's jobs: trains ensembles, measures their networks, keeps the results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from mechclust.studies.clustering_heads.config import (
+    HEAD,
+    SOLVED,
+    Arm,
+    ClusteringHeadsConfig,
+    EnsembleJob,
+    arms,
+    jobs,
+    member_of,
+    training_of,
+)
+from mechclust.studies.clustering_heads.curriculum import run_curriculum
+from mechclust.studies.clustering_heads.dynamics import dynamics, measured_rows, task_of
+from mechclust.studies.extra_probes import TrainedModel
+from mechclust.training import Snapshots, accuracy, train_ensemble
+from probes import ClusteringHead, HookedModel, ProbeResult, causal_checks, run
+from tasks import Batch
+
+
+def run_job(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> None:
+    """Make a job's artefacts in ``out``, or go on where it was."""
+    if job.arms == ("curriculum",):
+        run_curriculum(config, job, out)
+        return
+    known, done = arms(config), job.result(out)
+    pairs = [(known[name], seed) for name in job.arms for seed in job.seeds]
+    first = pairs[0][0]
+    if first.measure == "end" and done.exists():
+        return
+    snapshots = _trained(config, pairs, out / "models" / job.name, job.name)
+    for i, seed in enumerate(job.seeds):
+        if first.measure == "all":
+            _measure_head(snapshots, i, out / "results" / "base" / f"seed{seed}")
+        elif first.measure == "losses":
+            path = out / "results" / first.name / f"seed{seed}.dynamics.safetensors"
+            if not path.exists():
+                dynamics(snapshots, i, brief=True).save(path)
+    final = _final(pairs, snapshots)
+    if first.name == "base" and config.transfer:
+        _transfer(config, job, snapshots, final, out)
+    final.save(done)
+
+
+def _trained(
+    config: ClusteringHeadsConfig,
+    pairs: Sequence[tuple[Arm, int]],
+    folder: Path,
+    name: str,
+    weights: Mapping[int, Mapping[str, Tensor]] = {},
+) -> Snapshots:
+    first = pairs[0][0]
+    training = training_of(config, first)
+    members = [member_of(config, arm, seed, weights.get(seed)) for arm, seed in pairs]
+    every = training.steps if first.measure == "end" else None
+    return train_ensemble(members, training, folder, snapshot_every=every, progress=True, name=name)
+
+
+def _measure_head(snapshots: Snapshots, member: int, path: Path) -> None:
+    """The head before training and at its end, causal checks, and the whole training seen from the end."""
+    task = task_of(snapshots, member)
+    paths = {name: path.with_suffix(f".{name}.safetensors") for name in ("untrained", "head", "causal", "dynamics")}
+    if all(file.exists() for file in paths.values()):
+        return
+    batch = measured_rows(task).batch
+    probe = ClusteringHead(("multiset", "sum"), support=task.positions, modulus=task.p)
+    run(snapshots.model(member, 0), batch, probe).save(paths["untrained"])
+    model = snapshots.model(member)
+    head = run(model, batch, probe)
+    head.save(paths["head"])
+    if not paths["causal"].exists():
+        causal_checks(model, batch, probe, task.accuracy).save(paths["causal"])
+    if not paths["dynamics"].exists():
+        partition = probe.partition(HEAD, 0)[1] if bool(head["integer_head"]) else None
+        dynamics(snapshots, member, partition).save(paths["dynamics"])
+
+
+def _final(pairs: Sequence[tuple[Arm, int]], snapshots: Snapshots) -> ProbeResult:
+    """Accuracies at the end of every network of a job."""
+    found = []
+    for i, task in enumerate(snapshots.tasks):
+        model = snapshots.model(i)
+        found.append([accuracy(model, task, split)[0] for split in ("train", "test")])
+    return ProbeResult(
+        "Accuracy",
+        {"accuracy": torch.tensor(found, dtype=torch.float64)},
+        {"accuracy": ("network", "split")},
+        {"network": [f"{arm.name}|{seed}" for arm, seed in pairs], "split": ["train", "test"]},
+        metadata={"backend": snapshots.backend},
+    )
+
+
+def _transfer(
+    config: ClusteringHeadsConfig, job: EnsembleJob, snapshots: Snapshots, final: ProbeResult, out: Path
+) -> None:
+    """All weights of the networks that solved p go on to p + 1, with a fresh optimiser."""
+    solved = [i for i, value in enumerate(final.sel("accuracy", split="test").tolist()) if value > SOLVED]
+    if not solved:
+        return
+    at_end = snapshots.at(snapshots.steps[-1])
+    weights = {job.seeds[i]: {name: values[i] for name, values in at_end.items()} for i in solved}
+    arm, name = Arm("transfer", tuple(weights), config.task.p + 1), f"transfer-from-{job.name}"
+    pairs = [(arm, seed) for seed in weights]
+    trained = _trained(config, pairs, out / "models" / name, name, weights)
+    _final(pairs, trained).save(out / "results" / "final" / f"{name}.safetensors")
+
+
+def trained_models(config: ClusteringHeadsConfig, out: Path) -> list[TrainedModel]:
+    """The networks of the base setting."""
+    base = [job for job in jobs(config) if job.arms == ("base",)]
+    return [
+        TrainedModel(f"base-seed{seed}", partial(_trained_model, out / "models" / job.name, member))
+        for job in base
+        for member, seed in enumerate(job.seeds)
+    ]
+
+
+def _trained_model(folder: Path, member: int) -> tuple[HookedModel, Iterable[Batch]]:
+    snapshots = Snapshots(folder)
+    return snapshots.model(member), [measured_rows(task_of(snapshots, member)).batch]

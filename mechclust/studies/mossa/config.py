@@ -1,0 +1,130 @@
+"""What the MOSSA study runs: settings, jobs, and where their artefacts stand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from mechclust.studies.study import check_seeds
+from mechclust.training import TrainConfig
+from probes.hooks import check_device
+from tasks import InputError, SkillSuite
+from tasks.errors import check_at_least
+
+MODELS = ("base", "tuned")
+FROZEN = ("embed", "pos_embed", "unembed")
+
+
+@dataclass(frozen=True)
+class MossaConfig:
+    """Settings of the MOSSA study.
+
+    Args:
+        seeds: one base model, one tuned on all seen skills, and one control for each skill, per seed.
+        suite: the skills; its ``seed``, ``stream`` and ``skills`` are set by the run.
+        n_layers: transformer blocks.
+        d_model: width.
+        n_heads: attention heads.
+        pretraining: of the base model, on the generic stream.
+        tuning: of the model tuned on all seen skills, from the base.
+        control_steps: of the controls, otherwise tuned as that model. With 1 / 12 of its steps (12 skills are seen)
+            a control sees its skill as often as that model does, as after the same number of epochs.
+        init_std: standard deviation of initial weights; None: 1 / sqrt(d_model). GPT-2's .02 is for a larger width.
+        ceiling: also tune the controls of seen skills again with another order of the data: how alike two of them are.
+        n_neighbours: nearest neighbours behind cluster purity.
+        n_purity: prompts of each seen skill among which these are looked for.
+        n_projected: examples in the projection figure.
+        device: where to train, such as ``cpu`` or ``cuda``.
+        test_claims: whether this size can test the claims.
+    """
+
+    seeds: tuple[int, ...] = (30, 31, 32)
+    suite: SkillSuite = SkillSuite()
+    n_layers: int = 8
+    d_model: int = 64
+    n_heads: int = 4
+    init_std: float | None = None
+    pretraining: TrainConfig = TrainConfig(steps=1500, batch_size=64, lr=2e-3, warmup=50)
+    tuning: TrainConfig = TrainConfig(steps=12 * 240, batch_size=32, lr=2e-3, warmup=50, layer_decay=0.5, freeze=FROZEN)
+    control_steps: int = 240
+    ceiling: bool = True
+    n_neighbours: int = 10
+    n_purity: int = 250
+    n_projected: int = 600
+    device: str = "cpu"
+    test_claims: bool = True
+
+    def __post_init__(self) -> None:
+        check_seeds(self.seeds)
+        own = SkillSuite()
+        for name in ("seed", "stream", "skills", "stream_seed"):
+            if getattr(self.suite, name) != getattr(own, name):
+                raise InputError(f"suite.{name} is set by each run; leave it out")
+        if self.suite.n_eval < 4:
+            raise InputError(f"suite.n_eval is {self.suite.n_eval}; CKA needs at least 4 prompts of every skill")
+        check_at_least(control_steps=(self.control_steps, 1), n_neighbours=(self.n_neighbours, 1))
+        check_at_least(n_purity=(self.n_purity, 1), n_projected=(self.n_projected, 4))
+        if self.control_steps <= self.tuning.warmup:
+            raise InputError(
+                f"control_steps is {self.control_steps}, and tuning.warmup {self.tuning.warmup}; "
+                "expected more steps than that, or the controls never reach their learning rate"
+            )
+        few = min(self.n_purity, self.suite.n_eval) * len(self.suite.seen)
+        if self.n_neighbours >= few:
+            raise InputError(
+                f"n_neighbours is {self.n_neighbours}, of {few} prompts (n_purity of each seen skill); lower it"
+            )
+
+
+class ModelJob(NamedTuple):
+    """One model to train, or one thing to measure."""
+
+    kind: str  # base, tuned, control, measure, describe
+    seed: int
+    skill: str = ""
+    again: bool = False
+
+    @property
+    def name(self) -> str:
+        """What progress bars and reports call it."""
+        return f"{self._file}-seed{self.seed}"
+
+    @property
+    def stage(self) -> int:
+        """What is tuned waits for the base models, what measures for all models."""
+        return {"base": 0, "tuned": 1, "control": 1, "measure": 2, "describe": 2}[self.kind]
+
+    def model_path(self, out: Path) -> Path:
+        """Where its model stands."""
+        return out / "models" / f"seed{self.seed}" / f"{self._file}.safetensors"
+
+    @property
+    def _file(self) -> str:
+        return "-".join(filter(None, [self.kind, self.skill, "again" if self.again else ""]))
+
+
+def jobs(config: MossaConfig) -> list[ModelJob]:
+    """Every model and measurement; the long ones of a stage first."""
+    check_device(config.device)
+    found = [ModelJob(kind, seed) for kind in (*MODELS, "measure", "describe") for seed in config.seeds]
+    for seed in config.seeds:
+        for skill in config.suite.task_names:
+            times = (False, True) if has_ceiling(config, skill) else (False,)
+            found += [ModelJob("control", seed, skill, again) for again in times]
+    return found
+
+
+def has_ceiling(config: MossaConfig, skill: str) -> bool:
+    """Whether the skill's control is tuned twice."""
+    return config.ceiling and skill in config.suite.seen
+
+
+def suite_of(config: MossaConfig, seed: int) -> SkillSuite:
+    """The skills of one seed."""
+    return replace(config.suite, seed=seed)
+
+
+def result_path(out: Path, seed: int, name: str) -> Path:
+    """Where a measurement stands."""
+    return out / "results" / f"seed{seed}" / f"{name}.safetensors"

@@ -1,0 +1,78 @@
+"""What the task-cluster study runs: settings, arms, jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mechclust.studies.study import Job, check_seeds
+from mechclust.training import TrainConfig
+from probes.hooks import check_device
+from tasks import InputError, InstructionFollowing
+
+VALIDATION, TRAIN = "validation_subset", "train_subset"
+ARMS: Mapping[str, Mapping[str, Any]] = {
+    "private": {"outputs": "private", "split_by": "instance"},
+    "instruction": {"outputs": "private", "split_by": "instruction"},
+    "shared": {"outputs": "shared", "split_by": "instance"},
+}
+
+
+@dataclass(frozen=True)
+class TaskClustersConfig:
+    """Settings of the task-cluster study.
+
+    Args:
+        seeds: one training run per seed and arm; the seed draws the tasks and the initial weights.
+        arms: ``private``: each task has output tokens of its own (the primary arm); ``instruction``:
+            the same, validation instructions never seen; ``shared``: all tasks share outputs.
+        task: the data; its ``seed``, ``outputs`` and ``split_by`` are set by the run.
+        shared_outputs: output tokens in the ``shared`` arm.
+        training: the training loop.
+        n_layers: transformer blocks.
+        d_model: width.
+        n_heads: attention heads.
+        n_init: k-means starts.
+        n_permutations: random relabellings behind each null interval.
+        tsne: also measure after t-SNE, at the end of training.
+        device: where to train, such as ``cpu`` or ``cuda``.
+        test_claims: whether this size can test the claims.
+    """
+
+    seeds: tuple[int, ...] = (0, 1, 2)
+    arms: tuple[str, ...] = ("private", "instruction", "shared")
+    task: InstructionFollowing = InstructionFollowing()
+    shared_outputs: int = 10
+    training: TrainConfig = TrainConfig()
+    n_layers: int = 6
+    d_model: int = 128
+    n_heads: int = 4
+    n_init: int = 10
+    n_permutations: int = 1000
+    tsne: bool = True
+    device: str = "cpu"
+    test_claims: bool = True
+
+    def __post_init__(self) -> None:
+        check_seeds(self.seeds)
+        own = InstructionFollowing()
+        for name in ("seed", "outputs", "split_by"):
+            if getattr(self.task, name) != getattr(own, name):
+                raise InputError(f"task.{name} is set by each run, from seeds and arms; leave it out and set those")
+        if unknown := [arm for arm in self.arms if arm not in ARMS]:
+            raise InputError(f"no arm {unknown[0]!r} (there are {', '.join(ARMS)})")
+        if "private" not in self.arms:
+            raise InputError("arms lacks 'private', the primary arm that the claims are about; add it")
+
+
+def jobs(config: TaskClustersConfig) -> list[Job]:
+    """Every run; refuses a device that this machine does not have."""
+    check_device(config.device)
+    return [Job(arm, seed) for seed in config.seeds for arm in config.arms]
+
+
+def task_of(config: TaskClustersConfig, job: Job) -> InstructionFollowing:
+    """The data of one run."""
+    task = replace(config.task, seed=job.seed, **ARMS[job.arm])
+    return replace(task, n_outputs=config.shared_outputs) if job.arm == "shared" else task

@@ -1,0 +1,70 @@
+"""What the runs of the task-cluster study measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mechclust.studies.study import Job
+from mechclust.studies.task_clusters.config import TRAIN, VALIDATION, TaskClustersConfig
+from mechclust.training import load_steps
+from probes import load_result
+from tasks import InputError
+
+
+@dataclass(frozen=True)
+class RunResults:
+    """What one run measured over training.
+
+    Attributes:
+        steps: ``[checkpoints]``.
+        ari: split to ``[checkpoints sites]`` task-ARI. Sites are layers 0 to n, then the final norm.
+        output_ari: the same against output labels, on the validation subset.
+        null: ``[checkpoints sites 2]`` central 95% of the task-ARI under relabelling, validation.
+        tsne: ``[sites]`` task-ARI after t-SNE at the end, validation; ``None`` when not measured.
+        accuracy: ``[checkpoints]`` on the validation subset.
+        loss: ``[steps]`` training loss in nats.
+    """
+
+    steps: np.ndarray
+    ari: Mapping[str, np.ndarray]
+    output_ari: np.ndarray
+    null: np.ndarray
+    tsne: np.ndarray | None
+    accuracy: np.ndarray
+    loss: np.ndarray
+
+
+def load_results(config: TaskClustersConfig, out: Path, job: Job) -> RunResults:
+    """Read what a run left.
+
+    Raises:
+        InputError: when it did not reach its end.
+    """
+    folder = out / "results" / job.name
+    found = {split: load_steps(folder, f"{split}.ari") for split in (TRAIN, VALIDATION)}
+    if config.training.steps not in found[VALIDATION]:
+        raise InputError(f"{str(out)!r} lacks the end of run {job.name}; start the study again with the same --out")
+
+    def stack(split: str, measure: str, label: str) -> np.ndarray:
+        return np.stack([r.sel(measure, label=label).numpy() for r in found[split].values()])
+
+    tsne = load_steps(folder, f"{VALIDATION}.ari-tsne")
+    accuracy = load_steps(folder, f"{VALIDATION}.accuracy")
+    return RunResults(
+        steps=np.array(list(found[VALIDATION])),
+        ari={split: stack(split, "ari", "task") for split in found},
+        output_ari=stack(VALIDATION, "ari", "output"),
+        null=np.stack([stack(VALIDATION, end, "task") for end in ("null_low", "null_high")], axis=-1),
+        tsne=tsne[config.training.steps].sel("ari", label="task").numpy() if tsne else None,
+        accuracy=np.array([float(r["accuracy"]) for r in accuracy.values()]),
+        loss=load_result(folder / "loss.safetensors")["loss"].numpy(),
+    )
+
+
+def by_arm(config: TaskClustersConfig, runs: Mapping[Job, RunResults]) -> dict[str, list[RunResults]]:
+    """Each arm's runs, in the order of the seeds."""
+    return {arm: [run for job, run in runs.items() if job.arm == arm] for arm in config.arms}

@@ -1,0 +1,60 @@
+"""Trains the models of the task-cluster study, and measures them on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+
+from mechclust.models import build_model, load_model, model_for
+from mechclust.studies.extra_probes import TrainedModel
+from mechclust.studies.study import Job
+from mechclust.studies.task_clusters.config import TRAIN, VALIDATION, TaskClustersConfig, jobs, task_of
+from mechclust.training import AccuracyCallback, Callback, CheckpointCallback, ProbeCallback, train
+from mechclust.training.callbacks import save_losses
+from probes import HookedModel, Projection, TaskClusterARI, residual, token_at
+from tasks import Batch
+
+
+def run_job(config: TaskClustersConfig, job: Job, out: Path) -> None:
+    """Train one model and measure it at its checkpoints; what is there is not made again."""
+    task = task_of(config, job)
+    shape = {"n_layers": config.n_layers, "d_model": config.d_model, "n_heads": config.n_heads}
+    model = build_model(model_for(task, seed=job.seed, **shape))
+    if config.device != "cpu":
+        model.to(config.device)
+    results, models, end = out / "results" / job.name, out / "models" / job.name, config.training.steps
+    batches = {split: list(task.batches(split)) for split in (TRAIN, VALIDATION)}
+    validation = {VALIDATION: batches[VALIDATION]}
+    at = residual(final_norm=True)
+    ari = TaskClusterARI(also=("output",), at=at, n_init=config.n_init, n_permutations=config.n_permutations)
+    callbacks: list[Callback] = [
+        CheckpointCallback(models, at=[end]),
+        AccuracyCallback(results, task, VALIDATION),
+        ProbeCallback(results, batches, {"ari": ari}),
+    ]
+    if config.tsne:
+        tsne = TaskClusterARI(**{**ari.parameters(), "reduce": "tsne"})
+        callbacks.append(ProbeCallback(results, validation, {"ari-tsne": tsne}, at=[end]))
+    if job == jobs(config)[0]:
+        steps = config.training.checkpoint_steps
+        picture = Projection(at=residual(), readout=token_at("input"))
+        untrained_to_trained = [0, steps[len(steps) // 2], steps[-1]]
+        callbacks.append(ProbeCallback(results, validation, {"projection": picture}, at=untrained_to_trained))
+    losses = train(model, task, config.training, models, callbacks, progress=True, name=job.name)
+    if not (results / "loss.safetensors").exists():
+        save_losses(losses, results / "loss.safetensors")
+
+
+def load_trained(config: TaskClustersConfig, out: Path, job: Job) -> HookedModel:
+    """The model at the end of a run."""
+    return load_model(out / "models" / job.name / f"step-{config.training.steps:06d}.safetensors")
+
+
+def trained_models(config: TaskClustersConfig, out: Path) -> list[TrainedModel]:
+    """Every run's model at its end, with the validation examples."""
+
+    def load(job: Job) -> tuple[HookedModel, Iterable[Batch]]:
+        return load_trained(config, out, job), task_of(config, job).batches(VALIDATION)
+
+    return [TrainedModel(job.name, partial(load, job)) for job in jobs(config)]

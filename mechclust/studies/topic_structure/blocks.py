@@ -1,0 +1,72 @@
+"""A matrix over words, in blocks of topics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from probes.functional.topic_attention import WordTopics
+from tasks import InputError
+
+
+@dataclass(frozen=True)
+class TopicBlocks:
+    """A matrix over words, sorted into blocks of topics.
+
+    Attributes:
+        means: ``[n_topics n_topics]`` float64 mean entry of each block.
+        same: mean over all entries of two words of one topic, the diagonal included.
+        same_off_diagonal: the same without the diagonal.
+        different: mean over all entries of two words of different topics.
+    """
+
+    means: Float[Tensor, "n_topics n_topics"]
+    same: float
+    same_off_diagonal: float
+    different: float
+
+    @property
+    def gap(self) -> float:
+        """Mean same-topic entry minus mean different-topic entry."""
+        return self.same - self.different
+
+    @property
+    def separation(self) -> float:
+        """Least same-topic block mean minus greatest different-topic block mean."""
+        other = self.means[~torch.eye(len(self.means), dtype=torch.bool)]
+        return float(self.means.diagonal().min() - other.max())
+
+
+def topic_blocks(matrix: Float[Tensor, "n n"], topics: Int[Tensor, "n"]) -> TopicBlocks:
+    """Block means of a matrix over words, such as ``W_V`` or ``W_E^T W_E``.
+
+    Args:
+        matrix: one row and one column a word.
+        topics: topic of each word; negative: left out.
+
+    Raises:
+        InputError: for a matrix of another size, or fewer than two topics.
+
+    Example:
+        >>> blocks = topic_blocks(torch.eye(4), torch.tensor([0, 0, 1, 1]))
+        >>> blocks.means.tolist(), blocks.gap, blocks.same_off_diagonal
+        ([[0.5, 0.0], [0.0, 0.5]], 0.5, 0.0)
+    """
+    known = WordTopics.of(topics)
+    if matrix.shape != (len(known.row), len(known.row)):
+        raise InputError(f"the matrix has shape {tuple(matrix.shape)}; expected {len(known.row)} words both ways")
+    has = known.row.cpu() >= 0
+    words = matrix.detach().cpu().double()[has][:, has]
+    member = torch.nn.functional.one_hot(known.group).double()
+    size = member.sum(dim=0)
+    same = known.group[:, None] == known.group[None, :]
+    off = same & ~torch.eye(len(words), dtype=torch.bool)
+    return TopicBlocks(
+        means=(member.T @ words @ member) / (size[:, None] * size[None, :]),
+        same=float(words[same].mean()),
+        same_off_diagonal=float(words[off].mean()),
+        different=float(words[~same].mean()),
+    )

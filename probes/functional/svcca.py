@@ -1,0 +1,54 @@
+"""Mean canonical correlation of principal directions."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from probes.functional.cka import Similarity, centred, matrix, paired
+from probes.functional.n_dims import directions, unit
+
+
+def svcca(x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], *, variance: float = 0.99) -> Similarity:
+    """Mean canonical correlation between the principal directions that hold ``variance`` of each side.
+
+    Not far from 1 for unrelated rows too, unless n is much larger than the numbers of directions (which ``note``
+    tells). Does not change with a rotation, a common scale or a shift of either side.
+
+    Source: Raghu et al. 2017 (arXiv 1706.05806).
+
+    Args:
+        x: rows of one representation; computed in float64.
+        y: rows of the other, in the same order.
+        variance: share of the variance to keep, above 0 and at most 1.
+
+    Example:
+        >>> x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+        >>> round(float(svcca(x, x.flip(1) + 1)), 9), svcca(x, x).note
+        (1.0, '3 and 3 directions')
+    """
+    x, y = paired(x, y)
+    bases = principal(x, variance), principal(y, variance)
+    value, why = mean_correlation(*bases)
+    kept = " and ".join(str(basis.shape[1]) for basis in bases)
+    return Similarity(value, len(x), (x.shape[1], y.shape[1]), why or f"{kept} directions")
+
+
+def principal(x: Float[Tensor, "n d"], variance: float) -> Float[Tensor, "n k"]:
+    """An orthonormal basis of the rows' coordinates in the directions that hold ``variance`` of the variance.
+
+    Without columns where all rows are the same.
+    """
+    u, s, _ = torch.linalg.svd(unit(centred(matrix(x, "x"))), full_matrices=False)
+    return u[:, : directions(s, variance)]
+
+
+def mean_correlation(x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"]) -> tuple[float, str]:
+    """The mean canonical correlation of two such bases, and why it is NaN (empty where it is not)."""
+    for name, basis in (("x", x), ("y", y)):
+        if not basis.shape[1]:
+            return math.nan, f"{name}: all examples are the same"
+    return float(torch.linalg.svdvals(x.T @ y).mean()), ""

@@ -1,0 +1,168 @@
+"""Are the vectors of words of one topic alike? (Li, Li & Risteski, arXiv 2303.04245)"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from probes.functional.topic_attention import BUCKETS, PairTable
+from probes.functional.topic_embedding import SIMILARITIES, GroupSums
+from probes.result import ProbeResult
+from probes.sites import Sites, embedding
+from probes.state import Sum
+from probes.topic_probe import TopicProbe
+from tasks import Batch, InputError
+
+
+class TopicEmbedding(TopicProbe):
+    """Similarity of word vectors of the same topic and of different topics, per site.
+
+    A word's vector is its mean activation at the site: at ``hook_embed`` of a model without positions
+    there, its row of the embedding matrix (for the matrix itself use ``compare_vectors``).
+    Every pair of different words that were seen counts once each way.
+
+    Measures:
+        ``sum``, ``mean`` (site, similarity, bucket): cosine and dot product summed over ``same_topic`` and
+            ``different_topic`` pairs, and that over their number.
+        ``pairs`` (bucket): how many ordered pairs.
+        ``ratio``, ``difference`` (site, similarity): same over, and minus, different topic. Ratios
+            explode where the denominator nears 0.
+        ``ratio_null_low``, ``ratio_null_high``, ``p_value`` (site, similarity): central 95% of the
+            ratio when the topics are handed out anew to the words, and the share at least as high.
+        ``difference_null_low``, ``difference_null_high``, ``difference_p_value`` (site, similarity): likewise of
+            the difference. Where the mean between topics is near 0 or below, these are the ones to read.
+
+    Memory: ``sites x words with a topic x d_model`` float64 numbers.
+
+    Source: Li, Li & Risteski (ICML 2023), section on embeddings; the interval is ours.
+
+    Args:
+        topics: as in ``TopicAttention``.
+        at: where to measure.
+        words: as in ``TopicAttention``.
+        self_pairs: also count a word with itself as the same topic.
+        n_permutations: relabellings behind the interval; 0 for none.
+        seed: of the relabellings.
+
+    Example:
+        >>> TopicEmbedding(torch.tensor([0, 0, 1, 1])).at
+        embedding()
+    """
+
+    vectors = Sum()
+    seen = Sum(torch.int64)
+
+    def __init__(
+        self,
+        topics: ArrayLike,
+        at: Sites = embedding(),
+        words: str | None = None,
+        self_pairs: bool = False,
+        n_permutations: int = 99,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(topics, at, words, n_permutations, seed)
+        self.self_pairs = self_pairs
+
+    def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
+        table = PairTable.of(self._words(batch), self._known)
+        word, place = table.word[table.real], table.place
+        n_rows = len(self._known.group)
+        self.seen.add("words", torch.bincount(word, minlength=n_rows))
+        example = torch.arange(len(place), device=place.device)[:, None]
+        for site, x in activations.items():
+            if x.ndim < 3 or x.shape[:2] != batch.tokens.shape:
+                raise InputError(f"{site!r} gives shape {tuple(x.shape)}; expected a vector per token [batch pos ...]")
+            rows = x[example, place][table.real].flatten(1)
+            rows = rows.to(torch.float32 if rows.device.type == "mps" else torch.float64)
+            self.vectors.add(site, rows.new_zeros(n_rows, rows.shape[1]).index_add_(0, word, rows))
+
+    def compute(self) -> ProbeResult:
+        seen = self.seen["words"].cpu() > 0
+        means = ((site, self._means(site)) for site in self.site_names)
+        return self._compared(means, seen, {site.name: site.layer for site in self.sites})
+
+    def _means(self, site: str) -> Tensor:
+        """``[words with a topic, d]``; NaN where a word was not seen."""
+        return self.vectors[site].cpu() / self.seen["words"].cpu()[:, None]
+
+    def word_vectors(self) -> tuple[dict[str, Tensor], Tensor]:
+        """By site ``[n_words d]`` float64, the mean vector of each word so far, and ``[n_words]`` bool which were seen.
+
+        Words without a topic were not looked at; their vectors, as those of words not seen, are NaN.
+        """
+        topical = self._known.row >= 0
+        seen, found = torch.zeros_like(topical), {}
+        seen[topical] = self.seen["words"].cpu() > 0
+        for site in self.site_names:
+            means = self._means(site)
+            found[site] = means.new_full((len(topical), means.shape[1]), torch.nan)
+            found[site][topical] = means
+        return found, seen
+
+    def compare_vectors(
+        self, vectors: Mapping[str, Tensor], seen: Tensor | None = None, layers: Mapping[str, int] | None = None
+    ) -> ProbeResult:
+        """The same measures of given vectors, such as an embedding matrix; what was measured so far plays no part.
+
+        Args:
+            vectors: by name ``[n_words d]``, a vector for each word of ``topics``.
+            seen: ``[n_words]`` bool, the words to compare; ``None``: all that have a topic.
+            layers: by name, for the result's table; 0, the embedding, where it says nothing.
+
+        Raises:
+            InputError: for another number of vectors than words, or NaN or infinity in one that is compared.
+
+        Example:
+            >>> probe = TopicEmbedding(torch.tensor([0, 0, 1, 1]), n_permutations=0)
+            >>> matrix = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.0, 3.0]])
+            >>> probe.compare_vectors({"matrix": matrix}).sel("mean", similarity="dot").tolist()
+            [[2.5, 0.0]]
+        """
+        topical = self._known.row >= 0
+        known = torch.ones_like(topical) if seen is None else seen.cpu()
+        for name, rows in {**vectors, "seen": known}.items():
+            if len(rows) != len(topical):
+                raise InputError(
+                    f"{name!r} has {len(rows)} rows, but topics has {len(topical)} words; give one row per word"
+                )
+        for name, rows in vectors.items():
+            if not bool(rows[(topical & known).to(rows.device)].isfinite().all()):
+                raise InputError(f"{name!r} has NaN or infinity in the vector of a word; leave that word out with seen")
+        rows_of = ((name, rows.detach().cpu()[topical]) for name, rows in vectors.items())
+        return self._compared(rows_of, known[topical], {name: (layers or {}).get(name, 0) for name in vectors})
+
+    def _compared(self, vectors: Iterable[tuple[str, Tensor]], seen: Tensor, layers: Mapping[str, int]) -> ProbeResult:
+        """The result of the vectors of all words with a topic at each site, of which these were seen."""
+        notes = [] if bool(seen.all()) else [f"{int((~seen).sum())} of {len(seen)} words with a topic were not seen"]
+        sums = GroupSums(self._known.group[seen], self._known, self.self_pairs)
+        found, nulls = [], []
+        for site, rows in vectors:
+            found.append(sums.similarity(rows[seen]))
+            nulls.append(sums.null(rows[seen], self.n_permutations, self.seed))
+            if bool((rows[seen] == 0).all(dim=1).any()):
+                notes.append(f"{site}: a word's vector is zero, so the mean cosine is NaN")
+        buckets = BUCKETS[1:]
+        values: dict[str, Tensor] = {
+            "sum": torch.stack([f.sum for f in found]),
+            "mean": torch.stack([f.mean for f in found]),
+            "pairs": sums.pairs,
+        }
+        axes: dict[str, tuple[str, ...]] = dict.fromkeys(("sum", "mean"), ("site", "similarity", "bucket"))
+        axes["pairs"] = ("bucket",)
+        null = torch.stack([n.ratio for n in nulls])
+        ratio = self._with_null("ratio", torch.stack([f.ratio for f in found]), null)
+        differences = torch.stack([f.difference for f in found]), torch.stack([n.difference for n in nulls])
+        tested = ratio | self._with_null("difference", *differences, "difference_p_value")
+        axes |= dict.fromkeys(tested, ("site", "similarity"))
+        return self.result(
+            values | tested,
+            axes,
+            {"site": list(layers), "similarity": list(SIMILARITIES), "bucket": list(buckets)},
+            layers=layers,
+            metadata={"n_words": int(seen.sum())},
+            notes=notes + self._empty_notes(sums.pairs, buckets) + self._null_notes(ratio["ratio"], null, sums.pairs),
+        )

@@ -1,0 +1,76 @@
+"""What the commands' settings share: options with their help, positions, checks, a model that reads."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import MISSING, fields
+from pathlib import Path
+
+import pytest
+
+from mechclust import ClustersConfig, CompareConfig, TopicsConfig
+from mechclust.cli import main
+from mechclust.commands.settings import ModelSettings, PromptSettings
+from mechclust.models import save_model
+from tasks import InputError
+
+CONFIGS = {
+    "clusters": ClustersConfig(Path("prompts.jsonl")),
+    "compare": CompareConfig(Path("prompts.jsonl")),
+    "topics": TopicsConfig((Path("corpus"),)),
+}
+
+
+def about(config, name):
+    """What the nearest class that documents a setting says of it, its first line."""
+    found = (re.search(rf"\n        {name}: (.+)", cls.__doc__ or "") for cls in type(config).__mro__)
+    return next(match[1] for match in found if match)
+
+
+@pytest.mark.parametrize("command", CONFIGS)
+def test_help_has_every_setting_with_what_it_says_and_the_required_one_first(command, capsys):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    said = " ".join(re.sub("[╭╮╰╯│─]", " ", capsys.readouterr().out.partition("config options")[2]).split())
+    names = [field.name for field in fields(CONFIGS[command])]
+    options = [said.index(f"--{name.replace('_', '-')}") for name in names]
+    assert [field.name for field in fields(CONFIGS[command]) if field.default is MISSING] == names[:1]
+    assert min(options) == options[0]
+    assert [name for name in names if about(CONFIGS[command], name)[:40].strip() not in said] == []
+
+
+@pytest.mark.parametrize("command", CONFIGS)
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"device": "warp"}, "no device 'warp'; expected cpu, cuda, cuda:1 or mps"),
+        ({"batch_size": 0}, "batch_size is 0; expected at least 1"),
+        ({"seed": -1}, "seed is -1; expected at least 0"),
+        ({"untrained": -1}, "untrained is -1; expected at least 0"),
+    ],
+)
+def test_shared_settings_are_checked_alike(command, changes, said):
+    config = CONFIGS[command]
+    if not hasattr(config, *changes):
+        pytest.skip("compare has no untrained models")
+    with pytest.raises(InputError) as refused:
+        type(config)(getattr(config, fields(config)[0].name), **changes).check()
+    assert str(refused.value) == said
+
+
+def test_only_the_first_setting_may_stand_without_its_name():
+    with pytest.raises(TypeError):
+        ClustersConfig(Path("prompts.jsonl"), "mean")
+
+
+def test_where_a_prompt_is_read():
+    last, mean = (PromptSettings(Path("p"), position=position) for position in ("last", "mean"))
+    assert (repr(last.readout), last.states) == ("last_token()", "the last prompt token")
+    assert (repr(mean.readout), mean.states) == ("mean()", "the mean over prompt tokens")
+
+
+def test_a_model_that_reads(gpt2, model, tmp_path):
+    assert ModelSettings(dtype="bfloat16").load(str(gpt2), "prompts").tokenizer is not None
+    save_model(model, tmp_path / "ours.safetensors")
+    with pytest.raises(InputError, match=r"ours.safetensors' has no tokenizer to read text; give a Hugging Face"):
+        ModelSettings().load(str(tmp_path / "ours.safetensors"), "text")

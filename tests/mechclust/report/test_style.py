@@ -1,0 +1,65 @@
+"""What the figures of all studies share."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_rgba
+
+from mechclust.report.style import log_steps, seed_curve, shades, subplots
+
+
+@pytest.mark.parametrize(
+    ("n", "columns", "inches"), [(3, None, [6, 1]), (5, 3, [6, 2]), (2, 2, [4, 1]), (1, 1, [2, 1])]
+)
+def test_a_figure_has_the_panels_asked_for(n, columns, inches):
+    figure, axes = subplots(n, columns, size=(2, 1))
+    assert figure.axes == axes
+    assert len(axes) == n
+    assert figure.get_size_inches().tolist() == inches
+
+
+@pytest.mark.parametrize(("grid", "lines"), [("both", (True, True)), ("x", (True, False)), (None, (False, False))])
+def test_a_grid_is_along_the_axes_asked_for(grid, lines):
+    _, (axis,) = subplots(1, size=(2, 1), grid=grid)
+    shown = [any(line.get_visible() for line in found) for found in (axis.get_xgridlines(), axis.get_ygridlines())]
+    assert tuple(shown) == lines
+
+
+def test_options_reach_matplotlib():
+    _, (left, right) = subplots(2, size=(2, 1), sharey=True)
+    left.set_ylim(3, 4)
+    assert right.get_ylim() == (3, 4)
+
+
+def test_a_curve_is_the_mean_in_a_band_from_the_least_to_the_greatest_seed():
+    _, (axis,) = subplots(1, size=(2, 1))
+    seed_curve(axis, [0, 1], np.array([[1.0, 2.0], [3.0, 8.0]]), color="red", label="here")
+    (line,), (band,) = axis.lines, axis.collections
+    assert line.get_ydata().tolist() == [2, 5]
+    assert line.get_label() == "here"
+    assert isinstance(band, PolyCollection)
+    assert {tuple(corner) for corner in band.get_paths()[0].vertices.tolist()} == {(0, 1), (0, 3), (1, 2), (1, 8)}
+    assert tuple(band.get_facecolor()[0][:3]) == to_rgba("red")[:3]
+
+
+def test_one_seed_has_no_band():
+    _, (axis,) = subplots(1, size=(2, 1))
+    seed_curve(axis, [0, 1], np.array([[1.0, 2.0]]))
+    assert not axis.collections
+
+
+def test_steps_begin_at_0_in_logarithmic_distances():
+    _, (axis,) = subplots(1, size=(2, 1))
+    log_steps(axis)
+    first, second, third = (axis.transData.transform((x, 0))[0] for x in (0, 10, 100))
+    assert np.isfinite([first, second, third]).all()
+    assert third - second == pytest.approx((axis.transData.transform((1000, 0))[0]) - third)
+
+
+def test_shades_differ_and_do_not_reach_the_light_end():
+    found = shades(5)
+    assert found.shape == (5, 4)
+    assert len({tuple(color) for color in found.tolist()}) == 5
+    assert found[-1, :3].sum() < 2.5

@@ -1,0 +1,95 @@
+"""The clustering-head study's arms are the specification's, and what cannot run is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from mechclust.studies import get_study
+from mechclust.studies.clustering_heads.config import (
+    Ablations,
+    ClusteringHeadsConfig,
+    Curriculum,
+    EnsembleJob,
+    PoolingTransformerConfig,
+    arms,
+    jobs,
+    member_of,
+)
+from tasks import InputError, SparseModularAddition
+
+PAPER = ClusteringHeadsConfig()
+
+
+class TestArms:
+    def test_are_those_of_the_specification(self):
+        known = arms(PAPER)
+        assert {"base", "replication", "larger eps", "slower feed-forward", "late smaller rate", "scratch"} < set(known)
+        count = {
+            kind: sum(name.startswith(f"{kind} ") for name in known) for kind in ("lr", "discount", "batch", "width")
+        }
+        assert count == {"lr": 20, "discount": 20, "batch": 12, "width": 20}
+        assert known["base"].seeds == tuple(range(200, 300))
+        assert known["replication"].seeds == tuple(range(40))
+        assert (known["base"].p, known["scratch"].p) == (2, 3)
+
+    def test_every_network_is_in_one_job(self):
+        known = arms(PAPER)
+        found = [(arm, seed) for job in jobs(PAPER) for arm in job.arms if arm != "curriculum" for seed in job.seeds]
+        assert sorted(found) == sorted((arm.name, seed) for arm in known.values() for seed in arm.seeds)
+        assert [job.seeds for job in jobs(PAPER) if job.arms == ("curriculum",)] == [(s,) for s in range(200, 206)]
+        names = [job.name for job in jobs(PAPER)]
+        assert len(set(names)) == len(names)
+
+    def test_the_base_comes_first_in_groups_and_ablations_last(self):
+        every = jobs(PAPER)
+        assert every[0] == EnsembleJob(("base",), tuple(range(200, 250)))
+        assert len(next(job for job in every if job.arms[0].startswith("lr")).arms) == 20
+        kinds = [job.arms[0].split(" ")[0] in ("lr", "discount", "batch", "width") for job in every]
+        assert kinds == sorted(kinds)
+
+    def test_members_differ_as_their_arms_say(self):
+        known = arms(PAPER)
+        base = member_of(PAPER, known["base"], 203, None)
+        assert base.model == PoolingTransformerConfig(seed=203)
+        assert base.task == SparseModularAddition(seed=203)
+        assert member_of(PAPER, known["lr 0.0001"], 200, None).rate == pytest.approx(1e-4 / 3e-3)
+        assert member_of(PAPER, known["discount 0.01"], 200, None).rates == {"blocks.0.mlp": 0.01}
+        assert member_of(PAPER, known["width 10"], 200, None).model.d_mlp == 10
+        assert member_of(PAPER, known["larger eps"], 200, None).model.eps_mlp == 0.1
+        assert member_of(PAPER, known["scratch"], 200, None).task == SparseModularAddition(p=3, seed=200)
+
+    def test_quick_is_the_base_alone(self):
+        quick = get_study("clustering-heads").preset("quick")
+        assert {job.arms for job in jobs(quick)} == {("base",)}
+
+    @pytest.mark.parametrize(
+        ("fields", "message"),
+        [
+            ({"seeds": ()}, r"seeds is empty; expected at least one seed, such as --seeds 0"),
+            ({"epochs": 0}, "epochs is 0; expected at least 1"),
+            ({"group": 0}, "group is 0; expected at least 1"),
+            ({"task": SparseModularAddition(seed=1)}, "task.seed is set by each network, from seeds; leave it out"),
+            ({"mitigations": -1}, "mitigations is -1; expected at least 0"),
+            ({"seeds": (3, 4, 3)}, "seeds has 3 twice; expected different seeds"),
+            ({"lr": -1.0}, "lr is -1.0; expected a positive learning rate"),
+            ({"eps": -1.0}, "eps_mlp is -1.0; expected at least 0"),
+            ({"discount": -1.0}, "a member has a rate of -1.0; expected a factor of at least 0"),
+            ({"batch_size": 0}, "batch_size is 0; expected 1 to the 2048 training sequences"),
+            ({"task": SparseModularAddition(n_train=1000)}, "batch_size is 1024; expected 1 to the 1000 training"),
+            (
+                {"ablations": Ablations(lrs=(0.1, 0.1000000001))},
+                "the ablation 'lr 0.1' is there twice; expected values",
+            ),
+            (
+                {"task": SparseModularAddition(n_embeddings=2)},
+                r"task.n_embeddings is 2; expected at least 3, the digits that transfer goes on to \(or transfer",
+            ),
+            (
+                {"curriculum": Curriculum(first_steps=20_000)},
+                r"curriculum.first_steps is 20000; expected fewer than its steps \(10000\) and at least 1",
+            ),
+        ],
+    )
+    def test_what_is_refused(self, fields, message):
+        with pytest.raises(InputError, match=message):
+            ClusteringHeadsConfig(**fields)

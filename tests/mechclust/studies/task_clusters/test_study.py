@@ -1,0 +1,100 @@
+"""The task-cluster study from beginning to end."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mechclust.models import load_model, read_metadata
+from mechclust.report import load_claims
+from mechclust.studies import get_study
+from mechclust.studies.study import Job
+from mechclust.studies.task_clusters import TaskClustersConfig
+from mechclust.studies.task_clusters.results import load_results
+from probes import load_result
+
+STUDY = get_study("task-clusters")
+SMOKE = STUDY.preset("smoke")
+JOBS = ["private-seed0", "instruction-seed0", "shared-seed0"]
+
+
+class TestSmoke:
+    @pytest.mark.parametrize("job", JOBS)
+    def test_artefacts_of_a_job(self, smoke_run, job):
+        results, steps = smoke_run[1] / "results" / job, SMOKE.training.checkpoint_steps
+        splits = ("train_subset", "validation_subset")
+        expected = {f"step-{s:06d}.{split}.ari.safetensors" for s in steps for split in splits}
+        expected |= {f"step-{s:06d}.validation_subset.accuracy.safetensors" for s in steps}
+        expected |= {"step-000020.validation_subset.ari-tsne.safetensors", "loss.safetensors"}
+        if job == JOBS[0]:
+            expected |= {f"step-{s:06d}.validation_subset.projection.safetensors" for s in (0, 4, 20)}
+        assert {p.name for p in results.iterdir()} == expected
+        for path in results.iterdir():
+            assert load_result(path).values
+        model = smoke_run[1] / "models" / job / "step-000020.safetensors"
+        assert read_metadata(model)["metadata"] == {"step": 20}
+        assert load_model(model).cfg.n_layers == 2
+
+    def test_figures(self, smoke_run):
+        figures = sorted((smoke_run[1] / "figures").iterdir())
+        names = ["accuracy_and_loss", "ari_by_layer", "ari_over_training", "projection"]
+        assert [p.name for p in figures] == [f"{name}.png" for name in names]
+        assert sorted(panel.name for panel in smoke_run[0].panels) == names
+        for path in figures:
+            assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+            assert path.stat().st_size > 5_000
+
+    def test_claims(self, smoke_run):
+        analysis, out = smoke_run
+        records = json.loads((out / "claims.json").read_text(), parse_constant=pytest.fail)
+        assert [record["id"] for record in records] == [f"T{i}" for i in range(1, 11)]
+        for record in records:
+            assert record.keys() >= {
+                "id", "statement", "source", "paper", "measured", "interval", "seeds", "bound", "holds",
+            }  # fmt: skip
+            assert isinstance(record["statement"], str)
+            assert isinstance(record["source"], str)
+            assert isinstance(record["bound"], str)
+            assert record["paper"] is None
+            assert isinstance(record["measured"], float)
+            assert record["interval"] is None  # one seed
+            assert record["seeds"] == 1
+            assert record["holds"] is None  # not tested at this size
+        assert load_claims(out / "claims.json") == list(analysis.claims)
+
+    def test_curves_are_what_was_measured(self, smoke_run):
+        out = smoke_run[1]
+        curves = load_results(SMOKE, out, Job("private", 0))
+        assert curves.steps.tolist() == SMOKE.training.checkpoint_steps
+        sites = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post", "unembed.hook_in"]
+        end = load_result(out / "results/private-seed0/step-000020.validation_subset.ari.safetensors")
+        assert end.coords == {"site": sites, "label": ["task", "output"]}
+        assert curves.ari["validation_subset"][-1].tolist() == end["ari"][:, 0].tolist()
+        assert curves.output_ari[-1].tolist() == end["ari"][:, 1].tolist()
+        assert curves.null[-1].tolist() == [[float(a), float(b)] for a, b in zip(
+            end["null_low"][:, 0], end["null_high"][:, 0], strict=True
+        )]  # fmt: skip
+        assert len(curves.loss) == 20
+        assert curves.tsne is not None
+
+    def test_the_seed_of_a_run_is_the_seed_of_its_data_and_weights(self, smoke_run):
+        record = read_metadata(smoke_run[1] / "models/private-seed0/step-000020.safetensors")
+        assert record["config"]["seed"] == 0
+
+
+class TestPresets:
+    def test_are_those_that_are_promised(self):
+        assert list(STUDY.presets) == ["smoke", "quick", "paper", "gpt2"]
+        quick, paper, large = (STUDY.preset(name) for name in ("quick", "paper", "gpt2"))
+        assert (quick.task.n_tasks, quick.d_model) == (20, 64)
+        assert (paper.task.n_tasks, paper.d_model, len(paper.seeds), paper.n_layers) == (50, 128, 3, 6)
+        assert paper.arms == ("private", "instruction", "shared")
+        assert (large.d_model, large.n_heads) == (768, 12)
+        assert [STUDY.preset(name).test_claims for name in STUDY.presets] == [False, True, True, True]
+
+    def test_have_a_job_a_seed_and_arm(self):
+        config = TaskClustersConfig(seeds=(0, 3), arms=("private", "shared"))
+        jobs = STUDY.jobs(config)
+        assert [(j.arm, j.seed) for j in jobs] == [("private", 0), ("shared", 0), ("private", 3), ("shared", 3)]
+        assert len({j.name for j in jobs}) == 4

@@ -1,0 +1,149 @@
+"""What a repository keeps of a run, and the command that makes the run again."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mechclust.cli import main
+from mechclust.report import Analysis, load_claims
+from mechclust.studies import Study, get_study, list_studies, record_run, run_study
+from mechclust.studies.record import command_of
+from tasks import InputError
+from tasks.settings import configure, to_json
+
+
+@pytest.fixture
+def toy(install: Callable[..., None]) -> Study:
+    install(toy="other_studies:STUDY")
+    return get_study("toy")
+
+
+@pytest.fixture
+def run_folder(toy: Study, tmp_path: Path) -> Path:
+    """A run with settings of its own."""
+    config = configure(toy.preset("quick"), corpus="/home/me/texts/corpus.txt", **{"training.fast": True})
+    run_study(toy, config, tmp_path / "run", workers=1)
+    return tmp_path / "run"
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+class TestRecord:
+    def test_has_settings_claims_every_panel_and_the_command(self, run_folder: Path, tmp_path: Path) -> None:
+        record_run(run_folder, tmp_path / "kept")
+        kept = files_of(tmp_path / "kept")
+        assert sorted(kept) == ["claims.json", "command.txt", "config.json", "figures/again.png", "figures/values.png"]
+        assert kept["claims.json"] == (run_folder / "claims.json").read_bytes()
+        assert kept["figures/values.png"] == (run_folder / "figures" / "values.png").read_bytes()
+        assert kept["command.txt"].decode() == (
+            "mechclust run toy --preset quick --corpus corpus.txt --training.fast\n"
+        )
+
+    def test_has_no_path_of_this_machine(self, run_folder: Path, tmp_path: Path) -> None:
+        record_run(run_folder, tmp_path / "kept")
+        record = json.loads((tmp_path / "kept" / "config.json").read_text())
+        expected = json.loads((run_folder / "config.json").read_text())
+        assert expected["config"]["corpus"] == "/home/me/texts/corpus.txt"
+        expected["config"]["corpus"] = "corpus.txt"
+        assert record == expected
+
+    def test_a_second_time_replaces_the_first(self, run_folder: Path, toy: Study, tmp_path: Path) -> None:
+        record_run(run_folder, tmp_path / "kept")
+        run_study(toy, toy.preset("smoke"), tmp_path / "other", workers=1)
+        (tmp_path / "kept" / "figures" / "values.png").rename(tmp_path / "kept" / "figures" / "old.png")
+        (tmp_path / "kept" / "sandbox.png").write_text("a picture of mine")
+        record_run(tmp_path / "other", tmp_path / "kept")
+        assert sorted(p.name for p in (tmp_path / "kept").rglob("*.png")) == ["again.png", "sandbox.png", "values.png"]
+        assert (tmp_path / "kept" / "command.txt").read_text() == "mechclust run toy --preset smoke\n"
+        assert [claim.seeds for claim in load_claims(tmp_path / "kept")] == [1]
+
+    def test_the_command_line_does_it(
+        self, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["report", str(run_folder), "--record", str(tmp_path / "kept")]) == 0
+        assert "values are small" in capsys.readouterr().out
+        assert (tmp_path / "kept" / "command.txt").exists()
+
+
+class TestRefusals:
+    def refused(self, run_folder: Path, folder: Path) -> str:
+        before = files_of(folder) if folder.is_dir() else {}
+        with pytest.raises(InputError) as refused:
+            record_run(run_folder, folder)
+        assert before == (files_of(folder) if folder.is_dir() else {})
+        return str(refused.value)
+
+    def test_results_of_another_study(self, run_folder: Path, tmp_path: Path) -> None:
+        kept = tmp_path / "kept"
+        record_run(run_folder, kept)
+        record = json.loads((kept / "config.json").read_text())
+        (kept / "config.json").write_text(json.dumps({**record, "study": "mossa"}))
+        assert self.refused(run_folder, kept) == (
+            f"{str(kept)!r} holds the results of mossa, not of toy; choose another folder with --record"
+        )
+
+    @pytest.mark.parametrize("name", ["claims.json", "config.json"])
+    def test_results_of_nobody_knows_which_study(self, run_folder: Path, tmp_path: Path, name: str) -> None:
+        (tmp_path / "kept").mkdir()
+        (tmp_path / "kept" / name).write_text('{"model_type": "gpt2"}')
+        assert "holds no run (no readable config.json); choose another folder with --record" in self.refused(
+            run_folder, tmp_path / "kept"
+        )
+
+    def test_the_runs_own_folder(self, run_folder: Path) -> None:
+        assert self.refused(run_folder, run_folder) == (
+            f"{str(run_folder)!r} is the folder of a run; choose another folder with --record"
+        )
+
+    def test_a_folder_that_cannot_be_written(self, run_folder: Path, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        assert self.refused(run_folder, tmp_path / "file" / "kept") == (
+            f"cannot write to {str(tmp_path / 'file' / 'kept')!r} (Not a directory); "
+            "choose another folder with --record"
+        )
+
+    def test_no_run(self, tmp_path: Path) -> None:
+        assert self.refused(tmp_path / "none", tmp_path / "kept").endswith("give the --out folder of a run")
+        assert not (tmp_path / "kept").exists()
+
+
+class TestCommand:
+    @pytest.mark.parametrize("name", ["clustering-heads", "mossa", "task-clusters", "topic-structure"])
+    def test_makes_the_same_settings_again(
+        self, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Every preset as the changes to another one."""
+        study, configs = get_study(name), []
+
+        def run(study: Study, config: Any, *others: Any) -> Analysis:
+            configs.append(config)
+            return Analysis()
+
+        monkeypatch.setattr("mechclust.cli.run_study", run)
+        for one, other in permutations(study.presets, 2):
+            alone, wanted = replace(study, presets={one: study.preset(one)}), study.preset(other)
+            monkeypatch.setattr("mechclust.cli.get_study", lambda name, found=alone: found)
+            command = command_of(alone, to_json(wanted))
+            assert main(shlex.split(command)[1:]) == 0, capsys.readouterr().err
+            assert configs[-1] == wanted, command
+
+    def test_of_a_preset_names_it_alone(self) -> None:
+        for study in list_studies():
+            for name, config in study.presets.items():
+                assert command_of(study, to_json(config)) == f"mechclust run {study.name} --preset {name}"
+
+    def test_starts_from_the_nearest_preset(self, toy: Study) -> None:
+        config = configure(toy.preset("slow"), seeds=(3, 4), name="a b", plot_all=False)
+        assert command_of(toy, to_json(config)) == (
+            "mechclust run toy --preset slow --seeds 3 4 --name 'a b' --no-plot-all"
+        )

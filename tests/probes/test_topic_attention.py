@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from probes import TopicAttention, TopicEmbedding, run
+from probes.functional import topic_attention
+from tasks import Batch, InstructionFollowing
+from tests.probes.topic_documents import TASK, TOPICS
+
+HANDED_OUT = 99
+
+
+@pytest.fixture(scope="module")
+def token_topics(task: InstructionFollowing) -> torch.Tensor:
+    """Three topics for the tokens of the instruction task, padding's too, and none for every fourth."""
+    return (torch.arange(task.d_vocab) + 1) % 4 - 1
+
+
+def every_word(d_vocab: int, n: int, seed: int = 0) -> Batch:
+    """Every word but the four special ones once in each example, in a random order."""
+    draw = torch.Generator().manual_seed(seed)
+    return Batch(torch.stack([4 + torch.randperm(d_vocab - 4, generator=draw) for _ in range(n)]))
+
+
+def planted(model: Any, preference: torch.Tensor) -> Any:
+    """A one-hot topic transformer that attends from ``q`` to ``k`` in proportion to ``preference[q, k]``."""
+    attn, d = model.blocks[0].attn, len(preference)
+    with torch.no_grad():
+        attn.W_Q.copy_(torch.eye(d) * d**0.5)
+        attn.W_K.copy_(preference.log().T)
+    return model
+
+
+# ---- what is measured ----
+
+
+def patterns_of(model: Any, batch: Batch) -> dict[str, torch.Tensor]:
+    kept: dict[str, torch.Tensor] = {}
+    names = [f"blocks.{i}.attn.hook_pattern" for i in range(model.cfg.n_layers)]
+    hooks = [(name, lambda x, hook, name=name: kept.update({name: x.clone()})) for name in names]
+    with torch.no_grad(), model.hooks(fwd_hooks=hooks):
+        model(batch.tokens, attention_mask=batch.attention_mask.long())  # type: ignore[union-attr]
+    return kept
+
+
+def test_attention_is_that_of_every_layer_and_head(model: Any, batch: Batch, token_topics: torch.Tensor) -> None:
+    assert batch.attention_mask is not None
+    assert not bool(batch.attention_mask.all())
+    probe = TopicAttention(token_topics, n_permutations=19, seed=4)
+    result = run(model, batch.split(5), probe)
+    words = torch.where(batch.attention_mask, batch.tokens, -1)
+    patterns = patterns_of(model, batch)
+    found = [topic_attention(patterns[site], words, token_topics) for site in result.coords["site"]]
+    assert result["pairs"].tolist() == found[0].pairs.tolist()
+    assert result.coords["bucket"] == ["same_word", "same_topic", "different_topic"]
+    sums = torch.stack([f.sum for f in found])
+    assert sums.shape == (2, 2, 3)
+    torch.testing.assert_close(result["sum"], sums, rtol=1e-5, atol=1e-5)
+    mean = result["sum"] / result["pairs"]
+    torch.testing.assert_close(result["mean"], mean)
+    torch.testing.assert_close(result["ratio"], mean[..., 1] / mean[..., 2])
+    torch.testing.assert_close(result["overall_mean"], mean.mean(dim=(0, 1)))
+    torch.testing.assert_close(result["overall_ratio"], mean[..., 1].mean() / mean[..., 2].mean())  # a ratio of means
+    assert abs(float(result["overall_ratio"] - result["ratio"].mean())) > 1e-6  # not the mean of ratios
+    null = []
+    for groups in probe._known.permuted(19, 4):
+        topics = token_topics.clone()
+        topics[token_topics >= 0] = groups
+        again = torch.stack([f.sum / f.pairs for f in (topic_attention(p, words, topics) for p in patterns.values())])
+        null.append(float(again[..., 1].mean() / again[..., 2].mean()))
+    assert float(result["overall_ratio_null_low"]) == pytest.approx(np.quantile(null, 0.025), rel=1e-6)
+    assert float(result["overall_ratio_null_high"]) == pytest.approx(np.quantile(null, 0.975), rel=1e-6)
+
+
+def test_the_interval_is_that_of_topics_handed_out_anew(topic_model: Any) -> None:
+    """Relabelled by hand: same words, same attention, the topics shuffled among the words that have one."""
+    model, batch = topic_model(d_vocab=16, init_std=1.0), every_word(16, 3)
+    probe = TopicAttention(TOPICS, n_permutations=39, seed=4)
+    result, pattern = run(model, batch, probe), patterns_of(model, Batch(batch.tokens, batch.tokens >= 0))
+    null = []
+    for groups in probe._known.permuted(39, 4):
+        topics = TOPICS.clone()
+        topics[4:] = groups
+        found = topic_attention(pattern["blocks.0.attn.hook_pattern"], batch.tokens, topics)
+        mean = (found.sum / found.pairs)[0]
+        null.append(float(mean[1] / mean[2]))
+    assert len(set(null)) > 30
+    for prefix, index in (("", (0, 0)), ("overall_", ())):
+        low, high = (float(result[f"{prefix}ratio_null_{end}"][index]) for end in ("low", "high"))
+        assert (low, high) == (pytest.approx(np.quantile(null, 0.025)), pytest.approx(np.quantile(null, 0.975)))
+        above = sum(n >= float(result[f"{prefix}ratio"][index]) for n in null)
+        assert 0 < above < 39
+        assert float(result[f"{prefix}p_value"][index]) == pytest.approx((1 + above) / 40)
+
+
+@pytest.mark.parametrize("times", [3.0, 1.25])
+def test_planted_attention_has_its_known_ratio(topic_model: Any, times: float) -> None:
+    preference = torch.where(TOPICS[:, None] == TOPICS, times, 1.0) + 4 * torch.eye(16)
+    model = planted(topic_model(embedding="one-hot"), preference)
+    result = run(model, every_word(16, 5), TopicAttention(TOPICS))
+    per_query = times + 4 + 2 * times + 9  # each word once: itself, two of its topic, nine others
+    expected = torch.tensor([(times + 4), times, 1.0], dtype=torch.float64) / per_query
+    torch.testing.assert_close(result["mean"][0, 0], expected, rtol=1e-6, atol=0)
+    assert result["pairs"].tolist() == [60, 120, 540]
+    assert float(result["ratio"]) == pytest.approx(times, rel=1e-6)
+    assert float(result["p_value"]) == float(result["overall_p_value"]) == 1 / (HANDED_OUT + 1)
+    assert float(result["ratio_null_low"]) < 1.05 < times
+    assert float(result["ratio_null_high"]) < times
+    assert result.notes == []
+
+
+def test_attention_away_from_the_topic_is_seen_too(topic_model: Any) -> None:
+    model = planted(topic_model(embedding="one-hot"), torch.where(TOPICS[:, None] == TOPICS, 0.5, 1.0))
+    result = run(model, every_word(16, 2), TopicAttention(TOPICS))
+    assert float(result["ratio"]) == pytest.approx(0.5, rel=1e-6)
+    assert float(result["p_value"]) == 1
+    assert float(result["ratio"]) < float(result["ratio_null_low"])
+
+
+def test_uniform_attention_has_no_topics(topic_model: Any) -> None:
+    result = run(topic_model(attention="uniform"), TASK.text("dev", 12, 5), TopicAttention(TOPICS))
+    torch.testing.assert_close(result["mean"], torch.full((1, 1, 3), 0.2, dtype=torch.float64), rtol=1e-6, atol=0)
+    assert float(result["ratio"]) == pytest.approx(1, rel=1e-6)
+
+
+def test_random_attention_lies_within_chance(topic_model: Any) -> None:
+    inside, p = 0, []
+    for seed in range(40):
+        model = topic_model(embedding="one-hot", init_std=4.0, seed=seed)
+        result = run(model, every_word(16, 2, seed), TopicAttention(TOPICS))
+        inside += bool(result["ratio_null_low"] <= result["ratio"] <= result["ratio_null_high"])
+        p.append(float(result["p_value"]))
+    assert 34 <= inside <= 40  # 95% each
+    assert 0.35 < np.mean(p) < 0.65  # uniform
+    assert np.std(p) > 0.2
+
+
+# ---- words, gaps, errors ----
+
+
+@pytest.mark.parametrize("probe", [TopicAttention, TopicEmbedding])
+def test_words_by_label_are_words_by_token(probe: Any, topic_model: Any, documents: Batch) -> None:
+    model = topic_model(init_std=0.5)
+    by_token = run(model, documents, probe(TOPICS))
+    same = Batch(documents.tokens, documents.attention_mask, labels={"word": documents.tokens})
+    by_label = run(model, same, probe(TOPICS, words="word"))
+    assert all(torch.equal(by_token[k], by_label[k]) for k in by_token.values)
+    # another numbering, with fewer rows than the vocabulary: 0-11, and -1 for what has no topic
+    rows = (11 - (documents.tokens - 4)).masked_fill(documents.tokens < 4, -1)
+    renumbered = Batch(documents.tokens, documents.attention_mask, labels={"row": rows})
+    other = run(model, renumbered, probe(TOPICS[4:].flip(0), words="row"))
+    for name in ("mean", "pairs", "ratio"):
+        torch.testing.assert_close(other[name], by_token[name], rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("probe", [TopicAttention, TopicEmbedding])
+def test_no_token_with_a_topic_is_nan_with_a_note(probe: Any, topic_model: Any) -> None:
+    result = run(topic_model(), Batch(torch.tensor([[2, 1, 3], [2, 3, 0]])), probe(TOPICS))
+    assert set(result["pairs"].tolist()) == {0}
+    for name in ("mean", "ratio", "ratio_null_low", "ratio_null_high", "p_value"):
+        assert bool(result[name].isnan().all()), name
+    assert "same_topic: no two different words of one topic met, so its mean is NaN" in result.notes
+    assert "different_topic: no two words of different topics met, so its mean is NaN" in result.notes
+    assert any("no token has a topic" in note for note in result.notes) == (probe is TopicAttention)
+
+
+def test_relabellings_without_pairs_do_not_count_as_low(topic_model: Any) -> None:
+    """Of six topics of two words only three words are seen: most relabellings leave them three topics."""
+    topics = torch.cat([torch.full((4,), -1), torch.arange(12) // 2])
+    result = run(topic_model(init_std=0.5), Batch(torch.tensor([[4, 5, 6]] * 3)), TopicAttention(topics))
+    note = next(note for note in result.notes if "relabellings have no ratio" in note)
+    left_out = int(re.match(r"(\d+) of 99 relabellings", note)[1])  # type: ignore[index]
+    assert 60 < left_out < 90
+    for times in (result["p_value"] * (100 - left_out)).flatten().tolist():  # of those that count
+        assert times == pytest.approx(round(times), abs=1e-9)
+        assert round(times) >= 1
+    assert bool(result["ratio_null_low"].isfinite().all())
