@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from tqdm import tqdm
 
 from tasks.batch import Batch, row_batches
 from tasks.errors import InputError
@@ -82,12 +83,7 @@ def encode(
         )
     options = {} if max_length is None else {"max_length": max_length, "return_overflowing_tokens": True}
     found = _Encoding(tokenizer.unk_token_id, {word: i for i, word in enumerate(words)})
-    texts: Iterable[str] = documents
-    if progress:
-        from tqdm.auto import tqdm
-
-        texts = tqdm(texts, desc="tokenizing", unit="document", leave=False)
-    for text in texts:
+    for text in tqdm(documents, desc="tokenizing", unit="document", leave=False, disable=not progress):
         encoded = tokenizer([text], return_offsets_mapping=True, truncation=max_length is not None, **options)
         found.add(text, encoded["input_ids"], encoded["offset_mapping"])
     return EncodedCorpus(

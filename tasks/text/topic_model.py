@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from tasks._random import generator
+from tasks.batch import row_batches
 from tasks.errors import InputError, check_at_least
 from tasks.text.corpus import Corpus
 
@@ -177,11 +179,7 @@ def count_words(
     if not 0 < max_share <= 1:
         raise InputError(f"max_share is {max_share}; expected a share of the documents above 0, at most 1")
     stop = read_stop_words(stop_words)
-    documents: Iterable[int] = range(len(corpus))
-    if progress:
-        from tqdm.auto import tqdm
-
-        documents = tqdm(documents, desc="counting words", unit="document", leave=False)
+    documents = tqdm(range(len(corpus)), desc="counting words", unit="document", leave=False, disable=not progress)
     most = int(max_share * len(corpus))
     nothing = InputError(
         f"no word but stop words is in at least {min_documents} and at most {most} of the {len(corpus)} documents; "
@@ -222,15 +220,10 @@ def fit_counts(
         n_topics, learning_method="online", total_samples=n, batch_size=batch_size, random_state=seed
     )
     orders = (generator(seed, "topic model order", i).permutation(n) for i in range(passes))
-    chunks: Iterable[np.ndarray] = (
-        order[start : start + batch_size] for order in orders for start in range(0, n, batch_size)
-    )
-    if progress:
-        from tqdm.auto import tqdm
-
-        chunks = tqdm(chunks, total=passes * -(-n // batch_size), desc="fitting topics", unit="batch", leave=False)
+    chunks = (order[rows] for order in orders for rows in row_batches(n, batch_size))
+    shown = {"total": passes * -(-n // batch_size), "desc": "fitting topics", "unit": "batch", "leave": False}
     with threadpool_limits(1):  # the same sums in the same order
-        for chunk in chunks:
+        for chunk in tqdm(chunks, disable=not progress, **shown):
             model.partial_fit(counts.counts[np.sort(chunk)])
     weights = torch.from_numpy(model.components_).double()
     totals = weights.sum(dim=1)

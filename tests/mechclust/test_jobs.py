@@ -43,6 +43,14 @@ def test_a_failing_job_does_not_stop_the_others(tmp_path, workers):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["0", "1", "2"]
 
 
+@pytest.mark.parametrize("workers", [2, 1])
+def test_of_several_failures_the_first_jobs_is_raised(workers):
+    """Also where it comes last."""
+    jobs = [f"[__import__('time').sleep({s}), int({name!r})]" for s, name in ((0.5, "slow"), (0, "quick"))]
+    with pytest.raises(ValueError, match="'slow'"):
+        map_jobs(eval, jobs, workers=workers)
+
+
 class TestInThisProcess:
     def test_one_worker_needs_no_other_process(self):
         assert map_jobs(lambda job: (job, os.getpid()), [3, 1], workers=1) == [(3, os.getpid()), (1, os.getpid())]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -114,10 +114,8 @@ def _measure(config: MossaConfig, seed: int, out: Path) -> None:
         if "again" in paths:
             models["again"] = _load(config, out, ModelJob("control", seed, skill, again=True))
         for kind, model in models.items():
-            if not paths[kind].exists():
-                run({kind: model, "control": control}, batches, probe).save(paths[kind])
-        if not paths["accuracy"].exists():
-            _accuracy({"control": control}, suite, [skill]).save(paths["accuracy"])
+            _once(paths[kind], partial(run, {kind: model, "control": control}, batches, probe))
+        _once(paths["accuracy"], partial(_accuracy, {"control": control}, suite, [skill]))
 
 
 def _describe(config: MossaConfig, seed: int, out: Path) -> None:
@@ -135,15 +133,16 @@ def _describe(config: MossaConfig, seed: int, out: Path) -> None:
         measures["projection"] = (picture, few)
     for kind, model in models.items():
         for name, (probe, examples) in measures.items():
-            path = result_path(out, seed, f"{kind}.{name}")
-            if not path.exists():
-                run(model, examples.batches("test", tasks=suite.seen), probe).save(path)
-    path = result_path(out, seed, "identity")
+            batches = examples.batches("test", tasks=suite.seen)
+            _once(result_path(out, seed, f"{kind}.{name}"), partial(run, model, batches, probe))
+    _once(result_path(out, seed, "identity"), partial(_identity, models["base"], few, at, seed))
+    _once(result_path(out, seed, "accuracy"), partial(_accuracy, models, suite, suite.task_names))
+
+
+def _once(path: Path, measure: Callable[[], ProbeResult]) -> None:
+    """What is there is not measured again."""
     if not path.exists():
-        _identity(models["base"], few, at, seed).save(path)
-    path = result_path(out, seed, "accuracy")
-    if not path.exists():
-        _accuracy(models, suite, suite.task_names).save(path)
+        measure().save(path)
 
 
 def _accuracy(models: Mapping[str, HookedModel], suite: SkillSuite, skills: Sequence[str]) -> ProbeResult:

@@ -161,6 +161,22 @@ class TestFromModel:
         assert torch.equal(torch.get_rng_state(), state)
         assert not any(hook.fwd_hooks for hook in ours.hook_dict.values())
 
+    @pytest.mark.parametrize("times", [0, 2])
+    def test_attention_that_is_not_computed_once_is_refused(self, times):
+        class Odd(Wrapped):
+            def __call__(self, tokens):
+                for _ in range(times):
+                    self.inner(tokens)
+
+        ours = model()
+        with pytest.raises(InputError) as error:
+            attention_view(Odd(ours, cfg=ours.cfg), TOKENS, layers=2)
+        assert str(error.value) == (
+            f"hook point 'blocks.1.attn.hook_pattern' fired {times} times in one forward pass; expected once; "
+            "choose layers whose attention the model computes once"
+        )
+        assert not any(hook.fwd_hooks for hook in ours.hook_dict.values())
+
     def test_a_text_goes_through_the_tokenizer(self):
         assert attention_view(with_tokenizer(Tokenizer()), "ab cd").str_tokens == ("a", "b", " ", "c", "d")
 
