@@ -36,7 +36,7 @@ INTEGER_NEAREST_CENTROID = 0.95  # at least
 class ClusteringHead(Probe):
     """Does a head's output cluster by what makes inputs equivalent, and is it an integer sum of digits?
 
-    A head's output is its ``hook_z`` at the query position: one point an example. A *textbook* clustering
+    A head's output is its ``hook_z`` at the query position: one point per example. A *textbook* clustering
     head maps each class of equivalent examples to a point of its own; an *integer-weight* head maps them to
     a line, to the sum of integer weights with the residues that addition modulo ``modulus`` needs, so
     that a class may be several points.

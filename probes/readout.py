@@ -15,7 +15,7 @@ class Readout:
     """Turns an activation ``[batch pos ...]`` into what a probe sees. Compared by value.
 
     Attributes:
-        row_per_example: whether it leaves one row an example, whatever the sequence's length.
+        row_per_example: whether it leaves one row per example, whatever the sequence's length.
     """
 
     row_per_example = True
@@ -123,7 +123,7 @@ def check_readout(value: object) -> Readout:
 
 
 def check_row_readout(value: object) -> Readout:
-    """``value``, when it is a readout that leaves one row an example; an ``InputError`` otherwise."""
+    """``value``, when it is a readout that leaves one row per example; an ``InputError`` otherwise."""
     if not check_readout(value).row_per_example:
         raise InputError(f"readout {value!r} keeps every position; choose last_token(), token_at(...) or mean()")
     return check_readout(value)

@@ -47,6 +47,11 @@ def load_model(path: str | Path) -> HookedModel:
     tensors, header = _read(path)
     try:
         config = config_from_json(json.loads(header["config"]))
+    except InputError as error:
+        raise InputError(
+            f"{str(path)!r} has no readable configuration ({error}); save the model again, or install the package that "
+            "its model comes from"
+        ) from None
     except (KeyError, TypeError, ValueError):
         raise InputError(f"{str(path)!r} has no readable configuration; save the model again") from None
     model = build_model(config)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, Literal, Self
 
+from probes.registry import load_entry_point, package_of
 from tasks import InputError
 from tasks.errors import check_at_least
 from tasks.settings import check_choices, from_json, to_json
 
 _GROUP = "mechclust.models"
+_NO_CONFIG = "has no config_class; name the class of its configuration there"
 
 
 class AnyConfig:
@@ -109,6 +112,7 @@ class ModelConfig(AnyConfig):
         return 4 * self.d_model if self.d_mlp is None else self.d_mlp
 
 
+@cache
 def model_class(kind: str) -> Any:
     """The class of a paper's model, by the kind of its configuration.
 
@@ -116,14 +120,17 @@ def model_class(kind: str) -> Any:
     builds it and ``Model.config_class`` is the class of its configuration.
 
     Raises:
-        InputError: for a kind that no installed package registers.
+        InputError: for a kind that no installed package registers, or one whose module cannot be imported.
     """
     points = entry_points(group=_GROUP)
     if kind not in points.names:
         raise InputError(
             f"no model of kind {kind!r} (there are {', '.join((ModelConfig.kind, *sorted(points.names)))})"
         )
-    return points[kind].load()
+    model, why = load_entry_point(points[kind], lambda found: "" if hasattr(found, "config_class") else _NO_CONFIG)
+    if why:
+        raise InputError(f"the model of kind {kind!r} of {package_of(points[kind])} is broken: {why}")
+    return model
 
 
 def config_to_json(config: AnyConfig) -> dict[str, Any]:

@@ -57,6 +57,8 @@ def get_study(name: str) -> Study:
     """
     points = _points()
     point = next((point for point in points if point.name == name), None)  # no other package is imported
+    if point is None and not any(map(_is_ours, points)):
+        raise InputError(f"no study {name!r}: mechclust was installed by another version; install it again with pip")
     if point is None:
         raise InputError(f"no study {name!r}{suggest(name, sorted({point.name for point in points}))}")
     found = _loaded(point, points)
@@ -89,8 +91,10 @@ def _loaded(point: EntryPoint, points: Sequence[EntryPoint]) -> RegisteredStudy:
         return RegisteredStudy(
             point.name, package_of(point), None, f"another study is called {point.name!r}; rename one"
         )
-    return RegisteredStudy(point.name, package_of(point), *load_entry_point(point, _why_no_study))
 
+    def why_not(found: Any) -> str:
+        if not isinstance(found, Study):
+            return f"is {found!r}; expected a mechclust.studies.Study"
+        return "" if found.name == point.name else f"is called {found.name!r}; register it under that name"
 
-def _why_no_study(found: Any) -> str:
-    return "" if isinstance(found, Study) else f"is {found!r}; expected a mechclust.studies.Study"
+    return RegisteredStudy(point.name, package_of(point), *load_entry_point(point, why_not))

@@ -55,7 +55,7 @@ def topic_similarity(vectors: Float[Tensor, "n d"], topics: object, self_pairs: 
 
     Args:
         vectors: a vector for each word.
-        topics: as in ``topic_attention``, one row a vector.
+        topics: as in ``topic_attention``, one row per vector.
         self_pairs: also count ``i = j`` as the same topic, as the paper's published code does.
 
     Raises:

@@ -18,12 +18,16 @@ import mechclust.tasks, mechclust.probes.testing
 from mechclust.probes import CKA, functional
 from mechclust.probes.functional import linear_cka
 from mechclust.tasks.text.corpus import Corpus
+from mechclust.probes.run import check_models
+from mechclust.probes.causal_checks import Correct
+from mechclust.probes.functional.svcca import mean_correlation
 
 assert mechclust.tasks is tasks and mechclust.probes is probes
 assert mechclust.probes.testing is probes.testing and functional is probes.functional
 assert CKA is probes.CKA and linear_cka is probes.functional.linear_cka and Corpus is tasks.Corpus
 assert specs == [module.__spec__ for module in (probes, probes.testing, tasks, tasks.text.corpus)]
 assert [spec.name for spec in specs] == ["probes", "probes.testing", "tasks", "tasks.text.corpus"]
+assert callable(probes.run) and callable(probes.causal_checks) and callable(probes.functional.svcca)
 print("the same")
 """
 LAZY = """

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import html
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mechclust.report.html import table_html
+
 if TYPE_CHECKING:
     import pandas as pd
 
 _WIDTH = 120
-_COLOURS = {True: "#1a7f37", False: "#b3261e", None: "#6b6b6b"}
 
 
 class NotTried(Exception):
@@ -103,11 +103,4 @@ class CheckReport:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f'<tr style="vertical-align:top"><td style="color:{_COLOURS[c.passed]};white-space:nowrap">{c.verdict}</td>'
-            f'<td style="text-align:left;white-space:nowrap">{html.escape(c.name)}</td>'
-            f'<td style="text-align:left">{html.escape(c.detail)}</td></tr>'
-            for c in self.checks
-        )
-        head = "".join(f'<th style="text-align:left">{name}</th>' for name in ("verdict", "check", "detail"))
-        return f"<p>{html.escape(self.summary)}</p><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        return table_html(self.to_dataframe()[["verdict", "check", "detail"]], self.summary)

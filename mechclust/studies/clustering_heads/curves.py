@@ -229,7 +229,7 @@ def away_from(spikes: Sequence[Spike], n: int, gap: int) -> Bool[np.ndarray, "ep
 def _curve(name: str, values: ArrayLike) -> Float[np.ndarray, "epochs"]:
     x = np.asarray(values, dtype=np.float64)
     if x.ndim != 1:
-        raise InputError(f"{name} has shape {x.shape}; expected one number an epoch")
+        raise InputError(f"{name} has shape {x.shape}; expected one number per epoch")
     return x
 
 

@@ -23,7 +23,7 @@ def covered(values: ArrayLike) -> Float[np.ndarray, "steps"]:
     """
     x = np.asarray(values, dtype=np.float64)
     if x.ndim != 1 or len(x) < 2:
-        raise InputError(f"values has shape {x.shape}; expected one number a step, at least two steps")
+        raise InputError(f"values has shape {x.shape}; expected one number per step, at least two steps")
     way = x[-1] - x[0]
     return (x - x[0]) / way if way else np.full(len(x), np.nan)
 

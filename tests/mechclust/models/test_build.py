@@ -309,3 +309,14 @@ class TestConfig:
         assert (config.d_vocab, config.n_ctx) == (task.d_vocab, task.n_ctx)
         batch = task.train_batch(0, 4)
         assert build_model(config)(batch.tokens).shape == (*batch.tokens.shape, task.d_vocab)
+
+
+def test_a_broken_model_of_another_package_is_named(monkeypatch):
+    from importlib.metadata import EntryPoint, EntryPoints
+
+    points = EntryPoints([EntryPoint("cnn", "no_such_package:CNN", "mechclust.models")])
+    monkeypatch.setattr("mechclust.models.config.entry_points", lambda group: points)
+    with pytest.raises(
+        InputError, match=r"^the model of kind 'cnn' of .* is broken: no_such_package:CNN: ModuleNotFound"
+    ):
+        config_from_json({"kind": "cnn"})

@@ -169,7 +169,14 @@ class TestRefusals:
         with pytest.raises(InputError) as refused:
             load_model(crafted(saved[1], config=config))
         path = str(saved[1].with_name("crafted.safetensors"))
-        assert str(refused.value) == f"{path!r} has no readable configuration; save the model again"
+        assert str(refused.value).startswith(f"{path!r} has no readable configuration")
+        assert "; save the model again" in str(refused.value)
+
+    def test_a_model_of_a_package_that_is_not_installed(self, saved):
+        with pytest.raises(
+            InputError, match=r"no model of kind 'cnn' \(there are transformer, .*install the package that"
+        ):
+            load_model(crafted(saved[1], config='{"kind": "cnn"}'))
 
     def test_saving_a_model_that_we_did_not_build(self, tmp_path):
         with pytest.raises(InputError) as refused:

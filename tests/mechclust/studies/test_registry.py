@@ -98,3 +98,9 @@ def test_they_are_in_the_list(install: Callable[..., None], capsys: pytest.Captu
     assert any("toy" in line and "A toy" in line for line in lines)
     (row,) = [line for line in lines if "broken-studies 1.2" in line]
     assert "No module named 'no_such_package'" in row
+
+
+def test_one_registered_under_another_name_is_broken(install: Callable[..., None]) -> None:
+    install(mine="other_studies:STUDY")
+    with pytest.raises(InputError, match=r"is called 'toy'; register it under that name$"):
+        get_study("mine")

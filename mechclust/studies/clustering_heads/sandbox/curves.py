@@ -77,5 +77,5 @@ SERIES = tuple(each.name for each in fields(Curves) if each.default is None)
 def _series(name: str, values: ArrayLike, n: int) -> np.ndarray:
     array = np.asarray(values, dtype=np.float64)
     if array.shape != (n,):
-        raise InputError(f"{name} has shape {array.shape} for {n} epochs; expected one number an epoch")
+        raise InputError(f"{name} has shape {array.shape} for {n} epochs; expected one number per epoch")
     return array

@@ -982,7 +982,7 @@ class TestReport:
         page = self.report._repr_html_()
         assert "a &lt;b&gt; &amp; word" in page
         assert "&lt;m&gt;: 1 passed" in page
-        assert "<b>" not in page
+        assert "a <b>" not in page
         assert page.count("<tr") == 4
 
     def test_as_a_data_frame(self):

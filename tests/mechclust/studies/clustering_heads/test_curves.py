@@ -321,13 +321,13 @@ def test_a_loss_of_zero_matches_zero_and_else_the_lowest() -> None:
 
 @pytest.mark.parametrize("function", [loss_drops, loss_spikes, lambda loss: matched_quiet(loss, [])])
 def test_curves_have_one_axis(function: Any) -> None:
-    with pytest.raises(InputError, match=re.escape("loss has shape (2, 2); expected one number an epoch")):
+    with pytest.raises(InputError, match=re.escape("loss has shape (2, 2); expected one number per epoch")):
         function([[1.0, 2.0], [3.0, 4.0]])
 
 
 @pytest.mark.parametrize("function", [first_below, first_above])
 def test_levels_are_passed_by_one_curve(function: Any) -> None:
-    with pytest.raises(InputError, match=re.escape("curve has shape (); expected one number an epoch")):
+    with pytest.raises(InputError, match=re.escape("curve has shape (); expected one number per epoch")):
         function(1.0, 0.5)
 
 

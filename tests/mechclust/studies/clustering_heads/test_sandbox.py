@@ -403,10 +403,10 @@ def test_curves_that_do_not_fit():
         InputError, match=r"^epochs has shape \(2,\); expected \[n\] increasing numbers, one for each value of a"
     ):
         Curves(epochs=[1, 1])
-    with pytest.raises(InputError, match=r"^margin has shape \(2,\) for 3 epochs; expected one number an epoch$"):
+    with pytest.raises(InputError, match=r"^margin has shape \(2,\) for 3 epochs; expected one number per epoch$"):
         Curves(epochs=[0, 1, 2], margin=[1, 2])
     with pytest.raises(
-        InputError, match=r"^gradient_norms\['all'\] has shape \(1,\) for 3 epochs; expected one number an epoch$"
+        InputError, match=r"^gradient_norms\['all'\] has shape \(1,\) for 3 epochs; expected one number per epoch$"
     ):
         Curves(epochs=[0, 1, 2], gradient_norms={"all": [1]})
     with pytest.raises(

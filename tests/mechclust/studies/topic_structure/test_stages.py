@@ -32,7 +32,7 @@ def test_no_way_has_no_shares() -> None:
 
 @pytest.mark.parametrize("values", [[], [1.0], 3.0, [[1.0, 2.0]]], ids=str)
 def test_a_way_needs_two_steps(values: Any) -> None:
-    message = re.escape(f"values has shape {np.shape(values)}; expected one number a step, at least two steps")
+    message = re.escape(f"values has shape {np.shape(values)}; expected one number per step, at least two steps")
     with pytest.raises(InputError, match=message):
         covered(values)
 
