@@ -1,1 +1,1 @@
-"""What practitioners ask of their own models: one room a command."""
+"""What practitioners ask of their own models: one module per command."""

@@ -1,4 +1,4 @@
-"""The published experiments, one room a paper."""
+"""The published experiments, one package per paper."""
 
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.record import record_run
