@@ -61,7 +61,7 @@ def rbf_scale(x: Float[Tensor, "n d"], fraction: float) -> float:
 
 
 def rbf_undefined(x: float, y: float) -> tuple[float, str] | None:
-    """Why there is no kernel of these widths, beside the NaN it makes."""
+    """NaN and why, where a kernel of these widths is undefined."""
     for name, scale in (("x", x), ("y", y)):
         if math.isnan(scale):
             return math.nan, f"{name}: all examples are the same"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 import probes
 from probes import Probe, find_probe, get_probe, list_probes
 from tasks import InputError
+from tests import fake_package
 
 MODULE = """
 import torch
@@ -56,15 +56,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
     """Puts a package with these entry points where Python finds it."""
 
     def put(source: str = MODULE, package: str = "other-probes", **points: str) -> None:
-        folder = tmp_path / package
-        info = folder / f"{package.replace('-', '_')}-1.2.dist-info"
-        info.mkdir(parents=True)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
-        lines = [f"{name.replace('_', '-')} = {value}" for name, value in points.items()]
-        (info / "entry_points.txt").write_text("\n".join(["[mechclust.probes]", *lines, ""]))
-        (folder / f"{package.replace('-', '_')}.py").write_text(source)
-        monkeypatch.syspath_prepend(str(folder))
-        monkeypatch.delitem(sys.modules, package.replace("-", "_"), raising=False)
+        fake_package.install(tmp_path, monkeypatch, "mechclust.probes", source, package, points)
 
     return put
 

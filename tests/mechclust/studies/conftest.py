@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests import fake_package
 
 TOY = '''
 from dataclasses import dataclass, field
@@ -59,14 +60,6 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
     """Puts a package with these entry points where Python finds it."""
 
     def put(source: str = TOY, package: str = "other-studies", **points: str) -> None:
-        folder, module = tmp_path / package, package.replace("-", "_")
-        info = folder / f"{module}-1.2.dist-info"
-        info.mkdir(parents=True)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
-        lines = [f"{name.replace('_', '-')} = {value}" for name, value in points.items()]
-        (info / "entry_points.txt").write_text("\n".join(["[mechclust.studies]", *lines, ""]))
-        (folder / f"{module}.py").write_text(source)
-        monkeypatch.syspath_prepend(str(folder))
-        monkeypatch.delitem(sys.modules, module, raising=False)
+        fake_package.install(tmp_path, monkeypatch, "mechclust.studies", source, package, points)
 
     return put
