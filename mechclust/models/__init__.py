@@ -1,5 +1,6 @@
 """Models with hooks: built from a configuration, loaded from Hugging Face, saved and loaded."""
 
+from mechclust.models.adapters import set_adapter
 from mechclust.models.build import build_model, model_for
 from mechclust.models.checkpoint import load_model, read_metadata, save_model
 from mechclust.models.config import AnyConfig, ModelConfig
@@ -18,5 +19,6 @@ __all__ = [
     "model_for",
     "read_metadata",
     "save_model",
+    "set_adapter",
     "token_embeddings",
 ]

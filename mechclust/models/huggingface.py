@@ -1,16 +1,26 @@
-"""Reading a Hugging Face checkpoint: from a directory or the hub, in silence, with one sentence for any failure."""
+"""Plain Hugging Face checkpoints: where they are, and how they are read, with one sentence for any failure.
+
+No code of a checkpoint is ever run unless the caller says so: ``trust_remote_code`` is passed at every door.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import os
+import re
+import sys
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
+from logging import ERROR, getLogger
 from pathlib import Path
+from typing import Any
 
 from tasks import InputError
 
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+ADAPTER = "adapter_config.json"
 # What a directory must hold, one of each, and what is said where it does not.
 _PARTS = {
     ("config.json",): "has no config.json; give a directory written by save_pretrained, with model and tokenizer",
@@ -21,41 +31,181 @@ _PARTS = {
 }
 
 
-def is_local(name_or_path: str | Path, *, untrained: bool = False) -> bool:
-    """Whether it is a directory, which then has everything that is needed, or else a hub name.
+@dataclass(frozen=True)
+class Source:
+    """Where a checkpoint is.
+
+    Attributes:
+        name: hub name or directory.
+        local: whether nothing is asked of the network.
+        gguf_file: of a quantised file inside the directory, its name.
+        trusted: whether code that the checkpoint brings may be run.
+    """
+
+    name: str
+    local: bool
+    gguf_file: str | None = None
+    trusted: bool = False
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """For every ``from_pretrained``."""
+        options: dict[str, Any] = {"local_files_only": self.local, "trust_remote_code": self.trusted}
+        return options if self.gguf_file is None else {**options, "gguf_file": self.gguf_file}
+
+    def __str__(self) -> str:
+        if self.gguf_file is not None:
+            return f"the file {str(Path(self.name) / self.gguf_file)!r}"
+        return (
+            f"the directory {self.name!r}" if Path(self.name).is_dir() else f"{self.name!r} from the Hugging Face hub"
+        )
+
+
+def find(
+    name_or_path: str | Path, *, weights: bool = True, tokenizer: bool = True, trust_remote_code: bool = False
+) -> Source:
+    """The checkpoint of that name: a directory that has everything that is needed, a GGUF file, or a hub name.
+
+    The hub is asked once, for at most a few seconds; where it cannot be reached, files that were downloaded
+    before are taken.
+
+    Args:
+        name_or_path: as the user gave it.
+        weights: whether weights are needed; an untrained model has none.
+        tokenizer: whether a tokenizer is needed; not where the caller gives one.
+        trust_remote_code: whether code that the checkpoint brings may be run.
 
     Raises:
-        InputError: for a directory that is not there, or lacks a part (weights, unless ``untrained``).
+        InputError: for a directory that is not there or lacks a part, a folder that is a model and an adapter,
+            a file that is no GGUF, and a name that the hub does not have, or that cannot be looked up.
     """
     path = Path(name_or_path)
+    if path.is_file():
+        if path.suffix != ".gguf":
+            raise InputError(f"{str(path)!r} is a file; give a directory written by save_pretrained, or a .gguf file")
+        return Source(str(path.parent), True, path.name, trust_remote_code)
     if path.is_dir():
+        if (path / ADAPTER).exists() and any(_there(path, file) for file in ("config.json", *_WEIGHTS[1:])):
+            raise InputError(
+                f"{str(path)!r} holds an adapter ({ADAPTER}) and a model (config.json), so which of them is meant is "
+                "not clear; put them in separate folders"
+            )
         for files, lacks in _PARTS.items():
-            needed = files != _WEIGHTS or not untrained
-            if needed and not any(any(path.glob(file)) for file in files):
+            needed = (files != _WEIGHTS or weights) and ("tokenizer.json" not in files or tokenizer)
+            if needed and not any(_there(path, file) for file in files):
                 raise InputError(f"{str(path)!r} {lacks}")
-        return True
-    if path.is_absolute() or str(name_or_path).startswith(("./", "../")):
+        return Source(str(path), True, trusted=trust_remote_code)
+    if path.is_absolute() or str(name_or_path).startswith(("./", "../", "~")):
         raise InputError(f"no model directory {str(path)!r}; give a local directory or a hub name such as 'gpt2'")
-    return False
+    return _on_the_hub(str(name_or_path), trust_remote_code)
+
+
+def _there(path: Path, pattern: str) -> bool:
+    return any(path.glob(pattern))
+
+
+def _on_the_hub(name: str, trusted: bool) -> Source:
+    from huggingface_hub import HfApi, try_to_load_from_cache
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+
+    nothing = f"no directory {name!r} here, and"
+    kept = Source(name, True, trusted=trusted)
+    files: set[str] = set()
+    try:
+        if isinstance(try_to_load_from_cache(name, ADAPTER), str):
+            raise _an_adapter(name)
+        if isinstance(try_to_load_from_cache(name, "config.json"), str) and _offline():
+            return kept
+        files = {file.rfilename for file in HfApi().model_info(name, timeout=5).siblings or ()}
+    except InputError:
+        raise
+    except HFValidationError:
+        raise InputError(
+            f"{nothing} {name!r} is no name of a model on the Hugging Face hub (they look like 'gpt2' or "
+            "'meta-llama/Llama-3.2-1B'); give the path of a directory written by save_pretrained"
+        ) from None
+    except GatedRepoError:
+        raise InputError(
+            f"{name!r} is on the Hugging Face hub, but only for those who were granted access; ask for it on the "
+            "model's page and log in with 'hf auth login'"
+        ) from None
+    except RepositoryNotFoundError:
+        raise InputError(
+            f"{nothing} no model {name!r} on the Hugging Face hub (or a private one); check the path or the name"
+        ) from None
+    except Exception as error:  # no network, whatever the reason
+        if isinstance(try_to_load_from_cache(name, "config.json"), str):
+            return kept
+        raise InputError(
+            f"{nothing} the Hugging Face hub cannot be reached ({type(error).__name__}: {_first_sentence(error)}); "
+            "check the path, or the network"
+        ) from error
+    if ADAPTER in files:
+        raise _an_adapter(name)
+    return Source(name, False, trusted=trusted)
+
+
+def _an_adapter(name: str) -> InputError:
+    return InputError(
+        f"{name!r} on the Hugging Face hub is an adapter; download it (hf download {name} --local-dir DIR) and give "
+        "the folder"
+    )
+
+
+def _offline() -> bool:
+    return any(
+        os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")
+        for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    )
+
+
+def read_config(source: Source) -> Any:
+    """Hugging Face's configuration of a checkpoint."""
+    from transformers import AutoConfig
+
+    return AutoConfig.from_pretrained(source.name, **source.options)
+
+
+def read_tokenizer(source: Source) -> Any:
+    """A checkpoint's tokenizer, as Hugging Face gives it."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(source.name, **source.options)
 
 
 @contextlib.contextmanager
-def reading(name: str, local: bool) -> Iterator[None]:
+def reading(source: Source) -> Iterator[None]:
     """Inside the block a checkpoint is read.
 
     Raises:
         InputError: for whatever a damaged or unknown checkpoint makes the libraries raise.
     """
+    if source.trusted:
+        print(f"mechclust: code that comes with {source.name!r} may be run (--trust-remote-code)", file=sys.stderr)
     try:
         with quiet():
             yield
+    except InputError as error:
+        raise InputError(f"cannot load a model from {source}: {error}") from error
     except Exception as error:
-        where = f"the directory {name!r}" if local else f"{name!r} from the Hugging Face hub"
-        raise InputError(
-            f"cannot load a model from {where}: {_first_sentence(error)}; "
-            "give a checkpoint of ALBERT, BART, ELECTRA, RoBERTa or a model that TransformerLens supports, "
-            "with its tokenizer"
-        ) from error
+        raise InputError(f"cannot load a model from {source}: {_why(error, source)}") from error
+
+
+def _why(error: Exception, source: Source) -> str:
+    """What went wrong, and the way out."""
+    said = _first_sentence(error)
+    if "trust_remote_code" in str(error):
+        return (
+            "it comes with its own code (auto_map in its config), which is not run; read that code, and if you trust "
+            "it give --trust-remote-code (trust_remote_code=True)"
+        )
+    if type(error).__name__ in ("SafetensorError", "UnpicklingError", "EOFError") or "PytorchStreamReader" in said:
+        return f"its weights are damaged or cut off ({said}); download them, or save the model, again"
+    if isinstance(error, ValueError) and ("Expecting" in said or "JSON" in said):
+        return f"one of its JSON files is damaged or cut off ({said}); download it, or save the model, again"
+    if isinstance(error, ImportError):
+        return f"{said}; install what is missing"
+    return f"{said}; give a checkpoint, with its tokenizer, of a family that transformers knows (docs: families)"
 
 
 @contextlib.contextmanager
@@ -63,19 +213,24 @@ def quiet() -> Iterator[None]:
     """No warnings, no loading bars and no advice; the caller shows its own progress."""
     from transformers.utils import logging
 
-    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    others = [getLogger(name) for name in ("accelerate", "bitsandbytes")]
+    shown, level, levels = logging.is_progress_bar_enabled(), logging.get_verbosity(), [o.level for o in others]
     logging.disable_progress_bar()
     logging.set_verbosity_error()
+    for other in others:
+        other.setLevel(ERROR)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
         logging.set_verbosity(level)
+        for other, before in zip(others, levels, strict=True):
+            other.setLevel(before)
         if shown:
             logging.enable_progress_bar()
 
 
 def _first_sentence(error: BaseException) -> str:
     text = " ".join(str(error).split()).strip("'\"")
-    return text.split(". ")[0][:200].rstrip(".") or type(error).__name__
+    return re.split(r"(?<!e\.g)\. ", text)[0][:200].rstrip(".") or type(error).__name__

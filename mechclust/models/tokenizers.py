@@ -2,54 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mechclust.models.huggingface import is_local, reading
-from tasks import InputError
+from mechclust.models.adapters import base_of, is_adapter, tokenizer_source
+from mechclust.models.huggingface import find, read_config, read_tokenizer, reading
+from tasks import Batch, InputError
+from tasks.text.encoding import Bos, first_id
 
+_UNKNOWN = 0.1  # share of tokens from which it is told
 Encode = Callable[[str], list[int]]
 
 
-def load_tokenizer(name_or_path: str | Path) -> tuple[Any, Any]:
+def load_tokenizer(name_or_path: str | Path, *, trust_remote_code: bool = False) -> tuple[Any, Any]:
     """The tokenizer and the Hugging Face configuration of a checkpoint, without its weights.
 
     Args:
-        name_or_path: a hub name, or a local directory, which must hold a model too.
+        name_or_path: a hub name, a local directory, which must hold a model too, a GGUF file, or an adapter, of whose
+            base they are then, but for a tokenizer that was saved beside the adapter.
+        trust_remote_code: run code that the checkpoint brings.
 
     Raises:
-        InputError: as ``load_pretrained``, and for a file, which has no tokenizer.
+        InputError: as ``load_pretrained``, and for a file of ``save_model``, which has no tokenizer.
     """
-    name = str(name_or_path)
-    if Path(name).is_file():
-        raise InputError(f"{name!r} has no tokenizer to read prompts; give a Hugging Face checkpoint")
-    local = is_local(name)
-    with reading(name, local):
-        return tokenizer_and_config(name, local)
+    path = Path(name_or_path)
+    if path.is_file() and path.suffix != ".gguf":
+        raise InputError(f"{str(path)!r} has no tokenizer to read prompts; give a Hugging Face checkpoint")
+    adapter = path if is_adapter(path) else None
+    source = find(base_of(path) if adapter else name_or_path, trust_remote_code=trust_remote_code)
+    with reading(source):
+        return read_tokenizer(tokenizer_source(adapter, source)), read_config(source)
 
 
-def tokenizer_and_config(name: str, local: bool) -> tuple[Any, Any]:
-    """Both of a checkpoint, as Hugging Face loads them."""
-    from transformers import AutoConfig, AutoTokenizer
-
-    config = AutoConfig.from_pretrained(name, local_files_only=local)
-    return AutoTokenizer.from_pretrained(name, local_files_only=local), config
-
-
-def encoder(tokenizer: Any, chat: bool = False, template: Any = None) -> Encode:
-    """A function from text to token ids.
+def encoder(tokenizer: Any, chat: bool = False, template: Any = None, bos: Bos = "model") -> Encode:
+    """A function from text to token ids: those that Hugging Face's own tokenizer gives.
 
     Args:
         tokenizer: of the model.
         chat: give the text as a user's message in a chat template, up to where the answer begins.
         template: the tokenizer whose chat template that is; by default its own.
+        bos: whether a text begins with the beginning-of-sequence token: ``"model"`` leaves it to the tokenizer,
+            ``"yes"`` puts one where there is none, ``"no"`` takes it away.
 
     Raises:
-        InputError: where there is no chat template.
+        InputError: where there is no chat template, or no beginning-of-sequence token to put or take.
+
+    Example:
+        >>> from tokenizers import Tokenizer, models, pre_tokenizers
+        >>> from transformers import PreTrainedTokenizerFast
+        >>> words = Tokenizer(models.WordLevel({"<s>": 0, "a": 1, "b": 2}, unk_token="<s>"))
+        >>> words.pre_tokenizer = pre_tokenizers.Whitespace()
+        >>> tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<s>")
+        >>> encoder(tokenizer)("a b"), encoder(tokenizer, bos="yes")("a b")
+        ([1, 2], [0, 1, 2])
     """
+    start = first_id(tokenizer, bos)
+
+    def begun(ids: list[int]) -> list[int]:
+        if bos == "yes" and ids[:1] != [start]:
+            return [start, *ids]
+        return ids[1:] if bos == "no" and ids[:1] == [start] else ids
+
     if not chat:
-        return lambda text: list(tokenizer(text)["input_ids"])
+        return lambda text: begun(list(tokenizer(text)["input_ids"]))
     template = tokenizer if template is None else template
     if not getattr(template, "chat_template", None):
         raise InputError("this model's tokenizer has no chat template; leave out --chat")
@@ -57,9 +73,80 @@ def encoder(tokenizer: Any, chat: bool = False, template: Any = None) -> Encode:
     def encode(text: str) -> list[int]:
         message = [{"role": "user", "content": text}]
         rendered = template.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
-        return list(tokenizer(rendered, add_special_tokens=False)["input_ids"])
+        return begun(list(tokenizer(rendered, add_special_tokens=False)["input_ids"]))
 
     return encode
+
+
+def tokenization(tokenizer: Any, *, chat: bool = False, bos: Bos = "model") -> dict[str, Any]:
+    """How texts become tokens, to be kept beside a result.
+
+    Returns:
+        ``tokenizer``: its class; ``bos`` and ``chat`` as asked for; ``adds``: the special tokens round a text, such as
+        ``"[CLS] before, [SEP] after"``, or ``"none"``. In a chat template, which differs from text to text, that is
+        not said.
+    """
+    around = dict(zip(("before", "after"), special_around(tokenizer, bos=bos), strict=True))
+    added = [f"{' '.join(tokenizer.convert_ids_to_tokens(part))} {where}" for where, part in around.items() if part]
+    found: dict[str, Any] = {"tokenizer": type(tokenizer).__name__, "bos": bos, "chat": chat}
+    return found if chat else {**found, "adds": ", ".join(added) or "none"}
+
+
+def what_is_wrong(tokenizer: Any, batches: Sequence[Batch], repeated: int) -> list[str]:
+    """Notes on prompts that say less than they seem to: unknown words, and texts that stand there twice.
+
+    Args:
+        tokenizer: that read them.
+        batches: the prompts as tokens.
+        repeated: how many prompts repeat an earlier one.
+    """
+    notes, unknown = [], tokenizer.unk_token_id
+    read = sum(int(batch.lengths().sum()) for batch in batches)
+    if unknown is not None and tokenizer.unk_token not in (tokenizer.bos_token, tokenizer.eos_token):
+        lost = sum(int((batch.tokens[_real(batch)] == unknown).sum()) for batch in batches)
+        if lost > _UNKNOWN * read:
+            notes.append(
+                f"{lost / read:.0%} of the tokens are {tokenizer.unk_token}: the tokenizer does not know these texts, "
+                "so the numbers say little about what is in them."
+            )
+    if repeated:
+        notes.append(
+            f"{repeated} prompt{'s repeat' if repeated > 1 else ' repeats'} an earlier one word for word, and "
+            "intervals and chance take prompts to be independent: give each once."
+        )
+    return notes
+
+
+def _real(batch: Batch) -> Any:
+    return slice(None) if batch.attention_mask is None else batch.attention_mask
+
+
+def special_around(tokenizer: Any, text: str = "a", bos: Bos = "model") -> tuple[list[int], list[int]]:
+    """The ids of the special tokens before a text and after it."""
+    ids, bare = encoder(tokenizer, bos=bos)(text), list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    start = next((k for k in range(len(ids) - len(bare) + 1) if ids[k : k + len(bare)] == bare), 0)
+    return ids[:start], ids[start + len(bare) :]
+
+
+def n_leading(tokenizer: Any, bos: Bos = "model") -> int:
+    """How many special tokens stand before a text: what must stay where its beginning is cut off."""
+    return len(special_around(tokenizer, bos=bos)[0])
+
+
+def in_words(found: Mapping[str, Any]) -> str:
+    """``tokenization`` as a sentence.
+
+    Example:
+        >>> in_words({"tokenizer": "BertTokenizer", "bos": "model", "chat": False, "adds": "[CLS] before, [SEP] after"})
+        "Texts are read with Hugging Face's BertTokenizer; special tokens: [CLS] before, [SEP] after (the last token)."
+    """
+    if found["chat"]:
+        how = "as a user's message in the chat template"
+    else:
+        how = "no special tokens are added" if found["adds"] == "none" else f"special tokens: {found['adds']}"
+        how += " (the last token)" if how.endswith(" after") else ""
+    asked = "" if found["bos"] == "model" else f" (--bos {found['bos']})"
+    return f"Texts are read with Hugging Face's {found['tokenizer']}; {how}{asked}."
 
 
 def check_read_alike(texts: Mapping[str, str], readers: Mapping[str, tuple[Any, Encode]]) -> list[str]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
 from tasks.batch import Batch, row_batches
-from tasks.errors import InputError
+from tasks.errors import InputError, check_choice
 from tasks.text.words import word_spans
+
+Bos = Literal["model", "yes", "no"]
 
 
 @dataclass(frozen=True)
@@ -72,20 +74,31 @@ def check_tokenizer(tokenizer: Any) -> None:
 
 
 def encode(
-    documents: Sequence[str], tokenizer: Any, words: Sequence[str], max_length: int | None, *, progress: bool = False
+    documents: Sequence[str],
+    tokenizer: Any,
+    words: Sequence[str],
+    max_length: int | None,
+    *,
+    bos: Bos = "model",
+    d_vocab: int | None = None,
+    progress: bool = False,
 ) -> EncodedCorpus:
     """Tokenize documents; see ``Corpus.encode``."""
     check_tokenizer(tokenizer)
-    special = tokenizer.num_special_tokens_to_add()
+    begin = _Beginning(tokenizer, bos)
+    special = tokenizer.num_special_tokens_to_add() + begin.more
     if max_length is not None and max_length <= special:
         raise InputError(
             f"max_length is {max_length}, of which {special} are special tokens; expected at least {special + 1}"
         )
-    options = {} if max_length is None else {"max_length": max_length, "return_overflowing_tokens": True}
+    options = {} if max_length is None else {"max_length": max_length - begin.more, "return_overflowing_tokens": True}
     found = _Encoding(tokenizer.unk_token_id, {word: i for i, word in enumerate(words)})
-    for text in tqdm(documents, desc="tokenizing", unit="document", leave=False, disable=not progress):
+    bar = tqdm(documents, desc="tokenizing", unit="document", leave=False, disable=not progress)
+    for number, text in enumerate(bar, start=1):
         encoded = tokenizer([text], return_offsets_mapping=True, truncation=max_length is not None, **options)
-        found.add(text, encoded["input_ids"], encoded["offset_mapping"])
+        windows, offsets = begin(encoded["input_ids"], encoded["offset_mapping"])
+        check_ids(windows, d_vocab, f"document {number}")
+        found.add(text, windows, offsets)
     return EncodedCorpus(
         words=list(words),
         windows=found.windows,
@@ -95,8 +108,69 @@ def encode(
         n_cut=found.n_cut,
         occurrences=found.occurrences,
         lost=found.lost,
-        pad_id=tokenizer.pad_token_id or 0,
+        pad_id=pad_within(tokenizer.pad_token_id, d_vocab),
     )
+
+
+def check_ids(rows: Iterable[Sequence[int]], d_vocab: int | None, what: str) -> None:
+    """Refuse token ids for which a model has no embedding.
+
+    Args:
+        rows: token ids.
+        d_vocab: how many token embeddings the model has; ``None``: do not look.
+        what: was read, for the message.
+    """
+    largest = max((max(row, default=0) for row in rows), default=0)
+    if d_vocab is not None and largest >= d_vocab:
+        raise InputError(
+            f"{what} has token id {largest} and the model {d_vocab} token embeddings; save the tokenizer that belongs "
+            "to the model"
+        )
+
+
+def pad_within(pad_id: int | None, d_vocab: int | None) -> int:
+    """An id to pad with that the model has an embedding for. Which does not matter, since the mask hides it."""
+    return 0 if pad_id is None or pad_id < 0 or (d_vocab is not None and pad_id >= d_vocab) else pad_id
+
+
+def first_id(tokenizer: Any, bos: Bos) -> int:
+    """The id that begins a sequence, BERT's being ``[CLS]``; -1 where there is none.
+
+    Raises:
+        InputError: where there is none to put or take away.
+    """
+    check_choice(bos=(bos, get_args(Bos)))
+    token = getattr(tokenizer, "bos_token_id", None)
+    token = getattr(tokenizer, "cls_token_id", None) if token is None else token
+    if token is None and bos != "model":
+        raise InputError(
+            f"this model's tokenizer has no beginning-of-sequence token, so --bos {bos} has none to "
+            f"{'put' if bos == 'yes' else 'take away'}; leave out --bos"
+        )
+    return -1 if token is None else int(token)
+
+
+class _Beginning:
+    """Puts or takes the beginning-of-sequence token, BERT's being ``[CLS]``.
+
+    Attributes:
+        more: special tokens of a window there are more than the tokenizer adds.
+    """
+
+    def __init__(self, tokenizer: Any, bos: Bos) -> None:
+        token = first_id(tokenizer, bos)
+        there = tokenizer("a")["input_ids"][:1] == [token]
+        self._token = token
+        self.more = 1 if bos == "yes" and not there else -1 if bos == "no" and there else 0
+
+    def __call__(
+        self, windows: list[list[int]], offsets: list[list[tuple[int, int]]]
+    ) -> tuple[list[list[int]], list[list[tuple[int, int]]]]:
+        if self.more > 0:
+            return [[self._token, *window] for window in windows], [[(0, 0), *spans] for spans in offsets]
+        if self.more < 0:
+            return [window[1:] for window in windows], [spans[1:] for spans in offsets]
+        return windows, offsets
 
 
 class _Encoding:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
+import transformers
 
-from mechclust.models import load_pretrained
+from mechclust.models import load_pretrained, load_tokenizer
+from mechclust.models.pretrained import load_huggingface
+from mechclust.models.tokenizers import encoder, tokenization
 from tasks import InputError
 from tests.mechclust.models.hooked import MASK, TOKENS, activations, check_untrained
 
@@ -93,8 +98,6 @@ class TestAgainstHuggingFace:
 
     @pytest.mark.parametrize(("family", "auto"), [("gpt2", "AutoModelForCausalLM"), ("bert", "AutoModelForMaskedLM")])
     def test_logits(self, checkpoint, family, auto):
-        import transformers
-
         theirs = getattr(transformers, auto).from_pretrained(checkpoint(family), attn_implementation="eager").eval()
         with torch.no_grad():
             expected = theirs(TOKENS).logits
@@ -187,8 +190,15 @@ class TestRefusals:
         data = (copy / "model.safetensors").read_bytes()
         (copy / "model.safetensors").write_bytes(data[: int(share * len(data))])
         message = self.refused(copy)
-        assert message.startswith(f"cannot load a model from the directory {str(copy)!r}: ")
-        assert message.endswith("that TransformerLens supports, with its tokenizer")
+        assert message.startswith(
+            f"cannot load a model from the directory {str(copy)!r}: its weights are damaged or cut off ("
+        )
+        assert message.endswith("); download them, or save the model, again")
+
+    def test_truncated_weights_of_pytorch(self, copy):
+        (copy / "model.safetensors").unlink()
+        (copy / "pytorch_model.bin").write_bytes(b"PK" + bytes(100))
+        assert "its weights are damaged or cut off (" in self.refused(copy)
 
     def test_configuration_that_is_not_json(self, copy):
         (copy / "config.json").write_text("{")
@@ -210,6 +220,310 @@ class TestRefusals:
         (copy / "config.json").write_text(json.dumps({**config, "n_layer": layers}))
         assert self.refused(copy).startswith(f"cannot load a model from the directory {str(copy)!r}: ")
 
+    def test_file_that_is_no_model(self, tmp_path):
+        (tmp_path / "weights.gguf").write_bytes(b"no")
+        assert self.refused(tmp_path / "weights.gguf").startswith(
+            f"cannot load a model from the file {str(tmp_path / 'weights.gguf')!r}: "
+        )
+
     def test_hub_name_without_a_network(self):
         message = self.refused("nobody/no-such-model")
-        assert message.startswith("cannot load a model from 'nobody/no-such-model' from the Hugging Face hub: ")
+        assert message.startswith(
+            "no directory 'nobody/no-such-model' here, and the Hugging Face hub cannot be reached "
+            "(OfflineModeIsEnabled: "
+        )
+        assert message.endswith("); check the path, or the network")
+
+    def test_mistyped_directory(self):
+        """No name of a model, so that nothing is asked of the hub; it cost 50 seconds."""
+        message = self.refused("runs/tuned model/checkpoint")
+        assert message == (
+            "no directory 'runs/tuned model/checkpoint' here, and 'runs/tuned model/checkpoint' is no name of a model "
+            "on the Hugging Face hub (they look like 'gpt2' or 'meta-llama/Llama-3.2-1B'); give the path of a "
+            "directory written by save_pretrained"
+        )
+
+    def test_the_hub_is_asked_once(self, monkeypatch):
+        asked = []
+
+        def no_network(self, name, timeout):
+            asked.append((name, timeout))
+            raise ConnectionError("no route to host")
+
+        monkeypatch.setattr("huggingface_hub.HfApi.model_info", no_network)
+        assert "cannot be reached (ConnectionError: no route to host)" in self.refused("gpt3")
+        assert asked == [("gpt3", 5)]
+
+    @pytest.mark.parametrize(
+        ("error", "text"),
+        [
+            ("RepositoryNotFoundError", "and no model 'some/model' on the Hugging Face hub (or a private one)"),
+            ("GatedRepoError", "only for those who were granted access; ask for it on the model's page and log in"),
+        ],
+    )
+    def test_what_the_hub_does_not_give(self, monkeypatch, error, text):
+        import httpx
+        from huggingface_hub import errors
+
+        def refuse(self, name, timeout):
+            raise getattr(errors, error)("no", response=httpx.Response(404, request=httpx.Request("GET", "http://h")))
+
+        monkeypatch.setattr("huggingface_hub.HfApi.model_info", refuse)
+        assert text in self.refused("some/model")
+
+
+class TestForeignCode:
+    """A checkpoint's own code runs only where the user says so."""
+
+    @pytest.fixture
+    def foreign(self, checkpoint, tmp_path):
+        folder, proof = shutil.copytree(checkpoint("llama"), tmp_path / "m"), tmp_path / "proof"
+        config = json.loads((folder / "config.json").read_text())
+        brings = {"model_type": "foreign", "auto_map": {k: f"code.{v}" for k, v in _FOREIGN.items()}}
+        (folder / "config.json").write_text(json.dumps({**config, **brings}))
+        (folder / "code.py").write_text(_CODE.format(proof=str(proof)))
+        return folder, proof
+
+    def test_is_refused_in_one_sentence(self, foreign):
+        folder, proof = foreign
+        with pytest.raises(InputError) as error:
+            load_pretrained(folder)
+        assert str(error.value) == (
+            f"cannot load a model from the directory {str(folder)!r}: it comes with its own code (auto_map in its "
+            "config), which is not run; read that code, and if you trust it give --trust-remote-code "
+            "(trust_remote_code=True)"
+        )
+        assert not proof.exists()
+
+    @pytest.mark.parametrize("command", ["check", "clusters"])
+    def test_nobody_is_asked(self, foreign, tmp_path, command):
+        """Hugging Face asks on standard input where nothing is said, and `yes y |` would answer."""
+        folder, proof = foreign
+        (tmp_path / "prompts.jsonl").write_text(
+            "".join(json.dumps({"prompt": f"w{i} w{i + 1}", "task": f"t{i % 2}"}) + "\n" for i in range(8))
+        )
+        arguments = ["--prompts", str(tmp_path / "prompts.jsonl"), "--out", str(tmp_path / "out")]
+        run = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "mechclust.cli",
+                command,
+                str(folder),
+                *(arguments if command == "clusters" else []),
+            ],
+            input="y\n" * 20,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert run.returncode == 2
+        assert "it comes with its own code" in run.stderr
+        assert run.stderr.count("\n") == 1
+        assert not proof.exists()
+
+    def test_is_run_where_it_is_trusted_and_says_so(self, foreign, capfd):
+        folder, proof = foreign
+        model = load_pretrained(folder, trust_remote_code=True)
+        assert proof.exists()
+        assert f"code that comes with {str(folder)!r} may be run" in capfd.readouterr().err
+        assert model.cfg.n_layers == 2
+
+
+_FOREIGN = {"AutoConfig": "ForeignConfig", "AutoModelForCausalLM": "ForeignForCausalLM"}
+_CODE = """
+from transformers import LlamaConfig, LlamaForCausalLM
+open({proof!r}, "w").write("was here")
+
+class ForeignConfig(LlamaConfig):
+    model_type = "foreign"
+
+class ForeignForCausalLM(LlamaForCausalLM):
+    config_class = ForeignConfig
+"""
+
+
+class TestTokenization:
+    """Hugging Face's own is the rule; TransformerLens would put a beginning of sequence before every text."""
+
+    @pytest.mark.parametrize("attention", ["eager", "sdpa"])
+    def test_no_beginning_is_added(self, gpt2_with_bos, attention):
+        from transformers import AutoTokenizer
+
+        theirs = AutoTokenizer.from_pretrained(gpt2_with_bos)
+        model = load_pretrained(gpt2_with_bos, attention=attention)
+        assert theirs("w0 w3")["input_ids"] == model.tokenizer("w0 w3")["input_ids"] == [2, 5]
+        assert model.tokenizer.pad_token is None
+        assert len(model.tokenizer) == len(theirs)
+        assert load_tokenizer(gpt2_with_bos)[0]("w0 w3")["input_ids"] == [2, 5]
+
+    def test_the_options(self, gpt2_with_bos):
+        tokenizer = load_pretrained(gpt2_with_bos).tokenizer
+        assert [encoder(tokenizer, bos=bos)("w0 w3") for bos in ("model", "yes", "no")] == [[2, 5], [0, 2, 5], [2, 5]]
+        assert encoder(tokenizer, bos="yes")("<pad> w0") == [0, 2]  # never twice
+        assert tokenization(tokenizer)["adds"] == "none"
+        assert tokenization(tokenizer, bos="yes")["adds"] == "<pad> before"
+
+    def test_of_a_tokenizer_that_adds_them(self, checkpoint):
+        tokenizer = bert_like(load_tokenizer(checkpoint("bert"))[0])
+        assert [encoder(tokenizer, bos=bos)("w0") for bos in ("model", "yes", "no")] == [[0, 2, 1], [0, 2, 1], [2, 1]]
+        assert tokenization(tokenizer) == {
+            "tokenizer": type(tokenizer).__name__,
+            "bos": "model",
+            "chat": False,
+            "adds": "<pad> before, <unk> after",
+        }
+
+    def test_without_such_a_token(self, checkpoint):
+        tokenizer = load_tokenizer(checkpoint("llama"))[0]
+        with pytest.raises(InputError, match="no beginning-of-sequence token, so --bos yes has none to put; leave out"):
+            encoder(tokenizer, bos="yes")
+
+
+def bert_like(tokenizer):
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<pad> $A <unk>", special_tokens=[("<pad>", 0), ("<unk>", 1)]
+    )
+    tokenizer.cls_token, tokenizer.sep_token = "<pad>", "<unk>"
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def gpt2_with_bos(checkpoint, tmp_path_factory):
+    """As GPT-2's: a beginning of sequence that its tokenizer does not put, and no padding token."""
+    from transformers import PreTrainedTokenizerFast
+
+    folder = shutil.copytree(checkpoint("gpt2"), tmp_path_factory.mktemp("bos") / "m")
+    backend = PreTrainedTokenizerFast.from_pretrained(folder).backend_tokenizer
+    PreTrainedTokenizerFast(
+        tokenizer_object=backend, bos_token="<pad>", eos_token="<pad>", unk_token="<unk>"
+    ).save_pretrained(folder)
+    return folder
+
+
+class TestPlacement:
+    def test_part_of_the_model_on_disk(self, checkpoint):
+        """Placed by accelerate, whose parts on disk come to the CPU only while they run."""
+        pytest.importorskip("accelerate")
+        path = checkpoint("llama")
+        places = {"model.embed_tokens": "cpu", "model.layers.0": "cpu", "model.layers.1": "disk"}
+        places |= {"model.norm": "cpu", "model.rotary_emb": "cpu", "lm_head": "cpu"}
+        names = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"]
+        for attention in ("eager", "sdpa"):
+            spread = load_pretrained(path, device_map=places, attention=attention)
+            assert {weight.device.type for weight in spread.parameters()} == {"cpu", "meta"}
+            _, kept = activations(spread, names)
+            _, expected = activations(load_pretrained(path), names)
+            for name in names:
+                torch.testing.assert_close(kept[name], expected[name], atol=1e-6, rtol=0)
+
+    def test_options_that_exclude_each_other(self, checkpoint):
+        with pytest.raises(InputError, match="device is 'cpu' and device_map 'auto'; give one of them"):
+            load_pretrained(checkpoint("gpt2"), device="cpu", device_map="auto")
+        with pytest.raises(InputError, match="max_memory limits what device_map places; give device_map='auto' too"):
+            load_pretrained(checkpoint("gpt2"), max_memory={"cpu": "1GiB"})
+        with pytest.raises(InputError, match="quantization is '3bit'; expected '8bit' or '4bit'"):
+            load_pretrained(checkpoint("gpt2"), quantization="3bit")
+
+    def test_without_the_library(self, checkpoint, monkeypatch):
+        monkeypatch.setattr("mechclust.models.pretrained.find_spec", lambda name: None)
+        with pytest.raises(InputError, match="quantising to 8bit needs bitsandbytes; install it with: pip install bit"):
+            load_pretrained(checkpoint("gpt2"), quantization="8bit")
+
+
+class TestQuantised:
+    @pytest.mark.parametrize("kind", ["8bit", "4bit"])
+    def test_what_hooks_see_is_what_hugging_face_computes(self, write_checkpoint, tmp_path, kind):
+        pytest.importorskip("bitsandbytes")
+        path = write_checkpoint(tmp_path, "llama", hidden_size=64, intermediate_size=64)
+        model = load_pretrained(path, quantization=kind)
+        theirs, _ = load_huggingface(path, quantization=kind)
+        _, kept = activations(model, ["blocks.0.hook_resid_post", "blocks.1.attn.hook_pattern"])
+        with torch.no_grad():
+            expected = theirs(TOKENS, output_hidden_states=True, output_attentions=True)
+        torch.testing.assert_close(kept["blocks.0.hook_resid_post"], expected.hidden_states[1], atol=1e-6, rtol=0)
+        torch.testing.assert_close(kept["blocks.1.attn.hook_pattern"], expected.attentions[1], atol=1e-6, rtol=0)
+        _, exact = activations(load_pretrained(path), ["blocks.1.hook_resid_post"])
+        _, rounded = activations(model, ["blocks.1.hook_resid_post"])
+        assert not torch.allclose(exact["blocks.1.hook_resid_post"], rounded["blocks.1.hook_resid_post"], atol=1e-4)
+
+    def test_takes_no_adapter(self, checkpoint, tmp_path):
+        pytest.importorskip("bitsandbytes")
+        peft = pytest.importorskip("peft")
+        base = transformers.LlamaForCausalLM.from_pretrained(checkpoint("llama"))
+        peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["q_proj"])).save_pretrained(tmp_path)
+        with pytest.raises(InputError, match="an adapter cannot be added exactly to rounded weights; load the base in"):
+            load_pretrained(checkpoint("llama"), adapter=tmp_path, quantization="8bit")
+
+    def test_gguf_file(self, tmp_path):
+        """Quantised files are read as ordinary numbers."""
+        write_gguf(tmp_path / "tiny.gguf")
+        model = load_pretrained(tmp_path / "tiny.gguf")
+        theirs, _ = load_huggingface(tmp_path / "tiny.gguf")
+        with torch.no_grad():
+            expected = theirs(TOKENS).logits
+        torch.testing.assert_close(activations(model, [])[0], expected, atol=1e-5, rtol=0)
+        assert type(model).__name__ == "TransformerBridge"
+        assert model.tokenizer("bb")["input_ids"] == [2]
+        assert load_tokenizer(tmp_path / "tiny.gguf")[1].num_hidden_layers == 2
+
+
+def write_gguf(path):
+    gguf = pytest.importorskip("gguf")
+    d, draw = 16, np.random.default_rng(0)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(2)
+    writer.add_context_length(16)
+    writer.add_embedding_length(d)
+    writer.add_feed_forward_length(32)
+    writer.add_head_count(2)
+    writer.add_head_count_kv(2)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(8)
+    writer.add_rope_freq_base(10000.0)
+    tokens = ["a", "b", "bb", *(f"<{i}>" for i in range(19))]
+    writer.add_vocab_size(len(tokens))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([1] * len(tokens))
+    writer.add_token_merges(["b b"])
+    writer.add_bos_token_id(3)
+    writer.add_eos_token_id(3)
+    shapes = {"token_embd": (len(tokens), d), "output": (len(tokens), d), "output_norm": (d,)}
+    for layer in range(2):
+        inside = {f"attn_{k}": (d, d) for k in ("q", "k", "v", "output")} | {"attn_norm": (d,), "ffn_norm": (d,)}
+        inside |= {"ffn_gate": (32, d), "ffn_up": (32, d), "ffn_down": (d, 32)}
+        shapes |= {f"blk.{layer}.{name}": shape for name, shape in inside.items()}
+    for name, shape in shapes.items():
+        writer.add_tensor(f"{name}.weight", (1 + 0.2 * draw.standard_normal(shape)).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+class TestAttention:
+    @pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
+    def test_sdpa_reads_the_same_residual_stream(self, checkpoint, family):
+        names = ["hook_embed", *(f"blocks.{i}.{k}" for i in range(2) for k in ("hook_resid_pre", "hook_resid_post"))]
+        _, eager = activations(load_pretrained(checkpoint(family)), names)
+        model = load_pretrained(checkpoint(family), attention="sdpa")
+        _, sdpa = activations(model, names)
+        for name in names:
+            torch.testing.assert_close(sdpa[name], eager[name], atol=2e-6, rtol=0)
+        assert type(model).__name__ == "ReadOnlyModel"
+        assert model.body.config._attn_implementation == "sdpa"
+        assert not any("hook_pattern" in name for name in model.hook_dict)
+
+    def test_a_family_without_that_kernel(self, tmp_path):
+        """Bloom has eager attention only."""
+        config = transformers.BloomConfig(vocab_size=22, hidden_size=16, n_layer=2, n_head=2)
+        model = transformers.BloomForCausalLM(config)
+        model.save_pretrained(tmp_path)
+        assert load_pretrained(model, attention="sdpa").cfg.n_layers == 2
+
+    def test_another_kind(self, checkpoint):
+        with pytest.raises(InputError, match="attention is 'flash'; expected 'eager' or 'sdpa'"):
+            load_pretrained(checkpoint("gpt2"), attention="flash")

@@ -1,0 +1,354 @@
+"""Any Hugging Face language model with hook points to read from.
+
+Imported only when such a model is loaded: it needs TransformerLens, which takes seconds to import.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Container, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any, NoReturn
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformer_lens import HookedRootModule
+from transformer_lens.hook_points import HookPoint
+
+from mechclust.models.blocks import Blocks, find_blocks, first_input, first_output
+from mechclust.models.config import ModelShape
+from probes.hooks import evaluation_mode
+from tasks import InputError
+
+
+def is_read_only(config: Any) -> bool:
+    """Whether a checkpoint with this Hugging Face configuration is loaded as a ``ReadOnlyModel``.
+
+    It is where TransformerLens does not know the architecture, and where it does not read it as Hugging Face does:
+    encoder-decoders (its BART, T5 and their like have no ``blocks``) and the newer Falcons (40B, 180B, 11B), whose
+    fused weights it splits in the wrong places.
+
+    Raises:
+        InputError: for a model that does not read tokens.
+    """
+    from transformer_lens.model_bridge.sources.transformers import determine_architecture_from_hf_config
+
+    _check_reads_tokens(config)
+    if _is_encoder_decoder(config) or getattr(config, "new_decoder_architecture", False):
+        return True
+    try:
+        determine_architecture_from_hf_config(config)
+    except ValueError:
+        return True
+    return False
+
+
+class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
+    """A Hugging Face model behind TransformerLens's hook protocol, for reading only.
+
+    Hugging Face computes the forward pass, and the hook points fire while it does. What a hook sees is therefore
+    exactly what Hugging Face computes, and a hook cannot change it: one that returns a value is refused, and so is one
+    that edits in place, outside inference mode, where PyTorch counts edits. Backward hooks are refused when they
+    are added, since no gradient passes these hook points; but activations are part of the graph, so
+    ``activation.retain_grad()`` in a forward hook works.
+
+    Hook points, for every block ``l``:
+
+    - ``hook_embed`` ``[batch pos d_model]``: what enters the first block, ``hidden_states[0]``. In BERT and its
+      relatives token, position and type embeddings, added, normalised and projected to ``d_model``; in decoders
+      that add a table of positions (GPT-2, OPT) the token embedding before that, as in TransformerLens.
+    - ``blocks.{l}.hook_resid_pre``, ``blocks.{l}.hook_resid_post`` ``[batch pos d_model]``: what enters
+      the block, and what enters the next one: ``hidden_states[l]`` and ``hidden_states[l + 1]``. After the
+      last block it is that block's output, before the final norm where the model has one.
+    - ``blocks.{l}.attn.hook_pattern`` ``[batch head query key]``: ``attentions[l]``, with eager attention.
+      Kept only while someone reads a pattern, but then those of all layers at once, and they fire at the end.
+
+    Where ALBERT shares weights between blocks, each application is a block of its own. Of an encoder-decoder the
+    encoder is used. Heads and poolers are never computed.
+
+    Left padding: positions are counted from each example's first token, so that padding changes nothing. RoBERTa and
+    its relatives count by their padding token instead, as in Hugging Face.
+
+    Args:
+        model: a Hugging Face language model, with or without head. Its body is run on three tokens, to find
+            its blocks. Its pooler is removed.
+        tokenizer: kept as ``model.tokenizer``.
+
+    Attributes:
+        cfg: sizes, see ``ModelShape``.
+        body: the Hugging Face module, without head.
+        tokenizer: as given.
+        lacks: hook points that other models have and this one has not (``"attn.hook_pattern"``), with the reason.
+
+    Raises:
+        InputError: where the model does not give hidden states ``[batch pos d_model]`` for tokens, or they are
+            not what its blocks hand on.
+
+    Example:
+        >>> import torch
+        >>> from transformers import ElectraConfig, ElectraModel
+        >>> shape = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+        >>> theirs = ElectraModel(ElectraConfig(vocab_size=9, embedding_size=4, attn_implementation="eager", **shape))
+        >>> model = ReadOnlyModel(theirs.eval())
+        >>> last, cache = model.run_with_cache(torch.tensor([[3, 1, 4], [1, 5, 8]]))
+        >>> list(cache)[:4]
+        ['hook_embed', 'blocks.0.hook_resid_pre', 'blocks.0.hook_resid_post', 'blocks.1.hook_resid_pre']
+        >>> cache["blocks.1.attn.hook_pattern"].shape, torch.equal(last, cache["blocks.1.hook_resid_post"])
+        (torch.Size([2, 2, 3, 3]), True)
+    """
+
+    def __init__(self, model: Any, tokenizer: Any = None) -> None:
+        super().__init__()
+        _check_reads_tokens(model.config)
+        body = _body(model)
+        if getattr(body, "pooler", None) is not None:
+            body.pooler = None  # never read, and random in many checkpoints
+        self._found = found = _find(body)
+        self._arguments = frozenset(inspect.signature(body.forward).parameters)
+        self._positions = _positions(body)
+        self._words = _words_alone(body)
+        self.cfg = _sizes(body, found, self._positions)
+        self.lacks = {"unembed.hook_in": "it has no head; its output is the last hidden state, after the final norm"}
+        if not found.patterns:
+            self.lacks["attn.hook_pattern"] = _no_patterns(body)
+        self.tokenizer = tokenizer
+        self.hook_embed = _ReadOnlyPoint()
+        self.blocks = nn.ModuleList(_block(found.patterns) for _ in range(self.cfg.n_layers))
+        self.setup()  # before the body is added: it would write a name on Hugging Face's modules too
+        self.body = body
+
+    def forward(
+        self, tokens: Int[Tensor, "batch pos"], attention_mask: Tensor | None = None
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """The last hidden state, ``hidden_states[-1]``, after the final norm where there is one; no logits.
+
+        Args:
+            tokens: token ids ``[batch pos]``; moved to the model's device.
+            attention_mask: 1 for tokens, 0 for padding ``[batch pos]``; no padding when ``None``.
+
+        Raises:
+            InputError: for tokens of another shape or longer than ``cfg.n_ctx``, for padding on the left of a
+                model that cannot be told where its tokens begin, and for hooks that return a value.
+        """
+        if tokens.ndim != 2 or (self.cfg.n_ctx is not None and tokens.shape[1] > self.cfg.n_ctx):
+            raise InputError(
+                f"this model reads tokens [batch pos] with at most {self.cfg.n_ctx} positions, "
+                f"not of shape {list(tokens.shape)}; give a batch of sequences cut to model.cfg.n_ctx"
+            )
+        blocks: Any = self.blocks
+        patterns = self._found.patterns and any(block.attn.hook_pattern._forward_hooks for block in blocks)
+        with self._firing():
+            out = self.body(
+                input_ids=tokens.to(_device(self.body)),
+                **self._padding(tokens, attention_mask),
+                **_options(self._arguments),
+                output_hidden_states=False,
+                output_attentions=patterns,
+                return_dict=True,
+            )
+        if patterns:
+            for block, pattern in zip(blocks, out.attentions, strict=True):
+                block.attn.hook_pattern(pattern)
+        return out.last_hidden_state
+
+    def get_input_embeddings(self) -> Any:
+        """Hugging Face's module that embeds the tokens."""
+        return self.body.get_input_embeddings()
+
+    def _padding(self, tokens: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
+        """The mask, and where it says so positions that start at the first token."""
+        if mask is None:
+            return {}
+        mask = mask.to(_device(self.body))
+        start = mask.long().argmax(1, keepdim=True)
+        if "position_ids" in self._arguments and not _counts_by_token(self._positions):
+            positions = torch.arange(tokens.shape[1], device=mask.device)[None] - start
+            return {"attention_mask": mask, "position_ids": positions.clamp(min=0)}
+        if self._positions is not None and not _counts_by_token(self._positions) and bool(start.any()):
+            raise InputError(
+                f"the batch is padded on the left, but a {type(self.body).__name__} counts positions from the first "
+                "column, padding included, which would change what it computes; pad on the right"
+            )
+        return {"attention_mask": mask}
+
+    @contextmanager
+    def _firing(self) -> Iterator[None]:
+        """Inside, the residual stream passes the hook points while Hugging Face's modules run."""
+        calls: Counter[nn.Module] = Counter()
+        blocks: Any = self.blocks
+        at = {call: layer for layer, call in enumerate(self._found.calls)}
+        last = self._found.calls[-1]
+
+        def enter(module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
+            layer = at.get((module, calls[module]))
+            if layer is None:
+                return
+            state = first_input(inputs, options)
+            if layer > 0:
+                blocks[layer - 1].hook_resid_post(state)
+            elif self._words is None:
+                self.hook_embed(state)
+            blocks[layer].hook_resid_pre(state)
+
+        def embed(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+            self.hook_embed(output)
+
+        def leave(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+            if (module, calls[module]) == last:
+                blocks[-1].hook_resid_post(first_output(output))
+            calls[module] += 1
+
+        with ExitStack() as stack:
+            if self._words is not None:
+                stack.enter_context(_removed(self._words.register_forward_hook(embed)))
+            for module in {module for module, _ in self._found.calls}:
+                stack.enter_context(_removed(module.register_forward_pre_hook(enter, with_kwargs=True)))
+                stack.enter_context(_removed(module.register_forward_hook(leave)))
+            yield
+
+
+@contextmanager
+def _removed(handle: Any) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+class _ReadOnlyPoint(HookPoint):  # type: ignore[misc]  # untyped
+    """A hook point beside Hugging Face's computation. TransformerLens adds its hooks through these two methods."""
+
+    def register_forward_hook(self, hook: Callable[..., Any], **options: Any) -> Any:
+        @wraps(hook)
+        def read(*arguments: Any) -> None:
+            activation = arguments[-1]
+            edits = None if activation.is_inference() else activation._version
+            returned = hook(*arguments)
+            if returned is not None or (edits is not None and activation._version != edits):
+                did = "edited the activation in place" if returned is None else "returned a value"
+                raise InputError(
+                    f"a hook at {self.name!r} {did}, but this hook point is read-only, because it shows what Hugging "
+                    "Face's own modules compute; return None and leave the activation as it is, "
+                    "or edit with PyTorch's own hooks on the modules of model.body"
+                )
+
+        return super().register_forward_hook(read, **options)
+
+    def register_full_backward_hook(self, hook: Any, prepend: bool = False) -> NoReturn:
+        raise InputError(
+            f"no backward hook can be added at {self.name!r}, because no gradient passes the hook points of this "
+            "read-only model; call activation.retain_grad() in a forward hook and read activation.grad after backward()"
+        )
+
+
+def _block(patterns: bool) -> nn.Module:
+    block = nn.Module()
+    block.hook_resid_pre = _ReadOnlyPoint()
+    block.attn = nn.Module()
+    if patterns:
+        block.attn.hook_pattern = _ReadOnlyPoint()
+    block.hook_resid_post = _ReadOnlyPoint()
+    return block
+
+
+def _check_reads_tokens(config: Any) -> None:
+    if getattr(config.get_text_config(), "vocab_size", None) is None:
+        raise InputError(
+            f"a model of type {config.model_type!r} reads no tokens (its configuration has no vocab_size), so nothing "
+            "can be measured in it; give a language model"
+        )
+
+
+def _is_encoder_decoder(config: Any) -> bool:
+    """By its family: where only T5's encoder was kept, its configuration says that it is none."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES as FAMILIES
+
+    return bool(config.is_encoder_decoder) or config.model_type in FAMILIES
+
+
+def _body(model: Any) -> Any:
+    if model.config.is_encoder_decoder or type(model).__name__.endswith("EncoderModel"):
+        return model.get_encoder()
+    return model.base_model
+
+
+def _device(body: Any) -> torch.device:
+    """Where its tokens go: a module that is offloaded says where it will run."""
+    embedding = body.get_input_embeddings()
+    runs_on = getattr(getattr(embedding, "_hf_hook", None), "execution_device", None)
+    return embedding.weight.device if runs_on is None else torch.device(runs_on)  # type: ignore[no-any-return]
+
+
+def _options(arguments: Container[str]) -> dict[str, Any]:
+    return {"use_cache": False} if "use_cache" in arguments else {}
+
+
+def _find(body: Any) -> Blocks:
+    """Its blocks, in evaluation mode and without a trace."""
+    eager = getattr(body.config, "_attn_implementation", "eager") == "eager"
+    tokens = torch.arange(3, device=_device(body))[None]
+    options = _options(inspect.signature(body.forward).parameters)
+    with evaluation_mode(body), torch.no_grad():
+        return find_blocks(
+            body,
+            lambda: body(
+                input_ids=tokens, **options, output_hidden_states=True, output_attentions=eager, return_dict=True
+            ),
+        )
+
+
+def _no_patterns(body: Any) -> str:
+    kind = getattr(body.config, "_attn_implementation", "eager")
+    if kind != "eager":
+        return f"attention of kind {kind!r} keeps no attention patterns; load the model with attention='eager'"
+    return f"a {type(body).__name__} gives no attention patterns [batch head query key] for each of its blocks"
+
+
+def _positions(body: nn.Module) -> nn.Embedding | None:
+    """The table of absolute positions."""
+    tables = (module for name, module in body.named_modules() if "position" in name.rpartition(".")[2])
+    return next((table for table in tables if isinstance(table, nn.Embedding)), None)
+
+
+def _words_alone(body: Any) -> Any:
+    """The token embedding of a decoder with another table beside it, which is that of positions."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING as CAUSAL
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING as MASKED
+
+    words = body.get_input_embeddings()
+    others = [
+        module
+        for name, module in body.named_modules()
+        if module is not words and (isinstance(module, nn.Embedding) or "embed_positions" in name)
+    ]
+    decoder = type(body.config) in CAUSAL and type(body.config) not in MASKED
+    return words if decoder and others else None
+
+
+def _counts_by_token(positions: nn.Embedding | None) -> bool:
+    """RoBERTa and its relatives give every token that is not padding the next position, from their padding index on."""
+    return positions is not None and positions.padding_idx is not None
+
+
+def _sizes(body: Any, found: Blocks, positions: nn.Embedding | None) -> ModelShape:
+    config = body.config.get_text_config()
+    n_heads: int = found.n_heads or getattr(config, "num_attention_heads", 0) or 0
+    named = getattr(config, "head_dim", None) or getattr(config, "d_kv", None)
+    limits = [getattr(config, "max_position_embeddings", None)]
+    if positions is not None:  # BART's first two rows stand for no position, and RoBERTa's up to its padding index
+        limits.append(positions.num_embeddings - getattr(positions, "offset", 0) - 1 - _or(positions.padding_idx, -1))
+    return ModelShape(
+        n_layers=len(found.calls),
+        n_heads=n_heads,
+        d_model=found.d_model,
+        d_head=named or found.d_model // max(n_heads, 1),
+        d_vocab=config.vocab_size,
+        n_ctx=min((limit for limit in limits if limit is not None and limit > 0), default=None),
+    )
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value

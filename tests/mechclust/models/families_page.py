@@ -1,0 +1,92 @@
+"""The page on families, ``docs/families.md``, from what was measured under both major versions of TransformerLens.
+
+``python -m tests.mechclust.models.families_page`` measures under the installed one, keeps that in ``families.json`` and
+writes the page. Run it with 3.9 and with 4 installed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+from tests.mechclust.models.families import FAMILIES
+from tests.mechclust.models.measured import measure
+
+FOUND = Path(__file__).with_name("families.json")
+PAGE = Path(__file__).parents[3] / "docs" / "families.md"
+MAJORS = ("3", "4")
+
+_HEAD = """# Families of models
+
+What [`load_pretrained`][mechclust.load_pretrained] gives for each family of models. Every row was measured:
+a tiny model of that family, every weight random, norms and biases too, is loaded with hooks and beside it by plain
+Hugging Face, and the residual stream at every layer, the attention patterns and the output are compared for the same
+tokens: without padding, with padding on the right, and with padding on the left, where an example in a padded batch is
+compared with the same example alone. *Yes* under residual and patterns means that they differ by less than 0.00001;
+under written, that after a hook changed the residual stream the output differs by no more than that from Hugging Face's
+own after the same change.
+
+This page is written by `python -m tests.mechclust.models.families_page`; the tests measure the families anew and say
+where it is out of date.
+
+"""
+_TAIL = """
+- **Bridge** is TransformerLens's own, with all its hook points; hooks read and write, and the output is logits.
+- **Read-only** is the Hugging Face model itself, with hook points for embedding, residual stream and attention
+  patterns; hooks read, and one that writes is refused. The output is the last hidden state, and no head is computed.
+  Any other transformer over tokens that has hidden states in Hugging Face comes this way too, and so does every model
+  without eager attention or with quantised weights. What cannot be measured is refused with the reason.
+- **With 3.9** and **with 4** are the versions of TransformerLens. *From 4* is not so with 3.9.
+- The **residual stream** after the last block is that block's output, before the final norm, in bridge and read-only
+  models alike. Hugging Face's last `hidden_states` come after that norm where there is one.
+- **Embedding** says what `hook_embed` is. In many families the token embedding is all that enters the first block.
+  Where positions are added to it or it is normalised, *enters the first block* means the sum, *before positions* the
+  tokens alone (in OPT 350M before its projection to the width of the residual stream).
+- **Padding** is the side on which it may stand. BART counts positions from the first column, and refuses left padding.
+- RoBERTa, XLM-R and MPNet count positions by their padding token: padding must be that token.
+"""
+
+
+def found() -> dict[str, dict[str, Any]]:
+    """What was measured, by major version and family."""
+    return json.loads(FOUND.read_text(encoding="utf-8")) if FOUND.exists() else {}
+
+
+def page(rows: dict[str, dict[str, Any]]) -> str:
+    """The page's text."""
+    titles = ["family", "such as", "with 3.9", "with 4", "embedding", "residual", "patterns", "written", "padding"]
+    lines = [titles, ["---"] * len(titles)]
+    for key, family in FAMILIES.items():
+        by_major = [rows[major][key] for major in MAJORS]
+        newest = by_major[-1]
+        yes = [_yes([row[what] for row in by_major]) for what in ("residual", "patterns", "writes")]
+        ways = [row["how"] for row in by_major]
+        lines.append([family.name, family.examples, *ways, newest["embedding"], *yes, ", ".join(newest["padding"])])
+    return _HEAD + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n" + _TAIL
+
+
+def _yes(so: list[bool]) -> str:
+    return {(True, True): "yes", (False, True): "from 4", (True, False): "with 3.9"}.get(tuple(so), "no")
+
+
+def main() -> None:
+    major = version("transformer-lens").split(".")[0]
+    rows = {}
+    for key, family in FAMILIES.items():
+        with TemporaryDirectory() as folder:
+            rows[key] = measure(family, family.write(Path(folder))).row()
+    everything = {**found(), major: rows}
+    FOUND.write_text(json.dumps(everything, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    if missing := [other for other in MAJORS if other not in everything]:
+        raise SystemExit(f"{FOUND.name} lacks TransformerLens {missing[0]}; run this with it too")
+    PAGE.write_text(page(everything), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

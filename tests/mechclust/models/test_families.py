@@ -1,0 +1,305 @@
+"""Every family of ``families.py`` against plain Hugging Face, the page on them, and what is refused with its reason."""
+
+from __future__ import annotations
+
+import copy
+from importlib.metadata import version
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from mechclust.models.read_only import ReadOnlyModel, is_read_only
+from probes import attention_pattern, record, residual, resolve
+from tasks import InputError
+from tests.mechclust.models import families_page
+from tests.mechclust.models.families import FAMILIES, LEFT, RIGHT, TOKENS, WORDS, N
+from tests.mechclust.models.measured import CLOSE, NAMES, body_of, expected, measure, seen
+
+FINAL_NORM = {"llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3", "gpt2", "gpt_neox", "phi3", "olmo2", "falcon"}
+FINAL_NORM |= {"falcon_alibi", "falcon_new", "opt", "bloom", "biogpt", "modernbert", "t5"}
+MAJOR = version("transformer-lens").split(".")[0]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """Each family is measured once; read only."""
+    found = {}
+
+    def get(key):
+        if key not in found:
+            found[key] = measure(FAMILIES[key], FAMILIES[key].write(tmp_path_factory.mktemp(key)))
+        return found[key]
+
+    return get
+
+
+@pytest.mark.parametrize("key", FAMILIES)
+class TestAgainstHuggingFace:
+    def test_what_hooks_see(self, measured, key):
+        found = measured(key)
+        assert found.varies > 1e-2  # a layer or an axis mistaken for another would show
+        assert found.embedding != "something else"
+        assert set(found.off) == ({"whole", "right"} if found.refused else {"whole", "right", "left"})
+        for padding, parts in found.off.items():
+            assert {"output", "residual", "pattern"} == set(parts)
+            assert max(parts.values()) < CLOSE, (padding, parts)
+
+    def test_what_hooks_write(self, measured, key):
+        found = measured(key)
+        assert (found.write is None) == (found.how == "read-only")
+        assert found.write is None or found.write < CLOSE
+
+    def test_sizes(self, measured, key):
+        found, family = measured(key).model.cfg, FAMILIES[key]
+        sizes = {"n_layers": N, "n_heads": 4, "d_model": 16, "d_head": family.d_head, "n_ctx": family.n_ctx}
+        assert {name: getattr(found, name) for name in sizes} == sizes
+        assert found.d_vocab == len(WORDS)
+
+    def test_the_page_says_so(self, measured, key):
+        way = "run: python -m tests.mechclust.models.families_page, with TransformerLens 3.9 and 4"
+        assert measured(key).row() == families_page.found()[MAJOR][key], way
+
+    def test_round_the_model_itself(self, measured, key):
+        """Read-only, which every family may come as: without eager attention, or quantised."""
+        family = FAMILIES[key]
+        theirs, model = family.build(), ReadOnlyModel(family.build())
+        assert "attn.hook_pattern" not in model.lacks
+        for mask in (None, RIGHT):
+            tokens = family.tokens(mask)
+            ours, wanted = seen(model, tokens, mask), expected(theirs, tokens, mask)
+            wanted["output"] = wanted["last_hidden_state"]
+            if measured(key).row()["embedding"] == "before positions":  # as the bridge has it
+                with torch.no_grad():
+                    wanted["hook_embed"] = body_of(theirs).get_input_embeddings()(tokens)
+            real = torch.ones_like(TOKENS).bool() if mask is None else mask.bool()
+            for name, value in ours.items():
+                assert value.shape == wanted[name].shape
+                value, other = (x.transpose(1, 2) if x.ndim == 4 else x for x in (value, wanted[name]))
+                torch.testing.assert_close(value[real], other[real], atol=1e-6, rtol=0)
+
+    def test_after_the_last_block_comes_its_output(self, key):
+        """Where there is a final norm, Hugging Face's last hidden state comes after it."""
+        model = ReadOnlyModel(FAMILIES[key].build())
+        kept = seen(model, TOKENS)
+        last, after = kept[f"blocks.{N - 1}.hook_resid_post"], kept["output"]
+        assert (last.shape == after.shape and torch.equal(last, after)) == (key not in {*FINAL_NORM, "opt_350m"})
+
+
+class TestThePage:
+    def test_is_written_by_its_generator(self):
+        way = "run: python -m tests.mechclust.models.families_page"
+        assert families_page.PAGE.read_text(encoding="utf-8") == families_page.page(families_page.found()), way
+
+    def test_has_every_family(self):
+        assert {major: set(rows) for major, rows in families_page.found().items()} == {
+            major: set(FAMILIES) for major in families_page.MAJORS
+        }
+
+    def test_words(self):
+        row = {"how": "read-only", "embedding": "e", "residual": True, "patterns": True, "padding": ["right"]}
+        rows = {"3": {key: {**row, "writes": False} for key in FAMILIES}}
+        rows["4"] = {key: {**row, "how": "bridge", "writes": True, "patterns": False} for key in FAMILIES}
+        lines = [line for line in families_page.page(rows).splitlines() if line.startswith("| BERT |")]
+        assert lines == ["| BERT | BERT, MiniLM | read-only | bridge | e | yes | with 3.9 | from 4 | right |"]
+
+
+class TestPadding:
+    def test_on_the_left_of_a_model_that_counts_columns(self, measured):
+        assert measured("bart").refused == (
+            "the batch is padded on the left, but a BartEncoder counts positions from the first column, padding "
+            "included, which would change what it computes; pad on the right"
+        )
+        seen(measured("bart").model, TOKENS, torch.ones_like(TOKENS))
+
+    @pytest.mark.parametrize("key", ["gpt2", "bert", "distilbert", "albert", "electra"])
+    def test_on_the_left_changes_positions_in_plain_hugging_face(self, key):
+        """Why positions are given: for these a plain call differs from the example alone."""
+        family = FAMILIES[key]
+        theirs, model, tokens = family.build(), ReadOnlyModel(family.build()), family.tokens(LEFT)
+        alone = expected(theirs, tokens[:1, 3:])["last_hidden_state"][0]
+        plain = expected(theirs, tokens, LEFT)["last_hidden_state"][0, 3:]
+        assert (plain - alone).abs().max() > 0.1
+        torch.testing.assert_close(seen(model, tokens, LEFT)["output"][0, 3:], alone, atol=CLOSE, rtol=0)
+
+
+def build(model, **fields):
+    """A small model of another family."""
+    import transformers
+
+    config = getattr(transformers, f"{model.partition('For')[0].removesuffix('Model')}Config")(**fields)
+    config._attn_implementation = "eager"
+    return getattr(transformers, model)(config).eval()
+
+
+SMALL = {"vocab_size": 22, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 24}
+
+
+class TestWithoutPatterns:
+    def test_sdpa(self):
+        """The hook points of patterns are not there, with the reason; the rest is as with eager attention."""
+        eager, fast = FAMILIES["llama"].build(), FAMILIES["llama"].build()
+        fast.set_attn_implementation("sdpa")
+        model = ReadOnlyModel(fast)
+        assert model.lacks["attn.hook_pattern"] == (
+            "attention of kind 'sdpa' keeps no attention patterns; load the model with attention='eager'"
+        )
+        with pytest.raises(
+            InputError, match="in this model: attention of kind 'sdpa' keeps no attention patterns; load"
+        ):
+            resolve(model, attention_pattern())
+        with pytest.raises(
+            InputError, match=r"'unembed.hook_in' in this model: it has no head; its output is the last"
+        ):
+            resolve(model, residual(final_norm=True))
+        names = ["hook_embed", *(name for name in NAMES if "pattern" not in name)]
+        assert sorted(model.hook_dict) == sorted(names)
+        with torch.no_grad(), record(model, names) as kept:
+            model(TOKENS)
+        for name, value in expected(eager, TOKENS).items():
+            if name in names:
+                torch.testing.assert_close(kept[name][0], value, atol=CLOSE, rtol=0)
+
+    def test_a_family_that_has_none(self):
+        shape = {k: v for k, v in SMALL.items() if k != "num_attention_heads"}
+        model = ReadOnlyModel(build("FNetModel", **shape))
+        assert model.lacks["attn.hook_pattern"] == (
+            "a FNetModel gives no attention patterns [batch head query key] for each of its blocks"
+        )
+        assert len(model.hook_dict) == 1 + 2 * 3
+        assert (model.cfg.n_heads, model.cfg.d_model) == (0, 16)
+
+
+class TestBlocks:
+    def test_one_block_one_head(self):
+        """Nothing tells the block from other modules of that shape but its weights."""
+        for name in ("LlamaForCausalLM", "BertModel"):
+            model = ReadOnlyModel(build(name, **{**SMALL, "num_hidden_layers": 1, "num_attention_heads": 1}))
+            (found,) = model._found.calls
+            assert type(found[0]).__name__ == {"L": "LlamaDecoderLayer", "B": "BertLayer"}[name[0]]
+
+    def test_in_training(self):
+        """Dropout before the first block is not taken for the block."""
+        model = ReadOnlyModel(FAMILIES["bert"].build()).train()
+        with record(model, ["hook_embed"]) as kept, torch.no_grad():
+            model(TOKENS)
+        share = float((kept["hook_embed"][0] == 0).float().mean())
+        assert 0.02 < share < 0.4  # the dropout of .1 has acted
+
+    def test_the_forward_pass_can_be_stopped(self):
+        """Hook points fire while the model runs: what lies deeper than the last one read is never computed."""
+
+        class Stop(BaseException):
+            pass
+
+        def stop(name, value):
+            raise Stop
+
+        model, ran = ReadOnlyModel(FAMILIES["distilbert"].build()), []
+        for layer, block in enumerate(model.body.transformer.layer):
+            block.register_forward_pre_hook(lambda module, inputs, layer=layer: ran.append(layer))
+        before = {name: len(m._forward_hooks) + len(m._forward_pre_hooks) for name, m in model.named_modules()}
+        with pytest.raises(Stop), record(model, ["blocks.0.hook_resid_post"], stop):
+            model(TOKENS)
+        assert ran == [0, 1]  # the second is entered, not run
+        assert before == {name: len(m._forward_hooks) + len(m._forward_pre_hooks) for name, m in model.named_modules()}
+
+    @pytest.mark.parametrize("key", ["llama", "distilbert", "t5"])
+    def test_of_weights_that_come_when_they_are_needed(self, key):
+        """Offloaded by accelerate: the model's device is ``meta``, where tokens would be lost."""
+        accelerate = pytest.importorskip("accelerate")
+        offloaded = FAMILIES[key].build()
+        accelerate.cpu_offload(offloaded, execution_device=torch.device("cpu"))
+        model = ReadOnlyModel(offloaded)
+        assert model.body.device.type == "meta"
+        wanted = expected(FAMILIES[key].build(), TOKENS)
+        for name, value in seen(model, TOKENS).items():
+            torch.testing.assert_close(value, wanted[name if name != "output" else "last_hidden_state"])
+
+    def test_of_a_copy_are_its_own(self):
+        model = ReadOnlyModel(FAMILIES["albert"].build())
+        again, before = copy.deepcopy(model), seen(model, TOKENS)["output"]
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.zero_()
+        assert torch.equal(seen(again, TOKENS)["output"], before)
+
+    def test_looking_for_them_leaves_no_trace(self):
+        """But the hooks by which Hugging Face itself keeps hidden states, which it adds at the first use."""
+        state = torch.get_rng_state()
+        theirs = FAMILIES["xlm_roberta"].build().train()
+        model = ReadOnlyModel(theirs)
+        assert all(module.training for module in theirs.modules())
+        assert torch.equal(state, torch.get_rng_state())
+        counts = {len(module._forward_pre_hooks) for module in model.body.modules()}
+        assert counts == {0}
+
+    @pytest.mark.parametrize(
+        ("name", "fields", "why"),
+        [
+            (
+                "XLNetModel",
+                {"vocab_size": 22, "d_model": 16, "n_layer": 3, "n_head": 2, "d_inner": 24},
+                "it has no modules that hand its hidden states on",
+            ),
+            (
+                "MambaModel",
+                {"vocab_size": 22, "hidden_size": 16, "num_hidden_layers": 3, "state_size": 4},
+                "it has no modules that hand its hidden states on",
+            ),
+            (
+                "FunnelModel",
+                {"vocab_size": 22, "d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 24, "block_sizes": [2, 2]},
+                "it gives no hidden states [batch pos d_model] of one width, one for each layer",
+            ),
+        ],
+    )
+    def test_what_has_none_is_refused_with_the_reason(self, name, fields, why):
+        with pytest.raises(InputError) as error:
+            ReadOnlyModel(build(name, **fields))
+        assert str(error.value) == (
+            f"a {name} cannot be measured: {why}; give a transformer over tokens, whose Hugging Face model has "
+            "output_hidden_states"
+        )
+
+    def test_a_model_that_hears(self):
+        parts = {"layers": 1, "attention_heads": 2, "ffn_dim": 8}
+        fields = {f"{side}_{k}": n for side in ("encoder", "decoder") for k, n in parts.items()}
+        ends = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+        with pytest.raises(
+            InputError, match=r"^a WhisperEncoder cannot be measured: it does not run on token ids alone"
+        ):
+            ReadOnlyModel(build("WhisperModel", vocab_size=22, d_model=8, **fields, **ends))
+
+
+class TestWhichWay:
+    def configuration(self, key, *, architecture=None):
+        config = FAMILIES[key].build().config
+        config.architectures = [architecture or FAMILIES[key].model]
+        return config
+
+    def test_by_architecture(self):
+        assert {key for key in FAMILIES if is_read_only(self.configuration(key))} == {
+            key for key, row in families_page.found()[MAJOR].items() if row["how"] == "read-only"
+        }
+
+    def test_the_encoder_alone_of_an_encoder_decoder(self):
+        """Its configuration says that it is no encoder-decoder."""
+        model = build("T5ForConditionalGeneration", **FAMILIES["t5"].fields, vocab_size=22)
+        import transformers
+
+        alone = transformers.T5EncoderModel(model.config)
+        assert not alone.config.is_encoder_decoder
+        assert is_read_only(alone.config)
+        assert ReadOnlyModel(alone.eval()).cfg.n_layers == N
+
+    def test_a_model_that_sees(self):
+        config = SimpleNamespace(model_type="vit")
+        config.get_text_config = lambda: config
+        for call in (lambda: is_read_only(config), lambda: ReadOnlyModel(SimpleNamespace(config=config))):
+            with pytest.raises(InputError) as error:
+                call()
+            assert str(error.value) == (
+                "a model of type 'vit' reads no tokens (its configuration has no vocab_size), so nothing can be "
+                "measured in it; give a language model"
+            )
