@@ -18,7 +18,7 @@ from probes.norm_jacobian import NormJacobian
 from probes.probe import Probe
 from probes.projection import Projection
 from probes.rbf_cka import RBFCKA
-from probes.readout import Readout, all_tokens, last_token, mean, token_at
+from probes.readout import Readout, all_tokens, first_token, last_token, mean, token_at
 from probes.registry import RegisteredProbe, find_probe, get_probe, list_probes
 from probes.result import Head, ProbeResult, load_result
 from probes.rows import collect_rows
@@ -65,6 +65,7 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "collect_rows",
     "embedding",
     "find_probe",
+    "first_token",
     "get_probe",
     "head_output",
     "last_token",

@@ -8,12 +8,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from probes.batches import Batches, each_batch
 from probes.clustering_head import ClusteringHead
 from probes.files import versions
 from probes.functional.clustering_head import integer_sum
 from probes.hooks import HookedModel, device_of, evaluation_mode, forward, record
 from probes.result import ProbeResult
-from probes.run import Batches, attach, each_batch
+from probes.run import attach
 from tasks import Batch, InputError
 
 Correct = Callable[[Tensor, Batch], Tensor]
@@ -81,7 +82,7 @@ def causal_checks(
     if not len(probe.points):
         raise InputError("this ClusteringHead has not been run; call run(model, batches, probe) before causal_checks")
     probe.bind(model)
-    bench = Bench(model, list(each_batch(batches)), probe, correct)
+    bench = Bench(model, list(each_batch(batches, {"": model})), probe, correct)
     chosen = _check_heads(heads, probe)
     draw = torch.Generator().manual_seed(seed)
     order, donors = (torch.randperm(bench.n, generator=draw) for _ in range(2))
@@ -307,7 +308,8 @@ class Bench:
         def put(name: str, z: Tensor) -> Tensor:
             rows, where = now[-1]
             z = z.clone()
-            z[torch.arange(len(z), device=z.device), 0 if z.shape[1] == 1 else where, head] = points[rows].to(z)
+            at = 0 if z.shape[1] == 1 else where.to(z.device)
+            z[torch.arange(len(z), device=z.device), at, head] = points[rows].to(z)
             return z
 
         with torch.inference_mode(), evaluation_mode(self.model), record(self.model, [site], put):
@@ -337,7 +339,7 @@ class Bench:
             raise InputError(
                 f"the model gives {what}; causal_checks needs logits [batch d_vocab] or [batch pos d_vocab]"
             )
-        last = logits
+        last = logits = logits.to(batch.tokens.device)
         if logits.ndim == 3:
             last = logits[torch.arange(len(logits), device=logits.device), self.probe.query_positions(batch)]
         right = self.correct(logits, batch)

@@ -81,9 +81,18 @@ def forward(model: HookedModel, batch: Batch) -> Any:
 
 
 def device_of(model: HookedModel) -> torch.device:
-    """The device of the model's first parameter."""
-    parameter = next(iter(model.parameters()), None)
-    return torch.device("cpu") if parameter is None else parameter.device
+    """Where the model takes its tokens: the device of its first parameter that is not offloaded.
+
+    Where accelerate keeps all of them elsewhere, the device on which it runs the model.
+    """
+    for parameter in model.parameters():
+        if not parameter.is_meta:
+            return parameter.device
+    for module in model.modules():
+        device = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
+        if device is not None:
+            return torch.device(device)
+    return torch.device("cpu")
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import accumulate
 from typing import Any
+from urllib.parse import quote, unquote
 
 import torch
 from jaxtyping import Float, Int
@@ -187,7 +188,7 @@ class MomentsState(Keyed[Together]):
 
     def tensors(self) -> dict[str, Tensor]:
         return {
-            f"{x}|{y}|{key}/{name}": torch.as_tensor(getattr(moments, name)).cpu().clone()
+            f"{_quoted(x)}|{_quoted(y)}|{key}/{name}": torch.as_tensor(getattr(moments, name)).cpu().clone()
             for key, value in self._values.items()
             for x, y in value.product
             for moments in [value.pair(x, y)]
@@ -198,6 +199,11 @@ class MomentsState(Keyed[Together]):
         pairs: dict[str, dict[Pair, CrossMoments]] = {}
         for name in dict.fromkeys(name.rsplit("/", 1)[0] for name in tensors):
             n, *sums = (tensors[f"{name}/{field}"] for field in _FIELDS)
-            x, y, key = name.split("|")
+            x, y, key = map(unquote, name.split("|"))
             pairs.setdefault(key, {})[x, y] = CrossMoments(int(n), *sums)
         self._values = {key: Together.of_pairs(parts) for key, parts in pairs.items()}
+
+
+def _quoted(site: str) -> str:
+    """Without ``|``, which the name of a model may have."""
+    return quote(site, safe="/ ")

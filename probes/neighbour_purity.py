@@ -30,8 +30,8 @@ class NeighbourPurity(ByClass):
         max_memory: most GiB to hold; more is refused in the first batch that would need it.
 
     Raises:
-        InputError: for a label with one class only or given per token, not more than ``k`` examples, or too much
-            memory.
+        InputError: for a label with one class only, with one example a class or given per token, not more than ``k``
+            examples, or too much memory.
 
     Example:
         >>> NeighbourPurity(label="cluster").k
@@ -56,6 +56,11 @@ class NeighbourPurity(ByClass):
         labels, n = self.classes.get("label")[1], self._counts()
         if len(n) < 3:  # "all" and one class
             raise InputError(f"label {self.label!r} has one class only; purity needs examples of at least 2 classes")
+        if max(count for group, count in n.items() if group != "all") == 1:
+            raise InputError(
+                f"label {self.label!r} has one example a class ({len(labels)} in all), so no neighbour can be of the "
+                "same; give at least 2 examples of some classes, better 20 of each"
+            )
         found = [neighbour_purity(self._rows_of(site, "all"), labels, self.k) for site in self.site_names]
         return self.result(
             {

@@ -13,7 +13,7 @@ from probes.hooks import Models
 from probes.probe import Probe
 from probes.readout import Readout, check_row_readout
 from probes.result import ProbeResult
-from probes.sites import Site, Sites
+from probes.sites import Site, Sites, split_site
 from probes.state import Rows, Sum
 from tasks import Batch, InputError
 from tasks.errors import check_choice
@@ -121,17 +121,17 @@ class Pairwise(ByClass):
 
     @property
     def _models(self) -> list[str]:
-        return list(dict.fromkeys(name.split("/")[0] for name in self.site_names if "/" in name))
+        return list(dict.fromkeys(model for name in self.site_names if (model := split_site(name)[0])))
 
     def _sides(self) -> tuple[list[Site], list[Site]]:
         """Sites of the first model and of the second, or twice those of the only one."""
         if not (models := self._models):
             return self.sites, self.sites
-        first, second = ([s for s in self.sites if s.name.startswith(f"{m}/")] for m in models)
+        first, second = ([s for s in self.sites if split_site(s.name)[0] == m] for m in models)
         return first, second
 
     def _diagonal(self) -> bool:
-        first, second = ([(_hook(s.name), s.layer) for s in side] for side in self._sides())
+        first, second = ([(split_site(s.name)[1], s.layer) for s in side] for side in self._sides())
         return self.pairs == "diagonal" and bool(self._models) and first == second
 
     def _pairs(self) -> Iterator[tuple[str, str]]:
@@ -176,12 +176,12 @@ class Pairwise(ByClass):
         axes: dict[str, tuple[str, ...]] = dict.fromkeys(
             values, ("site", *(() if diagonal else ("other_site",)), "label")
         )
-        names, others = ([_hook(site.name) for site in side] for side in (first, second))
+        names, others = ([split_site(site.name)[1] for site in side] for side in (first, second))
         return self.result(
             {**values, "n": torch.tensor(list(n.values()))},
             {**axes, "n": ("label",)},
             {"site": names, "label": list(n), **({} if diagonal else {"other_site": others})},
-            layers={_hook(site.name): site.layer for site in [*second, *first]},
+            layers={split_site(site.name)[1]: site.layer for site in [*second, *first]},
             metadata={"d": d, "models": self._models, **metadata},
             notes=[*self._pairing_notes(), *self._undefined_notes(undefined), *notes(n, values)],
         )
@@ -201,8 +201,3 @@ def sites_of(rows: Mapping[str, Tensor]) -> str:
 def below(n: Mapping[str, int], least: int) -> str:
     """The groups of fewer examples than that, for a note; empty where there is none."""
     return ", ".join(f"{group} (n = {count})" for group, count in n.items() if count < least)
-
-
-def _hook(site: str) -> str:
-    """A site's name without that of its model."""
-    return site.rsplit("/", 1)[-1]

@@ -77,7 +77,10 @@ class Probe(ABC):
 
     @abstractmethod
     def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
-        """Add one batch: ``activations`` maps each site's name to what the readout kept."""
+        """Add one batch: ``activations`` maps each site's name to what the readout kept.
+
+        All of it is on the batch's device, also where the model lies on several.
+        """
 
     @abstractmethod
     def compute(self) -> ProbeResult:

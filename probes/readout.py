@@ -10,9 +10,13 @@ from torch import Tensor
 
 from tasks import Batch, InputError
 
+_ROWS = "last_token(), first_token(), token_at(...)"
+
 
 class Readout:
-    """Turns an activation ``[batch pos ...]`` into what a probe sees. Compared by value.
+    """Turns an activation ``[batch pos ...]`` into what a probe sees, on the activation's device. Compared by value.
+
+    In a model that lies on several devices the batch may be on another one than the activation.
 
     Attributes:
         row_per_example: whether it leaves one row per example, whatever the sequence's length.
@@ -28,7 +32,18 @@ class Readout:
         if bool(torch.isfinite(kept.sum(dtype=torch.float64))):  # one pass; NaN and infinity survive sums
             return None
         bad = ~torch.isfinite(kept).flatten(1).all(dim=1)
-        return int(batch.index[bad][0]) if bool(bad.any()) else None
+        return _first(bad, batch)
+
+
+def _first(bad: Tensor, batch: Batch) -> int | None:
+    """The index of the first example marked, or ``None``."""
+    return int(batch.index[bad.to(batch.index.device)][0]) if bool(bad.any()) else None
+
+
+def _at(activation: Tensor, position: Tensor) -> Tensor:
+    """``[batch pos ...] -> [batch ...]``: what stands at each example's position."""
+    rows = torch.arange(len(activation), device=activation.device)
+    return activation[rows, position.to(activation.device)]
 
 
 @dataclass(frozen=True)
@@ -36,10 +51,19 @@ class LastToken(Readout):
     def __call__(self, activation: Shaped[Tensor, "batch pos *rest"], batch: Batch) -> Shaped[Tensor, "batch *kept"]:
         if activation.shape[1] == 1:  # also where a model has pooled its sequence
             return activation[:, 0]
-        return activation[torch.arange(len(batch), device=activation.device), batch.last_positions()]
+        return _at(activation, batch.last_positions())
 
     def __repr__(self) -> str:
         return "last_token()"
+
+
+@dataclass(frozen=True)
+class FirstToken(Readout):
+    def __call__(self, activation: Shaped[Tensor, "batch pos *rest"], batch: Batch) -> Shaped[Tensor, "batch *kept"]:
+        return _at(activation, batch.first_positions())
+
+    def __repr__(self) -> str:
+        return "first_token()"
 
 
 @dataclass(frozen=True)
@@ -47,7 +71,7 @@ class TokenAt(Readout):
     position: str
 
     def __call__(self, activation: Shaped[Tensor, "batch pos *rest"], batch: Batch) -> Shaped[Tensor, "batch *kept"]:
-        return activation[torch.arange(len(batch), device=activation.device), batch.position(self.position)]
+        return _at(activation, batch.position(self.position))
 
     def __repr__(self) -> str:
         return f"token_at({self.position!r})"
@@ -58,7 +82,7 @@ class Mean(Readout):
     def __call__(self, activation: Shaped[Tensor, "batch pos *rest"], batch: Batch) -> Shaped[Tensor, "batch *kept"]:
         if batch.attention_mask is None:
             return activation.mean(dim=1)
-        mask = batch.attention_mask.reshape(*batch.tokens.shape, *[1] * (activation.ndim - 2))
+        mask = batch.attention_mask.to(activation.device).reshape(*batch.tokens.shape, *[1] * (activation.ndim - 2))
         total = torch.where(mask, activation, 0).sum(dim=1)
         return total / mask.sum(dim=1)
 
@@ -80,9 +104,9 @@ class AllTokens(Readout):
         if batch.attention_mask is not None:  # what stands at padding is nobody's value
             patterns = kept.ndim == 4 and kept.shape[2:] == 2 * batch.tokens.shape[1:]  # [batch head query key]
             mask = batch.attention_mask[:, None] if patterns else batch.attention_mask
+            mask = mask.to(bad.device)
             bad &= mask.reshape(*mask.shape, *[1] * (kept.ndim - mask.ndim))
-        rows = bad.flatten(1).any(dim=1)
-        return int(batch.index[rows][0]) if bool(rows.any()) else None
+        return _first(bad.flatten(1).any(dim=1), batch)
 
     def __repr__(self) -> str:
         return "all_tokens()"
@@ -94,6 +118,14 @@ def last_token() -> Readout:
     Where there is one position only, as behind a model's pooling, that one.
     """
     return LastToken()
+
+
+def first_token() -> Readout:
+    """The first real token of each example: ``[batch pos ...] -> [batch ...]``.
+
+    In BERT-like encoders that is ``[CLS]``, which stands for the whole sequence where a model was tuned to classify.
+    """
+    return FirstToken()
 
 
 def token_at(position: str) -> Readout:
@@ -118,12 +150,16 @@ def all_tokens() -> Readout:
 def check_readout(value: object) -> Readout:
     """``value``, when it is a readout; an ``InputError`` otherwise."""
     if not isinstance(value, Readout):
-        raise InputError(f"readout is {value!r}; expected last_token(), token_at(...), mean() or all_tokens()")
+        raise InputError(
+            f"readout is {value!r}; expected last_token(), first_token(), token_at(...), mean() or all_tokens()"
+        )
     return value
 
 
 def check_row_readout(value: object) -> Readout:
     """``value``, when it is a readout that leaves one row per example; an ``InputError`` otherwise."""
     if not check_readout(value).row_per_example:
-        raise InputError(f"readout {value!r} keeps every position; choose last_token(), token_at(...) or mean()")
+        raise InputError(
+            f"readout {value!r} keeps every position; choose last_token(), first_token(), token_at(...) or mean()"
+        )
     return check_readout(value)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
+from probes.batches import Batches
 from probes.hooks import HookedModel
 from probes.identity import token_digests
 from probes.probe import Probe
 from probes.readout import Readout, check_row_readout, last_token
 from probes.result import ProbeResult
-from probes.run import Batches, run
+from probes.run import run
 from probes.sites import Sites, residual
 from probes.state import Rows
 from tasks import Batch
@@ -42,7 +44,13 @@ class Gather(Probe):
 
 
 def collect_rows(
-    model: HookedModel, batches: Batches, at: Sites = residual(), readout: Readout = last_token()
+    model: HookedModel,
+    batches: Batches,
+    at: Sites = residual(),
+    readout: Readout = last_token(),
+    *,
+    tokenizer: Any = None,
+    batch_size: int = 32,
 ) -> dict[str, Tensor]:
     """By hook name ``[n d]``, every example's row at each site, in the order of the examples' index, on the CPU.
 
@@ -51,9 +59,11 @@ def collect_rows(
 
     Args:
         model: anything with TransformerLens's hook protocol.
-        batches: a batch or an iterable of batches; every example with an index of its own.
+        batches: as ``run`` takes them; every example with an index of its own.
         at: where to measure.
         readout: which position.
+        tokenizer: for texts, as in ``run``.
+        batch_size: as in ``run``.
 
     Raises:
         InputError: for a readout that keeps every position, and where ``run`` raises it.
@@ -63,5 +73,5 @@ def collect_rows(
         >>> # rows["blocks.2.hook_resid_post"].shape  # [n d_model]
     """
     probe = Gather(at, readout)
-    run(model, batches, probe)
+    run(model, batches, probe, tokenizer=tokenizer, batch_size=batch_size)
     return probe.by_site()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -10,11 +11,13 @@ from typing import Any, TypeAlias, overload
 import torch
 from torch import Tensor
 
+from probes.batches import Batches, each_batch
 from probes.hooks import HookedModel, device_of, evaluation_mode, forward, record
 from probes.identity import Examples, fingerprint
 from probes.probe import Probe
 from probes.readout import Readout, check_readout
 from probes.result import ProbeResult
+from probes.sites import split_site
 from tasks import Batch, InputError
 
 
@@ -22,17 +25,20 @@ class _Stop(BaseException):
     """Ends a forward pass once the deepest site was seen. Not an Exception: nobody may swallow it."""
 
 
-Batches: TypeAlias = Batch | Iterable[Batch]
 HookedModels: TypeAlias = HookedModel | Mapping[str, HookedModel]
+Kept: TypeAlias = dict[tuple[str, Readout], Tensor]
 
 
 class _Recorder:
     """Hooks on one model that keep what its probes need of the current batch.
 
-    ``name`` is the model's where several are measured: what is kept of it is called ``"name/hook"``.
+    ``name`` is the model's where several are measured: what is kept of it is called ``"name/hook"``. What is kept goes
+    to the device ``home``, the batch's: a model may lie on several devices, probes see one.
     """
 
-    def __init__(self, model: HookedModel, probes: Sequence[Probe], name: str | None = None) -> None:
+    def __init__(
+        self, model: HookedModel, probes: Sequence[Probe], name: str | None = None, home: torch.device | None = None
+    ) -> None:
         self.prefix, self._whose = ("", "") if name is None else (f"{name}/", f" of model {name!r}")
         if isinstance(model, torch._dynamo.OptimizedModule):
             raise InputError(
@@ -40,13 +46,14 @@ class _Recorder:
                 "added later; measure the original module (model._orig_mod)"
             )
         self.model = model
+        self.home = device_of(model) if home is None else home
         self.wanted: dict[str, dict[Readout, None]] = {}
         for probe in probes:
             readout = check_readout(probe.readout)
             for full_name in probe.site_names:
-                if not full_name.startswith(self.prefix):
+                whose, hook = ("", full_name) if name is None else split_site(full_name)
+                if whose != (name or ""):
                     continue
-                hook = full_name.removeprefix(self.prefix)
                 if readout.row_per_example and hook.endswith(("hook_pattern", "hook_attn_scores")):
                     raise InputError(
                         f"readout {readout!r} picks positions, but {hook!r} is [batch head query key]; "
@@ -55,7 +62,8 @@ class _Recorder:
                 self.wanted.setdefault(hook, {})[readout] = None
         self.batch: Batch | None = None
         self.stop_early = False
-        self.kept: dict[tuple[str, Readout], Tensor] = {}
+        self.most = sys.maxsize  # examples that fit in memory at once
+        self.kept: Kept = {}
         self.seen: set[str] = set()
 
     def recording(self) -> AbstractContextManager[Any]:
@@ -86,28 +94,55 @@ class _Recorder:
         self.batch = batch
         self.kept, self.seen = {}, set()
 
-    def measure(self, batch: Batch) -> dict[tuple[str, Readout], Tensor]:
-        """What is kept of one forward pass; later ones stop after the deepest site."""
-        moved = batch.to(device_of(self.model))
-        self.start(moved)
-        with suppress(_Stop):
-            forward(self.model, moved)
-        self.stop_early = True
-        return self.finish()
+    def measure(self, batch: Batch) -> Kept:
+        """What is kept of one forward pass; later ones stop after the deepest site.
 
-    def finish(self) -> dict[tuple[str, Readout], Tensor]:
+        Where the device runs out of memory, of two passes over half the examples each.
+        """
+        moved = batch.to(device_of(self.model))
+        size = min(self.most, len(moved))
+        for part in dict.fromkeys((size, (size + 1) // 2)):
+            with suppress(torch.OutOfMemoryError):  # retried outside, where nothing holds on to the failed pass
+                return self._in_parts(moved, part)
+            self.batch, self.kept, self.most = None, {}, (size + 1) // 2
+            torch.cuda.empty_cache()  # does nothing where there is no CUDA
+        raise out_of_memory(f"the forward pass{self._whose}", moved, part)
+
+    def _in_parts(self, batch: Batch, size: int) -> Kept:
+        found = []
+        for part in [batch] if size >= len(batch) else batch.split(size):
+            self.start(part)
+            with suppress(_Stop):
+                forward(self.model, part)
+            self.stop_early = True
+            found.append(self.finish())
+        return found[0] if len(found) == 1 else {key: torch.cat([kept[key] for kept in found]) for key in found[0]}
+
+    def finish(self) -> Kept:
         """What was kept of the batch, by site and readout; hooks do nothing until the next ``start``."""
         if silent := [name for name in self.wanted if name not in self.seen]:
             raise InputError(
                 f"hook point {silent[0]!r}{self._whose} exists but did not fire in this forward pass; "
                 "choose another hook name, or run the part of the model it belongs to"
             )
-        kept = self.kept
+        kept = {key: rows.to(self.home) for key, rows in self.kept.items()}
         self.batch, self.kept = None, {}
         return kept
 
 
-def _update(probes: Sequence[Probe], kept: Mapping[tuple[str, Readout], Tensor], batch: Batch) -> None:
+def out_of_memory(what: str, batch: Batch, size: int) -> InputError:
+    """That parts of so many examples of a batch do not fit."""
+    n, length = batch.tokens.shape
+    examples = "1 example" if n == 1 else f"{n} examples"
+    parts = f", nor for parts of {size}" if size < n else ""
+    way = f"batches of at most {size // 2} (batch_size={size // 2} for texts and rows)" if size > 1 else "shorter texts"
+    return InputError(
+        f"device {str(batch.tokens.device)!r} has too little memory for {what} of {examples} of {length} "
+        f"tokens{parts}; give {way}, or a device with more"
+    )
+
+
+def _update(probes: Sequence[Probe], kept: Kept, batch: Batch) -> None:
     for probe in probes:
         probe.update({name: kept[name, probe.readout] for name in probe.site_names}, batch)
 
@@ -117,15 +152,29 @@ class Attached:
 
     def __init__(self, recorder: _Recorder, probes: Sequence[Probe]) -> None:
         self._recorder, self._probes = recorder, probes
+        self._count = 0
 
     @contextmanager
-    def on(self, batch: Batch) -> Iterator[None]:
-        """Measure the one forward pass made inside this block; other passes are not measured."""
-        batch = batch.to(device_of(self._recorder.model))
-        self._recorder.start(batch)
+    def on(self, batch: Batch | Tensor | Mapping[str, Any]) -> Iterator[None]:
+        """Measure the one forward pass made inside this block; other passes are not measured.
+
+        Args:
+            batch: the batch, token ids ``[batch pos]``, or what a Hugging Face tokenizer gives. Where it brings no
+                index, examples are numbered on from those before.
+        """
+        found = list(each_batch(batch, {"": self._recorder.model}, batch_size=sys.maxsize))
+        if len(found) != 1:
+            raise InputError(
+                f"on() measures one forward pass, and was given {len(found)} batches; give one with examples"
+            )
+        moved = found[0].to(self._recorder.home)
+        if not isinstance(batch, Batch):
+            moved = replace(moved, index=moved.index + self._count)
+        self._count += len(moved)
+        self._recorder.start(moved)
         try:
             yield
-            _update(self._probes, self._recorder.finish(), batch)
+            _update(self._probes, self._recorder.finish(), moved)
         finally:
             self._recorder.batch, self._recorder.kept = None, {}
 
@@ -154,28 +203,54 @@ def attach(model: HookedModel, probes: Probe | Sequence[Probe]) -> Iterator[Atta
 
 
 @overload
-def run(model: HookedModels, batches: Batches, probes: Probe, *, progress: bool = ...) -> ProbeResult: ...
+def run(
+    model: HookedModels,
+    batches: Batches,
+    probes: Probe,
+    *,
+    tokenizer: Any = ...,
+    batch_size: int = ...,
+    progress: bool = ...,
+) -> ProbeResult: ...
 @overload
 def run(
-    model: HookedModels, batches: Batches, probes: Sequence[Probe], *, progress: bool = ...
+    model: HookedModels,
+    batches: Batches,
+    probes: Sequence[Probe],
+    *,
+    tokenizer: Any = ...,
+    batch_size: int = ...,
+    progress: bool = ...,
 ) -> list[ProbeResult]: ...
 def run(
-    model: HookedModels, batches: Batches, probes: Probe | Sequence[Probe], *, progress: bool = False
+    model: HookedModels,
+    batches: Batches,
+    probes: Probe | Sequence[Probe],
+    *,
+    tokenizer: Any = None,
+    batch_size: int = 32,
+    progress: bool = False,
 ) -> ProbeResult | list[ProbeResult]:
     """Measure a model on batches: one forward pass per batch, whatever the number of probes.
 
     In inference mode, with dropout off; the model's train/eval mode, other people's hooks and the
     global random state are left as they were. The forward pass stops after the deepest site needed
     (from the second batch on). Memory does not grow with the number of batches beyond the probes'
-    declared state.
+    declared state. Where a device runs out of it, a batch is tried again in halves, once.
 
     Several models, ``{"tuned": a, "base": b}``, are run on the same batches for probes that compare them: one
-    forward pass of each per batch. They may be on different devices, and one model may stand under two names.
+    forward pass of each per batch. They may be on different devices, and one model may stand under two names. One
+    model may lie on several devices too: what probes see is on that of its embedding.
 
     Args:
         model: anything with TransformerLens's hook protocol, or several by name.
-        batches: a batch or an iterable of batches; every example with an index of its own.
+        batches: a ``Batch`` or an iterable of them, every example with an index of its own. Or token ids
+            ``[batch pos]``, a list of texts, what a Hugging Face tokenizer gives, rows of a Hugging Face data set
+            with ``input_ids`` or ``text``, or an iterable of these: their examples are numbered 0, 1, 2, ..., and a
+            row's integers become labels under their names.
         probes: one probe or several. They are reset first.
+        tokenizer: Hugging Face's, for texts; ``model.tokenizer`` by default. Special tokens are those it adds.
+        batch_size: examples a forward pass, where they are not given as ``Batch``.
         progress: show a progress bar.
 
     Returns:
@@ -183,38 +258,48 @@ def run(
 
     Raises:
         InputError: for a name that is not in the model, a label or position that the batches lack,
-            no batches, NaN in the activations, or several models with vocabularies of different sizes.
+            no batches, NaN in the activations, several models with vocabularies of different sizes, token ids
+            outside the vocabulary, more tokens than the model's context, or too little memory.
     """
     several = [probes] if isinstance(probes, Probe) else list(probes)
-    models: list[tuple[str | None, HookedModel]]
+    models = dict(model) if isinstance(model, Mapping) else {"": model}
     if isinstance(model, Mapping):
-        _check_compares(several, model)
-        check_models(model)
-        models = list(model.items())
-    else:
-        models = [(None, model)]
-    for probe in several:
+        _check_compares(several, models)
+        check_models(models)
+    source = each_batch(
+        batches, models, tokenizer=tokenizer, batch_size=batch_size, progress="probing" if progress else None
+    )
+    what = feed(model, source, several).record({name: fingerprint(each) for name, each in models.items()})
+    results = [replace(found, metadata={**found.metadata, **what}) for found in (p.compute() for p in several)]
+    return results[0] if isinstance(probes, Probe) else results
+
+
+def feed(model: HookedModels, batches: Iterable[Batch], probes: Sequence[Probe]) -> Examples:
+    """``run`` up to where probes compute, on batches that the models can read (``probes.batches.readable``)."""
+    models: list[tuple[str | None, HookedModel]] = [*model.items()] if isinstance(model, Mapping) else [(None, model)]
+    for probe in probes:
         probe.reset()
         probe.bind(model)
-    recorders = [_Recorder(each, several, name) for name, each in models]
+    home = device_of(models[0][1])
+    recorders = [_Recorder(each, probes, name, home) for name, each in models]
     examples = Examples()
-    source = each_batch(batches, "probing" if progress else None)
     with ExitStack() as stack:
         for recorder in recorders:
             stack.enter_context(evaluation_mode(recorder.model))
             stack.enter_context(recorder.recording())
-        for batch in source:  # outside inference mode: what a generator keeps must stay usable in training
-            kept: dict[tuple[str, Readout], Tensor] = {}
+        for batch in batches:  # outside inference mode: what a generator keeps must stay usable in training
+            kept: Kept = {}
             with torch.inference_mode():
                 for recorder in recorders:
                     kept |= recorder.measure(batch)
-                _update(several, kept, batch.to(device_of(recorders[0].model)))
+                try:
+                    _update(probes, kept, batch.to(home))
+                except torch.OutOfMemoryError:  # some states may hold the batch by now: not to be tried again
+                    raise out_of_memory("what the probes keep", batch.to(home), len(batch)) from None
             examples.add(batch)
     if not examples.count:
         raise InputError("there are no examples to measure; give at least one non-empty batch")
-    what = examples.record({name or "": fingerprint(each) for name, each in models})
-    results = [replace(found, metadata={**found.metadata, **what}) for found in (p.compute() for p in several)]
-    return results[0] if isinstance(probes, Probe) else results
+    return examples
 
 
 def _check_compares(probes: Sequence[Probe], models: Mapping[str, HookedModel]) -> None:
@@ -235,8 +320,8 @@ def check_models(models: Mapping[str, HookedModel]) -> None:
     if not models:
         raise InputError("no models given; give one, or several by name")
     for name in models:
-        if not isinstance(name, str) or not name or "/" in name:
-            raise InputError(f"a model is called {name!r}; expected a name without '/', such as 'tuned'")
+        if not isinstance(name, str) or not name:
+            raise InputError(f"a model is called {name!r}; expected a name, such as 'tuned'")
     sizes = {name: getattr(getattr(model, "cfg", None), "d_vocab", None) for name, model in models.items()}
     if len(known := {name: size for name, size in sizes.items() if size is not None}) > 1:
         (first, size), *others = known.items()
@@ -246,13 +331,3 @@ def check_models(models: Mapping[str, HookedModel]) -> None:
                     f"model {first!r} has a vocabulary of {size} tokens and {name!r} one of {other}, so the same "
                     "tokens are not the same text; compare models with one tokenizer"
                 )
-
-
-def each_batch(batches: Batches, progress: str | None = None) -> Iterable[Batch]:
-    """One batch or many, as an iterable; with a progress bar of that name."""
-    source: Iterable[Batch] = [batches] if isinstance(batches, Batch) else batches
-    if progress is None:
-        return source
-    from tqdm.auto import tqdm
-
-    return tqdm(source, desc=progress, unit="batch", leave=False)  # type: ignore[no-any-return]

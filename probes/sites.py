@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,6 +23,19 @@ class Site(NamedTuple):
 
     name: str
     layer: int
+
+
+def split_site(name: str) -> tuple[str, str]:
+    """A site's model and hook: ``"meta-llama/Llama-3/hook_embed"`` is that of ``"meta-llama/Llama-3"``.
+
+    Without a model where only one was measured. Hook names have no ``/``; names of models may.
+
+    Example:
+        >>> split_site("meta-llama/Llama-3/hook_embed"), split_site("hook_embed")
+        (('meta-llama/Llama-3', 'hook_embed'), ('', 'hook_embed'))
+    """
+    model, _, hook = name.rpartition("/")
+    return model, hook
 
 
 @dataclass(frozen=True)
@@ -59,7 +72,8 @@ def residual(layers: int | Sequence[int] | None = None, *, final_norm: bool = Fa
     ``[batch pos d_model]``.
 
     ``hook_embed`` is the token embedding without position; in BERT-like encoders, whose embedding
-    adds positions and normalises before anything can be hooked, the result of that.
+    adds positions and normalises before anything can be hooked, the result of that. The last layer is the last
+    block's output, before the final norm, where Hugging Face's last ``hidden_states`` come after it.
 
     Args:
         layers: which layers; negative ones count from the last. All of them when ``None``.
@@ -100,15 +114,15 @@ def resolve(model: HookPoints, at: Sites) -> list[Site]:
             f"a {type(model).__name__} has no hook_dict, so nothing can be measured in it; "
             "build it with mechclust.build_model or load it with mechclust.load_pretrained"
         )
-    names = list(hooks)
+    names, lacks = list(hooks), getattr(model, "lacks", {})
     found: dict[str, Site] = {}
     for item in [at] if isinstance(at, (Selector, str)) else list(at):
         if isinstance(item, Selector):
-            chosen = _select(item, names)
+            chosen = _select(item, names, lacks)
         elif item in hooks:
             chosen = [Site(item, _layer_of(item, names))]
         else:
-            raise InputError(_no_such(item, names))
+            raise InputError(_no_such(item, names, lacks))
         found.update((site.name, site) for site in chosen)
     if not found:
         raise InputError("no sites given; name a hook point or a selector such as residual()")
@@ -125,10 +139,10 @@ def _layer_of(name: str, names: Sequence[str]) -> int:
     return _n_blocks(names) + 1 if name.startswith(("ln_final", "unembed", "hook_unembed")) else 0
 
 
-def _select(selector: Selector, names: Sequence[str]) -> list[Site]:
+def _select(selector: Selector, names: Sequence[str], lacks: Mapping[str, str]) -> list[Site]:
     n = _n_blocks(names)
     if selector.kind == "embedding":
-        return [Site(_existing("hook_embed", names), 0)]
+        return [Site(_existing("hook_embed", names, lacks), 0)]
     first = 0 if selector.kind == "residual" else 1
     layers = range(first, n + 1) if selector.layers is None else selector.layers
     sites = []
@@ -140,19 +154,21 @@ def _select(selector: Selector, names: Sequence[str]) -> list[Site]:
                 f"{', layer 0 the embedding' if first == 0 else ''})"
             )
         name = "hook_embed" if absolute == 0 else f"blocks.{absolute - 1}.{_BLOCK_HOOKS[selector.kind]}"
-        sites.append(Site(_existing(name, names), absolute))
+        sites.append(Site(_existing(name, names, lacks), absolute))
     if selector.final_norm:
-        sites.append(Site(_existing("unembed.hook_in", names), n + 1))
+        sites.append(Site(_existing("unembed.hook_in", names, lacks), n + 1))
     return sites
 
 
-def _existing(name: str, names: Sequence[str]) -> str:
+def _existing(name: str, names: Sequence[str], lacks: Mapping[str, str]) -> str:
     if name not in names:
-        raise InputError(_no_such(name, names))
+        raise InputError(_no_such(name, names, lacks))
     return name
 
 
-def _no_such(name: str, names: Sequence[str]) -> str:
+def _no_such(name: str, names: Sequence[str], lacks: Mapping[str, str]) -> str:
+    if (why := next((why for end, why in lacks.items() if name.endswith(end)), None)) is not None:
+        return f"no hook point {name!r} in this model: {why}"
     n = _n_blocks(names)
     has = f" (it has blocks 0-{n - 1})" if n and name.startswith("blocks.") else ""
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)

@@ -14,6 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from probes.batches import Batches, each_batch
 from probes.files import read_safetensors, write_atomic
 from probes.hooks import HookedModel
 from probes.identity import Examples, fingerprint, token_digests
@@ -21,8 +22,8 @@ from probes.probe import Probe
 from probes.readout import Readout, last_token
 from probes.result import ProbeResult
 from probes.rows import Gather
-from probes.run import Batches, each_batch, run
-from probes.sites import Sites, residual, resolve
+from probes.run import feed
+from probes.sites import Sites, residual, resolve, split_site
 from tasks import Batch, InputError
 from tasks.errors import check_at_least, suggest
 
@@ -38,24 +39,29 @@ def save_rows(
     readout: Readout = last_token(),
     labels: Sequence[str] = (),
     shard_rows: int = 4096,
+    tokenizer: Any = None,
+    batch_size: int = 32,
     progress: bool = False,
 ) -> RowStore:
     """Measure a model as ``run`` does, and keep every example's rows in ``folder``.
 
     Written in shards, each whole or not at all. After an interruption the same call goes on where it stopped;
-    examples that are there are not run again. A folder with rows of another model, other sites, another readout or
+    examples that are there are not run again. A folder with rows of another model (any other
+    weight), other sites, another readout or
     other tokens under the same index is refused.
 
     Memory: one shard, ``shard_rows x sites x d``. Disk: every example's rows, in the model's dtype.
 
     Args:
         model: anything with TransformerLens's hook protocol.
-        batches: a batch or an iterable of batches; every example with an index of its own.
+        batches: as ``run`` takes them; every example with an index of its own, the same in the next call.
         folder: a new or an unfinished store.
         at: where to measure.
         readout: which position.
         labels: labels to keep beside the rows, one value per example each.
         shard_rows: examples per file, at least.
+        tokenizer: for texts, as in ``run``.
+        batch_size: as in ``run``.
         progress: show a progress bar.
 
     Raises:
@@ -82,14 +88,15 @@ def save_rows(
     waiting: list[Batch] = []
 
     def write() -> None:
-        run(model, waiting, probe)
+        feed(model, waiting, [probe])
         tensors = {"index": probe.rows.get("tokens")[0], **{key: probe.rows.get(key)[1] for key in probe.rows}}
         _write_header(folder, header)  # unfinished again, where it was complete
         last = max((int(path.stem.removeprefix("rows-")) for path in _shards(folder)), default=-1)
         write_atomic(folder / f"rows-{last + 1:05d}.safetensors", save(tensors))
         waiting.clear()
 
-    for batch in each_batch(batches, "saving rows" if progress else None):
+    bar = "saving rows" if progress else None
+    for batch in each_batch(batches, {"": model}, tokenizer=tokenizer, batch_size=batch_size, progress=bar):
         index = batch.index.tolist()
         for i, tokens in zip(index, token_digests(batch).tolist(), strict=True):
             if i in given:
@@ -205,7 +212,7 @@ def run_stores(stores: RowStore | Mapping[str, RowStore], probe: Probe) -> Probe
         InputError: for stores of different examples (naming which) or prompts, another readout than the
             probe's, or sites or labels that were not saved.
     """
-    named = stores if isinstance(stores, Mapping) else {"": stores}
+    named = dict(stores) if isinstance(stores, Mapping) else {"": stores}
     if isinstance(stores, Mapping) and not probe.compares:
         raise InputError(f"{type(probe).__name__} measures one model at a time; give it one store")
     (first_name, first), *others = named.items()
@@ -215,8 +222,8 @@ def run_stores(stores: RowStore | Mapping[str, RowStore], probe: Probe) -> Probe
     probe.bind(stores)
     wanted: dict[str, dict[str, str]] = {}
     for name, store in named.items():
-        prefix = f"{name}/" if isinstance(stores, Mapping) else ""
-        wanted[name] = {s: f"rows/{s.removeprefix(prefix)}" for s in probe.site_names if s.startswith(prefix)}
+        sites = {site: split_site(site) if isinstance(stores, Mapping) else ("", site) for site in probe.site_names}
+        wanted[name] = {site: f"rows/{hook}" for site, (whose, hook) in sites.items() if whose == name}
         if lacking := [key for key in wanted[name].values() if key.removeprefix("rows/") not in store.sites]:
             site = lacking[0].removeprefix("rows/")
             raise InputError(f"{str(store.folder)!r} has no rows of {site!r}{suggest(site, store.sites)}")

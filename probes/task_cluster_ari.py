@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probes.functional.task_cluster_ari import adjusted_rand_null, adjusted_rand_score
+from probes.functional.task_cluster_ari import adjusted_rand_null, adjusted_rand_score, n_relabellings
 from probes.probe import Probe
 from probes.readout import Readout, check_row_readout, token_at
 from probes.result import ProbeResult
@@ -18,6 +18,9 @@ from probes.sites import Sites, residual
 from probes.state import Rows
 from tasks import Batch, InputError
 from tasks.errors import check_at_least, check_choice
+
+_ALONE = "has one example a class ({} in all), which any clustering into as many clusters agrees with"
+_FEW = 20  # relabellings: with fewer, no p-value is below .05
 
 
 class TaskClusterARI(Probe):
@@ -45,8 +48,8 @@ class TaskClusterARI(Probe):
         seed: of k-means, t-SNE and the relabellings.
 
     Raises:
-        InputError: for fewer examples than clusters, a label with one class only, or a label given
-            per token.
+        InputError: for fewer examples than clusters, a label with one class only, ``label`` with one example a
+            class (a further label is NaN then, with a note), or a label given per token.
 
     Example:
         >>> from probes import TaskClusterARI, last_token
@@ -92,13 +95,22 @@ class TaskClusterARI(Probe):
         names = [self.label, *self.also]
         classes = {name: self.classes.get(name)[1].numpy() for name in names}
         clusters = {name: self._clusters_for(name, values) for name, values in classes.items()}
+        alone = [name for name, values in classes.items() if len(np.unique(values)) == len(values)]
+        few = {name: n_relabellings(values) for name, values in classes.items() if len(values) < _FEW}
         shape = (len(self.sites), len(names))
-        ari, low, high, p = (torch.empty(shape, dtype=torch.float64) for _ in range(4))
-        notes: list[str] = []
+        ari, low, high, p = (torch.full(shape, torch.nan, dtype=torch.float64) for _ in range(4))
+        notes = [
+            f"label {name!r} can be handed out in {n} ways only, so p_value is about {1 / n:.2g} at least"
+            for name, n in few.items()
+            if n < _FEW and name not in alone
+        ]
+        notes += [f"label {name!r} {_ALONE.format(len(classes[name]))}, so its index is NaN" for name in alone]
         for i, site in enumerate(self.site_names):
             rows = self.hidden.get(site)[1].float()
             found = _Clusterer(rows, self.reduce, self.n_init, self.seed)
             for j, name in enumerate(names):
+                if name in alone:
+                    continue
                 assigned = found.clusters(clusters[name])
                 ari[i, j] = score = adjusted_rand_score(classes[name], assigned)
                 null = adjusted_rand_null(classes[name], assigned, self.n_permutations, self.seed)
@@ -126,6 +138,10 @@ class TaskClusterARI(Probe):
             raise InputError(
                 f"{len(values)} examples for {k} clusters of {name!r}; give at least as many examples as clusters, "
                 "or set n_clusters"
+            )
+        if n_classes == len(values) and name == self.label:
+            raise InputError(
+                f"label {name!r} {_ALONE.format(n_classes)}; give at least 2 examples of some classes, better 20"
             )
         return k
 

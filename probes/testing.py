@@ -7,7 +7,7 @@ import json
 import random
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,9 +24,8 @@ from torch import Tensor
 
 from probes.hooks import HookedModel, device_of, evaluation_mode, forward, modules_of
 from probes.probe import Probe, shown
-from probes.readout import Readout
 from probes.result import ProbeResult, load_result
-from probes.run import Batches, HookedModels, _Recorder, run
+from probes.run import HookedModels, Kept, _Recorder, run
 from probes.state import Rows, Sum
 from tasks import Batch, InputError
 
@@ -38,7 +37,7 @@ _UNUSUAL = 20_241_050
 def check_probe(
     probe: Probe,
     model: HookedModels,
-    batches: Batches,
+    batches: Batch | Iterable[Batch],
     *,
     rtol: float = 1e-9,
     processes: bool = False,
@@ -356,7 +355,8 @@ class Case:
 
     def __post_init__(self) -> None:
         self.rows = torch.arange(len(self.batch))
-        self.batch = self.batch.to(device_of(next(iter(by_name(self.model).values()))))
+        self.home = device_of(next(iter(by_name(self.model).values())))
+        self.batch = self.batch.to(self.home)
         self.output()  # TransformerLens 4 adds hooks of its own in the first forward pass
         self.modules = modules_of(self.model)  # before the probe was bound
 
@@ -371,9 +371,9 @@ class Case:
     def recorded(self) -> dict[str, Tensor]:
         """What the probe sees of each site, caught once."""
         probe = self.fresh()
-        kept: dict[tuple[str, Readout], Tensor] = {}
+        kept: Kept = {}
         for name, model in by_name(self.model).items():
-            recorder = _Recorder(model, [probe], name or None)
+            recorder = _Recorder(model, [probe], name or None, self.home)
             with torch.no_grad(), evaluation_mode(model), recorder.recording():
                 kept |= recorder.measure(self.batch)
         return {site: kept[site, probe.readout].clone() for site in probe.site_names}

@@ -21,7 +21,8 @@ class Batch:
 
     Attributes:
         tokens: ``[batch pos]`` integer token ids.
-        attention_mask: ``[batch pos]`` bool, true on real tokens; ``None`` when every token is real.
+        attention_mask: ``[batch pos]`` bool, true on real tokens; ``None`` when every token is real. Numbers 0 and 1,
+            as tokenizers give them, become bool.
         targets: ``[batch pos]`` integer token ids the loss compares with, or ``None``.
         loss_mask: ``[batch pos]`` bool, true where the loss counts, or ``None``.
         positions: named positions, ``[batch]`` each, such as ``{"input": ...}``.
@@ -30,7 +31,7 @@ class Batch:
             so that the order of batches cannot change a result. Defaults to ``0..batch-1``.
 
     Raises:
-        InputError: when a field's shape does not fit ``tokens``.
+        InputError: when a field's shape does not fit ``tokens``, or tokens are no integers.
 
     Example:
         >>> batch = Batch(torch.tensor([[1, 2], [3, 4]]), labels={"task": torch.tensor([0, 1])})
@@ -54,6 +55,10 @@ class Batch:
                 f"tokens has shape {tuple(self.tokens.shape)}; expected [batch pos]: "
                 "stack the sequences, padded to one length"
             )
+        if self.tokens.is_floating_point() or self.tokens.is_complex() or self.tokens.dtype == torch.bool:
+            raise InputError(f"tokens is {self.tokens.dtype}; expected integer token ids: give tokens.long()")
+        if self.attention_mask is not None and self.attention_mask.dtype != torch.bool:
+            object.__setattr__(self, "attention_mask", self.attention_mask.bool())
         if self.index is None:
             object.__setattr__(self, "index", torch.arange(len(self.tokens), device=self.tokens.device))
         batch, pos = self.tokens.shape
@@ -111,6 +116,12 @@ class Batch:
             return pos[-1].expand(len(self))
         return (pos * self.attention_mask).amax(dim=1)
 
+    def first_positions(self) -> Tensor:
+        """``[batch]`` where the first real token stands, whichever side is padded."""
+        if self.attention_mask is None:
+            return torch.zeros(len(self), dtype=torch.long, device=self.tokens.device)
+        return self.attention_mask.long().argmax(dim=1)
+
     @property
     def padded_right(self) -> bool:
         """Whether padding, if any, follows the real tokens: a causal model then needs no mask."""
@@ -123,8 +134,10 @@ class Batch:
         return f"{self.tokens.shape[1]} tokens per row and {', '.join(names) or 'no other fields'}"
 
     def to(self, device: torch.device | str) -> Batch:
-        """The same batch on ``device``; returns itself when it is there already."""
-        if self.tokens.device == torch.device(device):
+        """The same batch with every tensor on ``device``; returns itself when all are there already."""
+        tensors = [self.tokens, self.index, *self.positions.values(), *self.labels.values()]
+        tensors += [value for name in _OPTIONAL if (value := getattr(self, name)) is not None]
+        if all(tensor.device == torch.device(device) for tensor in tensors):
             return self
         return _joined([self], lambda mine: mine[0].to(device))
 

@@ -247,6 +247,10 @@ def test_what_is_refused(two: Any) -> None:
             lambda: run(models, Batch(batch.tokens, labels={"task": torch.zeros(30).long()}), NeighbourPurity()),
             "label 'task' has one class only; purity needs examples of at least 2 classes",
         ),
+        (
+            lambda: run(models, Batch(batch.tokens, labels={"task": torch.arange(30)}), NeighbourPurity()),
+            "label 'task' has one example a class (30 in all), so no neighbour can be of the same; give at least 2",
+        ),
     ]
     for call, message in cases:
         with pytest.raises(InputError, match=re.escape(message)):

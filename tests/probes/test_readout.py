@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from probes import all_tokens, last_token, mean, token_at
+from probes import all_tokens, first_token, last_token, mean, token_at
 from probes.readout import LastToken, Mean, Readout, TokenAt, check_readout
 from tasks import Batch, InputError
 
@@ -47,6 +47,11 @@ def test_last_token(batch: Batch, activation: Tensor) -> None:
     assert torch.equal(last_token()(activation, batch), expected)
 
 
+def test_first_token(batch: Batch, activation: Tensor) -> None:
+    expected = torch.stack([activation[i, real_positions(batch)[i][0]] for i in range(4)])
+    assert torch.equal(first_token()(activation, batch), expected)
+
+
 def test_token_at(batch: Batch, activation: Tensor) -> None:
     expected = torch.stack([activation[i, int(batch.positions["second"][i])] for i in range(4)])
     assert torch.equal(token_at("second")(activation, batch), expected)
@@ -76,9 +81,15 @@ def test_an_unknown_position_is_told() -> None:
         token_at("input")(torch.zeros(4, LONGEST), batch_padded_on("none"))
 
 
-@pytest.mark.parametrize("readout", [last_token(), token_at("second"), mean(), all_tokens()])
+@pytest.mark.parametrize("readout", [last_token(), first_token(), token_at("second"), mean(), all_tokens()])
 def test_readouts_are_values_whose_repr_rebuilds_them(readout: Readout) -> None:
-    names = {"last_token": last_token, "token_at": token_at, "mean": mean, "all_tokens": all_tokens}
+    names = {
+        "last_token": last_token,
+        "first_token": first_token,
+        "token_at": token_at,
+        "mean": mean,
+        "all_tokens": all_tokens,
+    }
     rebuilt = eval(repr(readout), names)
     assert rebuilt == readout
     assert hash(rebuilt) == hash(readout)
@@ -89,7 +100,7 @@ def test_readouts_are_values_whose_repr_rebuilds_them(readout: Readout) -> None:
 def test_only_readouts_are_readouts() -> None:
     assert check_readout(mean()) == Mean()
     for wrong in ("last", last_token, LastToken, TokenAt):
-        with pytest.raises(InputError, match=r"expected last_token\(\), token_at\(...\), mean\(\) or all_tokens\(\)"):
+        with pytest.raises(InputError, match=r"expected last_token\(\), first_token\(\), token_at\("):
             check_readout(wrong)  # type: ignore[arg-type]
 
 

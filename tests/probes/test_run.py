@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from probes import (
+    CKA,
     TaskClusterARI,
+    TopicEmbedding,
     all_tokens,
     attention_pattern,
     embedding,
@@ -309,3 +311,92 @@ def test_patterns_are_refused_by_readouts_of_positions(tiny_model: Any, keep: An
 def test_a_wrong_readout_is_told(fake_model: Any, keep: Any) -> None:
     with pytest.raises(InputError, match=r"readout is 'last'; expected last_token\(\)"):
         run(fake_model(*planted()), Batch(TOKENS), keep(readout="last"))
+
+
+# ---- a device that runs out of memory ----
+
+
+def tight(model: Any, most: int) -> list[int]:
+    """Lets ``model`` have no memory for more than ``most`` examples at once; gives the sizes it was called with."""
+    forward, sizes = model.forward, list[int]()
+
+    def limited(tokens: torch.Tensor, **options: Any) -> torch.Tensor:
+        sizes.append(len(tokens))
+        if len(tokens) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return forward(tokens, **options)  # type: ignore[no-any-return]
+
+    model.forward = limited
+    return sizes
+
+
+@pytest.mark.parametrize("readout", [last_token(), mean(), all_tokens()])
+def test_too_little_memory_for_a_batch_halves_it_once(fake_model: Any, keep: Any, readout: Any) -> None:
+    batch = Batch(torch.randint(5, (23, 4), generator=torch.Generator().manual_seed(0)))
+    expected, found = (keep(readout=readout) for _ in range(2))
+    run(fake_model(*planted()), batch.split(10), expected)
+    model = fake_model(*planted())
+    sizes = tight(model, 5)
+    result = run(model, batch.split(10), found)
+    assert sizes == [10, 5, 5, 5, 5, 3]  # what fits is remembered
+    for site in expected.site_names:  # every example once, as rows refuse an index given twice
+        assert torch.equal(found.kept(site), expected.kept(site))
+    assert result.metadata["examples"].startswith("23-")
+
+
+def test_sums_count_every_example_once(fake_model: Any) -> None:
+    topics = torch.tensor([0, 0, 1, 1, -1])
+    models = fake_model(*planted()), fake_model(*planted())
+    sizes = tight(models[1], 3)
+    expected, found = (run(model, Batch(TOKENS), TopicEmbedding(topics, n_permutations=0)) for model in models)
+    assert sizes == [5, 3, 2]
+    for name, value in expected.values.items():
+        torch.testing.assert_close(found[name], value, equal_nan=True)
+
+
+def test_two_models_are_halved_each_for_itself(fake_model: Any) -> None:
+    a, b = fake_model(*planted()), fake_model(*planted())
+    expected = run({"a": a, "b": b}, Batch(TOKENS), CKA(form="rows"))
+    sizes = tight(b, 4)
+    found = run({"a": a, "b": b}, Batch(TOKENS), CKA(form="rows"))
+    assert sizes == [5, 3, 2]
+    assert torch.equal(found["cka"], expected["cka"])
+
+
+def test_no_memory_for_halves_either_is_told(fake_model: Any, keep: Any, hooks_of: Any) -> None:
+    for most, batch, message in (
+        (
+            2,
+            Batch(torch.ones(20, 7).long()),
+            "device 'cpu' has too little memory for the forward pass of 20 examples of 7 tokens, nor for parts of 10; "
+            "give batches of at most 5 (batch_size=5 for texts and rows), or a device with more",
+        ),
+        (
+            0,
+            Batch(torch.ones(1, 7).long()),
+            "device 'cpu' has too little memory for the forward pass of 1 example of 7 tokens; give shorter texts, or "
+            "a device with more",
+        ),
+    ):
+        model = fake_model(*planted())
+        tight(model, most)
+        with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+            run(model, batch, keep())
+        assert hooks_of(model) == {}
+
+
+def test_no_memory_for_what_probes_keep_is_told_and_not_tried_again(fake_model: Any, keep: Any) -> None:
+    probe, calls = keep(), []
+
+    def update(*_: Any) -> None:
+        calls.append(1)
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    vars(probe)["update"] = update
+    message = (
+        "device 'cpu' has too little memory for what the probes keep of 5 examples of 2 tokens; give batches of at "
+        "most 2 (batch_size=2 for texts and rows), or a device with more"
+    )
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        run(fake_model(*planted()), Batch(TOKENS), probe)
+    assert calls == [1]

@@ -132,6 +132,47 @@ def test_what_the_examples_must_offer(fake_model: Any, batch: Batch) -> None:
             run(model, given, probe)
 
 
+@pytest.mark.parametrize("n", [2, 6])
+def test_one_example_a_class_is_refused(fake_model: Any, n: int) -> None:
+    """As many clusters as examples: the index would be 1, whatever the model."""
+    given = Batch(torch.arange(n)[:, None], labels={"task": torch.arange(n)})
+    message = (
+        f"label 'task' has one example a class ({n} in all), which any clustering into as many clusters agrees with; "
+        "give at least 2 examples of some classes, better 20"
+    )
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        run(fake_model(torch.randn(n, 3)), given, TaskClusterARI(at="hook_embed", readout=last_token()))
+
+
+def test_one_example_a_class_of_a_further_label_has_no_index(fake_model: Any) -> None:
+    given = Batch(torch.arange(24)[:, None], labels={"task": torch.arange(24) % 3, "id": torch.arange(24)})
+    probe = TaskClusterARI(at="hook_embed", readout=last_token(), also=("id",), n_permutations=9)
+    result = run(fake_model(torch.randn(24, 3)), given, probe)
+    for name, value in result.values.items():
+        assert value.isnan().tolist() == [[False, True]], name
+    assert result.notes == [
+        "label 'id' has one example a class (24 in all), which any clustering into as many clusters agrees with, so "
+        "its index is NaN"
+    ]
+
+
+def test_few_examples_come_with_a_note(fake_model: Any) -> None:
+    def notes(*classes: int) -> list[str]:
+        labels = {"task": torch.tensor(classes)}
+        given = Batch(torch.arange(len(classes))[:, None], labels=labels)
+        probe = TaskClusterARI(at="hook_embed", readout=last_token(), n_permutations=400, n_init=1)
+        result = run(fake_model(torch.randn(10, 3)), given, probe)
+        smallest.append(float(result["p_value"].min()))
+        return result.notes
+
+    smallest: list[float] = []
+    assert notes(0, 0, 1) == ["label 'task' can be handed out in 3 ways only, so p_value is about 0.33 at least"]
+    assert notes(0, 0, 0, 1, 1)[0].startswith("label 'task' can be handed out in 10 ways only, so p_value is about 0.1")
+    assert smallest[0] > 0.25
+    assert smallest[1] > 0.06
+    assert notes(0, 0, 0, 1, 1, 1, 2, 2) == []
+
+
 @pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("arguments", "message"),

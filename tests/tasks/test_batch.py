@@ -38,6 +38,8 @@ def fields(batch: Batch) -> dict[str, list]:
             {"tokens": TOKENS[0]},
             "tokens has shape (3,); expected [batch pos]: stack the sequences, padded to one length",
         ),
+        ({"tokens": TOKENS.float()}, "tokens is torch.float32; expected integer token ids: give tokens.long()"),
+        ({"tokens": MASK}, "tokens is torch.bool; expected integer token ids: give tokens.long()"),
         ({"attention_mask": MASK[:, :2]}, "attention_mask has shape (4, 2); expected (4, 3) like tokens"),
         ({"targets": TOKENS[:2]}, "targets has shape (2, 3); expected (4, 3) like tokens"),
         ({"loss_mask": MASK[0]}, "loss_mask has shape (3,); expected (4, 3) like tokens"),
@@ -122,3 +124,24 @@ def test_a_label_may_be_asked_for_by_kind() -> None:
         batch.label("word", per="example")
     with pytest.raises(InputError, match="label 'task' is per example; give a label with one value per token"):
         batch.label("task", per="token")
+
+
+def test_a_mask_of_numbers_becomes_bool() -> None:
+    for numbers in (MASK.long(), MASK.float(), MASK.to(torch.uint8)):
+        batch = Batch(TOKENS, numbers)
+        assert batch.attention_mask is not None
+        assert batch.attention_mask.dtype == torch.bool
+        assert torch.equal(batch.attention_mask, MASK)
+    assert Batch(TOKENS, MASK).attention_mask is MASK
+
+
+def test_to_moves_every_tensor_there() -> None:
+    mixed = Batch(TOKENS, MASK.to("meta"), labels={"task": TOKENS[:, 0].to("meta")}, index=torch.arange(4))
+    moved = mixed.to("meta")
+    tensors = [moved.tokens, moved.attention_mask, moved.labels["task"], moved.index]
+    assert all(x is not None and x.device.type == "meta" for x in tensors)
+    assert moved.to("meta") is moved
+    whole = full()
+    assert whole.to("cpu") is whole
+    labels_elsewhere = Batch(TOKENS.to("meta"), labels={"task": TOKENS[:, 0]})
+    assert labels_elsewhere.to("meta").labels["task"].device.type == "meta"

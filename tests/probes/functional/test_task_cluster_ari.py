@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import tracemalloc
 from fractions import Fraction
+from itertools import permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from sklearn.metrics import adjusted_rand_score as reference
 from sklearn.metrics.cluster import contingency_matrix
 
 from probes.functional import adjusted_rand_null, adjusted_rand_score, contingency
+from probes.functional.task_cluster_ari import n_relabellings
 from tasks import InputError
 
 Labelings = list[tuple[int, int]]
@@ -114,3 +118,45 @@ def test_chance_leaves_the_global_random_state_alone() -> None:
     before = repr(np.random.get_state(legacy=False))
     adjusted_rand_null([0, 1, 1], [1, 0, 1], n_permutations=5)
     assert repr(np.random.get_state(legacy=False)) == before
+
+
+def test_as_many_classes_as_examples_take_no_time_and_no_memory() -> None:
+    """A dense table of these would be 3 GB, and 80 GB."""
+    tracemalloc.start()
+    assert adjusted_rand_score(np.arange(20_000), np.arange(20_000)) == 1.0
+    pairs = np.arange(100_000)
+    assert adjusted_rand_score(pairs, pairs // 2) == pytest.approx(reference(pairs, pairs // 2), abs=1e-12)
+    adjusted_rand_null(pairs[:20_000] // 2, pairs[:20_000] // 3, n_permutations=2)
+    assert tracemalloc.get_traced_memory()[1] < 2e8
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("cells", [0, 12, 2**16])
+def test_large_tables_are_counted_as_small_ones(cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(3, size=60), rng.integers(4, size=60)
+    expected = adjusted_rand_score(a, b), adjusted_rand_null(a, b, n_permutations=9)
+    monkeypatch.setattr("probes.functional.task_cluster_ari._DENSE", cells)
+    assert adjusted_rand_score(a, b) == expected[0] == pytest.approx(reference(a, b), abs=1e-12)
+    assert np.array_equal(adjusted_rand_null(a, b, n_permutations=9), expected[1])
+
+
+@pytest.mark.parametrize(
+    "labels", [[0.0, np.nan, 1.0, np.nan], np.array(["a", None, "b", None], dtype=object), [1, float("nan"), 2, None]]
+)
+def test_nan_is_no_class(labels: Any) -> None:
+    for function in (adjusted_rand_score, adjusted_rand_null, contingency):
+        for pair in ((labels, [0, 1, 1, 0]), ([0, 1, 1, 0], labels)):
+            with pytest.raises(
+                InputError, match=r"^the label of example 1 is (nan|None) \(2 such\), which is no class; "
+            ):
+                function(*pair)
+
+
+def test_relabellings_are_all_partitions_that_shuffles_give() -> None:
+    for labels in ([0, 0, 1], [0, 0, 1, 1], [0, 1, 2, 2], [0, 0, 1, 1, 2, 2], [5, 5, 5, 7, 7]):
+        partitions = {
+            frozenset(frozenset(i for i, x in enumerate(shuffled) if x == c) for c in set(labels))
+            for shuffled in permutations(labels)
+        }
+        assert n_relabellings(labels) == len(partitions)

@@ -1,0 +1,308 @@
+"""What ``run`` measures, as batches: texts, token ids, what a tokenizer gives, rows of a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probes.hooks import HookedModel
+from tasks import Batch, InputError
+from tasks.errors import check_at_least
+
+Batches: TypeAlias = Batch | Tensor | Mapping[str, Any] | Iterable[Batch | Tensor | Mapping[str, Any] | str]
+"""A batch, token ids ``[batch pos]``, what a Hugging Face tokenizer gives, or an iterable of these, of texts or of rows
+of a data set."""
+
+Tokenize: TypeAlias = Callable[[list[str]], list[list[int]]]
+_TAKES = (
+    "a Batch, token ids [batch pos], a list of texts, what a Hugging Face tokenizer gives, rows of a data set with "
+    "'input_ids' or 'text', or an iterable of these"
+)
+
+
+@dataclass
+class _Row:
+    """One example that has not found its batch yet."""
+
+    text: str | None = None
+    ids: list[int] = field(default_factory=list)
+    mask: list[bool] | None = None
+    labels: dict[str, int] = field(default_factory=dict)
+
+
+def each_batch(
+    given: Batches,
+    models: Mapping[str, HookedModel],
+    *,
+    tokenizer: Any = None,
+    batch_size: int = 32,
+    progress: str | None = None,
+) -> Iterator[Batch]:
+    """Whatever was given, as batches that the models can read, one after another as they are asked for.
+
+    A ``Batch`` stays as it is. Texts and rows are gathered, tensors and what tokenizers give are cut into batches of
+    ``batch_size``; their examples are numbered 0, 1, 2, ... Shorter ones are padded on the right. Of a data set's row,
+    every number that is an integer becomes a label of that name. Empty batches are left out.
+
+    Args:
+        given: see ``run``.
+        models: that will read them, by name; the tokenizer is theirs where none is given.
+        tokenizer: Hugging Face's, for texts.
+        batch_size: examples a batch, where it is not given as a ``Batch``.
+        progress: the name of a progress bar, or ``None``.
+
+    Raises:
+        InputError: for anything else, and for tokens that a model cannot read, see ``readable``.
+    """
+    check_at_least(batch_size=(batch_size, 1))
+    tokenize = _tokenize(models, tokenizer)
+    source: Iterable[Batch] = _numbered(given, tokenize, batch_size)
+    if progress is not None:
+        from tqdm.auto import tqdm
+
+        whole = isinstance(given, Sequence) and all(isinstance(item, Batch) for item in given)
+        total = len(given) if whole else None  # type: ignore[arg-type]
+        source = tqdm(source, desc=progress, unit="batch", leave=False, total=total)
+    for batch in source:
+        if len(batch):
+            yield readable(batch, models)
+
+
+def readable(batch: Batch, models: Mapping[str, HookedModel]) -> Batch:
+    """The batch as the models can read it: ids that the attention mask hides and the vocabulary lacks become 0.
+
+    Raises:
+        InputError: for other ids outside a vocabulary, more tokens than a model's context, and an example without a
+            real token.
+    """
+    tokens, mask = batch.tokens, batch.attention_mask
+    if tokens.dtype not in (torch.int32, torch.int64):  # all that embeddings take
+        tokens = tokens.long()
+    if mask is not None:
+        mask = mask.to(tokens.device)
+        if not bool((real := mask.any(dim=1)).all()):
+            raise InputError(
+                f"example index {_first(batch, ~real)} has no real token (its attention mask is all 0); leave it out"
+            )
+    elif not tokens.shape[1]:
+        raise InputError(f"example index {int(batch.index[0])} has no tokens; leave it out")
+    for name, model in models.items():
+        cfg = getattr(model, "cfg", None)
+        whose = f"model {name!r}" if name else "the model"
+        _check_length(batch, getattr(cfg, "n_ctx", None), whose)
+        size = getattr(cfg, "d_vocab", None)
+        largest = size - 1 if isinstance(size, int) and size > 0 else torch.iinfo(tokens.dtype).max
+        if not bool((outside := (tokens < 0) | (tokens > largest)).any()):
+            continue
+        if bool((wrong := outside if mask is None else outside & mask).any()):
+            row, position = (int(i) for i in wrong.nonzero()[0])
+            has = f" has {size} tokens (0 to {largest})" if size else " begins at 0"
+            raise InputError(
+                f"example index {int(batch.index[row])} has token id {int(tokens[row, position])} at position "
+                f"{position}, and the vocabulary of {whose}{has}; use this model's own tokenizer, and mask padding "
+                "(attention_mask)"
+            )
+        tokens = torch.where(outside, 0, tokens)
+    return batch if tokens is batch.tokens else replace(batch, tokens=tokens)
+
+
+def _check_length(batch: Batch, n_ctx: Any, whose: str) -> None:
+    if not isinstance(n_ctx, int) or n_ctx < 1 or (width := batch.tokens.shape[1]) <= n_ctx:
+        return
+    lengths = batch.lengths()
+    if bool((long := lengths > n_ctx).any()):
+        raise InputError(
+            f"example index {_first(batch, long)} has {int(lengths[long][0])} tokens, more than the {n_ctx} of "
+            f"{whose}'s context; shorten it"
+        )
+    raise InputError(
+        f"sequences are padded to {width} tokens, more than the {n_ctx} of {whose}'s context; pad them to the longest "
+        f"({int(lengths.max())}) only"
+    )
+
+
+def _first(batch: Batch, chosen: Tensor) -> int:
+    return int(batch.index[chosen.to(batch.index.device)][0])
+
+
+# ---- from what was given to batches ----
+
+
+def _numbered(given: Batches, tokenize: Tokenize, batch_size: int) -> Iterator[Batch]:
+    """Batches of all that was given; those that bring no index of their own get numbers."""
+    count, waiting = 0, list[_Row]()
+    for piece in chain(_pieces(given), [None]):
+        full = batch_size if isinstance(piece, _Row) else 1
+        if isinstance(piece, _Row):
+            waiting.append(piece)
+        if len(waiting) >= full:
+            yield _padded(waiting, tokenize, count)
+            count += len(waiting)
+            waiting = []
+        if isinstance(piece, Batch):
+            yield piece
+        elif isinstance(piece, _Tokens):
+            batch = piece.batch(count)
+            count += len(batch)
+            yield from batch.split(batch_size)
+
+
+@dataclass
+class _Tokens:
+    """Sequences of one length, without numbers yet."""
+
+    tokens: Tensor
+    mask: Tensor | None = None
+    labels: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def batch(self, first: int) -> Batch:
+        found = Batch(self.tokens, self.mask, labels=self.labels)
+        return replace(found, index=found.index + first)
+
+
+def _pieces(given: Any) -> Iterator[Batch | _Tokens | _Row]:
+    if isinstance(given, str):
+        raise InputError(f"a single text was given ({given[:40]!r}); give a list of texts, [text]")
+    if isinstance(given, (Batch, Tensor, np.ndarray, Mapping)):
+        yield from _piece(given)
+    elif isinstance(given, Iterable):
+        for item in given:
+            yield from _piece(item)
+    else:
+        raise InputError(f"expected {_TAKES}; got {type(given).__name__}")
+
+
+def _piece(item: Any) -> Iterator[Batch | _Tokens | _Row]:
+    if isinstance(item, Batch):
+        yield item
+    elif isinstance(item, str):
+        yield _Row(item)
+    elif isinstance(item, np.ndarray) and item.dtype.kind in "USO":
+        for text in item.ravel().tolist():
+            yield from _piece(text)
+    elif isinstance(item, (Tensor, np.ndarray)):
+        yield _Tokens(torch.as_tensor(item))
+    elif isinstance(item, Mapping):
+        yield from _of_columns(item)
+    else:
+        hint = "; give lists of token ids as {'input_ids': lists}" if isinstance(item, (list, tuple)) else ""
+        raise InputError(f"expected {_TAKES}; got an element of type {type(item).__name__}{hint}")
+
+
+def _of_columns(item: Mapping[str, Any]) -> Iterator[_Tokens | _Row]:
+    """One row, or many by column: ``datasets`` and tokenizers give both."""
+    if "input_ids" not in item and "text" not in item:
+        raise InputError(
+            f"what was given has {', '.join(map(repr, item)) or 'no fields'} and neither 'input_ids' nor 'text'; "
+            "rename the field that holds them, or give one part of a data set, such as data['train']"
+        )
+    if any(map(_any, _listed(item.get("token_type_ids", ())))):
+        raise InputError(
+            "token_type_ids has values other than 0 (pairs of texts), and models are measured on one text an example; "
+            "tokenize one text at a time"
+        )
+    main = item["input_ids"] if "input_ids" in item else item["text"]
+    many = not isinstance(main, str) and len(main) > 0 and (isinstance(main[0], str) or np.ndim(main[0]) > 0)
+    rest = {name: value for name, value in item.items() if name not in ("input_ids", "text", "token_type_ids")}
+    if not many:
+        yield _row(main, rest)
+    elif isinstance(main, (Tensor, np.ndarray)):
+        mask = rest.pop("attention_mask", None)
+        labels = {name: torch.as_tensor(value) for name, value in rest.items() if _is_label(value, len(main))}
+        yield _Tokens(torch.as_tensor(main), None if mask is None else torch.as_tensor(mask), labels)
+    else:
+        columns = {name: value for name, value in rest.items() if _length(value) == len(main)}
+        for i, one in enumerate(main):
+            yield _row(one, {name: value[i] for name, value in columns.items()})
+
+
+def _row(main: Any, rest: Mapping[str, Any]) -> _Row:
+    labels = {name: int(value) for name, value in rest.items() if _is_integer(value)}
+    if isinstance(main, str):
+        return _Row(main, labels=labels)
+    mask, ids = rest.get("attention_mask"), _listed(main)
+    if wrong := [i for i in ids if not _is_integer(i) or isinstance(i, bool)]:
+        raise InputError(f"input_ids has {wrong[0]!r}; expected integer token ids")
+    if mask is not None and len(mask) != len(ids):
+        raise InputError(f"attention_mask has {len(mask)} values for {len(ids)} input_ids; expected one each")
+    return _Row(None, ids, None if mask is None else [bool(m) for m in _listed(mask)], labels)
+
+
+def _padded(rows: list[_Row], tokenize: Tokenize, first: int) -> Batch:
+    """Rows as one batch, padded on the right."""
+    texts = [row.text for row in rows if row.text is not None]
+    encoded = iter(tokenize(texts) if texts else [])
+    ids = [row.ids if row.text is None else next(encoded) for row in rows]
+    for i, (row, found) in enumerate(zip(rows, ids, strict=True), start=first):
+        if not found:
+            what = "has no tokens" if row.text is None else f"({row.text[:40]!r}) encodes to no token"
+            raise InputError(f"example {i} {what}; leave it out")
+    length = max(map(len, ids))
+    tokens, mask = torch.zeros(len(rows), length, dtype=torch.int64), torch.zeros(len(rows), length, dtype=torch.bool)
+    for i, (row, found) in enumerate(zip(rows, ids, strict=True)):
+        tokens[i, : len(found)] = torch.tensor(found)
+        mask[i, : len(found)] = True if row.mask is None else torch.tensor(row.mask)
+    names = [name for name in rows[0].labels if all(name in row.labels for row in rows)]
+    labels = {name: torch.tensor([row.labels[name] for row in rows]) for name in names}
+    return _Tokens(tokens, None if bool(mask.all()) else mask, labels).batch(first)
+
+
+def _tokenize(models: Mapping[str, HookedModel], tokenizer: Any) -> Tokenize:
+    """Texts to ids as the tokenizer of these models gives them, with the special tokens it adds by itself."""
+    own = {name: getattr(model, "tokenizer", None) for name, model in models.items()}
+    named = {"": tokenizer} if tokenizer is not None else {k: each for k, each in own.items() if each is not None}
+
+    def tokenize(texts: list[str]) -> list[list[int]]:
+        if not named:
+            raise InputError("texts need a tokenizer, and the model has none; give tokenizer=")
+        found: dict[str, list[list[int]]] = {}
+        for name, each in named.items():
+            if not any(each is named[other] for other in found):
+                found[name] = [_listed(ids) for ids in each(texts)["input_ids"]]
+        (first, ids), *others = found.items()
+        for other, theirs in others:
+            if differ := [i for i, (a, b) in enumerate(zip(ids, theirs, strict=True)) if a != b]:
+                raise InputError(
+                    f"models {first!r} and {other!r} read {texts[differ[0]][:40]!r} as different tokens; give the "
+                    "tokenizer that both are to use, tokenizer="
+                )
+        return ids
+
+    return tokenize
+
+
+# ---- what a value is ----
+
+
+def _listed(value: Any) -> list[Any]:
+    return value.tolist() if isinstance(value, (Tensor, np.ndarray)) else list(value)  # type: ignore[no-any-return]
+
+
+def _any(value: Any) -> bool:
+    return any(map(bool, value)) if isinstance(value, Iterable) else bool(value)
+
+
+def _length(value: Any) -> int:
+    """How many examples a column holds; -1 where it is no column."""
+    if isinstance(value, (Tensor, np.ndarray)):
+        return len(value) if value.ndim else -1
+    return len(value) if isinstance(value, Sequence) and not isinstance(value, str) else -1
+
+
+def _is_integer(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return value.ndim == 0 and not value.is_floating_point() and not value.is_complex()
+    return isinstance(value, (int, np.integer, np.bool_))
+
+
+def _is_label(value: Any, n: int) -> bool:
+    """Whether it is one integer an example."""
+    if isinstance(value, (Tensor, np.ndarray)):
+        return value.shape == (n,) and _is_integer(torch.as_tensor(value).reshape(-1)[0] if n else 0)
+    return isinstance(value, Sequence) and len(value) == n and all(map(_is_integer, value))

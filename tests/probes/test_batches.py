@@ -1,0 +1,298 @@
+"""What ``run`` takes beside batches, and what it refuses before a model sees it."""
+
+from __future__ import annotations
+
+import re
+from collections import UserDict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from probes import NDims, TaskClusterARI, attach, collect_rows, last_token, run, save_rows
+from probes.batches import each_batch
+from tasks import Batch, InputError
+
+IDS = [[5, 6, 7], [1, 2], [3, 4, 5, 6], [8], [9, 1, 9]]
+
+
+class Letters:
+    """A tokenizer as Hugging Face's are called: an id a letter, behind a 0 of its own."""
+
+    def __init__(self, first: int = 0) -> None:
+        self.first = first
+        self.calls: list[list[str]] = []
+
+    def __call__(self, texts: list[str]) -> dict[str, list[list[int]]]:
+        self.calls.append(texts)
+        return {"input_ids": [[self.first, *(ord(c) - ord("a") for c in text)] for text in texts]}
+
+
+@pytest.fixture
+def model(tiny_model: Any) -> Any:
+    return tiny_model(d_vocab=10, n_ctx=6)
+
+
+@pytest.fixture
+def expected(model: Any) -> torch.Tensor:
+    """The last layer's rows of ``IDS``, one example at a time."""
+    one = [Batch(torch.tensor([ids]), index=torch.tensor([i])) for i, ids in enumerate(IDS)]
+    return collect_rows(model, one)["blocks.1.hook_resid_post"]
+
+
+def padded_ids(left: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    longest = max(map(len, IDS))
+    rows = [([77] * (longest - len(ids)), ids) for ids in IDS]  # no id of this vocabulary
+    tokens = torch.tensor([pad + ids if left else ids + pad for pad, ids in rows])
+    return tokens, (tokens != 77).long()
+
+
+class Dataset:
+    """Rows as ``datasets`` gives them."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        return self.rows[i]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.rows)
+
+
+TOKENS, MASK = padded_ids()
+LEFT, LEFT_MASK = padded_ids(left=True)
+GIVEN: dict[str, Any] = {
+    "a tokenizer's lists": {"input_ids": IDS},
+    "a tokenizer's lists with masks": UserDict(
+        {"input_ids": IDS, "attention_mask": [[1] * len(x) for x in IDS], "token_type_ids": [[0] * len(x) for x in IDS]}
+    ),
+    "a tokenizer's tensors": UserDict({"input_ids": TOKENS, "attention_mask": MASK}),
+    "a tokenizer's tensors, padded on the left": {"input_ids": LEFT, "attention_mask": LEFT_MASK},
+    "arrays": {"input_ids": TOKENS.numpy(), "attention_mask": MASK.numpy()},
+    "lists padded by the tokenizer": {"input_ids": TOKENS.tolist(), "attention_mask": MASK.tolist()},
+    "a data set's rows": Dataset([{"input_ids": ids, "length": len(ids)} for ids in IDS]),
+    "rows of tensors": [{"input_ids": torch.tensor(ids)} for ids in IDS],
+    "a loader's batches": [
+        {"input_ids": TOKENS[:2], "attention_mask": MASK[:2]},
+        {"input_ids": TOKENS[2:], "attention_mask": MASK[2:]},
+    ],
+    "a batch whose mask is numbers": Batch(TOKENS, MASK),
+    "one row after another, then a tensor": [{"input_ids": ids} for ids in IDS[:4]] + [torch.tensor(IDS[4:])],
+}
+
+
+@pytest.mark.parametrize("batch_size", [2, 32])
+@pytest.mark.parametrize("what", GIVEN)
+def test_all_of_these_are_the_same_examples(what: str, model: Any, expected: torch.Tensor, batch_size: int) -> None:
+    rows = collect_rows(model, GIVEN[what], batch_size=batch_size)["blocks.1.hook_resid_post"]
+    torch.testing.assert_close(rows, expected, rtol=1e-4, atol=1e-5)
+    found = run(model, GIVEN[what], NDims(), batch_size=batch_size)
+    texts = [Batch(torch.tensor([ids]), index=torch.tensor([i])) for i, ids in enumerate(IDS)]
+    assert found.metadata["examples"] == run(model, texts, NDims()).metadata["examples"]
+
+
+def test_a_tensor_is_cut_into_batches(model: Any) -> None:
+    tokens = torch.randint(10, (9, 4), generator=torch.Generator().manual_seed(0))
+    sizes = [(len(batch), batch.index.tolist()) for batch in each_batch(tokens, {"": model}, batch_size=4)]
+    assert sizes == [(4, [0, 1, 2, 3]), (4, [4, 5, 6, 7]), (1, [8])]
+    for given in (tokens, tokens.numpy(), tokens.to(torch.int16), [tokens[:5], tokens[5:]]):
+        rows = collect_rows(model, given, batch_size=9)["hook_embed"]
+        assert torch.equal(rows, collect_rows(model, Batch(tokens))["hook_embed"])
+
+
+def test_texts(model: Any, tmp_path: Path) -> None:
+    texts, tokenizer = ["bcd", "a", "hii", "fg"], Letters()
+    rows = [[0, *(ord(c) - ord("a") for c in text)] for text in texts]
+    expected = collect_rows(model, {"input_ids": rows})["blocks.1.hook_resid_post"]
+    for given in (texts, tuple(texts), iter(texts), [{"text": text, "n": 1} for text in texts], {"text": texts}):
+        found = collect_rows(model, given, tokenizer=tokenizer, batch_size=3)["blocks.1.hook_resid_post"]
+        assert torch.equal(found[:3], expected[:3])
+        torch.testing.assert_close(found, expected)
+    store = save_rows(model, texts, tmp_path / "rows", tokenizer=tokenizer)
+    assert torch.equal(
+        store.take(store.index, ["rows/blocks.1.hook_resid_post"])["rows/blocks.1.hook_resid_post"], expected
+    )
+    assert [len(call) for call in tokenizer.calls[:2]] == [3, 1]  # as they are needed
+
+
+def test_the_models_own_tokenizer_reads_texts(fake_model: Any) -> None:
+    model, other = (fake_model(torch.randn(10, 4), torch.randn(10, 4)) for _ in range(2))
+    with pytest.raises(InputError, match=r"^texts need a tokenizer, and the model has none; give tokenizer=$"):
+        run(model, ["a", "b"], NDims())
+    model.tokenizer, other.tokenizer = Letters(), Letters()
+    assert run({"a": model, "b": other}, ["abc", "d", "fa"], NDims()).metadata["examples"].startswith("3-")
+    other.tokenizer = Letters(first=1)
+    message = "models 'a' and 'b' read 'abc' as different tokens; give the tokenizer that both are to use, tokenizer="
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        run({"a": model, "b": other}, ["abc", "d"], NDims())
+    assert run({"a": model, "b": other}, ["abc", "d"], NDims(), tokenizer=Letters()).coords["site"]
+
+
+def test_integers_of_a_row_become_labels(model: Any) -> None:
+    tokens = torch.randint(10, (12, 4), generator=torch.Generator().manual_seed(0))
+    task = torch.arange(12) % 3
+    probe = TaskClusterARI(readout=last_token(), n_permutations=5)
+    expected = run(model, Batch(tokens, labels={"task": task}), probe)
+    for given in (
+        [{"input_ids": ids, "task": k, "name": "x"} for ids, k in zip(tokens.tolist(), task.tolist(), strict=True)],
+        {"input_ids": tokens, "task": task},
+        {"input_ids": tokens.tolist(), "task": task.tolist()},
+        {"input_ids": tokens.numpy(), "task": task.numpy()},
+        [{"input_ids": ids, "task": np.int64(k)} for ids, k in zip(tokens, task, strict=True)],
+    ):
+        assert torch.equal(run(model, given, probe)["ari"], expected["ari"])
+    with pytest.raises(InputError, match="no label 'task' in this batch"):
+        run(model, [{"input_ids": [1, 2], "task": "sort"}, {"input_ids": [1, 2], "task": "count"}], probe)
+
+
+def test_data_sets_of_hugging_face(model: Any) -> None:
+    datasets = pytest.importorskip("datasets")
+    task = [i % 2 for i in range(5)]
+    texts = ["bcd", "a", "hii", "fg", "ccc"]
+    probe = TaskClusterARI(readout=last_token(), n_permutations=5)
+    expected = run(model, {"input_ids": IDS, "task": task}, probe)
+    data = datasets.Dataset.from_dict({"input_ids": IDS, "task": task})
+    for given in (data, data.with_format("torch"), data.with_format("numpy"), data.to_iterable_dataset(), data[:]):
+        assert torch.equal(run(model, given, probe)["ari"], expected["ari"])
+    by_text = datasets.Dataset.from_dict({"text": texts, "task": task})
+    expected = run(model, texts, NDims(), tokenizer=Letters())
+    for given in (by_text, by_text["text"], by_text[:]):
+        assert run(model, given, NDims(), tokenizer=Letters()).metadata["examples"] == expected.metadata["examples"]
+    with pytest.raises(InputError, match=r"has 'train', 'test' and neither 'input_ids' nor 'text'; .*data\['train'\]$"):
+        run(model, datasets.DatasetDict({"train": data, "test": data}), probe)
+
+
+def test_a_hugging_face_tokenizer(model: Any) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({"[PAD]": 0, **{w: i + 1 for i, w in enumerate("abcdefg")}}, "a"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]")
+    texts = ["a b c", "d", "e f"]
+    expected = run(model, texts, NDims(), tokenizer=tokenizer).metadata["examples"]
+    for options in (
+        {},
+        {"padding": True},
+        {"padding": True, "return_tensors": "pt"},
+        {"padding": "max_length", "max_length": 6},
+    ):
+        assert run(model, tokenizer(texts, **options), NDims()).metadata["examples"] == expected
+    pairs = {**tokenizer(texts), "token_type_ids": [[0, 0, 1], [0], [0, 0]]}
+    with pytest.raises(InputError, match=r"^token_type_ids has values other than 0 \(pairs of texts\)"):
+        run(model, pairs, NDims())
+
+
+def test_attach_takes_tokens_too(model: Any) -> None:
+    tokens = torch.randint(10, (7, 4), generator=torch.Generator().manual_seed(0))
+    expected, probe = run(model, tokens, NDims()), NDims()
+    with attach(model, probe) as attached, torch.no_grad():
+        for some in (tokens[:3], {"input_ids": tokens[3:]}):
+            with attached.on(some):
+                model(some if isinstance(some, torch.Tensor) else some["input_ids"])
+    assert torch.equal(probe.compute()["n_dims"], expected["n_dims"])
+
+
+# ---- what is refused ----
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_what_run_takes_is_said_in_one_sentence(model: Any) -> None:
+    takes = (
+        "expected a Batch, token ids [batch pos], a list of texts, what a Hugging Face tokenizer gives, rows of a data "
+        "set with 'input_ids' or 'text', or an iterable of these; got "
+    )
+    for given, message in (
+        ("a text", "a single text was given ('a text'); give a list of texts, [text]"),
+        (3, f"{takes}int"),
+        (None, f"{takes}NoneType"),
+        ([3.5], f"{takes}an element of type float"),
+        ([[1, 2], [3]], f"{takes}an element of type list; give lists of token ids as {{'input_ids': lists}}"),
+        (torch.ones(2, 3), "tokens is torch.float32; expected integer token ids: give tokens.long()"),
+        (torch.ones(2, 3).bool(), "tokens is torch.bool; expected integer token ids"),
+        ({"input_ids": torch.ones(2, 3)}, "tokens is torch.float32; expected integer token ids"),
+        ({"input_ids": [[1, 2.5]]}, "input_ids has 2.5; expected integer token ids"),
+        (torch.ones(3).long(), "tokens has shape (3,); expected [batch pos]: stack the sequences"),
+        ([{"prompt": "a"}], "what was given has 'prompt' and neither 'input_ids' nor 'text'; rename the field"),
+        ({}, "what was given has no fields and neither 'input_ids' nor 'text'"),
+        ([{"input_ids": [1, 2], "attention_mask": [1]}], "attention_mask has 1 values for 2 input_ids; expected one"),
+        ({"input_ids": [[1], []]}, "example 1 has no tokens; leave it out"),
+        ({"input_ids": torch.ones(1, 0).long()}, "example index 0 has no tokens; leave it out"),
+    ):
+        with pytest.raises(InputError, match=f"^{re.escape(message)}"):
+            run(model, given, NDims())
+    with pytest.raises(InputError, match=r"^example 1 \(''\) encodes to no token; leave it out$"):
+        run(model, ["ab", ""], NDims(), tokenizer=lambda texts: {"input_ids": [[1] * len(text) for text in texts]})
+    with pytest.raises(InputError, match=r"^batch_size is 0; expected at least 1$"):
+        run(model, TOKENS, NDims(), batch_size=0)
+
+
+def test_ids_outside_the_vocabulary_are_told_before_the_model_sees_them(model: Any) -> None:
+    for bad in (-1, 10, 50_000):
+        tokens = torch.tensor([[1, 2, 3], [4, 5, 6], [7, bad, 9]])
+        message = (
+            f"example index 7 has token id {bad} at position 1, and the vocabulary of the model has 10 tokens (0 to "
+            "9); use this model's own tokenizer, and mask padding (attention_mask)"
+        )
+        with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+            run(model, Batch(tokens, index=torch.tensor([5, 6, 7])), NDims())
+    with pytest.raises(InputError, match="and the vocabulary of model 'b' has 10 tokens"):
+        run({"b": model}, tokens, NDims())
+    told = pytest.raises(InputError, match="has token id 50000 at position 1")
+    with attach(model, NDims()) as attached, told, attached.on(tokens):
+        pass
+
+
+@pytest.mark.parametrize("pad", [-100, -1, 10, 50_257])
+@pytest.mark.parametrize("left", [False, True])
+def test_padding_may_be_any_id(model: Any, expected: torch.Tensor, pad: int, left: bool, tmp_path: Path) -> None:
+    tokens, mask = padded_ids(left)
+    tokens[mask == 0] = pad
+    given = Batch(tokens, mask)
+    rows = collect_rows(model, given)["blocks.1.hook_resid_post"]
+    torch.testing.assert_close(rows, expected, rtol=1e-4, atol=1e-5)
+    assert torch.equal(given.tokens, tokens)  # nobody's batch is changed
+    store = save_rows(model, given, tmp_path / "rows")
+    assert torch.equal(store.take(store.index, ["rows/hook_embed"])["rows/hook_embed"], model_rows(model, IDS))
+
+
+def model_rows(model: Any, ids: list[list[int]]) -> torch.Tensor:
+    last = [Batch(torch.tensor([row]), index=torch.tensor([i])) for i, row in enumerate(ids)]
+    return collect_rows(model, last, at="hook_embed")["hook_embed"]
+
+
+def test_more_tokens_than_the_context(model: Any) -> None:
+    message = "example index 1 has 7 tokens, more than the 6 of the model's context; shorten it"
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        run(model, {"input_ids": [[1] * 6, [1] * 7]}, NDims())
+    message = (
+        "sequences are padded to 8 tokens, more than the 6 of the model's context; pad them to the longest (5) only"
+    )
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        run(model, Batch(torch.ones(2, 8).long(), torch.arange(8) < torch.tensor([[5], [4]])), NDims())
+
+
+def test_a_model_with_rotary_positions_does_not_pass_its_context_silently() -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from mechclust.models.pretrained import load_pretrained
+
+    sizes = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = load_pretrained(LlamaForCausalLM(LlamaConfig(vocab_size=20, max_position_embeddings=6, **sizes)))
+    run(model, torch.ones(2, 6).long(), NDims())
+    with pytest.raises(InputError, match=r"has 7 tokens, more than the 6 of the model's context; shorten it"):
+        run(model, torch.ones(2, 7).long(), NDims())
+
+
+def test_an_example_of_padding_only(model: Any) -> None:
+    mask = torch.tensor([[1, 1], [0, 0]])
+    message = "example index 1 has no real token (its attention mask is all 0); leave it out"
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        run(model, Batch(torch.ones(2, 2).long(), mask), NDims())

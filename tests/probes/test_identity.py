@@ -1,0 +1,237 @@
+"""A changed model is never taken for the old one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from probes import NDims, collect_rows, run, save_rows
+from probes.identity import fingerprint
+from tasks import Batch, InputError
+
+
+class Small(nn.Module):
+    """A weight of each kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(50, 8)
+        self.unembed = nn.Linear(8, 50)
+        self.unembed.weight = self.embed.weight
+        self.register_buffer("scale", torch.ones(3, dtype=torch.bfloat16))
+        self.register_buffer("mask", torch.ones(4, 4).tril() > 0)
+        self.register_buffer("angles", torch.arange(4.0), persistent=False)
+        self.register_buffer("nothing", torch.zeros(0, 3))
+        self.register_buffer("step", torch.tensor(3))
+
+
+def small() -> Small:
+    torch.manual_seed(0)
+    return Small()
+
+
+def flip(x: torch.Tensor, bit: int = 0) -> None:
+    """One bit of one number, through ``.data``, which no version counter sees."""
+    raw = x.data.reshape(-1).view(torch.uint8)
+    raw[len(raw) // 2] ^= 1 << bit
+
+
+def test_stale_rows_are_refused_after_a_change_between_any_sampled_places(fake_model: Any, tmp_path: Path) -> None:
+    tokens = torch.randint(2000, (30, 4), generator=torch.Generator().manual_seed(0))
+    model = fake_model(*(torch.randn(2000, 8, generator=torch.Generator().manual_seed(i)) for i in range(2)))
+    save_rows(model, Batch(tokens), tmp_path / "s")
+    embedding = model.layers[0].weight.data.flatten()
+    changed = torch.ones(len(embedding), dtype=torch.bool)
+    changed[:: len(embedding) // 1024] = False
+    assert changed.float().mean() > 0.9
+    embedding[changed] += 1
+    with pytest.raises(InputError, match="holds rows of another model; give a new folder, or delete this one"):
+        save_rows(model, Batch(tokens), tmp_path / "s")
+    embedding[changed] -= 1
+
+
+def test_every_edited_row_is_seen() -> None:
+    model = nn.ModuleDict({"embed": nn.Embedding(2000, 16)})
+    seen = {fingerprint(model)}  # type: ignore[arg-type]
+    for row in torch.randperm(2000, generator=torch.Generator().manual_seed(0))[:40].tolist():
+        kept = model["embed"].weight.data[row].clone()
+        model["embed"].weight.data[row] += 1e-3
+        seen.add(fingerprint(model))  # type: ignore[arg-type]
+        model["embed"].weight.data[row] = kept
+    assert len(seen) == 41
+
+
+@pytest.mark.parametrize("name", ["embed.weight", "unembed.bias", "scale", "mask", "angles", "step"])
+def test_one_bit_is_seen(name: str) -> None:
+    model = small()
+    before = fingerprint(model)
+    weights = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    flip(weights[name])
+    assert fingerprint(model) != before
+    flip(weights[name])
+    assert fingerprint(model) == before == fingerprint(small())
+
+
+def test_names_dtypes_and_shapes_count_and_where_it_lies_does_not() -> None:
+    def one(x: torch.Tensor, name: str = "x") -> str:
+        module = nn.Module()
+        module.register_buffer(name, x)
+        return fingerprint(module)  # type: ignore[arg-type]
+
+    x = torch.arange(6, dtype=torch.int32)
+    others = [one(x, "y"), one(x.view(torch.float32)), one(x.reshape(2, 3)), one(x.reshape(3, 2))]
+    assert len({one(x), *others}) == 5
+    rows = torch.randn(40, 30)
+    assert one(rows) == one(rows.T.contiguous().T) == one(torch.stack([rows, rows], dim=2)[..., 0])
+    assert one(rows[:1].expand(40, 30)) == one(rows[:1].repeat(40, 1))
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64, 2**26])
+def test_pieces_make_no_difference(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = nn.Module()
+    module.register_buffer("x", torch.arange(210).reshape(5, 6, 7).transpose(0, 2))
+    whole = fingerprint(module)  # type: ignore[arg-type]
+    monkeypatch.setattr("probes.identity._CHUNK", chunk)
+    assert fingerprint(module) == whole  # type: ignore[arg-type]
+
+
+def test_a_tied_weight_counts_once_and_untying_is_another_model() -> None:
+    model = small()
+    before = fingerprint(model)
+    model.unembed.weight = nn.Parameter(model.embed.weight.detach().clone())
+    assert fingerprint(model) != before
+
+
+def test_what_quantised_layers_keep_beside_their_weight_counts() -> None:
+    class Quantised(nn.Linear):
+        """As bitsandbytes: codes, and their scale beside them."""
+
+        scale = torch.ones(4)
+
+        def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+            super()._save_to_state_dict(destination, prefix, keep_vars)
+            destination[f"{prefix}weight.absmax"] = self.scale
+
+    model = nn.Sequential(Quantised(4, 4))
+    before = fingerprint(model)  # type: ignore[arg-type]
+    model[0].scale = torch.full((4,), 2.0)
+    assert fingerprint(model) != before  # type: ignore[arg-type]
+
+
+def test_a_forward_pass_changes_nothing(model: Any, batch: Batch) -> None:
+    before = fingerprint(model)
+    result = run(model, batch, NDims())
+    assert fingerprint(model) == before == result.metadata["model"]
+
+
+def test_a_weight_without_numbers_is_refused() -> None:
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(2, 2))
+    message = (
+        "weight '0.weight' is on the meta device, which holds no numbers, so this model cannot be told from another; "
+        "load its weights before it is measured"
+    )
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        fingerprint(model)  # type: ignore[arg-type]
+
+
+# ---- models that accelerate keeps elsewhere ----
+
+
+def decoder(kind: str) -> Any:
+    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    if kind == "gpt2":
+        return GPT2LMHeadModel(
+            GPT2Config(
+                vocab_size=20, n_positions=16, n_embd=8, n_layer=2, n_head=2, bos_token_id=None, eos_token_id=None
+            )
+        )
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=20,
+            hidden_size=8,
+            intermediate_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            max_position_embeddings=16,
+        )
+    )
+
+
+PLACES = {
+    "gpt2": ["transformer.wte", "transformer.wpe", "transformer.ln_f", "lm_head", "transformer.h.0", "transformer.h.1"],
+    "llama": [
+        "model.embed_tokens",
+        "model.norm",
+        "model.rotary_emb",
+        "lm_head",
+        "model.layers.0",
+        "model.layers.1",
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", PLACES)
+@pytest.mark.parametrize("on_disk", [1, 2, 6], ids=["one block", "both blocks", "all"])
+def test_offloaded_weights_are_read_from_where_they_lie(kind: str, on_disk: int, tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    from transformers import AutoModelForCausalLM
+
+    from mechclust.models.pretrained import load_pretrained
+
+    decoder(kind).save_pretrained(tmp_path / "model")
+    where = dict.fromkeys(PLACES[kind][:-on_disk], "cpu") | dict.fromkeys(PLACES[kind][-on_disk:], "disk")
+
+    def load(**options: Any) -> Any:
+        return AutoModelForCausalLM.from_pretrained(tmp_path / "model", attn_implementation="eager", **options).eval()
+
+    whole, parts = load(), load(device_map=where, offload_folder=tmp_path / "offloaded")
+    assert "meta" in {str(weight.device) for weight in parts.parameters()}
+    assert fingerprint(parts) == fingerprint(whole)
+    site, batch = "blocks.0.hook_resid_post", Batch(torch.randint(20, (6, 5)))
+    placed = load_pretrained(parts)
+    found, expected = (collect_rows(model, batch, at=site)[site] for model in (placed, load_pretrained(whole)))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    before = fingerprint(placed)
+    assert run(placed, batch, NDims(site)).metadata["model"] == before
+    assert fingerprint(parts) == fingerprint(whole)
+    flip(next(weight for name, weight in whole.named_parameters() if ".1." in name), bit=3)
+    assert fingerprint(parts) != fingerprint(whole)
+
+
+def test_which_adapter_acts_counts() -> None:
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(target_modules=["c_attn"], r=2, init_lora_weights=False, fan_in_fan_out=True)
+    model = peft.get_peft_model(decoder("gpt2"), config, adapter_name="one")
+    model.add_adapter("two", config)
+    model.set_adapter("one")
+    one = fingerprint(model)
+    model.set_adapter("two")
+    two = fingerprint(model)
+    with model.disable_adapter():
+        without = fingerprint(model)
+    model.set_adapter("one")
+    assert len({one, two, without}) == 3
+    assert fingerprint(model) == one
+
+
+def test_the_same_weights_with_another_number_of_heads() -> None:
+    """Weights alone do not tell, and stale rows would be off."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from mechclust.models import load_pretrained
+
+    shape = {"n_layer": 1, "n_embd": 16, "n_positions": 8, "vocab_size": 20}
+    two, four = (GPT2LMHeadModel(GPT2Config(n_head=n, **shape)).eval() for n in (2, 4))
+    four.load_state_dict(two.state_dict())
+    for attention in ("eager", "sdpa"):
+        first, again, other = (load_pretrained(m, attention=attention) for m in (two, two, four))  # type: ignore[arg-type]
+        assert fingerprint(first) == fingerprint(again) != fingerprint(other)
