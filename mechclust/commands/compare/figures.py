@@ -10,7 +10,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from mechclust.commands.compare.result import ALL, CompareResult
+from mechclust.commands.compare.result import CompareResult
+from mechclust.commands.compare.tables import ALL
 from mechclust.report.analysis import Panel
 from mechclust.report.style import BLUE, RED, layer_axis, subplots
 
@@ -41,7 +42,7 @@ def compare_panels(result: CompareResult) -> list[Panel]:
         Panel(
             "cka_by_layer",
             _by_layer(result),
-            "Debiased CKA between the tuned and the base model by layer (0: token embedding), a line for each task "
+            "Debiased CKA between the tuned and the base model by layer (0: the embedding), a line for each task "
             "with its 95% interval over prompts; 1: the same geometry. Dashed: all prompts together. Grey: up to the "
             "highest chance level of any task. Bold in the legend: tasks that stand out over all layers.",
         ),
@@ -49,7 +50,8 @@ def compare_panels(result: CompareResult) -> list[Panel]:
             "change_by_task_and_layer",
             _heat_map(result),
             "1 - debiased CKA by task and layer, the most changed task first. A dot: the task stands out at that "
-            "layer. A cross: no change beyond the tolerance. Grey: no CKA.",
+            "layer. A cross: its interval reaches down to the tolerance. A question mark: a change with no interval, "
+            "so that neither can be told. Grey: no CKA.",
         ),
     ]
     if result.controls:
@@ -88,7 +90,7 @@ def _by_layer(result: CompareResult) -> Figure:
     axis.set(ylabel="debiased CKA, tuned with base", xlim=ends, ylim=(low, 1.03))
     layer_axis(axis)
     legend = figure.legend(loc="outside right upper", frameon=False)
-    bold = set(summary.loc[summary["stands_out"], "task"])
+    bold = set(summary.loc[summary["stands_out"].eq(True), "task"])
     for text in legend.get_texts():
         text.set_fontweight("bold" if text.get_text() in bold else "normal")
     return figure
@@ -97,15 +99,17 @@ def _by_layer(result: CompareResult) -> Figure:
 def _heat_map(result: CompareResult) -> Figure:
     tasks = list(result.tables["tasks"]["task"])
     order = [result.tasks.index(task) for task in tasks]
-    change, out, changed = (x.T[order] for x in (result.change, result.stands_out, result.changed))
+    change, known = result.change.T[order], result.known.T[order]
+    out, changed = (x.filled(False).T[order] for x in (result.stands_out, result.changed))
     rows, columns = change.shape
     size = (min(14.0, 3.4 + 0.36 * columns + 0.06 * max(map(len, result.tasks))), 1.3 + 0.3 * rows)
     figure, (axis,) = subplots(1, size=size, grid=None)
     top = max(0.1, min(1.0, float(np.nanmax(change)))) if np.isfinite(change).any() else 1.0
     image = axis.imshow(_masked(change), cmap=_map("Blues"), vmin=0, vmax=top, aspect="auto", interpolation="none")
-    for mask, marker, color in ((out, "o", "#f2a33a"), (np.isfinite(change) & ~changed, "x", _SOFT)):
+    unknown = np.isfinite(change) & ~known
+    for mask, marker, color in ((out, "o", "#f2a33a"), (known & ~changed, "x", _SOFT), (unknown, "$?$", _INK)):
         y, x = np.nonzero(mask)
-        axis.plot(x, y, marker, color=color, mec=_INK if marker == "o" else color, mew=0.7, ms=5)
+        axis.plot(x, y, marker=marker, ls="none", color=color, mec=_INK if marker == "o" else color, mew=0.7, ms=5)
     axis.set_yticks(range(rows), tasks)
     step = -(-columns // 20)
     axis.set_xticks(range(0, columns, step), [str(layer) for layer in result.layer_numbers[::step]])

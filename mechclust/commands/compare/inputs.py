@@ -13,12 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mechclust.commands.compare.checkpoints import Checkpoint, Sizes, find_checkpoints
 from mechclust.commands.settings import Dtype, ModelSettings, PromptSettings
-from mechclust.models import load_tokenizer
-from mechclust.models.tokenizers import check_read_alike, encoder
+from mechclust.models.adapters import check_adapter
+from mechclust.models.tokenizers import check_read_alike, encoder, n_leading, tokenization, what_is_wrong
 from mechclust.report.folder import check_writable
 from probes import CKA
-from probes.files import file_name, write_atomic
+from probes.files import write_atomic
 from probes.functional.cka import LEAST_DEBIASED
 from probes.hooks import check_device
 from tasks import Batch, InputError, LabelledPrompts
@@ -32,7 +33,10 @@ class CompareConfig(ModelSettings, PromptSettings):
     """Settings of ``mechclust compare``; ``mechclust compare --help`` also shows those that commands share.
 
     Args:
-        controls: models tuned from the same base on one task alone: ``TASK=MODEL``, or a directory called as the task.
+        controls: models tuned from the same base on one task alone, or adapters on it: ``TASK=MODEL``, or a directory
+            called as the task.
+        adapter: folder that peft saved, an adapter on the tuned model (which may then be the base itself). The base is
+            measured without.
         chat: wrap each prompt as a user message in the tuned model's chat template, for all models.
         min_per_task: refuse a task with fewer prompts.
         max_per_task: use at most this many prompts of a task, drawn at random.
@@ -80,32 +84,6 @@ class CompareConfig(ModelSettings, PromptSettings):
 
 
 @dataclass(frozen=True)
-class Checkpoint:
-    """A model to measure.
-
-    Attributes:
-        role: ``base``, ``tuned`` or ``control``.
-        path: hub name or local directory.
-        device, dtype: of its weights.
-        task: a control's.
-    """
-
-    role: str
-    path: str
-    device: str
-    dtype: Dtype
-    task: str | None = None
-
-    def __str__(self) -> str:
-        return f"{self.role} {self.path!r}"
-
-    @property
-    def name(self) -> str:
-        """Of its folder of rows."""
-        return self.role if self.task is None else f"{self.role}-{file_name(self.task)}"
-
-
-@dataclass(frozen=True)
 class Inputs:
     """What ``compare_models`` measures.
 
@@ -114,12 +92,14 @@ class Inputs:
         tasks: names, in the order of the label's numbers.
         batches: the prompts as tokens; ``index`` is the place in the file, from 0.
         notes: what a reader must know.
+        tokenization: how the prompts were read.
     """
 
     checkpoints: Sequence[Checkpoint]
     tasks: Sequence[str]
     batches: Sequence[Batch]
     notes: Sequence[str]
+    tokenization: Mapping[str, Any]
 
     def of_task(self) -> dict[str, Tensor]:
         """Task to the indices of its prompts."""
@@ -136,8 +116,14 @@ class Inputs:
         return [part for part in parts if len(part)]
 
 
-def read_inputs(base: str, tuned: str, config: CompareConfig, out: Path) -> Inputs:
+def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokenizer: Any = None) -> Inputs:
     """The prompts as tokens, and the models.
+
+    Args:
+        base, tuned: see ``compare_models``.
+        config: what to measure.
+        out: where the rows are to be kept.
+        tokenizer: of models in memory that come without one.
 
     Raises:
         InputError: for settings, prompts, tokenizers or controls that nothing can be compared with, and where the
@@ -152,17 +138,34 @@ def read_inputs(base: str, tuned: str, config: CompareConfig, out: Path) -> Inpu
         )
     places = _chosen(prompts, config)
     check_writable(out)
-    checkpoints = _checkpoints(base, tuned, tasks, config)
-    read = {model: load_tokenizer(model.path) for model in checkpoints}
-    templates, sizes = read[checkpoints[1]][0], {model: _Sizes.of(found) for model, (_, found) in read.items()}
+    checkpoints = find_checkpoints(
+        base,
+        tuned,
+        config.controls,
+        tasks,
+        adapter=config.adapter,
+        where=(config.device, config.dtype),
+        tuned_where=(config.tuned_device or config.device, config.tuned_dtype or config.dtype),
+        tokenizer=tokenizer,
+    )
+    for adapter in {model.adapter for model in checkpoints if model.adapter is not None}:
+        check_adapter(adapter)
+        if config.quantize is not None:
+            raise InputError(
+                f"an adapter ({adapter!r}) cannot be added exactly to {config.quantize} weights; leave out --quantize"
+            )
+    read = {model: model.read(config.trust_remote_code) for model in checkpoints}
+    templates, sizes = read[checkpoints[1]][0], {model: found for model, (_, found) in read.items()}
     if config.chat and not getattr(templates, "chat_template", None):
         raise InputError(f"the tokenizer of {checkpoints[1]} has no chat template; leave out --chat")
     _check_layers(checkpoints, sizes)
-    readers = {str(m): (tokenizer, encoder(tokenizer, config.chat, templates)) for m, (tokenizer, _) in read.items()}
+    readers = {str(m): (own, encoder(own, config.chat, templates, bos=config.bos)) for m, (own, _) in read.items()}
     texts = {f"{config.prompts}: prompt {i + 1}": prompts.prompts[i] for i in places}
     notes = check_read_alike(texts, readers)
-    tokenizer, encode = readers[str(checkpoints[0])]
-    batches = _batches(prompts, places, encode, tokenizer.pad_token_id or 0, list(sizes.values()), config)
+    first, encode = readers[str(checkpoints[0])]
+    keep = n_leading(first, config.bos)
+    batches = _batches(prompts, places, encode, first.pad_token_id or 0, keep, list(sizes.values()), config)
+    notes += what_is_wrong(first, batches, prompts.repeated)
     largest = max(int(batch.tokens.max()) for batch in batches)
     for model, size in sizes.items():
         if size.d_vocab is not None and largest >= size.d_vocab:
@@ -170,7 +173,7 @@ def read_inputs(base: str, tuned: str, config: CompareConfig, out: Path) -> Inpu
                 f"{model} has {size.d_vocab} token embeddings, and its tokenizer gives id {largest}; "
                 "save the tokenizer that belongs to the model"
             )
-    inputs = Inputs(checkpoints, tasks, batches, notes)
+    inputs = Inputs(checkpoints, tasks, batches, notes, tokenization(first, chat=config.chat, bos=config.bos))
     _check_room(checkpoints, sizes, inputs.of_task(), config, out)
     _check_same_prompts(batches, tasks, out)
     return inputs
@@ -196,45 +199,7 @@ def _chosen(prompts: LabelledPrompts, config: CompareConfig) -> list[int]:
     return sorted(chosen)
 
 
-def _checkpoints(base: str, tuned: str, tasks: Sequence[str], config: CompareConfig) -> list[Checkpoint]:
-    theirs = (config.tuned_device or config.device, config.tuned_dtype or config.dtype)
-    found = [Checkpoint("base", str(base), config.device, config.dtype), Checkpoint("tuned", str(tuned), *theirs)]
-    known: dict[str, str] = {}
-    for control in config.controls:
-        task, given, path = control.partition("=")
-        if not given or task not in tasks:
-            task, path = Path(control).name, control
-        if task not in tasks:
-            raise InputError(
-                f"no task of the prompts for the control {control!r} (they have {', '.join(tasks)}); "
-                "give TASK=MODEL, or a directory called as the task"
-            )
-        if task in known:
-            raise InputError(f"{known[task]!r} and {path!r} are both controls of {task!r}; give one per task")
-        known[task] = path
-        found.append(Checkpoint("control", path, *theirs, task=task))
-    return found
-
-
-@dataclass(frozen=True)
-class _Sizes:
-    """Of a model that is not loaded, as far as its configuration says them."""
-
-    n_layers: int | None
-    d_model: int | None
-    d_vocab: int | None
-    n_ctx: int | None
-
-    @classmethod
-    def of(cls, config: Any) -> _Sizes:
-        names = ("num_hidden_layers", "hidden_size", "vocab_size", "max_position_embeddings")
-        n_layers, d_model, d_vocab, n_ctx = (getattr(config, name, None) for name in names)
-        if n_ctx is not None and config.model_type == "roberta":  # numbers positions from behind its padding token
-            n_ctx -= config.pad_token_id + 1
-        return cls(n_layers, d_model, d_vocab, n_ctx)
-
-
-def _check_layers(checkpoints: Sequence[Checkpoint], sizes: Mapping[Checkpoint, _Sizes]) -> None:
+def _check_layers(checkpoints: Sequence[Checkpoint], sizes: Mapping[Checkpoint, Sizes]) -> None:
     """A control is compared layer by layer with both models."""
     base, tuned, *controls = checkpoints
     for control in controls:
@@ -247,21 +212,27 @@ def _check_layers(checkpoints: Sequence[Checkpoint], sizes: Mapping[Checkpoint, 
 
 
 def _batches(
-    prompts: LabelledPrompts, places: list[int], encode: Any, pad_id: int, sizes: list[_Sizes], config: CompareConfig
+    prompts: LabelledPrompts,
+    places: list[int],
+    encode: Any,
+    pad_id: int,
+    keep: int,
+    sizes: list[Sizes],
+    config: CompareConfig,
 ) -> list[Batch]:
     source = prompts.source if len(places) == len(prompts) else f"{prompts.source}, {len(places)} prompts drawn"
     some = LabelledPrompts(
         [prompts.prompts[i] for i in places], {"task": [prompts.labels["task"][i] for i in places]}, source
     )
     context = min((s.n_ctx for s in sizes if s.n_ctx is not None), default=None)
-    options: dict[str, Any] = {"max_length": context, "too_long": config.too_long, "pad_id": pad_id}
+    options: dict[str, Any] = {"max_length": context, "too_long": config.too_long, "pad_id": pad_id, "keep": keep}
     where = torch.tensor(places)
     return [replace(b, index=where[b.index]) for b in some.batches(encode, config.batch_size, **options)]
 
 
 def _check_room(
     checkpoints: Sequence[Checkpoint],
-    sizes: Mapping[Checkpoint, _Sizes],
+    sizes: Mapping[Checkpoint, Sizes],
     of_task: Mapping[str, Tensor],
     config: CompareConfig,
     out: Path,

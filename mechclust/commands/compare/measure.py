@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
@@ -12,10 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mechclust.commands.compare.inputs import Checkpoint, CompareConfig, Inputs, read_inputs
-from mechclust.commands.compare.result import ALL, CompareResult
+from mechclust.commands.compare.checkpoints import Checkpoint, title
+from mechclust.commands.compare.inputs import CompareConfig, Inputs, read_inputs
+from mechclust.commands.compare.result import CompareResult
+from mechclust.commands.compare.tables import ALL
 from mechclust.jobs import progress_bar
-from mechclust.models import load_pretrained
+from mechclust.models.adapters import adapter_of, plain_model, set_adapter
+from mechclust.models.pretrained import AnyModel
 from probes import (
     CKA,
     RBFCKA,
@@ -36,7 +40,13 @@ _GROUPS = 8  # steps of the progress bar, at least, where there are as many laye
 
 
 def compare_models(
-    base: str, tuned: str, config: CompareConfig, out: str | Path, *, progress: bool = False
+    base: AnyModel,
+    tuned: AnyModel,
+    config: CompareConfig,
+    out: str | Path,
+    *,
+    tokenizer: Any = None,
+    progress: bool = False,
 ) -> CompareResult:
     """CKA between a model and the one it was tuned from, at every layer, for every task of the prompts.
 
@@ -61,45 +71,130 @@ def compare_models(
         >>> # result.summary(), result.to_dataframe(), result.sentences
     """
     out = Path(out)
-    inputs = read_inputs(str(base), str(tuned), config, out)
-    stores = {model: _measured(model, inputs, config, out, progress) for model in inputs.checkpoints}
+    inputs = read_inputs(base, tuned, config, out, tokenizer)
+    stores = _measured(inputs, config, out, progress)
     first, second, *controls = inputs.checkpoints
     pair = {"tuned": stores[second], "base": stores[first]}
+    same = stores[first].model == stores[second].model
+    told = ["Base and tuned model are one: their weights and configurations are the same."] if same else []
     found = _compared(pair, inputs.of_task(), config, progress)
+    against = {str(m.task): _of_control(stores[m], str(m.task), pair, config) for m in controls}
+
+    def recorded(result: ProbeResult) -> ProbeResult:
+        return replace(result, metadata={**result.metadata, "tokenization": dict(inputs.tokenization)})
+
     return CompareResult(
-        base=str(base),
-        tuned=str(tuned),
+        base=title(first.source, first.adapter),
+        tuned=title(second.source, second.adapter),
         config=config,
         tasks=inputs.tasks,
-        cka=found["cka"],
-        rbf=found.get("rbf"),
-        n_dims=found["n_dims"],
-        purity=found["purity"],
-        controls={str(m.task): _of_control(stores[m], str(m.task), pair, config) for m in controls},
-        notes=inputs.notes,
+        cka=recorded(found["cka"]),
+        rbf=recorded(found["rbf"]) if "rbf" in found else None,
+        n_dims=recorded(found["n_dims"]),
+        purity=recorded(found["purity"]),
+        controls={task: {name: recorded(x) for name, x in two.items()} for task, two in against.items()},
+        notes=[*told, *inputs.notes],
+        distinct=_distinct(found["cka"], pair, inputs.of_task()),
+        tokenization=inputs.tokenization,
     )
 
 
-def _measured(model: Checkpoint, inputs: Inputs, config: CompareConfig, out: Path, progress: bool) -> RowStore:
-    """The model's hidden states on disk; the model itself is gone again."""
-    batches = inputs.batches_of(model.task)
+def _measured(inputs: Inputs, config: CompareConfig, out: Path, progress: bool) -> dict[Checkpoint, RowStore]:
+    """Each model's hidden states on disk. Checkpoints that are one model with other adapters come one after the other,
+    so that it is loaded once."""
+    of_weights: dict[tuple[Any, ...], list[Checkpoint]] = {}
+    for model in inputs.checkpoints:
+        of_weights.setdefault(model.weights, []).append(model)
+    found: dict[Checkpoint, RowStore] = {}
+    for models in of_weights.values():
+        found |= _measured_with(models, inputs, config, out, progress)
+    return found
+
+
+def _measured_with(
+    models: Sequence[Checkpoint], inputs: Inputs, config: CompareConfig, out: Path, progress: bool
+) -> dict[Checkpoint, RowStore]:
+    """The same for one set of weights with each adapter; a model that was loaded for it is gone again."""
+    found: dict[Checkpoint, RowStore] = {}
+    hooked: Any = None
+    for model in models:
+        if model.in_memory and model.adapter is not None and (other := adapter_of(model.source)) is not None:
+            with _named(model):
+                raise InputError(
+                    f"the adapter {other!r} is in the model already; take it out with set_adapter(model, None)"
+                )
+    own: str | None = None  # of a folder that is an adapter and was loaded with its base
     try:
-        hooked = load_pretrained(model.path, device=model.device, dtype=getattr(torch, model.dtype))
-        shown = progress_bar(batches, desc=f"{model.name}: hidden states", unit="batch") if progress else batches
-        return save_rows(
-            hooked,
-            shown,
-            out / "rows" / model.name,
-            readout=config.readout,
-            labels=("task",),
-            shard_rows=max(_SHARD_ROWS, config.batch_size),
-        )
+        for model in models:
+            with _named(model):
+                if hooked is None:
+                    hooked = _loaded(model, config)
+                    own = adapter_of(hooked)
+                if (adapter := model.adapter or own) != adapter_of(hooked):
+                    set_adapter(hooked, adapter)
+                found[model] = _rows(hooked, model, inputs, config, out, progress)
+    finally:
+        if models[0].in_memory and adapter_of(hooked) != own:
+            set_adapter(hooked, own)  # the weights are the caller's
+        del hooked
+        gc.collect()  # hooks are cycles: without this, two models would be in memory
+        if torch.device(models[0].device).type == "cuda":
+            torch.cuda.empty_cache()
+    return found
+
+
+def _rows(hooked: Any, model: Checkpoint, inputs: Inputs, config: CompareConfig, out: Path, progress: bool) -> RowStore:
+    batches = inputs.batches_of(model.task)
+    return save_rows(
+        hooked,
+        progress_bar(batches, desc=f"{model.name}: hidden states", unit="batch") if progress else batches,
+        out / "rows" / model.name,
+        readout=config.readout,
+        labels=("task",),
+        shard_rows=max(_SHARD_ROWS, config.batch_size),
+    )
+
+
+@contextmanager
+def _named(model: Checkpoint) -> Iterator[None]:
+    """Errors inside say which model it was."""
+    try:
+        yield
     except InputError as error:
         raise InputError(f"{model}: {error}") from error
-    finally:
-        gc.collect()  # hooks are cycles: without this, two models would be in memory
-        if torch.device(model.device).type == "cuda":
-            torch.cuda.empty_cache()
+
+
+def _loaded(model: Checkpoint, config: CompareConfig) -> Any:
+    """The model without its adapter. No probe here reads attention patterns; and all models come with the same hook
+    points in the same places, also one that has other hooks already."""
+    settings = replace(config, device=model.device, dtype=model.dtype, adapter=None)
+    if not model.in_memory:
+        return settings.load(model.source, "prompts", attention="sdpa")
+    plain, tokenizer = plain_model(model.source), model.own_tokenizer
+    source = model.source if plain is None else plain
+    return settings.load(source, "prompts", attention="sdpa", tokenizer=tokenizer)
+
+
+def _distinct(
+    cka: ProbeResult, pair: Mapping[str, RowStore], of_task: Mapping[str, Tensor]
+) -> dict[tuple[str, str], int]:
+    """By site and label without a CKA or an interval, how many different hidden states there are, in the model that has
+    fewer. It tells too few prompts from prompts that are all alike."""
+    values = cka["debiased_cka"]
+    lacking = values.isnan() if values.ndim == 2 else values.isnan().all(dim=1)
+    if "debiased_cka_low" in cka.values:
+        lacking |= cka["debiased_cka_low"].isnan()
+    stores = pair if values.ndim == 2 else {"tuned": pair["tuned"]}
+    found = {}
+    for i, k in lacking.nonzero().tolist():
+        site, label = cka.coords["site"][i], cka.coords["label"][k]
+        counts = []
+        for store in stores.values():
+            index = store.index if label == ALL else of_task[label]
+            rows = store.take(index, [f"rows/{site}"])[f"rows/{site}"].float().numpy() + 0.0  # -0 is 0
+            counts.append(len({row.tobytes() for row in rows}))
+        found[site, label] = min(counts)
+    return found
 
 
 def _compared(

@@ -1,0 +1,208 @@
+"""What ``mechclust compare`` found, in sentences that follow from its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mechclust.commands.compare.tables import ALL, CompareTables
+from mechclust.report.text import join, ranges
+from probes.functional.cka import LEAST_DEBIASED
+
+_NAMED = 6  # tasks named one by one in a sentence; of more, only the first are
+
+
+def sentences(found: CompareTables) -> list[str]:
+    """Where change begins, which layers changed, for which tasks; the most important first."""
+    if not found.diagonal:
+        return _most_alike(found)
+    changed = bool(found.changed.any())
+    said = [_begins(found), _layers(found)] if changed or found.changed_together.any() else [_nothing(found)]
+    if changed or _open(found).any():
+        said += _tasks(found)
+    said += [*no_interval(found), *(_where(found) if changed else [])]
+    return [*said, *_controls(found)]
+
+
+def _open(found: CompareTables) -> np.ndarray:
+    """``[layer task]``: a change beyond the tolerance of which, without an interval, nothing can be said."""
+    return np.nan_to_num(found.change) * ~found.known > found.config.tolerance
+
+
+def _nothing(found: CompareTables) -> str:
+    told, where = "No layer changed", "at every layer and for every task,"
+    if _open(found).any():
+        told, where = "No layer changed as far as can be told", "wherever there is one,"
+    return f"{told}: {where} the 95% interval of 1 - CKA reaches down to the tolerance of {found.config.tolerance:g}."
+
+
+def _begins(found: CompareTables) -> str:
+    groups: dict[int, list[int]] = {}
+    for k in range(len(found.tasks)):
+        if (layer := found.begins(k)) is not None:
+            groups.setdefault(layer, []).append(k)
+    parts = [f"at layer {layer} for {_named([found.tasks[k] for k in groups[layer]])}" for layer in sorted(groups)]
+    together = found.begins(None)
+    if together is not None and together < min(groups, default=np.inf):
+        parts.insert(0, f"at layer {together} for all prompts together")
+    said = (
+        f"Change begins {join(parts)}: the first layer, by depth, where the 95% interval of 1 - CKA lies above "
+        f"{found.config.tolerance:g}."
+    )
+    begun = found.changed.filled(False).cumsum(axis=0) > 0
+    maybe = np.asarray(_open(found) & ~begun)
+    if maybe.any():
+        names = _named([found.tasks[k] for k in np.flatnonzero(maybe.any(axis=0)).tolist()])
+        where = found.ranges_of(np.asarray(maybe.any(axis=1)))
+        said += f" For {names} it may begin at layer{_s(where)} {where}: there is a change there and no interval."
+    return said
+
+
+def _layers(found: CompareTables) -> str:
+    changed = np.asarray(found.changed.filled(False).any(axis=1))
+    if not changed.any():
+        return "For no task by itself did a layer change."
+    table = found.tables["layers"]
+    table = table[table["tasks"] == table["tasks"].max()]  # means over other tasks are no comparison
+    said = (
+        f"Layers that changed for at least one task: {found.ranges_of(changed)} of {ranges(found.layer_numbers)}; "
+        "1 - CKA"
+    )
+    first, last = table.loc[table["change"].idxmax()], table.loc[table["change"].idxmin()]
+    said += f" is largest at layer {first.layer} ({first.change:z.2f} on average over tasks)"
+    said += f", least at layer {last.layer} ({last.change:z.2f})." if len(table) > 1 else "."
+    if changed.sum() > 1:
+        said += (
+            " Later layers are computed from earlier ones and inherit their change: tuning need not have altered them, "
+            "not even the one where it is largest."
+        )
+    return said
+
+
+def _tasks(found: CompareTables) -> list[str]:
+    table, left_out = found.tables["tasks"], _left_out(found)
+    told = table[table["stands_out"].notna()]
+    if not len(told):
+        return ["No task can be compared with another: no layer has an interval for two tasks."]
+    at = told.iloc[0]["layers"]
+    over = "Over all layers" if found.common[0].all() else f"Over layer{_s(at)} {at}"
+    is_out = told["stands_out"].astype(bool)
+    out, rest = told[is_out], told[~is_out]
+    if len(out):
+        names = join(f"{r.task} ({r.change:z.2f}, {r.low:z.2f} to {r.high:z.2f})" for r in out.itertuples())
+        return [
+            f"{over}, {names} stand{'s' * (len(out) == 1)} out (mean 1 - CKA and 95% over prompts), against "
+            f"at most {rest['change'].max():z.2f} ({rest.iloc[0]['task']}) for the other{'s' * (len(rest) > 1)}.",
+            *left_out,
+        ]
+    first, last = rest.iloc[0], rest.iloc[-1]
+    return [
+        f"{over}, no task stands out{' of those that can be compared' * bool(left_out)}: mean 1 - CKA is "
+        f"{last.change:z.2f} ({last.task}) to {first.change:z.2f} ({first.task}; 95% over prompts {first.low:z.2f} to "
+        f"{first.high:z.2f}).",
+        *left_out,
+    ]
+
+
+def _left_out(found: CompareTables) -> list[str]:
+    """Tasks of which it is not known whether they stand out, with what is known of them."""
+    table, parts = found.tables["tasks"], []
+    for row in table[table["stands_out"].isna()].itertuples():
+        lacks = f"no interval at layer{_s(row.no_interval_layers)} {row.no_interval_layers}"
+        most = "" if np.isnan(row.largest) else f"; largest 1 - CKA {row.largest:z.2f}, at layer {row.at_layer}"
+        parts.append(f"{row.task} ({lacks}{most})")
+    if not parts:
+        return []
+    return [f"Whether these stand out cannot be told, and they are not compared: {', '.join(parts)}."]
+
+
+def no_interval(found: CompareTables) -> list[str]:
+    """Where there is a change without an interval, and why."""
+    groups: dict[tuple[str, tuple[int, ...]], list[int]] = {}
+    lacking = np.isfinite(found.change) & ~found.known
+    for k in range(len(found.tasks)):
+        causes: dict[str, list[int]] = {}
+        for i in np.flatnonzero(lacking[:, k]).tolist():
+            causes.setdefault(_cause(found, i, k), []).append(i)
+        for cause, places in causes.items():
+            groups.setdefault((cause, tuple(places)), []).append(k)
+    said = []
+    for (cause, layers), tasks in groups.items():
+        at = ranges(found.layer_numbers[i] for i in layers)
+        names, change = [found.tasks[k] for k in tasks], found.change[np.ix_(layers, tasks)]
+        counts = sorted({found.distinct.get((found.cka.coords["site"][i], name), 0) for i in layers for name in names})
+        n = sorted({int(found.cka["n"][1 + k]) for k in tasks})
+        why = cause.format(its="its" if len(tasks) == 1 else "their", values=span(counts), n=span(n))
+        most = names[int(change.max(axis=0).argmax())]
+        size = f"{change.max():z.2f}"
+        if change.size > 1:
+            size = f"at most {size}" + f", for {most}" * (len(names) > 1)
+        said.append(f"No interval for {_named(names)} at layer{_s(at)} {at}: {why} (1 - CKA there: {size}).")
+    if said:
+        said[-1] += " Without one it cannot be told whether a task changed there, nor whether it stands out."
+    return said
+
+
+def _cause(found: CompareTables, i: int, task: int) -> str:
+    """Why there is no interval: few prompts, or few different hidden states among many."""
+    n = int(found.cka["n"][1 + task])
+    distinct = found.distinct.get((found.cka.coords["site"][i], found.tasks[task]), n)
+    if distinct < min(n, 2 * LEAST_DEBIASED):
+        return "{its} prompts' hidden states take only {values} values there"
+    return "half of {its} {n} prompts are too few for one"
+
+
+def _where(found: CompareTables) -> list[str]:
+    """Tasks that stand out at the same layers share a sentence part."""
+    groups: dict[str, list[str]] = {}
+    for row in found.tables["tasks"].itertuples():
+        if row.stands_out_layers:
+            groups.setdefault(row.stands_out_layers, []).append(row.task)
+    if not groups:
+        return ["At no layer does a task stand out from the others."]
+    parts = (f"{join(tasks)} at layer{_s(at)} {at}" for at, tasks in groups.items())
+    return [f"Layer by layer, these stand out: {'; '.join(parts)}."]
+
+
+def _most_alike(found: CompareTables) -> list[str]:
+    table = found.tables["compare"]
+    table = table[(table["task"] == ALL) & table["debiased_cka"].notna()]
+    pairs = ", ".join(f"{r.layer} like {r.base_layer} ({r.debiased_cka:z.2f})" for r in table.itertuples())
+    return [
+        f"The models do not have the same layers ({len(found.cka.coords['site'])} in the tuned one and "
+        f"{len(found.cka.coords['other_site'])} in the base one, the embedding included), so every layer was compared "
+        "with every other, and which layers changed is left to the reader.",
+        f"Over all prompts, tuned layers are most like these base layers (CKA): {pairs or 'none'}.",
+    ]
+
+
+def _controls(found: CompareTables) -> list[str]:
+    if not found.controls:
+        return []
+    gain = found.tables["controls"].groupby("layer")["gain"].median().dropna()
+    if not len(gain):
+        return []
+    n = len(found.controls)
+    return [
+        f"Against {n} control{'s' * (n != 1)}, the tuned model is more like a model of the task alone than the base "
+        f"is, in the median by {gain.max():z.2f} at layer {gain.idxmax()} (most) and {gain.min():z.2f} at layer "
+        f"{gain.idxmin()} (least)."
+    ]
+
+
+def span(values: Sequence[int]) -> str:
+    """Such as ``"3"`` or ``"3 to 5"``, of ascending numbers."""
+    return str(values[0]) if values[0] == values[-1] else f"{values[0]} to {values[-1]}"
+
+
+def _named(tasks: Sequence[str]) -> str:
+    """The first few of many."""
+    if len(tasks) <= _NAMED + 1:
+        return join(tasks)
+    return join([*tasks[:_NAMED], f"{len(tasks) - _NAMED} others"])
+
+
+def _s(layers: str) -> str:
+    """The plural of layers, such as ``"0-2"``."""
+    return "" if layers.isdigit() else "s"

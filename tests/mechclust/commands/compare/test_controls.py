@@ -1,0 +1,65 @@
+"""Models tuned on one task alone."""
+
+from __future__ import annotations
+
+import shutil
+import weakref
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mechclust.commands.compare import compare_models, write_compare_report
+from mechclust.commands.compare.inputs import read_inputs
+from mechclust.models import load_pretrained
+from probes import RowStore, load_result
+from tasks import InputError
+from tests.mechclust.commands.compare.cases import records, write_prompts
+
+
+class TestControls:
+    def test_controls_that_are_one_of_the_models(self, gpt2, shaken, config, tmp_path, out, monkeypatch):
+        """And one model is in memory at a time."""
+        load_pretrained(gpt2, attention="sdpa")  # what is imported now may log an error, which holds who imported it
+        alive: list[weakref.ref] = []
+
+        def loading(path, **options):
+            assert not [model for model in alive if model() is not None]
+            model = load_pretrained(path, **options)
+            alive.append(weakref.ref(model))
+            return model
+
+        monkeypatch.setattr("mechclust.commands.settings.load_pretrained", loading)
+        named = shutil.copytree(shaken, tmp_path / "c")
+        config = replace(config, controls=(f"a={gpt2}", str(named)))
+        result = compare_models(str(gpt2), str(shaken), config, out)
+        assert len(alive) == 3  # one control is the base itself
+        table = result.control_table()
+        assert table["task"].tolist() == 3 * ["a"] + 3 * ["c"]
+        assert table["n"].tolist() == 6 * [12]
+        at = table.set_index(["task", "layer"])
+        assert at.loc[("a", 2), "control_base"] == pytest.approx(1)
+        assert at.loc[("c", 2), "control_tuned"] == pytest.approx(1)
+        overall = result.to_dataframe().set_index(["task", "layer"])["debiased_cka"]
+        assert at.loc[("a", 2), "control_tuned"] == pytest.approx(overall["a", 2])  # over its own task's prompts only
+        assert at.loc[("c", 2), "control_base"] == pytest.approx(overall["c", 2])
+        assert at.loc[("c", 2), "gain"] == pytest.approx(1 - overall["c", 2])
+        assert (at["control_tuned_low"].dropna() <= at["control_tuned_high"].dropna()).all()
+        gain = [at.loc[(task, 2), "gain"] for task in "ac"]
+        assert f"Against 2 controls, the tuned model is more like a model of the task alone than the base is, in the " \
+            f"median by {max(0, np.median(gain)):.2f}" in result.sentences[-1]  # fmt: skip
+        page = write_compare_report(result, out).read_text()
+        assert 'id="controls"' in page
+        assert (out / "controls.csv").exists()
+        found = load_result(out / "results" / "control-c-tuned.safetensors")
+        assert found.coords["label"] == ["c"]
+        assert RowStore(out / "rows" / "control-c").index.tolist() == list(range(24, 36))
+
+    def test_a_task_with_an_odd_name(self, gpt2, shaken, config, out):
+        odd = "../x = y"
+        write_prompts(config.prompts, records([odd, "b"]))
+        with pytest.raises(InputError, match="no task of the prompts for the control"):
+            read_inputs(str(gpt2), str(shaken), replace(config, controls=(f"{odd}={gpt2}",)), out)
+        write_prompts(config.prompts, records(["../x", "b"]))
+        inputs = read_inputs(str(gpt2), str(shaken), replace(config, controls=(f"../x={gpt2}",)), out)
+        assert [model.name for model in inputs.checkpoints] == ["base", "tuned", "control-..%2Fx"]

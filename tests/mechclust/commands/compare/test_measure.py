@@ -1,0 +1,260 @@
+"""What tuning changed is found, task by task, and nothing where nothing changed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import mechclust.commands.compare.measure
+from mechclust.cli import main
+from mechclust.commands.compare import compare_models
+from mechclust.commands.compare.inputs import read_inputs
+from mechclust.commands.compare.report import what_to_know
+from mechclust.models import load_pretrained
+from probes import CKA, RBFCKA, RowStore, mean, run
+from tasks import InputError, LabelledPrompts
+from tests.mechclust.commands.compare.cases import TASKS, records, write_prompts
+
+
+class TestMeasure:
+    def test_equals_the_probe_on_both_models_at_once(self, measured, together):
+        expected = together(CKA(label="task", n_resamples=20, n_permutations=9))
+        assert measured.cka.coords == {**expected.coords, "label": ["(all)", *TASKS]}
+        for measure in ("cka", "debiased_cka", "debiased_cka_low", "debiased_cka_null_high"):
+            torch.testing.assert_close(measured.cka[measure], expected[measure], rtol=0, atol=1e-5, equal_nan=True)
+        assert measured.cka["n"].tolist() == [36, 12, 12, 12]
+        rbf = together(RBFCKA(label="task"))["debiased_rbf_cka"][:, 1:]
+        torch.testing.assert_close(measured.rbf["debiased_rbf_cka"], rbf, rtol=0, atol=1e-5, equal_nan=True)
+
+    def test_table(self, measured):
+        table = measured.to_dataframe()
+        assert list(table.columns) == [
+            "layer", "site", "task", "n", "d_tuned", "d_base", "cka", "debiased_cka", "low", "high", "null_high",
+            "rbf_cka", "change", "changed", "stands_out",
+        ]  # fmt: skip
+        assert table["layer"].tolist() == 4 * [0, 1, 2]
+        assert table["task"].tolist() == [t for t in ("(all)", *TASKS) for _ in range(3)]
+        same, other = (table[(table["layer"] == layer) & (table["task"] != "(all)")] for layer in (1, 2))
+        assert same["debiased_cka"].tolist() == pytest.approx([1, 1, 1])
+        assert not same["changed"].any()
+        assert other["changed"].all()
+        assert (other["low"] <= other["debiased_cka"]).all()
+        assert (other["change"] == 1 - other["debiased_cka"]).all()
+        assert (table["null_high"].dropna() < 0.9).all()
+
+    def test_which_layer_changed(self, measured):
+        assert measured.summary()["changed_layers"].tolist() == ["2", "2", "2"]
+        assert measured.summary()["at_layer"].tolist() == [2, 2, 2]
+        layers = measured.by_layer()
+        assert layers["layer"].tolist() == [1, 2]  # no CKA at layer 0
+        assert layers["changed"].tolist() == [0, 3]
+        assert layers["change"][0] == pytest.approx(0)
+        assert layers["most"][1] == pytest.approx(measured.summary()["largest"].max())
+        assert measured.sentences[0].startswith("Change begins at layer 2 for a, b and c: the first layer")
+        assert measured.sentences[1].startswith(
+            "Layers that changed for at least one task: 2 of 0-2; 1 - CKA is largest at layer 2 "
+        )
+        together = measured.to_dataframe().set_index(["task", "layer"]).loc["(all)", "changed"]
+        assert together.tolist() == [False, False, True]
+
+    def test_where_a_block_in_the_middle_was_altered(self, write_checkpoint, tmp_path, config, out):
+        """Change begins behind that block, wherever it is largest."""
+
+        def alter(model):
+            draw = torch.Generator().manual_seed(0)
+            for weight in model.transformer.h[3].parameters():
+                weight += 0.5 * torch.randn(weight.shape, generator=draw)
+
+        base = write_checkpoint(tmp_path / "base", n_layer=6)
+        tuned = write_checkpoint(tmp_path / "tuned", n_layer=6, change=alter)
+        result = compare_models(str(base), str(tuned), config, out)
+        assert result.summary()["begins_at"].tolist() == [4, 4, 4]
+        assert set(result.summary()["changed_layers"]) == {"4-6"}
+        assert result.sentences[0].startswith("Change begins at layer 4 for ")
+
+    def test_only_one_task_was_altered(self, write_checkpoint, tmp_path, config, out):
+        """Its words have other embeddings. At layer 0 there are the three that end its prompts, two of them rare: a
+        half-sample that misses these has no CKA, and so there is no interval there."""
+        rows = []
+        for task, first in {"sentence": 0, "word": 5, "sum": 5, "list": 5}.items():
+            for i in range(24):
+                last = 10 + max(0, (i - 12) // 5) if task == "sentence" else 13 + i % 3
+                context = f"w{first + i % 4} w{first + 3 + i // 4 % 2} w{first + i // 8}"
+                rows.append({"prompt": f"{context} w{last}", "task": task})
+        write_prompts(config.prompts, rows)
+
+        def attentive(model):
+            for name, weight in model.named_parameters():
+                weight *= 5 if "attn" in name else 1
+
+        def alter(model):
+            attentive(model)
+            draw = torch.Generator().manual_seed(5)
+            for at in (slice(2, 7), slice(12, 15)):
+                model.transformer.wte.weight[at] += 0.4 * torch.randn(at.stop - at.start, 16, generator=draw)
+
+        base = write_checkpoint(tmp_path / "base", change=attentive)
+        tuned = write_checkpoint(tmp_path / "tuned", change=alter)
+        result = compare_models(str(base), str(tuned), config, out)
+        table = result.summary().set_index("task")
+        assert result.change[0, result.tasks.index("sentence")] > 0.01
+        assert table["no_interval_layers"].to_dict() == {"sentence": "0", "word": "", "sum": "", "list": ""}
+        assert table["stands_out"].to_dict() == {"sentence": True, "word": False, "sum": False, "list": False}
+        assert result.distinct == {("hook_embed", "sentence"): 3}
+        said = " ".join(result.sentences)
+        assert re.search(r"Over layers 1-2, sentence \([^)]*\) stands out ", said)
+        assert "No interval for sentence at layer 0: its prompts' hidden states take only 3 values there" in said
+
+    def test_identical_checkpoints(self, gpt2, config, out):
+        result = compare_models(str(gpt2), str(shutil.copytree(gpt2, out / "copy")), config, out)
+        assert not result.changed.any()
+        assert not result.stands_out.any()
+        assert np.nanmax(np.abs(result.change)) < 1e-12
+        assert not result.summary()["stands_out"].any()
+        assert result.sentences == [
+            "No layer changed: at every layer and for every task, the 95% interval of 1 - CKA reaches down to the "
+            "tolerance of 0.01."
+        ]
+
+    def test_bfloat16_against_float32(self, gpt2, config, out):
+        config = replace(config, tuned_dtype="bfloat16", tuned_device="cpu")
+        result = compare_models(str(gpt2), str(gpt2), config, out)
+        assert not result.changed.any()
+        assert 0 < np.nanmax(np.abs(result.change)) < 0.01
+        rows = RowStore(out / "rows" / "tuned").take(torch.arange(3), ["rows/hook_embed"])
+        assert rows["rows/hook_embed"].dtype == torch.bfloat16
+
+    def test_another_width(self, gpt2, write_checkpoint, tmp_path, config, out):
+        wide = write_checkpoint(tmp_path / "wide", n_embd=24)
+        result = compare_models(str(gpt2), str(wide), config, out)
+        assert result.diagonal
+        assert set(zip(result.to_dataframe()["d_tuned"], result.to_dataframe()["d_base"], strict=True)) == {(24, 16)}
+        assert "d = 24 (tuned) and 16 (base)" in what_to_know(result)[0]
+
+    def test_constant_states_have_no_cka(self, measured):
+        table = measured.to_dataframe()
+        assert table[table["layer"] == 0].set_index("task")["debiased_cka"].isna().to_dict() == {
+            "(all)": False, "a": True, "b": True, "c": True,
+        }  # fmt: skip
+        said = what_to_know(measured)
+        assert any(note.startswith("Layer 0 has no CKA for a, b and c: the prompts' hidden") for note in said)
+        assert "n = 36 prompts of 3 tasks (12 each), hidden state at the last prompt token" in said[0]
+        assert any("n is below 10 d for every label: there the biased form" in note for note in said)
+        both = measured.to_dataframe().dropna()
+        row = both.loc[(both["rbf_cka"] - both["debiased_cka"]).abs().idxmax()]
+        assert said[-2].endswith(
+            f"the two differ most at layer 2 for {row['task']}: {row['debiased_cka']:.2f} and {row['rbf_cka']:.2f}."
+        )
+
+    def test_mean_over_tokens(self, gpt2, shaken, config, out, together):
+        result = compare_models(str(gpt2), str(shaken), replace(config, position="mean"), out)
+        expected = together(CKA(readout=mean(), label="task"))["debiased_cka"]
+        torch.testing.assert_close(result.cka["debiased_cka"], expected, rtol=0, atol=1e-5)  # other kernels
+
+    def test_layers_in_groups(self, gpt2, shaken, measured, config, out, monkeypatch):
+        """As many layers at a time as fit change nothing; nor do batches."""
+        monkeypatch.setattr(mechclust.commands.compare.measure, "_GROUPS", 1)
+        n, d = 36, 16
+        tight = replace(config, max_memory=2.01 * n * 2 * d * 4 / 2**30, batch_size=5)
+        found = compare_models(str(gpt2), str(shaken), tight, out)
+        for name, measure in (("cka", "debiased_cka_low"), ("n_dims", "n_dims")):
+            expected = getattr(measured, name)
+            assert getattr(found, name).coords["label"] == expected.coords["label"]
+            places = [getattr(found, name).coords["site"].index(site) for site in expected.coords["site"]]
+            values = getattr(found, name)[measure][places]
+            torch.testing.assert_close(values, expected[measure], rtol=0, atol=1e-4, equal_nan=True)
+
+    def test_at_most_so_many_of_a_task(self, gpt2, shaken, config, out):
+        """Which are drawn does not depend on the other tasks, and the index is the place in the file."""
+        config = replace(config, max_per_task=8)
+        result = compare_models(str(gpt2), str(shaken), config, out)
+        assert result.cka["n"].tolist() == [24, 8, 8, 8]
+        drawn = RowStore(out / "rows" / "base").index.tolist()
+        assert [sum(12 * k <= i < 12 * k + 12 for i in drawn) for k in range(3)] == [8, 8, 8]
+        write_prompts(config.prompts, [*records("ab"), *records(["c"], 9)])
+        fewer = read_inputs(str(gpt2), str(shaken), config, out / "fewer").of_task()
+        assert torch.cat([fewer["a"], fewer["b"]]).tolist() == drawn[:16]
+        assert fewer["c"].tolist() != drawn[16:]
+
+    def test_leaves_the_random_state_alone_and_is_reproducible(self, gpt2, shaken, measured, config, out):
+        before = torch.get_rng_state()
+        again = compare_models(str(gpt2), str(shaken), replace(measured.config, prompts=config.prompts), out)
+        assert torch.equal(torch.get_rng_state(), before)
+        assert again.to_dataframe().equals(measured.to_dataframe())
+
+    def test_the_tuned_models_chat_template_is_for_both(self, gpt2, shaken, config, tmp_path, out):
+        from transformers import AutoTokenizer
+
+        path = shutil.copytree(shaken, tmp_path / "chat")
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        tokenizer.chat_template = "{% for m in messages %}w18 {{ m['content'] }}{% endfor %} w19"
+        tokenizer.save_pretrained(path)
+        chat = read_inputs(str(gpt2), str(path), replace(config, chat=True), out).batches
+        write_prompts(config.prompts, [{**row, "prompt": f"w18 {row['prompt']} w19"} for row in records()])
+        by_hand = read_inputs(str(gpt2), str(path), config, out).batches  # the same tokens: not refused
+        assert all(torch.equal(one.tokens, other.tokens) for one, other in zip(chat, by_hand, strict=True))
+        assert chat[0].tokens[0].tolist() == [20, 2, 6, 12, 21]
+
+
+class TestOtherLayers:
+    def test_every_layer_with_every_other(self, layers, gpt2, deep, config):
+        models = {"tuned": load_pretrained(deep), "base": load_pretrained(gpt2)}
+        encode = models["base"].tokenizer
+        batches = LabelledPrompts.from_jsonl(config.prompts).batches(lambda text: encode(text)["input_ids"])
+        expected = run(models, batches, CKA(label="task", pairs="all"))["debiased_cka"]
+        assert expected.shape == (4, 3, 4)
+        torch.testing.assert_close(layers.cka["debiased_cka"], expected, rtol=0, atol=1e-5, equal_nan=True)
+
+    def test_the_table_names_the_layer_most_alike(self, layers):
+        table, values = layers.to_dataframe(), layers.cka["debiased_cka"]
+        assert not layers.diagonal
+        assert not {"low", "high", "changed"} & set(table.columns)
+        refused = r"^the models' layers are not the same, so .*; read to_dataframe\(\)$"
+        for measure in ("change", "changed", "stands_out"):
+            with pytest.raises(InputError, match=refused):
+                getattr(layers, measure)
+        for measure in (layers.summary, layers.by_layer):
+            with pytest.raises(InputError, match=refused):
+                measure()
+        assert table[(table["layer"] == 0) & (table["task"] != "(all)")]["base_layer"].isna().all()
+        for row in table[table["layer"] > 0].itertuples():
+            k = layers.cka.coords["label"].index(row.task)
+            at = layers.cka.coords["site"].index(row.site)
+            assert row.debiased_cka == float(values[at, :, k][~values[at, :, k].isnan()].max())
+            assert row.base_layer == layers.cka.layers[row.base_site]
+            assert row.debiased_cka == float(layers.cka.sel("debiased_cka", site=row.site, other_site=row.base_site)[k])
+
+    def test_command(self, layers, gpt2, deep, config, out, capsys):
+        argv = ["compare", str(gpt2), str(deep), "--prompts", str(config.prompts), "--min-per-task", "8"]
+        assert main([*argv, "--out", str(out)]) == 0
+        printed = capsys.readouterr().out
+        assert printed.split("\n")[0].split() == [
+            "layer", "task", "n", "base_layer", "cka", "debiased_cka", "change",
+        ]  # fmt: skip
+        assert all(f"\n- {sentence}\n" in printed for sentence in layers.sentences)
+        page = (out / "report.html").read_text()
+        assert "The models do not have the same layers (4 in the tuned one and 3 in the base one" in page
+        assert "every_layer_with_every_other" in page
+        assert "The rule" not in page
+        assert "second opinion" not in page
+        assert not {"<NA>", "nan", "NaN"} & set((printed + page.split("Every layer")[1]).replace("<", " <").split())
+        assert [p.name for p in out.glob("*.csv")] == ["compare.csv"]
+        assert layers.sentences[1].startswith("Over all prompts, tuned layers are most like these base layers (CKA): ")
+
+
+def test_activations_that_are_not_finite(gpt2, write_checkpoint, tmp_path, config, out):
+    def spoil(model):
+        model.transformer.wte.weight[13] = float("nan")  # w11, the last word of task b
+
+    bad = write_checkpoint(tmp_path / "bad", change=spoil)
+    with pytest.raises(InputError) as refused:
+        compare_models(str(gpt2), str(bad), config, out)
+    assert str(refused.value) == (
+        f"tuned {str(bad)!r}: NaN or infinity in the activations at 'hook_embed' for example index 12; "
+        "find its cause in the model or leave the example out"
+    )

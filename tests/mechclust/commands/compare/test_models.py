@@ -1,0 +1,224 @@
+"""Which models can be compared: by name, in memory, and adapters on a base."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from mechclust.commands.compare import compare_models, write_compare_report
+from mechclust.commands.compare.inputs import read_inputs
+from mechclust.commands.compare.report import what_to_know
+from mechclust.models import load_pretrained
+from probes import RowStore
+from tasks import InputError
+from tests.mechclust.commands.compare.cases import write_prompts
+
+
+def states(found, out, model, layer=2):
+    """Hidden states that were kept."""
+    store = RowStore(out / "rows" / model)
+    name = f"rows/{store.sites[layer]}"
+    return store.take(store.index, [name])[name]
+
+
+@pytest.fixture(scope="session")
+def adapters(gpt2, tmp_path_factory):
+    """``adapters(name)``: two on ``gpt2``, on its fused query, key and value matrix, and ``merged(name)``: the first as
+    a model of its own. Read only."""
+    peft = pytest.importorskip("peft")
+    folder = tmp_path_factory.mktemp("adapters")
+    for seed, name in enumerate(("one", "two")):
+        config = peft.LoraConfig(r=2, target_modules=["c_attn"], init_lora_weights=False, fan_in_fan_out=True)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = peft.get_peft_model(AutoModelForCausalLM.from_pretrained(gpt2), config)
+            with torch.no_grad():
+                for key, weight in model.named_parameters():
+                    if "lora" in key:
+                        weight += 0.5 * torch.randn(weight.shape)
+        model.save_pretrained(folder / name)
+        model.merge_and_unload().save_pretrained(folder / f"{name} merged")
+        AutoTokenizer.from_pretrained(gpt2).save_pretrained(folder / f"{name} merged")
+    return folder
+
+
+@pytest.fixture
+def loads(monkeypatch):
+    """What was loaded, one after the other."""
+    found = []
+
+    def loading(model, **options):
+        found.append(str(model))
+        return load_pretrained(model, **options)
+
+    monkeypatch.setattr("mechclust.commands.settings.load_pretrained", loading)
+    return found
+
+
+class TestInMemory:
+    @pytest.fixture
+    def models(self, gpt2, shaken):
+        return [AutoModelForCausalLM.from_pretrained(path) for path in (gpt2, shaken)]
+
+    def test_the_same_as_by_name(self, models, gpt2, shaken, config, out, tmp_path):
+        tokenizer = AutoTokenizer.from_pretrained(gpt2)
+        before = {name: weight.clone() for name, weight in models[0].state_dict().items()}
+        found = compare_models(*models, config, out, tokenizer=tokenizer)
+        by_name = compare_models(gpt2, str(shaken), config, tmp_path / "by name")
+        assert found.to_dataframe().equals(by_name.to_dataframe())
+        assert all(torch.equal(weight, before[name]) for name, weight in models[0].state_dict().items())
+        assert not any(module._forward_hooks for module in models[0].modules())
+        assert found.base == str(gpt2)
+        assert "What tuning changed" in write_compare_report(found, out).read_text()
+
+    def test_with_hooks_already(self, gpt2, shaken, config, out, measured):
+        models = [load_pretrained(path) for path in (gpt2, shaken)]
+        found = compare_models(*models, config, out)
+        torch.testing.assert_close(
+            found.cka["debiased_cka"], measured.cka["debiased_cka"], rtol=0, atol=1e-5, equal_nan=True
+        )
+
+    def test_beside_one_by_name(self, gpt2, config, out):
+        """Layer 0 is GPT-2's embedding without positions in both kinds of model."""
+        rows = [{"prompt": f"{'w1 ' * (1 + i % 5)}w{i % 7}", "task": task} for task in "ab" for i in range(24)]
+        write_prompts(config.prompts, rows)
+        found = compare_models(load_pretrained(gpt2), str(gpt2), config, out)
+        assert np.nanmax(np.abs(found.change)) < 1e-6
+
+    def test_with_an_adapter_in_it(self, gpt2, adapters, config, out):
+        model = load_pretrained(gpt2, adapter=adapters / "one")
+        with pytest.raises(InputError) as refused:
+            compare_models(str(gpt2), model, replace(config, adapter=adapters / "two"), out)
+        assert str(refused.value).endswith(
+            f"the adapter {str(adapters / 'one')!r} is in the model already; take it out with set_adapter(model, None)"
+        )
+        assert compare_models(str(gpt2), model, config, out).changed.any()  # it is measured as it is
+
+    def test_without_a_tokenizer(self, models, gpt2, config, out):
+        with pytest.raises(InputError) as refused:
+            compare_models(gpt2, models[1], config, out)
+        assert str(refused.value).startswith("tuned ")
+        assert str(refused.value).endswith(" (in memory) has no tokenizer to read prompts; give tokenizer= too")
+
+    def test_what_is_no_model(self, gpt2, config, out):
+        tokenizer = AutoTokenizer.from_pretrained(gpt2)
+        with pytest.raises(InputError, match="a dict is no model; give a hub name, a directory, or a model in memory"):
+            compare_models(gpt2, {}, config, out, tokenizer=tokenizer)
+
+
+class TestAdapters:
+    def test_as_the_tuned_model(self, gpt2, adapters, config, out, tmp_path, loads):
+        """The base is loaded once, and the adapter counts as the merged model does."""
+        found = compare_models(str(gpt2), str(adapters / "one"), config, out)
+        assert loads == [str(gpt2)]
+        merged = compare_models(str(gpt2), str(adapters / "one merged"), config, tmp_path / "merged")
+        assert loads == [str(gpt2), str(gpt2), str(adapters / "one merged")]
+        assert found.changed.any()
+        torch.testing.assert_close(
+            found.cka["debiased_cka"], merged.cka["debiased_cka"], rtol=0, atol=1e-6, equal_nan=True
+        )
+        assert torch.equal(states(found, out, "base"), states(merged, tmp_path / "merged", "base"))
+        assert found.tuned == f"{gpt2} with {adapters / 'one'}"
+
+    def test_as_an_option(self, gpt2, adapters, config, out, tmp_path, loads):
+        found = compare_models(str(gpt2), str(gpt2), replace(config, adapter=adapters / "one"), out)
+        assert loads == [str(gpt2)]
+        other = compare_models(str(gpt2), str(adapters / "one"), config, tmp_path / "other")
+        assert found.to_dataframe().equals(other.to_dataframe())
+
+    def test_on_another_device_dtype_the_base_is_loaded_again(self, gpt2, adapters, config, out, loads):
+        compare_models(str(gpt2), str(adapters / "one"), replace(config, tuned_dtype="bfloat16"), out)
+        assert loads == [str(gpt2), str(gpt2)]
+
+    def test_in_memory_the_base_is_as_it_was(self, gpt2, adapters, config, out, tmp_path):
+        model, tokenizer = AutoModelForCausalLM.from_pretrained(gpt2), AutoTokenizer.from_pretrained(gpt2)
+        before = {name: weight.clone() for name, weight in model.state_dict().items()}
+        found = compare_models(model, str(adapters / "one"), config, out, tokenizer=tokenizer)
+        by_name = compare_models(str(gpt2), str(adapters / "one"), config, tmp_path / "by name")
+        assert found.to_dataframe().equals(by_name.to_dataframe())
+        assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+
+    def test_as_a_control(self, gpt2, adapters, config, out, loads):
+        config = replace(config, controls=(f"a={adapters / 'one'}", f"b={adapters / 'two'}"))
+        table = compare_models(str(gpt2), str(adapters / "one"), config, out).control_table()
+        assert loads == [str(gpt2)]
+        at = table.set_index(["task", "layer"])
+        assert at.loc[("a", 2), "control_tuned"] == pytest.approx(1)
+        assert at.loc[("b", 2), "control_tuned"] < 0.999
+
+    def test_two_adapters_each_with_its_base(self, gpt2, adapters, config, out, tmp_path):
+        found = compare_models(str(adapters / "one"), str(adapters / "two"), config, out)
+        merged = [str(adapters / f"{name} merged") for name in ("one", "two")]
+        expected = compare_models(*merged, config, tmp_path / "merged").cka["debiased_cka"]
+        torch.testing.assert_close(found.cka["debiased_cka"], expected, rtol=0, atol=1e-6, equal_nan=True)
+
+    def test_rows_are_not_taken_for_another_adapters(self, gpt2, adapters, config, out):
+        compare_models(str(gpt2), str(adapters / "one"), config, out)
+        for tuned in (adapters / "two", gpt2):
+            with pytest.raises(InputError, match=r"^tuned .*rows/tuned' holds rows of another model; give a new"):
+                compare_models(str(gpt2), str(tuned), config, out)
+        with pytest.raises(InputError, match=r"^base .*rows/base' holds rows of another model; give a new folder"):
+            compare_models(str(adapters / "one merged"), str(gpt2), config, out)
+
+    def test_an_interrupted_comparison_goes_on(self, gpt2, adapters, config, out, tmp_path, monkeypatch):
+        monkeypatch.setattr("mechclust.commands.compare.measure._SHARD_ROWS", 8)
+        passed, original = [], __import__("probes.stores").stores.feed
+
+        def counting(model, batches, probes):
+            if len(passed) == limit:
+                raise KeyboardInterrupt
+            passed.append(sum(map(len, batches)))
+            return original(model, batches, probes)
+
+        monkeypatch.setattr("probes.stores.feed", counting)
+        limit = 7
+        with pytest.raises(KeyboardInterrupt):
+            compare_models(str(gpt2), str(adapters / "one"), config, out)
+        limit = -1
+        resumed = compare_models(str(gpt2), str(adapters / "one"), config, out)
+        assert sum(passed) == 2 * 36  # no prompt twice
+        whole = compare_models(str(gpt2), str(adapters / "one"), config, tmp_path / "whole")
+        assert resumed.to_dataframe().equals(whole.to_dataframe())
+
+    def test_two_on_one_model(self, gpt2, adapters, config, out):
+        one, two = adapters / "one", adapters / "two"
+        with pytest.raises(InputError) as refused:
+            compare_models(str(gpt2), str(one), replace(config, adapter=two), out)
+        assert str(refused.value) == (
+            f"the tuned model {str(one)!r} is an adapter, and --adapter gives {str(two)!r} too; give one of them"
+        )
+
+    def test_of_another_base(self, adapters, write_checkpoint, tmp_path, config, out):
+        wide = write_checkpoint(tmp_path / "wide", n_embd=24)
+        with pytest.raises(InputError) as refused:
+            compare_models(str(wide), str(adapters / "one"), config, out)
+        assert str(refused.value).startswith(f"tuned {str(wide)!r} with the adapter {str(adapters / 'one')!r}: ")
+
+
+class TestTokenization:
+    def test_it_is_recorded_and_said(self, measured):
+        for result in (measured.cka, measured.rbf, measured.n_dims, measured.purity):
+            assert result.metadata["tokenization"]["adds"] == "none"
+        assert any("; no special tokens are added." in note for note in what_to_know(measured))
+
+    def test_bos(self, gpt2, shaken, config, tmp_path, out):
+        """Put before each prompt where it is asked for, in both models, and then said."""
+        paths = []
+        for name, path in (("base", gpt2), ("tuned", shaken)):
+            paths.append(str(shutil.copytree(path, tmp_path / name)))
+            tokenizer = AutoTokenizer.from_pretrained(path)
+            tokenizer.add_special_tokens({"bos_token": "w19"})
+            tokenizer.save_pretrained(paths[-1])
+        as_it_is = read_inputs(*paths, config, tmp_path / "as it is")
+        begun = read_inputs(*paths, replace(config, bos="yes"), tmp_path / "begun")
+        assert as_it_is.batches[0].tokens[0].tolist() == [2, 6, 12]
+        assert begun.batches[0].tokens[0].tolist() == [21, 2, 6, 12]
+        found = compare_models(*paths, replace(config, bos="yes"), out)
+        assert any("special tokens: w19 before" in note for note in what_to_know(found))
+        with pytest.raises(InputError, match="holds hidden states of other prompts, tasks or tokens"):
+            compare_models(*paths, config, out)

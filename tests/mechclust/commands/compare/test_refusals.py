@@ -1,0 +1,247 @@
+"""What is refused before any weights are loaded, each in one sentence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import namedtuple
+from dataclasses import replace
+
+import pytest
+
+from mechclust.commands.compare import compare_models
+from mechclust.commands.compare.inputs import read_inputs
+from mechclust.models import save_model
+from mechclust.models.tokenizers import check_read_alike
+from tasks import InputError
+from tests.mechclust.commands.compare.cases import records, write_prompts
+
+
+class TestRefusals:
+    @pytest.fixture(autouse=True)
+    def no_model(self, monkeypatch):
+        """All of these are refused before any weights are loaded."""
+
+        def never(*args, **kwargs):
+            raise AssertionError("loaded a model")
+
+        monkeypatch.setattr("mechclust.commands.settings.load_pretrained", never)
+
+    @pytest.fixture
+    def refused(self, gpt2, shaken, config, out):
+        def run(base=None, tuned=None, **changes):
+            with pytest.raises(InputError) as error:
+                compare_models(str(base or gpt2), str(tuned or shaken), replace(config, **changes), out)
+            return str(error.value)
+
+        return run
+
+    def test_one_task_only(self, refused, prompts):
+        write_prompts(prompts, records("a"))
+        assert refused() == (
+            f"{prompts} has one task only ('a'); comparing what a model's tasks became takes at least 2"
+        )
+
+    def test_too_few_prompts(self, refused, prompts):
+        assert refused(min_per_task=20) == (
+            f"{prompts} has fewer than 20 prompts of 'a' (n = 12), 'b' (n = 12), 'c' (n = 12); give more, leave the "
+            "task out, or lower --min-per-task"
+        )
+        write_prompts(prompts, [*records("ab"), *records("c", 3)])
+        assert refused(min_per_task=4) == (
+            f"{prompts} has fewer than 4 prompts of 'c' (n = 3); give more, leave the task out"
+        )
+
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            ({"min_per_task": 3}, "min_per_task is 3; expected at least 4, the fewest that debiased CKA takes"),
+            ({"max_per_task": 5}, "max_per_task is 5, below min_per_task = 8"),
+            ({"n_resamples": 5}, "n_resamples is 5; expected at least 20"),
+            ({"n_permutations": -1}, "n_permutations is -1; expected at least 0"),
+            ({"batch_size": 0}, "batch_size is 0; expected at least 1"),
+            ({"seed": -1}, "seed is -1; expected at least 0"),
+            ({"tolerance": 0.0}, "tolerance is 0.0; expected a change of CKA between 0 and 1, such as 0.01"),
+            ({"factor": 1.0}, "factor is 1.0; expected a number above 1, such as 1.5"),
+            ({"device": "warp"}, "no device 'warp'; expected cpu, cuda, cuda:1 or mps"),
+            ({"tuned_device": "warp"}, "no device 'warp'; expected cpu, cuda, cuda:1 or mps"),
+        ],
+    )
+    def test_settings(self, refused, change, said):
+        assert refused(**change) == said
+
+    def test_controls(self, refused, gpt2, tmp_path):
+        empty = tmp_path / "b"
+        empty.mkdir()
+        ways = "give TASK=MODEL, or a directory called as the task"
+        for control in (str(gpt2), f"d={gpt2}"):
+            assert refused(controls=(control,)) == (
+                f"no task of the prompts for the control {control!r} (they have a, b, c); {ways}"
+            )
+        assert refused(controls=(str(empty),)) == (
+            f"{str(empty)!r} has no config.json; give a directory written by save_pretrained, with model and tokenizer"
+        )
+        shutil.copy(gpt2 / "config.json", empty)
+        assert refused(controls=(str(empty),)) == (
+            f"{str(empty)!r} has a config.json but no weights (model.safetensors); "
+            "save the model there with save_pretrained"
+        )
+        assert refused(controls=(f"b={gpt2}", str(empty))) == (
+            f"{str(gpt2)!r} and {str(empty)!r} are both controls of 'b'; give one per task"
+        )
+
+    def test_a_control_of_other_layers(self, refused, write_checkpoint, tmp_path, gpt2, shaken):
+        deep = write_checkpoint(tmp_path / "deep", n_layer=3)
+        assert refused(controls=(f"a={deep}",)) == (
+            f"control {str(deep)!r} has 3 layers and tuned {str(shaken)!r} 2; give controls tuned from the same base, "
+            "or leave them out"
+        )
+
+    def test_no_such_model(self, refused, tmp_path):
+        none = tmp_path / "none"
+        assert refused(tuned=none) == (
+            f"no model directory {str(none)!r}; give a local directory or a hub name such as 'gpt2'"
+        )
+
+    def test_a_model_of_ours_has_no_tokenizer(self, refused, model, tmp_path):
+        save_model(model, tmp_path / "ours.safetensors")
+        assert refused(base=tmp_path / "ours.safetensors") == (
+            f"{str(tmp_path / 'ours.safetensors')!r} has no tokenizer to read prompts; give a Hugging Face checkpoint"
+        )
+
+    def test_no_chat_template(self, refused, shaken):
+        assert refused(chat=True) == f"the tokenizer of tuned {str(shaken)!r} has no chat template; leave out --chat"
+
+    def test_a_prompt_over_the_shorter_context(self, refused, write_checkpoint, tmp_path, prompts):
+        short = write_checkpoint(tmp_path / "short", n_positions=2)
+        assert refused(tuned=short) == (
+            f"{prompts}: prompt 1 has 3 tokens, more than the model's context of 2; shorten it, "
+            "or choose too_long='truncate' (--too-long truncate) to keep its end"
+        )
+
+    def test_a_prompt_over_a_context_without_position_embeddings(self, refused, write_checkpoint, tmp_path, prompts):
+        """Llama would read on, where it was never trained."""
+        llamas = [write_checkpoint(tmp_path / name, "llama", max_position_embeddings=2) for name in ("one", "two")]
+        assert refused(*llamas).startswith(f"{prompts}: prompt 1 has 3 tokens, more than the model's context of 2; ")
+
+    def test_one_prompt_of_a_task(self, refused, prompts):
+        write_prompts(prompts, [*records("ab"), *records("c", 1)])
+        assert refused() == (
+            f"{prompts} has fewer than 8 prompts of 'c' (n = 1); give more, leave the task out, or lower --min-per-task"
+        )
+
+    def test_fewer_embeddings_than_tokens(self, refused, write_checkpoint, tmp_path):
+        small = write_checkpoint(tmp_path / "small", vocab_size=12)
+        assert refused(tuned=small) == (
+            f"tuned {str(small)!r} has 12 token embeddings, and its tokenizer gives id 14; "
+            "save the tokenizer that belongs to the model"
+        )
+
+    def test_memory(self, refused):
+        assert refused(max_memory=1e-6) == (
+            "comparing a layer takes 4.29e-06 GiB (36 prompts x 16 and 16 dimensions), more than max_memory = 1e-06; "
+            "give fewer prompts (--max-per-task) or raise --max-memory"
+        )
+
+    def test_memory_of_kernels(self, refused, monkeypatch):
+        monkeypatch.setattr("mechclust.commands.compare.inputs.CKA.memory", lambda *args, **kwargs: 0)
+        assert refused(rbf=True, max_memory=1e-7) == (
+            "CKA with Gaussian kernels takes 5.36e-07 GiB for the 12 prompts of a task, more than max_memory = 1e-07; "
+            "give fewer (--max-per-task), raise --max-memory, or leave it out (--no-rbf)"
+        )
+
+    def test_disk(self, refused, out, monkeypatch):
+        usage = namedtuple("usage", "free")
+        monkeypatch.setattr("shutil.disk_usage", lambda path: usage(10_000))
+        assert refused(tuned_dtype="bfloat16") == (
+            "the hidden states of 2 models take 9.66e-06 GiB on disk (36 prompts x 3 layers x 16 dimensions) and "
+            f"{str(out)!r} has 9.31e-06 GiB free; give fewer prompts (--max-per-task), or another folder with --out"
+        )
+
+    def test_a_folder_that_cannot_be_written(self, gpt2, shaken, config, tmp_path):
+        (tmp_path / "file").write_text("")
+        with pytest.raises(InputError, match=r"cannot write to .* \(Not a directory\)"):
+            compare_models(str(gpt2), str(shaken), config, tmp_path / "file" / "out")
+
+
+class TestTokenizers:
+    def retokenized(self, path, change):
+        """A checkpoint whose tokenizer has another vocabulary."""
+        file = path / "tokenizer.json"
+        content = json.loads(file.read_text())
+        change(content["model"]["vocab"])
+        file.write_text(json.dumps(content))
+        return path
+
+    @pytest.fixture
+    def other(self, shaken, tmp_path):
+        return shutil.copytree(shaken, tmp_path / "other")
+
+    @pytest.fixture
+    def refused(self, gpt2, other, config, out, monkeypatch):
+        def run():
+            monkeypatch.setattr("mechclust.commands.settings.load_pretrained", None)  # no weights are loaded
+            with pytest.raises(InputError) as error:
+                compare_models(str(gpt2), str(other), config, out)
+            return str(error.value)
+
+        return run
+
+    def test_other_ids(self, gpt2, other, prompts, refused):
+        def swap(words):
+            words["w3"], words["w10"] = words["w10"], words["w3"]
+
+        self.retokenized(other, swap)
+        assert refused() == (
+            f"{prompts}: prompt 1 is not the same tokens to base {str(gpt2)!r} and tuned {str(other)!r} (token 3 is "
+            "'w10', id 12, and 'w10', id 5); compare models with one tokenizer"
+        )
+
+    def test_the_same_ids_for_other_tokens(self, gpt2, other, prompts, refused):
+        def rename(words):
+            del words["w6"]
+            words["v6"] = 8
+
+        self.retokenized(other, rename)
+        assert refused() == (
+            f"{prompts}: prompt 9 is not the same tokens to base {str(gpt2)!r} and tuned {str(other)!r} (token 2 is "
+            "'w6', id 8, and '<unk>', id 1); compare models with one tokenizer"
+        )
+
+    def test_the_first_prompt_that_differs_is_named(self):
+        class Fake:
+            def __init__(self, names):
+                self.names = names
+
+            def __len__(self):
+                return len(self.names)
+
+            def convert_ids_to_tokens(self, i):
+                return self.names[i]
+
+            def get_vocab(self):
+                return {name: i for i, name in enumerate(self.names)}
+
+        def encode(text):
+            return [len(word) - 1 for word in text.split()]
+
+        readers = {"base 'x'": (Fake("abc"), encode), "tuned 'y'": (Fake("abd"), encode)}
+        with pytest.raises(InputError) as error:
+            check_read_alike({"prompt 1": "v vv", "prompt 2": "v vvv"}, readers)
+        assert str(error.value) == (
+            "prompt 2 is not the same tokens to base 'x' and tuned 'y' (token 2 is 'c', id 2, and 'd', id 2); "
+            "compare models with one tokenizer"
+        )
+        readers["tuned 'y'"] = (Fake("abc"), lambda text: encode(text)[:1])
+        with pytest.raises(InputError, match=r"prompt 1 is not .* \(2 and 1 tokens\); compare"):
+            check_read_alike({"prompt 1": "v vv"}, readers)
+
+    def test_tokens_that_no_prompt_uses_may_differ(self, gpt2, other, config, out):
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(other)
+        tokenizer.add_tokens(["<user>", "<model>"])
+        tokenizer.save_pretrained(other)
+        assert list(read_inputs(str(gpt2), str(other), config, out).notes) == [
+            f"The vocabularies of base {str(gpt2)!r} and tuned {str(other)!r} differ in 2 tokens, which no prompt uses."
+        ]

@@ -1,0 +1,85 @@
+"""The report of a comparison."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+
+import pytest
+import torch
+
+from mechclust.commands.compare import write_compare_report
+from mechclust.commands.compare.result import CompareResult
+from probes import load_result
+from tasks import InputError
+
+
+@pytest.fixture(scope="session")
+def written(measured, tmp_path_factory):
+    return measured, write_compare_report(measured, tmp_path_factory.mktemp("report"))
+
+
+class TestReport:
+    def test_files(self, written):
+        folder = written[1].parent
+        files = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+        assert files == {
+            "report.html", "compare.csv", "tasks.csv", "layers.csv", "figures/cka_by_layer.png",
+            "figures/change_by_task_and_layer.png", "figures/dimensions_and_purity.png", "results/cka.safetensors",
+            "results/rbf.safetensors", "results/n_dims.safetensors", "results/purity.safetensors",
+        }  # fmt: skip
+
+    def test_csv_and_results_are_what_was_measured(self, written):
+        result, report = written
+        with (report.parent / "compare.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        found = [float(row["debiased_cka"] or "nan") for row in rows]
+        assert found == pytest.approx(result.to_dataframe()["debiased_cka"].tolist(), nan_ok=True)
+        loaded = load_result(report.parent / "results" / "cka.safetensors")
+        assert loaded.coords == result.cka.coords
+        assert torch.equal(loaded["debiased_cka_low"].nan_to_num(9), result.cka["debiased_cka_low"].nan_to_num(9))
+
+    def test_page(self, written):
+        result, report = written
+        page = report.read_text()
+        assert page.count("data:image/png;base64,") == 3
+        assert "The rule: a layer changed for a task where the 95% interval" in page
+        assert "it does not see a rotation, a common scale or a shift" in page
+        assert "min_per_task" in page
+        assert "http" not in page
+        for sentence in result.sentences:
+            assert sentence.split(",")[0] in page
+
+    def test_every_table_is_computed_once(self, measured, tmp_path, monkeypatch):
+        computed = []
+        for name in ("to_dataframe", "summary", "by_layer"):
+            method = getattr(CompareResult, name)
+            counting = lambda self, name=name, method=method: computed.append(name) or method(self)  # noqa: E731
+            monkeypatch.setattr(CompareResult, name, counting)
+        result = replace(measured)
+        write_compare_report(result, tmp_path)
+        assert result.sentences[0] in result._repr_html_()
+        assert sorted(computed) == ["by_layer", "summary", "to_dataframe"]
+
+    def test_many_tasks_and_hostile_names(self, measured, tmp_path):
+        hostile = "<img src=x onerror=alert(1)>"
+        tasks = [hostile, *(f"task {k}" for k in range(11))]
+        places = [0, *(1 + k % 3 for k in range(12))]
+
+        def again(found, labels, places):
+            """The labels' values once more, under other names."""
+            axes = found.axes
+            values = {m: x[..., places] if "label" in axes[m] else x for m, x in found.values.items()}
+            return replace(found, values=values, coords={**found.coords, "label": labels})
+
+        cka, n_dims = (again(x, ["(all)", *tasks], places) for x in (measured.cka, measured.n_dims))
+        rbf = again(measured.rbf, tasks, [k % 3 for k in range(12)])
+        result = replace(measured, tasks=tasks, tuned=hostile, cka=cka, rbf=rbf, n_dims=n_dims)
+        page = write_compare_report(result, tmp_path).read_text()
+        assert hostile not in page
+        assert "&lt;img src=x" in page
+
+    def test_a_folder_that_cannot_be_written(self, written, tmp_path):
+        (tmp_path / "file").write_text("")
+        with pytest.raises(InputError, match="cannot write to"):
+            write_compare_report(written[0], tmp_path / "file" / "out")

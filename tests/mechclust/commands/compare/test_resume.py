@@ -1,0 +1,87 @@
+"""An interrupted comparison goes on, and rows of other models or prompts are never mixed in."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+
+import mechclust.commands.compare.measure
+from mechclust.cli import main
+from mechclust.commands.compare import compare_models
+from mechclust.commands.compare.inputs import read_inputs
+from tasks import InputError
+from tests.mechclust.commands.compare.cases import records, write_prompts
+
+
+class TestResume:
+    @pytest.fixture(autouse=True)
+    def small_shards(self, monkeypatch):
+        monkeypatch.setattr(mechclust.commands.compare.measure, "_SHARD_ROWS", 8)
+
+    def test_an_interrupted_comparison_goes_on(self, gpt2, shaken, measured, config, out, monkeypatch):
+        """Killed while the tuned model's rows were written; then the same call again."""
+        import probes.stores
+
+        passed: list[int] = []
+        original = probes.stores.feed
+
+        def counting(model, batches, found):
+            if len(passed) == limit:
+                raise KeyboardInterrupt
+            passed.append(sum(map(len, batches)))
+            return original(model, batches, found)
+
+        monkeypatch.setattr("probes.stores.feed", counting)
+        limit = 7
+        with pytest.raises(KeyboardInterrupt):
+            compare_models(str(gpt2), str(shaken), config, out)
+        assert sum(passed) == 36 + 2 * 8
+        limit = -1
+        resumed = compare_models(str(gpt2), str(shaken), config, out)
+        assert sum(passed) == 2 * 36  # no prompt twice
+        again = compare_models(str(gpt2), str(shaken), replace(config, n_resamples=20, tolerance=0.02), out)
+        assert sum(passed) == 2 * 36
+        for measure in resumed.cka.values:
+            torch.testing.assert_close(resumed.cka[measure], measured.cka[measure], rtol=0, atol=1e-5, equal_nan=True)
+        assert torch.equal(again.cka["cka"].nan_to_num(9), resumed.cka["cka"].nan_to_num(9))
+
+    def test_interrupted_command(self, monkeypatch, capsys, tmp_path):
+        def stopped(*args, **kwargs):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("mechclust.cli.compare_models", stopped)
+        out = tmp_path / "out"
+        assert main(["compare", "x", "y", "--prompts", "p.jsonl", "--out", str(out)]) == 130
+        assert capsys.readouterr().err == (
+            f"\nmechclust: interrupted; hidden states so far are in {out / 'rows'}; the same command goes on\n"
+        )
+
+    @pytest.mark.parametrize("change", ["prompt", "label", "fewer"])
+    def test_other_prompts_are_not_mixed_in(self, gpt2, shaken, config, out, change, monkeypatch):
+        read_inputs(str(gpt2), str(shaken), config, out)  # begins the folder
+        rows = records()
+        changed = {
+            "prompt": [{"prompt": "w1 w2 w3", "task": "a"}, *rows[1:]],
+            "label": [{**rows[0], "task": "b"}, *rows[1:]],
+            "fewer": rows[1:],
+        }[change]
+        write_prompts(config.prompts, changed)
+        monkeypatch.setattr("mechclust.commands.settings.load_pretrained", None)
+        with pytest.raises(InputError) as refused:
+            compare_models(str(gpt2), str(shaken), config, out)
+        assert str(refused.value) == (
+            f"{str(out)!r} holds hidden states of other prompts, tasks or tokens; give the same, "
+            "or another folder with --out"
+        )
+
+    def test_another_model_is_not_mixed_in(self, gpt2, measured, config, out):
+        shutil.copytree(measured.config.prompts.parent / "out", out)
+        with pytest.raises(InputError) as refused:
+            compare_models(str(gpt2), str(gpt2), config, out)
+        assert str(refused.value) == (
+            f"tuned {str(gpt2)!r}: {str(out / 'rows' / 'tuned')!r} holds rows of another model; give a new folder, "
+            "or delete this one"
+        )
