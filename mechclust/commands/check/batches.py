@@ -34,7 +34,7 @@ def alone(checked: CheckedModel) -> tuple[bool, str]:
     for row in range(_ALONE):
         one = checked.values(checked.standard.select(slice(row, row + 1)), "residual")
         for name, value in one.items():
-            if (off := _relative(checked.seen[name][row : row + 1], value)) > largest:
+            if (off := relative(checked.seen[name][row : row + 1], value)) > largest:
                 largest, where = off, name
     return _within(
         checked,
@@ -103,7 +103,7 @@ def _padded(
     values = checked.values(Batch(filled, mask), "residual", "attention_pattern")
     patterns = [values[name] for name in checked.sites.get("attention_pattern", ())]
     off = max(
-        _relative(values[k][i : i + 1, places[i] if values[k].shape[1] == size else slice(None)], row[k])
+        relative(values[k][i : i + 1, places[i] if values[k].shape[1] == size else slice(None)], row[k])
         for i, row in enumerate(rows)
         for k in row
     )
@@ -116,7 +116,7 @@ def _padded(
     return off, max(spilt, default=0.0)
 
 
-def _relative(value: Tensor, reference: Tensor) -> float:
+def relative(value: Tensor, reference: Tensor) -> float:
     """Largest distance of two vectors at one place, as a share of the reference's length; NaN counts as infinite."""
     far = (value.double() - reference.double()).norm(dim=-1)
     share = torch.where(far == 0, 0.0, far / reference.double().norm(dim=-1))
@@ -125,8 +125,9 @@ def _relative(value: Tensor, reference: Tensor) -> float:
 
 def _allowed(checked: CheckedModel) -> float:
     """Sums of another order differ by some hundred roundings in a deep model; in half precision by a tenth at most."""
-    eps = max((torch.finfo(p.dtype).eps for p in checked.model.parameters()), default=torch.finfo(torch.float32).eps)
-    return min(1000 * eps, 0.1)
+    dtypes = [p.dtype for p in checked.model.parameters()] + [x.dtype for x in checked.seen.values()]
+    full = [torch.finfo(dtype).eps for dtype in dtypes if dtype.is_floating_point and dtype.itemsize > 1]
+    return min(1000 * max(full, default=torch.finfo(torch.float32).eps), 0.1)
 
 
 def _within(checked: CheckedModel, largest: float, where: str, what: str, otherwise: str) -> tuple[bool, str]:

@@ -93,7 +93,7 @@ def finite(checked: CheckedModel) -> tuple[bool, str]:
     """No NaN and no infinity among weights and activations."""
     trouble = {}
     for name, parameter in checked.model.named_parameters():
-        if not bool(torch.isfinite(parameter).all()):
+        if not parameter.is_meta and not bool(torch.isfinite(parameter).all()):
             trouble[name] = f"the weights {name!r} hold NaN or infinity; load the checkpoint again, or train again"
     values = checked.seen
     for name, value in values.items():

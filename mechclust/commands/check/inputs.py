@@ -21,7 +21,7 @@ from tasks import Batch, InputError
 
 SELECTORS = (embedding(), residual(), attention_pattern(), head_output())
 EXAMPLES = 8  # in a batch
-_LENGTH = 8  # tokens per sequence: the checks need a few positions, not a long text
+LENGTH = 8  # tokens per sequence: the checks need a few positions, not a long text
 _LONGEST = 512  # of a model that reads one length only
 _FACTS = ("n_layers", "n_heads", "d_model", "d_head", "d_vocab", "n_ctx")
 
@@ -58,22 +58,17 @@ class CheckedModel:
 
     def random(self, purpose: str, *index: int) -> np.random.Generator:
         """A generator that depends on the seed, the purpose and the index alone."""
-        return np.random.default_rng([self.seed, zlib.crc32(purpose.encode()), *index])
+        return generator(self.seed, purpose, *index)
 
     @cached_property
     def pad_id(self) -> int:
         """What sequences are padded with."""
-        theirs = getattr(_config(self.model), "pad_token_id", None)
-        return int(next((i for i in (getattr(self.tokenizer, "pad_token_id", None), theirs) if i is not None), 0))
+        return pad_id(self.model.cfg.d_vocab, self.tokenizer, _config(self.model))
 
     @cached_property
     def ids(self) -> np.ndarray:
-        """The vocabulary without special tokens, which some models read differently (RoBERTa its padding)."""
-        special = {self.pad_id, getattr(_config(self.model), "pad_token_id", None)}
-        special.update(getattr(self.tokenizer, "all_special_ids", ()))
-        everything = np.arange(self.model.cfg.d_vocab)
-        ordinary = np.setdiff1d(everything, [i for i in special if i is not None]) if _named(self) else everything
-        return ordinary if len(ordinary) else everything
+        """The vocabulary without special tokens."""
+        return ordinary_ids(self.model.cfg.d_vocab, self.tokenizer, _config(self.model))
 
     @cached_property
     def length(self) -> int:
@@ -83,7 +78,7 @@ class CheckedModel:
             Exception: the model's own, where it reads neither.
         """
         n_ctx = self.model.cfg.n_ctx
-        first = min(_LENGTH, n_ctx or _LENGTH)
+        first = min(LENGTH, n_ctx or LENGTH)
         try:
             self.output(self.batch("length", 2, first))
         except Exception:
@@ -107,14 +102,18 @@ class CheckedModel:
 
     def record(self, batch: Batch, names: Sequence[str]) -> dict[str, list[Tensor]]:
         """Copies, on the CPU, of what each hook point gave in one forward pass, in the order in which it fired."""
+        return self.watched(batch, names)[0]
+
+    def watched(self, batch: Batch, names: Sequence[str]) -> tuple[dict[str, list[Tensor]], Tensor]:
+        """The same, and the model's output."""
         seen: dict[str, list[Tensor]] = {name: [] for name in names}
 
         def keep(name: str, activation: Tensor) -> None:
             seen[name].append(activation.detach().to("cpu", copy=True))
 
         with record(self.model, names, keep):
-            self.output(batch)
-        return seen
+            output = self.output(batch)
+        return seen, output
 
     def values(self, batch: Batch, *kinds: str) -> dict[str, Tensor]:
         """What the sites of some selectors gave, all of them by default; those that work alone."""
@@ -154,27 +153,58 @@ class CheckedModel:
     def facts(self) -> str:
         """The model in one line."""
         cfg = self.model.cfg
-        inner = getattr(self.model, "original_model", getattr(self.model, "encoder", None))
+        inner = getattr(self.model, "original_model", getattr(self.model, "body", None))
         kind = type(self.model).__name__ + (f" ({type(inner).__name__})" if inner is not None else "")
-        types = sorted({str(p.dtype).removeprefix("torch.") for p in self.model.parameters()})
         context = "any length" if cfg.n_ctx is None else f"context {cfg.n_ctx}"
         return (
             f"{kind}: {counted(cfg.n_layers, 'layer')} of {counted(cfg.n_heads, 'head')}, d_model {cfg.d_model}, "
             f"d_head {cfg.d_head}, "
-            f"vocabulary {cfg.d_vocab}, {context}, {' and '.join(types) or 'no weights'} on {device_of(self.model)}; "
-            + ("hooks read and may not write" if kind.startswith("ReadOnlyEncoder") else "hooks read and write")
+            f"vocabulary {cfg.d_vocab}, {context}, {dtypes_of(self.model)} on {devices_of(self.model)}; "
+            + ("hooks read and may not write" if kind.startswith("ReadOnlyModel") else "hooks read and write")
         )
 
 
 def _config(model: Any) -> Any:
     """Hugging Face's configuration of what a model wraps, if it wraps something."""
-    inner = getattr(model, "original_model", getattr(model, "encoder", None))
+    inner = getattr(model, "original_model", getattr(model, "body", None))
     return getattr(inner, "config", None)
 
 
-def _named(checked: CheckedModel) -> bool:
-    """Whether anything says which tokens are special."""
-    return checked.tokenizer is not None or _config(checked.model) is not None
+def generator(seed: int, purpose: str, *index: int) -> np.random.Generator:
+    """A generator that depends on the seed, the purpose and the index alone."""
+    return np.random.default_rng([seed, zlib.crc32(purpose.encode()), *index])
+
+
+def pad_id(d_vocab: int, tokenizer: Any, config: Any) -> int:
+    """What sequences are padded with: the tokenizer's token, else the model's, if it has an embedding."""
+    theirs = (getattr(whose, "pad_token_id", None) for whose in (tokenizer, config))
+    return next((int(i) for i in theirs if i is not None and 0 <= i < d_vocab), 0)
+
+
+def ordinary_ids(d_vocab: int, tokenizer: Any, config: Any) -> np.ndarray:
+    """The vocabulary without special tokens, which some models read differently (RoBERTa its padding)."""
+    everything = np.arange(d_vocab)
+    if tokenizer is None and config is None:  # nothing says which are special
+        return everything
+    special = {pad_id(d_vocab, tokenizer, config), getattr(config, "pad_token_id", None)}
+    special.update(getattr(tokenizer, "all_special_ids", ()))
+    ordinary = np.setdiff1d(everything, [i for i in special if i is not None])
+    return ordinary if len(ordinary) else everything
+
+
+def dtypes_of(model: Any) -> str:
+    """Of its weights, such as ``float32``; quantised ones are whole numbers, so that it is said what they stand for."""
+    found = sorted({str(p.dtype).removeprefix("torch.") for p in model.parameters()})
+    config = getattr(_config(model) or getattr(model, "config", None), "quantization_config", None)
+    how = config.get("quant_method") if isinstance(config, dict) else getattr(config, "quant_method", None)
+    quantised = f" (quantised, {getattr(how, 'value', how)})" if how else ""
+    return (" and ".join(found) or "no weights") + quantised
+
+
+def devices_of(model: Any) -> str:
+    """Where its weights are, such as ``cuda:0 and cuda:1``; accelerate keeps ``meta`` elsewhere until it runs."""
+    found = sorted({str(p.device) for p in model.parameters()})
+    return " and ".join(found).replace("meta", "disk or CPU until needed") or "cpu"
 
 
 def counted(n: int, what: str) -> str:

@@ -5,33 +5,40 @@ from __future__ import annotations
 import gc
 import io
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import redirect_stdout
+from contextlib import ExitStack, redirect_stdout
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from mechclust.commands.check.batches import alone, padding, repeats
 from mechclust.commands.check.chance import Build, Chance, chance_of_untrained
+from mechclust.commands.check.equal import equals_hugging_face, read_only_equals
 from mechclust.commands.check.hooks import attention_direction, attention_rows, blocks_join, finite, hook_points
 from mechclust.commands.check.inputs import SELECTORS, CheckedModel
+from mechclust.commands.check.reference import Reference, take_reference
 from mechclust.commands.check.result import Check, CheckReport, NotTried
-from mechclust.commands.check.text import text
+from mechclust.commands.check.text import beginning, text
 from mechclust.commands.check.traces import flat_memory, no_trace
 from mechclust.commands.settings import Dtype
 from mechclust.jobs import progress_bar
 from mechclust.models import build_model, load_pretrained
+from mechclust.models.adapters import adapter_of, plain_model, set_adapter
 from mechclust.models.build import config_of
-from probes import HookedModel, attach, embedding, resolve
+from mechclust.models.pretrained import AnyModel, load_huggingface
+from probes import attach, embedding, resolve
 from probes.hooks import check_device
 from tasks import InputError
 from tasks.errors import check_at_least, first_line
 
-Attempt = Callable[[], tuple[bool, str]]
-_ATTEMPTS: dict[str, Callable[[CheckedModel], tuple[bool, str]]] = {
+Found = tuple[bool, str] | tuple[bool, str, bool]  # as in ``Check``
+Loads = Callable[[], Any]
+Attempt = Callable[[], Found]
+_ATTEMPTS: dict[str, Callable[[CheckedModel], Found]] = {
     "finite values": finite,
     "same values twice": repeats,
+    "equals Hugging Face": lambda checked: (True, ""),  # its place; see ``_checks``
     "attention rows": attention_rows,
     "attention direction": attention_direction,
     "blocks join": blocks_join,
@@ -40,43 +47,60 @@ _ATTEMPTS: dict[str, Callable[[CheckedModel], tuple[bool, str]]] = {
     "no trace": no_trace,
     "flat memory": flat_memory,
     "tokenizer": text,
+    "beginning of sequence": beginning,
 }
 # What keeps other checks from saying anything, the reason, and which can be made all the same.
 _BREAKS = {
-    "finite values": ("there are values that are not finite, see above", {"tokenizer"}),
+    "finite values": ("there are values that are not finite, see above", {"tokenizer", "beginning of sequence"}),
     "same values twice": (
         "values differ from pass to pass, see above",
-        {"attention rows", "blocks join", "no trace", "flat memory", "tokenizer", "chance: clusters"},
+        {
+            "attention rows",
+            "blocks join",
+            "no trace",
+            "flat memory",
+            "tokenizer",
+            "beginning of sequence",
+            "chance: clusters",
+        },
     ),
 }
 
 
 def check_model(
-    model: str | Path | HookedModel,
+    model: AnyModel,
     *,
     tokenizer: Any = None,
+    adapter: str | Path | None = None,
     device: str | None = None,
     dtype: Dtype | None = None,
+    device_map: str | Mapping[str, Any] | None = None,
+    trust_remote_code: bool = False,
     seed: int = 0,
     progress: bool = False,
 ) -> CheckReport:
     """Try on a model everything that probes rely on; nothing of the model or the process is changed.
 
-    Hook points exist, fire once and have the documented shapes; weights and activations are finite;
+    Logits, states and attention are plain Hugging Face's, with padding on either side, with and without an adapter;
+    hook points exist, fire once and have the documented shapes; weights and activations are finite;
     attention rows sum to 1 and look where they may; each block reads what the one before gave; values
     repeat to the bit, and are the same alone, in a batch and with padding; measuring leaves no trace in
     output, hooks, flags and random states; memory is flat; the tokenizer fits; and probes find nothing in
     random tokens with random labels, nor in the same architecture with random weights.
 
-    Cost: about 55 forward passes on at most 8 sequences of 8 tokens (of the model's own length where it reads
+    Cost: about 60 forward passes on at most 8 sequences of 8 tokens (of the model's own length where it reads
     no other), half of them on 2; seconds for a small model, half a minute for 124 million weights on two CPU
     cores. Memory: one model at a time where it is given by name, else an untrained one beside it.
 
     Args:
-        model: a hub name, a local directory or file as ``load_pretrained`` takes it, or a hooked model.
+        model: a hub name, a local directory or file as ``load_pretrained`` takes it, a Hugging Face model in memory, or
+            a hooked model.
         tokenizer: of a model that brings none.
-        device: where to load it, ``"cpu"`` by default; not for a model that is loaded already.
+        adapter: folder that peft saved; not for a hooked model.
+        device: where to load it, ``"cpu"`` by default; not for a model that is in memory already.
         dtype: of the loaded weights, ``"float32"`` by default; likewise.
+        device_map: how to spread it over devices, such as ``"auto"``; likewise.
+        trust_remote_code: run code that the checkpoint brings.
         seed: of the random tokens, labels and weights.
         progress: show a progress bar.
 
@@ -94,28 +118,110 @@ def check_model(
         (True, 'ok')
     """
     check_at_least(seed=(seed, 0))
+    placed = {"device": device, "dtype": dtype, "device_map": device_map}
     build: Build | None
-    if named := isinstance(model, (str, Path)):
-        check_device(device or "cpu")
-        load = partial(load_pretrained, model, device=device or "cpu", dtype=getattr(torch, dtype or "float32"))
-        checked, build = CheckedModel(load(), tokenizer, seed), partial(load, untrained=True)
-    else:
-        _check_loaded(model, device, dtype)
-        checked, build = CheckedModel(model, tokenizer, seed), _untrained(model)
-    with torch.random.fork_rng(devices=[]):
-        checks = _checks(checked, build, forget=named)
+    named = isinstance(model, (str, Path))
+    with torch.random.fork_rng(devices=[]), ExitStack() as afterwards:
+        if named or _is_hugging_face(model):
+            options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "tokenizer": tokenizer}
+            if named:
+                check_device(device or "cpu")
+                options["dtype"] = getattr(torch, dtype or "float32")
+                options |= {"device_map": device_map} if device_map is not None else {"device": device or "cpu"}
+            else:
+                _refuse(placed)
+            known = _reference(model, adapter, options, seed)
+            torch.manual_seed(seed)
+            hooked: Any = load_pretrained(model, adapter=adapter, **options)
+            build = partial(load_pretrained, model, untrained=True, **options)
+            put: dict[str, Any] = {"adapter": adapter} if named else {}  # in memory it is in the weights by now
+            fast: Loads | None = partial(load_pretrained, model, attention="sdpa", **put, **options)
+            if not named and adapter is not None:  # the weights are shared
+                afterwards.callback(set_adapter, hooked, None)
+        else:
+            _refuse(placed if adapter is None else {**placed, "adapter": adapter})
+            _check_hooked(model)
+            hooked, build, plain = model, _untrained(model), plain_model(model)
+            fast = None if plain is None else partial(load_pretrained, plain, attention="sdpa")
+            known = _shared_reference(model, tokenizer, seed)
+        checked = CheckedModel(hooked, tokenizer, seed)
+        del hooked  # so that it can be forgotten
+        checks = _checks(checked, build, fast, known, forget=named)
         found = list(progress_bar(checks, desc="checking", unit=" check") if progress else checks)
     return CheckReport(str(model) if named else type(model).__name__, found)
 
 
-def _check_loaded(model: Any, device: str | None, dtype: str | None) -> None:
-    if isinstance(model, Mapping):
-        raise InputError(f"check_model takes one model, and was given {len(model)}; check one after the other")
-    for name, value in (("device", device), ("dtype", dtype)):
+class _Known(NamedTuple):
+    """What plain Hugging Face gives, or why that is not known, and what to say beside it."""
+
+    reference: Reference | str
+    note: str
+    swaps: bool  # whether the adapter may be taken out and put in again
+
+
+def _is_hugging_face(model: Any) -> bool:
+    """Whether it is a Hugging Face model in memory, without hooks; peft's too."""
+    return getattr(model, "hook_dict", None) is None and hasattr(model, "config") and hasattr(model, "base_model")
+
+
+def _reference(model: Any, adapter: Any, options: dict[str, Any], seed: int) -> _Known:
+    """Of a model that is about to be loaded: both need not fit into memory together."""
+    if isinstance(model, (str, Path)) and Path(model).is_file() and Path(model).suffix != ".gguf":
+        return _Known("the file is of save_model, so there is no Hugging Face model to compare with", "", False)
+    torch.manual_seed(seed)  # of heads that a checkpoint lacks
+    plain, tokenizer = load_huggingface(model, adapter=adapter, **options)
+    found = _taken(plain, tokenizer, seed)
+    del plain
+    gc.collect()
+    return _Known(found, "", True)
+
+
+def _shared_reference(model: Any, tokenizer: Any, seed: int) -> _Known:
+    """Of a model that is loaded: the Hugging Face model with the same weights, which nothing wraps."""
+    plain = plain_model(model)
+    if plain is None:
+        return _Known(
+            "what plain Hugging Face computes is not known of a model in memory that load_pretrained did not load, "
+            "since a model inside TransformerLens's bridge computes as the bridge does; give its name or directory",
+            "",
+            False,
+        )
+    tokenizer = getattr(model, "tokenizer", None) if tokenizer is None else tokenizer
+    inside = "" if (adapter := adapter_of(model)) is None else f" and the adapter {adapter!r} in them"
+    note = (
+        f"; weights are shared with it{inside}, so a fault in loading or merging would not show: "
+        "give the model by name for that"
+    )
+    return _Known(_taken(plain, tokenizer, seed), note, False)
+
+
+def _taken(plain: Any, tokenizer: Any, seed: int) -> Reference | str:
+    try:
+        return take_reference(plain, tokenizer, seed)
+    except Exception as error:  # of the model: anything
+        return f"plain Hugging Face stopped with {first_line(error)}"
+
+
+def _refuse(options: Mapping[str, Any]) -> None:
+    """Options for loading, with a model that is in memory already."""
+    for name, value in options.items():
         if value is not None:
             raise InputError(
-                f"{name} is {value!r}, but the model is loaded already; move it with model.to(...), or give its name"
+                f"{name} is {value!r}, but the model is loaded already; {_INSTEAD[name]}, or give the model's name"
             )
+
+
+_INSTEAD = {
+    "device": "move it with model.to(...)",
+    "dtype": "change it with model.to(...)",
+    "device_map": "load it with load_pretrained(..., device_map=...)",
+    "adapter": "put it in with set_adapter(model, folder)",
+}
+
+
+def _check_hooked(model: Any) -> None:
+    if isinstance(model, Mapping):
+        raise InputError(f"check_model takes one model, and was given {len(model)}; check one after the other")
     if getattr(model, "hook_dict", None) is None:
         resolve(model, embedding())  # says so
     with attach(model, []):  # refuses a compiled model
@@ -124,6 +230,8 @@ def _check_loaded(model: Any, device: str | None, dtype: str | None) -> None:
 
 def _untrained(model: Any) -> Build | None:
     """Builds the same architecture with random weights, where that is known."""
+    if plain_model(model) is not None:
+        return partial(load_pretrained, model, untrained=True)
     try:
         config = config_of(model)
     except InputError:
@@ -138,7 +246,9 @@ def _untrained(model: Any) -> Build | None:
     return build
 
 
-def _checks(checked: CheckedModel, build: Build | None, *, forget: bool) -> Iterable[Check]:
+def _checks(
+    checked: CheckedModel, build: Build | None, fast: Loads | None, known: _Known, *, forget: bool
+) -> Iterable[Check]:
     """All checks in turn. One that the later ones need ends them when it fails."""
     yield Check("model", True, checked.facts())
     runs = _tried("forward pass", lambda: (True, f"{checked.length} random tokens per sequence"))
@@ -150,6 +260,7 @@ def _checks(checked: CheckedModel, build: Build | None, *, forget: bool) -> Iter
         yield _tried(f"{selector}", partial(hook_points, checked, selector))
     chance = Chance(checked)
     attempts: dict[str, Attempt] = {name: partial(attempt, checked) for name, attempt in _ATTEMPTS.items()}
+    attempts["equals Hugging Face"] = partial(_equals, checked, known)
     attempts |= {"chance: clusters": chance.clusters, "chance: topics": chance.topics, "chance: CKA": chance.cka}
     reason, possible = "", set(attempts)
     for name, attempt in attempts.items():
@@ -160,7 +271,24 @@ def _checks(checked: CheckedModel, build: Build | None, *, forget: bool) -> Iter
     if forget:  # two large models need not fit together
         checked.model = None
         gc.collect()
+    if fast is not None and not isinstance(known.reference, str):
+        yield _tried("equals, read-only", partial(_read_only, checked, fast, known))
     yield _tried("chance: untrained", partial(chance_of_untrained, build, checked))
+
+
+def _equals(checked: CheckedModel, known: _Known) -> tuple[bool, str]:
+    """The row that matters most."""
+    folder = adapter_of(checked.model)
+
+    def swap(put: bool) -> None:
+        set_adapter(checked.model, folder if put else None)
+
+    return equals_hugging_face(checked, known.reference, known.note, swap if known.swaps and folder else None)
+
+
+def _read_only(checked: CheckedModel, load: Loads, known: _Known) -> tuple[bool, str]:
+    """The other way in which a model of Hugging Face is read."""
+    return read_only_equals(CheckedModel(load(), checked.tokenizer, checked.seed), known.reference)
 
 
 def _tried(name: str, attempt: Attempt) -> Check:

@@ -27,16 +27,18 @@ class Check:
         name: what was checked.
         passed: whether it is as it should be; ``None``: it could not be tried.
         detail: what was found, with numbers. Of a failure also what it means and the way out.
+        note: nothing is wrong, but there is something to know or to choose.
     """
 
     name: str
     passed: bool | None
     detail: str
+    note: bool = False
 
     @property
     def verdict(self) -> str:
-        """``ok``, ``FAILED`` or ``not tried``."""
-        return {True: "ok", False: "FAILED", None: "not tried"}[self.passed]
+        """``ok``, ``note``, ``FAILED`` or ``not tried``."""
+        return {True: "note" if self.note else "ok", False: "FAILED", None: "not tried"}[self.passed]
 
 
 @dataclass(frozen=True)

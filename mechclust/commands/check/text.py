@@ -7,21 +7,19 @@ from typing import Any
 
 from mechclust.commands.check.inputs import CheckedModel, counted, wrong
 from mechclust.commands.check.result import NotTried
-from mechclust.models.tokenizers import encoder
+from mechclust.models.tokenizers import encoder, special_around
 from tasks import LabelledPrompts
 
 _LOOK_AT = 4000  # ids when looking for plain words
 _LENGTHS = (2, 3, 5)  # words per text
 
 
-def text(checked: CheckedModel) -> tuple[bool, str]:
+def text(checked: CheckedModel) -> tuple[bool, str] | tuple[bool, str, bool]:
     """Ids fit the model, texts come back, and the last token of padded prompts is found."""
-    tokenizer = checked.tokenizer
-    if tokenizer is None:
-        raise NotTried("the model has no tokenizer; text commands need a Hugging Face checkpoint with one")
+    tokenizer = _tokenizer(checked)
     d_vocab = checked.model.cfg.d_vocab
     beyond = {token: i for token, i in tokenizer.get_vocab().items() if i >= d_vocab}
-    if beyond:
+    if beyond and set(beyond) != {tokenizer.pad_token}:
         token, i = min(beyond.items(), key=lambda item: item[1])
         return False, (
             f"{counted(len(beyond), 'token')} without an embedding, the first {token!r}, id {i} of {d_vocab}: the "
@@ -42,10 +40,33 @@ def text(checked: CheckedModel) -> tuple[bool, str]:
         return False, wrong(trouble)
     if misplaced := _misplaced(checked, texts, ids):
         return False, misplaced
-    return (
-        True,
-        f"{len(texts)} texts come back as they were; {_special(tokenizer, texts[-1], ids[-1])}; {_pad(checked)}",
+    found = f"{len(texts)} texts come back as they were; {_special(tokenizer, texts[-1])}; {_pad(checked)}"
+    return True, found, bool(beyond)
+
+
+def beginning(checked: CheckedModel) -> tuple[bool, str] | tuple[bool, str, bool]:
+    """Which token begins a text, if any: measured states depend on it, and tokenizers differ in who adds it."""
+    tokenizer = _tokenizer(checked)
+    token = getattr(tokenizer, "bos_token", None) or getattr(tokenizer, "cls_token", None)
+    if token is None:
+        return True, "the tokenizer has no token for it; texts begin with their first word"
+    i = tokenizer.convert_tokens_to_ids(token)
+    if encoder(tokenizer)("a")[:1] == [i]:
+        return (
+            True,
+            f"{token} (id {i}) is put before every text, as Hugging Face's tokenizer does; --bos no leaves it out",
+        )
+    said = (
+        f"there is {token} (id {i}), but Hugging Face's tokenizer does not put it before a text, so that texts are "
+        "measured without it; where the model was trained with it, choose --bos yes, the same for all that you compare"
     )
+    return True, said, True
+
+
+def _tokenizer(checked: CheckedModel) -> Any:
+    if checked.tokenizer is None:
+        raise NotTried("the model has no tokenizer; text commands need a Hugging Face checkpoint with one")
+    return checked.tokenizer
 
 
 def _words(checked: CheckedModel) -> list[str]:
@@ -92,11 +113,9 @@ def _misplaced(checked: CheckedModel, texts: list[str], ids: list[list[int]]) ->
     return ""
 
 
-def _special(tokenizer: Any, written: str, ids: list[int]) -> str:
+def _special(tokenizer: Any, written: str) -> str:
     """Which tokens stand round a text, and which one a probe at the last token reads."""
-    bare = list(tokenizer(written, add_special_tokens=False)["input_ids"])
-    start = next((k for k in range(len(ids) - len(bare) + 1) if ids[k : k + len(bare)] == bare), 0)
-    before, after = (tokenizer.convert_ids_to_tokens(part) for part in (ids[:start], ids[start + len(bare) :]))
+    before, after = (tokenizer.convert_ids_to_tokens(part) for part in special_around(tokenizer, written))
     if not before and not after:
         return "no special tokens are added"
     added = " and ".join(f"{' '.join(part)} {where}" for part, where in ((before, "before"), (after, "after")) if part)
@@ -106,6 +125,12 @@ def _special(tokenizer: Any, written: str, ids: list[int]) -> str:
 
 
 def _pad(checked: CheckedModel) -> str:
-    if checked.tokenizer.pad_token is None:
+    tokenizer, d_vocab = checked.tokenizer, checked.model.cfg.d_vocab
+    if tokenizer.pad_token is not None and tokenizer.pad_token_id >= d_vocab:
+        return (
+            f"the pad token {tokenizer.pad_token} (id {tokenizer.pad_token_id}) is beyond the embedding of {d_vocab} "
+            f"tokens: id {checked.pad_id} fills up batches instead, hidden by the mask"
+        )
+    if tokenizer.pad_token is None:
         return f"there is no pad token: id {checked.pad_id} fills up batches, hidden by the mask"
-    return f"padded with {checked.tokenizer.pad_token} (id {checked.pad_id}); the last real token is found"
+    return f"padded with {tokenizer.pad_token} (id {checked.pad_id}); the last real token is found"

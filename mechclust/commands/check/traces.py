@@ -15,7 +15,7 @@ from torch import Tensor
 from mechclust.commands.check.inputs import CheckedModel, counted
 from mechclust.commands.check.result import NotTried
 from probes import Probe, ProbeResult, Readout, Sum, all_tokens, run
-from probes.hooks import device_of, modules_of, record
+from probes.hooks import modules_of, record
 from probes.sites import Sites
 from tasks import Batch
 
@@ -124,17 +124,17 @@ def flat_memory(checked: CheckedModel) -> tuple[bool, str]:
     """
     sites = _sites(checked)
     sequences = [checked.batch(f"memory {i}", 2) for i in range(_MANY)]
-    device = device_of(checked.model)
+    devices = sorted({p.device.index or 0 for p in checked.model.parameters() if p.is_cuda})
     grown: list[int] = []
     for _ in range(2):
         taken: list[int] = []
-        with _held(device) as held:
+        with _held(devices) as held:
             run(checked.model, _watched(sequences, taken, held), _Total(sites))
         grown.append(taken[1] - taken[0])
         if grown[-1] <= 0:
             return True, (
                 f"no byte more is held in tensors after {_MANY} batches than after {_FEW} (all tensors that Python "
-                f"reaches{', and what CUDA gave out' if device.type == 'cuda' else ''})"
+                f"reaches{', and what CUDA gave out' if devices else ''})"
             )
     each = min(grown) / (_MANY - _FEW)
     return False, (
@@ -152,11 +152,11 @@ def _watched(batches: list[Batch], taken: list[int], held: Callable[[], int]) ->
 
 
 @contextmanager
-def _held(device: torch.device) -> Iterator[Callable[[], int]]:
+def _held(devices: list[int]) -> Iterator[Callable[[], int]]:
     """Gives a function that counts bytes in the storages of all live tensors.
 
     What lives already is frozen, so that looking at a million older objects takes no time; the tensors
-    among it are counted through a list, since they can still grow.
+    among it are counted through a list, since they can still grow. Devices are those of CUDA, by number.
     """
     gc.collect()
     older = _tensors()
@@ -173,7 +173,7 @@ def _held(device: torch.device) -> Iterator[Callable[[], int]]:
                 storages[str(tensor.device), storage.data_ptr()] = storage.nbytes()
             except (RuntimeError, NotImplementedError):  # tensors without storage of their own: fake, meta, sparse
                 continue
-        given = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+        given = sum(map(torch.cuda.memory_allocated, devices))
         return sum(storages.values()) + given
 
     try:

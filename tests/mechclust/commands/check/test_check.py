@@ -23,9 +23,9 @@ import mechclust.commands.check.model
 from mechclust.commands.check import check_model
 from mechclust.commands.check.chance import Chance, Found, chance_of_untrained
 from mechclust.commands.check.hooks import hook_points
-from mechclust.commands.check.inputs import SELECTORS, CheckedModel
+from mechclust.commands.check.inputs import SELECTORS, CheckedModel, devices_of, dtypes_of
 from mechclust.commands.check.result import Check, CheckReport, NotTried
-from mechclust.commands.check.text import text
+from mechclust.commands.check.text import beginning, text
 from mechclust.models import ModelConfig, build_model, load_pretrained, save_model
 from mechclust.models.config import ModelShape
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
@@ -40,6 +40,7 @@ NAMES = [
     "head_output()",
     "finite values",
     "same values twice",
+    "equals Hugging Face",
     "attention rows",
     "attention direction",
     "blocks join",
@@ -48,12 +49,15 @@ NAMES = [
     "no trace",
     "flat memory",
     "tokenizer",
+    "beginning of sequence",
     "chance: clusters",
     "chance: topics",
     "chance: CKA",
     "chance: untrained",
 ]
-OUR_OWN = {"tokenizer"}  # what models without text do not try
+READ_ONLY = "equals, read-only"  # of models of Hugging Face
+TEXT = {"tokenizer", "beginning of sequence"}
+OUR_OWN = {*TEXT, "equals Hugging Face"}  # what models that read no text do not try
 SHAPE = {"d_vocab": 20, "n_ctx": 16, "n_layers": 2, "d_model": 8, "n_heads": 2, "init_std": 0.3}
 
 
@@ -79,7 +83,9 @@ def verdicts(report, passed):
 def sound(report, not_tried):
     assert verdicts(report, False) == set(), str(report)
     assert report.passed
-    assert [check.name for check in report.checks] == NAMES
+    names = [check.name for check in report.checks]
+    assert [name for name in names if name != READ_ONLY] == NAMES
+    assert (READ_ONLY in names) == (report["equals Hugging Face"].passed is not None)
     assert verdicts(report, None) == set(not_tried)
     assert report["no trace"].detail.startswith("with hooks at ")
     return report
@@ -156,14 +162,21 @@ def test_pythia(pythia):
 def test_gpt2_by_its_name(gpt2, monkeypatch):
     loaded = []
 
-    def load(*args, **options):
-        assert not [model for model in loaded if model() is not None]  # two models need not fit together
-        loaded.append(weakref.ref(model := load_pretrained(*args, **options)))
-        return model
+    def alone(load):
+        def get(*args, **options):
+            gc.collect()
+            assert not [model for model in loaded if model() is not None]  # two models need not fit together
+            found = load(*args, **options)
+            loaded.append(weakref.ref(found[0] if isinstance(found, tuple) else found))
+            return found
 
-    monkeypatch.setattr(mechclust.commands.check.model, "load_pretrained", load)
+        return get
+
+    for name in ("load_huggingface", "load_pretrained"):
+        load = getattr(mechclust.commands.check.model, name)
+        monkeypatch.setattr(mechclust.commands.check.model, name, alone(load))
     report = sound(check_model(str(gpt2)), set())
-    assert len(loaded) == 2
+    assert len(loaded) == 4  # the reference, the model, the same read-only, an untrained one
     assert report.model == str(gpt2)
     assert report["model"].detail.startswith("TransformerBridge (GPT2LMHeadModel): ")
     assert report["tokenizer"].detail == (
@@ -175,13 +188,14 @@ def test_gpt2_by_its_name(gpt2, monkeypatch):
 @pytest.mark.parametrize("family", ["bert", "albert", "electra", "roberta"])
 def test_encoders(encoder_checkpoint, family, tl_major):
     head = None if family == "roberta" else "ForMaskedLM"
-    report = sound(check_model(encoder_checkpoint(family, head)), {"head_output()"} if family != "bert" else set())
+    read_only = family in ("albert", "electra") or (family == "roberta" and tl_major == 3)
+    report = sound(check_model(encoder_checkpoint(family, head)), {"head_output()"} if read_only else set())
     assert report["attention direction"].detail.startswith("both ways: ")
-    if family == "bert":
-        return
-    assert report["model"].detail.endswith("hooks read and may not write")
-    assert report["head_output()"].detail.startswith("no hook point 'blocks.0.attn.hook_z' in this model")
-    assert report["padding"].detail.endswith("counts positions from the padding, so pad your own batches on the right")
+    assert report["model"].detail.endswith("hooks read and may not write" if read_only else "hooks read and write")
+    if family != "roberta":  # it counts positions by the padding token of its configuration, here another one
+        assert re.search(r"; on the left \S+e-0[78]$", report["padding"].detail)
+    if read_only:
+        assert report["head_output()"].detail.startswith("no hook point 'blocks.0.attn.hook_z' in this model")
 
 
 def test_half_precision(gpt2):
@@ -191,9 +205,13 @@ def test_half_precision(gpt2):
     assert "(allowed 0.1)" in report["alone as in a batch"].detail
 
 
-def test_a_loaded_model_is_not_drawn_anew(gpt2):
-    report = sound(check_model(load_pretrained(gpt2)), {"chance: untrained"})
+def test_a_loaded_model(gpt2):
+    report = sound(check_model(load_pretrained(gpt2)), set())
     assert report.model == "TransformerBridge"
+
+
+def test_a_model_that_cannot_be_drawn_anew():
+    report = check_model(Tiny())
     assert report["chance: untrained"].detail == (
         "how to draw this model's weights is not known; give its name or directory instead"
     )
@@ -268,7 +286,7 @@ class Tiny(HookedRootModule):
         return block.hook_resid_post(x)
 
 
-TINY = {"tokenizer", "chance: untrained"}
+TINY = {*OUR_OWN, "chance: untrained"}
 
 
 @pytest.fixture
@@ -389,7 +407,7 @@ class TestValues:
         model = Tiny()
         with torch.no_grad():
             model.blocks[1].W[3, 0, 0] = math.nan
-        name, text = fails(model, not_tried=set(NAMES[6:18]))
+        name, text = fails(model, not_tried=set(NAMES[6:20]))
         assert name == "finite values"
         assert text.startswith("the weights 'blocks.1.W' hold NaN or infinity; load the checkpoint again")
 
@@ -398,7 +416,7 @@ class TestValues:
             def leave(self, i, block, x):
                 return super().leave(i, block, x / 0 if i else x)
 
-        name, text = fails(Broken(), not_tried=set(NAMES[6:18]))
+        name, text = fails(Broken(), not_tried=set(NAMES[6:20]))
         assert name == "finite values"
         assert text == (
             "the activations at 'blocks.1.hook_resid_post' hold NaN or infinity, and probes refuse them; measure in "
@@ -833,16 +851,27 @@ class TestTokenizers:
     def test_the_right_one(self, gpt2):
         assert self.checked(tokenizer_of(gpt2)).passed
 
-    def test_an_added_token_without_an_embedding(self, gpt2):
+    def test_a_pad_token_beyond_the_embedding(self, gpt2):
         tokenizer = tokenizer_of(gpt2)
+        tokenizer.add_special_tokens({"pad_token": "[PAD]"})
+        check = self.checked(tokenizer)
+        assert (check.passed, check.verdict) == (True, "note")
+        assert check.detail.endswith(
+            "; the pad token [PAD] (id 22) is beyond the embedding of 22 tokens: id 0 fills up batches instead, hidden "
+            "by the mask"
+        )
+        assert self.checked(tokenizer, d_vocab=23).verdict == "ok"
+
+    def test_added_tokens_without_an_embedding(self, gpt2):
+        tokenizer = tokenizer_of(gpt2)
+        tokenizer.add_tokens(["w100"])
         tokenizer.add_special_tokens({"pad_token": "[PAD]"})
         assert self.checked(tokenizer) == Check(
             "tokenizer",
             False,
-            "1 token without an embedding, the first '[PAD]', id 22 of 22: the tokenizer is another model's, or tokens "
+            "2 tokens without an embedding, the first 'w100', id 22 of 22: the tokenizer is another model's, or tokens "
             "were added to it; use the model's own, or model.resize_token_embeddings",
         )
-        assert self.checked(tokenizer, d_vocab=23).passed
 
     def test_special_tokens(self, gpt2):
         from tokenizers.processors import TemplateProcessing
@@ -890,6 +919,75 @@ class TestTokenizers:
         )
 
 
+class TestBeginning:
+    def beginning(self, tokenizer):
+        model = build_model(ModelConfig(**{**SHAPE, "d_vocab": 24}))
+        return Check("beginning of sequence", *beginning(CheckedModel(model, tokenizer, 0)))
+
+    def test_there_is_none(self, gpt2):
+        check = self.beginning(tokenizer_of(gpt2))
+        assert (check.verdict, check.detail) == (
+            "ok",
+            "the tokenizer has no token for it; texts begin with their first word",
+        )
+
+    def test_one_that_is_not_added(self, gpt2):
+        """GPT-2's tokenizer. TransformerLens adds it."""
+        tokenizer = tokenizer_of(gpt2)
+        tokenizer.add_special_tokens({"bos_token": "[BOS]"})
+        check = self.beginning(tokenizer)
+        assert (check.verdict, check.detail) == (
+            "note",
+            "there is [BOS] (id 22), but Hugging Face's tokenizer does not put it before a text, so that texts are "
+            "measured without it; where the model was trained with it, choose --bos yes, the same for all that you "
+            "compare",
+        )
+
+    @pytest.mark.parametrize("kind", ["bos_token", "cls_token"])
+    def test_one_that_is_added(self, gpt2, kind):
+        from tokenizers.processors import TemplateProcessing
+
+        tokenizer = tokenizer_of(gpt2)
+        tokenizer.add_special_tokens({kind: "[B]"})
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="[B] $A", special_tokens=[("[B]", 22)])
+        check = self.beginning(tokenizer)
+        assert (check.verdict, check.detail) == (
+            "ok",
+            "[B] (id 22) is put before every text, as Hugging Face's tokenizer does; --bos no leaves it out",
+        )
+
+
+# ---- models over several devices, and quantised ones ----
+
+
+class TestPlaced:
+    def test_a_model_of_which_parts_are_kept_elsewhere(self, gpt2):
+        """The second block is on the CPU until it runs, and its weights are without values meanwhile."""
+        places = {"transformer.wte": "cpu", "transformer.wpe": "cpu", "transformer.h.0": "cpu", "lm_head": "cpu"}
+        places |= {"transformer.ln_f": "cpu", "transformer.h.1": "disk"}
+        report = check_model(gpt2, device_map=places)
+        assert "float32 on cpu and disk or CPU until needed; " in report["model"].detail
+        assert report["equals Hugging Face"].passed is True, str(report)
+        assert report.passed, str(report)
+
+    def test_what_is_said_of_them(self):
+        model = SimpleNamespace(
+            parameters=lambda: [
+                torch.zeros(1, dtype=torch.uint8),
+                torch.zeros(1, dtype=torch.bfloat16, device="meta"),
+            ],
+            config=SimpleNamespace(quantization_config={"quant_method": "bitsandbytes"}),
+        )
+        assert dtypes_of(model) == "bfloat16 and uint8 (quantised, bitsandbytes)"
+        assert devices_of(model) == "cpu and disk or CPU until needed"
+
+    def test_the_bound_does_not_ask_whole_numbers(self):
+        """Weights of 8 bits have no rounding of their own; what is computed has."""
+        model = Tiny()
+        model.codes = nn.Parameter(torch.zeros(3, dtype=torch.int8), requires_grad=False)
+        sound(check_model(model), TINY)
+
+
 # ---- what cannot be checked ----
 
 
@@ -918,11 +1016,18 @@ class TestRefusals:
             "check_model takes one model, and was given 2; check one after the other"
         )
 
-    @pytest.mark.parametrize("option", [{"device": "cpu"}, {"dtype": "bfloat16"}])
-    def test_options_of_a_model_that_is_loaded(self, option):
-        ((name, value),) = option.items()
-        assert self.refused(Tiny(), **option) == (
-            f"{name} is {value!r}, but the model is loaded already; move it with model.to(...), or give its name"
+    @pytest.mark.parametrize(
+        ("name", "value", "instead"),
+        [
+            ("device", "cpu", "move it with model.to(...)"),
+            ("dtype", "bfloat16", "change it with model.to(...)"),
+            ("device_map", "auto", "load it with load_pretrained(..., device_map=...)"),
+            ("adapter", "folder", "put it in with set_adapter(model, folder)"),
+        ],
+    )
+    def test_options_of_a_model_that_is_loaded(self, name, value, instead):
+        assert self.refused(Tiny(), **{name: value}) == (
+            f"{name} is {value!r}, but the model is loaded already; {instead}, or give the model's name"
         )
 
     def test_a_device_that_is_not_there(self, gpt2):

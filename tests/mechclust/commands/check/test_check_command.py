@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,8 +19,9 @@ def test_a_sound_model(gpt2, capfd):
     assert main(["check", str(gpt2)]) == 0
     out, _ = capfd.readouterr()
     lines = out.splitlines()
-    assert lines[0] == f"{gpt2}: 19 passed, 0 failed, 0 not tried"
+    assert lines[0] == f"{gpt2}: 22 passed, 0 failed, 0 not tried"
     assert [line for line in lines if line.startswith("ok  attention rows ")]
+    assert [line for line in lines if line.startswith("ok  equals Hugging Face    the logits of GPT2LMHeadModel (")]
     assert not [line for line in lines if line.startswith(("FAILED", "not tried"))]
     assert max(map(len, lines)) <= 120
 
@@ -31,7 +33,7 @@ def test_a_model_that_fails(write_checkpoint, tmp_path, capfd):
     path = write_checkpoint(tmp_path / "m", change=spoil)
     assert main(["check", str(path)]) == 1
     out, _ = capfd.readouterr()
-    assert f"{path}: 7 passed, 1 failed, 11 not tried" in out  # the tokenizer and an untrained model can still be tried
+    assert f"{path}: 8 passed, 2 failed, 12 not tried" in out  # the tokenizer and an untrained model can still be tried
     (failed,) = [line for line in out.splitlines() if line.startswith("FAILED")]
     assert failed.split()[1:5] == ["finite", "values", "the", "weights"]
 
@@ -43,13 +45,13 @@ def test_a_tokenizer_of_another_model(gpt2, tmp_path, capfd):
     tokenizer.save_pretrained(path)
     assert main(["check", str(path)]) == 1
     out, _ = capfd.readouterr()
-    assert "FAILED  tokenizer            2 tokens without an embedding, the first 'w100', id 22 of 22: " in out
+    assert "FAILED  tokenizer              2 tokens without an embedding, the first 'w100', id 22 of 22: " in out
 
 
 def test_a_file_from_save_model(tiny_model, tmp_path, capfd):
     save_model(tiny_model(), tmp_path / "m.safetensors")
     assert main(["check", str(tmp_path / "m.safetensors")]) == 0
-    assert "not tried  tokenizer            the model has no tokenizer; text commands need" in capfd.readouterr().out
+    assert "not tried  tokenizer              the model has no tokenizer; text commands need" in capfd.readouterr().out
 
 
 def test_options_reach_the_check(monkeypatch, capfd):
@@ -62,9 +64,13 @@ def test_options_reach_the_check(monkeypatch, capfd):
     monkeypatch.setattr("mechclust.cli.check_model", check)
     assert main(["check", "gpt2", "--device", "cuda:1", "--dtype", "bfloat16", "--seed", "3"]) == 0
     assert main(["check", "gpt2"]) == 0
+    assert main(["check", "gpt2", "--adapter", "a", "--device-map", "auto", "--trust-remote-code"]) == 0
+    default = {"adapter": None, "device": "cpu", "device_map": None, "dtype": "float32", "trust_remote_code": False}
+    default |= {"seed": 0, "progress": True}
     assert asked == [
-        ("gpt2", {"device": "cuda:1", "dtype": "bfloat16", "seed": 3, "progress": True}),
-        ("gpt2", {"device": "cpu", "dtype": "float32", "seed": 0, "progress": True}),
+        ("gpt2", {**default, "device": "cuda:1", "dtype": "bfloat16", "seed": 3}),
+        ("gpt2", default),
+        ("gpt2", {**default, "adapter": Path("a"), "device": None, "device_map": "auto", "trust_remote_code": True}),
     ]
     assert capfd.readouterr().out.startswith("gpt2: 1 passed, 0 failed, 0 not tried\nok  all  well\n")
 
@@ -94,9 +100,7 @@ class TestBadInput:
         assert self.refused(capfd, tmp_path).startswith(f"{str(tmp_path)!r} has no config.json; ")
 
     def test_an_unknown_name(self, capfd):
-        assert self.refused(capfd, "nobody/no-such-model").startswith(
-            "cannot load a model from 'nobody/no-such-model' "
-        )
+        assert self.refused(capfd, "nobody/no-such-model").startswith("no directory 'nobody/no-such-model' here, and ")
 
     def test_a_device_that_is_not_there(self, capfd, gpt2):
         wanted = "device 'mps' is not available on this machine; choose --device cpu"
