@@ -9,28 +9,32 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import tyro
+from docstring_parser import parse
+from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructFieldSpec, StructTypeInfo
 
 from mechclust.commands.check import check_model
 from mechclust.commands.clusters import ClustersConfig, measure_clusters, write_clusters_report
 from mechclust.commands.compare import CompareConfig, compare_models, write_compare_report
 from mechclust.commands.sandbox import check_output, open_sandbox, write_sandbox
 from mechclust.commands.settings import Dtype
-from mechclust.commands.topics import TopicsConfig, measure_topics, write_topics_report
+from mechclust.commands.topics import TopicsConfig, measure_topics, shown_measures, write_topics_report
 from mechclust.report.claims import markdown_table, text_table
 from mechclust.report.folder import check_writable
+from mechclust.report.text import table_text
 from mechclust.studies import get_study, open_run, registered_studies, report_run, run_study
 from mechclust.studies.record import record_run
 from probes import list_probes
 from tasks import InputError
 from tasks.errors import nearest
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 app = tyro.extras.SubcommandApp()
+
+_NOTHING = tyro.conf.arg(help_behavior_hint="")  # after an option's help, in place of "(default: None)"
+_T = TypeVar("_T")
+_Perhaps = Annotated[_T | None, _NOTHING]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if argv[:1] == ["run"] and len(argv) > 1 and not argv[1].startswith("-"):
             _run(argv[1], argv[2:])
             return 0
-        return int(app.cli(prog="mechclust", args=argv or ["--help"], description=_DESCRIPTION) or 0)
+        return int(app.cli(prog="mechclust", args=argv or ["--help"], description=_DESCRIPTION, **_HELP) or 0)
     except InputError as error:
         print(f"mechclust: {error}", file=sys.stderr)
         return 2
@@ -57,14 +61,41 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 141
 
 
+def _plain_settings(info: StructTypeInfo) -> StructConstructorSpec | None:
+    """Settings as they stand in help: docstrings without mark-up, and nothing where nothing is the default."""
+    if not dataclasses.is_dataclass(info.type) or info.type.__module__.startswith("tyro."):
+        return None
+    texts: dict[str, str] = {}
+    for cls in reversed(info.type.__mro__):
+        texts |= {param.arg_name: param.description or "" for param in parse(cls.__doc__ or "").params}
+    types = get_type_hints(info.type, include_extras=True)
+    fields = []
+    for field in dataclasses.fields(info.type):
+        default = getattr(info.default, field.name, field.default)
+        if default is dataclasses.MISSING:
+            default = tyro.MISSING if field.default_factory is dataclasses.MISSING else field.default_factory()
+        kind = types[field.name]
+        if default == () or (default is None and not isinstance(info.default, info.type)):  # a run's None may be given
+            kind = Annotated[kind, _NOTHING]
+        text = " ".join(texts[field.name].replace("``", "").split()) if field.name in texts else None
+        fields.append(StructFieldSpec(field.name, kind, default, text))
+    return StructConstructorSpec(instantiate=info.type, fields=tuple(fields))
+
+
+_REGISTRY = ConstructorRegistry()
+_REGISTRY.struct_rule(_plain_settings)
+_HELP: dict[str, Any] = {
+    "config": (tyro.conf.PositionalMetavarFromFieldName, tyro.conf.DisallowNone),
+    "registry": _REGISTRY,
+}
 _DESCRIPTION = "Where inside a transformer does structure live, and when in training does it appear?"
 
 
 @app.command(name="run")
-def _run_help(study: tyro.conf.Positional[str], preset: str = "quick", out: Path | None = None) -> None:
+def _run_help(study: tyro.conf.Positional[str], preset: str = "quick", out: _Perhaps[Path] = None) -> None:
     """Run a published experiment, or go on with it: `mechclust run task-clusters --preset quick`.
 
-    `mechclust run STUDY --help` lists every setting of the study.
+    Every setting of a study is listed by `mechclust run STUDY --help`.
 
     Args:
         study: its name, see `mechclust list`.
@@ -84,8 +115,12 @@ def _run(name: str, argv: list[str]) -> None:
         "Arguments",
         [
             ("preset", Annotated[str, tyro.conf.arg(help=f"one of {', '.join(study.presets)}")], "quick"),
-            ("out", Annotated[Path | None, tyro.conf.arg(help="folder of the run")], Path("runs") / f"{name}-{preset}"),
-            ("workers", Annotated[int | None, tyro.conf.arg(help="processes; one per core by default")], None),
+            ("out", Annotated[Path, tyro.conf.arg(help="folder of the run")], Path("runs") / f"{name}-{preset}"),
+            (
+                "workers",
+                Annotated[int | None, tyro.conf.arg(help="processes; one per core by default", metavar="INT")],
+                None,
+            ),
             (
                 "probes",
                 Annotated[tuple[str, ...], tyro.conf.arg(help="probes to run on the trained models, for the report")],
@@ -96,7 +131,12 @@ def _run(name: str, argv: list[str]) -> None:
     )
     parsed: Any
     parsed, unknown = tyro.cli(
-        arguments, args=argv, prog=f"mechclust run {name}", description=study.title, return_unknown_args=True
+        arguments,
+        args=argv,
+        prog=f"mechclust run {name}",
+        description=study.title,
+        return_unknown_args=True,
+        registry=_REGISTRY,
     )
     if unknown:
         known = [f"--{path}".replace("_", "-") for path in ("preset", "out", "workers", "probes", *_paths(config))]
@@ -141,7 +181,7 @@ def _origin(package: str) -> str:
 
 
 @app.command(name="report")
-def _report(run_folder: tyro.conf.Positional[Path], markdown: bool = False, record: Path | None = None) -> None:
+def _report(run_folder: tyro.conf.Positional[Path], markdown: bool = False, record: _Perhaps[Path] = None) -> None:
     """Write a run's claims, figures and report anew from what it measured.
 
     Args:
@@ -154,10 +194,6 @@ def _report(run_folder: tyro.conf.Positional[Path], markdown: bool = False, reco
     _show(table(found.claims), (), run_folder / "report.html")
     if record is not None:
         print(f"record: {record}")
-
-
-def _text(table: pd.DataFrame, number: str) -> str:
-    return str(table.to_string(index=False, float_format=f"{{:{number}}}".format, na_rep="-"))
 
 
 def _show(table: str, sentences: Sequence[str], report: Path) -> None:
@@ -176,13 +212,14 @@ def _clusters(
     """How well a model's hidden states cluster your prompts by task, layer by layer.
 
     Args:
-        model: a hub name, or a local directory with model and tokenizer (loaded offline).
+        model: a hub name, a local directory with model and tokenizer (loaded offline), a .gguf file, or an adapter.
         config: what to measure.
         out: folder of the report.
     """
     check_writable(out)
     result = measure_clusters(model, config, progress=True)
-    _show(_text(result.to_dataframe(), ".3f"), (), write_clusters_report(result, out))
+    table = table_text(result.to_dataframe(), ".3f")
+    _show(table, [*result.sentences, *result.notes], write_clusters_report(result, out))
 
 
 @app.command(name="topics")
@@ -194,15 +231,14 @@ def _topics(
     """How far a model's attention and embeddings keep words of your corpus's topics together.
 
     Args:
-        model: a hub name, or a local directory with model and tokenizer (loaded offline).
+        model: a hub name, a local directory with model and tokenizer (loaded offline), a .gguf file, or an adapter.
         config: what to measure.
         out: folder of the report.
     """
     check_writable(out)
     result = measure_topics(model, config, progress=True)
-    table = result.tables["summary"]
-    shown = [k for k in table if k.split("_")[-1] not in ("low", "high", "value") and "difference" not in k]
-    _show(_text(table[shown], ".4g"), result.notes, write_topics_report(result, out))
+    table = table_text(shown_measures(result), ".3g")
+    _show(table, [*result.sentences, *result.notes], write_topics_report(result, out))
 
 
 @app.command(name="compare")
@@ -217,8 +253,8 @@ def _compare(
     One model at a time is in memory. Interrupted, the same command goes on where it was.
 
     Args:
-        base: a hub name, or a local directory with model and tokenizer (loaded offline).
-        tuned: likewise.
+        base: a hub name, a local directory with model and tokenizer (loaded offline), or a .gguf file.
+        tuned: likewise, or the folder of an adapter on the base, as peft saves it.
         config: what to measure.
         out: folder of the hidden states and the report.
     """
@@ -228,22 +264,42 @@ def _compare(
         raise KeyboardInterrupt(f"; hidden states so far are in {out / 'rows'}; the same command goes on") from None
     table = result.tables["tasks" if result.diagonal else "compare"]
     shown = [k for k in table if not k.startswith(("largest_", "d_", "site", "base_site"))]
-    _show(_text(table[shown], ".3f"), result.sentences, write_compare_report(result, out))
+    _show(table_text(table[shown], ".3f"), result.sentences, write_compare_report(result, out))
 
 
 @app.command(name="check")
-def _check(model: tyro.conf.Positional[str], device: str = "cpu", dtype: Dtype = "float32", seed: int = 0) -> int:
+def _check(
+    model: tyro.conf.Positional[str],
+    adapter: _Perhaps[Path] = None,
+    device: str = "cpu",
+    device_map: _Perhaps[str] = None,
+    dtype: Dtype = "float32",
+    trust_remote_code: bool = False,
+    seed: int = 0,
+) -> int:
     """Whether numbers from a model can be trusted: hooks, attention, repeatability, memory, tokenizer, chance.
 
     The exit code is 0 when no check failed and 1 when one did. Checks that cannot be made are listed with the reason.
 
     Args:
-        model: a hub name, a local directory with model and tokenizer (loaded offline), or a file from save_model.
+        model: a hub name, a local directory with model and tokenizer, a .gguf file, an adapter, or a save_model file.
+        adapter: folder of an adapter (LoRA and its relatives, as peft saves them) to put into the model.
         device: such as cpu or cuda.
+        device_map: auto spreads a model that is too large for one device, in place of device.
         dtype: of the model's weights.
+        trust_remote_code: run code that comes with a checkpoint. It can do whatever you can do; read it first.
         seed: of the random tokens, labels and weights.
     """
-    report = check_model(model, device=device, dtype=dtype, seed=seed, progress=True)
+    report = check_model(
+        model,
+        adapter=adapter,
+        device=None if device_map else device,
+        device_map=device_map,
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
+        seed=seed,
+        progress=True,
+    )
     print(report)
     return 0 if report.passed else 1
 
@@ -251,10 +307,10 @@ def _check(model: tyro.conf.Positional[str], device: str = "cpu", dtype: Dtype =
 @app.command(name="sandbox")
 def _sandbox(
     run_folder: tyro.conf.Positional[Path],
-    seed: int | None = None,
+    seed: _Perhaps[int] = None,
     out: Path = Path("sandbox.html"),
-    epoch: int | None = None,
-    panels: tuple[str, ...] = (),
+    epoch: _Perhaps[int] = None,
+    panels: Annotated[tuple[str, ...], _NOTHING] = (),
     max_frames: int = 300,
 ) -> None:
     """Watch a small network train: an interactive page (.html), a film (.mp4, .gif) or a figure (.png).

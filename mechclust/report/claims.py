@@ -222,7 +222,7 @@ def _cut(statement: str, longest: int = 62) -> str:
 def _cells(claims: Sequence[Claim]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("", "statement", "measured", "95% interval", "seeds", "bound", "verdict")]
     for c in claims:
-        measured = "-" if c.measured is None else f"{c.measured:.3f}"
-        span = "-" if c.interval is None else f"{c.interval[0]:.3f} to {c.interval[1]:.3f}"
+        measured = "-" if c.measured is None else f"{c.measured:z.3f}"
+        span = "-" if c.interval is None else f"{c.interval[0]:z.3f} to {c.interval[1]:z.3f}"
         rows.append((c.id, c.statement, measured, span, str(c.seeds), c.bound, c.verdict))
     return rows

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import platform
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -27,9 +28,11 @@ def check_writable(out: Path, option: str = "--out") -> None:
     """
     out = out.absolute()
     nearest = next(path for path in (out, *out.parents) if path.exists())
-    if nearest.is_dir() and os.access(nearest, os.W_OK):
-        return
-    why = os.strerror(errno.EACCES if nearest.is_dir() else errno.ENOTDIR)
+    try:
+        with tempfile.TemporaryFile(dir=nearest):  # permissions alone do not tell
+            return
+    except OSError as error:
+        why = os.strerror(error.errno or errno.EACCES)
     raise InputError(f"cannot write to {str(out)!r} ({why}); choose another folder with {option}")
 
 

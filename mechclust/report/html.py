@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 from markupsafe import escape
 
+from mechclust.report.text import number_format
+
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
@@ -51,7 +53,7 @@ def table_html(
         number: format of floats, such as ``".3f"``.
         missing: what stands where there is no value.
     """
-    rows: str = table.to_html(index=False, border=0, float_format=lambda x: f"{x:{number}}", na_rep=missing)
+    rows: str = table.to_html(index=False, border=0, float_format=number_format(number), na_rep=missing)
     above = f"<p><b>{escape(title)}</b></p>" if title else ""
     below = "".join(f"<p>Note: {escape(note)}</p>" for note in notes)
     return f"<div>{above}{rows}{below}</div>"
@@ -72,5 +74,5 @@ def template(name: str, package: str = "mechclust.report") -> jinja2.Template:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader(package), autoescape=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters["number"] = lambda x: "–" if x is None else f"{x:.3f}"
+    environment.filters["number"] = lambda x: "–" if x is None else f"{x:z.3f}"
     return environment.get_template(f"{name}.html.jinja")

@@ -12,7 +12,8 @@ import numpy as np
 
 from tasks._random import generator
 from tasks.errors import InputError, check_at_least, check_choice
-from tasks.text.encoding import EncodedCorpus, encode
+from tasks.text.encoding import Bos, EncodedCorpus, encode
+from tasks.text.files import check_texts, read_text
 from tasks.text.words import word_spans
 
 Split = Literal["paragraph", "file", "line"]
@@ -30,7 +31,7 @@ class Corpus:
         empty_files: files that were left out because they hold no word.
 
     Raises:
-        InputError: for no documents, or sources that are not one each.
+        InputError: for no documents, one that is no text, or sources that are not one each.
 
     Example:
         >>> corpus = Corpus(["Cats chase cats.", "2 dogs don't"], ["a.txt", "b.txt"])
@@ -45,6 +46,7 @@ class Corpus:
     def __post_init__(self) -> None:
         if not self.documents:
             raise InputError("the corpus holds no documents; give at least one text with words")
+        check_texts(self.documents, "document")
         if len(self.sources) != len(self.documents):
             raise InputError(
                 f"{len(self.sources)} sources for {len(self.documents)} documents; expected one each, such as a file"
@@ -92,7 +94,7 @@ class Corpus:
         sources: list[str] = []
         empty: list[str] = []
         for file in files:
-            found = _split(_read(file), split, min_words)
+            found = _split(read_text(file), split, min_words)
             documents += found
             sources += [str(file)] * len(found)
             empty += [] if found else [str(file)]
@@ -102,24 +104,35 @@ class Corpus:
         return cls(documents, sources, empty)
 
     def encode(
-        self, tokenizer: Any, words: Sequence[str], max_length: int | None = None, *, progress: bool = False
+        self,
+        tokenizer: Any,
+        words: Sequence[str],
+        max_length: int | None = None,
+        *,
+        bos: Bos = "model",
+        d_vocab: int | None = None,
+        progress: bool = False,
     ) -> EncodedCorpus:
         """Token ids of every document, and which tokens are whole words of ``words``.
 
-        Special tokens are added as the tokenizer does for its model. A document with more tokens than
+        Special tokens are added as the tokenizer does for its model, but for ``bos``. A document with more tokens than
         ``max_length`` is cut into windows that do not overlap, each with its special tokens.
 
         Args:
             tokenizer: a fast Hugging Face tokenizer.
             words: lower-cased; a token's label is a place in this list.
             max_length: the model's context, special tokens included; ``None``: no limit.
+            bos: whether each window begins with the beginning-of-sequence token: ``"model"`` leaves it to the
+                tokenizer, ``"yes"`` puts one where there is none, ``"no"`` takes it away.
+            d_vocab: how many token embeddings the model has; ``None``: do not look.
             progress: show a progress bar.
 
         Raises:
-            InputError: for a tokenizer that cannot say which characters a token stands for, or a
-                ``max_length`` that leaves room for special tokens only.
+            InputError: for a tokenizer that cannot say which characters a token stands for, has no such token to put
+                or take, or gives ids beyond the model's embeddings, and for a ``max_length`` that leaves room for
+                special tokens only.
         """
-        return encode(self.documents, tokenizer, words, max_length, progress=progress)
+        return encode(self.documents, tokenizer, words, max_length, bos=bos, d_vocab=d_vocab, progress=progress)
 
 
 def _files(paths: Sequence[str | Path]) -> Iterable[Path]:
@@ -137,22 +150,6 @@ def _files(paths: Sequence[str | Path]) -> Iterable[Path]:
         else:
             found[path] = None
     return found
-
-
-def _read(path: Path) -> str:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {str(path)!r} ({error.strerror}); give a text file") from None
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        before = data[: error.start]
-        raise InputError(
-            f"{str(path)!r} is not UTF-8 (line {before.count(10) + 1}, byte {error.start - before.rfind(10)}: "
-            f"0x{data[error.start]:02x}); convert it, for example with iconv -f latin1 -t utf-8"
-        ) from None
-    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _split(text: str, split: Split, min_words: int) -> list[str]:

@@ -13,6 +13,8 @@ import torch
 
 from tasks.batch import Batch
 from tasks.errors import InputError, check_choice
+from tasks.text.encoding import check_ids, pad_within
+from tasks.text.files import check_texts, read_text
 
 Encode = Callable[[str], Sequence[int]]
 
@@ -27,7 +29,7 @@ class LabelledPrompts:
         source: where they came from, for messages.
 
     Raises:
-        InputError: for no prompts, an empty prompt, or labels that do not fit.
+        InputError: for no prompts, a prompt that is empty or no string, or labels that do not fit.
 
     Example:
         >>> prompts = LabelledPrompts(["Sort: b a", "Count: b a"], {"task": ["sort", "count"]})
@@ -45,6 +47,7 @@ class LabelledPrompts:
     def __post_init__(self) -> None:
         if not self.prompts:
             raise InputError(f'{self.source} holds no prompts; give one JSON object per line, with "prompt" and "task"')
+        check_texts(self.prompts, f"{self.source}: prompt")
         for i, prompt in enumerate(self.prompts):
             if not prompt.strip():
                 raise InputError(f"{self.source}: prompt {i + 1} is empty; give it a text or remove it")
@@ -56,6 +59,7 @@ class LabelledPrompts:
                     f"{self.source}: label {name!r} has {len(values)} values for {len(self.prompts)} prompts; "
                     "expected one each"
                 )
+            check_texts(values, f"{self.source}: label {name!r} of prompt")
 
     def __len__(self) -> int:
         return len(self.prompts)
@@ -64,6 +68,11 @@ class LabelledPrompts:
     def classes(self) -> dict[str, list[str]]:
         """The sorted class names of each label; a batch's integer label is the place in this list."""
         return {name: sorted(set(values)) for name, values in self.labels.items()}
+
+    @cached_property
+    def repeated(self) -> int:
+        """How many prompts stand there more than once, beyond the first time."""
+        return len(self.prompts) - len(set(self.prompts))
 
     @classmethod
     def from_jsonl(cls, path: str | Path) -> LabelledPrompts:
@@ -74,12 +83,7 @@ class LabelledPrompts:
                 or a label that is not a string, integer or boolean.
         """
         path = Path(path)
-        try:
-            text = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise InputError(f"no prompts file {str(path)!r}; give the path of a JSONL file") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"cannot read {str(path)!r} as UTF-8 text ({error}); give a JSONL file") from None
+        text = read_text(path, "a JSONL file", called="prompts file")
         prompts: list[str] = []
         labels: dict[str, list[str]] = {}
         for number, line in enumerate(text.split("\n"), start=1):
@@ -106,31 +110,38 @@ class LabelledPrompts:
         pad_id: int = 0,
         max_length: int | None = None,
         too_long: Literal["refuse", "truncate"] = "refuse",
+        keep: int = 0,
+        d_vocab: int | None = None,
     ) -> Iterator[Batch]:
         """Token batches, padded on the right, in the prompts' order.
 
         Args:
             encode: text to token ids, such as ``tokenizer.encode``.
-            pad_id: the id to pad with; the attention mask hides it.
+            pad_id: the id to pad with, or 0 where the model has no embedding for it; the attention mask hides it.
             max_length: the model's context length.
             too_long: ``"refuse"`` a prompt over ``max_length``, or ``"truncate"`` it from the left,
                 so that its last token stays.
+            keep: tokens at the beginning that stay too: special ones.
+            d_vocab: how many token embeddings the model has; ``None``: do not look.
 
         Raises:
-            InputError: for a prompt that is too long, or that encodes to no token.
+            InputError: for a prompt that is too long, that encodes to no token, or to one that the model has no
+                embedding for.
         """
         check_choice(too_long=(too_long, ("refuse", "truncate")))
         encoded = [list(encode(prompt)) for prompt in self.prompts]
         for i, ids in enumerate(encoded):
             if not ids:
                 raise InputError(f"{self.source}: prompt {i + 1} encodes to no token; remove it")
+            check_ids([ids], d_vocab, f"{self.source}: prompt {i + 1}")
             if max_length is not None and len(ids) > max_length:
                 if too_long == "refuse":
                     raise InputError(
                         f"{self.source}: prompt {i + 1} has {len(ids)} tokens, more than the model's context of "
                         f"{max_length}; shorten it, or choose too_long='truncate' (--too-long truncate) to keep its end"
                     )
-                encoded[i] = ids[-max_length:]
+                encoded[i] = [*ids[:keep], *ids[len(ids) - max_length + keep :]]
+        pad_id = pad_within(pad_id, d_vocab)
         codes = {
             name: torch.tensor([self.classes[name].index(value) for value in values])
             for name, values in self.labels.items()
@@ -162,4 +173,6 @@ def _parse(line: str, where: str) -> dict[str, Any]:
     for name, value in record.items():
         if not isinstance(value, (str, int, bool)):
             raise InputError(f"{where}: label {name!r} is {value!r}; expected a string, an integer or a boolean")
+        if name != "prompt" and isinstance(value, str) and not value.strip():
+            raise InputError(f"{where}: label {name!r} is empty; give it a name or remove the line")
     return record

@@ -12,11 +12,13 @@ import subprocess
 import sys
 import time
 from importlib.metadata import version
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
 from mechclust.cli import main
+from mechclust.commands.check import check_model
 from mechclust.report import Analysis
 from mechclust.studies import RegisteredStudy, registered_studies
 from tasks import LabelledPrompts
@@ -119,6 +121,41 @@ class TestPlain:
             assert end.value.code in (0, None)
             said = " ".join(re.sub("[╭╮╰╯│─]", " ", capsys.readouterr().out).split())
             assert [word for word in words if word not in said] == []
+
+    @pytest.mark.parametrize(
+        ("command", "names"),
+        [
+            ("check", "MODEL"),
+            ("clusters", "MODEL"),
+            ("topics", "MODEL"),
+            ("compare", "BASE TUNED"),
+            ("run", "STUDY"),
+            ("report", "RUN-FOLDER"),
+            ("sandbox", "RUN-FOLDER"),
+            ("run task-clusters", ""),
+            ("run mossa", ""),
+        ],
+    )
+    def test_help_is_for_readers(self, command, names, capsys):
+        """What is to be given has its name, and nothing shows of docstrings' mark-up or of Python."""
+        with pytest.raises(SystemExit):
+            main([*command.split(), "--help"])
+        said = capsys.readouterr().out
+        usage = said.partition("\n")[0].split()
+        assert [word for word in usage if word.strip("[]").replace("-", "").isupper() and word in names.split()] == (
+            names.split()
+        )
+        assert not [odd for odd in ("``", "STR STR", "(default: )") if odd in said]
+        if not command.startswith("run "):
+            assert not [odd for odd in ("{None}", "(default: None)") if odd in said]
+
+    def test_help_of_a_setting_is_what_its_docstring_says(self, capsys):
+        with pytest.raises(SystemExit):
+            main(["run", "task-clusters", "--help"])
+        said = " ".join(re.sub("[╭╮╰╯│─]", " ", capsys.readouterr().out).split())
+        assert "--task.n-tasks INT number of tasks. (default: 20)" in said
+        assert "--device STR where to train, such as cpu or cuda. (default: cpu)" in said
+        assert "--workers INT processes; one per core by default --probes" in said
 
     def test_interruption_anywhere_is_130(self, monkeypatch, capsys):
         def stop():
@@ -278,6 +315,12 @@ class TestClusters:
         ]  # fmt: skip
         assert printed[1].split()[:4] == ["0", "hook_embed", "task", "1.000"]
         assert len(printed[1:4]) == 3
+        sentences = [line for line in printed if line.startswith("- ")]
+        assert sentences[0].startswith("- By 'task', no layer is shown to cluster above chance: the highest adjusted")
+        too_few = "9 relabellings are too few to tell for 3 layers: no p can be below 0.1; give --n-permutations 1000."
+        assert f"- {too_few}" in sentences
+        assert any(line.startswith("- 12 prompts, hidden state at the last prompt token") for line in sentences)
+        assert any(line.startswith("- Texts are read with ") for line in sentences)
         assert printed[-1] == f"report: {tmp_path / 'out' / 'report.html'}"
         files = sorted(str(p.relative_to(tmp_path / "out")) for p in (tmp_path / "out").rglob("*") if p.is_file())
         assert files == [
@@ -308,6 +351,48 @@ class TestClustersRefusals:
         path = tmp_path / "none.jsonl"
         assert refused(*clusters, "--prompts", path) == (
             f"no prompts file {str(path)!r}; give the path of a JSONL file"
+        )
+
+    def test_prompts_that_are_a_directory(self, refused, clusters, tmp_path):
+        assert refused(*clusters, "--prompts", tmp_path) == f"{str(tmp_path)!r} is a directory; give a JSONL file"
+
+    def test_prompts_in_another_encoding(self, refused, clusters, prompts):
+        prompts.write_bytes(prompts.read_text().encode("utf-16"))
+        assert refused(*clusters) == (
+            f"{str(prompts)!r} is not UTF-8 (line 1, byte 1: 0xff); convert it, for example with iconv -f latin1 -t "
+            "utf-8"
+        )
+
+    def test_prompts_with_a_byte_order_mark_are_accepted(self, clusters, prompts):
+        prompts.write_text("\ufeff" + prompts.read_text())
+        assert main(clusters) == 0
+
+    def test_two_prompts(self, refused, clusters, prompts):
+        prompts.write_text('{"prompt": "w1", "task": "a"}\n{"prompt": "w2", "task": "b"}\n')
+        assert refused(*clusters) == (
+            f"{prompts} has 2 prompts for 2 classes of 'task', so that each prompt would be its own cluster, in "
+            "any model; give several of each"
+        )
+
+    @pytest.mark.parametrize(
+        ("line", "said"),
+        [
+            ('{"prompt": ["w1"], "task": "a"}', "line 13: the prompt is ['w1']; expected a string"),
+            (
+                '{"prompt": "w1", "task": 0.5}',
+                "line 13: label 'task' is 0.5; expected a string, an integer or a boolean",
+            ),
+            ('{"prompt": "w1", "task": ""}', "line 13: label 'task' is empty; give it a name or remove the line"),
+            ('["w1", "a"]', 'line 13 is a JSON list; expected an object with "prompt" and "task"'),
+        ],
+    )
+    def test_a_line_of_another_kind(self, refused, clusters, prompts, line, said):
+        prompts.write_text(f"{prompts.read_text()}{line}\n")
+        assert refused(*clusters) == f"{prompts}, {said}"
+
+    def test_no_beginning_to_put(self, refused, clusters):
+        assert refused(*clusters, "--bos", "yes") == (
+            "this model's tokenizer has no beginning-of-sequence token, so --bos yes has none to put; leave out --bos"
         )
 
     @pytest.mark.parametrize("text", ["", "\n \n"])
@@ -402,6 +487,32 @@ class TestClustersRefusals:
         monkeypatch.setattr("mechclust.commands.settings.load_pretrained", never)
         (tmp_path / "file").write_text("")
         assert "cannot write to" in refused(*clusters, "--out", tmp_path / "file" / "out")
+
+
+class TestCheck:
+    @pytest.mark.parametrize(
+        ("options", "expected"),
+        [
+            ([], {"device": "cpu", "device_map": None, "adapter": None, "trust_remote_code": False}),
+            (["--device", "mps", "--dtype", "float16"], {"device": "mps", "dtype": "float16"}),
+            (["--device-map", "auto"], {"device": None, "device_map": "auto"}),
+            (["--adapter", "a", "--trust-remote-code"], {"adapter": Path("a"), "trust_remote_code": True}),
+        ],
+    )
+    def test_options_reach_the_check(self, options, expected, monkeypatch, capsys):
+        seen = {}
+
+        class Report:
+            passed = False
+
+            def __str__(self):
+                return "all rows"
+
+        monkeypatch.setattr("mechclust.cli.check_model", lambda model, **given: seen.update(given) or Report())
+        assert main(["check", "m", *options]) == 1
+        assert capsys.readouterr().out == "all rows\n"
+        assert {name: seen[name] for name in expected} == expected
+        assert seen.keys() <= signature(check_model).parameters.keys()
 
 
 def test_the_command_to_go_on_can_be_pasted(tmp_path, capsys, monkeypatch):

@@ -17,8 +17,8 @@ class CorpusSettings:
     """Which text is read, and what a document is.
 
     Args:
-        corpus: UTF-8 text files, or directories of ``*.txt`` files.
-        split: what a document is: a ``paragraph`` (between blank lines), a ``file`` or a ``line``.
+        corpus: UTF-8 text files, or directories of *.txt files.
+        split: what a document is: a paragraph (between blank lines), a file or a line.
         min_words: paragraphs with fewer words are joined with the next ones of their file.
     """
 
@@ -45,7 +45,7 @@ class TopicsConfig(UntrainedSettings, CorpusSettings):
         passes: times the topic model goes through the corpus.
         min_documents: words in fewer documents are left out of the topics.
         max_share: words in more than this share of the documents are left out of the topics.
-        stop_words: left out of the topics: ``english``, ``none``, or a file with one word per line.
+        stop_words: left out of the topics: english, none, or a file with one word per line.
         thresholds: ambiguity: of V words, each topic keeps the int(V * threshold) + 1 likeliest. Corpora
             of less than about 10,000 different words need larger ones, such as .005 .01 .02.
         max_documents: measure the model on at most this many documents, drawn at random; the topics

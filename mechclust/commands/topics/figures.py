@@ -37,10 +37,11 @@ def topics_panels(result: TopicsResult) -> list[Panel]:
         ),
         Panel(
             "by_threshold",
-            _by_threshold(tables["summary"], thresholds),
+            _by_threshold(tables["summary"], result.by_measure(), thresholds),
             "Same topic against different topic by ambiguity threshold: ratio (above) and difference (below), in the "
             f"token embedding matrix and in attention over all layers and heads.{dashed} Grey: 95% under random "
-            "relabelling, words of one topic only. Axes fit the model's own values; summary.csv has what leaves them.",
+            "relabelling, words of one topic only (of attention, of the ratio alone). Axes fit the model's own values; "
+            "summary.csv has what leaves them.",
         ),
         Panel(
             "by_layer",
@@ -86,7 +87,7 @@ def _heads(table: pd.DataFrame, thresholds: Sequence[float]) -> Figure:
     return figure
 
 
-def _by_threshold(table: pd.DataFrame, thresholds: Sequence[float]) -> Figure:
+def _by_threshold(table: pd.DataFrame, measures: pd.DataFrame, thresholds: Sequence[float]) -> Figure:
     figure, axes = subplots(6, 3, size=(3.7, 2.8), sharex=True)
     titles = {"cosine": "cosine, token embeddings", "dot": "dot, token embeddings", "attention": "attention"}
     parts = {overlap: table[table["overlap"] == overlap].sort_values("threshold") for overlap in _OVERLAP}
@@ -100,6 +101,10 @@ def _by_threshold(table: pd.DataFrame, thresholds: Sequence[float]) -> Figure:
         if not suffix:
             axis.set_title(titles[name])
             low, high = (parts[False][f"{name}_null_{end}"].to_numpy(float) for end in ("low", "high"))
+        else:
+            measured = measures[~measures["overlap"] & (measures["measure"] == f"{name}, difference")]
+            low, high = (measured.sort_values("threshold")[f"null_{end}"].to_numpy(float) for end in ("low", "high"))
+        if len(low):
             axis.fill_between(places, low, high, color="#bbbbbb", alpha=0.5, lw=0, label="chance (95%)")
         for overlap, (color, marker, label) in _OVERLAP.items():
             if (column := f"{name}{suffix}_untrained") in table:

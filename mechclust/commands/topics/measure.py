@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,6 +14,8 @@ from mechclust.commands.topics.config import TopicsConfig
 from mechclust.commands.topics.result import ModelMeasures, TopicsResult, Variant
 from mechclust.jobs import progress_bar
 from mechclust.models import token_embeddings
+from mechclust.models.pretrained import AnyModel
+from mechclust.models.tokenizers import tokenization
 from probes import ProbeResult, TopicAttention, TopicEmbedding, attention_pattern, residual, run
 from probes.sites import Sites
 from tasks import Batch, Corpus, InputError, TopicModel
@@ -22,7 +26,9 @@ MATRIX = "token embedding matrix"
 _LOOK = 32  # documents in which a whole word is looked for first
 
 
-def measure_topics(model: str, config: TopicsConfig, *, progress: bool = False) -> TopicsResult:
+def measure_topics(
+    model: AnyModel, config: TopicsConfig, *, tokenizer: Any = None, progress: bool = False
+) -> TopicsResult:
     """Attention and similarity between words of a topic, against words of different topics.
 
     Topics come from an LDA model of the corpus. All thresholds share one forward pass per batch. Case is
@@ -30,8 +36,9 @@ def measure_topics(model: str, config: TopicsConfig, *, progress: bool = False) 
     the one of its most frequent token.
 
     Args:
-        model: hub name or local directory, see ``load_pretrained``.
+        model: hub name or local directory, or a loaded model: Hugging Face's, or one that ``load_pretrained`` gave.
         config: what to measure.
+        tokenizer: of a loaded Hugging Face model.
         progress: show progress bars.
 
     Raises:
@@ -44,29 +51,44 @@ def measure_topics(model: str, config: TopicsConfig, *, progress: bool = False) 
     check_corpus_size(len(corpus), config.n_topics)
     counts = count_words(corpus, config.min_documents, config.max_share, config.stop_words, progress=progress)
     _check_pairs(len(counts.words), config.thresholds)
-    hooked = _load(model, config)
-    sample = corpus if config.max_documents is None else corpus.sample(config.max_documents, config.seed)
-    max_length = min(config.max_length, hooked.cfg.n_ctx)
-    _check_whole(model, sample, hooked.tokenizer, counts.words, max_length, config.seed)
-    topics = fit_counts(counts, config.n_topics, config.passes, config.seed, progress=progress)
-    words, variants = _variants(topics, config.thresholds)
-    encoded = sample.encode(hooked.tokenizer, words, max_length, progress=progress)
-    if not _any_whole(encoded):
-        raise InputError(
-            f"the tokenizer of {str(model)!r} leaves none of the {len(words)} topic words whole: {encoded.lost} of "
-            f"{encoded.occurrences} occurrences were lost, split or unknown; give a corpus in the model's language, "
-            "or a larger threshold"
-        )
-    trained = _measure(hooked, encoded, variants, config, config.n_permutations, progress)
+    name = config.title(model)
+    with _loaded(model, config, tokenizer=tokenizer) as (hooked, reader):
+        reads: dict[str, Any] = {"bos": config.bos, "d_vocab": hooked.cfg.d_vocab}
+        used = tokenization(reader, bos=config.bos)
+        sample = corpus if config.max_documents is None else corpus.sample(config.max_documents, config.seed)
+        n_ctx = hooked.cfg.n_ctx
+        max_length = config.max_length if n_ctx is None else min(config.max_length, n_ctx)
+        _check_whole(name, sample, reader, counts.words, max_length, config.seed, **reads)
+        topics = fit_counts(counts, config.n_topics, config.passes, config.seed, progress=progress)
+        words, variants = _variants(topics, config.thresholds)
+        encoded = sample.encode(reader, words, max_length, **reads, progress=progress)
+        if not _any_whole(encoded):
+            raise InputError(
+                f"the tokenizer of {name!r} leaves none of the {len(words)} topic words whole: {encoded.lost} of "
+                f"{encoded.occurrences} occurrences were lost, split or unknown; give a corpus in the model's "
+                "language, or a larger threshold"
+            )
+        trained = _measure(hooked, encoded, variants, config, config.n_permutations, progress)
     del hooked  # one model in memory at a time
-    untrained = [
-        _measure(_load(model, config, untrained=True, seed=seed), encoded, variants, config, 0, progress)
-        for seed in range(config.untrained)
-    ]
+    untrained = []
+    for seed in range(config.untrained):
+        with _loaded(model, config, tokenizer=tokenizer, untrained=True, seed=seed) as (hooked, _):
+            untrained.append(_measure(hooked, encoded, variants, config, 0, progress))
+        del hooked
     n_files = len(set(corpus.sources))
+    trained, *untrained = (_with_tokenization(measures, used) for measures in (trained, *untrained))
     return TopicsResult(
-        str(model), config, topics, len(corpus), n_files, encoded, variants, trained, untrained, corpus.empty_files
+        name, config, topics, len(corpus), n_files, encoded, variants, trained, untrained, corpus.empty_files
     )
+
+
+def _with_tokenization(measures: ModelMeasures, used: dict[str, Any]) -> ModelMeasures:
+    """The same results, which say how texts became tokens."""
+    kinds = {
+        kind: [r and replace(r, metadata={**r.metadata, "tokenization": used}) for r in results]
+        for kind, results in vars(measures).items()
+    }
+    return ModelMeasures(**kinds)
 
 
 def _check_pairs(n_words: int, thresholds: Sequence[float]) -> None:
@@ -81,11 +103,13 @@ def _check_pairs(n_words: int, thresholds: Sequence[float]) -> None:
     )
 
 
-def _check_whole(model: str, documents: Corpus, tokenizer: Any, words: list[str], max_length: int, seed: int) -> None:
+def _check_whole(
+    model: str, documents: Corpus, tokenizer: Any, words: list[str], max_length: int, seed: int, **reads: Any
+) -> None:
     """Refuse a tokenizer that splits every word, before the topics are fitted. A few documents are enough to
     find a whole word; that there is none, only all of them can say."""
     for n in (_LOOK, len(documents)):
-        encoded = documents.sample(n, seed).encode(tokenizer, words, max_length)
+        encoded = documents.sample(n, seed).encode(tokenizer, words, max_length, **reads)
         if _any_whole(encoded):
             return
     if not encoded.occurrences:
@@ -94,7 +118,7 @@ def _check_whole(model: str, documents: Corpus, tokenizer: Any, words: list[str]
             "larger max_documents"
         )
     raise InputError(
-        f"the tokenizer of {str(model)!r} leaves none of the corpus's {len(words)} different words whole: all "
+        f"the tokenizer of {model!r} leaves none of the corpus's {len(words)} different words whole: all "
         f"{encoded.lost} occurrences were lost, split or unknown; give a corpus in the model's language, or another "
         "model"
     )
@@ -104,10 +128,11 @@ def _any_whole(encoded: EncodedCorpus) -> bool:
     return bool((encoded.token_of_word >= 0).any())
 
 
-def _load(model: str, config: TopicsConfig, **options: Any) -> Any:
-    hooked = config.load(model, "text", **options)
-    check_tokenizer(hooked.tokenizer)
-    return hooked
+@contextmanager
+def _loaded(model: AnyModel, config: TopicsConfig, **options: Any) -> Iterator[tuple[Any, Any]]:
+    with config.loaded(model, "text", attention="eager", **options) as (hooked, reader):  # patterns are read
+        check_tokenizer(reader)
+        yield hooked, reader
 
 
 def _variants(topics: TopicModel, thresholds: Sequence[float]) -> tuple[list[str], list[Variant]]:

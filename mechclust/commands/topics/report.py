@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mechclust.commands.topics.result import TopicsResult
 from mechclust.report.analysis import Analysis
 from mechclust.report.html import table_html
 from mechclust.report.page import write_report
+from mechclust.report.text import number_format, short_name
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def write_topics_report(result: TopicsResult, out: str | Path) -> Path:
@@ -20,8 +25,8 @@ def write_topics_report(result: TopicsResult, out: str | Path) -> Path:
     models = {"trained": result.trained, **{f"untrained-seed{i}": m for i, m in enumerate(result.untrained)}}
     return write_report(
         out,
-        title=f"Topic structure in {result.model}",
-        source=f"Corpus: {', '.join(map(str, result.config.corpus))}",
+        title=f"Topic structure in {short_name(result.model)}",
+        source=f"Model: {result.model}. Corpus: {', '.join(map(str, result.config.corpus))}",
         analysis=topics_analysis(result),
         config={"model": result.model, **vars(result.config)},
         results={
@@ -45,24 +50,33 @@ def topics_analysis(result: TopicsResult) -> Analysis:
         f"{topics.n_topics} topics over {len(topics.words)} words; the model was measured on "
         f"{result.encoded.n_documents} documents."
     )
-    return Analysis(panels=topics_panels(result), views=_views(result), notes=[measured, *result.notes])
+    return Analysis(
+        panels=topics_panels(result), views=_views(result), notes=[*result.sentences, measured, *_CHANCE, *result.notes]
+    )
+
+
+_CHANCE = [
+    "Chance: 95% of the value when the topics are handed out anew to the words; p: the share of such relabellings at "
+    "least as high. Above chance: p of at most 0.05, corrected for how many comparisons were made (Benjamini-Hochberg: "
+    "of those named, at most 5% are there by chance, on average).",
+]
+
+
+def shown_measures(result: TopicsResult) -> pd.DataFrame:
+    """``TopicsResult.by_measure`` as it is printed: each value beside its chance interval and p."""
+    table, number = result.by_measure(), number_format(".3g")
+    ends = zip(table["null_low"], table["null_high"], strict=True)
+    chance = [f"{number(low)} to {number(high)}" if low == low else None for low, high in ends]
+    table = table.assign(
+        threshold=table["threshold"].map("{:g}".format),
+        overlap=table["overlap"].map({True: "with", False: "without"}),
+        null_low=chance,
+    )
+    return table.drop(columns="null_high").rename(columns={"null_low": "chance", "p_value": "p"})
 
 
 def _views(result: TopicsResult) -> dict[str, str]:
-    summary, heads = result.tables["summary"], result.tables["attention"]
-    variant = ["threshold", "overlap"]
-    named = summary.assign(
-        threshold=summary["threshold"].map("{:g}".format),
-        overlap=summary["overlap"].map({True: "with", False: "without"}),
-    )
-
-    def compared(suffix: str, number: str, *further: str) -> str:
-        """The model's values, each beside that of untrained models."""
-        names, ends = ("cosine", "dot", "attention"), ("", "_untrained")
-        titles = {f"{name}{suffix}{end}": end.strip("_") or name for name in names for end in ends}
-        shown = named[[*variant, *further, *(k for k in titles if k in named)]].rename(columns=titles)
-        return table_html(shown, number=number, missing="–")
-
+    heads, variant = result.tables["attention"], ["threshold", "overlap"]
     measured = heads[heads["ratio"].notna()]
     first = measured[variant].head(1)  # without overlap, where anything is left there
     best = measured.merge(first).sort_values("ratio", ascending=False).head(10)
@@ -70,8 +84,7 @@ def _views(result: TopicsResult) -> dict[str, str]:
     columns += ["untrained"] * bool(result.untrained)
     where = "".join(f"threshold {threshold:g}" for threshold in first["threshold"]) or "none"
     return {
-        "Same topic / different topic": compared("", ".3f", "topics", "words"),
-        "Same topic minus different topic": compared("_difference", ".2g"),
+        "Same topic against different topic": table_html(shown_measures(result), number=".3g", missing="–"),
         f"The ten heads with the highest ratio ({where})": table_html(best[columns], number=".4f", missing="–"),
         "Topics": table_html(result.tables["topics"], number=".3f", missing="–"),
     }

@@ -11,7 +11,10 @@ import numpy as np
 from torch import Tensor
 
 from mechclust.commands.topics.config import TopicsConfig
+from mechclust.commands.topics.sentences import conclusions
+from mechclust.models.tokenizers import in_words
 from mechclust.report.html import table_html
+from mechclust.report.text import short_name
 from probes import ProbeResult
 from tasks import TopicModel
 from tasks.text.encoding import EncodedCorpus
@@ -153,6 +156,37 @@ class TopicsResult:
             rows.append(row)
         return pd.DataFrame(rows).rename(columns={f"{k}_ratio": k for k in ("cosine", "dot", "attention")})
 
+    def by_measure(self) -> pd.DataFrame:
+        """One row per measure and variant: ``measure, threshold, overlap, topics, words, value, null_low, null_high,
+        p_value, untrained``.
+
+        The measures: attention over all layers and heads as the ratio of same-topic to different-topic pairs; cosine
+        and dot product in the token embedding matrix as the difference of these, since a mean between topics may be
+        near 0.
+        """
+        import pandas as pd
+
+        rows = []
+        for measure, (kind, names, place, column) in _MEASURED.items():
+            for i, (variant, row) in enumerate(zip(self.variants, self._summary.itertuples(), strict=True)):
+                found = getattr(self.trained, kind)[i]
+                entry = {"measure": measure, **_key(variant), "topics": row.topics, "words": row.words}
+                entry |= {name: _number(found, f, *place) for name, f in zip(_TESTED, names, strict=True)}
+                if self.untrained:
+                    entry["untrained"] = getattr(row, f"{column}_untrained")
+                rows.append(entry)
+        return pd.DataFrame(rows)
+
+    @cached_property
+    def _summary(self) -> pd.DataFrame:
+        return self.summary()
+
+    @cached_property
+    def sentences(self) -> list[str]:
+        """Whether words of a topic belong together beyond chance, in attention and in embeddings; the most important
+        first."""
+        return conclusions(self.by_measure(), self.tables["attention"], self.config.n_permutations)
+
     def by_topic(self) -> pd.DataFrame:
         """One row per topic, the largest first: its share of the corpus and its likeliest words."""
         import pandas as pd
@@ -166,14 +200,19 @@ class TopicsResult:
     def tables(self) -> dict[str, pd.DataFrame]:
         """Every table by the name of its file, computed once."""
         return {
-            "summary": self.summary(),
+            "summary": self._summary,
             "attention": self.to_dataframe(),
             "layers": self.by_layer(),
             "topics": self.by_topic(),
         }
 
     def _repr_html_(self) -> str:
-        return table_html(self.summary(), f"Topic structure in {self.model}", self.notes)
+        return table_html(
+            self.by_measure(),
+            f"Topic structure in {short_name(self.model)}",
+            [*self.sentences, *self.notes],
+            missing="–",
+        )
 
     @property
     def notes(self) -> list[str]:
@@ -190,7 +229,7 @@ class TopicsResult:
             notes.append(f"{which} left out: {self.empty_files[0]!r}{' and others' * (n > 1)}.")
         if encoded.n_cut:
             notes.append(
-                f"{encoded.n_cut} documents were longer than the context and cut into windows "
+                f"{encoded.n_cut} documents were longer than a window and cut into several "
                 f"({len(encoded.windows)} windows in all); words in different windows are not compared."
             )
         if shares is not None and (weak := int((shares < 0.1 / n_topics).sum())):
@@ -200,6 +239,7 @@ class TopicsResult:
             )
         return [
             *notes,
+            *self._read(),
             *self._empty_notes(),
             "Case is ignored: several token ids can be the same word; its row of the embedding matrix is its most "
             "frequent token's.",
@@ -207,6 +247,10 @@ class TopicsResult:
             "divides by the mean of different-topic pairs; where that is near 0, as with untrained embeddings, the "
             "ratio says little and the difference counts.",
         ]
+
+    def _read(self) -> list[str]:
+        found = next(r for r in self.trained.embedding if r is not None)
+        return [in_words(found.metadata["tokenization"])] if "tokenization" in found.metadata else []
 
     def _empty_notes(self) -> list[str]:
         """Where a value is NaN, and why; the same reason once."""
@@ -246,6 +290,15 @@ class TopicsResult:
 
 _KINDS = {"attention": "attention", "embedding": "token embeddings", "vectors": "hidden states"}
 _TOO_FEW = "fewer than two topics keep a word, so there is nothing to compare"
+_TESTED = ("value", "null_low", "null_high", "p_value")
+# By name: of which results, the quantities behind _TESTED, where they stand, and the summary's column.
+_RATIO = tuple(f"overall_{name}" for name in ("ratio", "ratio_null_low", "ratio_null_high", "p_value"))
+_DIFFERENCE = ("difference", "difference_null_low", "difference_null_high", "difference_p_value")
+_MEASURED: dict[str, tuple[str, tuple[str, ...], tuple[int, ...], str]] = {
+    "attention, ratio": ("attention", _RATIO, (), "attention"),
+    "cosine, difference": ("embedding", _DIFFERENCE, (0, 0), "cosine_difference"),
+    "dot, difference": ("embedding", _DIFFERENCE, (0, 1), "dot_difference"),
+}
 _MEASURES = {"ratio": "ratio", "null_low": "ratio_null_low", "null_high": "ratio_null_high", "p_value": "p_value"}
 
 

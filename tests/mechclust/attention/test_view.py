@@ -280,7 +280,7 @@ class TestSideBySide:
             ),
             ({"a": {}, "b": {"d_vocab": 8}}, {}, "model 'a' has a vocabulary of 9 tokens and 'b' one of 8"),
             ({}, {}, "no models given; give one, or several by name"),
-            ({"a/b": {}}, {}, "a model is called 'a/b'; expected a name without '/'"),
+            ({"": {}}, {}, "a model is called ''; expected a name"),
         ],
     )
     def test_refusals_name_the_model(self, models, arguments, message):

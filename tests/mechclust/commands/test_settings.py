@@ -22,9 +22,9 @@ CONFIGS = {
 
 
 def about(config, name):
-    """What the nearest class that documents a setting says of it, its first line."""
+    """What the nearest class that documents a setting says of it, its first line, without mark-up."""
     found = (re.search(rf"\n        {name}: (.+)", cls.__doc__ or "") for cls in type(config).__mro__)
-    return next(match[1] for match in found if match)
+    return next(match[1] for match in found if match).replace("``", "")
 
 
 @pytest.mark.parametrize("command", CONFIGS)
@@ -64,8 +64,9 @@ def test_only_the_first_setting_may_stand_without_its_name():
 
 
 def test_where_a_prompt_is_read():
-    last, mean = (PromptSettings(Path("p"), position=position) for position in ("last", "mean"))
+    last, first, mean = (PromptSettings(Path("p"), position=position) for position in ("last", "first", "mean"))
     assert (repr(last.readout), last.states) == ("last_token()", "the last prompt token")
+    assert (repr(first.readout), first.states) == ("first_token()", "the first prompt token")
     assert (repr(mean.readout), mean.states) == ("mean()", "the mean over prompt tokens")
 
 

@@ -14,12 +14,14 @@ import sys
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from mechclust.cli import main
 from mechclust.commands.topics import TopicsConfig, measure_topics, write_topics_report
 from mechclust.commands.topics.measure import MATRIX, _check_whole
+from mechclust.commands.topics.sentences import conclusions
 from mechclust.models import load_pretrained, save_model, token_embeddings
 from probes import TopicAttention, TopicEmbedding, attention_pattern, load_result, residual, run
 from probes.functional import topic_similarity
@@ -434,7 +436,7 @@ class TestReport:
         assert page.count("data:image/png;base64,") == 3
         assert "Topic structure in" in page
         assert "60 documents (paragraphs, joined up to 100 words) of 60 files; 3 topics over 20 words" in page
-        assert "60 documents were longer than the context and cut into windows (120 windows in all)" in page
+        assert "60 documents were longer than a window and cut into several (120 windows in all)" in page
         assert "0 of 1440 occurrences of topic words (0%) do not count" in page
         assert all(", ".join(words) in page for words in result.topics.top_words(10))
         assert "n_permutations" in page
@@ -456,6 +458,137 @@ class TestReport:
         (tmp_path / "file").write_text("")
         with pytest.raises(InputError, match="cannot write to"):
             write_topics_report(found, tmp_path / "file" / "out")
+
+
+def by_measure(p, values=(1.2, 1.1, 0.9), untrained=(1.0, 1.0, 1.0), **columns):
+    """Two thresholds without overlap for each measure: its value, interval and p."""
+    rows = [
+        {"measure": name, "threshold": t, "overlap": False, "topics": 3, "words": 9, "value": v, "null_low": 0.9,
+         "null_high": 1.1, "p_value": q, "untrained": u}
+        for name, v, u, qs in zip(
+            ("attention, ratio", "cosine, difference", "dot, difference"), values, untrained, p, strict=True
+        )
+        for t, q in zip((0.1, 0.2), qs, strict=True)
+    ]  # fmt: skip
+    return pd.DataFrame(rows).assign(**columns)
+
+
+def by_head(p, n=20, **columns):
+    """As many heads of two layers, of which the first has this p."""
+    rows = [
+        {"threshold": 0.1, "overlap": False, "layer": 1 + h % 2, "head": h // 2, "ratio": 1.5 if not h else 1.0,
+         "null_low": 0.9, "null_high": 1.1, "p_value": p if not h else 0.5}
+        for h in range(n)
+    ]  # fmt: skip
+    return pd.DataFrame(rows).assign(**columns)
+
+
+class TestSentences:
+    """What is said of numbers that are given."""
+
+    def test_everything_above_chance(self):
+        first, second, *others = conclusions(by_measure([(0.01, 0.01)] * 3), by_head(0.001), 999)
+        assert first == (
+            "Attention between words of one topic is 1.2 times that between words of different topics (chance: within "
+            "0.9 to 1.1; untrained: 1), above chance at every threshold (p at most 0.01, corrected for the 6 "
+            "comparisons made)."
+        )
+        assert second == (
+            "At threshold 0.1 without overlap, 1 of 20 heads attends more within topics than by chance, corrected for "
+            "20 heads, in layer 1; the highest ratio is 1.5, of head 0 in layer 1 (chance: 0.9 to 1.1)."
+        )
+        assert [sentence.partition(",")[0] for sentence in others] == [
+            "The cosine of token embeddings",
+            "The dot product of token embeddings",
+        ]
+
+    def test_one_small_p_of_many_is_no_finding(self):
+        """.04 and .03 would be findings alone; six comparisons were made."""
+        found = conclusions(by_measure([(0.04, 0.6), (0.03, 0.5), (0.4, 0.9)]), by_head(0.01), 999)
+        said = (
+            "which is not shown to be more than chance: the smallest p is 0.12, corrected for the 6 comparisons made."
+        )
+        assert found[0].endswith(said)
+        assert found[1] == (
+            "At threshold 0.1 without overlap, no single head of 20 is shown to attend more within topics than by "
+            "chance; the highest ratio is 1.5, of head 0 in layer 1 (chance: 0.9 to 1.1). 1 lies above the 95% "
+            "interval; 0.5 would by chance, on average."
+        )
+        assert found[-1].startswith("That does not mean that the model knows no topics: ")
+        assert not any("above chance at" in sentence for sentence in found)
+
+    def test_some_thresholds_above_chance(self):
+        (first, *_) = conclusions(by_measure([(0.001, 0.6), (0.03, 0.5), (0.4, 0.9)]), by_head(0.5), 999)
+        assert "above chance at threshold 0.1 without overlap (p at most 0.006, corrected for the 6" in first
+
+    def test_too_few_relabellings_to_tell(self):
+        found = conclusions(by_measure([(0.05, 0.6), (0.3, 0.5), (0.4, 0.9)]), by_head(0.05), 19)
+        said = [sentence for sentence in found if "relabellings" in sentence]
+        assert said == [
+            "With 19 relabellings no p can be below 0.05, too large for 20 comparisons; give --n-permutations 399.",
+            "With 19 relabellings no p can be below 0.05, too large for 6 comparisons; give --n-permutations 119.",
+        ]
+
+    def test_a_negative_zero_has_no_sign(self):
+        values = {"values": (1.2, -0.0, -0.0), "untrained": (-0.0, -0.0, -0.0)}
+        assert "-0" not in " ".join(conclusions(by_measure([(0.5, 0.5)] * 3, **values), by_head(0.5), 999))
+
+    def test_without_relabellings_nothing_is_concluded(self):
+        assert conclusions(by_measure([(math.nan,) * 2] * 3), by_head(math.nan), 0) == [
+            "No relabellings were drawn, so that nothing tells these numbers from chance; give --n-permutations 99."
+        ]
+
+    def test_of_nothing(self):
+        assert conclusions(by_measure([(math.nan,) * 2] * 3, value=math.nan), by_head(0.5), 99) == [
+            "At no threshold is there anything to compare; the notes say why."
+        ]
+
+    def test_of_planted_topics_and_of_none(self, found, write_checkpoint, config, tmp_path):
+        assert "above chance at every threshold, with and without overlap" in found.sentences[0]
+        random = measure_topics(str(write_checkpoint(tmp_path / "m", "bert")), replace(config, untrained=0))
+        assert "which is not shown to be more than chance" in random.sentences[0]
+
+    def test_measures_are_those_of_the_probes(self, found):
+        table = found.by_measure()
+        assert len(table) == 12
+        row = table[(table["measure"] == "dot, difference") & (table["threshold"] == 0.2) & ~table["overlap"]].iloc[0]
+        probe = found.trained.embedding[1]
+        names = {"value": "difference", "null_low": "difference_null_low", "p_value": "difference_p_value"}
+        assert {k: row[k] for k in names} == {k: float(probe.sel(v, similarity="dot")[0]) for k, v in names.items()}
+        assert row["untrained"] == found.summary()["dot_difference_untrained"][1]
+
+
+class TestModelsInMemory:
+    def test_without_a_longest_input(self, bert, config):
+        """T5 has none."""
+        import transformers
+
+        shape = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2, "vocab_size": 30}
+        model = transformers.T5EncoderModel(transformers.T5Config(**shape)).eval()
+        found = measure_topics(model, config, tokenizer=transformers.AutoTokenizer.from_pretrained(bert))
+        assert set(found.to_dataframe()["layer"].dropna()) <= {0, 1, 2}
+
+    def test_are_measured_as_by_name(self, found, bert, config):
+        from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+        tokenizer, model = AutoTokenizer.from_pretrained(bert), AutoModelForMaskedLM.from_pretrained(bert).eval()
+        for given, options in ((load_pretrained(bert), {}), (model, {"tokenizer": tokenizer})):
+            result = measure_topics(given, config, **options)
+            assert result.to_dataframe().equals(found.to_dataframe())
+            assert result.model == str(bert)
+
+    def test_without_a_tokenizer(self, bert, config):
+        from transformers import AutoModelForMaskedLM
+
+        with pytest.raises(InputError, match=r"has no tokenizer to read text; .* or tokenizer="):
+            measure_topics(AutoModelForMaskedLM.from_pretrained(bert), config)
+
+
+class TestTokens:
+    def test_a_tokenizer_of_another_model(self, write_checkpoint, tmp_path, config):
+        path = write_checkpoint(tmp_path / "m", "bert", vocab_size=13)
+        with pytest.raises(InputError, match=r"document \d+ has token id \d+ and the model 13 token embeddings; save"):
+            measure_topics(str(path), config)
 
 
 @pytest.fixture(scope="module")
@@ -492,10 +625,16 @@ class TestCommand:
         assert main(["topics", str(model), "--corpus", str(pydoc), *options]) == 0
         printed, said = capsys.readouterr()
         lines = printed.splitlines()
-        assert lines[0].split()[:5] == [*KEY, "topics", "words", "cosine"]
-        assert [line.split()[:2] for line in lines[1:5]] == [
-            [t, o] for o in ("False", "True") for t in ("0.005", "0.01")
+        assert lines[0].split() == ["measure", *KEY, "topics", "words", "value", "chance", "p", "untrained"]
+        assert [line.split()[:4] for line in lines[1:13]] == [
+            [measure, kind, t, o]
+            for measure, kind in (("attention,", "ratio"), ("cosine,", "difference"), ("dot,", "difference"))
+            for o in ("without", "with")
+            for t in ("0.005", "0.01")
         ]
+        assert max(map(len, lines[:13])) <= 100
+        assert re.fullmatch(r".* \d+ +\d+ +[\d.]+ +[\d.]+ to [\d.]+ +[\d.]+ +[\d.]+", lines[1])
+        assert not re.search(r"-0(\.0*)?(?![\d.])", printed)
         assert lines[-1] == f"report: {tmp_path / 'out' / 'report.html'}"
         assert all(bar in said for bar in ("counting words", "fitting topics", "tokenizing", "measuring"))
         with (tmp_path / "out" / "summary.csv").open() as file:
@@ -505,23 +644,35 @@ class TestCommand:
         assert (tmp_path / "out" / "report.html").stat().st_size > 50_000
         notes = [line for line in lines if line.startswith("- ")]
         assert notes == lines[-2 - len(notes) : -2]
-        assert re.fullmatch(r"- \d+ of \d+ occurrences of topic words \(\d+%\) do not count: .*", notes[0])
-        assert any("documents were longer than the context and cut into windows" in note for note in notes)
+        assert notes[0].startswith("- Attention between words of one topic is ")
+        assert any(re.match(r"- \d+ of \d+ occurrences of topic words \(\d+%\) do not count: ", n) for n in notes)
+        assert any("documents were longer than a window and cut into several" in note for note in notes)
 
     def test_prints_the_notes_of_the_result(self, written, config, tmp_path, capsys, monkeypatch):
         monkeypatch.setattr("mechclust.cli.measure_topics", lambda *a, **k: written[0])
         assert main(["topics", "m", "--corpus", "c.txt", "--out", str(tmp_path)]) == 0
         lines = capsys.readouterr().out.splitlines()
-        assert [line for line in lines if line.startswith("- ")] == [f"- {note}" for note in written[0].notes]
+        said = [*written[0].sentences, *written[0].notes]
+        assert [line for line in lines if line.startswith("- ")] == [f"- {sentence}" for sentence in said]
         for said in (
             "- 0 of 1440 occurrences of topic words (0%) do not count: ",
-            "- 60 documents were longer than the context and cut into windows (120 windows in all)",
+            "- 60 documents were longer than a window and cut into several (120 windows in all)",
             "- At threshold 0.99 without overlap: attention, token embeddings, hidden states: fewer than two topics",
             "- At threshold 0 without overlap, threshold 0 with overlap: attention, token embeddings, hidden states: "
             "same_topic: no two different words of one topic met, so its mean is NaN.",
             "- Of 20 words, threshold 0 keeps one per topic, which makes no pair; give thresholds of at least 0.05, or",
         ):
             assert any(line.startswith(said) for line in lines), (said, lines)
+
+    def test_the_table_shows_chance_and_p(self, written, config, tmp_path, capsys, monkeypatch):
+        """1.15 against 1.02 of untrained models is no finding before it is one against chance."""
+        monkeypatch.setattr("mechclust.cli.measure_topics", lambda *a, **k: written[0])
+        assert main(["topics", "m", "--corpus", "c.txt", "--out", str(tmp_path)]) == 0
+        (row,) = [x for x in capsys.readouterr().out.splitlines() if re.match(r" +attention, ratio +0.1 without", x)]
+        found = written[0].trained.attention[1]
+        ends = [float(found[f"overall_ratio_null_{end}"]) for end in ("low", "high")]
+        assert f"{ends[0]:.3g} to {ends[1]:.3g} " in row
+        assert f" {float(found['overall_p_value']):.3g} " in row
 
     def test_help(self, capsys):
         with pytest.raises(SystemExit) as end:

@@ -52,7 +52,7 @@ def tokenizers():
     names = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
     return {
         "wordpiece": fast(wordpiece, **names),
-        "bytelevel": fast(bytelevel),
+        "bytelevel": fast(bytelevel, bos_token="<s>"),
         "unigram": fast(unigram, unk_token="<unk>"),
     }
 
@@ -149,6 +149,16 @@ class TestFromFiles:
         with pytest.raises(InputError, match=r"line 1, byte 1: 0xff"):
             Corpus.from_files(write("a".encode("utf-16")))
 
+    def test_a_file_that_the_system_withholds(self, write, monkeypatch):
+        def withheld(self):
+            raise PermissionError(13, "Permission denied", str(self))
+
+        path = write("a b")
+        monkeypatch.setattr(Path, "read_bytes", withheld)
+        with pytest.raises(InputError) as error:
+            Corpus.from_files(path)
+        assert str(error.value) == f"cannot read {str(path)!r} (Permission denied); give a text file"
+
     @pytest.mark.parametrize("text", ["", "\n\n", "123 --- %\n"])
     def test_no_words(self, write, text):
         path = write(text)
@@ -184,6 +194,12 @@ class TestFromFiles:
             Corpus([], [])
         with pytest.raises(InputError, match="1 sources for 2 documents; expected one each, such as a file"):
             Corpus(["a", "b"], ["x"])
+        with pytest.raises(InputError, match="document 2 is None; expected a string"):
+            Corpus(["a", None], ["x", "x"])
+        with pytest.raises(
+            InputError, match=r"document 1 has half a character \('\\ud800'\), which no tokenizer reads"
+        ):
+            Corpus(["\ud800"], ["x"])
 
 
 def labelled(tokenizer, text, words, **options):
@@ -275,6 +291,54 @@ class TestBatches:
         encoded = Corpus(["é"], ["x"]).encode(tokenizers["bytelevel"], ["é"], max_length=1)
         assert [w.tolist() for w in encoded.labels] == [[-1], [-1]]
         assert (encoded.occurrences, encoded.lost) == (1, 1)
+
+    @pytest.mark.parametrize(
+        ("family", "bos", "special"), [("bytelevel", "yes", 1), ("bytelevel", "no", 0), ("wordpiece", "no", 1)]
+    )
+    def test_a_beginning_that_is_put_or_taken(self, tokenizers, family, bos, special):
+        """Windows are as long as they may be, and words are found where they were."""
+        tokenizer = tokenizers[family]
+        text, words = "cat dog cat dog cat dog", ["cat", "dog"]
+        asked = Corpus([text], ["x"]).encode(tokenizer, words, max_length=special + 3, bos=bos)
+        assert [len(window) for window in asked.windows] == 2 * [special + 3]
+        assert [[i for i in row.tolist() if i >= 0] for row in asked.labels] == [[0, 1, 0], [1, 0, 1]]
+        starts = {int(window[0]) for window in asked.windows}
+        begin = {"bytelevel": tokenizer.bos_token_id, "wordpiece": tokenizer.cls_token_id}[family]
+        assert (starts == {begin}) if bos == "yes" else begin not in starts
+
+    def test_a_beginning_that_is_there_stays_one(self, tokenizers):
+        corpus, tokenizer = Corpus(["cat dog"], ["x"]), tokenizers["wordpiece"]
+        asked, usual = (corpus.encode(tokenizer, ["cat"], bos=bos).windows[0].tolist() for bos in ("yes", "model"))
+        assert asked == usual == [2, 4, 5, 3]
+
+    def test_no_beginning_to_put_or_take(self, tokenizers):
+        with pytest.raises(InputError) as error:
+            Corpus(["cat"], ["x"]).encode(tokenizers["unigram"], ["cat"], bos="yes")
+        assert str(error.value) == (
+            "this model's tokenizer has no beginning-of-sequence token, so --bos yes has none to put; leave out --bos"
+        )
+        with pytest.raises(InputError, match="so --bos no has none to take away"):
+            Corpus(["cat"], ["x"]).encode(tokenizers["unigram"], ["cat"], bos="no")
+        with pytest.raises(InputError, match="bos is 'maybe'; expected 'model', 'yes' or 'no'"):
+            Corpus(["cat"], ["x"]).encode(tokenizers["wordpiece"], ["cat"], bos="maybe")
+
+    def test_tokens_the_model_has_no_embedding_for(self, tokenizers):
+        corpus = Corpus(["the", "cat dog"], ["x", "y"])
+        with pytest.raises(InputError) as error:
+            corpus.encode(tokenizers["wordpiece"], ["cat"], d_vocab=5)
+        assert str(error.value) == (
+            "document 1 has token id 7 and the model 5 token embeddings; save the tokenizer that belongs to the model"
+        )
+        assert corpus.encode(tokenizers["wordpiece"], ["cat"], d_vocab=8).pad_id == 0
+
+    def test_a_pad_beyond_the_embedding_is_replaced(self, tokenizers):
+        from copy import deepcopy
+
+        tokenizer = deepcopy(tokenizers["wordpiece"])
+        tokenizer.add_special_tokens({"pad_token": "[ADDED]"})
+        corpus = Corpus(["cat", "cat dog"], ["x", "y"])
+        assert corpus.encode(tokenizer, ["cat"]).pad_id == tokenizer.pad_token_id > 8
+        assert corpus.encode(tokenizer, ["cat"], d_vocab=8).pad_id == 0
 
     def test_progress_bar(self, tokenizers, capsys):
         Corpus(["cat"], ["x"]).encode(tokenizers["wordpiece"], ["cat"], progress=True)

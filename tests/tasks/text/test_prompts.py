@@ -40,6 +40,11 @@ def test_reads_windows_line_ends(write) -> None:
     assert LabelledPrompts.from_jsonl(write(raw=f"{line}\r\n{line}\r\n".encode())).labels == {"task": ["sort", "sort"]}
 
 
+def test_reads_a_file_with_a_byte_order_mark(write) -> None:
+    line = json.dumps(GOOD)
+    assert LabelledPrompts.from_jsonl(write(raw=f"\ufeff{line}\n".encode())).prompts == [GOOD["prompt"]]
+
+
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
@@ -56,6 +61,12 @@ def test_reads_windows_line_ends(write) -> None:
         ([{"prompt": " ", "task": "a"}], "line 1: the prompt is empty; give it a text or remove the line"),
         ([GOOD | {"task": 0.5}], "line 1: label 'task' is 0.5; expected a string, an integer or a boolean"),
         ([GOOD | {"kind": None}], "line 1: label 'kind' is None; expected a string, an integer or a boolean"),
+        ([GOOD | {"task": ["a"]}], "line 1: label 'task' is ['a']; expected a string, an integer or a boolean"),
+        ([GOOD, GOOD | {"task": " "}], "line 2: label 'task' is empty; give it a name or remove the line"),
+        (
+            [GOOD, '{"prompt": "a\\ud800", "task": "x"}'],
+            "prompt 2 has half a character ('\\ud800'), which no tokenizer",
+        ),
         ([GOOD, GOOD | {"kind": "x"}], "line 2: label 'kind' is not on every line; give it everywhere or nowhere"),
         ([GOOD | {"kind": "x"}, GOOD], "line 2: label 'kind' is not on every line; give it everywhere or nowhere"),
     ],
@@ -70,10 +81,24 @@ def test_a_bad_file_is_refused_with_its_line(write, lines: list, message: str) -
 def test_a_file_that_cannot_be_read_is_refused(write, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no prompts file '.*none.jsonl'; give the path of a JSONL file"):
         LabelledPrompts.from_jsonl(tmp_path / "none.jsonl")
-    with pytest.raises(InputError, match=r"cannot read '.*' as UTF-8 text \(.*\); give a JSONL file"):
-        LabelledPrompts.from_jsonl(write(raw=b"\xff\xfe\x00"))
-    with pytest.raises(InputError, match="cannot read"):
+    with pytest.raises(InputError) as error:
+        LabelledPrompts.from_jsonl(path := write(raw=b'{"prompt": "a",\n "task": "\xff"}'))
+    assert str(error.value) == (
+        f"{str(path)!r} is not UTF-8 (line 2, byte 11: 0xff); convert it, for example with iconv -f latin1 -t utf-8"
+    )
+    with pytest.raises(InputError, match=f"^{re.escape(repr(str(tmp_path)))} is a directory; give a JSONL file$"):
         LabelledPrompts.from_jsonl(tmp_path)
+
+
+def test_a_file_that_the_system_withholds_is_refused(write, monkeypatch) -> None:
+    def withheld(self):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    path = write(GOOD)
+    monkeypatch.setattr(Path, "read_bytes", withheld)
+    with pytest.raises(InputError) as error:
+        LabelledPrompts.from_jsonl(path)
+    assert str(error.value) == f"cannot read {str(path)!r} (Permission denied); give a JSONL file"
 
 
 @pytest.mark.parametrize(
@@ -81,6 +106,14 @@ def test_a_file_that_cannot_be_read_is_refused(write, tmp_path: Path) -> None:
     [
         ([], {"task": []}, "prompts holds no prompts"),
         (["a", ""], {"task": ["x", "y"]}, "prompts: prompt 2 is empty; give it a text or remove it"),
+        (["a", 3], {"task": ["x", "y"]}, "prompts: prompt 2 is 3; expected a string"),
+        ("ab", {"task": ["x", "y"]}, "prompts: prompts: the string 'ab' was given; expected a list of strings"),
+        (["a", "b"], {"task": ["x", 1]}, "prompts: label 'task' of prompt 2 is 1; expected a string"),
+        (
+            ["a", "b"],
+            {"task": "xy"},
+            "label 'task' of prompts: the string 'xy' was given; expected a list",
+        ),
         (["a"], {"kind": ["x"]}, 'prompts has no label "task" (it has kind)'),
         (["a"], {}, 'prompts has no label "task" (it has none)'),
         (["a", "b"], {"task": ["x"]}, "prompts: label 'task' has 1 values for 2 prompts; expected one each"),
@@ -121,3 +154,18 @@ def test_a_prompt_without_tokens_is_refused() -> None:
     prompts = LabelledPrompts(["a", "b"], {"task": ["t", "s"]})
     with pytest.raises(InputError, match="prompts: prompt 2 encodes to no token; remove it"):
         next(prompts.batches(lambda text: [] if text == "b" else [1]))
+
+
+def test_a_token_the_model_has_no_embedding_for_is_refused_and_a_pad_is_replaced() -> None:
+    """Many checkpoints add a padding token to the tokenizer that the model never had."""
+    prompts = LabelledPrompts(["ab", "a"], {"task": ["t", "s"]}, source="mine.jsonl")
+    (batch,) = prompts.batches(encode, pad_id=128, d_vocab=128)
+    assert batch.tokens.tolist() == [[97, 98], [97, 0]]
+    (batch,) = prompts.batches(encode, pad_id=127, d_vocab=128)
+    assert batch.tokens.tolist() == [[97, 98], [97, 127]]
+    with pytest.raises(InputError) as error:
+        next(prompts.batches(encode, d_vocab=98))
+    assert str(error.value) == (
+        "mine.jsonl: prompt 1 has token id 98 and the model 98 token embeddings; save the tokenizer that belongs to "
+        "the model"
+    )
