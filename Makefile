@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test examples docs lint bench record dist install clean
+.PHONY: demo test examples docs lint bench record real dist install clean
 
 demo: $(VENV)/installed
 	$(BIN)/mechclust run task-clusters --preset quick --out runs/demo
@@ -38,6 +38,10 @@ docs: $(VENV)/installed-dev
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m tests.benchmarks.run
+
+# Checkpoints that somebody trained, from packages in a cache folder (MECHCLUST_REAL_CACHE): docs/real-models.md.
+real: $(VENV)/installed-dev
+	$(BIN)/python -m tests.real.run
 
 # The measured numbers of the README and the documentation, from examples/results. -P: docs/probes is not the package `probes`.
 record: $(VENV)/installed

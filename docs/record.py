@@ -3,14 +3,17 @@
 They stand between two comments, which a page does not show:
 
 - ``<!-- claims: NAME -->``, ``<!-- end -->``: the table of a study's claims, or of those whose names follow its own.
+- ``<!-- checkpoints -->``, ``<!-- end -->``: the real checkpoints that ``make real`` runs on.
 - ``<!-- counts -->``, ``<!-- end -->``: a row for each study, in which is filled in how many claims hold.
 - ``<!-- measured -->``, ``<!-- end -->``: a row for each claim, whose value and verdict are filled in behind its text.
 
-``mechclust report RUN --record examples/results/NAME-paper`` is what brings the results there.
+``mechclust report RUN --record examples/results/NAME-paper`` is what brings the results there; those of real
+checkpoints, ``python -m tests.real.run --record``.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -19,7 +22,9 @@ from mechclust.report.claims import markdown_table
 
 _ROOT = Path(__file__).parents[1]
 _RESULTS = _ROOT / "examples" / "results"
-_MARKED = re.compile(r"(<!-- (claims|counts|measured)(?:: ([\w -]+?))? -->)((?:(?!<!--).)*)<!-- end -->", re.DOTALL)
+_MARKED = re.compile(
+    r"(<!-- (claims|counts|measured|checkpoints)(?:: ([\w -]+?))? -->)((?:(?!<!--).)*)<!-- end -->", re.DOTALL
+)
 
 
 def pages() -> list[Path]:
@@ -39,8 +44,22 @@ def _table(kind: str, names: str, held: str) -> str:
     if kind == "claims":
         study, *ids = names.split()
         return markdown_table([c for c in _recorded(study) if not ids or c.id in ids])
+    if kind == "checkpoints":
+        return _checkpoints()
     head, line, *rows = held.strip().splitlines()
     return "\n".join([head, line, *map(_counted if kind == "counts" else _measured, rows)])
+
+
+def _checkpoints() -> str:
+    """A row for each checkpoint: where it comes from, what it is, and what ``mechclust check`` said of it."""
+    models = json.loads((_RESULTS / "real-models" / "models.json").read_text(encoding="utf-8"))["models"]
+    head = ["", "what", "package", "licence", "as `check` sees it", "rows ok", "failed", "not tried"]
+    counts = ("passed", "failed", "not_tried")
+    rows = [
+        _row(m["name"], m["what"], f"`{m['package']}`", m["licence"], m["model"], *(str(m[key]) for key in counts))
+        for m in models
+    ]
+    return "\n".join([_row(*head), "|---" * len(head) + "|", *rows])
 
 
 def _counted(row: str) -> str:
@@ -63,7 +82,7 @@ def _measured(row: str) -> str:
 
 
 def _recorded(study: str) -> Claims:
-    return load_claims(_RESULTS / f"{study}-paper")
+    return load_claims(next(path for path in (_RESULTS / f"{study}-paper", _RESULTS / study) if path.exists()))
 
 
 def _cells(row: str) -> list[str]:

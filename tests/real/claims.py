@@ -1,0 +1,222 @@
+"""What the real checkpoints are claimed to show. The bounds were written before the run that tests them.
+
+Most are from one measurement of reaction classes at [CLS], with one k-means seed and no interval: best-layer ARI .01
+with random weights, .08 pretrained, .25 fine-tuned; CKA of the two falling from .92 to .33 over the layers. The bounds
+leave room for other seeds of k-means, about a third of the value; they are not intervals of a population.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mechclust.report.claims import Bound, Claim, Claims, claim
+
+Found = Mapping[str, Any]  # what run.py gathered, by name
+
+
+def at_least(value: float) -> Bound:
+    return Bound(">=", value)
+
+
+def at_most(value: float) -> Bound:
+    return Bound("<=", value)
+
+
+def claims(found: Found) -> Claims:
+    """Every claim with what was found for it."""
+    return Claims([*_faithful(found), *_reactions(found), *_others(found)])
+
+
+def _faithful(found: Found) -> Sequence[Claim]:
+    checks = found["checks"]
+    passed = [float(row["failed"] == 0) for row in checks.values()]
+    equal = [float(row["equal"]) for row in checks.values()]
+    mlm = "a BERT that reads its input wrongly gets little more than the commonest token right"
+    return [
+        claim(
+            "R1",
+            "`mechclust check` fails nowhere, and its logits are Hugging Face's (share of checkpoints)",
+            "this project",
+            passed,
+            [("no row failed", passed, at_least(1)), ("logits equal", equal, at_least(1))],
+            shares=True,
+            note=f"seeds: {len(checks)} checkpoints",
+        ),
+        claim(
+            "R2",
+            "rxnfp, fine-tuned: the last state at [CLS] is the documented fingerprint (largest difference)",
+            "rxnfp 0.1.0, README",
+            [found["fingerprint"]],
+            at_most(1e-4),
+            chance="numbers of size 1 to 2",
+            note="five numbers in the package's README, from an older library: rounding is allowed for",
+        ),
+        _masked(found, "R3", "rxnfp-pretrained", "rxnfp, pretrained: masked tokens it gets right", 0.85, mlm),
+        _masked(found, "R4", "rxnmapper", "rxnmapper: the same", 0.75, f"smaller, one shared layer; {mlm}"),
+        _masked(
+            found,
+            "R5",
+            "antiberty",
+            "AntiBERTy: masked residues of two antibodies",
+            0.7,
+            "27 of 28 in an earlier look; loops between framework regions are hard to guess",
+        ),
+        claim(
+            "R6",
+            "SmolLM2 continues 'The capital of X is' with its name (share of 10)",
+            "general knowledge",
+            found["capitals"],
+            [("share", found["capitals"], at_least(0.7)), ("Paris", found["capitals"][:1], at_least(1))],
+            shares=True,
+            chance="1/49152",
+            note="seeds: countries; 135M parameters at 4 bits are allowed three mistakes",
+        ),
+        claim(
+            "R7",
+            "Gemma 3 predicts pages of this documentation (nats per token)",
+            "this project",
+            found["nats"],
+            at_most(4.0),
+            chance=f"{found['nats_uniform']:.1f} for a uniform guess",
+            note="seeds: pages, 256 tokens each, written after the model was trained",
+        ),
+        claim(
+            "R8",
+            "MiniLM: of 12 sentences, the nearest is the paraphrase (share)",
+            "this project",
+            found["paraphrases"],
+            at_least(0.8),
+            shares=True,
+            chance="1/12",
+            note="seeds: pairs of sentences",
+        ),
+    ]
+
+
+def _masked(found: Found, id: str, model: str, statement: str, bound: float, why: str) -> Claim:
+    right, commonest = found["masked"][model]
+    return claim(
+        id,
+        f"{statement} (share)",
+        "this project",
+        right,
+        at_least(bound),
+        shares=True,
+        chance=f"{commonest:.2f}, the commonest token",
+        note=f"seeds: masked tokens; training data may overlap; {why}",
+    )
+
+
+def _reactions(found: Found) -> Sequence[Claim]:
+    """``ari``: model to ``[seed layer]`` at [CLS]; ``cka``: ``[part layer]`` of base and tuned."""
+    real, ari, cka = found["reactions"]["real"], found["reactions"]["ari"], np.array(found["reactions"]["cka"])[:, 1:]
+    best = {name: np.nanmax(np.array(rows), axis=1) for name, rows in ari.items()}
+    source = found["reactions"]["source"]
+    common: dict[str, Any] = {"source": "spec of this project: one seed", "tested": real}
+    chance = f"{found['reactions']['chance']:.3f}, highest 97.5% of any layer under random relabelling"
+    seeds = f"best of 12 layers; {source}"
+
+    def within(name: str, id: str, statement: str, paper: float, low: float, high: float, of: str) -> Claim:
+        values = best[name].tolist()
+        parts = [("", values, at_least(low)), ("", values, at_most(high))]
+        return claim(
+            id, statement, values=values, bounds=parts, paper=paper, chance=chance, note=f"{of}; {seeds}", **common
+        )
+
+    gain = (best["rxnfp-tuned"] - best["rxnfp-pretrained"]).tolist()
+    depth = [float(np.corrcoef(np.argsort(np.argsort(row)), np.arange(len(row)))[0, 1]) for row in cka]
+    return [
+        within(
+            "untrained",
+            "R9",
+            "reaction classes at [CLS]: random weights cluster them as chance does (ARI)",
+            0.01,
+            -0.02,
+            0.03,
+            "seeds: models with random weights",
+        ),
+        within(
+            "rxnfp-pretrained",
+            "R10",
+            "pre-training clusters them a little (ARI)",
+            0.08,
+            0.05,
+            0.12,
+            "seeds: of k-means",
+        ),
+        within("rxnfp-tuned", "R11", "fine-tuning clusters them more (ARI)", 0.25, 0.17, 0.33, "seeds: of k-means"),
+        claim(
+            "R12",
+            "fine-tuned - pretrained (ARI)",
+            values=gain,
+            bounds=at_least(0.1),
+            paper=0.17,
+            chance="0",
+            note=f"seeds: of k-means, paired; {seeds}",
+            **common,
+        ),
+        claim(
+            "R13",
+            "the deeper a layer, the more fine-tuning changed it (CKA with pretrained, last layer)",
+            values=cka[:, -1].tolist(),
+            paper=0.33,
+            chance="0: debiased",
+            bounds=[
+                ("last layer", cka[:, -1].tolist(), at_most(0.45)),
+                ("layer 1", cka[:, 0].tolist(), at_least(0.85)),
+                ("Spearman with depth", depth, at_most(-0.9)),
+            ],
+            note=f"seeds: disjoint fifths of {source}, at [CLS]",
+            **common,
+        ),
+    ]
+
+
+def _others(found: Found) -> Sequence[Claim]:
+    natural, random, smol = (np.array(found[name]) for name in ("antibodies", "antibodies_untrained", "smollm2"))
+    topics = found["topics"]
+    return [
+        claim(
+            "R14",
+            "AntiBERTy tells antibodies from the same residues shuffled (ARI, mean over tokens)",
+            "this project",
+            natural.max(1).tolist(),
+            [("trained", natural.max(1).tolist(), at_least(0.5)), ("untrained", random.max(1).tolist(), at_most(0.1))],
+            chance=f"{found['antibodies_chance']:.3f} under random relabelling",
+            note="best of 9 layers; seeds: of k-means; windows of the same two chains overlap",
+        ),
+        claim(
+            "R15",
+            "SmolLM2: states at the last prompt token cluster by what the prompt asks for (ARI)",
+            "this project",
+            smol.max(1).tolist(),
+            at_least(0.1),
+            chance=f"{found['smollm2_chance']:.3f} under random relabelling",
+            note=f"best of 31 layers, the lowest {smol.mean(0).min():.3f}; seeds: of k-means; "
+            f"{found['smollm2_untrained']:.3f} with random weights; "
+            "examples/prompts, 10 tasks x 30",
+        ),
+        *(
+            claim(
+                id,
+                f"{name}: attention between words of a topic, over that between words of different topics (ratio)",
+                "spec 3",
+                row["attention"],
+                [
+                    ("trained", row["attention"], at_least(1.0)),
+                    ("above the highest 2.5% for random topics", _less(row["attention"], row["chance"]), at_least(0.0)),
+                    ("above untrained", _less(row["attention"], row["untrained"]), at_least(0.0)),
+                ],
+                chance=f"at most {max(row['chance']):.2f}, 97.5% for topics drawn at random",
+                note=f"seeds: topic models; threshold .01, words of one topic; {row['source']}",
+            )
+            for id, (name, row) in zip(("R16", "R17"), topics.items(), strict=True)
+        ),
+    ]
+
+
+def _less(values: Sequence[float], others: Sequence[float]) -> list[float]:
+    return [a - b for a, b in zip(values, others, strict=True)]

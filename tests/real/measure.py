@@ -1,0 +1,113 @@
+"""What is measured on a real checkpoint beside the commands' own numbers: that it is what it says, and hidden states at
+a position of choice, clustered with several seeds."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from mechclust import load_pretrained
+from mechclust.models.tokenizers import encoder
+from probes import CKA, Readout, RowStore, TaskClusterARI, first_token, residual, run_stores, save_rows
+from tasks import LabelledPrompts
+
+CLS = first_token()
+UNTRAINED = 3  # models with random weights
+SEEDS = 5  # of k-means
+
+
+def states(
+    folder: Path, prompts: LabelledPrompts, readout: Readout, *, untrained: int | None = None, batch_size: int = 32
+) -> RowStore:
+    """Hidden states of a checkpoint, or of the same architecture with the random weights of seed ``untrained``."""
+    options: dict[str, Any] = {} if untrained is None else {"untrained": True, "seed": untrained}
+    model = load_pretrained(folder, attention="sdpa", **options)
+    batches = prompts.batches(encoder(model.tokenizer), batch_size, max_length=model.cfg.n_ctx)
+    rows = tempfile.mkdtemp(prefix="mechclust-real-")
+    return save_rows(model, batches, rows, readout=readout, labels=("task",))
+
+
+def ari(store: RowStore, readout: Readout, seeds: int) -> tuple[np.ndarray, float]:
+    """``[seed layer]`` ARI of k-means clusters and tasks, and the highest end of a layer's chance interval."""
+    found, chance = [], float("nan")
+    for seed in range(seeds):
+        probe = TaskClusterARI(readout=readout, seed=seed, n_permutations=1 if seed else 1000)
+        result = run_stores(store, probe)
+        found.append(result["ari"][:, 0].numpy())
+        if not seed:
+            chance = float(result["null_high"].max())
+    return np.array(found), chance
+
+
+def cka(first: RowStore, second: RowStore, readout: Readout, parts: int = 1) -> np.ndarray:
+    """``[part layer]`` debiased CKA of two models' states, over disjoint parts of the prompts drawn at random."""
+    order = first.index[torch.randperm(len(first), generator=torch.Generator().manual_seed(0))]
+    pairs = [{"tuned": second.select(i), "base": first.select(i)} for i in order.chunk(parts)]
+    return np.array([run_stores(p, CKA(residual(), readout))["debiased_cka"][:, 0].numpy() for p in pairs])
+
+
+@torch.inference_mode()
+def masked_accuracy(folder: Path, texts: Sequence[str], batch_size: int = 32) -> tuple[list[np.ndarray], float]:
+    """Which tokens of each text a masked LM gets right, each masked alone; and the share of the commonest token."""
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    model = AutoModelForMaskedLM.from_pretrained(folder, local_files_only=True).eval()
+    right, seen = [], []
+    for text in texts:
+        ids = tokenizer(text, return_tensors="pt")["input_ids"][0]
+        places = torch.arange(1, len(ids) - 1)  # without [CLS] and [SEP]
+        masked = ids.repeat(len(places), 1)
+        masked[range(len(places)), places] = tokenizer.mask_token_id
+        logits = torch.cat([model(input_ids=part).logits for part in masked.split(batch_size)])
+        right.append((logits[range(len(places)), places].argmax(-1) == ids[places]).numpy())
+        seen.append(ids[places])
+    return right, float(torch.cat(seen).bincount().max() / sum(map(len, seen)))
+
+
+@torch.inference_mode()
+def nats(folder: Path, texts: Sequence[str], length: int = 256) -> list[float]:
+    """A language model's mean negative log likelihood of each text's first ``length`` tokens, in nats a token."""
+    tokenizer, model = _language_model(folder)
+    found = []
+    for text in texts:
+        ids = tokenizer(text, return_tensors="pt")["input_ids"][:, :length]
+        logits = model(input_ids=ids).logits[0, :-1]
+        found.append(float(torch.nn.functional.cross_entropy(logits, ids[0, 1:])))
+    return found
+
+
+@torch.inference_mode()
+def next_words(folder: Path, texts: Sequence[str]) -> list[str]:
+    """The likeliest next token of each text."""
+    tokenizer, model = _language_model(folder)
+    best = [int(model(**tokenizer(text, return_tensors="pt")).logits[0, -1].argmax()) for text in texts]
+    return [tokenizer.decode([i]).strip() for i in best]
+
+
+def _language_model(folder: Path) -> tuple[Any, Any]:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    return tokenizer, AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32).eval()
+
+
+@torch.inference_mode()
+def nearest_is_paraphrase(folder: Path, pairs: Sequence[tuple[str, str]]) -> list[bool]:
+    """Whether the first sentence of a pair is closer to its second than to any other pair's, by mean-pooled states."""
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    model = AutoModel.from_pretrained(folder, local_files_only=True).eval()
+
+    def embed(texts: Sequence[str]) -> torch.Tensor:
+        read = [model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(0) for text in texts]
+        return torch.nn.functional.normalize(torch.stack(read), dim=-1)
+
+    first, second = (embed(texts) for texts in zip(*pairs, strict=True))
+    return ((first @ second.T).argmax(1) == torch.arange(len(pairs))).tolist()

@@ -1,0 +1,286 @@
+"""``make real``: fetches the real checkpoints, runs the commands on each, and writes what was found.
+
+Into ``--out``: a folder per checkpoint with what each command wrote and printed, ``claims.json``, ``models.json`` and
+``figures/``. With ``--record`` the last three are copied to ``examples/results/real-models``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mechclust import check_model
+from mechclust.cli import main as mechclust
+from mechclust.jobs import map_jobs
+from mechclust.report.claims import load_claims, save_claims, text_table
+from mechclust.report.folder import machine, write_json
+from probes import Readout, last_token, mean
+from tasks import LabelledPrompts
+from tests.real import data, measure
+from tests.real.claims import claims
+from tests.real.figures import by_layer
+from tests.real.models import (
+    ANTIBODIES,
+    BASE_LM,
+    INSTRUCT,
+    MAPPER,
+    MODELS,
+    PRETRAINED,
+    SENTENCES,
+    TUNED,
+    TUNED_10K,
+    RealModel,
+)
+
+Found = dict[str, Any]
+_RECORD = data.ROOT / "examples" / "results" / "real-models"
+_TOPIC_SEEDS = (2, 3, 4)  # of topic models; 0 and 1 were looked at before
+_UNTRAINED = ("--untrained", "2")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.real.run", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("runs/real"))
+    parser.add_argument("--record", action="store_true", help=f"copy the results to {_RECORD.relative_to(data.ROOT)}")
+    parser.add_argument("--workers", type=int, default=None, help="processes; one per core by default")
+    options = parser.parse_args()
+    start = time.time()
+    for package in dict.fromkeys(package for model in MODELS for package in model.packages):
+        print(f"{package} in {package.unpacked()}", flush=True)
+    shutil.rmtree(options.out, ignore_errors=True)
+    jobs = [(name, options.out) for name in _JOBS]
+    parts = map_jobs(_job, jobs, options.workers)
+    found = {key: value for part in parts for key, value in part.items() if key not in _BY_MODEL}
+    found |= {key: {k: v for part in parts for k, v in part.get(key, {}).items()} for key in _BY_MODEL}
+    table = claims(found)
+    save_claims(table, options.out / "claims.json")
+    write_json(options.out / "models.json", {"machine": machine(), "models": _rows(found)})
+    by_layer(found["reactions"], options.out / "figures" / "reactions.png")
+    print(f"\n{text_table(table)}\n\n{time.time() - start:.0f} s; reports in {options.out}")
+    if failed := [name for name, row in found["checks"].items() if row["failed"]]:
+        raise SystemExit(f"mechclust check failed for {', '.join(failed)}; see check.txt in their folders")
+    if options.record:
+        _RECORD.mkdir(parents=True, exist_ok=True)
+        for name in ("claims.json", "models.json"):
+            shutil.copy(options.out / name, _RECORD / name)
+        shutil.copytree(options.out / "figures", _RECORD / "figures", dirs_exist_ok=True)
+    held = {c.id for c in load_claims(_RECORD) if c.holds} if _RECORD.exists() else set()
+    if lost := [c.id for c in table if c.id in held and c.holds is False]:
+        raise SystemExit(f"claims that are recorded as holding do not hold: {', '.join(lost)}")
+
+
+_BY_MODEL = ("checks", "masked", "topics", "seconds")  # what several jobs add to
+
+
+def _rows(found: Found) -> list[dict[str, Any]]:
+    """One row for each checkpoint, for tables."""
+    return [
+        {
+            "name": m.name,
+            "what": m.what,
+            "package": str(m.packages[0]) + (f" and {len(m.packages) - 1} more parts" if len(m.packages) > 1 else ""),
+            "licence": m.licence,
+            **found["checks"][m.name],
+        }
+        for m in MODELS
+    ]
+
+
+# ---- jobs: one for each family ----
+
+
+def _job(job: tuple[str, Path]) -> Found:
+    name, out = job
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    start = time.time()
+    with tempfile.TemporaryDirectory(prefix="mechclust-real-") as folder:
+        tempfile.tempdir = folder  # where hidden states go that no report needs
+        try:
+            found = _JOBS[name](out)
+        finally:
+            tempfile.tempdir = None
+    print(f"{name}: {time.time() - start:.0f} s", flush=True)
+    return {**found, "seconds": {name: time.time() - start}}
+
+
+def _rxnfp(out: Path) -> Found:
+    file = data.reactions()
+    prompts = LabelledPrompts.from_jsonl(file.path)
+    stores = {m.name: measure.states(m.folder(), prompts, measure.CLS) for m in (PRETRAINED, TUNED)}
+    fresh = [
+        measure.states(PRETRAINED.folder(), prompts, measure.CLS, untrained=seed) for seed in range(measure.UNTRAINED)
+    ]
+    ari, chances = {}, []
+    for name, store in stores.items():
+        ari[name], chance = measure.ari(store, measure.CLS, measure.SEEDS)
+        chances.append(chance)
+    ari["untrained"] = np.concatenate([measure.ari(store, measure.CLS, 1)[0] for store in fresh])
+    cka = measure.cka(stores[PRETRAINED.name], stores[TUNED.name], measure.CLS, parts=5)
+    against = np.concatenate([measure.cka(store, stores[TUNED.name], measure.CLS) for store in fresh])
+    reactions = {
+        "source": file.source,
+        "real": file.real,
+        "ari": {name: rows.tolist() for name, rows in ari.items()},
+        "chance": max(chances),
+        "cka": cka.tolist(),
+        "cka_untrained": against.tolist(),
+    }
+    _cli(out, TUNED, "clusters", "--prompts", str(file.every(3).path), *_UNTRAINED)
+    few = ("--prompts", str(file.every(2).path), "--min-per-task", "10")
+    _cli(out, PRETRAINED, "compare", str(TUNED.folder()), *few)
+    return {
+        "checks": {m.name: _check(out, m) for m in (PRETRAINED, TUNED, TUNED_10K)},
+        "fingerprint": _fingerprint(),
+        "masked": {PRETRAINED.name: _masked(PRETRAINED, file.texts[::80])},
+        "reactions": reactions,
+    }
+
+
+def _fingerprint() -> float:
+    """Largest difference of the fine-tuned model's state at [CLS], as a probe reads it, and the documented numbers."""
+    reaction, wanted = data.fingerprint()
+    store = measure.states(TUNED.folder(), LabelledPrompts([reaction], {"task": ["example"]}), measure.CLS)
+    site = f"rows/{store.sites[-1]}"
+    got = store.take(store.index, [site])[site][0, : len(wanted)]
+    return float(np.abs(got.numpy() - np.array(wanted)).max())
+
+
+def _rxnmapper(out: Path) -> Found:
+    file = data.reactions()
+    _cli(out, MAPPER, "clusters", "--prompts", str(file.every(3).path), *_UNTRAINED)
+    return {
+        "checks": {MAPPER.name: _check(out, MAPPER)},
+        "masked": {MAPPER.name: _masked(MAPPER, file.texts[::80])},
+    }
+
+
+def _antiberty(out: Path) -> Found:
+    file = data.natural_or_shuffled()
+    _cli(out, ANTIBODIES, "clusters", "--prompts", str(file.path), "--position", "mean", *_UNTRAINED)
+    trained, chance = _seeds(ANTIBODIES, file.path, mean())
+    fresh = [_seeds(ANTIBODIES, file.path, mean(), untrained=seed)[0][0] for seed in range(measure.UNTRAINED)]
+    return {
+        "checks": {ANTIBODIES.name: _check(out, ANTIBODIES)},
+        "masked": {ANTIBODIES.name: _masked(ANTIBODIES, data.antibodies())},
+        "antibodies": trained.tolist(),
+        "antibodies_chance": chance,
+        "antibodies_untrained": np.array(fresh).tolist(),
+    }
+
+
+def _minilm(out: Path) -> Found:
+    _cli(out, SENTENCES, "clusters", "--prompts", str(data.INSTRUCTIONS), "--position", "mean", *_UNTRAINED)
+    return {
+        "checks": {SENTENCES.name: _check(out, SENTENCES)},
+        "paraphrases": [float(x) for x in measure.nearest_is_paraphrase(SENTENCES.folder(), data.PARAPHRASES)],
+        "topics": {"MiniLM": _topics(out, SENTENCES, "--max-documents", "40")},
+    }
+
+
+def _smollm2(out: Path) -> Found:
+    _cli(out, INSTRUCT, "clusters", "--prompts", str(data.INSTRUCTIONS), *_UNTRAINED)
+    trained, chance = _seeds(INSTRUCT, data.INSTRUCTIONS, last_token())
+    table = pd.read_csv(out / INSTRUCT.name / "clusters" / "clusters.csv")
+    said = measure.next_words(INSTRUCT.folder(), [f"The capital of {name} is" for name in data.CAPITALS])
+    return {
+        "checks": {INSTRUCT.name: _check(out, INSTRUCT)},
+        "capitals": [float(a == b) for a, b in zip(said, data.CAPITALS.values(), strict=True)],
+        "smollm2": trained.tolist(),
+        "smollm2_chance": chance,
+        "smollm2_untrained": float(table["untrained"].max()),
+    }
+
+
+def _gemma3(out: Path) -> Found:
+    return {
+        "checks": {BASE_LM.name: _check(out, BASE_LM)},
+        "nats": measure.nats(BASE_LM.folder(), list(data.own_pages().values())),
+        "nats_uniform": float(np.log(262144)),
+        "topics": {"Gemma 3": _topics(out, BASE_LM, "--max-documents", "12", "--max-length", "128")},
+    }
+
+
+_JOBS: Mapping[str, Callable[[Path], Found]] = {  # the longest first
+    "gemma3": _gemma3,
+    "smollm2": _smollm2,
+    "rxnfp": _rxnfp,
+    "minilm": _minilm,
+    "antiberty": _antiberty,
+    "rxnmapper": _rxnmapper,
+}
+
+
+# ---- steps ----
+
+
+def _cli(out: Path, model: RealModel, command: str, *arguments: str, name: str = "") -> Path:
+    """Run a command as a user would; its report is in the folder that comes back, what it printed beside it."""
+    folder = out / model.name / (name or command)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    printed = io.StringIO()
+    argv = [command, str(model.folder()), *arguments, "--out", str(folder)]
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()) as errors:
+        code = mechclust(argv)
+    folder.with_name(f"{folder.name}.txt").write_text(printed.getvalue(), encoding="utf-8")
+    if code:
+        raise SystemExit(f"mechclust {' '.join(argv)} ended with {code}: {errors.getvalue().strip()[-500:]}")
+    return folder
+
+
+def _check(out: Path, model: RealModel) -> dict[str, Any]:
+    """``mechclust check``: its verdicts counted, whether logits are Hugging Face's, and what it says of the model."""
+    report = check_model(str(model.folder()))
+    file = out / model.name / "check.txt"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"{report}\n", encoding="utf-8")
+    verdicts = [check.passed for check in report.checks]
+    equal = [check.passed for check in report.checks if "Hugging Face" in check.name]
+    return {
+        "model": report["model"].detail.split(";")[0].removesuffix(", float32 on cpu"),
+        "passed": verdicts.count(True),
+        "failed": verdicts.count(False),
+        "not_tried": verdicts.count(None),
+        "equal": bool(equal) and all(equal),
+    }
+
+
+def _masked(model: RealModel, texts: list[str]) -> tuple[list[float], float]:
+    right, commonest = measure.masked_accuracy(model.folder(), texts)
+    return np.concatenate(right).astype(float).tolist(), commonest
+
+
+def _seeds(model: RealModel, path: Path, readout: Readout, untrained: int | None = None) -> tuple[np.ndarray, float]:
+    store = measure.states(model.folder(), LabelledPrompts.from_jsonl(path), readout, untrained=untrained)
+    return measure.ari(store, readout, 1 if untrained is not None else 5)
+
+
+def _topics(out: Path, model: RealModel, *arguments: str) -> Found:
+    """The ratio of attention at the middle threshold, for several topic models."""
+    folder, source = data.python_reference()
+    rows = []
+    for seed in _TOPIC_SEEDS:
+        options = ("--n-topics", "10", "--thresholds", ".005", ".01", ".02", "--seed", str(seed), *_UNTRAINED)
+        report = _cli(out, model, "topics", "--corpus", str(folder), *options, *arguments, name=f"topics-{seed}")
+        found = pd.read_csv(report / "summary.csv")
+        rows.append(found[(found["threshold"] == 0.01) & ~found["overlap"]].iloc[0])
+    return {
+        "attention": [float(row["attention"]) for row in rows],
+        "untrained": [float(row["attention_untrained"]) for row in rows],
+        "chance": [float(row["attention_null_high"]) for row in rows],
+        "source": source,
+    }
+
+
+if __name__ == "__main__":
+    main()
