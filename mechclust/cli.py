@@ -28,7 +28,7 @@ from mechclust.studies import get_study, open_run, registered_studies, report_ru
 from mechclust.studies.record import record_run
 from probes import list_probes
 from tasks import InputError
-from tasks.errors import nearest
+from tasks.errors import nearest, suggest
 
 app = tyro.extras.SubcommandApp()
 
@@ -46,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"mechclust {version('mechclust')}")
         return 0
     try:
+        if argv and not argv[0].startswith("-") and argv[0] not in _COMMANDS:
+            raise InputError(f"no command {argv[0]!r}{suggest(argv[0], _COMMANDS)}")
         if argv[:1] == ["run"] and len(argv) > 1 and not argv[1].startswith("-"):
             _run(argv[1], argv[2:])
             return 0
@@ -88,6 +90,7 @@ _HELP: dict[str, Any] = {
     "config": (tyro.conf.PositionalMetavarFromFieldName, tyro.conf.DisallowNone),
     "registry": _REGISTRY,
 }
+_COMMANDS = ("run", "list", "report", "check", "clusters", "topics", "compare", "sandbox")
 _DESCRIPTION = "Where inside a transformer does structure live, and when in training does it appear?"
 
 

@@ -57,7 +57,7 @@ PLANTED = [
     ("mechclust/models/build.py", "def f():\n    import mechclust.training", "The floors of mechclust"),
     ("mechclust/report/claims.py", "import mechclust.attention.view", "The floors of mechclust"),
     ("mechclust/new_room/new.py", "", "The floors of mechclust"),
-    ("mechclust/commands/clusters.py", "import mechclust.commands.topics.measure", "Commands never meet"),
+    ("mechclust/commands/clusters/measure.py", "import mechclust.commands.topics.measure", "Commands never meet"),
     ("mechclust/commands/new.py", "import mechclust.commands.clusters", "Commands never meet"),
     ("mechclust/commands/check/batches.py", TYPE_ONLY.format("mechclust.studies.study"), "a user's own model"),
     ("mechclust/commands/topics/measure.py", "import mechclust.studies", "a user's own model"),

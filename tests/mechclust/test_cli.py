@@ -367,6 +367,15 @@ class TestClustersRefusals:
         prompts.write_text("\ufeff" + prompts.read_text())
         assert main(clusters) == 0
 
+    def test_a_mistyped_command(self, refused):
+        message = refused("cluster", "model")
+        assert message.startswith("no command 'cluster' (it has run, list, ")
+        assert message.endswith("; did you mean 'clusters'?")
+
+    def test_a_folder_that_cannot_be_made(self, refused, clusters):
+        """Permissions say that root may write anywhere; the file system has the last word."""
+        assert "cannot write to '/proc/x' (" in refused(*clusters, "--out", "/proc/x")
+
     def test_two_prompts(self, refused, clusters, prompts):
         prompts.write_text('{"prompt": "w1", "task": "a"}\n{"prompt": "w2", "task": "b"}\n')
         assert refused(*clusters) == (

@@ -24,7 +24,7 @@ def write_clusters_report(result: ClustersResult, out: str | Path) -> Path:
     table = result.to_dataframe()
     caption = (
         "Adjusted Rand index between k-means clusters of the hidden states and the labels, by layer "
-        "(0: the embedding that enters the first block). Grey: 95% of the index under random relabelling."
+        "(0: the embedding). Grey: 95% of the index under random relabelling."
     )
     if result.untrained:
         caption += " Dashed: the same architecture, untrained (random weights)."

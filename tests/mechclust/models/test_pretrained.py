@@ -419,6 +419,31 @@ class TestPlacement:
             for name in names:
                 torch.testing.assert_close(kept[name], expected[name], atol=1e-6, rtol=0)
 
+    @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+    @pytest.mark.parametrize("attention", ["eager", "sdpa"])
+    def test_part_of_the_model_on_a_gpu(self, checkpoint, attention):
+        places = {"model.embed_tokens": 0, "model.layers.0": 0, "model.layers.1": "cpu"}
+        places |= {"model.norm": "cpu", "model.rotary_emb": 0, "lm_head": "cpu"}
+        names = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"]
+        spread = load_pretrained(checkpoint("llama"), device_map=places, attention=attention)
+        _, kept = activations(spread, names)
+        _, expected = activations(load_pretrained(checkpoint("llama")), names)
+        for name in names:
+            torch.testing.assert_close(kept[name].cpu(), expected[name], atol=1e-4, rtol=0)
+
+    @pytest.mark.parametrize("attention", ["eager", "sdpa"])
+    def test_untrained_models_are_placed_alike(self, checkpoint, attention):
+        whole, spread = (
+            load_pretrained(checkpoint("llama"), untrained=True, seed=3, attention=attention, **options)
+            for options in ({}, {"device_map": "auto"})
+        )
+        site = ["blocks.1.hook_resid_post"]
+        torch.testing.assert_close(activations(spread, site)[1], activations(whole, site)[1], atol=1e-6, rtol=0)
+
+    def test_a_device_map_that_is_none(self, checkpoint):
+        with pytest.raises(InputError, match="device_map is 'autoo'; expected 'auto', 'balanced', 'sequential', a dev"):
+            load_pretrained(checkpoint("gpt2"), device_map="autoo")
+
     def test_options_that_exclude_each_other(self, checkpoint):
         with pytest.raises(InputError, match="device is 'cpu' and device_map 'auto'; give one of them"):
             load_pretrained(checkpoint("gpt2"), device="cpu", device_map="auto")

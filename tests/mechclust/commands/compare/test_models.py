@@ -99,6 +99,16 @@ class TestInMemory:
         )
         assert compare_models(str(gpt2), model, config, out).changed.any()  # it is measured as it is
 
+    def test_with_the_same_adapter_in_the_base(self, gpt2, adapters, config, out):
+        """It would be there twice in one of them, and no change would be seen."""
+        model = load_pretrained(gpt2, adapter=adapters / "one")
+        with pytest.raises(InputError, match="is in the model already; take it out with set_adapter"):
+            compare_models(model, str(adapters / "one"), config, out)
+
+    def test_that_are_one(self, gpt2, config, out):
+        found = compare_models(str(gpt2), str(gpt2), config, out)
+        assert "Base and tuned model are one: their weights and configurations are the same." in found.notes
+
     def test_without_a_tokenizer(self, models, gpt2, config, out):
         with pytest.raises(InputError) as refused:
             compare_models(gpt2, models[1], config, out)
