@@ -115,7 +115,7 @@ def _reactions(found: Found) -> Sequence[Claim]:
     real, ari, cka = found["reactions"]["real"], found["reactions"]["ari"], np.array(found["reactions"]["cka"])[:, 1:]
     best = {name: np.nanmax(np.array(rows), axis=1) for name, rows in ari.items()}
     source = found["reactions"]["source"]
-    common: dict[str, Any] = {"source": "spec of this project: one seed", "tested": real}
+    common: dict[str, Any] = {"source": "an earlier measurement, one seed", "tested": real}
     chance = f"{found['reactions']['chance']:.3f}, highest 97.5% of any layer under random relabelling"
     seeds = f"best of 12 layers; {source}"
 
@@ -203,7 +203,7 @@ def _others(found: Found) -> Sequence[Claim]:
             claim(
                 id,
                 f"{name}: attention between words of a topic, over that between words of different topics (ratio)",
-                "spec 3",
+                "Li, Li & Risteski, arXiv 2303.04245",
                 row["attention"],
                 [
                     ("trained", row["attention"], at_least(1.0)),
