@@ -75,8 +75,8 @@ def load_pretrained(
     Args:
         model: a hub name, a local directory in Hugging Face's format, a ``.gguf`` file, a folder with an adapter (whose
             base is loaded too), a file that ``save_model`` wrote (which has no tokenizer), or a Hugging Face model
-            in memory, whose weights are shared, not copied. Hooks and wrappers leave that model itself as it is,
-            unless it is spread over devices.
+            in memory, whose weights are shared, not copied. Its modules stay as they are; an adapter changes its
+            weights until ``set_adapter(model, None)``.
         tokenizer: instead of the checkpoint's; needed for a model in memory that is to read texts.
         adapter: folder that peft saved, merged into the weights; ``set_adapter`` swaps it.
         device: where to put the model; the CPU when ``None``.
