@@ -272,7 +272,8 @@ def _checks(
         checked.model = None
         gc.collect()
     if fast is not None and not isinstance(known.reference, str):
-        yield _tried("equals, read-only", partial(_read_only, checked, fast, known))
+        name = "equals, read-only"
+        yield Check(name, None, reason) if reason else _tried(name, partial(_read_only, checked, fast, known))
     yield _tried("chance: untrained", partial(chance_of_untrained, build, checked))
 
 
