@@ -104,7 +104,7 @@ class ModelSettings:
     def title(self, model: Any) -> str:
         """What reports call the model that these settings load."""
         adapter = self.adapter or (None if isinstance(model, (str, Path)) else adapter_of(model))
-        return model_name(model) if adapter is None else f"{model_name(model)} with {adapter}"
+        return model_name(model, adapter)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -121,7 +121,7 @@ def _on_the_hub(name: str, trusted: bool) -> Source:
         raise
     except HFValidationError:
         raise InputError(
-            f"{nothing} {name!r} is no name of a model on the Hugging Face hub (they look like 'gpt2' or "
+            f"{nothing} {name!r} is not the name of a model on the Hugging Face hub (they look like 'gpt2' or "
             "'meta-llama/Llama-3.2-1B'); give the path of a directory written by save_pretrained"
         ) from None
     except GatedRepoError:

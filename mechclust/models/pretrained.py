@@ -109,50 +109,41 @@ def load_pretrained(
 
 
 def load_huggingface(
-    model: AnyModel,
-    *,
-    tokenizer: Any = None,
-    adapter: str | Path | None = None,
-    device: str | torch.device | None = None,
-    device_map: str | Mapping[str, Any] | None = None,
-    max_memory: Mapping[Any, Any] | None = None,
-    quantization: Quantization | Any | None = None,
-    dtype: torch.dtype | None = None,
-    attention: Attention = "eager",
-    trust_remote_code: bool = False,
+    model: AnyModel, *, tokenizer: Any = None, adapter: str | Path | None = None, **loading: Any
 ) -> tuple[Any, Any]:
     """The same model and tokenizer as plain Hugging Face loads them, without hooks: what numbers are checked against.
 
-    An adapter runs beside the weights, as peft runs it, and is not merged. Arguments as ``load_pretrained``.
+    An adapter runs beside the weights, as peft runs it, and is not merged. Arguments as ``load_pretrained``,
+    without ``untrained`` and ``seed``.
 
     Returns:
         The Hugging Face model (of peft, where there is an adapter) and its tokenizer.
     """
-    options = _Options(device, device_map, max_memory, quantization, dtype, attention, trust_remote_code)
     adapter = _adapter_of(model, adapter)
-    plain, tokenizer = _plain(model, tokenizer, adapter, options, False, 0)
+    plain, tokenizer = _plain(model, tokenizer, adapter, _Options(**loading), False, 0)
     return (plain if adapter is None else with_adapter(shared_copy(plain), adapter)), tokenizer
 
 
-def model_name(model: AnyModel) -> str:
-    """What reports call a model: its name or path, or what a model in memory says of itself."""
-    if isinstance(model, (str, Path)):
-        return str(model)
-    plain = plain_model(model) if hasattr(model, "hook_dict") else model
-    return str(getattr(getattr(plain, "config", None), "name_or_path", "") or type(plain or model).__name__)
+def model_name(model: AnyModel, adapter: str | Path | None = None) -> str:
+    """What reports call a model: its name or path, or what a model in memory says of itself; and its adapter."""
+    name = str(model)
+    if not isinstance(model, (str, Path)):
+        plain = plain_model(model) if hasattr(model, "hook_dict") else model
+        name = str(getattr(getattr(plain, "config", None), "name_or_path", "") or type(plain or model).__name__)
+    return name if adapter is None else f"{name} with {adapter}"
 
 
 @dataclass(frozen=True)
 class _Options:
     """How a model is loaded; see ``load_pretrained``."""
 
-    device: str | torch.device | None
-    device_map: str | Mapping[str, Any] | None
-    max_memory: Mapping[Any, Any] | None
-    quantization: Any
-    dtype: torch.dtype | None
-    attention: Attention
-    trusted: bool
+    device: str | torch.device | None = None
+    device_map: str | Mapping[str, Any] | None = None
+    max_memory: Mapping[Any, Any] | None = None
+    quantization: Any = None
+    dtype: torch.dtype | None = None
+    attention: Attention = "eager"
+    trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
         if self.device is not None and self.device_map is not None:
@@ -232,7 +223,9 @@ def _plain(model: Any, tokenizer: Any, adapter: Any, options: _Options, untraine
     if is_adapter(name):
         raise InputError(f"the base of the adapter {str(model)!r} is an adapter too, {name!r}; merge that one first")
     try:
-        source = find(name, weights=not untrained, tokenizer=tokenizer is None, trust_remote_code=options.trusted)
+        source = find(
+            name, weights=not untrained, tokenizer=tokenizer is None, trust_remote_code=options.trust_remote_code
+        )
     except InputError as error:
         if name == model:
             raise
@@ -246,7 +239,9 @@ def _plain(model: Any, tokenizer: Any, adapter: Any, options: _Options, untraine
         config = read_config(source)
         auto = _auto_class(config)
         if untrained:
-            return _random(auto.from_config, config, options, seed, trust_remote_code=options.trusted), tokenizer
+            return _random(
+                auto.from_config, config, options, seed, trust_remote_code=options.trust_remote_code
+            ), tokenizer
         torch.manual_seed(seed)  # of a head that the checkpoint lacks
         try:
             plain, found = _load(auto, source, options, options.attention)

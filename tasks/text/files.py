@@ -39,7 +39,7 @@ def read_text(path: str | Path, what: str = "a text file", called: str = "file")
 
 
 def check_texts(texts: object, what: str) -> None:
-    """Refuse what is no sequence of texts that can be written as UTF-8.
+    """Refuse what is not a sequence of texts that can be written as UTF-8.
 
     Args:
         texts: what was given.

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from mechclust.commands.check.inputs import LENGTH, dtypes_of, generator, ordinary_ids, pad_id
-from probes.hooks import evaluation_mode
+from probes.hooks import device_of, evaluation_mode
 from tasks import Batch
 
 AS_IT_IS = "as it is"  # positions as the bare forward pass counts them: with the padding, but for RoBERTa, OPT, Bloom
@@ -129,7 +129,7 @@ def _takes_positions(model: Any) -> bool:
 
 
 def _values(model: Any, batch: Batch, options: dict[str, Tensor]) -> Values:
-    device = _device(model)
+    device = device_of(model)
     if batch.attention_mask is not None:
         options = {**options, "attention_mask": batch.attention_mask.long()}
     patterns = getattr(model.config, "_attn_implementation", None) == "eager"
@@ -184,11 +184,6 @@ def _watched(model: Any) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
         for block in lists[0] if lists else ():
             hooks.callback(block.register_forward_hook(keep(blocks)).remove)
         yield embedded, blocks
-
-
-def _device(model: Any) -> torch.device:
-    """Where tokens go: to the first weights that are in memory."""
-    return next((p.device for p in model.parameters() if not p.is_meta), torch.device("cpu"))
 
 
 def _kept(value: Tensor) -> Tensor:

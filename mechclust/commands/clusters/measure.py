@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -13,6 +12,7 @@ from mechclust.models.pretrained import AnyModel
 from mechclust.models.tokenizers import encoder, n_leading, tokenization, what_is_wrong
 from mechclust.report.chance import LEVEL
 from probes import ProbeResult, TaskClusterARI, residual, run
+from probes.functional.task_cluster_ari import n_relabellings
 from tasks import InputError, LabelledPrompts
 from tasks.errors import check_at_least, suggest
 
@@ -117,21 +117,9 @@ def _few(prompts: LabelledPrompts, config: ClustersConfig) -> list[str]:
         if alone := sum(size == 1 for size in sizes.values()):
             which = "1 class has" if alone == 1 else f"{alone} classes have"
             notes.append(f"Of {len(sizes)} classes of {name!r}, {which} a single prompt, which cannot form a cluster.")
-        if n == len(prompts) and (least := least_p(list(sizes.values()))) > LEVEL:
+        if n == len(prompts) and (least := 1 / n_relabellings(prompts.labels[name])) > LEVEL:
             notes.append(
                 f"{n} prompts are too few for {name!r}: clusters that are exactly its classes come about by chance "
                 f"with p = {least:.2g}; give more."
             )
     return notes
-
-
-def least_p(sizes: list[int]) -> float:
-    """How often a random relabelling of classes of these sizes gives the very same classes.
-
-    Example:
-        >>> round(least_p([2, 2]), 3)
-        0.333
-    """
-    alike = Counter(sizes).values()  # classes of one size may change places
-    log = sum(math.lgamma(k + 1) for k in (*sizes, *alike)) - math.lgamma(sum(sizes) + 1)
-    return math.exp(log)

@@ -111,11 +111,6 @@ def called(model: Any, adapter: str | None = None) -> str:
     return name if adapter is None else f"{name} with the adapter {adapter!r}"
 
 
-def title(model: Any, adapter: str | None = None) -> str:
-    """A model in a heading."""
-    return model_name(model) if adapter is None else f"{model_name(model)} with {adapter}"
-
-
 def find_checkpoints(
     base: Any,
     tuned: Any,

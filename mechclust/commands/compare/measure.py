@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mechclust.commands.compare.checkpoints import Checkpoint, title
+from mechclust.commands.compare.checkpoints import Checkpoint
 from mechclust.commands.compare.inputs import CompareConfig, Inputs, read_inputs
 from mechclust.commands.compare.result import CompareResult
 from mechclust.commands.compare.tables import ALL
 from mechclust.jobs import progress_bar
 from mechclust.models.adapters import adapter_of, plain_model, set_adapter
-from mechclust.models.pretrained import AnyModel
+from mechclust.models.pretrained import AnyModel, model_name
 from probes import (
     CKA,
     RBFCKA,
@@ -84,8 +84,8 @@ def compare_models(
         return replace(result, metadata={**result.metadata, "tokenization": dict(inputs.tokenization)})
 
     return CompareResult(
-        base=title(first.source, first.adapter),
-        tuned=title(second.source, second.adapter),
+        base=model_name(first.source, first.adapter),
+        tuned=model_name(second.source, second.adapter),
         config=config,
         tasks=inputs.tasks,
         cka=recorded(found["cka"]),

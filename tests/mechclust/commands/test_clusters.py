@@ -16,9 +16,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mechclust.commands.clusters import ClustersConfig, ClustersResult, measure_clusters, write_clusters_report
-from mechclust.commands.clusters.measure import least_p
 from mechclust.models import load_pretrained, save_model
 from probes import ProbeResult, TaskClusterARI, last_token, load_result, residual, run
+from probes.functional.task_cluster_ari import n_relabellings
 from tasks import InputError, LabelledPrompts
 
 TASKS = ("a", "b", "c")
@@ -251,7 +251,7 @@ class TestFewPrompts:
         labels = [k for k, size in enumerate(sizes) for _ in range(size)]
         orders = [[order.index(x) for x in order] for order in permutations(labels)]
         same = sum(order == [labels.index(x) for x in labels] for order in orders)
-        assert least_p(sizes) == pytest.approx(same / len(orders)) == pytest.approx(p)
+        assert 1 / n_relabellings(labels) == pytest.approx(same / len(orders)) == pytest.approx(p)
 
     def test_are_noted(self, gpt2, config):
         records = [{"prompt": f"w1 w{10 + k}", "task": t} for k, t in enumerate("aabb")]

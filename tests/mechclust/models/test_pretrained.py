@@ -238,8 +238,8 @@ class TestRefusals:
         """No name of a model, so that nothing is asked of the hub; it cost 50 seconds."""
         message = self.refused("runs/tuned model/checkpoint")
         assert message == (
-            "no directory 'runs/tuned model/checkpoint' here, and 'runs/tuned model/checkpoint' is no name of a model "
-            "on the Hugging Face hub (they look like 'gpt2' or 'meta-llama/Llama-3.2-1B'); give the path of a "
+            "no directory 'runs/tuned model/checkpoint' here, and 'runs/tuned model/checkpoint' is not the name of "
+            "a model on the Hugging Face hub (they look like 'gpt2' or 'meta-llama/Llama-3.2-1B'); give the path of a "
             "directory written by save_pretrained"
         )
 
