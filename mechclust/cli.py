@@ -212,16 +212,20 @@ def _clusters(
     config: tyro.conf.OmitArgPrefixes[ClustersConfig],
     out: Path = Path("runs/clusters"),
 ) -> None:
-    """How well a model's hidden states cluster your prompts by task, layer by layer.
+    """What a model's hidden states cluster by on your prompts, layer by layer, and where the task is beside it.
+
+    Interrupted, the same command goes on where it was.
 
     Args:
         model: a hub name, a local directory with model and tokenizer (loaded offline), a .gguf file, or an adapter.
         config: what to measure.
-        out: folder of the report.
+        out: folder of the hidden states and the report.
     """
-    check_writable(out)
-    result = measure_clusters(model, config, progress=True)
-    table = table_text(result.to_dataframe(), ".3f")
+    try:
+        result = measure_clusters(model, config, out, progress=True)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"; hidden states so far are in {out / 'rows'}; the same command goes on") from None
+    table = table_text(result.shown_table, ".3f")
     _show(table, [*result.sentences, *result.notes], write_clusters_report(result, out))
 
 

@@ -10,22 +10,27 @@ from probes import shadowing  # noqa: F401 - first: it refuses files that stand 
 from probes.causal_checks import causal_checks
 from probes.cka import CKA
 from probes.clustering_head import ClusteringHead
+from probes.foreign_rows import ForeignRows, rows_from
 from probes.hooks import HookedModel, HookPoints, record
+from probes.linear_decodability import LinearDecodability
 from probes.moments import Moments
 from probes.n_dims import NDims
 from probes.neighbour_purity import NeighbourPurity
 from probes.norm_jacobian import NormJacobian
+from probes.preprocess import Preprocess
 from probes.probe import Probe
 from probes.projection import Projection
 from probes.rbf_cka import RBFCKA
 from probes.readout import Readout, all_tokens, first_token, last_token, mean, token_at
 from probes.registry import RegisteredProbe, find_probe, get_probe, list_probes
 from probes.result import Head, ProbeResult, load_result
+from probes.row_store import RowStore
 from probes.rows import collect_rows
 from probes.run import Attached, attach, run
+from probes.run_stores import RowSource, run_stores
 from probes.sites import Selector, Site, Sites, attention_pattern, embedding, head_output, residual, resolve
 from probes.state import Rows, Sum
-from probes.stores import RowStore, run_stores, save_rows
+from probes.stores import save_rows
 from probes.svcca import SVCCA
 from probes.task_cluster_ari import TaskClusterARI
 from probes.topic_attention import TopicAttention
@@ -35,19 +40,23 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "Attached",
     "CKA",
     "ClusteringHead",
+    "ForeignRows",
     "Head",
     "HookPoints",
     "HookedModel",
+    "LinearDecodability",
     "Moments",
     "NDims",
     "NeighbourPurity",
     "NormJacobian",
+    "Preprocess",
     "Probe",
     "ProbeResult",
     "Projection",
     "RBFCKA",
     "Readout",
     "RegisteredProbe",
+    "RowSource",
     "RowStore",
     "Rows",
     "SVCCA",
@@ -75,6 +84,7 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "record",
     "residual",
     "resolve",
+    "rows_from",
     "run",
     "run_stores",
     "save_rows",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from probes.hooks import HookedModel
 from tasks import Batch, InputError
+from tasks.batch import token_batches
 from tasks.errors import check_at_least
 
 Batches: TypeAlias = Batch | Tensor | Mapping[str, Any] | Iterable[Batch | Tensor | Mapping[str, Any] | str]
@@ -26,14 +26,34 @@ _TAKES = (
 )
 
 
+_WINDOW = 4096  # examples that are sorted by length together where they come as a stream
+
+
 @dataclass
 class _Row:
-    """One example that has not found its batch yet."""
+    """One example that has not found its batch yet.
+
+    Attributes:
+        text: of which ``ids`` are still to be found, or ``None``.
+        ids: ``[pos]``.
+        mask: ``[pos]``, where some of these are no tokens.
+        labels: integers, or tensors without axes.
+    """
 
     text: str | None = None
-    ids: list[int] = field(default_factory=list)
-    mask: list[bool] | None = None
-    labels: dict[str, int] = field(default_factory=dict)
+    ids: Tensor | None = None
+    mask: Tensor | None = None
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    number: int = -1
+
+    def __len__(self) -> int:
+        return 0 if self.ids is None else len(self.ids)
+
+    def take(self, number: int) -> None:
+        """The example's number; refused here where it has no tokens."""
+        self.number = number
+        if self.ids is not None and not len(self.ids):
+            raise InputError(f"example {number} has no tokens; leave it out")
 
 
 def each_batch(
@@ -41,28 +61,30 @@ def each_batch(
     models: Mapping[str, HookedModel],
     *,
     tokenizer: Any = None,
-    batch_size: int = 32,
+    tokens_per_batch: int = 4096,
     progress: str | None = None,
 ) -> Iterator[Batch]:
     """Whatever was given, as batches that the models can read, one after another as they are asked for.
 
-    A ``Batch`` stays as it is. Texts and rows are gathered, tensors and what tokenizers give are cut into batches of
-    ``batch_size``; their examples are numbered 0, 1, 2, ... Shorter ones are padded on the right. Of a data set's row,
-    every number that is an integer becomes a label of that name. Empty batches are left out.
+    A ``Batch`` stays as it is. Texts, rows and padded sequences are gathered, freed of padding, and sorted by length,
+    longest first: all of a list, and of a stream some thousand at a time. They are cut into batches of
+    at most ``tokens_per_batch`` tokens, shorter ones padded on the right. Examples are numbered 0, 1, 2, ... as they
+    were given. Of a data set's row, every number that is an integer becomes a label of that name. Empty batches are
+    left out.
 
     Args:
         given: see ``run``.
         models: that will read them, by name; the tokenizer is theirs where none is given.
-        tokenizer: Hugging Face's, for texts.
-        batch_size: examples a batch, where it is not given as a ``Batch``.
+        tokenizer: Hugging Face's, for texts. It is called with many texts at once.
+        tokens_per_batch: most tokens of a batch, padding included, where it is not given as a ``Batch``.
         progress: the name of a progress bar, or ``None``.
 
     Raises:
-        InputError: for anything else, and for tokens that a model cannot read, see ``readable``.
+        InputError: for anything else, for an example of more tokens than ``tokens_per_batch``, and for tokens that a
+            model cannot read, see ``readable``.
     """
-    check_at_least(batch_size=(batch_size, 1))
-    tokenize = _tokenize(models, tokenizer)
-    source: Iterable[Batch] = _numbered(given, tokenize, batch_size)
+    check_at_least(tokens_per_batch=(tokens_per_batch, 1))
+    source: Iterable[Batch] = _numbered(given, _tokenize(models, tokenizer), tokens_per_batch)
     if progress is not None:
         from tqdm.auto import tqdm
 
@@ -74,8 +96,31 @@ def each_batch(
             yield readable(batch, models)
 
 
+def one_batch(given: Batch | Tensor | Mapping[str, Any], model: HookedModel) -> Batch:
+    """What was given as one batch that the model can read, in the order and with the padding it has.
+
+    Raises:
+        InputError: for something else than one batch, and as ``each_batch``.
+    """
+    pieces = list(_pieces(given))
+    if rows := [piece for piece in pieces if isinstance(piece, _Row)]:
+        for number, row in enumerate(rows):
+            row.take(number)
+        _encode(rows, _tokenize({"": model}, None))
+        found = [_padded(rows)]
+    else:
+        found = [piece if isinstance(piece, Batch) else piece.batch(0) for piece in pieces]  # type: ignore[union-attr]
+    if len(found) != 1 or not len(found[0]):
+        raise InputError(
+            f"on() measures one forward pass, and was given {sum(map(bool, map(len, found)))} batches; give one with "
+            "examples"
+        )
+    return readable(found[0], {"": model})
+
+
 def readable(batch: Batch, models: Mapping[str, HookedModel]) -> Batch:
-    """The batch as the models can read it: ids that the attention mask hides and the vocabulary lacks become 0.
+    """The batch as the models can read it: ids that the attention mask hides and the vocabulary lacks become 0, and a
+    mask that hides nothing is left out.
 
     Raises:
         InputError: for other ids outside a vocabulary, more tokens than a model's context, and an example without a
@@ -90,6 +135,8 @@ def readable(batch: Batch, models: Mapping[str, HookedModel]) -> Batch:
             raise InputError(
                 f"example index {_first(batch, ~real)} has no real token (its attention mask is all 0); leave it out"
             )
+        if bool(mask.all()):
+            batch, mask = replace(batch, attention_mask=None), None
     elif not tokens.shape[1]:
         raise InputError(f"example index {int(batch.index[0])} has no tokens; leave it out")
     for name, model in models.items():
@@ -134,23 +181,46 @@ def _first(batch: Batch, chosen: Tensor) -> int:
 # ---- from what was given to batches ----
 
 
-def _numbered(given: Batches, tokenize: Tokenize, batch_size: int) -> Iterator[Batch]:
-    """Batches of all that was given; those that bring no index of their own get numbers."""
-    count, waiting = 0, list[_Row]()
-    for piece in chain(_pieces(given), [None]):
-        full = batch_size if isinstance(piece, _Row) else 1
-        if isinstance(piece, _Row):
-            waiting.append(piece)
-        if len(waiting) >= full:
-            yield _padded(waiting, tokenize, count)
-            count += len(waiting)
-            waiting = []
+def _numbered(given: Batches, tokenize: Tokenize, budget: int) -> Iterator[Batch]:
+    """Batches of all that was given; examples that bring no index of their own get numbers."""
+    whole = isinstance(given, (Sequence, Mapping, np.ndarray))  # in memory anyway: sorted as one
+    count, waiting, texts = 0, list[_Row](), list[_Row]()
+    for piece in _pieces(given):
         if isinstance(piece, Batch):
             yield piece
-        elif isinstance(piece, _Tokens):
-            batch = piece.batch(count)
-            count += len(batch)
-            yield from batch.split(batch_size)
+            continue
+        if isinstance(piece, _Tokens) and piece.mask is None:
+            yield from _cut(piece.batch(count), budget)
+            count += len(piece.tokens)
+            continue
+        for row in [piece] if isinstance(piece, _Row) else piece.rows():
+            row.take(count)
+            count += 1
+            waiting.append(row)
+            if row.text is not None:
+                texts.append(row)
+        if max(len(texts), 0 if whole else len(waiting)) >= _WINDOW:
+            _encode(texts, tokenize)
+            texts = []
+            if not whole:
+                yield from _sorted(waiting, budget)
+                waiting = []
+    _encode(texts, tokenize)
+    yield from _sorted(waiting, budget)
+
+
+def _cut(batch: Batch, budget: int) -> Iterator[Batch]:
+    """Sequences of one length."""
+    lengths = [batch.tokens.shape[1]] * len(batch)
+    for rows in token_batches(lengths, budget, lambda i: f"example index {int(batch.index[i])}"):
+        yield batch.select(slice(int(rows[0]), int(rows[-1]) + 1))
+
+
+def _sorted(rows: list[_Row], budget: int) -> Iterator[Batch]:
+    """Rows of like length together, longest first."""
+    lengths = list(map(len, rows))
+    for some in token_batches(lengths, budget, lambda i: f"example index {rows[i].number}"):
+        yield _padded([rows[i] for i in some])
 
 
 @dataclass
@@ -164,6 +234,21 @@ class _Tokens:
     def batch(self, first: int) -> Batch:
         found = Batch(self.tokens, self.mask, labels=self.labels)
         return replace(found, index=found.index + first)
+
+    def rows(self) -> Iterator[_Row]:
+        """Each without its padding."""
+        whole = self.batch(0)
+        for i, tokens in enumerate(whole.tokens):
+            mask = None if whole.attention_mask is None else whole.attention_mask[i]
+            yield _unpadded(tokens, mask, {name: values[i] for name, values in whole.labels.items()})
+
+
+def _unpadded(ids: Tensor, mask: Tensor | None, labels: Mapping[str, Any]) -> _Row:
+    """A row from its first real token to its last; one without any stays as it is."""
+    if mask is None or not len(real := mask.nonzero()[:, 0]):
+        return _Row(None, ids, mask, labels)
+    place = slice(int(real[0]), int(real[-1]) + 1)
+    return _Row(None, ids[place], None if len(real) == place.stop - place.start else mask[place], labels)
 
 
 def _pieces(given: Any) -> Iterator[Batch | _Tokens | _Row]:
@@ -231,26 +316,32 @@ def _row(main: Any, rest: Mapping[str, Any]) -> _Row:
         raise InputError(f"input_ids has {wrong[0]!r}; expected integer token ids")
     if mask is not None and len(mask) != len(ids):
         raise InputError(f"attention_mask has {len(mask)} values for {len(ids)} input_ids; expected one each")
-    return _Row(None, ids, None if mask is None else [bool(m) for m in _listed(mask)], labels)
+    bits = None if mask is None else torch.tensor([bool(m) for m in _listed(mask)])
+    return _unpadded(torch.tensor(ids, dtype=torch.int64), bits, labels)
 
 
-def _padded(rows: list[_Row], tokenize: Tokenize, first: int) -> Batch:
+def _encode(rows: Sequence[_Row], tokenize: Tokenize) -> None:
+    """Sets the ids of those that are texts, which are then let go."""
+    if texts := [row for row in rows if row.text is not None]:
+        for row, ids in zip(texts, tokenize([row.text or "" for row in texts]), strict=True):
+            if not ids:
+                raise InputError(f"example {row.number} ({(row.text or '')[:40]!r}) encodes to no token; leave it out")
+            row.text, row.ids = None, torch.tensor(ids)
+
+
+def _padded(rows: Sequence[_Row]) -> Batch:
     """Rows as one batch, padded on the right."""
-    texts = [row.text for row in rows if row.text is not None]
-    encoded = iter(tokenize(texts) if texts else [])
-    ids = [row.ids if row.text is None else next(encoded) for row in rows]
-    for i, (row, found) in enumerate(zip(rows, ids, strict=True), start=first):
-        if not found:
-            what = "has no tokens" if row.text is None else f"({row.text[:40]!r}) encodes to no token"
-            raise InputError(f"example {i} {what}; leave it out")
-    length = max(map(len, ids))
-    tokens, mask = torch.zeros(len(rows), length, dtype=torch.int64), torch.zeros(len(rows), length, dtype=torch.bool)
-    for i, (row, found) in enumerate(zip(rows, ids, strict=True)):
-        tokens[i, : len(found)] = torch.tensor(found)
-        mask[i, : len(found)] = True if row.mask is None else torch.tensor(row.mask)
+    ids = [row.ids for row in rows if row.ids is not None]
+    tokens = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True)
+    mask = torch.arange(tokens.shape[1]) < torch.tensor(list(map(len, ids)))[:, None]
+    for i, row in enumerate(rows):
+        if row.mask is not None:
+            mask[i, : len(row)] = row.mask.to(mask.device)
     names = [name for name in rows[0].labels if all(name in row.labels for row in rows)]
-    labels = {name: torch.tensor([row.labels[name] for row in rows]) for name in names}
-    return _Tokens(tokens, None if bool(mask.all()) else mask, labels).batch(first)
+    labels = {name: torch.tensor([int(row.labels[name]) for row in rows]) for name in names}
+    numbers = torch.tensor([row.number for row in rows])
+    device = tokens.device
+    return Batch(tokens, mask, labels=labels, index=numbers).to(device)
 
 
 def _tokenize(models: Mapping[str, HookedModel], tokenizer: Any) -> Tokenize:

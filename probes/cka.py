@@ -3,28 +3,47 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, reduce
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache, reduce
 from itertools import combinations, product
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from probes.functional.cka import HSIC, CrossMoments, cka_from_hsic, cka_null, cka_resamples, hsic_of_rows
-from probes.moments import Moments
-from probes.pairwise import Pairwise, below, sites_of
-from probes.probe import Probe
+from probes.functional.cka import (
+    HSIC,
+    LEAST_DEBIASED,
+    CrossMoments,
+    cka_from_hsic,
+    compact,
+    deviations_of,
+    few_rows,
+    halves_hsic,
+    hsic_of_kernels,
+    hsic_of_rows,
+    kernel,
+    matrix,
+    null_hsic,
+    null_of,
+)
+from probes.functional.products import ROUNDING, Precision, check_precision
+from probes.hooks import check_device
+from probes.minibatches import MiniBatches
+from probes.moments import home_of
+from probes.pairwise import Pairwise, below
 from probes.readout import Readout, last_token
 from probes.result import ProbeResult
+from probes.rows_or_moments import FORMS, Form, RowsOrMoments, moments_bytes
 from probes.sites import Sites, residual
 from tasks import InputError
 from tasks.errors import check_at_least, check_choice
 
 _FORMS = {"cka": False, "debiased_cka": True}
+_ERROR = 1e-5  # that float32 may leave without a note
 
 
-class CKA(Pairwise):
+class CKA(Pairwise, RowsOrMoments):
     """Linear centred kernel alignment between two models layer by layer, or between all layers of one.
 
     ``run({"tuned": a, "base": b}, batches, CKA())`` compares each site of the first with the same site of the
@@ -33,19 +52,21 @@ class CKA(Pairwise):
     Measures, with axes (site, label) or, where every site is compared with every other, (site, other_site, label):
         ``cka``: the biased form; too high unless n >= 10 d, which the notes say.
         ``debiased_cka``: near 0 for unrelated representations; may be negative.
+        ``minibatch_cka`` in place of these, with ``estimator="minibatch"``: an estimate of the debiased form.
         ``n`` (label): number of examples. The dimensions stand in ``metadata["d"]``.
         With ``n_resamples``, ``cka_low`` and ``cka_high``: a 95% interval over examples, see
             ``functional.cka_resamples``. With ``n_permutations``, ``cka_null_low``, ``cka_null_high`` and
             ``cka_p_value``: central 95% for rows paired at random, and the share at least as high, counting the
             value itself. Likewise ``debiased_cka_low`` and so on.
 
-    Exact over all examples, whatever the batches: never an average of batches, never clamped; NaN with a note.
+    Exact over all examples, whatever the batches: no average of batches unless asked for, never clamped; NaN with a
+    note.
 
     Memory: as moments, ``dx dy`` float64 numbers per pair and class and ``d^2`` per site and class, independent of the
     number of examples; as rows, ``examples x sites x d``. ``memory`` tells.
 
-    Source: Kornblith et al. 2019 (arXiv 1905.00414); debiased: Nguyen et al. 2021 (arXiv 2010.15327); between a tuned
-    model and controls: Zhao, Ziser & Cohen 2024 (arXiv 2410.20008).
+    Source: Kornblith et al. 2019 (arXiv 1905.00414); debiased, and from mini-batches: Nguyen et al. 2021 (arXiv
+    2010.15327); between a tuned model and controls: Zhao, Ziser & Cohen 2024 (arXiv 2410.20008).
 
     Args:
         at: where to measure.
@@ -56,9 +77,20 @@ class CKA(Pairwise):
         form: ``"moments"``, ``"rows"``, or ``"auto"``: rows as long as they take less memory, as they do where examples
             are fewer than dimensions, then moments; always rows where resamples or permutations ask for them. The
             values are the same.
+        precision: of the products of rows, nearly all of the work. ``"float32"`` is two to three times as fast on a
+            CPU, and right to about 1e-7; a note says where it may be off by more than 1e-5. The rows are taken minus a
+            point near their mean before they are rounded, and all sums are float64 in either.
+        estimator: ``"exact"``, or ``"minibatch"``: every HSIC is HSIC_1 averaged over mini-batches of examples, by
+            ``batch_rows x batch_rows`` matrices: for every layer with every other where they are wide. Each HSIC is
+            without bias, their quotient up to the order of 1 / n. Which examples form a mini-batch depends on their
+            index alone (a hash, among 64 mini-batches' worth of consecutive indices), so give those that belong
+            together indices near each other only if their order is random.
+        batch_rows: rows of a mini-batch, at least 4.
         n_resamples: half-samples behind the interval over examples; 0 for none.
         n_permutations: random pairings behind the null; 0 for none.
         max_memory: most GiB of state to hold; more is refused in the first batch that would need it.
+        device: where the sums are made, such as ``"cuda"``; by default where the rows come from: the model's device in
+            ``run``, the CPU in ``run_stores`` and where rows were kept.
         seed: of half-samples and pairings.
 
     Raises:
@@ -70,7 +102,7 @@ class CKA(Pairwise):
         22.1484375
     """
 
-    moments = Moments()
+    batches = MiniBatches("batch_rows", "label")
 
     def __init__(
         self,
@@ -78,19 +110,34 @@ class CKA(Pairwise):
         readout: Readout = last_token(),
         label: str | None = None,
         pairs: Literal["diagonal", "all"] = "diagonal",
-        form: Literal["auto", "moments", "rows"] = "auto",
+        form: Form = "auto",
+        precision: Precision = "float64",
+        estimator: Literal["exact", "minibatch"] = "exact",
+        batch_rows: int = 256,
         n_resamples: int = 0,
         n_permutations: int = 0,
         max_memory: float = 8.0,
+        device: str | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(at, readout, label, pairs, max_memory)
-        check_choice(form=(form, ("auto", "moments", "rows")))
+        check_choice(form=(form, FORMS), estimator=(estimator, ("exact", "minibatch")))
         check_at_least(n_resamples=(n_resamples, 0), n_permutations=(n_permutations, 0), seed=(seed, 0))
+        check_at_least(batch_rows=(batch_rows, LEAST_DEBIASED))
         for name, value in (("n_resamples", n_resamples), ("n_permutations", n_permutations)):
             if value and form == "moments":
                 raise InputError(f"{name} is {value}, which needs the examples themselves; take form='rows' or 'auto'")
+            if value and estimator == "minibatch":
+                raise InputError(
+                    f"{name} is {value}, and mini-batches give no interval and no null; take estimator='exact'"
+                )
+        if estimator == "minibatch" and form != "auto":
+            raise InputError(f"form is {form!r}, which mini-batches do not have; leave it, or take estimator='exact'")
         self.form, self.n_resamples, self.n_permutations, self.seed = form, n_resamples, n_permutations, seed
+        self.precision, self.estimator, self.batch_rows = check_precision(precision), estimator, batch_rows
+        if device is not None:
+            check_device(device)
+        self.device = device
 
     # ---- what is kept ----
 
@@ -98,119 +145,166 @@ class CKA(Pairwise):
     def _needs_rows(self) -> bool:
         return self.form == "rows" or (self.form == "auto" and bool(self.n_resamples or self.n_permutations))
 
-    @property
-    def _has_moments(self) -> bool:
-        return self.form == "moments" or len(self.moments) > 0
-
     def memory(
         self, d: Sequence[int], other: Sequence[int] | None = None, *, classes: int = 1, n: int | None = None
     ) -> int:
-        """Bytes of state.
+        """Bytes of state. What is made of it for a while comes on top: see ``Moments`` and ``compute``.
 
         Args:
             d: dimensions at each site of the (first) model.
             other: of the second.
             classes: of the label.
             n: number of examples; needed where rows are kept. These are taken to be float32. Without it, form
-                ``"auto"`` is taken to end with moments.
+                ``"auto"`` is taken to end with moments. Mini-batches may keep as many where examples come in another
+                order than that of their index.
         """
         own = [*d, *(other or ())]
-        if n is None and self._needs_rows:
-            raise InputError("form 'rows' keeps every example; give their number, memory(..., n=1000)")
+        only_rows = self._needs_rows or self.estimator == "minibatch"
+        if n is None and only_rows:
+            what = "form 'rows'" if self._needs_rows else "estimator 'minibatch'"
+            raise InputError(f"{what} keeps every example; give their number, memory(..., n=1000)")
         rows = math.inf if n is None or self.form == "moments" else 4 * n * sum(own)
-        return int(rows if self._needs_rows else min(rows, self._moments_bytes(d, other, classes)))
-
-    def _moments_bytes(self, d: Sequence[int], other: Sequence[int] | None, classes: int) -> int:
-        own = [*d, *(other or ())]
         if other is None:
             pairs = list(combinations(d, 2))
         elif self.pairs == "diagonal" and len(d) == len(other):
             pairs = list(zip(d, other, strict=True))
         else:
             pairs = list(product(d, other))
-        numbers = sum(a * b + 3 * (a + b) for a, b in [*zip(own, own, strict=True), *pairs])
-        return 8 * classes * numbers
+        moments = moments_bytes([*zip(own, own, strict=True), *pairs], classes)
+        return int(rows if only_rows else min(rows, moments))
 
     def _check_memory(self, rows: Mapping[str, Tensor], n: int, classes: int) -> None:
-        if self._needs_rows:
-            return self._check_rows(rows, n, "take form='moments'")
-        needed = self._moments_of(rows, classes)
-        if self.form == "auto" and not self._has_moments:
-            needed = min(needed, self._bytes(rows, n))
-        row = 4 * sum(x.shape[1] for x in rows.values()) / 2**20
-        what = f"moments for {sites_of(rows)} and {classes} classes"
-        return self._refuse_above(needed, what, f"take form='rows' ({row:.3g} MiB an example)")
-
-    def _moments_of(self, rows: Mapping[str, Tensor], classes: int) -> int:
-        first, second = ([rows[s.name].shape[1] for s in side] for side in self._sides())
-        return self._moments_bytes(first, second if self._models else None, classes)
+        if self.estimator == "exact":
+            return super()._check_memory(rows, n, classes)
+        new = n - sum(int(self.seen[c]) for c in self.seen)
+        return self._check_rows(rows, self.batches.waiting + new, "give them in the order of their index")
 
     def _keep(self, rows: Mapping[str, Tensor], index: Tensor, classes: Tensor) -> None:
-        if self._has_moments:
-            return self.moments.add(rows, classes, list(self._pairs()))
-        super()._keep(rows, index, classes)
-        n = sum(int(self.seen[c]) for c in self.seen)
-        if not self._needs_rows and self._bytes(rows, n) > self._moments_of(rows, len(self.seen)):
-            self._fold()
-        return None
-
-    def _fold(self) -> None:
-        """From rows to moments."""
-        rows = {site: self.rows.get(site)[1] for site in self.site_names}
-        self.moments.add(rows, self.classes.get("label")[1], list(self._pairs()))
-        for state in (self.rows, self.classes):
-            state.load({})
-
-    def merge(self, other: Probe) -> None:
-        super().merge(other)
-        if len(self.moments) and len(self.rows):
-            self._fold()
+        if self.estimator == "exact":
+            return super()._keep(rows, index, classes)
+        return self.batches.add(rows, index, classes, precision=self.precision, device=self.device)
 
     # ---- the result ----
 
     def compute(self) -> ProbeResult:
-        hsic = cache(self._hsic_of_moments if self._has_moments else self._hsic_of_rows)
+        """The result of all batches so far. Does not change the state.
+
+        Memory: where rows are fewer than half of the dimensions, an n x n matrix for each site, of a class at a time;
+        else a pair's rows in float64.
+        """
+        return self._by_minibatches() if self.estimator == "minibatch" else self._exact()
+
+    def _exact(self) -> ProbeResult:
+        hsic = cache(self._hsic_of_moments if self._has_moments else self._hsic_of_rows())
+        interval = self._intervals()
+        errors: dict[str, float] = {}  # of the debiased form, by group
 
         def compare(x: str, y: str, group: str) -> Iterator[tuple[str, float, str]]:
             terms = hsic(x, y, group), hsic(x, x, group), hsic(y, y, group)
-            for measure, debiased in _FORMS.items():
-                value, why = cka_from_hsic(*terms, debiased=debiased)
+            found = {measure: cka_from_hsic(*terms, debiased=debiased) for measure, debiased in _FORMS.items()}
+            for measure, (value, why) in found.items():
                 yield measure, value, why
-                if not why and (self.n_resamples or self.n_permutations):
-                    rows = self._rows_of(x, group), self._rows_of(y, group)
-                    for suffix, end in zip(self._suffixes(), self._intervals(value, *rows, debiased), strict=True):
-                        yield measure + suffix, end, ""
+            if not found["debiased_cka"][1]:
+                errors[group] = max(errors.get(group, 0.0), *(own.error for own in terms[1:]))
+            if self._suffixes() and not found["cka"][1]:
+                yield from interval(x, y, group, {measure: value for measure, (value, why) in found.items() if not why})
+
+        def notes(n: Mapping[str, int], values: Mapping[str, Tensor]) -> list[str]:
+            return [*self._notes(n, values), *self._rounding_notes(errors)]
 
         measures = [measure + suffix for measure in _FORMS for suffix in ("", *self._suffixes())]
-        return self._compared(measures, compare, self._notes, form="moments" if self._has_moments else "rows")
+        return self._compared(
+            measures, compare, notes, form="moments" if self._has_moments else "rows", precision=self.precision
+        )
 
     def _suffixes(self) -> list[str]:
         intervals = ["_low", "_high"] if self.n_resamples else []
         return [*intervals, *(["_null_low", "_null_high", "_p_value"] if self.n_permutations else [])]
 
-    def _intervals(self, value: float, x: Tensor, y: Tensor, debiased: bool) -> list[float]:
-        found, ends = [], torch.tensor([0.025, 0.975], dtype=torch.float64)
-        if self.n_resamples:
-            spread = cka_resamples(x, y, self.n_resamples, debiased=debiased, seed=self.seed)
-            found += (value + spread.quantile(ends)).tolist()
-        if self.n_permutations:
-            null = cka_null(x, y, self.n_permutations, debiased=debiased, seed=self.seed)
-            found += [*null.quantile(ends).tolist(), (1 + int((null >= value).sum())) / (1 + self.n_permutations)]
-        return found
+    def _intervals(self) -> Callable[[str, str, str, Mapping[str, float]], Iterator[tuple[str, float, str]]]:
+        """Of two sites, a group and the measures' values to the measures of interval and null, for both forms from the
+        same half-samples and pairings."""
+        ends = torch.tensor([0.025, 0.975], dtype=torch.float64)
+
+        @lru_cache(2)  # of a pair; more would take as much memory as all rows
+        def rows(site: str, group: str) -> Tensor:
+            return compact(matrix(self._rows_of(site, group), site))
+
+        @cache
+        def halves(x: str, y: str, group: str) -> list[HSIC]:
+            return halves_hsic(rows(x, group), rows(y, group), self.n_resamples, self.seed, self.precision)
+
+        def interval(x: str, y: str, group: str, values: Mapping[str, float]) -> Iterator[tuple[str, float, str]]:
+            if self.n_resamples:
+                terms = halves(x, y, group), halves(x, x, group), halves(y, y, group)
+                for measure, value in values.items():
+                    spread = value + deviations_of(*terms, debiased=_FORMS[measure]).quantile(ends)
+                    yield from zip((f"{measure}_low", f"{measure}_high"), spread.tolist(), ("", ""), strict=True)
+            if self.n_permutations:
+                drawn = null_hsic(rows(x, group), rows(y, group), self.n_permutations, self.seed, self.precision)
+                for measure, value in values.items():
+                    null = null_of(*drawn, debiased=_FORMS[measure])
+                    low, high = null.quantile(ends).tolist()
+                    yield f"{measure}_null_low", low, ""
+                    yield f"{measure}_null_high", high, ""
+                    yield f"{measure}_p_value", (1 + int((null >= value).sum())) / (1 + self.n_permutations), ""
+
+        return interval
 
     def _hsic_of_moments(self, x: str, y: str, group: str) -> HSIC:
-        wanted = sorted(self.moments, key=int) if group == "all" else [group]
-        return reduce(CrossMoments.merge, (self.moments[c].pair(x, y) for c in wanted)).hsic()
+        parts = (self.moments[c].pair(x, y) for c in self._classes_of(group))
+        return reduce(CrossMoments.merge, parts).hsic(self.precision)
 
-    def _hsic_of_rows(self, x: str, y: str, group: str) -> HSIC:
-        one = self._rows_of(x, group)
-        return hsic_of_rows(one, one if x == y else self._rows_of(y, group))
+    def _hsic_of_rows(self) -> Callable[[str, str, str], HSIC]:
+        @lru_cache(len(self.sites))  # those of one group
+        def kernels(site: str, group: str) -> Tensor:
+            return kernel(self._rows_of(site, group), self.precision)
+
+        def hsic(x: str, y: str, group: str) -> HSIC:
+            one = self._rows_of(x, group)
+            other = one if x == y else self._rows_of(y, group)
+            if few_rows(one, other):
+                return hsic_of_kernels(kernels(x, group), kernels(y, group))
+            return hsic_of_rows(one, other, self.precision)
+
+        return hsic
+
+    def _by_minibatches(self) -> ProbeResult:
+        sums = self.batches.totals(self.precision, home_of(torch.empty(0), self.device))
+        place, counts = {site: i for i, site in enumerate(sorted(self.site_names))}, self._counts()
+        used = {group: int(sums[f"{group}/n"]) if f"{group}/n" in sums else 0 for group in counts}
+
+        def own(site: str, group: str) -> HSIC:
+            i, n = place[site], used[group]
+            debiased, terms = sums[f"{group}/hsic"][i, i] / n, sums[f"{group}/terms"][i] / n
+            return HSIC(n, terms, debiased, terms, ROUNDING[self.precision])
+
+        def compare(x: str, y: str, group: str) -> Iterator[tuple[str, float, str]]:
+            if not used[group]:
+                yield "minibatch_cka", math.nan, f"x: no mini-batch has {LEAST_DEBIASED} examples"
+                return
+            together = own(x, group)._replace(debiased=sums[f"{group}/hsic"][place[x], place[y]] / used[group])
+            yield "minibatch_cka", *cka_from_hsic(together, own(x, group), own(y, group), debiased=True)
+
+        def notes(n: Mapping[str, int], values: Mapping[str, Tensor]) -> list[str]:
+            batches = {group: int(sums[f"{group}/batches"]) for group in n if used[group]}
+            found = [
+                "minibatch_cka is an estimate, from HSIC averaged over mini-batches drawn by a hash of the examples' "
+                f"index: label {', '.join(f'{group} ({k})' for group, k in batches.items())}"
+            ]
+            left = {group: n[group] - used[group] for group in n if used[group] < n[group]}
+            if left:
+                found.append(
+                    f"fewer than {LEAST_DEBIASED} examples of a class in a span of {self.batches.span} indices are in "
+                    f"no mini-batch: label {', '.join(f'{group} (n = {k})' for group, k in left.items())}"
+                )
+            return found
+
+        kind = {"estimator": "minibatch", "batch_rows": self.batch_rows, "precision": self.precision}
+        return self._compared(["minibatch_cka"], compare, notes, **kind)
 
     def _dims(self) -> dict[str, int]:
-        if not self._has_moments:
-            return super()._dims()
-        places = self.moments[next(iter(self.moments))].places
-        return {site: places[site].stop - places[site].start for site in self.site_names}
+        return self.batches.dims if self.estimator == "minibatch" else super()._dims()
 
     def _notes(self, n: Mapping[str, int], values: Mapping[str, Tensor]) -> list[str]:
         notes, largest = [], max(self._dims().values())
@@ -220,3 +314,9 @@ class CKA(Pairwise):
             if self.n_resamples and bool((values[f"{measure}_low"].isnan() & ~values[measure].isnan()).any()):
                 notes.append(f"{measure}_low and _high are NaN where half of the examples have no CKA")
         return notes
+
+    def _rounding_notes(self, errors: Mapping[str, float]) -> list[str]:
+        few = [f"{group} ({error:.0e})" for group, error in errors.items() if error > _ERROR]
+        if self.precision == "float64" or not few:
+            return []
+        return [f"float32 may move debiased_cka by up to: label {', '.join(few)}; take precision='float64'"]

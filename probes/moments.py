@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from typing import Any
 from urllib.parse import quote, unquote
@@ -13,9 +13,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from probes.functional.cka import CrossMoments, centre, float64
+from probes.functional.products import Precision, add_product
 from probes.state import Declared, Keyed
 
 _FIELDS = [field.name for field in fields(CrossMoments)]
+_OF_TWO = ("product", "fourth", "cube_x", "cube_y")  # what a pair does not share with its sites' own moments
+_LEAST_ROWS, _LARGEST = 256, 2**22  # of a block: rows at least, or elements
 Pair = tuple[str, str]
 
 
@@ -85,19 +88,21 @@ class Together:
 
     @classmethod
     def of_pairs(cls, pairs: Mapping[Pair, CrossMoments]) -> Together:
-        """From each pair's moments; those about other points than their sites with themselves are moved there."""
+        """From each pair's moments, about the points of their sites with themselves."""
         own = {x: moments for (x, y), moments in sorted(pairs.items()) if x == y}
         dims = {site: len(moments.x0) for site, moments in own.items()}
         new = cls.about(torch.cat([moments.x0 for moments in own.values()]), dims, pairs)
-        order = {site: i for i, site in enumerate(own)}
-        for (x, y), moments in pairs.items():
-            found = moments.about(own[x].x0, own[y].x0)
-            i, j, at_x, at_y = order[x], order[y], new.places[x], new.places[y]
-            new.n, new.total[at_x], new.square[i] = found.n, own[x].sum_x, own[x].square_x
-            new.cube[j, at_x], new.cube[i, at_y] = found.cube_x, found.cube_y
-            new.fourth[i, j] = new.fourth[j, i] = found.fourth
-            new.product[x, y].copy_(found.product)
+        new.n = next(iter(own.values())).n
+        for pair, moments in pairs.items():
+            new._put(pair, moments)
         return new
+
+    def copy(self, device: torch.device | None = None) -> Together:
+        """The same in memory of its own, there."""
+        parts = {f.name: getattr(self, f.name) for f in fields(self)}
+        moved = {name: x.to(device, copy=True) for name, x in parts.items() if isinstance(x, Tensor)}
+        products = {pair: x.to(device, copy=True) for pair, x in self.product.items()}
+        return Together(**{**parts, **moved, "product": products})
 
     def pair(self, x: str, y: str) -> CrossMoments:
         """The moments of one pair: views, which ``add`` changes."""
@@ -117,20 +122,62 @@ class Together:
             self.fourth[i, j],
         )
 
-    def add(self, rows: Float[Tensor, "n dims"]) -> Together:
-        """With these examples, every site's dimensions side by side. Changes itself too."""
-        x = (rows - self.point).T.contiguous()
+    def add(self, rows: Sequence[Float[Tensor, "n _"]], precision: Precision) -> None:
+        """With these examples too: each site's rows, anywhere and in any dtype, block by block."""
+        n = len(rows[0])
+        if n > self.n:  # the point of the many fits better
+            self._move_to(torch.cat([centre(float64(x.to(self.point.device))) for x in rows]))
+        step = max(_LEAST_ROWS, _LARGEST // len(self.point))
+        for some in zip(*(torch.split(x, step) for x in rows), strict=True):
+            self._add(torch.cat([float64(x.to(self.point.device)) for x in some], dim=1), precision)
+
+    def _add(self, rows: Float[Tensor, "n dims"], precision: Precision) -> None:
+        """With these examples, every site's dimensions side by side. Changes ``rows``."""
+        n, x = len(rows), rows.sub_(self.point).T.contiguous()
+        del rows
         lengths = self._by_site(x.square())
-        self.n += len(rows)
+        self.n += n
         self.total += x.sum(1)
         self.square += lengths.sum(1)
         self.cube.addmm_(lengths, x.T)
         self.fourth.addmm_(lengths, lengths.T)
+        if precision == "float32":
+            x = x.float()
         for (one, other), product in self.product.items():
-            product.addmm_(x[self.places[one]], x[self.places[other]].T)
-        if not bool((self._by_site(self.total.square()) > self.n / 2 * self.square).any()):
-            return self
-        return self.of_pairs({pair: self.pair(*pair).near_the_means() for pair in self.product})
+            add_product(product, x[self.places[one]], x[self.places[other]])
+        self._settle()
+
+    def _settle(self) -> None:
+        """Moves to the means where a site's point has proved far from its own."""
+        if bool((self._by_site(self.total.square()) > self.n / 2 * self.square).any()):
+            self._move_to(self.point + self.total / self.n)
+
+    def _move_to(self, point: Float[Tensor, "dims"]) -> None:
+        """About another point. One product at a time is in memory twice."""
+        shift = self.point - point
+        if not self.n or not bool(shift.any()):
+            self.point = point if not self.n else self.point
+            return
+        small = {}
+        for x, y in self.product:
+            found = self.pair(x, y).translated(shift[self.places[x]], shift[self.places[y]])
+            self.product[x, y].copy_(found.product)
+            small[x, y] = replace(found, product=self.product[x, y])
+        self.point = self.point - shift
+        for pair, found in small.items():
+            self._put(pair, found)
+
+    def _put(self, pair: Pair, moments: CrossMoments) -> None:
+        """A pair's moments, about our points after it was moved there."""
+        sites, (at_x, at_y) = list(self.places), (self.places[site] for site in pair)
+        i, j = (sites.index(site) for site in pair)
+        found = moments.about(self.point[at_x], self.point[at_y])
+        if i == j:
+            self.total[at_x], self.square[i] = found.sum_x, found.square_x
+        self.cube[j, at_x], self.cube[i, at_y] = found.cube_x, found.cube_y
+        self.fourth[i, j] = self.fourth[j, i] = found.fourth
+        if found.product is not self.product[pair]:
+            self.product[pair].copy_(found.product)
 
     def _by_site(self, x: Float[Tensor, "dims *n"]) -> Float[Tensor, "sites *n"]:
         """Sums over each site's dimensions."""
@@ -138,44 +185,66 @@ class Together:
             return x.reshape(len(self.places), *widths, *x.shape[1:]).sum(1)
         return torch.stack([x[place].sum(0) for place in self.places.values()])
 
-    def merge(self, other: Together) -> Together:
-        return self.of_pairs({pair: self.pair(*pair).merge(other.pair(*pair)) for pair in self.product})
+    def merge(self, other: Together) -> None:
+        """With the examples of the other, which stays as it is."""
+        if other.n > self.n:
+            self._move_to(other.point.to(self.point.device))
+        other = other if other.point.device == self.point.device else other.copy(self.point.device)
+        for pair in self.product:
+            mine, found = self.pair(*pair), other.pair(*pair)
+            found = found.about(mine.x0, mine.y0)
+            names = ["product", "fourth", "cube_x", "sum_x", "square_x"] if pair[0] == pair[1] else _OF_TWO
+            for name in names:
+                getattr(mine, name).add_(getattr(found, name))
+            if pair[0] != pair[1]:
+                sites = list(self.places)
+                i, j = map(sites.index, pair)
+                self.fourth[j, i] = self.fourth[i, j]
+        self.n += other.n
+        self._settle()
 
 
 class MomentsState(Keyed[Together]):
     """Moments by class. See ``Moments``."""
 
     def add(
-        self, rows: Mapping[str, Tensor], classes: Int[Tensor, "n"] | None = None, pairs: Sequence[Pair] = ()
+        self,
+        rows: Mapping[str, Tensor],
+        classes: Int[Tensor, "n"] | None = None,
+        pairs: Sequence[Pair] = (),
+        *,
+        precision: Precision = "float64",
+        device: str | torch.device | None = None,
     ) -> None:
         """Add each site's rows ``[n d]`` of the same examples.
+
+        Memory beside the state: three float64 copies of 256 rows at all sites, or of 32 MiB of them if that is more.
 
         Args:
             rows: by site; the same sites in every batch.
             classes: of the examples, each kept under its number, ``"0"``; ``None``: all under ``"all"``.
             pairs: sites to pair beside each with itself; the same in every batch.
+            precision: of the products, which are by far most of the work; what is added up is float64.
+            device: where the sums are made and held; that of the rows by default. One without float64 gives way to
+                the CPU.
         """
-        n = len(next(iter(rows.values())))
-        groups = {"all": torch.ones(n, dtype=torch.bool)}
+        sites = {site: rows[site] for site in sorted(rows)}
+        first = next(iter(sites.values()))
+        home = home_of(first, device)
+        groups: dict[str, Tensor | None] = {"all": None}
         if classes is not None:
-            groups = {str(c): classes == c for c in torch.unique(classes).tolist()}
+            present = torch.unique(classes).tolist()
+            groups = {str(c): None if len(present) == 1 else (classes == c).nonzero()[:, 0] for c in present}
         with torch.inference_mode(False), torch.no_grad():  # what is made in inference mode cannot be added to outside
-            self._add(rows, groups, dict.fromkeys([*((site, site) for site in rows), *pairs]))
-
-    def _add(self, rows: Mapping[str, Tensor], groups: Mapping[str, Tensor], pairs: Iterable[Pair]) -> None:
-        sites = {site: float64(rows[site]) for site in sorted(rows)}
-        held = next(iter(self._values.values())).point if self._values else next(iter(sites.values()))
-        dims, device = {site: x.shape[1] for site, x in sites.items()}, held.device
-        together = torch.cat([x.to(device) for x in sites.values()], dim=1)
-        for key, chosen in groups.items():
-            part, old = together[chosen.to(device)], self._values.get(key)
-            if not len(part):
-                continue
-            if old is not None and old.n >= len(part):
-                self._values[key] = old.add(part)
-            else:
-                new = Together.about(centre(part), dims, pairs).add(part)
-                self._values[key] = new if old is None else old.merge(new)
+            for key, chosen in groups.items() if len(first) else ():
+                part = [x if chosen is None else x[chosen.to(x.device)] for x in sites.values()]
+                old = self._values.get(key)
+                if old is None:
+                    dims = {site: x.shape[1] for site, x in sites.items()}
+                    nowhere = torch.zeros(sum(dims.values()), dtype=torch.float64, device=home)
+                    old = Together.about(nowhere, dims, dict.fromkeys([*((site, site) for site in sites), *pairs]))
+                self._values[key] = old = old if old.point.device == home else old.copy(home)
+                old.add(part, precision)
 
     def __getitem__(self, key: str) -> Together:
         return self._values[key]
@@ -183,8 +252,10 @@ class MomentsState(Keyed[Together]):
     def merge(self, other: MomentsState) -> None:
         for key, value in other._values.items():
             old = self._values.get(key)
-            copy = Together.of_pairs({pair: value.pair(*pair) for pair in value.product})
-            self._values[key] = copy if old is None else old.merge(copy)
+            if old is None:
+                self._values[key] = value.copy()
+            else:
+                old.merge(value)
 
     def tensors(self) -> dict[str, Tensor]:
         return {
@@ -202,6 +273,12 @@ class MomentsState(Keyed[Together]):
             x, y, key = map(unquote, name.split("|"))
             pairs.setdefault(key, {})[x, y] = CrossMoments(int(n), *sums)
         self._values = {key: Together.of_pairs(parts) for key, parts in pairs.items()}
+
+
+def home_of(rows: Tensor, device: str | torch.device | None) -> torch.device:
+    """Where float64 sums of rows are made: on ``device``, or where the rows are; not on MPS, which has no float64."""
+    home = rows.device if device is None else torch.empty(0, device=device).device
+    return torch.device("cpu") if home.type == "mps" else home
 
 
 def _quoted(site: str) -> str:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-import torch
+import math
+from collections.abc import Mapping
+from functools import reduce
 
-from probes.functional.n_dims import check_share, n_dims
-from probes.pairwise import ByClass, Undefined, below
+import torch
+from torch import Tensor
+
+from probes.functional.cka import CrossMoments
+from probes.functional.n_dims import check_share, n_dims, n_dims_of_scatter
+from probes.hooks import check_device
+from probes.pairwise import Undefined, below
 from probes.readout import Readout, last_token
 from probes.result import ProbeResult
+from probes.rows_or_moments import FORMS, Form, RowsOrMoments
 from probes.sites import Sites, residual
+from tasks.errors import check_choice
 
 
-class NDims(ByClass):
+class NDims(RowsOrMoments):
     """How many principal directions hold a share of the variance at each site: one model's, or several models'.
 
     Measures:
@@ -19,8 +28,16 @@ class NDims(ByClass):
             that is below the dimensions.
         ``n`` (label): number of examples.
 
-    Memory: every example's row at every site in its own dtype, ``examples x sites x d``. Cost: the singular values of
-    a site and class, ``n d^2``.
+    Memory: as moments, ``d^2`` float64 numbers per site and class, independent of the number of examples; as rows,
+    every example's row at every site in its own dtype, ``examples x sites x d``. At the end one site at a time comes
+    on top in float64, which ``max_memory`` counts.
+
+    Numerics: directions that hold less than 1e-12 of the variance together do not count. A moment is a square, so that
+    it cannot tell directions of less than about ``d x 2e-16`` of the variance from none, and squares of rows below
+    1e-150 or above 1e150 leave float64; where this leaves a doubt of the number, a note says so, and ``form="rows"``
+    settles it. Elsewhere the two forms give the same number.
+
+    Cost: ``n d^2`` for the moments of a site, and its eigenvalues, about ``10 d^3``.
 
     Source: Zhao, Ziser & Cohen 2024 (arXiv 2410.20008), with 99%.
 
@@ -29,7 +46,9 @@ class NDims(ByClass):
         readout: which position.
         label: also one value for each class of this label, with one value per example.
         variance: the share, above 0 and at most 1.
+        form: ``"moments"``, ``"rows"``, or ``"auto"``: rows as long as they take less memory, then moments.
         max_memory: most GiB to hold; more is refused in the first batch that would need it.
+        device: where the sums are made, such as ``"cuda"``, as in ``CKA``.
 
     Raises:
         InputError: for a label given per token, or too much memory.
@@ -45,26 +64,56 @@ class NDims(ByClass):
         readout: Readout = last_token(),
         label: str | None = None,
         variance: float = 0.99,
+        form: Form = "auto",
         max_memory: float = 8.0,
+        device: str | None = None,
     ) -> None:
         super().__init__(at, readout, label, max_memory)
-        self.variance = check_share(variance)
+        check_choice(form=(form, FORMS))
+        if device is not None:
+            check_device(device)
+        self.variance, self.form, self.device = check_share(variance), form, device
+
+    def _bytes(self, rows: Mapping[str, Tensor], n: int) -> int:
+        """Also the float64 copies of a site's rows, and the matrix of their products."""
+        d = max(x.shape[1] for x in rows.values())
+        return super()._bytes(rows, n) + 16 * n * d + 24 * min(n, d) ** 2
+
+    def _moments_of(self, rows: Mapping[str, Tensor], classes: int) -> int:
+        """Also the copies of a site's."""
+        return super()._moments_of(rows, classes) + 32 * max(x.shape[1] for x in rows.values()) ** 2
 
     def compute(self) -> ProbeResult:
         n, d, undefined = self._counts(), self._dims(), Undefined()
         values = torch.empty(len(d), len(n), dtype=torch.float64)
+        doubtful: dict[str, None] = {}
         for i, site in enumerate(d):
             for k, group in enumerate(n):
-                values[i, k] = n_dims(self._rows_of(site, group), variance=self.variance)
-                if values[i, k].isnan():
+                value, sure = self._value(site, group)
+                values[i, k] = value
+                if math.isnan(value):
                     undefined.setdefault((site, "all examples are the same"), {})[group] = None
+                elif not sure:
+                    doubtful[group] = None
         notes = self._undefined_notes(undefined)
         if few := below(n, max(d.values()) + 1):
             notes.append(f"n_dims is at most n - 1, below d (up to {max(d.values())}): label {few}; compare at equal n")
+        if doubtful:
+            notes.append(
+                f"moments leave a doubt of n_dims, within rounding of the share {self.variance:g} (label "
+                f"{', '.join(doubtful)}); form='rows' settles it"
+            )
         return self.result(
             {"n_dims": values, "n": torch.tensor(list(n.values()))},
             {"n_dims": ("site", "label"), "n": ("label",)},
             {"label": list(n)},
-            metadata={"d": d},
+            metadata={"d": d, "form": "moments" if self._has_moments else "rows"},
             notes=notes,
         )
+
+    def _value(self, site: str, group: str) -> tuple[float, bool]:
+        """The number, and whether rounding leaves no doubt of it."""
+        if not self._has_moments:
+            return n_dims(self._rows_of(site, group), variance=self.variance), True
+        parts = (self.moments[c].pair(site, site) for c in self._classes_of(group))
+        return n_dims_of_scatter(reduce(CrossMoments.merge, parts).centred().product, self.variance)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from probes.functional.neighbour_purity import neighbour_purity, neighbour_purity_chance
+from probes.functional.neighbour_purity import mean_interval, nearest, neighbour_purity_chance, same_label
+from probes.hooks import check_device
 from probes.pairwise import ByClass
 from probes.readout import Readout, last_token
 from probes.result import ProbeResult
 from probes.sites import Sites, residual
+from probes.state import hashed
 from tasks import InputError
 from tasks.errors import check_at_least
 
@@ -17,10 +19,14 @@ class NeighbourPurity(ByClass):
     """Share of an example's nearest neighbours that are of its own class, at each site of one model or several.
 
     Measures:
-        ``neighbour_purity`` (site): averaged over examples and their ``k`` nearest others (Euclidean distance).
+        ``neighbour_purity`` (site): averaged over examples and their ``k`` nearest others (Euclidean distance); of
+            others equally near, those with the lowest index.
+        ``neighbour_purity_low``, ``neighbour_purity_high`` (site): 95% over examples, as if these were independent
+            (Wilson's interval, for values that vary less than yes and no).
         ``chance`` (): the same for neighbours drawn at random.
 
-    Memory: every example's row at every site in its own dtype, ``examples x sites x d``. Cost: ``n^2 d`` a site.
+    Memory: every example's row at every site in its own dtype, ``examples x sites x d``; on top, one site's in float32,
+    and on a device other than the CPU in their own dtype too. Cost: ``n^2 d`` a site, or ``max_rows n d``.
 
     Args:
         at: where to measure.
@@ -28,10 +34,12 @@ class NeighbourPurity(ByClass):
         label: the classes, one value per example.
         k: neighbours, fewer than there are examples.
         max_memory: most GiB to hold; more is refused in the first batch that would need it.
+        max_rows: look for the neighbours of at most this many examples, chosen by their index, among all.
+        device: where to compute, such as ``"cuda"``; the CPU if not given.
 
     Raises:
         InputError: for a label with one class only, with one example a class or given per token, not more than ``k``
-            examples, or too much memory.
+            examples, a device that is not there, or too much memory.
 
     Example:
         >>> NeighbourPurity(label="cluster").k
@@ -47,13 +55,19 @@ class NeighbourPurity(ByClass):
         label: str = "task",
         k: int = 10,
         max_memory: float = 8.0,
+        max_rows: int | None = None,
+        device: str | None = None,
     ) -> None:
         super().__init__(at, readout, label, max_memory)
         check_at_least(k=(k, 1))
-        self.k = k
+        if max_rows is not None and max_rows < 2:
+            raise InputError(f"max_rows is {max_rows}; expected at least 2, or None for all")
+        if device is not None:
+            check_device(device)
+        self.k, self.max_rows, self.device = k, max_rows, device
 
     def compute(self) -> ProbeResult:
-        labels, n = self.classes.get("label")[1], self._counts()
+        (index, labels), n = self.classes.get("label"), self._counts()
         if len(n) < 3:  # "all" and one class
             raise InputError(f"label {self.label!r} has one class only; purity needs examples of at least 2 classes")
         if max(count for group, count in n.items() if group != "all") == 1:
@@ -61,12 +75,25 @@ class NeighbourPurity(ByClass):
                 f"label {self.label!r} has one example a class ({len(labels)} in all), so no neighbour can be of the "
                 "same; give at least 2 examples of some classes, better 20 of each"
             )
-        found = [neighbour_purity(self._rows_of(site, "all"), labels, self.k) for site in self.site_names]
+        asked, notes = None, []
+        if self.max_rows is not None and self.max_rows < len(index):
+            asked = torch.argsort(hashed(index), stable=True)[: self.max_rows].sort().values
+            notes = [f"neighbour_purity is that of {len(asked)} of {len(index)} examples, among all of them"]
+        shares = [
+            same_label(nearest(self._rows_of(site, "all"), self.k, asked, device=self.device), labels, asked)
+            for site in self.site_names
+        ]
+        found = {
+            "neighbour_purity": [float(of_site.mean()) for of_site in shares],
+            "neighbour_purity_low": [mean_interval(of_site)[0] for of_site in shares],
+            "neighbour_purity_high": [mean_interval(of_site)[1] for of_site in shares],
+        }
         return self.result(
             {
-                "neighbour_purity": torch.tensor(found, dtype=torch.float64),
+                **{measure: torch.tensor(values, dtype=torch.float64) for measure, values in found.items()},
                 "chance": torch.tensor(neighbour_purity_chance(labels), dtype=torch.float64),
             },
-            {"neighbour_purity": ("site",), "chance": ()},
-            metadata={"d": self._dims(), "n": n},
+            {**dict.fromkeys(found, ("site",)), "chance": ()},
+            metadata={"d": self._dims(), "n": n, "n_asked": len(index) if asked is None else len(asked)},
+            notes=notes,
         )

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probes.functional.projection import check_open_tsne, open_tsne_2d, project_2d
 from probes.probe import Probe
 from probes.readout import Readout, check_row_readout, token_at
 from probes.result import ProbeResult
 from probes.sites import Sites, residual
 from probes.state import Rows
-from probes.task_cluster_ari import project_2d
 from tasks import Batch, InputError
 from tasks.errors import check_choice
 
@@ -32,9 +32,13 @@ class Projection(Probe):
         label: the label to carry along, for colours.
         at: where to measure.
         readout: which position.
-        method: ``"tsne"`` (scikit-learn's, from a PCA start) or ``"pca"``.
+        method: ``"tsne"`` (scikit-learn's, from a PCA start), ``"opentsne"`` (openTSNE's, faster from some 5,000
+            examples on, of the first 50 principal components; ``pip install "mechclust[tsne]"``) or ``"pca"``.
         max_rows: most examples, chosen by their index.
         seed: of t-SNE.
+
+    Raises:
+        InputError: for fewer than 4 examples, a label given per token, or ``"opentsne"`` where it is not installed.
     """
 
     hidden = Rows(cap="max_rows")
@@ -45,11 +49,13 @@ class Projection(Probe):
         label: str = "task",
         at: Sites = residual(),
         readout: Readout = token_at("input"),
-        method: Literal["tsne", "pca"] = "tsne",
+        method: Literal["tsne", "opentsne", "pca"] = "tsne",
         max_rows: int | None = 500,
         seed: int = 0,
     ) -> None:
-        check_choice(method=(method, ("tsne", "pca")))
+        check_choice(method=(method, ("tsne", "opentsne", "pca")))
+        if method == "opentsne":
+            check_open_tsne()
         super().__init__(at, check_row_readout(readout))
         self.label, self.method, self.max_rows, self.seed = label, method, max_rows, seed
 
@@ -73,7 +79,8 @@ class Projection(Probe):
     def _project(self, rows: np.ndarray) -> np.ndarray:
         rows = rows - rows.mean(axis=0)
         # Where the states are a few points many times over (layer 0), PCA shows them as they are.
-        if self.method == "tsne" and len(np.unique(rows, axis=0)) > len(rows) // 10:
-            return project_2d(rows, self.seed).astype(np.float32)
+        if self.method != "pca" and len(np.unique(rows, axis=0)) > len(rows) // 10:
+            project = project_2d if self.method == "tsne" else open_tsne_2d
+            return project(rows, self.seed).astype(np.float32)
         _, _, directions = np.linalg.svd(rows, full_matrices=False)
         return (rows @ directions[:2].T).astype(np.float32)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import lru_cache
 from typing import Literal
 
 from torch import Tensor
 
-from probes.functional.cka import cka_from_hsic
-from probes.functional.rbf_cka import check_fraction, rbf_hsic, rbf_scale, rbf_undefined
+from probes.functional.rbf_cka import GaussianKernel, check_fraction, cka_of_kernels, working_bytes
+from probes.hooks import check_device
 from probes.pairwise import Pairwise
 from probes.readout import Readout, last_token
 from probes.result import ProbeResult
@@ -28,8 +28,9 @@ class RBFCKA(Pairwise):
 
     Exact over all examples, never clamped; NaN with a note.
 
-    Memory: every example's row at every site in its own dtype, ``examples x sites x d``, and ``n^2 / 2`` float64
-    numbers while a median is found. Cost: ``n^2 (dx + dy)`` a pair and class: minutes from about 10,000 rows on.
+    Memory: every example's row at every site in its own dtype, ``examples x sites x d``, and blocks of kernel entries
+    whatever the number of examples, some 300 MB at most. Cost: ``n^2 d`` a site and class, however many pairs it is in,
+    and ``n^2`` a pair.
 
     Source: Kornblith et al. 2019 (arXiv 1905.00414), section 3; debiased as in ``CKA``.
 
@@ -40,9 +41,10 @@ class RBFCKA(Pairwise):
         pairs: ``"diagonal"`` or ``"all"``, as in ``CKA``.
         fraction: of the median distance; above 0.
         max_memory: most GiB to hold; more is refused in the first batch that would need it.
+        device: where to compute, such as ``"cuda"``; the CPU if not given.
 
     Raises:
-        InputError: for three models or more, a label given per token, or too much memory.
+        InputError: for three models or more, a label given per token, a device that is not there, or too much memory.
 
     Example:
         >>> RBFCKA(fraction=1.0).fraction
@@ -57,26 +59,29 @@ class RBFCKA(Pairwise):
         pairs: Literal["diagonal", "all"] = "diagonal",
         fraction: float = 0.5,
         max_memory: float = 8.0,
+        device: str | None = None,
     ) -> None:
         super().__init__(at, readout, label, pairs, max_memory)
-        self.fraction = check_fraction(fraction)
+        if device is not None:
+            check_device(device)
+        self.fraction, self.device = check_fraction(fraction), device
 
     def _bytes(self, rows: Mapping[str, Tensor], n: int) -> int:
-        return super()._bytes(rows, n) + 4 * n * n
+        return super()._bytes(rows, n) + working_bytes(n, len(rows), max(x.shape[1] for x in rows.values()))
 
     def compute(self) -> ProbeResult:
-        forms = {"rbf_cka": False, "debiased_rbf_cka": True}
+        pairs = list(dict.fromkeys(self._pairs()))
 
-        @cache
-        def scale(site: str, group: str) -> float:
-            return rbf_scale(self._rows_of(site, group), self.fraction)
+        @lru_cache(1)  # of one class
+        def found(group: str) -> dict[tuple[str, str], tuple[tuple[float, str], tuple[float, str]]]:
+            chosen = None if group == "all" else (self.classes.get("label")[1] == int(group)).nonzero()[:, 0]
+            rows = {site: self.rows.get(site)[1] for site in self.site_names}
+            return cka_of_kernels(
+                {site: GaussianKernel(x, self.fraction, chosen, self.device) for site, x in rows.items()}, pairs
+            )
 
         def compare(x: str, y: str, group: str) -> Iterator[tuple[str, float, str]]:
-            scales = scale(x, group), scale(y, group)
-            undefined = rbf_undefined(*scales)
-            terms = () if undefined else rbf_hsic(self._rows_of(x, group), self._rows_of(y, group), *scales)
-            for measure, debiased in forms.items():
-                value, why = undefined or cka_from_hsic(*terms, debiased=debiased)
-                yield measure, value, why
+            for measure, value in zip(("rbf_cka", "debiased_rbf_cka"), found(group)[x, y], strict=True):
+                yield measure, *value
 
-        return self._compared(list(forms), compare, lambda n, values: [])
+        return self._compared(["rbf_cka", "debiased_rbf_cka"], compare, lambda n, values: [])

@@ -27,10 +27,12 @@ class Readout:
     def __call__(self, activation: Shaped[Tensor, "batch pos *rest"], batch: Batch) -> Shaped[Tensor, "batch *kept"]:
         raise NotImplementedError  # pragma: no cover - abstract
 
+    def places(self, batch: Batch) -> Tensor | None:
+        """``[batch]`` the one position that is read of each example; ``None`` where it is not one position."""
+        return None
+
     def check(self, kept: Tensor, batch: Batch) -> int | None:
         """The index of the first example whose kept values are not finite, or ``None``."""
-        if bool(torch.isfinite(kept.sum(dtype=torch.float64))):  # one pass; NaN and infinity survive sums
-            return None
         bad = ~torch.isfinite(kept).flatten(1).all(dim=1)
         return _first(bad, batch)
 
@@ -51,7 +53,10 @@ class LastToken(Readout):
     def __call__(self, activation: Shaped[Tensor, "batch pos *rest"], batch: Batch) -> Shaped[Tensor, "batch *kept"]:
         if activation.shape[1] == 1:  # also where a model has pooled its sequence
             return activation[:, 0]
-        return _at(activation, batch.last_positions())
+        return _at(activation, self.places(batch))
+
+    def places(self, batch: Batch) -> Tensor:
+        return batch.last_positions()
 
     def __repr__(self) -> str:
         return "last_token()"
@@ -60,7 +65,10 @@ class LastToken(Readout):
 @dataclass(frozen=True)
 class FirstToken(Readout):
     def __call__(self, activation: Shaped[Tensor, "batch pos *rest"], batch: Batch) -> Shaped[Tensor, "batch *kept"]:
-        return _at(activation, batch.first_positions())
+        return _at(activation, self.places(batch))
+
+    def places(self, batch: Batch) -> Tensor:
+        return batch.first_positions()
 
     def __repr__(self) -> str:
         return "first_token()"
@@ -71,7 +79,10 @@ class TokenAt(Readout):
     position: str
 
     def __call__(self, activation: Shaped[Tensor, "batch pos *rest"], batch: Batch) -> Shaped[Tensor, "batch *kept"]:
-        return _at(activation, batch.position(self.position))
+        return _at(activation, self.places(batch))
+
+    def places(self, batch: Batch) -> Tensor:
+        return batch.position(self.position)
 
     def __repr__(self) -> str:
         return f"token_at({self.position!r})"
@@ -98,8 +109,6 @@ class AllTokens(Readout):
         return activation
 
     def check(self, kept: Tensor, batch: Batch) -> int | None:
-        if bool(torch.isfinite(kept.sum(dtype=torch.float64))):
-            return None
         bad = ~torch.isfinite(kept)
         if batch.attention_mask is not None:  # what stands at padding is nobody's value
             patterns = kept.ndim == 4 and kept.shape[2:] == 2 * batch.tokens.shape[1:]  # [batch head query key]

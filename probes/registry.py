@@ -73,7 +73,7 @@ def list_probes() -> list[RegisteredProbe]:
 
     Example:
         >>> [probe.name for probe in list_probes()][:3]
-        ['CKA', 'ClusteringHead', 'NDims']
+        ['CKA', 'ClusteringHead', 'LinearDecodability']
     """
     found = sorted(entry_points(group=GROUP), key=lambda point: point.name)
     own = _own()
@@ -103,8 +103,8 @@ def get_probe(name: str) -> Probe:
             that cannot be made without arguments.
 
     Example:
-        >>> get_probe("NDims")
-        NDims(at=residual(), readout=last_token(), label=None, variance=0.99, max_memory=8.0)
+        >>> get_probe("NDims")  # doctest: +ELLIPSIS
+        NDims(at=residual(), readout=last_token(), label=None, variance=0.99, ...)
     """
     return find_probe(name).new()
 

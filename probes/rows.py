@@ -50,7 +50,7 @@ def collect_rows(
     readout: Readout = last_token(),
     *,
     tokenizer: Any = None,
-    batch_size: int = 32,
+    tokens_per_batch: int = 4096,
 ) -> dict[str, Tensor]:
     """By hook name ``[n d]``, every example's row at each site, in the order of the examples' index, on the CPU.
 
@@ -63,7 +63,7 @@ def collect_rows(
         at: where to measure.
         readout: which position.
         tokenizer: for texts, as in ``run``.
-        batch_size: as in ``run``.
+        tokens_per_batch: as in ``run``.
 
     Raises:
         InputError: for a readout that keeps every position, and where ``run`` raises it.
@@ -73,5 +73,5 @@ def collect_rows(
         >>> # rows["blocks.2.hook_resid_post"].shape  # [n d_model]
     """
     probe = Gather(at, readout)
-    run(model, batches, probe, tokenizer=tokenizer, batch_size=batch_size)
+    run(model, batches, probe, tokenizer=tokenizer, tokens_per_batch=tokens_per_batch)
     return probe.by_site()

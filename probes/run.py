@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Any, TypeAlias, overload
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from probes.batches import Batches, each_batch
+from probes.batches import Batches, each_batch, one_batch
 from probes.hooks import HookedModel, device_of, evaluation_mode, forward, record
 from probes.identity import Examples, fingerprint
 from probes.probe import Probe
@@ -27,17 +27,25 @@ class _Stop(BaseException):
 
 HookedModels: TypeAlias = HookedModel | Mapping[str, HookedModel]
 Kept: TypeAlias = dict[tuple[str, Readout], Tensor]
+_SUMMED = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 
 class _Recorder:
     """Hooks on one model that keep what its probes need of the current batch.
 
     ``name`` is the model's where several are measured: what is kept of it is called ``"name/hook"``. What is kept goes
-    to the device ``home``, the batch's: a model may lie on several devices, probes see one.
+    to the device ``home``, the batch's: a model may lie on several devices, probes see one. Unless ``stops`` is false,
+    a pass ends where nobody reads on.
     """
 
     def __init__(
-        self, model: HookedModel, probes: Sequence[Probe], name: str | None = None, home: torch.device | None = None
+        self,
+        model: HookedModel,
+        probes: Sequence[Probe],
+        name: str | None = None,
+        home: torch.device | None = None,
+        *,
+        stops: bool = True,
     ) -> None:
         self.prefix, self._whose = ("", "") if name is None else (f"{name}/", f" of model {name!r}")
         if isinstance(model, torch._dynamo.OptimizedModule):
@@ -61,14 +69,28 @@ class _Recorder:
                     )
                 self.wanted.setdefault(hook, {})[readout] = None
         self.batch: Batch | None = None
-        self.stop_early = False
-        self.most = sys.maxsize  # examples that fit in memory at once
+        self.stops, self.stop_early = stops, False
+        self.most = sys.maxsize  # tokens that fit in memory at once, padding included
         self.kept: Kept = {}
         self.seen: set[str] = set()
+        self._places: dict[tuple[Readout, torch.device], tuple[Tensor, Tensor]] = {}
 
-    def recording(self) -> AbstractContextManager[Any]:
+    @contextmanager
+    def recording(self) -> Iterator[None]:
         """Hooked to the model inside the block."""
-        return record(self.model, self.wanted, self._receive)
+        head = _head(self.model) if self.stops else None
+        handle = None if head is None else head.register_forward_pre_hook(self._at_head)
+        try:
+            with record(self.model, self.wanted, self._receive):
+                yield
+        finally:
+            if handle is not None:
+                handle.remove()
+
+    def _at_head(self, *_: Any) -> None:
+        """Logits are the largest tensor of a pass: not computed where no site lies behind them."""
+        if self.batch is not None and len(self.seen) == len(self.wanted):
+            raise _Stop
 
     def _receive(self, name: str, activation: Tensor) -> None:
         if self.batch is None:
@@ -79,20 +101,25 @@ class _Recorder:
                 "measure a model whose hook points fire once"
             )
         for readout in self.wanted[name]:
-            kept = readout(activation.detach(), self.batch)
-            if (example := readout.check(kept, self.batch)) is not None:
-                raise InputError(
-                    f"NaN or infinity in the activations at {name!r}{self._whose} for example index {example}; "
-                    "find its cause in the model or leave the example out"
-                )
-            self.kept[self.prefix + name, readout] = kept
+            self.kept[self.prefix + name, readout] = self._read(readout, activation.detach(), self.batch)
         self.seen.add(name)
-        if self.stop_early and len(self.seen) == len(self.wanted):
+        if len(self.seen) == len(self.wanted) and (self.stop_early or (self.stops and name == "unembed.hook_in")):
             raise _Stop
+
+    def _read(self, readout: Readout, activation: Tensor, batch: Batch) -> Tensor:
+        """What the readout keeps; where each example is read is found once a pass, not once per site."""
+        if activation.shape[1:2] != batch.tokens.shape[1:]:
+            return readout(activation, batch)
+        key = readout, activation.device
+        if key not in self._places:
+            if (places := readout.places(batch)) is None:
+                return readout(activation, batch)
+            self._places[key] = torch.arange(len(batch), device=key[1]), places.to(key[1])
+        return activation[self._places[key]]
 
     def start(self, batch: Batch) -> None:
         self.batch = batch
-        self.kept, self.seen = {}, set()
+        self.kept, self.seen, self._places = {}, set(), {}
 
     def measure(self, batch: Batch) -> Kept:
         """What is kept of one forward pass; later ones stop after the deepest site.
@@ -100,11 +127,12 @@ class _Recorder:
         Where the device runs out of memory, of two passes over half the examples each.
         """
         moved = batch.to(device_of(self.model))
-        size = min(self.most, len(moved))
+        length = max(1, moved.tokens.shape[1])
+        size = max(1, min(self.most // length, len(moved)))
         for part in dict.fromkeys((size, (size + 1) // 2)):
             with suppress(torch.OutOfMemoryError):  # retried outside, where nothing holds on to the failed pass
                 return self._in_parts(moved, part)
-            self.batch, self.kept, self.most = None, {}, (size + 1) // 2
+            self.batch, self.kept, self.most = None, {}, (size + 1) // 2 * length
             torch.cuda.empty_cache()  # does nothing where there is no CUDA
         raise out_of_memory(f"the forward pass{self._whose}", moved, part)
 
@@ -126,8 +154,29 @@ class _Recorder:
                 "choose another hook name, or run the part of the model it belongs to"
             )
         kept = {key: rows.to(self.home) for key, rows in self.kept.items()}
-        self.batch, self.kept = None, {}
+        assert self.batch is not None
+        self._check_finite(kept, self.batch)
+        self.batch, self.kept, self._places = None, {}, {}
         return kept
+
+    def _check_finite(self, kept: Kept, batch: Batch) -> None:
+        """One look at all sites, for each look waits for the device; a second one where something is wrong."""
+        sums = [rows.sum(dtype=_SUMMED.get(rows.dtype)).float() for rows in kept.values()]
+        if bool(torch.stack(sums).isfinite().all()):  # NaN and infinity survive sums
+            return
+        for (name, readout), rows in kept.items():
+            if (example := readout.check(rows, batch)) is not None:
+                raise InputError(
+                    f"NaN or infinity in the activations at {name.removeprefix(self.prefix)!r}{self._whose} for "
+                    f"example index {example}; find its cause in the model or leave the example out"
+                )
+
+
+def _head(model: HookedModel) -> nn.Module | None:
+    """What computes logits, or ``None``; of TransformerLens's bridge what lies between its two hook points."""
+    head = getattr(model, "unembed", None)
+    inner = getattr(head, "original_component", None)
+    return next((module for module in (inner, head) if isinstance(module, nn.Module)), None)
 
 
 def out_of_memory(what: str, batch: Batch, size: int) -> InputError:
@@ -135,7 +184,12 @@ def out_of_memory(what: str, batch: Batch, size: int) -> InputError:
     n, length = batch.tokens.shape
     examples = "1 example" if n == 1 else f"{n} examples"
     parts = f", nor for parts of {size}" if size < n else ""
-    way = f"batches of at most {size // 2} (batch_size={size // 2} for texts and rows)" if size > 1 else "shorter texts"
+    fewer = size // 2
+    way = (
+        f"batches of at most {fewer} (tokens_per_batch={fewer * length} for texts and rows)"
+        if fewer
+        else "shorter texts"
+    )
     return InputError(
         f"device {str(batch.tokens.device)!r} has too little memory for {what} of {examples} of {length} "
         f"tokens{parts}; give {way}, or a device with more"
@@ -162,12 +216,7 @@ class Attached:
             batch: the batch, token ids ``[batch pos]``, or what a Hugging Face tokenizer gives. Where it brings no
                 index, examples are numbered on from those before.
         """
-        found = list(each_batch(batch, {"": self._recorder.model}, batch_size=sys.maxsize))
-        if len(found) != 1:
-            raise InputError(
-                f"on() measures one forward pass, and was given {len(found)} batches; give one with examples"
-            )
-        moved = found[0].to(self._recorder.home)
+        moved = one_batch(batch, self._recorder.model).to(self._recorder.home)
         if not isinstance(batch, Batch):
             moved = replace(moved, index=moved.index + self._count)
         self._count += len(moved)
@@ -197,7 +246,7 @@ def attach(model: HookedModel, probes: Probe | Sequence[Probe]) -> Iterator[Atta
     several = [probes] if isinstance(probes, Probe) else list(probes)
     for probe in several:
         probe.bind(model)
-    recorder = _Recorder(model, several)
+    recorder = _Recorder(model, several, stops=False)
     with recorder.recording():
         yield Attached(recorder, several)
 
@@ -209,7 +258,7 @@ def run(
     probes: Probe,
     *,
     tokenizer: Any = ...,
-    batch_size: int = ...,
+    tokens_per_batch: int = ...,
     progress: bool = ...,
 ) -> ProbeResult: ...
 @overload
@@ -219,7 +268,7 @@ def run(
     probes: Sequence[Probe],
     *,
     tokenizer: Any = ...,
-    batch_size: int = ...,
+    tokens_per_batch: int = ...,
     progress: bool = ...,
 ) -> list[ProbeResult]: ...
 def run(
@@ -228,15 +277,15 @@ def run(
     probes: Probe | Sequence[Probe],
     *,
     tokenizer: Any = None,
-    batch_size: int = 32,
+    tokens_per_batch: int = 4096,
     progress: bool = False,
 ) -> ProbeResult | list[ProbeResult]:
     """Measure a model on batches: one forward pass per batch, whatever the number of probes.
 
     In inference mode, with dropout off; the model's train/eval mode, other people's hooks and the
-    global random state are left as they were. The forward pass stops after the deepest site needed
-    (from the second batch on). Memory does not grow with the number of batches beyond the probes'
-    declared state. Where a device runs out of it, a batch is tried again in halves, once.
+    global random state are left as they were. The forward pass stops after the deepest site needed (the first one at
+    the language-model head, which never runs unless a site lies behind it). Memory does not grow with the number of
+    batches beyond the probes' declared state. Where a device runs out of it, a batch is tried again in halves, once.
 
     Several models, ``{"tuned": a, "base": b}``, are run on the same batches for probes that compare them: one
     forward pass of each per batch. They may be on different devices, and one model may stand under two names. One
@@ -250,7 +299,8 @@ def run(
             row's integers become labels under their names.
         probes: one probe or several. They are reset first.
         tokenizer: Hugging Face's, for texts; ``model.tokenizer`` by default. Special tokens are those it adds.
-        batch_size: examples a forward pass, where they are not given as ``Batch``.
+        tokens_per_batch: most tokens of a forward pass, padding included, where they are not given as ``Batch``.
+            Sequences of like length go together, longest first. No result depends on it, but for rounding.
         progress: show a progress bar.
 
     Returns:
@@ -267,39 +317,84 @@ def run(
         _check_compares(several, models)
         check_models(models)
     source = each_batch(
-        batches, models, tokenizer=tokenizer, batch_size=batch_size, progress="probing" if progress else None
+        batches,
+        models,
+        tokenizer=tokenizer,
+        tokens_per_batch=tokens_per_batch,
+        progress="probing" if progress else None,
     )
-    what = feed(model, source, several).record({name: fingerprint(each) for name, each in models.items()})
+    with measuring(model, several) as step:
+        for batch in source:  # outside inference mode: what a generator keeps must stay usable in training
+            step(batch)
+            del batch  # let go before the next one is drawn
+    if not step.examples.count:
+        raise InputError("there are no examples to measure; give at least one non-empty batch")
+    what = step.examples.record({name: fingerprint(each) for name, each in models.items()})
+    what["padding"] = step.padding
     results = [replace(found, metadata={**found.metadata, **what}) for found in (p.compute() for p in several)]
     return results[0] if isinstance(probes, Probe) else results
 
 
-def feed(model: HookedModels, batches: Iterable[Batch], probes: Sequence[Probe]) -> Examples:
-    """``run`` up to where probes compute, on batches that the models can read (``probes.batches.readable``)."""
+class Measuring:
+    """What ``measuring`` gives: called with a batch, it runs one forward pass and updates the probes.
+
+    Attributes:
+        examples: those measured so far.
+    """
+
+    def __init__(self, recorders: Sequence[_Recorder], probes: Sequence[Probe]) -> None:
+        self.examples = Examples()
+        self._recorders, self._probes = recorders, probes
+        self._positions = self._real = 0
+
+    def __call__(self, batch: Batch) -> None:
+        home = self._recorders[0].home
+        kept: Kept = {}
+        with torch.inference_mode():
+            for recorder in self._recorders:
+                kept |= recorder.measure(batch)
+            try:
+                _update(self._probes, kept, batch.to(home))
+            except torch.OutOfMemoryError:  # some states may hold the batch by now: not to be tried again
+                raise out_of_memory("what the probes keep", batch.to(home), len(batch)) from None
+        self.examples.add(batch)
+        self._positions += batch.tokens.numel()
+        self._real += batch.tokens.numel() if batch.attention_mask is None else int(batch.attention_mask.sum())
+
+    @property
+    def padding(self) -> float:
+        """The share of positions so far that were padding."""
+        return (self._positions - self._real) / self._positions if self._positions else 0.0
+
+
+@contextmanager
+def measuring(model: HookedModels, probes: Sequence[Probe]) -> Iterator[Measuring]:
+    """``run`` for those who have batches one at a time: hooks once, and a forward pass for each batch they give.
+
+    The probes are reset on entry, and may be reset between batches. Dropout is off inside, and the model as it was
+    afterwards.
+
+    Args:
+        model: as ``run`` takes it.
+        probes: that see every batch.
+
+    Example:
+        >>> # with measuring(model, [probe]) as step:
+        >>> #     for batch in each_batch(texts, {"": model}):
+        >>> #         step(batch)
+        >>> # probe.compute()
+    """
     models: list[tuple[str | None, HookedModel]] = [*model.items()] if isinstance(model, Mapping) else [(None, model)]
     for probe in probes:
         probe.reset()
         probe.bind(model)
     home = device_of(models[0][1])
     recorders = [_Recorder(each, probes, name, home) for name, each in models]
-    examples = Examples()
     with ExitStack() as stack:
         for recorder in recorders:
             stack.enter_context(evaluation_mode(recorder.model))
             stack.enter_context(recorder.recording())
-        for batch in batches:  # outside inference mode: what a generator keeps must stay usable in training
-            kept: Kept = {}
-            with torch.inference_mode():
-                for recorder in recorders:
-                    kept |= recorder.measure(batch)
-                try:
-                    _update(probes, kept, batch.to(home))
-                except torch.OutOfMemoryError:  # some states may hold the batch by now: not to be tried again
-                    raise out_of_memory("what the probes keep", batch.to(home), len(batch)) from None
-            examples.add(batch)
-    if not examples.count:
-        raise InputError("there are no examples to measure; give at least one non-empty batch")
-    return examples
+        yield Measuring(recorders, probes)
 
 
 def _check_compares(probes: Sequence[Probe], models: Mapping[str, HookedModel]) -> None:

@@ -123,18 +123,55 @@ class SumState(Keyed[Tensor]):
 
     def add(self, key: str, value: Tensor | float | int) -> None:
         """Add to the sum at ``key``; the first addition sets its shape."""
-        tensor = torch.as_tensor(value)
+        tensor = self._exact(key, torch.as_tensor(value))
+        old = self._values.get(key)
+        if old is not None:
+            self._check_shape(key, old, tensor.shape)
+        self._values[key] = tensor.clone() if old is None else old + tensor.to(old.device)
+
+    def add_rows(self, key: str, index: Tensor, rows: Tensor, size: int) -> None:
+        """Add each of ``rows`` ``[n ...]`` to row ``index`` ``[n]`` of the sum ``[size ...]`` at ``key``, in place.
+
+        Nothing of the sum's size is made but the sum itself. The same bits on every run, also on a GPU.
+
+        Example:
+            >>> state = SumState(torch.float64)
+            >>> state.add_rows("a", torch.tensor([2, 0, 2]), torch.tensor([[1.0], [2.0], [3.0]]), size=3)
+            >>> state["a"].flatten().tolist()
+            [2.0, 0.0, 4.0]
+        """
+        if len(index) != len(rows):
+            raise InputError(f"{len(rows)} rows at {key!r} for {len(index)} places; give one place per row")
+        rows = self._exact(key, rows)
+        shape = (size, *rows.shape[1:])
+        with torch.inference_mode(False), torch.no_grad():  # what is made in inference mode cannot be added to outside
+            old = self._values.get(key)
+            if old is None:
+                old = self._values[key] = rows.new_zeros(shape)
+            self._check_shape(key, old, shape)
+            place, which = torch.unique(index.to(old.device), return_inverse=True)
+            if len(place) and not 0 <= int(place[0]) <= int(place[-1]) < size:
+                raise InputError(f"places from {int(place[0])} to {int(place[-1])} in a Sum of {size} rows at {key!r}")
+            parts, rows = old.new_zeros(len(place), *shape[1:]), rows.to(old.device)
+            if old.device.type == "cpu":
+                parts.index_add_(0, which, rows)
+            else:  # there index_add_ takes rows of one place in any order
+                parts.index_put_((which,), rows, accumulate=True)
+            old.index_add_(0, place, parts)
+
+    def _exact(self, key: str, tensor: Tensor) -> Tensor:
+        """In our dtype, where it was computed; MPS has no float64."""
         if self.dtype is torch.int64 and tensor.is_floating_point():
             raise InputError(f"an int64 Sum was given {tensor.dtype} at {key!r}; declare Sum() for real numbers")
-        # Summed where it was computed; MPS has no float64.
-        tensor = tensor.detach().to("cpu" if tensor.device.type == "mps" else tensor.device, self.dtype)
-        old = self._values.get(key)
-        if old is not None and old.shape != tensor.shape:
+        return tensor.detach().to("cpu" if tensor.device.type == "mps" else tensor.device, self.dtype)
+
+    @staticmethod
+    def _check_shape(key: str, old: Tensor, shape: tuple[int, ...]) -> None:
+        if old.shape != shape:
             raise InputError(
-                f"a Sum of shape {tuple(old.shape)} at {key!r} was given {tuple(tensor.shape)}; "
+                f"a Sum of shape {tuple(old.shape)} at {key!r} was given {tuple(shape)}; "
                 "add the same shape for every batch (sum over the batch first)"
             )
-        self._values[key] = tensor.clone() if old is None else old + tensor.to(old.device)
 
     def __getitem__(self, key: str) -> Tensor:
         return self._values[key]
@@ -144,10 +181,10 @@ class SumState(Keyed[Tensor]):
             self.add(key, value)
 
     def tensors(self) -> dict[str, Tensor]:
-        return {key: value.cpu() for key, value in self._values.items()}
+        return {key: value.to("cpu", copy=True) for key, value in self._values.items()}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        self._values = dict(tensors)
+        self._values = {key: value.clone() for key, value in tensors.items()}
 
 
 class RowsState(Keyed[list[tuple[Tensor, Tensor]]]):
@@ -203,6 +240,20 @@ class RowsState(Keyed[list[tuple[Tensor, Tensor]]]):
         order = torch.argsort(index)
         self._values[key] = [(index[order], rows[order])]
         return self._values[key][0]
+
+    def pop(self, key: str) -> tuple[Tensor, Tensor]:
+        """``get``, and hold it no longer."""
+        found = self.get(key)
+        del self._values[key]
+        return found
+
+    def chunks(self, key: str) -> list[tuple[Tensor, Tensor]]:
+        """Index and rows as they were given."""
+        return self._values[key]
+
+    def forget(self, key: str) -> None:
+        """Hold nothing at ``key`` any more."""
+        del self._values[key]
 
     def merge(self, other: RowsState) -> None:
         for key in other:

@@ -1,33 +1,33 @@
-"""A model's rows on disk, for models that cannot be in memory together."""
+"""A model's rows written to disk, for models that cannot be in memory together."""
 
 from __future__ import annotations
 
-import copy
-import json
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from safetensors import safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from probes.batches import Batches, each_batch
-from probes.files import read_safetensors, write_atomic
+from probes.files import is_temporary, remove_leftovers
 from probes.hooks import HookedModel
-from probes.identity import Examples, fingerprint, token_digests
-from probes.probe import Probe
+from probes.identity import fingerprint, token_digests
 from probes.readout import Readout, last_token
-from probes.result import ProbeResult
+from probes.row_store import FORMAT, RowStore, next_shard, read_header, read_index, shards, write_header, write_shard
 from probes.rows import Gather
-from probes.run import feed
-from probes.sites import Sites, residual, resolve, split_site
+from probes.run import measuring
+from probes.sites import Sites, residual, resolve
+from probes.state import RowsState
 from tasks import Batch, InputError
-from tasks.errors import check_at_least, suggest
+from tasks.errors import check_at_least
 
-_FORMAT = "mechclust-rows-1"
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def save_rows(
@@ -38,19 +38,21 @@ def save_rows(
     at: Sites = residual(),
     readout: Readout = last_token(),
     labels: Sequence[str] = (),
+    dtype: torch.dtype | None = None,
     shard_rows: int = 4096,
     tokenizer: Any = None,
-    batch_size: int = 32,
+    tokens_per_batch: int = 4096,
     progress: bool = False,
 ) -> RowStore:
     """Measure a model as ``run`` does, and keep every example's rows in ``folder``.
 
-    Written in shards, each whole or not at all. After an interruption the same call goes on where it stopped;
-    examples that are there are not run again. A folder with rows of another model (any other
-    weight), other sites, another readout or
-    other tokens under the same index is refused.
+    Written in shards, each whole or not at all, one file a site. After an interruption the same call goes on where it
+    stopped; examples that are there are not run again. A folder with rows of another model (any other weight), other
+    sites, another readout or dtype, or other tokens or labels under the same index is refused.
 
-    Memory: one shard, ``shard_rows x sites x d``. Disk: every example's rows, in the model's dtype.
+    A shard is written while the next one is measured. Memory: two shards, ``shard_rows x sites x d`` each. Disk: every
+    example's rows, in ``dtype``; where the number of examples is known beforehand (anything with a length), too little
+    free space is refused before work starts.
 
     Args:
         model: anything with TransformerLens's hook protocol.
@@ -59,13 +61,15 @@ def save_rows(
         at: where to measure.
         readout: which position.
         labels: labels to keep beside the rows, one value per example each.
-        shard_rows: examples per file, at least.
+        dtype: in which rows are kept, ``torch.bfloat16`` say; that of the model's activations by default.
+        shard_rows: examples a shard, at least. An interruption costs at most those of two.
         tokenizer: for texts, as in ``run``.
-        batch_size: as in ``run``.
+        tokens_per_batch: as in ``run``.
         progress: show a progress bar.
 
     Raises:
-        InputError: see above, and where ``run`` raises it.
+        InputError: see above, where ``run`` raises it, for values that ``dtype`` cannot hold, and where a file cannot
+            be written (whole shards are kept).
 
     Example:
         >>> # a = save_rows(tuned, batches, "rows/tuned", labels=["task"])
@@ -75,236 +79,290 @@ def save_rows(
     if isinstance(labels, str):
         raise InputError(f"labels is the string {labels!r}; expected a sequence of label names such as ({labels!r},)")
     check_at_least(shard_rows=(shard_rows, 1))
-    folder, probe = Path(folder), Gather(at, readout, labels)
+    if dtype not in (None, *_DTYPES):
+        raise InputError(f"dtype is {dtype!r}; expected {', '.join(map(str, _DTYPES))}, or None for the model's own")
+    folder, labels = Path(folder), sorted(labels)
+    probe = _Kept(at, readout, labels, dtype)
     header = {
-        "format": _FORMAT,
+        "format": FORMAT,
         "model": fingerprint(model),
         "sites": [list(site) for site in resolve(model, at)],
         "readout": repr(readout),
-        "labels": sorted(labels),
+        "labels": labels,
+        "dtype": dtype and str(dtype).removeprefix("torch."),
         "hooks": list(model.hook_dict),
     }
-    stored, given = _resumed(folder, header), set[int]()
-    waiting: list[Batch] = []
-
-    def write() -> None:
-        feed(model, waiting, [probe])
-        tensors = {"index": probe.rows.get("tokens")[0], **{key: probe.rows.get(key)[1] for key in probe.rows}}
-        _write_header(folder, header)  # unfinished again, where it was complete
-        last = max((int(path.stem.removeprefix("rows-")) for path in _shards(folder)), default=-1)
-        write_atomic(folder / f"rows-{last + 1:05d}.safetensors", save(tensors))
-        waiting.clear()
-
-    bar = "saving rows" if progress else None
-    for batch in each_batch(batches, {"": model}, tokenizer=tokenizer, batch_size=batch_size, progress=bar):
-        index = batch.index.tolist()
-        for i, tokens in zip(index, token_digests(batch).tolist(), strict=True):
-            if i in given:
-                raise InputError(f"example index {i} was given twice; give every example an index of its own")
-            given.add(i)
-            if stored.get(i, tokens) != tokens:
-                raise InputError(
-                    f"example index {i} has other tokens than in {str(folder)!r}; "
-                    "give the same prompts, or a new folder"
-                )
-        if new := [row for row, i in enumerate(index) if i not in stored]:
-            waiting.append(batch.select(torch.tensor(new, device=batch.index.device)))
-        if sum(map(len, waiting)) >= shard_rows:
-            write()
-    if waiting:
-        write()
-    if not given:
-        raise InputError("there are no examples to measure; give at least one non-empty batch")
-    if missing := sorted(stored.keys() - given):
-        raise InputError(
-            f"{str(folder)!r} holds example index {missing[0]}, which is not in these batches ({len(missing)} such); "
-            "give all the examples it was begun with, or a new folder"
-        )
-    _write_header(folder, {**header, "examples": len(given)})
+    stored = _Stored.of(folder, labels, _begun(folder, header))
+    known = _count(batches)
+    if known is not None and (numbers := _numbers(model, probe.bind(model))):
+        size = (dtype or _dtype_of(model)).itemsize
+        _check_space(folder, known - len(stored), len(probe.sites), numbers, numbers * size, dtype)
+    source = each_batch(
+        batches,
+        {"": model},
+        tokenizer=tokenizer,
+        tokens_per_batch=tokens_per_batch,
+        progress="saving rows" if progress else None,
+    )
+    waiting, first = 0, True
+    with _Writer(folder, header, stored) as writer, measuring(model, [probe]) as step:
+        for batch in source:
+            new = stored.new(batch)
+            if not len(new):
+                continue
+            step(batch if len(new) == len(batch) else batch.select(new.to(batch.index.device)))
+            waiting += len(new)
+            if first and known is not None:
+                numbers, size = probe.size()
+                _check_space(folder, known - len(stored), len(probe.sites), numbers, size, dtype)
+            first = False
+            if waiting >= shard_rows:
+                writer.write(probe.rows)
+                probe.reset()
+                waiting = 0
+        if waiting:
+            writer.write(probe.rows)
+    stored.check_all_given()
+    with _writing(folder, stored):
+        write_header(folder, {**header, "examples": stored.given})
     return RowStore(folder)
 
 
-class RowStore:
-    """Rows that ``save_rows`` wrote. ``run_stores`` measures them.
+class _Kept(Gather):
+    """Rows in the dtype in which they are kept."""
 
-    Args:
-        folder: of a finished store.
+    def __init__(self, at: Sites, readout: Readout, labels: Sequence[str], dtype: torch.dtype | None) -> None:
+        super().__init__(at, readout, labels)
+        self.dtype = dtype
 
-    Attributes:
-        index: ``[n]`` the examples, ascending.
-        tokens: ``[n]`` a digest of each example's tokens.
-        sites: hook names, in order.
-        readout: the readout's ``repr``.
-        labels: names of the labels kept.
-        model: tells the model apart from others.
+    def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
+        if self.dtype is not None:
+            activations = {site: self._converted(site, x, batch) for site, x in activations.items()}
+        super().update(activations, batch)
 
-    Raises:
-        InputError: for a folder without a finished store, or a damaged one.
-    """
-
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
-        header = _read_header(self.folder)
-        if header is None:
-            raise InputError(f"no row store in {str(folder)!r}; write one with save_rows")
-        if "examples" not in header:
-            raise InputError(
-                f"the row store in {str(folder)!r} is unfinished; call save_rows with the same arguments to go on"
-            )
-        self.sites: list[str] = [name for name, _ in header["sites"]]
-        self.readout: str = header["readout"]
-        self.labels: list[str] = header["labels"]
-        self.model: str = header["model"]
-        self.hook_dict: dict[str, None] = dict.fromkeys(header["hooks"])  # what selectors resolve against
-        self._shards = _shards(self.folder)
-        parts = [_index_of(path) for path in self._shards]
-        index = torch.cat([i for i, _ in parts])
-        shard = torch.cat([torch.full_like(i, k) for k, (i, _) in enumerate(parts)])
-        row = torch.cat([torch.arange(len(i)) for i, _ in parts])
-        self.index, order = torch.sort(index)
-        self.tokens = torch.cat([tokens for _, tokens in parts])[order]
-        self._shard, self._row = shard[order], row[order]
-        self._open: tuple[int, dict[str, Tensor]] = (-1, {})
-        if len(index) != header["examples"]:
-            raise InputError(
-                f"{str(folder)!r} holds {len(index)} of {header['examples']} examples; a file is missing: "
-                "save the rows anew"
-            )
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def blocks(self) -> Iterator[Tensor]:
-        """The examples of one shard after another."""
-        for k in torch.unique(self._shard).tolist():
-            yield self.index[self._shard == k]
-
-    def select(self, index: Tensor) -> RowStore:
-        """The same store with these examples only. Nothing is read or copied."""
-        keep, some = torch.isin(self.index, index), copy.copy(self)
-        some.index, some.tokens = self.index[keep], self.tokens[keep]
-        some._shard, some._row = self._shard[keep], self._row[keep]
-        return some
-
-    def take(self, index: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
-        """``"rows/<site>"`` and ``"labels/<name>"`` of these examples, in their order. Reads one shard at a time."""
-        places = torch.searchsorted(self.index, index)
-        found: dict[str, Tensor] = {}
-        for k in torch.unique(self._shard[places]).tolist():
-            if self._open[0] != k:
-                self._open = (-1, {})  # the old one goes before the new one comes
-                self._open = (k, read_safetensors(self._shards[k])[0])
-            here = self._shard[places] == k
-            for name in names:
-                rows = self._open[1][name][self._row[places[here]]]
-                found.setdefault(name, rows.new_empty(len(index), *rows.shape[1:]))[here] = rows
+    def _converted(self, site: str, x: Tensor, batch: Batch) -> Tensor:
+        found = x.to(self.dtype)
+        if found.dtype != x.dtype and found.element_size() <= x.element_size():
+            over = ~torch.isfinite(found).flatten(1).all(dim=1)
+            if bool(over.any()):
+                largest = float(x[over][0].abs().max())
+                other = "bfloat16 or float32" if self.dtype == torch.float16 else "the model's own dtype (dtype=None)"
+                raise InputError(
+                    f"{self.dtype} cannot hold the activations at {site!r} for example index "
+                    f"{int(batch.index.to(over.device)[over][0])} (up to {largest:.3g}, and its largest number is "
+                    f"{torch.finfo(found.dtype).max:.3g}); keep them in {other}"
+                )
         return found
 
+    def size(self) -> tuple[int, int]:
+        """Numbers and bytes of one example at all sites."""
+        rows = [self.rows.get(f"rows/{site}")[1][0] for site in self.site_names]
+        return sum(x.numel() for x in rows), sum(x.numel() * x.element_size() for x in rows)
 
-def run_stores(stores: RowStore | Mapping[str, RowStore], probe: Probe) -> ProbeResult:
-    """As ``run``, from rows on disk: ``run_stores({"tuned": a, "base": b}, CKA())``. The same value.
 
-    Rows are aligned by example index. The probe sees no tokens (they read -1), only rows, labels and index.
+@dataclass
+class _Stored:
+    """What the folder holds, and what was given so far: whether they are the same examples."""
 
-    Memory: a shard of each store, and the probe's state.
+    folder: Path
+    labels: Sequence[str]
+    known: dict[str, Tensor]  # by index, ascending
+    seen: set[int] = field(default_factory=set)
+    written: int = 0
 
-    Raises:
-        InputError: for stores of different examples (naming which) or prompts, another readout than the
-            probe's, or sites or labels that were not saved.
-    """
-    named = dict(stores) if isinstance(stores, Mapping) else {"": stores}
-    if isinstance(stores, Mapping) and not probe.compares:
-        raise InputError(f"{type(probe).__name__} measures one model at a time; give it one store")
-    (first_name, first), *others = named.items()
-    for name, store in others:
-        _same_examples(first_name, first, name, store)
-    probe.reset()
-    probe.bind(stores)
-    wanted: dict[str, dict[str, str]] = {}
-    for name, store in named.items():
-        sites = {site: split_site(site) if isinstance(stores, Mapping) else ("", site) for site in probe.site_names}
-        wanted[name] = {site: f"rows/{hook}" for site, (whose, hook) in sites.items() if whose == name}
-        if lacking := [key for key in wanted[name].values() if key.removeprefix("rows/") not in store.sites]:
-            site = lacking[0].removeprefix("rows/")
-            raise InputError(f"{str(store.folder)!r} has no rows of {site!r}{suggest(site, store.sites)}")
-        if store.readout != repr(probe.readout):
+    @classmethod
+    def of(cls, folder: Path, labels: Sequence[str], found: Sequence[Path]) -> _Stored:
+        """What these shards hold."""
+        parts = [read_index(path) for path in found]
+        if not parts:
+            return cls(folder, labels, {"index": torch.zeros(0, dtype=torch.int64)})
+        joined = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+        order = torch.argsort(joined["index"])
+        return cls(folder, labels, {key: values[order] for key, values in joined.items()})
+
+    def __len__(self) -> int:
+        return len(self.known["index"])
+
+    @property
+    def given(self) -> int:
+        return len(self.seen)
+
+    def new(self, batch: Batch) -> Tensor:
+        """Which rows of a batch are not there yet.
+
+        Raises:
+            InputError: for an example given twice, and one that is there with other tokens or labels.
+        """
+        for i in batch.index.tolist():
+            if i in self.seen:
+                raise InputError(f"example index {i} was given twice; give every example an index of its own")
+            self.seen.add(i)
+        index, mine = batch.index.cpu(), self.known["index"]
+        there = torch.isin(index, mine)
+        if bool(there.any()):
+            self._check_same(batch.select(there.to(batch.index.device)), torch.searchsorted(mine, index[there]))
+        return (~there).nonzero()[:, 0]
+
+    def _check_same(self, batch: Batch, places: Tensor) -> None:
+        """Refuse examples with other tokens or labels than those kept at ``places``."""
+        given = {"tokens": token_digests(batch)}
+        given |= {f"labels/{name}": batch.label(name, per="example") for name in self.labels}
+        for key, values in given.items():
+            now, before = values.cpu(), self.known[key][places]
+            if not len(other := (now != before).nonzero()):
+                continue
+            i, label = int(other[0, 0]), key.removeprefix("labels/")
+            what, same = "other tokens than", "prompts"
+            if key != "tokens":
+                what, same = f"{now[i].item()} as its label {label!r}, and {before[i].item()}", "labels"
             raise InputError(
-                f"{str(store.folder)!r} holds rows of readout {store.readout}, and the probe has "
-                f"{probe.readout!r}; give the probe readout={store.readout}"
+                f"example index {int(batch.index[i])} has {what} in {str(self.folder)!r}; give the same {same}, or a "
+                "new folder"
             )
-    labels = [f"labels/{name}" for name in first.labels]
-    with torch.no_grad():
-        for index in first.blocks():
-            activations: dict[str, Tensor] = {}
-            for name, store in named.items():
-                keys = wanted[name]
-                taken = store.take(index, [*keys.values(), *(labels if store is first else ())])
-                activations |= {site: taken[key] for site, key in keys.items()}
-                if store is first:
-                    known = {key.removeprefix("labels/"): taken[key] for key in labels}
-            probe.update(activations, Batch(torch.full((len(index), 1), -1), labels=known, index=index))
-    examples = Examples()
-    examples.add_digests(first.index, first.tokens)
-    result = probe.compute()
-    what = examples.record({name: store.model for name, store in named.items()})
-    return replace(result, metadata={**result.metadata, **what})
 
-
-def _same_examples(one: str, first: RowStore, other: str, second: RowStore) -> None:
-    for a, b, name_a, name_b in ((first, second, one, other), (second, first, other, one)):
-        if len(only := a.index[~torch.isin(a.index, b.index)]):
+    def check_all_given(self) -> None:
+        """Refuse a folder that holds more than was given, and nothing at all."""
+        if not self.seen:
+            raise InputError("there are no examples to measure; give at least one non-empty batch")
+        if missing := sorted(set(self.known["index"].tolist()) - self.seen):
             raise InputError(
-                f"example index {int(only[0])} is in the rows of {name_a!r} and not of {name_b!r} ({len(only)} such); "
-                "save both from the same batches"
+                f"{str(self.folder)!r} holds example index {missing[0]}, which is not in these batches "
+                f"({len(missing)} such); give all the examples it was begun with, or a new folder"
             )
-    if len(different := first.index[first.tokens != second.tokens]):
+
+
+class _Writer:
+    """Writes one shard while the next one is measured."""
+
+    def __init__(self, folder: Path, header: Mapping[str, Any], stored: _Stored) -> None:
+        self._folder, self._header, self._stored = folder, header, stored
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="mechclust-rows")
+        self._pending: Future[None] | None = None
+
+    def __enter__(self) -> _Writer:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            if kind is None:
+                self._wait()
+        finally:
+            self._pool.shutdown(wait=True)  # what is being written is finished, also after an exception
+
+    def write(self, rows: RowsState) -> None:
+        """Take all that is held; raises what befell the shard before."""
+        self._wait()
+        self._pending = self._pool.submit(self._write, rows)
+
+    def _wait(self) -> None:
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            pending.result()
+
+    def _write(self, rows: RowsState) -> None:
+        index, tokens = rows.get("tokens")
+        beside = {"index": index, "tokens": tokens}
+        beside |= {key: rows.get(key)[1] for key in rows if key.startswith("labels/")}
+        sites = [key.removeprefix("rows/") for key in rows if key.startswith("rows/")]
+        with _writing(self._folder, self._stored):
+            if not self._stored.written:
+                write_header(self._folder, self._header)  # unfinished again, where it was complete
+            write_shard(next_shard(self._folder), beside, ((site, rows.pop(f"rows/{site}")[1]) for site in sites))
+        self._stored.written += len(index)
+
+
+@contextmanager
+def _writing(folder: Path, stored: _Stored) -> Iterator[None]:
+    """An error of the disk, in a sentence."""
+    try:
+        yield
+    except OSError as error:
         raise InputError(
-            f"example index {int(different[0])} has other tokens in {one!r} than in {other!r} ({len(different)} such); "
-            "save both from the same prompts with the same tokenizer"
-        )
+            f"the rows could not be written to {str(folder)!r} ({error.strerror or error}); the "
+            f"{len(stored) + stored.written} examples written before are kept: make room there, and call save_rows "
+            "with the same arguments to go on"
+        ) from error
 
 
-def _resumed(folder: Path, header: Mapping[str, Any]) -> dict[int, int]:
-    """Index to token digest of what the folder holds; begins a store where there is none."""
-    old = _read_header(folder)
-    if old is None:
-        if folder.exists() and any(folder.iterdir()):
-            raise InputError(f"{str(folder)!r} has files and is not a row store; give a new folder")
-        _write_header(folder, header)
-        return {}
-    words = {"sites": "other sites", "readout": "another readout", "labels": "other labels"}
+def _begun(folder: Path, header: Mapping[str, Any]) -> list[Path]:
+    """The shards of a store of these rows; begins one where there is none."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{str(folder)!r} is a file; give a new folder")
+    if folder.exists():
+        remove_leftovers(folder)
+    old, found = read_header(folder), shards(folder)
+    if old is None and folder.exists() and any(not is_temporary(path) for path in folder.iterdir()):
+        raise InputError(f"{str(folder)!r} has files and is not a row store; give a new folder")
+    if old is None or not found:  # nothing is kept yet, so nothing can be mixed
+        try:
+            write_header(folder, header)
+        except OSError as error:
+            why = error.strerror or error
+            raise InputError(f"nothing can be written to {str(folder)!r} ({why}); give another folder") from error
+        return found
+    words = {
+        "sites": "other sites",
+        "readout": "another readout",
+        "labels": "other labels",
+        "dtype": f"dtype {old.get('dtype') or 'of the model'}",
+    }
     for key, value in header.items():
         if old.get(key) != value:
             raise InputError(
                 f"{str(folder)!r} holds rows of {words.get(key, 'another model')}; "
                 "give a new folder, or delete this one"
             )
-    parts = [_index_of(path) for path in _shards(folder)]
-    return {i: t for index, tokens in parts for i, t in zip(index.tolist(), tokens.tolist(), strict=True)}
+    return found
 
 
-def _index_of(path: Path) -> tuple[Tensor, Tensor]:
-    """Index and token digests of a shard, without its rows."""
-    with safe_open(str(path), framework="pt") as file:
-        return file.get_tensor("index"), file.get_tensor("tokens")
+# ---- what it will take ----
 
 
-def _shards(folder: Path) -> list[Path]:
-    return sorted(folder.glob("rows-*.safetensors"))
+def _count(given: Any) -> int | None:
+    """How many examples there are at least, where that can be told without drawing them."""
+    if isinstance(given, (Batch, Tensor)):
+        return len(given)
+    if isinstance(given, Mapping):
+        main = given["input_ids"] if "input_ids" in given else given.get("text", ())
+        many = not isinstance(main, str) and len(main) > 0 and (isinstance(main[0], str) or np.ndim(main[0]) > 0)
+        return len(main) if many else 1
+    if isinstance(given, (list, tuple)):
+        return sum(1 if isinstance(item, str) else _count(item) or 0 for item in given)
+    return len(given) if hasattr(given, "__len__") else None
 
 
-def _write_header(folder: Path, header: Mapping[str, Any]) -> None:
-    write_atomic(folder / "rows.json", (json.dumps(header, indent=1) + "\n").encode())
+def _numbers(model: HookedModel, sites: Sequence[Any]) -> int | None:
+    """Of one example at these sites, where the model's configuration tells."""
+    width = getattr(getattr(model, "cfg", None), "d_model", None)
+    known = all(name == "hook_embed" or ".hook_resid_" in name for name, _ in sites)
+    return width * len(sites) if isinstance(width, int) and known else None
 
 
-def _read_header(folder: Path) -> dict[str, Any] | None:
-    path = folder / "rows.json"
-    if not path.exists():
-        return None
-    try:
-        header: dict[str, Any] = json.loads(path.read_text())
-    except ValueError:
-        header = {}
-    if header.get("format") != _FORMAT:
-        raise InputError(f"{str(path)!r} is not the header of a row store; expected a folder from save_rows")
-    return header
+def _dtype_of(model: HookedModel) -> torch.dtype:
+    """That of its activations, as far as can be told."""
+    given = getattr(getattr(model, "cfg", None), "dtype", None)
+    if isinstance(given, torch.dtype):
+        return given
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+
+
+def _check_space(folder: Path, examples: int, sites: int, numbers: int, size: int, dtype: torch.dtype | None) -> None:
+    """Refuse what the disk has no room for, before it is measured."""
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(there).free
+    if examples * size > free:
+        each = size // numbers
+        smaller = "dtype=torch.bfloat16, " if each > 2 else ""
+        raise InputError(
+            f"the rows of {examples:,} examples take {_bytes(examples * size)} on disk ({sites} hook points, "
+            f"{numbers:,} numbers of {each} bytes an example) and {str(folder)!r} has {_bytes(free)} free; give fewer "
+            f"prompts or layers, {smaller}or another folder"
+        )
+
+
+def _bytes(size: float) -> str:
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
+        size /= 1024
+    raise AssertionError  # pragma: no cover

@@ -2,54 +2,82 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from probes.functional.task_cluster_ari import adjusted_rand_null, adjusted_rand_score, n_relabellings
+from probes.functional.kmeans import kmeans
+from probes.functional.projection import project_2d
+from probes.functional.task_cluster_ari import (
+    adjusted_rand_moments,
+    adjusted_rand_null,
+    adjusted_rand_score,
+    n_relabellings,
+)
+from probes.hooks import check_device
+from probes.preprocess import Preprocess
 from probes.probe import Probe
 from probes.readout import Readout, check_row_readout, token_at
 from probes.result import ProbeResult
 from probes.sites import Sites, residual
-from probes.state import Rows
+from probes.state import Rows, hashed
+from probes.strata import check_given, log_shuffles, nothing_left, single_class, strata_of
 from tasks import Batch, InputError
 from tasks.errors import check_at_least, check_choice
 
 _ALONE = "has one example a class ({} in all), which any clustering into as many clusters agrees with"
 _FEW = 20  # relabellings: with fewer, no p-value is below .05
+_SEEN = 2000  # examples behind a silhouette
+_MEASURES = ("ari", "ami", "silhouette", "null_low", "null_high", "null_mean", "p_value")
 
 
 class TaskClusterARI(Probe):
     """Adjusted Rand index between k-means clusters of hidden states and labels, per site.
 
-    Measures (axes site, label):
+    Measures (axes site, label; and n_clusters, where several are given):
         ``ari``: 1 when the clusters are the classes, 0 expected by chance; not clamped.
-        ``null_low``, ``null_high``: the central 95% of the index under random relabelling.
+        ``ami``: adjusted mutual information of the same clusters (scikit-learn's), on the same scale.
+        ``silhouette``: of the clusters, -1 to 1: how much nearer an example is to its own cluster than to the next
+            one, on average. NaN with fewer than 2 clusters, or one an example.
+        ``label_silhouette`` (site, label): the same of the label's classes.
+        ``null_low``, ``null_high``: the central 95% of ``ari`` under random relabelling.
+        ``null_mean``: its mean; it need not be 0 with ``given`` or ``within``.
         ``p_value``: share of relabellings at least as high, counting the observed one.
+        ``cluster`` (also example), with ``keep_clusters``: cluster of each example; -1 where the index is NaN.
 
     Memory: every example's kept row at every site, ``examples x sites x d_model`` floats, or
-    ``max_rows`` examples. Cost: k-means with ``n_init`` starts per site and label.
+    ``max_rows`` examples. Cost: k-means with ``n_init`` starts per site and number of clusters.
 
     Args:
         label: the label the clusters are compared with, one value per example.
         at: where to measure.
         readout: which position; the state at the input token by default.
         also: further labels, each clustered anew with its own number of clusters.
-        n_clusters: clusters for every label; ``None``: as many as the label has classes.
+        n_clusters: clusters for every label, or several numbers of them; ``None``: as many as the label has classes.
+        given: a label whose class means are removed from the states before they are clustered. Relabellings stay
+            within its classes: what is left is what clusters beside it.
+        within: a label within whose classes relabellings stay, such as the input that is the same in every task. The
+            states are left as they are.
+        preprocess: what else is done to the states before they are clustered.
         reduce: ``None``: cluster the states as they are. ``"tsne"``: after a 2-D t-SNE. Never mix
-            the two in one curve.
+            the two in one curve. Silhouettes are of the states before it.
         n_init: k-means starts; the best one counts.
-        n_permutations: random relabellings behind the null interval.
+        n_permutations: random relabellings behind the null interval. 0: a shifted gamma distribution with the exact
+            mean, variance and skewness over all relabellings instead; not with ``given`` or ``within``.
         max_rows: keep at most this many examples, chosen by their index.
+        device: ``None``: scikit-learn's k-means. ``"cpu"``, ``"cuda"``: ours, exact too, on that device.
+        keep_clusters: also give each example's cluster.
         seed: of k-means, t-SNE and the relabellings.
 
     Raises:
         InputError: for fewer examples than clusters, a label with one class only, ``label`` with one example a
-            class (a further label is NaN then, with a note), or a label given per token.
+            class or determined by ``given`` or ``within`` (a further label is NaN then, with a note), or a label
+            given per token.
 
     Example:
         >>> from probes import TaskClusterARI, last_token
@@ -66,119 +94,262 @@ class TaskClusterARI(Probe):
         at: Sites = residual(),
         readout: Readout = token_at("input"),
         also: Sequence[str] = (),
-        n_clusters: int | None = None,
+        n_clusters: int | Sequence[int] | None = None,
+        given: str | None = None,
+        within: str | None = None,
+        preprocess: Preprocess = Preprocess(),
         reduce: Literal["tsne"] | None = None,
         n_init: int = 10,
         n_permutations: int = 1000,
         max_rows: int | None = None,
+        device: str | None = None,
+        keep_clusters: bool = False,
         seed: int = 0,
     ) -> None:
         check_choice(reduce=(reduce, (None, "tsne")))
-        if n_clusters is not None and n_clusters < 2:
-            raise InputError(f"n_clusters is {n_clusters}; expected at least 2, or None for one per class")
-        check_at_least(n_init=(n_init, 1), n_permutations=(n_permutations, 1), seed=(seed, 0))
+        _check_clusters(n_clusters)
+        check_at_least(n_init=(n_init, 1), n_permutations=(n_permutations, 0), seed=(seed, 0))
         if max_rows is not None and max_rows < 2:
             raise InputError(f"max_rows is {max_rows}; expected at least 2, or None for no limit")
         if isinstance(also, str):
             raise InputError(f"also is the string {also!r}; expected a sequence of label names such as ({also!r},)")
+        check_given(label, given=given, within=within)
+        if n_permutations == 0 and (given or within):
+            raise InputError(
+                "n_permutations is 0, but there is no formula for relabellings within classes of another label; give "
+                "1000, or leave out given and within"
+            )
+        if device is not None:
+            check_device(device)
         super().__init__(at, check_row_readout(readout))
         self.label, self.also, self.n_clusters, self.reduce = label, also, n_clusters, reduce
+        self.given, self.within, self.preprocess = given, within, preprocess
         self.n_init, self.n_permutations, self.max_rows, self.seed = n_init, n_permutations, max_rows, seed
+        self.device, self.keep_clusters = device, keep_clusters
 
     def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
-        for name in (self.label, *self.also):
+        wanted = (self.label, *self.also, self.given, self.within)
+        for name in dict.fromkeys(name for name in wanted if name is not None):
             self.classes.add(name, batch.index, batch.label(name, per="example"))
         for site, rows in activations.items():
             self.hidden.add(site, batch.index, rows.flatten(1))
 
     def compute(self) -> ProbeResult:
         names = [self.label, *self.also]
-        classes = {name: self.classes.get(name)[1].numpy() for name in names}
-        clusters = {name: self._clusters_for(name, values) for name, values in classes.items()}
-        alone = [name for name, values in classes.items() if len(np.unique(values)) == len(values)]
-        few = {name: n_relabellings(values) for name, values in classes.items() if len(values) < _FEW}
-        shape = (len(self.sites), len(names))
-        ari, low, high, p = (torch.full(shape, torch.nan, dtype=torch.float64) for _ in range(4))
-        notes = [
-            f"label {name!r} can be handed out in {n} ways only, so p_value is about {1 / n:.2g} at least"
-            for name, n in few.items()
-            if n < _FEW and name not in alone
-        ]
-        notes += [f"label {name!r} {_ALONE.format(len(classes[name]))}, so its index is NaN" for name in alone]
+        index = self.classes.get(self.label)[0]
+        labels = {name: _Label(self, name) for name in names}
+        several = isinstance(self.n_clusters, Sequence)
+        shape = (len(self.sites), len(names), max(len(label.clusters) for label in labels.values()))
+        values = {measure: torch.full(shape, torch.nan, dtype=torch.float64) for measure in _MEASURES}
+        of_label = torch.full(shape[:2], torch.nan, dtype=torch.float64)
+        found = torch.full((*shape, len(index)), -1, dtype=torch.int64)
+        notes, dropped = [note for label in labels.values() for note in label.notes], {}
+        given = self.classes.get(self.given)[1] if self.given else None
+        if given is not None and (single := int((torch.unique(given, return_counts=True)[1] == 1).sum())):
+            notes.append(
+                f"{single} classes of {self.given!r} have one example, whose state is 0 once its class mean is removed"
+            )
         for i, site in enumerate(self.site_names):
-            rows = self.hidden.get(site)[1].float()
-            found = _Clusterer(rows, self.reduce, self.n_init, self.seed)
+            rows, dropped[site], about = self._prepared(self.hidden.get(site)[1], given)
+            notes += [f"{site}: {note}" for note in about]
+            space = _Space(rows, index, self)
             for j, name in enumerate(names):
-                if name in alone:
+                label = labels[name]
+                if label.nan:
                     continue
-                assigned = found.clusters(clusters[name])
-                ari[i, j] = score = adjusted_rand_score(classes[name], assigned)
-                null = adjusted_rand_null(classes[name], assigned, self.n_permutations, self.seed)
-                low[i, j], high[i, j] = (float(q) for q in np.quantile(null, [0.025, 0.975]))
-                p[i, j] = (1 + int((null >= score).sum())) / (1 + self.n_permutations)
-                if found.distinct < clusters[name]:
-                    notes.append(
-                        f"{site} has {found.distinct} distinct states for {clusters[name]} clusters of "
-                        f"{name!r}: each state is a cluster of its own"
-                    )
-        return self.result(
-            {"ari": ari, "null_low": low, "null_high": high, "p_value": p},
-            dict.fromkeys(("ari", "null_low", "null_high", "p_value"), ("site", "label")),
-            {"label": names},
-            metadata={"n": len(classes[self.label]), "n_clusters": clusters, "reduce": self.reduce},
-            notes=notes,
+                of_label[i, j] = space.silhouette(label.classes)
+                for m, k in enumerate(label.clusters):
+                    assigned = space.clusters(k)
+                    found[i, j, m] = torch.from_numpy(assigned)
+                    for measure, value in self._compared(label, assigned, space).items():
+                        values[measure][i, j, m] = value
+                    if space.distinct < k:
+                        notes.append(
+                            f"{site} has {space.distinct} distinct states for {k} clusters of "
+                            f"{name!r}: each state is a cluster of its own"
+                        )
+        if not several:
+            values, found = {measure: value[..., 0] for measure, value in values.items()}, found[:, :, 0]
+        axes = ("site", "label", "n_clusters") if several else ("site", "label")
+        coords = {"label": names, "n_clusters": [str(k) for k in labels[self.label].clusters]} if several else {}
+        measures: dict[str, tuple[str, ...]] = dict.fromkeys(_MEASURES, axes)
+        measures["label_silhouette"], values["label_silhouette"] = ("site", "label"), of_label
+        coords = {"label": names, **coords}
+        if self.keep_clusters:
+            measures["cluster"], values["cluster"] = (*axes, "example"), found
+            coords["example"] = [str(i) for i in index.tolist()]
+        clusters = {name: label.clusters if several else label.clusters[0] for name, label in labels.items()}
+        metadata = {"n": len(index), "n_clusters": clusters, "reduce": self.reduce}
+        if self.preprocess.drop_outliers is not None:
+            metadata["dropped_dimensions"] = dropped
+        return self.result(values, measures, coords, metadata=metadata, notes=notes)
+
+    def _prepared(self, rows: Tensor, given: Tensor | None) -> tuple[Float[Tensor, "n d"], int, list[str]]:
+        if given is None and self.preprocess == Preprocess():
+            return rows.float(), 0, []
+        return self.preprocess.apply(rows, given)
+
+    def _compared(self, label: _Label, assigned: Int[np.ndarray, "n"], space: _Space) -> dict[str, float]:
+        """Every measure of one clustering against one label."""
+        from sklearn.metrics import adjusted_mutual_info_score
+
+        score = adjusted_rand_score(label.classes, assigned)
+        found = {
+            "ari": score,
+            "ami": float(adjusted_mutual_info_score(label.classes, assigned)),
+            "silhouette": space.silhouette(assigned),
+        }
+        if label.fixed:
+            return found
+        if self.n_permutations == 0:
+            moments = adjusted_rand_moments(label.classes, assigned)
+            low, high, p = moments.null(score)
+            return {**found, "null_low": low, "null_high": high, "null_mean": moments.mean, "p_value": p}
+        null = adjusted_rand_null(label.classes, assigned, self.n_permutations, self.seed, label.strata)
+        low, high = (float(q) for q in np.quantile(null, [0.025, 0.975]))
+        p = (1 + int((null >= score).sum())) / (1 + self.n_permutations)
+        return {**found, "null_low": low, "null_high": high, "null_mean": float(null.mean()), "p_value": p}
+
+
+def _check_clusters(n_clusters: int | Sequence[int] | None) -> None:
+    each = list(n_clusters) if isinstance(n_clusters, Sequence) else [] if n_clusters is None else [n_clusters]
+    if isinstance(n_clusters, Sequence) and not each:
+        raise InputError("n_clusters is empty; expected numbers such as (5, 10, 20), or None for one per class")
+    for k in each:
+        if k < 2:
+            raise InputError(f"n_clusters is {k}; expected at least 2, or None for one per class")
+    if len(set(each)) < len(each):
+        raise InputError(f"n_clusters is {tuple(each)}; give each number once")
+
+
+class _Label:
+    """One label of the examples, and what of it can be measured.
+
+    Attributes:
+        classes: ``[n]`` class of each example.
+        clusters: numbers of clusters to compare it with.
+        strata: within which it is relabelled, if any.
+        nan: nothing can be measured.
+        fixed: no relabelling can change it.
+        notes: what a reader must know.
+    """
+
+    def __init__(self, probe: TaskClusterARI, name: str) -> None:
+        others = {other: probe.classes.get(other)[1].numpy() for other in (probe.given, probe.within) if other}
+        self.classes: Int[np.ndarray, "n"] = probe.classes.get(name)[1].numpy()
+        self.clusters = _clusters_for(probe, name, self.classes)
+        self.strata = strata_of(others)
+        self.notes: list[str] = []
+        n = len(self.classes)
+        self.nan = self.fixed = len(np.unique(self.classes)) == n
+        if self.nan:
+            self.notes.append(f"label {name!r} {_ALONE.format(n)}, so its index is NaN")
+        elif self.strata is not None:
+            self._stratified(probe, name, others)
+        elif n < _FEW and (few := n_relabellings(self.classes)) < _FEW:
+            self._few(name, few)
+
+    def _few(self, name: str, n: int) -> None:
+        self.notes.append(
+            f"label {name!r} can be handed out in {n} ways only, so p_value is about {1 / n:.2g} at least"
         )
 
-    def _clusters_for(self, name: str, values: np.ndarray) -> int:
-        n_classes = len(np.unique(values))
-        if n_classes < 2:
-            raise InputError(f"label {name!r} has one class only; clustering needs examples of at least 2 classes")
-        k = self.n_clusters or n_classes
+    def _stratified(self, probe: TaskClusterARI, name: str, others: Mapping[str, np.ndarray]) -> None:
+        assert self.strata is not None
+        main, strata = name == probe.label, " and ".join(map(repr, others))
+        if probe.given and single_class(np.unique(others[probe.given], return_inverse=True)[1], self.classes) == 1:
+            self.nan = self.fixed = True
+            why = nothing_left(name, probe.given)
+            if main:
+                raise InputError(f"{why}; choose one whose classes have examples of several classes of {name!r}")
+            self.notes.append(f"{why}; its index is NaN")
+            return
+        share = single_class(self.strata, self.classes)
+        if share == 1:
+            self.fixed = True
+            why = (
+                f"label {name!r} has one class within each class of {strata}, so relabellings within it change nothing"
+            )
+            if main:
+                raise InputError(f"{why}; choose one whose classes have examples of several classes of {name!r}")
+            self.notes.append(f"{why}; its chance and p_value are NaN")
+            return
+        if share > 0:
+            self.notes.append(
+                f"{share:.0%} of the examples are in classes of {strata} with one class of {name!r} only, which "
+                "relabellings leave as they are"
+            )
+        if (log := log_shuffles(self.strata, self.classes)) < math.log(_FEW) - 1e-9:
+            self._few(name, round(math.exp(log)))
+
+
+def _clusters_for(probe: TaskClusterARI, name: str, values: np.ndarray) -> list[int]:
+    n_classes = len(np.unique(values))
+    if n_classes < 2:
+        raise InputError(f"label {name!r} has one class only; clustering needs examples of at least 2 classes")
+    several = isinstance(probe.n_clusters, Sequence)
+    ks = list(probe.n_clusters) if isinstance(probe.n_clusters, Sequence) else [probe.n_clusters or n_classes]
+    for k in ks:
         if len(values) < k:
             raise InputError(
                 f"{len(values)} examples for {k} clusters of {name!r}; give at least as many examples as clusters, "
-                "or set n_clusters"
+                f"or set n_clusters{' lower' if several else ''}"
             )
-        if n_classes == len(values) and name == self.label:
-            raise InputError(
-                f"label {name!r} {_ALONE.format(n_classes)}; give at least 2 examples of some classes, better 20"
-            )
-        return k
+    if n_classes == len(values) and name == probe.label:
+        raise InputError(
+            f"label {name!r} {_ALONE.format(n_classes)}; give at least 2 examples of some classes, better 20"
+        )
+    return ks
 
 
-class _Clusterer:
-    """k-means of one site's states, each number of clusters once."""
+class _Space:
+    """The states of one site: their clusters, each number of them once, and their distances."""
 
-    def __init__(self, rows: Float[Tensor, "n d"], reduce: str | None, n_init: int, seed: int) -> None:
+    def __init__(self, rows: Float[Tensor, "n d"], index: Int[Tensor, "n"], probe: TaskClusterARI) -> None:
         unique, inverse = torch.unique(rows, dim=0, return_inverse=True)
         self.distinct = len(unique)
-        self._which, self._rows, self._reduce = inverse.numpy(), rows.numpy(), reduce
-        self._n_init, self._seed, self._reduced = n_init, seed, reduce is None
+        self._which, self._rows, self._probe = inverse.numpy(), rows.numpy(), probe
+        self._reduced: np.ndarray | None = None if probe.reduce else self._rows
         self._found: dict[int, np.ndarray] = {}
+        self._seen = torch.sort(hashed(index), stable=True).indices[:_SEEN].sort().values.numpy()
+        self._distances: np.ndarray | None = None
 
-    def clusters(self, k: int) -> np.ndarray:
-        """``[n]`` cluster of each example. With at most ``k`` distinct states, each is a cluster:
+    def clusters(self, k: int) -> Int[np.ndarray, "n"]:
+        """Cluster of each example. With at most ``k`` distinct states, each is a cluster:
         that is k-means' own optimum, found without its warnings."""
         if self.distinct <= k:
             return self._which
         if k not in self._found:
-            from sklearn.cluster import KMeans
-            from threadpoolctl import threadpool_limits
-
-            if not self._reduced:
-                self._rows, self._reduced = project_2d(self._rows, self._seed), True
-            with threadpool_limits(1):  # the same sums in the same order, and no fight over busy cores
-                fitted = KMeans(n_clusters=k, n_init=self._n_init, random_state=self._seed).fit(self._rows)
-            self._found[k] = fitted.labels_
+            if self._reduced is None:
+                self._reduced = project_2d(self._rows, self._probe.seed)
+            self._found[k] = self._clustered(self._reduced, k)
         return self._found[k]
 
+    def _clustered(self, rows: np.ndarray, k: int) -> np.ndarray:
+        starts, seed = self._probe.n_init, self._probe.seed
+        if self._probe.device is not None:
+            found = kmeans(torch.from_numpy(rows), k, n_init=starts, seed=seed, device=self._probe.device)
+            return found.labels.numpy()
+        from sklearn.cluster import KMeans
+        from threadpoolctl import threadpool_limits
 
-def project_2d(rows: Float[np.ndarray, "n d"], seed: int = 0) -> Float[np.ndarray, "n 2"]:
-    """``[n 2]`` t-SNE of ``[n d]`` rows (scikit-learn's, from a PCA start)."""
-    from sklearn.manifold import TSNE
-    from threadpoolctl import threadpool_limits
+        with threadpool_limits(1):  # the same sums in the same order, and no fight over busy cores
+            fitted = KMeans(n_clusters=k, n_init=starts, random_state=seed).fit(rows)
+        return np.asarray(fitted.labels_, dtype=np.int64)
 
-    perplexity = min(30.0, (len(rows) - 1) / 3)
-    tsne = TSNE(n_components=2, perplexity=perplexity, init="pca", random_state=seed)
-    with threadpool_limits(1):
-        return tsne.fit_transform(rows)  # type: ignore[no-any-return]
+    def silhouette(self, labels: Int[np.ndarray, "n"]) -> float:
+        """scikit-learn's, of at most ``_SEEN`` examples chosen by their index; NaN where it is not defined."""
+        from sklearn.metrics import silhouette_score
+        from sklearn.metrics.pairwise import euclidean_distances
+        from threadpoolctl import threadpool_limits
+
+        labels = labels[self._seen]
+        if not 2 <= len(np.unique(labels)) < len(labels):
+            return math.nan
+        if self._distances is None:
+            rows = self._rows[self._seen].astype(np.float64)
+            with threadpool_limits(1):
+                self._distances = euclidean_distances(rows - rows[0]) if (rows != rows[0]).any() else np.zeros((0, 0))
+        if not len(self._distances):  # one point, many times
+            return math.nan
+        return float(silhouette_score(self._distances, labels, metric="precomputed"))

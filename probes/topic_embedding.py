@@ -35,7 +35,8 @@ class TopicEmbedding(TopicProbe):
         ``difference_null_low``, ``difference_null_high``, ``difference_p_value`` (site, similarity): likewise of
             the difference. Where the mean between topics is near 0 or below, these are the ones to read.
 
-    Memory: ``sites x words with a topic x d_model`` float64 numbers.
+    Memory: ``sites x words with a topic x d_model`` float64 numbers; a batch adds to them in place, at a cost that
+    depends on its tokens, not on the number of words.
 
     Source: Li, Li & Risteski (ICML 2023), section on embeddings; the interval is ours.
 
@@ -76,9 +77,7 @@ class TopicEmbedding(TopicProbe):
         for site, x in activations.items():
             if x.ndim < 3 or x.shape[:2] != batch.tokens.shape:
                 raise InputError(f"{site!r} gives shape {tuple(x.shape)}; expected a vector per token [batch pos ...]")
-            rows = x[example, place][table.real].flatten(1)
-            rows = rows.to(torch.float32 if rows.device.type == "mps" else torch.float64)
-            self.vectors.add(site, rows.new_zeros(n_rows, rows.shape[1]).index_add_(0, word, rows))
+            self.vectors.add_rows(site, word, x[example, place][table.real].flatten(1), n_rows)
 
     def compute(self) -> ProbeResult:
         seen = self.seen["words"].cpu() > 0

@@ -185,3 +185,40 @@ def row_batches(n: int, batch_size: int) -> Iterator[np.ndarray]:
     check_at_least(batch_size=(batch_size, 1))
     for start in range(0, n, batch_size):
         yield np.arange(start, min(start + batch_size, n))
+
+
+def token_batches(lengths: Sequence[int], tokens_per_batch: int, name: Callable[[int], str]) -> Iterator[np.ndarray]:
+    """Which sequences stand in each of several batches: those of like length together, longest first.
+
+    A batch's number of sequences times its longest is at most ``tokens_per_batch``, which counts padding too. It ends
+    earlier where more than 1/32 of that would be padding, so that a few sequences of very unlike length are not padded
+    to the longest.
+
+    Args:
+        lengths: tokens of each sequence.
+        tokens_per_batch: most tokens of a batch.
+        name: what to call a sequence, by its place in ``lengths``.
+
+    Raises:
+        InputError: for a sequence longer than ``tokens_per_batch``.
+
+    Example:
+        >>> [rows.tolist() for rows in token_batches([3, 1, 6, 2], 6, str)]
+        [[2], [0, 3], [1]]
+    """
+    check_at_least(tokens_per_batch=(tokens_per_batch, 1))
+    counts = np.asarray(lengths, dtype=np.int64)
+    order = np.argsort(-counts, kind="stable")
+    if len(order) and (most := int(counts[order[0]])) > tokens_per_batch:
+        raise InputError(
+            f"tokens_per_batch is {tokens_per_batch}, fewer than the {most} tokens of {name(int(order[0]))}; give at "
+            f"least {most}, or leave out what is longer"
+        )
+    start = 0
+    while start < len(order):
+        longest = max(1, int(counts[order[start]]))
+        room = order[start : start + tokens_per_batch // longest]
+        padding = np.cumsum(longest - counts[room])
+        rows = room[: max(1, int(np.searchsorted(padding, -(-tokens_per_batch // 32), side="right")))]
+        yield rows
+        start += len(rows)

@@ -29,7 +29,7 @@ class ModelSettings:
     Args:
         adapter: folder of an adapter (LoRA and its relatives, as peft saves them) to put into the model.
         bos: begin each text with the beginning-of-sequence token: as the ``model``'s tokenizer does, ``yes`` or ``no``.
-        batch_size: examples per forward pass.
+        tokens_per_batch: most tokens per forward pass, padding included; prompts of like length go together.
         device: such as ``cpu`` or ``cuda``.
         device_map: ``auto`` spreads a model that is too large for one device, in place of ``device``.
         quantize: load the weights in ``8bit`` or ``4bit`` (needs bitsandbytes).
@@ -40,7 +40,7 @@ class ModelSettings:
 
     adapter: Path | None = None
     bos: Bos = "model"
-    batch_size: int = 16
+    tokens_per_batch: int = 4096
     device: str = "cpu"
     device_map: str | None = None
     quantize: Quantization | None = None
@@ -51,7 +51,7 @@ class ModelSettings:
     def check(self) -> None:
         """Refuse what no model can be run with."""
         check_device(self.device)
-        check_at_least(batch_size=(self.batch_size, 1), seed=(self.seed, 0))
+        check_at_least(tokens_per_batch=(self.tokens_per_batch, 1), seed=(self.seed, 0))
         if self.device_map is not None and self.device != "cpu":
             raise InputError(f"device is {self.device!r} and device_map {self.device_map!r}; give one of them")
         if self.adapter is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,9 @@ from mechclust.models.adapters import base_of, is_adapter, tokenizer_source
 from mechclust.models.huggingface import find, read_config, read_tokenizer, reading
 from tasks import Batch, InputError
 from tasks.text.encoding import Bos, first_id
+from tasks.text.prompts import Encode
 
 _UNKNOWN = 0.1  # share of tokens from which it is told
-Encode = Callable[[str], list[int]]
 
 
 def load_tokenizer(name_or_path: str | Path, *, trust_remote_code: bool = False) -> tuple[Any, Any]:
@@ -36,7 +36,7 @@ def load_tokenizer(name_or_path: str | Path, *, trust_remote_code: bool = False)
 
 
 def encoder(tokenizer: Any, chat: bool = False, template: Any = None, bos: Bos = "model") -> Encode:
-    """A function from text to token ids: those that Hugging Face's own tokenizer gives.
+    """A function from texts to token ids, all at once: those that Hugging Face's own tokenizer gives.
 
     Args:
         tokenizer: of the model.
@@ -54,8 +54,8 @@ def encoder(tokenizer: Any, chat: bool = False, template: Any = None, bos: Bos =
         >>> words = Tokenizer(models.WordLevel({"<s>": 0, "a": 1, "b": 2}, unk_token="<s>"))
         >>> words.pre_tokenizer = pre_tokenizers.Whitespace()
         >>> tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<s>")
-        >>> encoder(tokenizer)("a b"), encoder(tokenizer, bos="yes")("a b")
-        ([1, 2], [0, 1, 2])
+        >>> encoder(tokenizer)(["a b", "a"]), encoder(tokenizer, bos="yes")(["a b"])
+        ([[1, 2], [1]], [[0, 1, 2]])
     """
     start = first_id(tokenizer, bos)
 
@@ -64,16 +64,19 @@ def encoder(tokenizer: Any, chat: bool = False, template: Any = None, bos: Bos =
             return [start, *ids]
         return ids[1:] if bos == "no" and ids[:1] == [start] else ids
 
+    def read(texts: Sequence[str], **options: Any) -> list[list[int]]:
+        return [begun(list(ids)) for ids in tokenizer(list(texts), **options)["input_ids"]] if texts else []
+
     if not chat:
-        return lambda text: begun(list(tokenizer(text)["input_ids"]))
+        return read
     template = tokenizer if template is None else template
     if not getattr(template, "chat_template", None):
         raise InputError("this model's tokenizer has no chat template; leave out --chat")
 
-    def encode(text: str) -> list[int]:
-        message = [{"role": "user", "content": text}]
-        rendered = template.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
-        return begun(list(tokenizer(rendered, add_special_tokens=False)["input_ids"]))
+    def encode(texts: Sequence[str]) -> list[list[int]]:
+        messages = ([{"role": "user", "content": text}] for text in texts)
+        rendered = [template.apply_chat_template(m, add_generation_prompt=True, tokenize=False) for m in messages]
+        return read(rendered, add_special_tokens=False)
 
     return encode
 
@@ -123,7 +126,7 @@ def _real(batch: Batch) -> Any:
 
 def special_around(tokenizer: Any, text: str = "a", bos: Bos = "model") -> tuple[list[int], list[int]]:
     """The ids of the special tokens before a text and after it."""
-    ids, bare = encoder(tokenizer, bos=bos)(text), list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    (ids,), bare = encoder(tokenizer, bos=bos)([text]), list(tokenizer(text, add_special_tokens=False)["input_ids"])
     start = next((k for k in range(len(ids) - len(bare) + 1) if ids[k : k + len(bare)] == bare), 0)
     return ids[:start], ids[start + len(bare) :]
 
@@ -163,13 +166,12 @@ def check_read_alike(texts: Mapping[str, str], readers: Mapping[str, tuple[Any, 
         InputError: naming the first text that is other ids, or ids that stand for other tokens.
     """
     (first, (tokenizer, encode)), *others = readers.items()
-    encoded = {name: encode(text) for name, text in texts.items()}
+    encoded = dict(zip(texts, encode([*texts.values()]), strict=True))
     names = {i: tokenizer.convert_ids_to_tokens(i) for ids in encoded.values() for i in ids}
     notes = []
     for other, (theirs, encode_theirs) in others:
         their_names = {i: theirs.convert_ids_to_tokens(i) for i in names if i < len(theirs)}
-        for name, text in texts.items():
-            ids, their_ids = encoded[name], encode_theirs(text)
+        for (name, ids), their_ids in zip(encoded.items(), encode_theirs([*texts.values()]), strict=True):
             if ids == their_ids and all(names[i] == their_names.get(i) for i in ids):
                 continue
             raise InputError(

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from markupsafe import escape
+
 from mechclust.report.claims import Claim
 from mechclust.report.html import claims_html, list_html, picture_html, png
 
@@ -40,13 +42,18 @@ class Analysis:
         panels: figures in the report's order.
         views: HTML fragments by title, such as attention views.
         notes: what a reader must know.
+        lead: the conclusion, a sentence each, shown first under the title.
+        folded: HTML fragments by title that are opened with a click, such as long tables.
     """
 
     claims: Sequence[Claim] = ()
     panels: Sequence[Panel] = ()
     views: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    lead: Sequence[str] = ()
+    folded: Mapping[str, str] = field(default_factory=dict)
 
     def _repr_html_(self) -> str:
+        lead = "".join(f"<p><b>{escape(sentence)}</b></p>" for sentence in self.lead)
         figures = [panel._repr_html_() for panel in self.panels]
-        return "".join([claims_html(self.claims), list_html(self.notes), *figures])
+        return "".join([lead, claims_html(self.claims), list_html(self.notes), *figures])

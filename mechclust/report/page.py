@@ -66,12 +66,14 @@ def write_report(
 def render_report(
     *, title: str, source: str, analysis: Analysis, facts: Mapping[str, Any], config: Mapping[str, Any]
 ) -> str:
-    """The page: claims, figures, views, notes, configuration, versions. It needs no network.
+    """The page: conclusion, claims, figures, views, notes, configuration, versions. It needs no network.
+
+    Notes stand above the figures, and below the views where the conclusion stands on top.
 
     Args:
         title: heading.
         source: the paper, or what was measured.
-        analysis: claims, figures, HTML views and notes. Everything but the views is escaped.
+        analysis: conclusion, claims, figures, HTML views, folded ones and notes. All but the views is escaped.
         facts: date, versions, machine.
         config: the configuration, shown as JSON.
     """
@@ -82,6 +84,8 @@ def render_report(
         panels=[Markup(panel._repr_html_()) for panel in analysis.panels],
         views={name: Markup(html) for name, html in analysis.views.items()},
         notes=analysis.notes,
+        lead=analysis.lead,
+        folded={name: Markup(html) for name, html in analysis.folded.items()},
         facts=facts,
         config=json.dumps(config, indent=1, default=os.fspath),
     )

@@ -10,22 +10,33 @@ from probes.functional.cka import (
     linear_cka,
 )
 from probes.functional.clustering_head import IntegerWeights, integer_weights, nearest_centroid_accuracy, within_ratio
+from probes.functional.kmeans import KMeans, kmeans
+from probes.functional.linear_decodability import ridge_predictions, stratified_folds, wilson_interval
 from probes.functional.n_dims import n_dims
 from probes.functional.neighbour_purity import neighbour_purity, neighbour_purity_chance
 from probes.functional.norm_jacobian import norm_jacobian
 from probes.functional.rbf_cka import rbf_cka
 from probes.functional.svcca import svcca
-from probes.functional.task_cluster_ari import adjusted_rand_null, adjusted_rand_score, contingency
+from probes.functional.task_cluster_ari import (
+    IndexMoments,
+    adjusted_rand_moments,
+    adjusted_rand_null,
+    adjusted_rand_score,
+    contingency,
+)
 from probes.functional.topic_attention import PairSums, topic_attention
 from probes.functional.topic_embedding import TopicSimilarity, topic_similarity
 
 __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "CrossMoments",
     "HSIC",
+    "IndexMoments",
     "IntegerWeights",
+    "KMeans",
     "PairSums",
     "Similarity",
     "TopicSimilarity",
+    "adjusted_rand_moments",
     "adjusted_rand_null",
     "adjusted_rand_score",
     "cka_from_moments",
@@ -33,6 +44,7 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "cka_resamples",
     "contingency",
     "integer_weights",
+    "kmeans",
     "linear_cka",
     "n_dims",
     "nearest_centroid_accuracy",
@@ -40,8 +52,11 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "neighbour_purity_chance",
     "norm_jacobian",
     "rbf_cka",
+    "ridge_predictions",
+    "stratified_folds",
     "svcca",
     "topic_attention",
     "topic_similarity",
+    "wilson_interval",
     "within_ratio",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -10,12 +11,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from probes.functional.products import ROUNDING, Precision, check_precision, float32_as_it_is, product
 from tasks import InputError
 from tasks.errors import check_at_least
 
 LEAST_DEBIASED = 4  # examples that HSIC_1 needs
-# Of a difference this far below its terms fewer than four digits are left in float64: it counts as 0.
-_RESOLUTION = 1e-12
+# Of a difference this many times the rounding below its terms fewer than four digits are left: it counts as 0.
+_RESOLUTION = 1e4
 
 
 class Similarity(NamedTuple):
@@ -84,13 +86,23 @@ class CrossMoments:
     fourth: Float[Tensor, ""]
 
     @classmethod
-    def of(cls, x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], like: CrossMoments | None = None) -> CrossMoments:
-        """The moments of at least one row, about the fixed points of ``like`` where it is given."""
+    def of(
+        cls,
+        x: Float[Tensor, "n dx"],
+        y: Float[Tensor, "n dy"],
+        like: CrossMoments | None = None,
+        precision: Precision = "float64",
+    ) -> CrossMoments:
+        """The moments of at least one row, about the fixed points of ``like`` where it is given.
+
+        ``precision="float32"``: rows minus the point are rounded to float32 for ``product``, block by block.
+        """
         x, y = float64(x), float64(y)
         x0, y0 = (centre(x), centre(y)) if like is None else (like.x0, like.y0)
         x, y = x - x0, y - y0
         p, q = x.square().sum(dim=1), y.square().sum(dim=1)
-        return cls(len(x), x0, y0, x.sum(0), y.sum(0), x.T @ y, p.sum(), q.sum(), q @ x, p @ y, p @ q)
+        together = product(x, y, precision)
+        return cls(len(x), x0, y0, x.sum(0), y.sum(0), together, p.sum(), q.sum(), q @ x, p @ y, p @ q)
 
     def update(self, x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"]) -> CrossMoments:
         """The moments of these rows and the ones so far."""
@@ -109,7 +121,7 @@ class CrossMoments:
     def about(self, x0: Float[Tensor, "dx"], y0: Float[Tensor, "dy"]) -> CrossMoments:
         """The same about other fixed points."""
         shift_x, shift_y = self.x0 - x0, self.y0 - y0
-        return self._translated(shift_x, shift_y) if bool(shift_x.any()) or bool(shift_y.any()) else self
+        return self.translated(shift_x, shift_y) if bool(shift_x.any()) or bool(shift_y.any()) else self
 
     def near_the_means(self) -> CrossMoments:
         """The same about the means, where the fixed points have proved far from them."""
@@ -117,10 +129,10 @@ class CrossMoments:
         if not bool((x @ x > half * self.square_x) | (y @ y > half * self.square_y)):
             return self
         x0, y0 = self.x0 + x / self.n, self.y0 + y / self.n
-        return self._translated(self.x0 - x0, self.y0 - y0)  # by the rounded step, which later rows see
+        return self.translated(self.x0 - x0, self.y0 - y0)  # by the rounded step, which later rows see
 
-    def _translated(self, u: Tensor, v: Tensor) -> CrossMoments:
-        """The moments of the rows ``x + u``, ``y + v``, with the fixed points moved back by as much."""
+    def translated(self, u: Float[Tensor, "dx"], v: Float[Tensor, "dy"]) -> CrossMoments:
+        """The same about the points ``x0 - u`` and ``y0 - v``: of the rows, about these ``u`` and ``v`` further on."""
         n, a, b = self.n, u @ u, v @ v
         square_x = self.square_x + 2 * u @ self.sum_x + n * a
         square_y = self.square_y + 2 * v @ self.sum_y + n * b
@@ -141,21 +153,25 @@ class CrossMoments:
             + (b * self.square_x + a * self.square_y + n * a * b),
         )
 
-    def hsic(self) -> HSIC:
-        """Both estimates of HSIC of the linear kernels.
+    def centred(self) -> CrossMoments:
+        """The same about the means: ``product / n`` is then the covariance."""
+        return self.translated(-self.sum_x / self.n, -self.sum_y / self.n)
+
+    def hsic(self, precision: Precision = "float64") -> HSIC:
+        """Both estimates of HSIC of the linear kernels; ``precision`` is what ``product`` was made in.
 
         About the means the sums shorten: ``HSIC_0 = |X'Y|^2 / (n-1)^2`` and ``HSIC_1 = (|X'Y|^2 -
         n/(n-2) sum |x|^2 |y|^2 + sum |x|^2 sum |y|^2 / ((n-1)(n-2))) / (n (n-3))``.
         """
-        n = self.n
-        centred = self._translated(-self.sum_x / n, -self.sum_y / n)
+        n, centred, rounding = self.n, self.centred(), ROUNDING[precision]
         together = centred.product.square().sum()
         if n < LEAST_DEBIASED:
             return HSIC.biased_only(n, together)
         terms = torch.stack(
             [together, -n / (n - 2) * centred.fourth, centred.square_x * centred.square_y / ((n - 1) * (n - 2))]
         )
-        return HSIC(n, together / (n - 1) ** 2, terms.sum() / (n * (n - 3)), terms.abs().sum() / (n * (n - 3)))
+        scale = n * (n - 3)
+        return HSIC(n, together / (n - 1) ** 2, terms.sum() / scale, terms.abs().sum() / scale, rounding)
 
 
 class HSIC(NamedTuple):
@@ -165,12 +181,14 @@ class HSIC(NamedTuple):
         biased: HSIC_0 of Gretton et al. 2005, with ``(n-1)^2``.
         debiased: HSIC_1 of Song et al. 2012, eq. 5; NaN for fewer than 4 pairs.
         terms: the size of what was added up for ``debiased``, to tell it from rounding.
+        rounding: of the products behind it, relative to them.
     """
 
     n: int
     biased: Tensor
     debiased: Tensor
     terms: Tensor
+    rounding: float = ROUNDING["float64"]
 
     @classmethod
     def biased_only(cls, n: int, together: Tensor) -> HSIC:
@@ -179,8 +197,16 @@ class HSIC(NamedTuple):
         return cls(n, together / (n - 1) ** 2 if n > 1 else torch.zeros_like(together), nan, nan)
 
     @classmethod
-    def of_sums(cls, n: int, kl: Tensor, k: Tensor, l: Tensor, diagonals: tuple[Tensor, Tensor]) -> HSIC:  # noqa: E741
-        """From kernel matrices' ``sum K*L``, row sums ``[n]`` and diagonals ``[n]``."""
+    def of_sums(
+        cls,
+        n: int,
+        kl: Tensor,
+        k: Tensor,
+        l: Tensor,  # noqa: E741
+        diagonals: tuple[Tensor, Tensor],
+        precision: Precision = "float64",
+    ) -> HSIC:
+        """From kernel matrices' ``sum K*L``, row sums ``[n]`` and diagonals ``[n]``, all float64."""
         biased = kl - 2 / n * (k @ l) + k.sum() * l.sum() / n**2
         if n < LEAST_DEBIASED:
             return cls.biased_only(n, biased)
@@ -188,7 +214,12 @@ class HSIC(NamedTuple):
         terms = torch.stack(
             [off_kl, off_k.sum() * off_l.sum() / ((n - 1) * (n - 2)), -2 / (n - 2) * (off_k @ off_l)]
         ) / (n * (n - 3))
-        return cls(n, biased / (n - 1) ** 2, terms.sum(), terms.abs().sum())
+        return cls(n, biased / (n - 1) ** 2, terms.sum(), terms.abs().sum(), ROUNDING[precision])
+
+    @property
+    def error(self) -> float:
+        """About how far rounding may move ``debiased``, relative to it."""
+        return float(self.rounding * self.terms / self.debiased.abs())
 
     def undefined(self, debiased: bool) -> str:
         """Why the HSIC of a matrix with itself cannot be divided by; empty where it can."""
@@ -198,8 +229,10 @@ class HSIC(NamedTuple):
             return "all examples are the same"
         if debiased and self.n < LEAST_DEBIASED:
             return f"there are {self.n} examples, and the debiased form needs at least {LEAST_DEBIASED}"
-        if debiased and not bool(self.debiased > _RESOLUTION * self.terms):
-            return "every two examples are equally far apart, which leaves nothing to the debiased form"
+        if debiased and not bool(self.debiased > _RESOLUTION * self.rounding * self.terms):
+            if self.rounding == ROUNDING["float64"]:
+                return "every two examples are equally far apart, which leaves nothing to the debiased form"
+            return "float32 leaves fewer than four digits of the debiased form; take precision='float64'"
         return ""
 
 
@@ -229,7 +262,13 @@ def cka_from_moments(xy: CrossMoments, xx: CrossMoments, yy: CrossMoments, *, de
     return Similarity(value, xy.n, d, why or ("" if debiased else bias_note(xy.n, max(d))))
 
 
-def linear_cka(x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], *, debiased: bool = False) -> Similarity:
+def linear_cka(
+    x: Float[Tensor, "n dx"],
+    y: Float[Tensor, "n dy"],
+    *,
+    debiased: bool = False,
+    precision: Precision = "float64",
+) -> Similarity:
     """Linear centred kernel alignment of two representations of the same examples.
 
     Biased: ``|Xc'Yc|^2 / (|Xc'Xc| |Yc'Yc|)`` (Frobenius norms, columns centred), in [0, 1]; of independent Gaussians
@@ -243,12 +282,13 @@ def linear_cka(x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], *, debiased: 
     2021 (arXiv 2010.15327), eq. 3.
 
     Args:
-        x: rows of one representation; any floating dtype, computed in float64.
+        x: rows of one representation; any floating dtype.
         y: rows of the other, in the same order.
         debiased: which form.
+        precision: of the products; ``"float32"`` is faster and right to about 1e-7. Sums are float64 in either.
 
     Raises:
-        InputError: for arrays that are not paired rows, or that hold NaN or infinity.
+        InputError: for another precision, arrays that are not paired rows, or that hold NaN or infinity.
 
     Example:
         >>> x = torch.randn(100, 8, generator=torch.Generator().manual_seed(0))
@@ -258,7 +298,9 @@ def linear_cka(x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], *, debiased: 
         'x: there are 3 examples, and the debiased form needs at least 4'
     """
     x, y = paired(x, y)
-    value, why = cka_from_hsic(hsic_of_rows(x, y), hsic_of_rows(x, x), hsic_of_rows(y, y), debiased=debiased)
+    check_precision(precision)
+    terms = (hsic_of_rows(a, b, precision) for a, b in ((x, y), (x, x), (y, y)))
+    value, why = cka_from_hsic(*terms, debiased=debiased)
     n, d = len(x), (x.shape[1], y.shape[1])
     return Similarity(value, n, d, why or ("" if debiased else bias_note(n, max(d))))
 
@@ -275,12 +317,23 @@ def cka_null(
         (True, True)
     """
     check_at_least(n_permutations=(n_permutations, 1))
-    x, y = (_compact(side) for side in paired(x, y))
-    xx, yy = hsic_of_rows(x, x), hsic_of_rows(y, y)
-    draw, like = torch.Generator().manual_seed(seed), CrossMoments.of(x, y)
+    x, y = (compact(side) for side in paired(x, y))
+    return null_of(*null_hsic(x, y, n_permutations, seed), debiased=debiased)
+
+
+def null_hsic(
+    x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], n_permutations: int, seed: int, precision: Precision = "float64"
+) -> tuple[list[HSIC], HSIC, HSIC]:
+    """Of ``compact`` rows paired at random, and of either side with itself: for both forms."""
+    draw, like = torch.Generator().manual_seed(seed), CrossMoments.of(x, y, precision=precision)
     orders = (torch.randperm(len(x), generator=draw).to(y.device) for _ in range(n_permutations))
-    found = [cka_from_hsic(CrossMoments.of(x, y[o], like).hsic(), xx, yy, debiased=debiased)[0] for o in orders]
-    return torch.tensor(found, dtype=torch.float64)
+    found = [CrossMoments.of(x, y[o], like, precision).hsic(precision) for o in orders]
+    return found, hsic_of_rows(x, x, precision), hsic_of_rows(y, y, precision)
+
+
+def null_of(found: Sequence[HSIC], xx: HSIC, yy: HSIC, *, debiased: bool) -> Float[Tensor, "n_permutations"]:
+    """CKA of what ``null_hsic`` gave."""
+    return torch.tensor([cka_from_hsic(xy, xx, yy, debiased=debiased)[0] for xy in found], dtype=torch.float64)
 
 
 def cka_resamples(
@@ -303,32 +356,66 @@ def cka_resamples(
         tensor(True)
     """
     check_at_least(n_resamples=(n_resamples, 1))
-    x, y = (_compact(side) for side in paired(x, y))
-    draw = torch.Generator().manual_seed(seed)
-    halves = (torch.randperm(len(x), generator=draw)[: len(x) // 2].to(x.device) for _ in range(n_resamples))
-    found = [float(linear_cka(x[h], y[h], debiased=debiased)) if len(h) else math.nan for h in halves]
+    x, y = (compact(side) for side in paired(x, y))
+    terms = (halves_hsic(a, b, n_resamples, seed) for a, b in ((x, y), (x, x), (y, y)))
+    return deviations_of(*terms, debiased=debiased)
+
+
+def halves_hsic(
+    x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], n_resamples: int, seed: int, precision: Precision = "float64"
+) -> list[HSIC]:
+    """Of random halves of ``compact`` rows, for both forms. The halves depend on n and seed alone, so that those of a
+    side with itself serve every pair it is in."""
+    draw, half = torch.Generator().manual_seed(seed), len(x) // 2
+    if not half:
+        return [HSIC.biased_only(1, x.new_zeros(()))] * n_resamples
+    halves = (torch.randperm(len(x), generator=draw)[:half].to(x.device) for _ in range(n_resamples))
+    return [hsic_of_rows(one := x[h], one if x is y else y[h], precision) for h in halves]
+
+
+def deviations_of(
+    xy: Sequence[HSIC], xx: Sequence[HSIC], yy: Sequence[HSIC], *, debiased: bool
+) -> Float[Tensor, "n_resamples"]:
+    """CKA of what ``halves_hsic`` gave, minus its mean."""
+    found = [cka_from_hsic(*terms, debiased=debiased)[0] for terms in zip(xy, xx, yy, strict=True)]
     values = torch.tensor(found, dtype=torch.float64)
     return values - values.mean()
 
 
-def _compact(x: Tensor) -> Tensor:
+def compact(x: Tensor) -> Tensor:
     """Centred rows in at most n dimensions with the same inner products."""
     x = centred(x)
     return x if x.shape[1] <= len(x) else torch.linalg.qr(x.T, mode="r")[1].T
 
 
-def hsic_of_rows(x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"]) -> HSIC:
+def hsic_of_rows(x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], precision: Precision = "float64") -> HSIC:
     """HSIC of the linear kernels: ``n dx dy`` operations, or ``n^2 (dx + dy)`` where that is less."""
-    n, dx, dy = len(x), x.shape[1], y.shape[1]
-    if n * (dx + dy) >= dx * dy:
-        return CrossMoments.of(x, y).hsic()
-    k = (rows := centred(float64(x))) @ rows.T
-    return hsic_of_kernels(k, k if x is y else (rows := centred(float64(y))) @ rows.T)
+    if not few_rows(x, y):
+        return CrossMoments.of(x, y, precision=precision).hsic(precision)
+    k = kernel(x, precision)
+    return hsic_of_kernels(k, k if x is y else kernel(y, precision))
+
+
+def few_rows(x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"]) -> bool:
+    """Whether n x n kernel matrices are less work than ``dx x dy`` moments."""
+    return len(x) * (x.shape[1] + y.shape[1]) < x.shape[1] * y.shape[1]
+
+
+def kernel(x: Float[Tensor, "n d"], precision: Precision = "float64") -> Float[Tensor, "n n"]:
+    """Inner products of the centred rows, in ``precision``."""
+    rows = centred(float64(x))
+    if precision == "float64":
+        return rows @ rows.T
+    with float32_as_it_is():
+        return (rows := rows.float()) @ rows.T
 
 
 def hsic_of_kernels(k: Float[Tensor, "n n"], l: Float[Tensor, "n n"]) -> HSIC:  # noqa: E741
-    """HSIC from whole kernel matrices."""
-    return HSIC.of_sums(len(k), (k * l).sum(), k.sum(1), l.sum(1), (k.diagonal(), l.diagonal()))
+    """HSIC from whole kernel matrices, in their precision; the sums are float64."""
+    together, k_sums, l_sums = (k * l).sum(dtype=torch.float64), *(m.sum(1, dtype=torch.float64) for m in (k, l))
+    precision: Precision = "float32" if k.dtype is torch.float32 else "float64"
+    diagonals = k.diagonal().double(), l.diagonal().double()
+    return HSIC.of_sums(len(k), together, k_sums, l_sums, diagonals, precision)
 
 
 def bias_note(n: int, d: int) -> str:

@@ -6,55 +6,218 @@ import math
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Shaped
+import torch
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from probes.functional.cka import centred, matrix
+from probes.functional.cka import float64
+from probes.functional.distances import centre_and_scale, finite, first_alike, squared_differences
+from probes.functional.products import float32_as_it_is
 from tasks import InputError
 
+_CPU_BLOCK, _GPU_BLOCK = 2**22, 2**27  # products at once
+_PREPARED = 2**18  # numbers at once that are made ready for them
+_MANY = 16  # times k: with more rows that may be among the nearest, products are taken again in float64
 
-def neighbour_purity(x: Float[Tensor, "n d"], labels: Shaped[Tensor, "n"], k: int = 10) -> float:
+
+def neighbour_purity(
+    x: Shaped[Tensor, "n d"], labels: Shaped[Tensor, "n"], k: int = 10, *, device: str | None = None
+) -> float:
     """Share of the ``k`` nearest other examples (Euclidean distance) that have an example's own label, on average.
 
-    By chance ``neighbour_purity_chance``. Of examples equally near, which count depends on their order.
-
-    Source: scikit-learn's ``NearestNeighbors``, by brute force.
+    By chance ``neighbour_purity_chance``; an interval: ``mean_interval(same_label(nearest(x, k), labels))``.
 
     Args:
-        x: rows; computed in float64.
+        x: rows.
         labels: of each row.
         k: neighbours, fewer than there are rows.
+        device: as in ``nearest``.
+
+    Raises:
+        InputError: for another number of labels than of rows, and where ``nearest`` raises it.
 
     Example:
-        >>> import torch
         >>> x = torch.tensor([[0.0], [1.0], [10.0], [11.0]])
         >>> neighbour_purity(x, torch.tensor([5, 5, 7, 7]), k=1)
         1.0
     """
-    from sklearn.neighbors import NearestNeighbors
-    from threadpoolctl import threadpool_limits
-
-    rows, names = centred(matrix(x, "x")).cpu().numpy(), _labels(labels)
-    if len(names) != len(rows):
-        raise InputError(f"x has {len(rows)} rows for {len(names)} labels; give one label a row")
-    if not 1 <= k < len(rows):
-        raise InputError(f"k is {k} for {len(rows)} examples; expected 1 to {len(rows) - 1}")
-    with threadpool_limits(1):  # the same sums in the same order
-        near = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(rows).kneighbors(return_distance=False)
-    return float((names[near] == names[:, None]).mean())
+    if len(labels) != len(x):
+        raise InputError(f"x has {len(x)} rows for {len(labels)} labels; give one label a row")
+    return float(same_label(nearest(x, k, device=device), labels).mean())
 
 
 def neighbour_purity_chance(labels: Shaped[Tensor, "n"]) -> float:
     """``neighbour_purity`` when neighbours are drawn at random: share of pairs with one label. NaN for one row.
 
     Example:
-        >>> import torch
         >>> neighbour_purity_chance(torch.tensor([0, 0, 1, 1]))
         0.3333333333333333
     """
     counts = np.unique(_labels(labels), return_counts=True)[1]
     n = int(counts.sum())
     return float((counts * (counts - 1)).sum() / (n * (n - 1))) if n > 1 else math.nan
+
+
+def same_label(
+    near: Int[Tensor, "queries k"], labels: Shaped[Tensor, "n"], queries: Int[Tensor, "queries"] | None = None
+) -> Float[np.ndarray, "queries"]:
+    """Of each row, the share of its neighbours that have its label.
+
+    Args:
+        near: its neighbours, from ``nearest``.
+        labels: of every row.
+        queries: which rows these are; all of them if not given.
+
+    Example:
+        >>> same_label(torch.tensor([[1, 2], [0, 2], [1, 0]]), torch.tensor([5, 5, 7])).tolist()
+        [0.5, 0.5, 0.0]
+    """
+    names, places = _labels(labels), near.cpu().numpy()
+    own = names if queries is None else names[queries.cpu().numpy()]
+    return (names[places] == own[:, None]).mean(1)
+
+
+def mean_interval(shares: Float[np.ndarray, "n"]) -> tuple[float, float]:
+    """A 95% interval of the mean of shares, each between 0 and 1.
+
+    Wilson's for a share of yes and no, with n divided by how much less the values vary than yes and no would. Where all
+    are 0, or all 1, they count as yes and no. NaN for fewer than two values.
+
+    Source: Wilson 1927, with Kish's design effect (1965).
+
+    Example:
+        >>> [round(end, 3) for end in mean_interval(np.array([1.0] * 50 + [0.5] * 50))]
+        [0.698, 0.796]
+        >>> [round(end, 3) for end in mean_interval(np.ones(100))]
+        [0.963, 1.0]
+    """
+    n, p = len(shares), float(np.mean(shares))
+    if n < 2:
+        return math.nan, math.nan
+    most = p * (1 - p)
+    effect = float(np.var(shares, ddof=1)) / most if 0 < p < 1 else 1.0
+    z2 = 1.959963984540054**2 * effect / n
+    middle, half = (p + z2 / 2) / (1 + z2), math.sqrt(z2 * most + z2 * z2 / 4) / (1 + z2)
+    return middle - half, middle + half
+
+
+def nearest(
+    x: Shaped[Tensor, "n d"],
+    k: int,
+    queries: Int[Tensor, "queries"] | None = None,
+    *,
+    device: str | None = None,
+) -> Int[Tensor, "queries k"]:
+    """The ``k`` nearest other rows (Euclidean distance), in the order of the rows, on the CPU.
+
+    Which rows may be among them is told from matrix products in float32, with a bound on their rounding; where these
+    are more than ``k``, by subtraction in float64. Of rows equally near, the first count. So nothing depends on blocks,
+    threads or precision.
+
+    Memory: the rows on the device in their own dtype and in float32, and blocks of 4 million products (128 million on a
+    GPU). Cost: ``queries n d``; rows of which more than ``k`` are the same cost nothing.
+
+    Args:
+        x: rows, in any dtype.
+        k: neighbours, fewer than there are rows.
+        queries: of which rows; of all if not given.
+        device: where to multiply; the CPU if not given.
+
+    Raises:
+        InputError: for a ``k`` that there are not enough rows for, and rows that are not finite.
+
+    Example:
+        >>> nearest(torch.tensor([[0.0], [1.0], [10.0], [2.0]]), 2).tolist()
+        [[1, 3], [0, 3], [1, 3], [0, 1]]
+    """
+    x, n = finite(x, "x"), len(x)
+    if not 1 <= k < n:
+        raise InputError(f"k is {k} for {n} examples; expected 1 to {n - 1}")
+    asked = torch.arange(n) if queries is None else queries.cpu()
+    alike = first_alike(x)
+    order = torch.argsort(alike, stable=True)  # examples that are the same stand together, by their place
+    counts = torch.bincount(alike, minlength=n)
+    starts = counts.cumsum(0) - counts
+    place = torch.empty(n, dtype=torch.int64)
+    place[order] = torch.arange(n)
+    found = torch.empty(len(asked), k, dtype=torch.int64)
+    group = alike[asked]
+    many = counts[group] > k
+    # The first k others that are the same: of the first k + 1, without itself or without the last.
+    first = order[starts[group[many]][:, None] + torch.arange(k + 1)]
+    own = first == asked[many, None]
+    own[:, -1] |= ~own.any(1)
+    found[many] = first[~own].view(-1, k)
+    if not bool(many.all()):
+        columns = (place - starts[alike] <= k).nonzero()[:, 0]  # more of the same can be no neighbour of anybody
+        found[~many] = _Search(x, columns, k, device).nearest(asked[~many])
+    return found
+
+
+class _Search:
+    """Looks for neighbours among ``columns``, in which all queries are too."""
+
+    def __init__(self, x: Tensor, columns: Tensor, k: int, device: str | None) -> None:
+        where = torch.device("cpu" if device is None or torch.device(device).type == "mps" else device)
+        self.x, self.columns, self.k = x.to(where), columns.to(where), k
+        self.middle, self.scale = centre_and_scale(self.x)
+        self._products_in(torch.float32)
+
+    def _products_in(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        self.rows = torch.empty(len(self.columns), self.x.shape[1], dtype=dtype, device=self.x.device)
+        self.norms = torch.empty(len(self.columns), dtype=torch.float64, device=self.x.device)
+        step = max(1, _PREPARED // self.x.shape[1])
+        for start in range(0, len(self.columns), step):
+            part = slice(start, start + step)
+            rows = float64(self.x[self.columns[part]]).sub_(self.middle).mul_(self.scale)
+            self.rows[part] = rows
+            self.norms[part] = rows.square_().sum(1)
+
+    def nearest(self, queries: Tensor) -> Tensor:
+        block = _CPU_BLOCK if self.x.device.type == "cpu" else _GPU_BLOCK
+        size = max(64, block // len(self.columns))
+        queries = queries.to(self.x.device)
+        return torch.cat([self._block(queries[i : i + size]) for i in range(0, len(queries), size)])
+
+    def _block(self, queries: Tensor) -> Tensor:
+        near = self._may_be(queries)
+        if self.dtype == torch.float32 and len(near) > _MANY * self.k * len(queries):
+            self._products_in(torch.float64)
+            near = self._may_be(queries)
+        counts = torch.bincount(near[:, 0], minlength=len(queries))
+        if bool((counts > self.k).any()):
+            near = torch.cat(
+                [near[(counts == self.k)[near[:, 0]]], self._decided(queries, near[(counts > self.k)[near[:, 0]]])]
+            )
+            near = near[torch.argsort(near[:, 0], stable=True)]
+        return self.columns[near[:, 1]].view(-1, self.k).cpu()
+
+    def _decided(self, queries: Tensor, near: Tensor) -> Tensor:
+        """Of these pairs, those of the nearest ``k`` of each query."""
+        distance = squared_differences(self.x, queries[near[:, 0]], self.columns[near[:, 1]], self.scale)
+        order = torch.argsort(distance, stable=True)  # by column among equals, as they come
+        order = order[torch.argsort(near[order, 0], stable=True)]
+        counts = torch.bincount(near[:, 0])
+        counts = counts[counts > 0]
+        starts = counts.cumsum(0) - counts
+        kept = order[starts[:, None] + torch.arange(self.k, device=order.device)]
+        return near[kept.sort().values.flatten()]
+
+    def _may_be(self, queries: Tensor) -> Tensor:
+        """``[pairs 2]`` queries and columns such that no other column can be among a query's nearest."""
+        own = torch.searchsorted(self.columns, queries)
+        rows, (_, d) = self.rows[own], self.rows.shape
+        # Half of |b|^2 - 2 a b, and the most that it can be off by (Higham 2002, section 3.1).
+        u = torch.finfo(self.dtype).eps / 2
+        length, longest = self.norms.sqrt(), self.norms[own].max().sqrt()
+        slack = 1.01 * (d + 8) * u * length * longest + 8 * u * self.norms + d * 2.0**-120
+        with float32_as_it_is():
+            low = torch.addmm((self.norms / 2 - slack).to(self.dtype), rows, self.rows.T, alpha=-1)
+        low[torch.arange(len(queries), device=own.device), own] = torch.inf
+        top = low.topk(self.k, largest=False)
+        high = (top.values + 2.01 * slack.to(self.dtype)[top.indices]).amax(1)
+        return (low <= high[:, None]).nonzero()
 
 
 def _labels(labels: Any) -> np.ndarray:

@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from probes.functional.cka import HSIC, Similarity, centred, cka_from_hsic, matrix, paired
+from probes.functional.cka import HSIC, Similarity, cka_from_hsic, paired
+from probes.functional.distances import Distances
 from tasks import InputError
 
-_BLOCK = 2**22  # kernel entries at once
+_BLOCK, _LEAST = 512, 128  # rows and columns of a block; fewer where many kernels are held at once
+_HELD = 2**25  # numbers of all blocks together
+_KEPT = 2**22  # distances kept to find a median among
+_PAIRS, _BINS = 2**14, 2**12  # drawn to bracket it, and counted
 
 
 def rbf_cka(
-    x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], *, fraction: float = 0.5, debiased: bool = False
+    x: Float[Tensor, "n dx"],
+    y: Float[Tensor, "n dy"],
+    *,
+    fraction: float = 0.5,
+    debiased: bool = False,
+    device: str | None = None,
 ) -> Similarity:
     """CKA with Gaussian kernels ``exp(-|a - b|^2 / (2 s^2))``, ``s`` a fraction of the median distance on each side.
 
     Sees structure that linear CKA misses (small ``fraction``), and tends to it as ``fraction`` grows. Does not change
     with a rotation, a common scale or a shift of either side.
 
-    Memory: ``n^2 / 2`` float64 numbers while a median is found (400 MB for 10,000 rows); afterwards blocks of 4
-    million kernel entries. Cost: ``n^2 (dx + dy)``.
+    Memory: the rows in float64, and blocks of kernel entries whatever ``n``. Cost: ``n^2 (dx + dy)``, half of it to
+    find the medians.
 
     Source: Kornblith et al. 2019 (arXiv 1905.00414), section 3; HSIC_1 as in ``linear_cka``.
 
@@ -33,6 +43,7 @@ def rbf_cka(
         y: rows of the other, in the same order.
         fraction: of the median distance between different examples.
         debiased: which form.
+        device: where to compute; that of the rows if not given.
 
     Example:
         >>> x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
@@ -40,8 +51,8 @@ def rbf_cka(
         1.0
     """
     x, y = paired(x, y)
-    scales = rbf_scale(x, fraction), rbf_scale(y, fraction)
-    value, why = rbf_undefined(*scales) or cka_from_hsic(*rbf_hsic(x, y, *scales), debiased=debiased)
+    kernels = {name: GaussianKernel(rows, fraction, device=device) for name, rows in (("x", x), ("y", y))}
+    value, why = cka_of_kernels(kernels, [("x", "y")])["x", "y"][debiased]
     return Similarity(value, len(x), (x.shape[1], y.shape[1]), why)
 
 
@@ -52,43 +63,173 @@ def check_fraction(fraction: float) -> float:
     return fraction
 
 
-def rbf_scale(x: Float[Tensor, "n d"], fraction: float) -> float:
-    """``fraction`` of the median distance between different rows; NaN where all rows are the same."""
-    x, fraction = centred(matrix(x, "x")), check_fraction(fraction)
-    if not bool(x.any()):
-        return math.nan
-    return fraction * float(np.median(torch.pdist(x).cpu().numpy(), overwrite_input=True))
+class GaussianKernel:
+    """``exp(-|a - b|^2 / (2 s^2)) - 1`` of the rows of one matrix, a block at a time.
+
+    HSIC does not change with a constant, and a wide kernel keeps its digits so.
+
+    Args:
+        x: rows.
+        fraction: ``s`` as a fraction of their median distance.
+        which: of these rows only, if given.
+        device: where to compute; that of the rows if not given.
+
+    Attributes:
+        undefined: why there is no such kernel; empty where there is.
+        n: number of rows.
+    """
+
+    def __init__(
+        self,
+        x: Shaped[Tensor, "n d"],
+        fraction: float,
+        which: Int[Tensor, "n"] | None = None,
+        device: str | None = None,
+    ) -> None:
+        self._distances = distances = Distances(x, which, device)
+        self.n, self.undefined, self._two_s2 = distances.n, "", math.nan
+        check_fraction(fraction)
+        if not bool(distances.alike.any()):
+            self.undefined = "all examples are the same"
+        elif not (median := _median(distances)):
+            self.undefined = "more than half of the distances between examples are 0"
+        else:
+            self._two_s2 = 2 * (fraction * median) ** 2
+            distances.resolve(median**2, min(median**2, self._two_s2 / 2))
+
+    def __call__(self, rows: slice, columns: slice) -> Float[Tensor, "rows columns"]:
+        return self._distances.squared(rows, columns).mul_(-1 / self._two_s2).expm1_()
+
+    def tiles(self, size: int) -> list[tuple[slice, slice]]:
+        """Blocks of rows and columns on and above the diagonal."""
+        return list(self._distances.tiles(size))
 
 
-def rbf_undefined(x: float, y: float) -> tuple[float, str] | None:
-    """NaN and why, where a kernel of these widths is undefined."""
-    for name, scale in (("x", x), ("y", y)):
-        if math.isnan(scale):
-            return math.nan, f"{name}: all examples are the same"
-        if not scale:
-            return math.nan, f"{name}: more than half of the distances between examples are 0"
-    return None
+def cka_of_kernels(
+    kernels: Mapping[str, GaussianKernel], pairs: Sequence[tuple[str, str]]
+) -> dict[tuple[str, str], tuple[tuple[float, str], tuple[float, str]]]:
+    """CKA of pairs of kernels of the same examples, biased and debiased, each with why it is NaN (empty where it is
+    not). Every block of every kernel is computed once, however many pairs it is in."""
+    names = [name for name in dict.fromkeys(name for pair in pairs for name in pair) if not kernels[name].undefined]
+    terms = [pair for pair in pairs if set(pair) <= set(names)]
+    hsic = _hsic({name: kernels[name] for name in names}, [*((name, name) for name in names), *terms])
+    found = {}
+    for x, y in pairs:
+        undefined = [f"{side}: {why}" for side, name in (("x", x), ("y", y)) if (why := kernels[name].undefined)]
+        if undefined:
+            found[x, y] = ((math.nan, undefined[0]), (math.nan, undefined[0]))
+        else:
+            of = hsic[x, y], hsic[x, x], hsic[y, y]
+            found[x, y] = (cka_from_hsic(*of), cka_from_hsic(*of, debiased=True))
+    return found
 
 
-def rbf_hsic(x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], *scales: float) -> tuple[HSIC, HSIC, HSIC]:
-    """HSIC of the Gaussian kernels of these widths, of (x, y), (x, x) and (y, y)."""
-    sides, n = [centred(side) for side in paired(x, y)], len(x)
-    kl, kk, ll = (sides[0].new_zeros(()) for _ in range(3))
-    k_sums, l_sums = [], []
-    for rows in torch.split(torch.arange(n, device=sides[0].device), max(1, _BLOCK // n)):
-        k, l = (_kernel(side[rows], side, scale) for side, scale in zip(sides, scales, strict=True))  # noqa: E741
-        k[torch.arange(len(rows)), rows] = 0.0
-        l[torch.arange(len(rows)), rows] = 0.0
-        kl, kk, ll = kl + (k * l).sum(), kk + k.square().sum(), ll + l.square().sum()
-        k_sums.append(k.sum(1))
-        l_sums.append(l.sum(1))
-    k_row, l_row = torch.cat(k_sums), torch.cat(l_sums)
-    pairs, zeros = ((kl, k_row, l_row), (kk, k_row, k_row), (ll, l_row, l_row)), torch.zeros_like(k_row)
-    xy, xx, yy = (HSIC.of_sums(n, *sums, (zeros, zeros)) for sums in pairs)
-    return xy, xx, yy
+def _hsic(kernels: Mapping[str, GaussianKernel], pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], HSIC]:
+    if not kernels:
+        return {}
+    n = next(iter(kernels.values())).n
+    products: dict[tuple[str, str], list[Tensor]] = {pair: [] for pair in pairs}
+    sums: dict[str, Tensor] = {}
+    for rows, columns in next(iter(kernels.values())).tiles(_size(len(kernels))):
+        blocks = {name: kernel(rows, columns) for name, kernel in kernels.items()}
+        twice = 1 if rows == columns else 2
+        for (x, y), parts in products.items():
+            parts.append(twice * torch.vdot(blocks[x].flatten(), blocks[y].flatten()))
+        for name, block in blocks.items():
+            total = sums.setdefault(name, block.new_zeros(n))
+            total[rows] += block.sum(1)
+            if twice == 2:
+                total[columns] += block.sum(0)
+    zeros = {name: torch.zeros_like(total) for name, total in sums.items()}
+    return {
+        (x, y): HSIC.of_sums(n, torch.stack(parts).sum(), sums[x], sums[y], (zeros[x], zeros[y]))
+        for (x, y), parts in products.items()
+    }
 
 
-def _kernel(rows: Tensor, x: Tensor, scale: float) -> Tensor:
-    """The kernel minus 1: HSIC does not change with a constant, and a wide kernel keeps its digits."""
-    distance = torch.cdist(rows / scale, x / scale, compute_mode="donot_use_mm_for_euclid_dist")
-    return torch.expm1(-distance.square() / 2)
+def _size(kernels: int) -> int:
+    """Rows of a block, of so many kernels at once."""
+    return max(_LEAST, min(_BLOCK, math.isqrt(_HELD // (kernels + 2))))
+
+
+def working_bytes(n: int, kernels: int, d: int) -> int:
+    """What is held beside the rows, of so many kernels at once over ``n`` rows of up to ``d`` dimensions."""
+    size = min(n, _size(kernels))
+    blocks = (kernels + 2) * size**2 + 2 * size * d
+    return 8 * max(blocks, min(n * (n - 1) // 2, _KEPT))
+
+
+def _median(distances: Distances) -> float:
+    """The median distance between different rows, in the unit of ``distances``: ``np.median`` of all of them."""
+    counts = torch.bincount(distances.alike)
+    same, pairs = int((counts * (counts - 1) // 2).sum()), distances.n * (distances.n - 1) // 2
+    ranks = [rank for rank in ((pairs - 1) // 2, pairs // 2) if rank >= same]  # the first `same` are 0
+    if not ranks:
+        return 0.0
+    found = _middle(distances, pairs, ranks)
+    distances.resolve(found**2, 0.0)
+    return _middle(distances, pairs, ranks) if distances.exact else found
+
+
+def _middle(distances: Distances, pairs: int, ranks: Sequence[int]) -> float:
+    bracket = (0.0, _most(distances)) if pairs <= _KEPT else _bracket(distances)
+    return sum(map(math.sqrt, _at(distances, ranks, *bracket))) / 2
+
+
+def _most(distances: Distances) -> float:
+    """No squared distance is larger."""
+    return 4.01 * float(distances.norms.max())
+
+
+def _at(distances: Distances, ranks: Sequence[int], low: float, high: float) -> list[float]:
+    """Squared distances of these ranks: counts those below and inside of a bracket, closer and closer, until few are
+    inside."""
+    while True:
+        below, counts, inside = _counted(distances, low, high)
+        total = int(counts.sum())
+        if below > ranks[0]:
+            low = 0.0
+        elif below + total <= ranks[-1]:
+            high = _most(distances)
+        elif inside is not None:
+            places = [rank - below for rank in ranks]
+            return [float(x) for x in np.partition(inside.numpy(), places)[places]]
+        elif high - low <= 1e-14 * high or high <= 1e-40 * _most(distances):
+            return [(low + high) / 2] * len(ranks)
+        else:
+            bins = torch.searchsorted(counts.cumsum(0), torch.tensor(ranks) - below, right=True).tolist()
+            width = (high - low) / _BINS
+            brackets = [(low + width * max(0, i - 1), low + width * (i + 2)) for i in bins]
+            if len(set(brackets)) > 1:
+                return [x for rank, part in zip(ranks, brackets, strict=True) for x in _at(distances, [rank], *part)]
+            low, high = brackets[0]
+
+
+def _bracket(distances: Distances) -> tuple[float, float]:
+    """Squared distances between which the median of all is to be expected, from some pairs."""
+    draw = torch.Generator().manual_seed(0)
+    i = torch.randint(distances.n, (_PAIRS,), generator=draw)
+    j = (i + 1 + torch.randint(distances.n - 1, (_PAIRS,), generator=draw)) % distances.n
+    some = distances.pairs(i, j).sort().values
+    near = round(2.5 * math.sqrt(_PAIRS))  # five standard errors of its rank
+    return float(some[_PAIRS // 2 - near]), float(some[_PAIRS // 2 + near])
+
+
+def _counted(distances: Distances, low: float, high: float) -> tuple[int, Tensor, Tensor | None]:
+    """How many squared distances lie below the bracket, how many in each of ``_BINS`` parts of it, and, where they are
+    few, these themselves."""
+    below, counts = 0, torch.zeros(_BINS, dtype=torch.int64)
+    inside: list[Tensor] | None = []
+    for rows, columns in distances.tiles(_BLOCK):
+        found = distances.squared(rows, columns)
+        if rows == columns:
+            above = torch.triu_indices(len(found), len(found), offset=1, device=found.device)
+            found = found[above[0], above[1]]
+        below += int((found < low).sum())
+        part = found[(found >= low) & (found <= high)]
+        bins = ((part - low) * (_BINS / max(high - low, 1e-300))).long().clamp_(max=_BINS - 1)
+        counts += bins.bincount(minlength=_BINS).cpu()
+        if inside is not None:
+            inside.append(part.cpu())
+            inside = inside if int(counts.sum()) <= _KEPT else None
+    return below, counts, None if inside is None else torch.cat(inside)

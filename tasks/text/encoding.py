@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from tasks.batch import Batch, row_batches
+from tasks.batch import Batch, token_batches
 from tasks.errors import InputError, check_choice
 from tasks.text.words import word_spans
 
@@ -45,15 +45,20 @@ class EncodedCorpus:
     lost: int
     pad_id: int = 0
 
-    def batches(self, batch_size: int = 8) -> Iterator[Batch]:
+    def batches(self, tokens_per_batch: int = 4096) -> Iterator[Batch]:
         """Batches with ``labels["word"]`` ``[batch pos]``, an attention mask, and the window's number
         as ``index``; padded on the right.
 
         Windows of like length come together, longest first: little padding, and a batch too large
         for the memory is the first one.
+
+        Args:
+            tokens_per_batch: most tokens of a batch, padding included.
+
+        Raises:
+            InputError: for a window longer than ``tokens_per_batch``.
         """
-        order = np.argsort([-len(window) for window in self.windows], kind="stable")
-        for rows in (order[some] for some in row_batches(len(order), batch_size)):
+        for rows in token_batches(list(map(len, self.windows)), tokens_per_batch, lambda i: f"window {i}"):
             tokens = torch.full((len(rows), len(self.windows[rows[0]])), self.pad_id)
             words, mask = torch.full_like(tokens, -1), torch.zeros_like(tokens, dtype=torch.bool)
             for i, row in enumerate(rows):

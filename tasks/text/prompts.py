@@ -11,12 +11,13 @@ from typing import Any, Literal
 
 import torch
 
-from tasks.batch import Batch
+from tasks.batch import Batch, token_batches
 from tasks.errors import InputError, check_choice
 from tasks.text.encoding import check_ids, pad_within
 from tasks.text.files import check_texts, read_text
 
-Encode = Callable[[str], Sequence[int]]
+Encode = Callable[[Sequence[str]], list[list[int]]]
+"""Texts to token ids, all at once: tokenizers are faster so."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,9 @@ class LabelledPrompts:
         >>> prompts = LabelledPrompts(["Sort: b a", "Count: b a"], {"task": ["sort", "count"]})
         >>> prompts.classes
         {'task': ['count', 'sort']}
-        >>> batch = next(prompts.batches(lambda text: [ord(c) for c in text]))
-        >>> batch.labels["task"].tolist(), batch.lengths().tolist()
-        ([1, 0], [9, 10])
+        >>> batch = next(prompts.batches(lambda texts: [[ord(c) for c in text] for text in texts]))
+        >>> batch.index.tolist(), batch.labels["task"].tolist(), batch.lengths().tolist()
+        ([1, 0], [0, 1], [10, 9])
     """
 
     prompts: Sequence[str]
@@ -105,7 +106,7 @@ class LabelledPrompts:
     def batches(
         self,
         encode: Encode,
-        batch_size: int = 32,
+        tokens_per_batch: int = 4096,
         *,
         pad_id: int = 0,
         max_length: int | None = None,
@@ -113,10 +114,13 @@ class LabelledPrompts:
         keep: int = 0,
         d_vocab: int | None = None,
     ) -> Iterator[Batch]:
-        """Token batches, padded on the right, in the prompts' order.
+        """Token batches, padded on the right: prompts of like length together, longest first.
+
+        ``index`` is a prompt's place in the file, from 0.
 
         Args:
-            encode: text to token ids, such as ``tokenizer.encode``.
+            encode: texts to token ids, such as ``lambda texts: tokenizer(texts)["input_ids"]``.
+            tokens_per_batch: most tokens of a batch, padding included.
             pad_id: the id to pad with, or 0 where the model has no embedding for it; the attention mask hides it.
             max_length: the model's context length.
             too_long: ``"refuse"`` a prompt over ``max_length``, or ``"truncate"`` it from the left,
@@ -125,11 +129,11 @@ class LabelledPrompts:
             d_vocab: how many token embeddings the model has; ``None``: do not look.
 
         Raises:
-            InputError: for a prompt that is too long, that encodes to no token, or to one that the model has no
-                embedding for.
+            InputError: for a prompt that is too long, for the model or for ``tokens_per_batch``, that encodes to no
+                token, or to one that the model has no embedding for.
         """
         check_choice(too_long=(too_long, ("refuse", "truncate")))
-        encoded = [list(encode(prompt)) for prompt in self.prompts]
+        encoded = [list(ids) for ids in encode(list(self.prompts))]
         for i, ids in enumerate(encoded):
             if not ids:
                 raise InputError(f"{self.source}: prompt {i + 1} encodes to no token; remove it")
@@ -142,17 +146,15 @@ class LabelledPrompts:
                     )
                 encoded[i] = [*ids[:keep], *ids[len(ids) - max_length + keep :]]
         pad_id = pad_within(pad_id, d_vocab)
-        codes = {
-            name: torch.tensor([self.classes[name].index(value) for value in values])
-            for name, values in self.labels.items()
-        }
-        for start in range(0, len(encoded), batch_size):
-            rows = encoded[start : start + batch_size]
-            length = max(map(len, rows))
-            index = torch.arange(start, start + len(rows))
+        numbers = {name: {value: k for k, value in enumerate(found)} for name, found in self.classes.items()}
+        codes = {name: torch.tensor([numbers[name][value] for value in values]) for name, values in self.labels.items()}
+        lengths = list(map(len, encoded))
+        for rows in token_batches(lengths, tokens_per_batch, lambda i: f"{self.source}: prompt {i + 1}"):
+            sequences, index = [torch.tensor(encoded[i]) for i in rows], torch.from_numpy(rows)
+            tokens = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True, padding_value=pad_id)
             yield Batch(
-                tokens=torch.tensor([ids + [pad_id] * (length - len(ids)) for ids in rows]),
-                attention_mask=torch.tensor([[True] * len(ids) + [False] * (length - len(ids)) for ids in rows]),
+                tokens=tokens,
+                attention_mask=torch.arange(tokens.shape[1]) < torch.tensor([lengths[i] for i in rows])[:, None],
                 labels={name: values[index] for name, values in codes.items()},
                 index=index,
             )

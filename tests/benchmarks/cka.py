@@ -1,4 +1,5 @@
-"""CKA against ``pytorch-cka``, its cost beside the forward pass, and its memory."""
+"""CKA against ``pytorch-cka`` and the products that it must make, its cost beside the forward pass, and its memory;
+``NDims`` against singular values; ``TopicEmbedding``'s sums against dense ones."""
 
 from __future__ import annotations
 
@@ -6,10 +7,10 @@ import math
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -64,11 +65,11 @@ def _batches(n: int, vocabulary: int) -> Iterator[Any]:
         yield Batch(index[:, None] % vocabulary, index=index)
 
 
-def _ours() -> Tensor:
-    """``[layers layers]`` debiased CKA."""
+def _ours(measure: str = "debiased_cka", **options: Any) -> Tensor:
+    """``[layers layers]`` CKA."""
     from probes import CKA, run
 
-    return run(_model(), _batches(_ROWS, _ROWS), CKA(list(_model().hook_dict)))["debiased_cka"][:, :, 0]
+    return run(_model(), _batches(_ROWS, _ROWS), CKA(list(_model().hook_dict), **options))[measure][:, :, 0]
 
 
 @lru_cache
@@ -180,17 +181,145 @@ def memory() -> float:
     return _peak_mib(100_000) / _peak_mib(10_000)
 
 
-def _peak_mib(n: int) -> float:
-    code = f"from tests.benchmarks.cka import _peak; _peak({n})"
+def _peak_mib(n: int, probe: str = "CKA") -> float:
+    code = f"from tests.benchmarks.cka import _peak; _peak({n}, {probe!r})"
     command = [sys.executable, "-c", code]
     return median(float(subprocess.run(command, check=True, capture_output=True).stdout) for _ in range(3))
 
 
-def _peak(n: int) -> None:
-    from probes import CKA, run
+def _peak(n: int, probe: str) -> None:
+    import probes
     from tests.benchmarks.run import _memory_mib
 
     model = _Perceptron(d_vocab=1000, width=64).eval()
     Path("/proc/self/clear_refs").write_text("5")  # the peak so far is the imports'
-    run(model, _batches(n, 1000), CKA(list(model.hook_dict)))
+    probes.run(model, _batches(n, 1000), getattr(probes, probe)(list(model.hook_dict)))
     print(_memory_mib("VmHWM"))
+
+
+# ---- at the width of a language model ----
+
+_WIDE = (33, 1_024, 4_096)  # layers, rows, dimensions of what fits in a minute or two; 10,000 rows take ten times that
+
+
+@lru_cache
+def _states(layers: int, n: int, d: int) -> dict[str, Tensor]:
+    """Rows of some layers: noise, with the first dimension in common, far from 0."""
+    draw = torch.Generator().manual_seed(0)
+    found = {f"{i:02}": torch.randn(n, d, generator=draw) for i in range(layers)}
+    for x in found.values():
+        x[:, 0] = 3 * found["00"][:, 0]
+        x += 2
+    return found
+
+
+def _seconds(what: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    what()
+    return time.perf_counter() - start
+
+
+def _pairs(sites: Iterable[str], every: bool) -> list[tuple[str, str]]:
+    return [*((x, x) for x in sites), *(combinations(sites, 2) if every else ())]
+
+
+def _products(rows: dict[str, Tensor], pairs: list[tuple[str, str]], held: bool = True) -> float:
+    """Seconds of the bare float32 products; ``held``: each into its place, else all into one."""
+    like = next(iter(rows.values()))
+    places = [like.new_zeros(like.shape[1], like.shape[1]) for _ in (pairs if held else pairs[:1])]
+    return _seconds(lambda: [torch.mm(rows[x].T, rows[y], out=places[i * held]) for i, (x, y) in enumerate(pairs)])
+
+
+def _moments(rows: dict[str, Tensor], pairs: list[tuple[str, str]], precision: str, labels: int = 1) -> float:
+    """Seconds of the moments, in batches of 512 rows."""
+    from probes.moments import MomentsState
+
+    state, n = MomentsState(), len(next(iter(rows.values())))
+
+    def add() -> None:
+        for part in torch.arange(n).split(512):
+            state.add({site: x[part] for site, x in rows.items()}, part % labels, pairs, precision=precision)
+
+    return _seconds(add)
+
+
+def over_products(precision: str, layers: int, n: int, d: int, every: bool = False, labels: int = 1) -> float:
+    """Time of the moments of layers with themselves, or also with every other, over that of float32 products alone."""
+    rows = _states(layers, n, d)
+    pairs = _pairs(rows, every)
+    return _moments(rows, pairs, precision, labels) / _products(rows, pairs)
+
+
+def float32_over_float64() -> float:
+    """Time of ``CKA`` on 10,000 x 768, 6 x 6 layers, from rows to moments."""
+    rows = _states(6, _ROWS, 768)
+    return _moments(rows, _pairs(rows, True), "float32") / _moments(rows, _pairs(rows, True), "float64")
+
+
+def decimals_in_float32() -> float:
+    return decimals(_ours(precision="float32"))
+
+
+def decimals_of_minibatches() -> float:
+    return decimals(_ours("minibatch_cka", estimator="minibatch", batch_rows=_BATCH))
+
+
+def minibatches_faster(precision: str = "float32") -> float:
+    """``pytorch-cka`` in batches of 256 over ours of 256 rows, both from tokens to the 6 x 6 matrix."""
+    ours = {"measure": "minibatch_cka", "estimator": "minibatch", "batch_rows": _BATCH, "precision": precision}
+    return alternate(lambda: _theirs(_BATCH), lambda: _ours(**ours), rounds=3)
+
+
+def n_dims_over_svd(n: int, d: int) -> float:
+    """Time of ``n_dims`` over that of the singular values of the same rows in float64."""
+    from probes.functional import n_dims
+
+    rows = _states(1, n, d)["00"]
+    return alternate(lambda: n_dims(rows), lambda: torch.linalg.svdvals((x := rows.double()) - x.mean(0)), rounds=3)
+
+
+def sums_in_place(words: int = 10_000, d: int = 768, batch: int = 256) -> float:
+    """Time of a dense sum a batch, as it was, over that of ``Sum.add_rows``."""
+    from probes.state import SumState
+
+    dense, ours, draw = SumState(torch.float64), SumState(torch.float64), torch.Generator().manual_seed(0)
+    index, rows = torch.randint(words, (batch,), generator=draw), torch.randn(batch, d, generator=draw)
+
+    def by_dense() -> None:
+        dense.add("a", torch.zeros(words, d, dtype=torch.float64).index_add_(0, index, rows.double()))
+
+    return alternate(by_dense, lambda: ours.add_rows("a", index, rows, words), rounds=5)
+
+
+def n_dims_memory() -> float:
+    """Peak memory of a process with ``NDims`` at 100,000 rows over that at 10,000."""
+    return _peak_mib(100_000, "NDims") / _peak_mib(10_000, "NDims")
+
+
+def table() -> list[tuple[str, Callable[[], float], str]]:
+    """What is measured, how, and the goal."""
+    layers, n, d = _WIDE
+    wide = f"{layers} layers x {n:,} x {d:,}"
+    return [
+        ("pytorch-cka, 10,000 rows at once / CKA, 6 x 6 layers", faster_at_once, ">= 5"),
+        ("the same, pytorch-cka in batches of 256", lambda: faster(256), ""),
+        ("the same, CKA from mini-batches of 256 in float32", minibatches_faster, ">= 1"),
+        ("the same, in float64", lambda: minibatches_faster("float64"), ""),
+        ("decimals right: CKA (no ratio)", decimals, ">= 10"),
+        ("decimals right: CKA in float32 (no ratio)", decimals_in_float32, ">= 6"),
+        ("decimals right: CKA from mini-batches of 256 (no ratio)", decimals_of_minibatches, ""),
+        ("decimals right: pytorch-cka, at once (no ratio)", decimals_at_once, ""),
+        ("decimals right: pytorch-cka, batches of 256 (no ratio)", lambda: decimals_in_batches(256), ""),
+        ("CKA moments 10,000 x 768, 6 x 6, float32 / float64", float32_over_float64, "<= .6"),
+        (f"CKA moments in float32, {wide} / bare float32 products", lambda: over_products("float32", *_WIDE), "<= 1.5"),
+        ("the same in float64", lambda: over_products("float64", *_WIDE), ""),
+        ("the same in float32, 10,000 x 768, 6 x 6", lambda: over_products("float32", 6, 10_000, 768, True), "<= 1.5"),
+        ("the same, for 8 labels", lambda: over_products("float32", 6, 10_000, 768, True, 8), ""),
+        ("CKA of two models, 9 layers / two bare forwards", overhead, ""),
+        ("the same, also for each of 24 tasks", lambda: overhead("task"), ""),
+        ("peak memory of CKA, 100,000 rows / 10,000", memory, "1"),
+        ("n_dims of 10,000 x 768 / its singular values", lambda: n_dims_over_svd(10_000, 768), "<= 1"),
+        ("n_dims of 500 x 2,048 / its singular values", lambda: n_dims_over_svd(500, 2_048), "<= 1"),
+        ("peak memory of NDims, 100,000 rows / 10,000", n_dims_memory, "1"),
+        ("dense sum a batch / Sum.add_rows, 10,000 words x 768, 256 tokens", sums_in_place, ">= 10"),
+    ]

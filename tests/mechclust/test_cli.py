@@ -39,7 +39,7 @@ def prompts(tmp_path):
 @pytest.fixture
 def clusters(gpt2, prompts, tmp_path):
     """A quick ``clusters`` command that works."""
-    fast = ["--n-init", "1", "--n-permutations", "9", "--batch-size", "8"]
+    fast = ["--n-init", "1", "--n-permutations", "9", "--n-shuffles", "9", "--tokens-per-batch", "30"]
     return ["clusters", str(gpt2), "--prompts", str(prompts), "--out", str(tmp_path / "out"), *fast]
 
 
@@ -311,24 +311,28 @@ class TestClusters:
         assert main(clusters) == 0
         printed = capsys.readouterr().out.splitlines()
         assert printed[0].split() == [
-            "layer", "site", "label", "ari", "null_low", "null_high", "p_value", "untrained",
+            "layer", "label", "ari", "null_low", "null_high", "p_value", "untrained", "accuracy", "linear_p",
+            "untrained_accuracy",
         ]  # fmt: skip
-        assert printed[1].split()[:4] == ["0", "hook_embed", "task", "1.000"]
+        assert printed[1].split()[:3] == ["0", "task", "1.000"]
         assert len(printed[1:4]) == 3
         sentences = [line for line in printed if line.startswith("- ")]
-        assert sentences[0].startswith("- By 'task', no layer is shown to cluster above chance: the highest adjusted")
+        assert sentences[0].startswith("- The clusters of the hidden states ")
+        assert sentences[2].startswith("- By 'task', no layer is shown to cluster above chance: the highest adjusted")
         too_few = "9 relabellings are too few to tell for 3 layers: no p can be below 0.1; give --n-permutations 1000."
         assert f"- {too_few}" in sentences
         assert any(line.startswith("- 12 prompts, hidden state at the last prompt token") for line in sentences)
         assert any(line.startswith("- Texts are read with ") for line in sentences)
         assert printed[-1] == f"report: {tmp_path / 'out' / 'report.html'}"
-        files = sorted(str(p.relative_to(tmp_path / "out")) for p in (tmp_path / "out").rglob("*") if p.is_file())
+        found = [p for p in (tmp_path / "out").rglob("*") if p.is_file() and "rows" not in p.parts]
+        files = sorted(str(p.relative_to(tmp_path / "out")) for p in found)
         assert files == [
             "clusters.csv",
-            "figures/ari_by_layer.png",
+            "features.csv",
+            "figures/curves_by_layer.png",
+            "figures/what_clusters_follow.png",
             "report.html",
-            "results/trained.safetensors",
-            "results/untrained-seed0.safetensors",
+            *(f"results/{x}/{y}.safetensors" for x in ("trained", "untrained-seed0") for y in ("clusters", "linear")),
         ]
         assert "untrained" in (tmp_path / "out" / "clusters.csv").read_text().splitlines()[0]
 

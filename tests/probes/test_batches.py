@@ -88,22 +88,22 @@ GIVEN: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("batch_size", [2, 32])
+@pytest.mark.parametrize("budget", [4, 7, 4096])
 @pytest.mark.parametrize("what", GIVEN)
-def test_all_of_these_are_the_same_examples(what: str, model: Any, expected: torch.Tensor, batch_size: int) -> None:
-    rows = collect_rows(model, GIVEN[what], batch_size=batch_size)["blocks.1.hook_resid_post"]
+def test_all_of_these_are_the_same_examples(what: str, model: Any, expected: torch.Tensor, budget: int) -> None:
+    rows = collect_rows(model, GIVEN[what], tokens_per_batch=budget)["blocks.1.hook_resid_post"]
     torch.testing.assert_close(rows, expected, rtol=1e-4, atol=1e-5)
-    found = run(model, GIVEN[what], NDims(), batch_size=batch_size)
+    found = run(model, GIVEN[what], NDims(), tokens_per_batch=budget)
     texts = [Batch(torch.tensor([ids]), index=torch.tensor([i])) for i, ids in enumerate(IDS)]
     assert found.metadata["examples"] == run(model, texts, NDims()).metadata["examples"]
 
 
 def test_a_tensor_is_cut_into_batches(model: Any) -> None:
     tokens = torch.randint(10, (9, 4), generator=torch.Generator().manual_seed(0))
-    sizes = [(len(batch), batch.index.tolist()) for batch in each_batch(tokens, {"": model}, batch_size=4)]
+    sizes = [(len(batch), batch.index.tolist()) for batch in each_batch(tokens, {"": model}, tokens_per_batch=19)]
     assert sizes == [(4, [0, 1, 2, 3]), (4, [4, 5, 6, 7]), (1, [8])]
     for given in (tokens, tokens.numpy(), tokens.to(torch.int16), [tokens[:5], tokens[5:]]):
-        rows = collect_rows(model, given, batch_size=9)["hook_embed"]
+        rows = collect_rows(model, given, tokens_per_batch=36)["hook_embed"]
         assert torch.equal(rows, collect_rows(model, Batch(tokens))["hook_embed"])
 
 
@@ -112,14 +112,13 @@ def test_texts(model: Any, tmp_path: Path) -> None:
     rows = [[0, *(ord(c) - ord("a") for c in text)] for text in texts]
     expected = collect_rows(model, {"input_ids": rows})["blocks.1.hook_resid_post"]
     for given in (texts, tuple(texts), iter(texts), [{"text": text, "n": 1} for text in texts], {"text": texts}):
-        found = collect_rows(model, given, tokenizer=tokenizer, batch_size=3)["blocks.1.hook_resid_post"]
-        assert torch.equal(found[:3], expected[:3])
+        found = collect_rows(model, given, tokenizer=tokenizer, tokens_per_batch=8)["blocks.1.hook_resid_post"]
         torch.testing.assert_close(found, expected)
     store = save_rows(model, texts, tmp_path / "rows", tokenizer=tokenizer)
     assert torch.equal(
         store.take(store.index, ["rows/blocks.1.hook_resid_post"])["rows/blocks.1.hook_resid_post"], expected
     )
-    assert [len(call) for call in tokenizer.calls[:2]] == [3, 1]  # as they are needed
+    assert [len(call) for call in tokenizer.calls] == [4] * 6  # all at once
 
 
 def test_the_models_own_tokenizer_reads_texts(fake_model: Any) -> None:
@@ -230,8 +229,8 @@ def test_what_run_takes_is_said_in_one_sentence(model: Any) -> None:
             run(model, given, NDims())
     with pytest.raises(InputError, match=r"^example 1 \(''\) encodes to no token; leave it out$"):
         run(model, ["ab", ""], NDims(), tokenizer=lambda texts: {"input_ids": [[1] * len(text) for text in texts]})
-    with pytest.raises(InputError, match=r"^batch_size is 0; expected at least 1$"):
-        run(model, TOKENS, NDims(), batch_size=0)
+    with pytest.raises(InputError, match=r"^tokens_per_batch is 0; expected at least 1$"):
+        run(model, TOKENS, NDims(), tokens_per_batch=0)
 
 
 def test_ids_outside_the_vocabulary_are_told_before_the_model_sees_them(model: Any) -> None:
@@ -296,3 +295,126 @@ def test_an_example_of_padding_only(model: Any) -> None:
     message = "example index 1 has no real token (its attention mask is all 0); leave it out"
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         run(model, Batch(torch.ones(2, 2).long(), mask), NDims())
+
+
+# ---- how examples are put together ----
+
+
+def some(n: int, longest: int = 6, seed: int = 0) -> list[list[int]]:
+    draw = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, longest + 1, (n,), generator=draw)
+    return [torch.randint(10, (int(k),), generator=draw).tolist() for k in lengths]
+
+
+def test_examples_of_like_length_go_together_longest_first(model: Any) -> None:
+    ids = some(60)
+    for given in ({"input_ids": ids}, [{"input_ids": i} for i in ids], Dataset([{"input_ids": i} for i in ids])):
+        batches = list(each_batch(given, {"": model}, tokens_per_batch=24))
+        assert all(batch.tokens.numel() <= 24 for batch in batches)
+        widths = [batch.tokens.shape[1] for batch in batches]
+        assert widths == sorted(widths, reverse=True)
+        assert sum(batch.tokens.numel() for batch in batches) <= 1.1 * sum(map(len, ids))
+        found = {
+            int(i): row[:n].tolist() for b in batches for i, row, n in zip(b.index, b.tokens, b.lengths(), strict=True)
+        }
+        assert found == dict(enumerate(ids))
+
+
+def test_labels_travel_with_their_examples(model: Any) -> None:
+    ids = some(20)
+    length = [len(i) for i in ids]
+    tokens = torch.nn.utils.rnn.pad_sequence(list(map(torch.tensor, ids)), batch_first=True)
+    mask = torch.arange(tokens.shape[1]) < torch.tensor(length)[:, None]
+    for given in (
+        {"input_ids": ids, "n": length},
+        {"input_ids": tokens, "attention_mask": mask, "n": torch.tensor(length)},
+    ):
+        for batch in each_batch(given, {"": model}, tokens_per_batch=12):
+            assert torch.equal(batch.labels["n"], batch.lengths())
+            assert batch.labels["n"].dtype == torch.int64
+
+
+def test_a_stream_is_sorted_some_examples_at_a_time(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("probes.batches._WINDOW", 10)
+    ids, drawn = some(35), list[int]()
+
+    def stream() -> Iterator[dict[str, Any]]:
+        for i, row in enumerate(ids):
+            drawn.append(i)
+            yield {"input_ids": row}
+
+    seen = list[int]()
+    for batch in each_batch(stream(), {"": model}, tokens_per_batch=12):
+        seen += batch.index.tolist()
+        assert len(drawn) - len(seen) <= 10  # no more than a window waits
+    assert sorted(seen) == list(range(35))
+    assert sorted(seen[:10]) == list(range(10))
+    rows = collect_rows(model, stream(), tokens_per_batch=12)["blocks.1.hook_resid_post"]
+    expected = collect_rows(model, {"input_ids": ids})["blocks.1.hook_resid_post"]
+    torch.testing.assert_close(rows, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_streams_texts_are_tokenized_a_window_at_a_time(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("probes.batches._WINDOW", 4)
+    tokenizer, texts = Letters(), ["b", "cde", "f", "gh", "i", "bb"]
+    for given in (iter(texts), texts):
+        tokenizer.calls.clear()
+        batches = list(each_batch(given, {"": model}, tokenizer=tokenizer))
+        assert [len(call) for call in tokenizer.calls] == [4, 2]
+        assert sorted(i for batch in batches for i in batch.index.tolist()) == list(range(6))
+    assert len(batches) == 1  # a list is sorted as a whole
+
+
+def test_the_order_of_a_stream_does_not_matter(model: Any) -> None:
+    ids = some(30)
+    batches = [Batch(torch.tensor([row]), index=torch.tensor([i])) for i, row in enumerate(ids)]
+    expected = collect_rows(model, batches[::-1])
+    for budget in (6, 13, 4096):
+        found = collect_rows(model, {"input_ids": ids}, tokens_per_batch=budget)
+        for site, rows in expected.items():
+            torch.testing.assert_close(found[site], rows, rtol=1e-4, atol=1e-5)
+
+
+def test_a_budget_below_the_longest_example_is_refused_with_both_numbers(model: Any) -> None:
+    message = (
+        "tokens_per_batch is 3, fewer than the 4 tokens of example index 2; give at least 4, or leave out what is "
+        "longer"
+    )
+    rows = [{"input_ids": ids} for ids in IDS]
+    for given in ({"input_ids": IDS}, rows, iter(rows), {"input_ids": TOKENS, "attention_mask": MASK}):
+        with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+            run(model, given, NDims(), tokens_per_batch=3)
+    with pytest.raises(InputError, match=r"^tokens_per_batch is 3, fewer than the 4 tokens of example index 0; give"):
+        run(model, TOKENS % 10, NDims(), tokens_per_batch=3)
+    run(model, Batch(TOKENS, MASK), NDims(), tokens_per_batch=3)  # nobody cuts a batch of one's own
+
+
+def test_the_share_of_padding_is_told(model: Any) -> None:
+    batch = Batch(torch.ones(2, 4).long(), torch.tensor([[1, 1, 1, 1], [1, 0, 0, 0]]))
+    assert (
+        run(model, [batch, Batch(torch.ones(1, 2).long(), index=torch.tensor([2]))], NDims()).metadata["padding"] == 0.3
+    )
+    assert run(model, torch.ones(3, 4).long(), NDims()).metadata["padding"] == 0
+    ids = some(200)
+    sorted_, small = (
+        run(model, {"input_ids": ids}, NDims(), tokens_per_batch=n).metadata["padding"] for n in (60, 4096)
+    )
+    assert sorted_ < 0.05 < small  # 4,096 tokens hold all of them
+
+
+def test_attach_keeps_the_order_and_the_padding_of_its_batch(model: Any) -> None:
+    for tokens, mask in (padded_ids(), padded_ids(left=True)):
+        tokens = tokens % 10
+        probe = NDims(readout=last_token())
+        with (
+            attach(model, probe) as attached,
+            torch.no_grad(),
+            attached.on({"input_ids": tokens, "attention_mask": mask}),
+        ):
+            model(tokens, attention_mask=mask)
+        expected = run(model, Batch(tokens, mask), NDims(readout=last_token()))
+        torch.testing.assert_close(probe.compute()["n_dims"], expected["n_dims"])
+    with attach(model, NDims()) as attached:
+        told = pytest.raises(InputError, match=r"^on\(\) measures one forward pass, and was given 0 batches; give one")
+        with told, attached.on(torch.ones(0, 3).long()):
+            pass

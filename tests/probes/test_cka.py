@@ -10,6 +10,7 @@ import torch
 
 from probes import CKA, attach, head_output, last_token, mean, residual, run, token_at
 from probes.functional import cka_null, cka_resamples, linear_cka
+from probes.state import hashed
 from probes.testing import check_probe
 from tasks import Batch, InputError
 
@@ -131,8 +132,9 @@ def test_intervals_and_null(fake_model: Any) -> None:
         CKA(residual([1, 2]), label="task", form="rows"),
         CKA(residual([0, -1]), n_resamples=2, n_permutations=2),
         CKA([residual(-1, final_norm=True), head_output(1)], mean(), label="task", pairs="all", max_memory=1.0),
+        CKA(label="task", estimator="minibatch", batch_rows=4),
     ],
-    ids=lambda p: f"{p.form}-{p.label}-{p.n_resamples}-{p.pairs}",
+    ids=lambda p: f"{p.form}-{p.label}-{p.n_resamples}-{p.pairs}-{p.precision}-{p.estimator}",
 )
 def test_the_contract(probe: CKA, model: Any, batch: Batch) -> None:
     check_probe(probe, model, batch)
@@ -202,6 +204,164 @@ def test_goes_on_after_a_saved_state_and_outside_inference_mode(fake_model: Any,
         torch.testing.assert_close(again.compute()[measure], expected[measure], atol=1e-9, rtol=0)
 
 
+def test_rows_are_folded_before_both_would_not_fit(fake_model: Any) -> None:
+    """Rows and moments are in memory together while one becomes the other."""
+    planted = states(120, 12, 12)
+    moments = CKA().memory([12, 12])
+    probe = CKA(max_memory=(moments + 30 * 24 * 4) / 2**30)  # room for the moments and 30 rows; alone they take 60
+    found = run(fake_model(*planted), every_token(40).split(20), probe)
+    assert (found.metadata["form"], len(probe.rows)) == ("moments", 0)
+    expected = float(linear_cka(planted[0][:40], planted[1][:40]))
+    assert float(found["cka"][0, 1, 0]) == pytest.approx(expected, abs=1e-10)
+
+
+# ---- precision ----
+
+
+@pytest.mark.parametrize("form", ["moments", "rows"])
+@pytest.mark.parametrize("dims", [(6, 9), (90, 80)])
+def test_float32_products(fake_model: Any, form: Any, dims: tuple[int, int]) -> None:
+    """Near the exact value, and not the same."""
+    planted = states(60, *dims)
+    exact, found = (
+        run(fake_model(*planted), every_token(60).split(13), CKA(label="task", form=form, precision=precision))
+        for precision in ("float64", "float32")
+    )
+    assert (exact.metadata["precision"], found.metadata["precision"]) == ("float64", "float32")
+    for measure in FORMS:
+        errors = (found[measure] - exact[measure]).abs()
+        assert found[measure].dtype == torch.float64
+        assert 0 < float(errors.max()) < 2e-6
+
+
+def test_float32_intervals_are_near(fake_model: Any) -> None:
+    planted, options = states(60, 6, 9), {"n_resamples": 9, "n_permutations": 9}
+    exact, found = (
+        run(fake_model(*planted), every_token(60), CKA(precision=precision, **options))  # type: ignore[arg-type]
+        for precision in ("float64", "float32")
+    )
+    for name in exact.values:
+        torch.testing.assert_close(found[name], exact[name], atol=1e-5, rtol=0)
+    assert float(found["debiased_cka_low"][0, 1, 0]) != float(exact["debiased_cka_low"][0, 1, 0])
+
+
+def test_few_digits_in_float32_are_said(fake_model: Any) -> None:
+    """The debiased form is a small difference where every two examples are nearly as far apart as every other two."""
+    for noise, note in ((1e-1, False), (1e-2, True), (1e-3, None)):
+        near = torch.eye(40) + noise * states(40, 40)[0]
+        found = run(fake_model(near, *states(40, 5)), every_token(40), CKA(precision="float32"))
+        exact = run(fake_model(near, *states(40, 5)), every_token(40), CKA())
+        said = [x for x in found.notes if x.startswith("float32 may move debiased_cka by up to: label all (")]
+        assert bool(said) == bool(note)
+        assert not any("float32" in x for x in exact.notes)
+        reason = "float32 leaves fewer than four digits of the debiased form; take precision='float64'"
+        assert any(reason in x for x in found.notes) == (note is None)
+        error = (found["debiased_cka"] - exact["debiased_cka"]).abs()
+        if note is not None:
+            assert float(error[0, 1, 0]) < (1e-4 if note else 1e-5)
+        assert bool(found["debiased_cka"][0].isnan().all()) == (note is None)
+
+
+def test_a_device_for_the_sums(fake_model: Any) -> None:
+    planted = states(40, 4, 4)
+    expected = run(fake_model(*planted), every_token(40).split(9), CKA())
+    found = run(fake_model(*planted), every_token(40).split(9), CKA(device="cpu"))
+    assert torch.equal(found["debiased_cka"], expected["debiased_cka"])
+    with pytest.raises(InputError, match="no device 'gpu'; expected cpu, cuda"):
+        CKA(device="gpu")
+
+
+# ---- mini-batches ----
+
+
+def brute_minibatches(x: torch.Tensor, y: torch.Tensor, index: torch.Tensor, size: int) -> float:
+    """From HSIC_1 of each mini-batch's kernel matrices by its definition, in float64."""
+    groups: list[torch.Tensor] = []
+    for span in torch.unique(index // (64 * size)):
+        here = (index // (64 * size) == span).nonzero()[:, 0]
+        order = here[torch.tensor([int(i) for i in hashed(index[here])]).argsort()]
+        groups += [g for g in order.tensor_split(max(1, round(len(order) / size))) if len(g) > 3]
+
+    def hsic(a: torch.Tensor, b: torch.Tensor) -> float:
+        total = 0.0
+        for g in groups:
+            k, l = ((rows[g].double() @ rows[g].double().T).fill_diagonal_(0) for rows in (a, b))  # noqa: E741
+            m = len(g)
+            one = (k @ l).trace() + k.sum() * l.sum() / ((m - 1) * (m - 2)) - 2 / (m - 2) * (k @ l).sum()
+            total += m * float(one) / (m * (m - 3))
+        return total
+
+    return hsic(x, y) / (hsic(x, x) * hsic(y, y)) ** 0.5
+
+
+@pytest.mark.parametrize("n", [30, 700])  # 64 x 8 indices are a span
+def test_minibatches_by_brute_force(fake_model: Any, n: int) -> None:
+    """Also by class, in any order of examples, and merged from two parts."""
+    planted, order = states(n, 4, 6, 5), torch.randperm(n, generator=torch.Generator().manual_seed(0))
+    model, index, probe = fake_model(*planted), torch.arange(n), CKA(label="task", estimator="minibatch", batch_rows=8)
+    found = run(model, every_token(n).split(64), probe)
+    assert set(found.values) == {"minibatch_cka", "n"}
+    assert (found.metadata["estimator"], found.metadata["batch_rows"]) == ("minibatch", 8)
+    for k, chosen in enumerate([index >= 0, *(index % 3 == c for c in range(3))]):
+        for i, j in itertools.product(range(3), repeat=2):
+            expected = brute_minibatches(planted[i][chosen], planted[j][chosen], index[chosen], 8)
+            assert float(found["minibatch_cka"][i, j, k]) == pytest.approx(expected, abs=1e-10)
+    shuffled = run(model, every_token(n, order).split(11), probe.clone())
+    torch.testing.assert_close(shuffled["minibatch_cka"], found["minibatch_cka"], atol=1e-12, rtol=0)
+    parts = [probe.clone(), probe.clone()]
+    for part, some in zip(parts, (order[: n // 3], order[n // 3 :]), strict=True):
+        run(model, every_token(n, some).split(11), part)
+    parts[0].merge(parts[1])
+    torch.testing.assert_close(parts[0].compute()["minibatch_cka"], found["minibatch_cka"], atol=1e-12, rtol=0)
+
+
+def test_minibatches_estimate_the_debiased_form(fake_model: Any) -> None:
+    planted = states(3000, 20, 20)
+    model, options = fake_model(*planted), {"estimator": "minibatch", "batch_rows": 64}
+    exact = run(model, every_token(3000).split(500), CKA())
+    found = run(model, every_token(3000).split(500), CKA(**options))  # type: ignore[arg-type]
+    rough = run(model, every_token(3000).split(500), CKA(precision="float32", **options))  # type: ignore[arg-type]
+    value = found["minibatch_cka"]
+    assert value.diagonal().flatten().tolist() == pytest.approx([1, 1])
+    assert 0 < abs(float(value[0, 1, 0] - exact["debiased_cka"][0, 1, 0])) < 0.01
+    assert 0 < float((rough["minibatch_cka"] - value).abs().max()) < 1e-6
+    assert found.notes == [
+        "minibatch_cka is an estimate, from HSIC averaged over mini-batches drawn by a hash of the examples' index: "
+        "label all (47)"
+    ]
+
+
+def test_minibatches_keep_only_what_is_not_complete(fake_model: Any) -> None:
+    model, probe, sizes = fake_model(*states(1100, 4, 4)), CKA(estimator="minibatch", batch_rows=8), []
+    with attach(model, probe) as attached, torch.no_grad():
+        for batch in every_token(1100).split(100):
+            with attached.on(batch):
+                model(batch.tokens)
+            sizes.append(probe.batches.waiting)
+    assert sizes == [100, 200, 300, 400, 500, 88, 188, 288, 388, 488, 76]
+    needed = 512 * 8 * 4 / 2**30
+    assert CKA(estimator="minibatch").memory([4, 4], n=512) == 512 * 8 * 4
+    run(model, every_token(1024).split(64), CKA(estimator="minibatch", batch_rows=8, max_memory=needed))
+    message = r"of rows: 512 examples so far .*give fewer examples, give them in the order of their index"
+    with pytest.raises(InputError, match=message):
+        run(model, every_token(1024).split(64), CKA(estimator="minibatch", batch_rows=8, max_memory=needed / 1.01))
+
+
+def test_what_minibatches_leave_out(fake_model: Any) -> None:
+    planted = states(20, 4, 4)
+    planted[1] = torch.full((20, 4), 1 / 3)
+    batch = Batch(torch.arange(20)[:, None], labels={"task": (torch.arange(20) > 17).long()})
+    found = run(fake_model(*planted), batch, CKA(label="task", estimator="minibatch"))
+    assert found["minibatch_cka"][0, 1].isnan().all()
+    assert found["minibatch_cka"][0, 0].isnan().tolist() == [False, False, True]
+    for note in (
+        "blocks.0.hook_resid_post: all examples are the same (label all, 0), so its CKA is NaN there",
+        "hook_embed: no mini-batch has 4 examples (label 1), so its CKA is NaN there",
+        "fewer than 4 examples of a class in a span of 16384 indices are in no mini-batch: label 1 (n = 2)",
+    ):
+        assert note in found.notes
+
+
 # ---- memory ----
 
 
@@ -252,6 +412,21 @@ def test_too_much_memory_is_refused_with_the_numbers(fake_model: Any) -> None:
         (lambda: CKA(pairs="some"), "pairs is 'some'; expected 'diagonal' or 'all'"),  # type: ignore[arg-type]
         (lambda: CKA(form="gram"), "form is 'gram'; expected 'auto', 'moments' or 'rows'"),  # type: ignore[arg-type]
         (lambda: CKA(n_resamples=-1), "n_resamples is -1; expected at least 0"),
+        (lambda: CKA(precision="half"), "precision is 'half'; expected 'float64' or 'float32'"),  # type: ignore[arg-type]
+        (lambda: CKA(estimator="mean"), "estimator is 'mean'; expected 'exact' or"),  # type: ignore[arg-type]
+        (lambda: CKA(estimator="minibatch", batch_rows=3), "batch_rows is 3; expected at least 4"),
+        (
+            lambda: CKA(estimator="minibatch", n_resamples=5),
+            "n_resamples is 5, and mini-batches give no interval and no null; take estimator='exact'",
+        ),
+        (
+            lambda: CKA(estimator="minibatch", form="moments"),
+            "form is 'moments', which mini-batches do not have; leave it, or take estimator='exact'",
+        ),
+        (
+            lambda: CKA(estimator="minibatch").memory([4]),
+            "estimator 'minibatch' keeps every example; give their number, memory(..., n=1000)",
+        ),
         (
             lambda: CKA(form="moments", n_permutations=5),
             "n_permutations is 5, which needs the examples themselves; take",

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import pytest
 import torch
 
+import probes.moments as moments
 from probes import Moments, Probe, ProbeResult, collect_rows, run
 from probes.functional import CrossMoments, cka_from_moments
+from probes.functional.cka import cka_from_hsic
 from probes.moments import MomentsState
 from probes.testing import check_probe
 from tasks import Batch
@@ -87,6 +89,49 @@ def test_added_to_outside_inference_mode() -> None:
         state = gathered({site: x[:20].clone() for site, x in rows.items()}, [20], classes)
     state.add({site: x[20:] for site, x in rows.items()}, classes[20:], PAIRS)
     assert value(state, "0", "z", "b", True) == pytest.approx(brute_force(rows["z"], rows["b"], True), abs=1e-10)
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+def test_blocks_of_rows_change_nothing(precision: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, classes = rows_of(90, 4, 2, 3), torch.arange(90) % 2
+    whole = MomentsState()
+    whole.add(rows, classes, PAIRS, precision=precision)
+    monkeypatch.setattr(moments, "_LEAST_ROWS", 7)
+    monkeypatch.setattr(moments, "_LARGEST", 1)
+    parts = MomentsState()
+    parts.add(rows, classes, PAIRS, precision=precision)
+    for c, (x, y) in product("01", [("z", "a"), ("z", "b"), ("a", "b")]):
+        chosen = classes == int(c)
+        expected = brute_force(rows[x][chosen], rows[y][chosen], True)
+        near = 1e-10 if precision == "float64" else 1e-6
+        for state in (whole, parts):
+            assert value(state, c, x, y, True) == pytest.approx(expected, abs=near)
+
+
+def test_float32_products_are_about_the_mean() -> None:
+    """Rows 10,000 times as far from 0 as they spread, in float64: rounded as they are, they would leave nothing."""
+    rows = {site: 1e4 + x for site, x in zip("ab", gaussians(200, 5, 4), strict=True)}
+    rows["b"][:, 0] += rows["a"][:, 0]
+    state = MomentsState()
+    for part in torch.arange(200).split(30):
+        state.add({site: x[part] for site, x in rows.items()}, None, [("a", "b")], precision="float32")
+    parts = [state["all"].pair(*pair).hsic("float32") for pair in (("a", "b"), ("a", "a"), ("b", "b"))]
+    assert parts[0].debiased.dtype == torch.float64
+    found = cka_from_hsic(*parts, debiased=True)[0]
+    error = abs(found - brute_force(rows["a"], rows["b"], True))
+    assert 0 < error < 1e-7
+
+
+def test_a_merge_leaves_the_other_as_it_was() -> None:
+    rows, classes = rows_of(60, 4, 2, 3), torch.zeros(60, dtype=torch.int64)
+    parts = [{site: x[part] for site, x in rows.items()} for part in (slice(20), slice(20, 60))]
+    expected = brute_force(rows["z"], rows["a"], True)
+    for first, second in (parts, parts[::-1]):
+        mine, other = (gathered(part, [len(part["z"])], classes) for part in (first, second))
+        before = {name: x.clone() for name, x in other.tensors().items()}
+        mine.merge(other)
+        assert all(torch.equal(x, before[name]) for name, x in other.tensors().items())
+        assert value(mine, "0", "z", "a", True) == pytest.approx(expected, abs=1e-10)
 
 
 class Spread(Probe):

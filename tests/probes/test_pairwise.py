@@ -24,6 +24,8 @@ from probes import (
     save_rows,
 )
 from probes.functional import n_dims, neighbour_purity, neighbour_purity_chance, rbf_cka, svcca
+from probes.functional.neighbour_purity import mean_interval, nearest, same_label
+from probes.state import hashed
 from probes.testing import check_probe
 from tasks import Batch, InputError
 from tests.probes.test_cka import every_token, states
@@ -105,9 +107,37 @@ def test_purity(two: Any) -> None:
     expected = [neighbour_purity(x, task, k=4) for x in (*planted[0], *planted[1])]
     assert result["neighbour_purity"].tolist() == expected
     assert float(result["chance"]) == neighbour_purity_chance(task)
-    assert result.axes == {"neighbour_purity": ("site",), "chance": ()}
+    shares = [same_label(nearest(x, 4), task) for x in (*planted[0], *planted[1])]
+    for end, name in enumerate(("neighbour_purity_low", "neighbour_purity_high")):
+        assert result[name].tolist() == [mean_interval(of_site)[end] for of_site in shares]
+    assert result.axes == {
+        **dict.fromkeys(("neighbour_purity", "neighbour_purity_low", "neighbour_purity_high"), ("site",)),
+        "chance": (),
+    }
+    assert (result.metadata["n_asked"], result.notes) == (30, [])
     assert result.coords["site"][0] == "tuned/hook_embed"
     assert result.metadata["n"] == {"all": 30, "0": 10, "1": 10, "2": 10}
+
+
+def test_purity_of_some_examples(two: Any) -> None:
+    """Which ones depends on their index alone; neighbours are looked for among all."""
+    models, planted = two
+    order = torch.randperm(30, generator=torch.Generator().manual_seed(0))
+    found = [
+        run(models, batches, NeighbourPurity(k=4, max_rows=12))
+        for batches in (every_token(30).split(7), every_token(30, order).split(4))
+    ]
+    assert all(torch.equal(found[0][measure], found[1][measure]) for measure in found[0].values)
+    asked, task = torch.argsort(hashed(torch.arange(30)))[:12], torch.arange(30) % 3
+    expected = [same_label(nearest(x, 4), task)[asked].mean() for x in (*planted[0], *planted[1])]
+    assert found[0]["neighbour_purity"].tolist() == pytest.approx(expected)
+    assert float(found[0]["chance"]) == neighbour_purity_chance(task)
+    assert found[0].metadata["n_asked"] == 12
+    assert found[0].notes == ["neighbour_purity is that of 12 of 30 examples, among all of them"]
+    whole = run(models, every_token(30), NeighbourPurity(k=4, max_rows=30))
+    assert torch.equal(
+        whole["neighbour_purity"], run(models, every_token(30), NeighbourPurity(k=4))["neighbour_purity"]
+    )
 
 
 def test_planted_clusters_are_pure(fake_model: Any) -> None:
@@ -204,7 +234,8 @@ def test_rows_on_disk_give_the_same(two: Any, tmp_path: Path, probe: Probe) -> N
     }
     found = run_stores(stores, probe)
     assert all(torch.equal(found[measure], value) for measure, value in expected.values.items())
-    assert (found.coords, found.notes, found.metadata) == (expected.coords, expected.notes, expected.metadata)
+    of_run = {name: value for name, value in expected.metadata.items() if name != "padding"}  # of batches
+    assert (found.coords, found.notes, found.metadata) == (expected.coords, expected.notes, of_run)
 
 
 # ---- memory and refusals ----
@@ -214,9 +245,11 @@ def test_too_much_memory_is_refused_with_the_numbers(fake_model: Any) -> None:
     model, batch = fake_model(*states(30, 300, 400)), every_token(30)
     end = "measure fewer layers at a time (at=residual(layers=[...])), give fewer examples, or raise max_memory"
     for probe, needed, limit in (
-        (NDims(max_memory=6e-5), "NDims would keep 6.78e-05", "6e-05"),  # 26 x 700 x 4 bytes
+        # 26 x 700 x 4 bytes, and of a site 26 x 400 x 16, and 26^2 x 24
+        (NDims(max_memory=2e-4), "NDims would keep 0.000238", "0.0002"),
         (SVCCA(max_memory=1.9e-4), "SVCCA would keep 0.000203", "0.00019"),  # 12 bytes
-        (RBFCKA(max_memory=7e-5), "RBFCKA would keep 7.03e-05", "7e-05"),  # 4 bytes, and 4 x 26^2
+        # 4 bytes, and blocks of 4 x 26^2 and 2 x 26 x 400 numbers
+        (RBFCKA(max_memory=2e-4), "RBFCKA would keep 0.000243", "0.0002"),
     ):
         message = (
             f"{needed} GiB of rows: 26 examples so far at 2 sites of up to 400 dimensions; that is more than "
@@ -234,6 +267,9 @@ def test_what_is_refused(two: Any) -> None:
         (lambda: NDims(variance=0), "variance is 0; expected a share above 0 and at most 1"),
         (lambda: RBFCKA(fraction=0), "fraction is 0; expected a number above 0, such as 0.5"),
         (lambda: NeighbourPurity(k=0), "k is 0; expected at least 1"),
+        (lambda: NeighbourPurity(max_rows=1), "max_rows is 1; expected at least 2, or None for all"),
+        (lambda: NeighbourPurity(device="gpu"), "no device 'gpu'; expected cpu, cuda, cuda:1 or mps"),
+        (lambda: RBFCKA(device="gpu"), "no device 'gpu'; expected cpu, cuda, cuda:1 or mps"),
         (lambda: SVCCA(pairs="some"), "pairs is 'some'; expected 'diagonal' or 'all'"),  # type: ignore[arg-type]
         (lambda: NDims(readout="last"), "readout is 'last'; expected last_token()"),  # type: ignore[arg-type]
         (

@@ -25,6 +25,7 @@ from probes import (
     token_at,
 )
 from probes.hooks import evaluation_mode
+from probes.run import measuring
 from tasks import Batch, InputError
 
 TOKENS = torch.tensor([[1, 2], [3, 0], [2, 2], [4, 1], [0, 3]])
@@ -313,6 +314,47 @@ def test_a_wrong_readout_is_told(fake_model: Any, keep: Any) -> None:
         run(fake_model(*planted()), Batch(TOKENS), keep(readout="last"))
 
 
+# ---- batch by batch ----
+
+
+def test_measuring_step_by_step_is_a_run(model: Any, batch: Batch, keep: Any, hooks_of: Any) -> None:
+    probe, expected, clean = keep(), keep(), hooks_of(model)
+    result = run(model, batch.split(5), expected)
+    with measuring(model, [probe]) as step:
+        for part in batch.split(5):
+            step(part)
+    assert hooks_of(model) == clean
+    assert step.examples.digest == result.metadata["examples"]
+    assert step.padding == result.metadata["padding"] > 0
+    for site in expected.site_names:
+        assert torch.equal(probe.kept(site), expected.kept(site))
+
+
+def test_a_probe_may_be_reset_between_steps(model: Any, batch: Batch, keep: Any) -> None:
+    whole, probe = keep(), keep()
+    run(model, batch.split(4), whole)
+    run(model, batch, probe)  # what it holds goes on entry
+    found: dict[str, list[torch.Tensor]] = {}
+    with measuring(model, [probe]) as step:
+        for part in batch.split(4):
+            step(part)
+            for site in probe.site_names:
+                found.setdefault(site, []).append(probe.kept(site))
+            probe.reset()
+    order = batch.index.argsort()
+    for site, rows in found.items():
+        assert torch.equal(torch.cat(rows)[order], whole.kept(site))
+
+
+def test_what_fails_in_a_step_leaves_no_hooks(fake_model: Any, keep: Any, hooks_of: Any) -> None:
+    model = fake_model(*planted())
+    failing = keep()
+    vars(failing)["update"] = lambda activations, batch: 1 / 0
+    with pytest.raises(ZeroDivisionError), measuring(model, [failing]) as step:
+        step(Batch(TOKENS))
+    assert hooks_of(model) == {}
+
+
 # ---- a device that runs out of memory ----
 
 
@@ -344,6 +386,26 @@ def test_too_little_memory_for_a_batch_halves_it_once(fake_model: Any, keep: Any
     assert result.metadata["examples"].startswith("23-")
 
 
+def test_what_fits_is_remembered_in_tokens(fake_model: Any, keep: Any) -> None:
+    """Sorted batches grow as their sequences get shorter: as many tokens as fitted once, not as many examples."""
+    model, expected, found = fake_model(*planted()), keep(), keep()
+    ids = [[1, 2, 3, 4] * 2] * 8 + [[3, 1]] * 20
+    run(model, {"input_ids": ids}, expected)
+    forward, sizes = model.forward, list[tuple[int, ...]]()
+
+    def limited(tokens: torch.Tensor, **options: Any) -> torch.Tensor:
+        sizes.append(tuple(tokens.shape))
+        if tokens.numel() > 40:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return forward(tokens, **options)  # type: ignore[no-any-return]
+
+    model.forward = limited
+    run(model, {"input_ids": ids}, found, tokens_per_batch=64)
+    assert sizes == [(8, 8), (4, 8), (4, 8), (16, 2), (4, 2)]
+    for site in expected.site_names:
+        assert torch.equal(found.kept(site), expected.kept(site))
+
+
 def test_sums_count_every_example_once(fake_model: Any) -> None:
     topics = torch.tensor([0, 0, 1, 1, -1])
     models = fake_model(*planted()), fake_model(*planted())
@@ -369,7 +431,7 @@ def test_no_memory_for_halves_either_is_told(fake_model: Any, keep: Any, hooks_o
             2,
             Batch(torch.ones(20, 7).long()),
             "device 'cpu' has too little memory for the forward pass of 20 examples of 7 tokens, nor for parts of 10; "
-            "give batches of at most 5 (batch_size=5 for texts and rows), or a device with more",
+            "give batches of at most 5 (tokens_per_batch=35 for texts and rows), or a device with more",
         ),
         (
             0,
@@ -395,7 +457,7 @@ def test_no_memory_for_what_probes_keep_is_told_and_not_tried_again(fake_model: 
     vars(probe)["update"] = update
     message = (
         "device 'cpu' has too little memory for what the probes keep of 5 examples of 2 tokens; give batches of at "
-        "most 2 (batch_size=2 for texts and rows), or a device with more"
+        "most 2 (tokens_per_batch=4 for texts and rows), or a device with more"
     )
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         run(fake_model(*planted()), Batch(TOKENS), probe)

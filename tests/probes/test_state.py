@@ -68,6 +68,46 @@ def test_what_a_sum_refuses() -> None:
         state.total.add("a", torch.zeros(4, 3))
 
 
+def test_rows_are_added_in_place() -> None:
+    """As a dense sum of each batch gives them, to the bit, in memory that stays the same."""
+    draw = torch.Generator().manual_seed(0)
+    whole, dense, held = SumState(torch.float64), SumState(torch.float64), None
+    with torch.inference_mode():
+        parts = [(torch.randint(0, 9, (n,), generator=draw), torch.randn(n, 2, 3, generator=draw)) for n in (5, 0, 40)]
+    for index, rows in [*parts, *((i.clone(), x.clone()) for i, x in parts)]:
+        whole.add_rows("a", index, rows, size=9)
+        dense.add("a", torch.zeros(9, 2, 3, dtype=torch.float64).index_add_(0, index, rows.double()))
+        assert held in (None, whole["a"].data_ptr())
+        held = whole["a"].data_ptr()
+    assert torch.equal(whole["a"], dense["a"])
+    count = SumState(torch.int64)
+    count.add_rows("a", torch.tensor([1, 1, 0]), torch.tensor([2**60, 1, 3]), size=2)
+    assert count["a"].tolist() == [3, 2**60 + 1]
+
+
+def test_what_was_saved_before_rows_are_added_stays() -> None:
+    state, other = SumState(torch.float64), SumState(torch.float64)
+    state.add_rows("a", torch.tensor([0]), torch.ones(1, 1), size=2)
+    saved = state.tensors()
+    other.load(saved)
+    for each in (state, other):
+        each.add_rows("a", torch.tensor([1]), torch.ones(1, 1), size=2)
+    assert (saved["a"].tolist(), state["a"].tolist(), other["a"].tolist()) == ([[1], [0]], [[1], [1]], [[1], [1]])
+
+
+def test_what_adding_rows_refuses() -> None:
+    state = SumState(torch.float64)
+    state.add_rows("a", torch.tensor([0]), torch.ones(1, 3), size=2)
+    for index, rows, size, message in (
+        (torch.tensor([0, 1]), torch.ones(1, 3), 2, "1 rows at 'a' for 2 places; give one place per row"),
+        (torch.tensor([0]), torch.ones(1, 4), 2, "a Sum of shape (2, 3) at 'a' was given (2, 4)"),
+        (torch.tensor([1, 2]), torch.ones(2, 3), 2, "places from 1 to 2 in a Sum of 2 rows at 'a'"),
+        (torch.tensor([-1]), torch.ones(1, 3), 2, "places from -1 to -1 in a Sum of 2 rows at 'a'"),
+    ):
+        with pytest.raises(InputError, match=re.escape(message)):
+            state.add_rows("a", index, rows, size)
+
+
 # ---- Rows ----
 
 

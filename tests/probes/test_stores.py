@@ -1,14 +1,36 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
-from probes import CKA, RowStore, TaskClusterARI, last_token, mean, residual, run, run_stores, save_rows
+import probes.row_store
+import probes.stores
+from probes import (
+    CKA,
+    NDims,
+    RowStore,
+    TaskClusterARI,
+    collect_rows,
+    last_token,
+    mean,
+    residual,
+    run,
+    run_stores,
+    save_rows,
+)
 from tasks import Batch, InputError
 from tests.probes.test_cka import FORMS, every_token, states
 
@@ -70,6 +92,147 @@ def test_some_examples_of_a_store(two: dict[str, Any], tmp_path: Path) -> None:
         run_stores({"tuned": stores["tuned"].select(index[:5]), "base": stores["base"]}, CKA())
 
 
+def test_several_probes_in_one_pass(two: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stores = saved(two, tmp_path)
+    chosen = [CKA(label="task"), NDims(residual([0, 1])), CKA(residual([1, 2]))]
+    expected = [run_stores(stores, probe.clone()) for probe in chosen]
+    opened: list[Path] = []
+    open_ = probes.row_store._open
+    monkeypatch.setattr(probes.row_store, "_open", lambda path: opened.append(path) or open_(path))
+    found = run_stores(stores, chosen)
+    assert [result.probe for result in found] == ["CKA", "NDims", "CKA"]
+    for one, other in zip(found, expected, strict=True):
+        assert one.metadata == other.metadata
+        for measure, values in other.values.items():
+            torch.testing.assert_close(one[measure], values, rtol=0, atol=0, equal_nan=True)
+    of_first = [path for path in opened if "tuned" in path.parts]
+    assert len(of_first) == len(set(of_first)) == 4 * 3  # each shard's file of each site once for all probes
+    assert run_stores(stores, []) == []
+    with pytest.raises(InputError, match="no stores given; give one, or several by name"):
+        run_stores({}, CKA())
+
+
+def test_labels_that_differ_between_stores(two: dict[str, Any], tmp_path: Path) -> None:
+    stores = saved(two, tmp_path)
+    given = every_token(30)
+    given.labels["task"][7] = 0
+    stores["base"] = save_rows(two["base"], given, tmp_path / "x", labels=["task"])
+    with pytest.raises(InputError) as refused:
+        run_stores(stores, CKA())
+    assert str(refused.value) == (
+        "example index 7 has 0 as its label 'task' in 'base', and 1 in a store before it; save all with the same labels"
+    )
+
+
+# ---- what is on disk ----
+
+
+def test_one_file_a_site_and_shard(two: dict[str, Any], tmp_path: Path) -> None:
+    store = saved(two, tmp_path)["tuned"]
+    shards = sorted(path.name for path in store.folder.iterdir())
+    assert shards == ["rows.json", "shard-00000", "shard-00001", "shard-00002", "shard-00003"]
+    files = {"index", "hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"}
+    for shard in shards[1:]:
+        names = {path.name for path in (store.folder / shard).iterdir()}
+        assert names == {"shard.json", *(f"{name}.safetensors" for name in files)}
+        marker = json.loads((store.folder / shard / "shard.json").read_text())
+        assert (set(marker), set(marker["files"])) == ({"examples", "files"}, names - {"shard.json"})
+    whole = load_file(store.folder / "shard-00000" / "hook_embed.safetensors")
+    index = load_file(store.folder / "shard-00000" / "index.safetensors")
+    assert torch.equal(whole["rows"], two["tuned"].layers[0].weight[index["index"]].detach())
+    assert torch.equal(index["labels/task"], index["index"] % 3)
+
+
+def test_measuring_one_layer_reads_no_other(two: dict[str, Any], tmp_path: Path) -> None:
+    store = saved(two, tmp_path)["tuned"]
+    expected = run_stores(store, CKA(residual(1)))
+    for shard in store.folder.glob("shard-*"):
+        (shard / "hook_embed.safetensors").write_bytes(b"damaged")
+        (shard / "blocks.1.hook_resid_post.safetensors").unlink()
+    found = run_stores(RowStore(store.folder), CKA(residual(1)))
+    assert torch.equal(found["debiased_cka"], expected["debiased_cka"])
+    for layer, words in ((0, "hook_embed.safetensors' is damaged"), (2, "resid_post.safetensors' cannot be read")):
+        with pytest.raises(InputError, match=re.escape(words)):
+            run_stores(RowStore(store.folder), CKA(residual(layer)))
+
+
+def test_order_split_and_shards_do_not_change_rows(two: dict[str, Any], tmp_path: Path) -> None:
+    model, names = two["tuned"], ["rows/hook_embed", "rows/blocks.1.hook_resid_post", "labels/task"]
+    expected = collect_rows(model, every_token(30))
+    order = torch.randperm(30, generator=torch.Generator().manual_seed(3))
+    for k, (given, shard_rows) in enumerate(
+        [
+            (every_token(30), 4096),
+            (every_token(30, order).split(1), 1),
+            (every_token(30, order).split(11), 7),
+            ({"input_ids": torch.arange(30)[:, None], "task": torch.arange(30) % 3}, 8),
+        ]
+    ):
+        store = save_rows(model, given, tmp_path / str(k), labels=["task"], shard_rows=shard_rows, tokens_per_batch=4)
+        found = store.take(torch.arange(30), names)
+        assert torch.equal(found["rows/hook_embed"], expected["hook_embed"])
+        assert torch.equal(found["rows/blocks.1.hook_resid_post"], expected["blocks.1.hook_resid_post"])
+        assert torch.equal(found["labels/task"], torch.arange(30) % 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_rows_in_another_dtype(two: dict[str, Any], tmp_path: Path, dtype: torch.dtype) -> None:
+    model = two["tuned"]
+    store = save_rows(model, every_token(30).split(4), tmp_path / "s", dtype=dtype, shard_rows=8)
+    expected = collect_rows(model, every_token(30))
+    found = store.take(store.index, [f"rows/{site}" for site in expected])
+    for site, rows in expected.items():
+        assert torch.equal(found[f"rows/{site}"], rows.to(dtype))
+    assert store.dtype == dtype == RowStore(tmp_path / "s").dtype
+    name = str(dtype).removeprefix("torch.")
+    for other in (None, torch.float32):
+        with pytest.raises(InputError, match=f"holds rows of dtype {name}; give a new folder, or delete this one"):
+            save_rows(model, every_token(30), tmp_path / "s", dtype=other)
+    save_rows(model, every_token(30), tmp_path / "own")
+    with pytest.raises(InputError, match="holds rows of dtype of the model; give a new folder"):
+        save_rows(model, every_token(30), tmp_path / "own", dtype=dtype)
+
+
+def test_what_a_dtype_cannot_hold(two: dict[str, Any], tmp_path: Path) -> None:
+    model = two["tuned"]
+    model.layers[1].weight.data[12, 1] = -1e5
+    with pytest.raises(InputError) as refused:
+        save_rows(model, every_token(30).split(5), tmp_path / "s", dtype=torch.float16)
+    assert str(refused.value) == (
+        "torch.float16 cannot hold the activations at 'blocks.0.hook_resid_post' for example index 12 (up to 1e+05, "
+        "and its largest number is 6.55e+04); keep them in bfloat16 or float32"
+    )
+    store = save_rows(model, every_token(30).split(5), tmp_path / "b", dtype=torch.bfloat16)
+    assert float(store.take(torch.tensor([12]), ["rows/blocks.0.hook_resid_post"]).popitem()[1][0, 1]) == -99840
+    for dtype in (torch.int8, "float16"):
+        with pytest.raises(InputError, match=r"; expected torch.float16, torch.bfloat16, torch.float32"):
+            save_rows(model, every_token(30), tmp_path / "c", dtype=dtype)
+
+
+def test_names_that_are_no_file_names(tmp_path: Path) -> None:
+    folder = tmp_path / "shard-00000"
+    names = ["index", "a/b", "..", "ü"]
+    index = {"index": torch.arange(2), "tokens": torch.arange(2)}
+    rows = ((name, torch.full((2, 3), float(i))) for i, name in enumerate(names))
+    probes.row_store.write_shard(folder, index, rows)
+    assert len(list(folder.iterdir())) == len(names) + 2
+    for i, name in enumerate(names):
+        assert probes.row_store._open(folder / probes.row_store._site_file(name))["rows"].tolist() == [[i] * 3] * 2
+
+
+def test_hooks_are_set_once(two: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = Counter[str]()
+    model = two["tuned"]
+    for name in ("hooks",):
+        original = getattr(model, name)
+        monkeypatch.setattr(model, name, lambda *a, o=original, n=name, **k: calls.update([n]) or o(*a, **k))
+    save_rows(model, every_token(30).split(3), tmp_path / "s", shard_rows=6)
+    assert calls == {"hooks": 1}
+
+
+# ---- interruptions ----
+
+
 def test_an_interrupted_store_goes_on(two: dict[str, Any], tmp_path: Path, hooks_of: Any) -> None:
     """The last shard half written, as by a killed process; then the same call again."""
     model = two["tuned"]
@@ -81,7 +244,6 @@ def test_an_interrupted_store_goes_on(two: dict[str, Any], tmp_path: Path, hooks
 
     with pytest.raises(KeyboardInterrupt):
         save_rows(model, failing(), tmp_path / "s", labels=["task"], shard_rows=8)
-    (tmp_path / "s" / ".rows-00002.safetensors.1.tmp").write_bytes(b"half")
     with pytest.raises(InputError, match=r"is unfinished; call save_rows with the same arguments to go on"):
         RowStore(tmp_path / "s")
     model.calls.clear()
@@ -92,6 +254,77 @@ def test_an_interrupted_store_goes_on(two: dict[str, Any], tmp_path: Path, hooks
     save_rows(model, every_token(30).split(9), tmp_path / "s", labels=["task"])
     assert model.calls == []
     assert hooks_of(model) == before
+
+
+_KILLED = """
+import os, signal, sys
+import torch
+import probes.files, probes.row_store, probes.stores
+from probes import save_rows
+from tests.probes.conftest import FakeModel
+from tests.probes.test_cka import every_token, states
+
+model = FakeModel(states(30, 4, 4, 4)).eval()
+
+def save(folder, last):
+    left = [last]
+    def killing(function):
+        def wrapped(*args, **kwargs):
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **kwargs)
+        return wrapped
+    for name in ("mkdir", "fsync", "replace"):
+        setattr(os, name, killing(getattr(os, name)))
+    save_rows(model, every_token(30).split(4), folder, labels=["task"], shard_rows=12)
+
+save_rows(model, every_token(3), f"{sys.argv[1]}/first", labels=["task"])  # imports what is imported late
+for last in range(1, 100):
+    child = os.fork()
+    if not child:
+        save(f"{sys.argv[1]}/{last}", last)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if os.WIFEXITED(status):
+        print(last, os.WEXITSTATUS(status))
+        break
+"""
+
+
+def test_killed_at_any_point(two: dict[str, Any], tmp_path: Path, hooks_of: Any) -> None:
+    """SIGKILL before each call that makes a folder, flushes a file or renames one; then the same call again."""
+    done = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    last, status = map(int, done.stdout.split())
+    assert (last > 20, status) == (True, 0)
+    model, kept = two["tuned"], set()
+    for k in range(1, last):
+        folder = tmp_path / str(k)
+        before = {path.name for path in folder.iterdir()} if folder.exists() else set()
+        model.calls.clear()
+        store = save_rows(model, every_token(30).split(4), folder, labels=["task"], shard_rows=12)
+        kept.add((len([name for name in before if name.startswith("shard")]), model.calls.count("hook_embed")))
+        for i, site in enumerate(store.sites):
+            assert torch.equal(store.take(store.index, [f"rows/{site}"])[f"rows/{site}"], model.layers[i].weight.data)
+        assert {path.name.split("-")[0] for path in folder.iterdir()} == {"rows.json", "shard"}
+    # Nothing kept is measured again: 12 of 30 examples a shard, in batches of 4.
+    assert {(0, 8), (1, 5), (2, 2)} <= kept <= {(0, 8), (1, 5), (2, 2), (3, 0)}
+
+
+def test_leftovers(two: dict[str, Any], tmp_path: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    folder = tmp_path / "s"
+    (folder / f".shard-00000.{dead.pid}.tmp").mkdir(parents=True)
+    (folder / f".shard-00000.{dead.pid}.tmp" / "hook_embed.safetensors").write_bytes(b"half")
+    (folder / f".rows.json.{dead.pid}.tmp").write_bytes(b"half")
+    (folder / f".rows.json.{os.getpid()}.tmp").write_bytes(b"of a process before us")
+    (folder / f".rows.json.{10**25}.tmp").write_bytes(b"half")
+    (folder / f".rows.json.{os.getppid()}.tmp").write_bytes(b"of a living one")
+    save_rows(two["tuned"], every_token(30), folder)
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"rows.json", "shard-00000", f".rows.json.{os.getppid()}.tmp"}
 
 
 def test_an_extension_that_fails_leaves_an_unfinished_store(two: dict[str, Any], tmp_path: Path) -> None:
@@ -116,6 +349,9 @@ def test_a_store_is_never_mixed(two: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "other" / "notes.txt").write_text("mine")
     swapped = every_token(30)
     swapped.tokens[[4, 5]] = swapped.tokens[[5, 4]]
+    relabelled = every_token(30)
+    relabelled.labels["task"][4] = 2
+    (tmp_path / "file").write_text("mine")
     tuned = {"labels": ["task"]}
     for args, options, message in (
         (
@@ -126,9 +362,15 @@ def test_a_store_is_never_mixed(two: dict[str, Any], tmp_path: Path) -> None:
         ((model, every_token(30), folder), {**tuned, "at": residual(0)}, "holds rows of other sites"),
         ((model, every_token(30), folder), {**tuned, "readout": mean()}, "holds rows of another readout"),
         ((model, every_token(30), folder), {}, "holds rows of other labels"),
+        (
+            (model, relabelled, folder),
+            tuned,
+            f"example index 4 has 2 as its label 'task', and 1 in {str(folder)!r}; give the same labels, or a new",
+        ),
         ((model, swapped, folder), tuned, f"example index 4 has other tokens than in {str(folder)!r}; give the same"),
         ((model, every_token(28), folder), tuned, "holds example index 28, which is not in these batches (2 such)"),
         ((model, every_token(30), tmp_path / "other"), tuned, "has files and is not a row store; give a new folder"),
+        ((model, every_token(30), tmp_path / "file"), tuned, "is a file; give a new folder"),
         ((model, [every_token(3)] * 2, tmp_path / "a"), {}, "example index 0 was given twice; give every example"),
         ((model, [], tmp_path / "b"), {}, "there are no examples to measure"),
         (
@@ -195,18 +437,172 @@ def test_what_does_not_fit_is_refused(two: dict[str, Any], tmp_path: Path) -> No
 def test_damaged_stores(two: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no row store in .*nowhere'; write one with save_rows"):
         RowStore(tmp_path / "nowhere")
-    saved(two, tmp_path)
-    (tmp_path / "tuned" / "rows-00001.safetensors").unlink()
-    with pytest.raises(InputError, match="holds 22 of 30 examples; a file is missing: save the rows anew"):
-        RowStore(tmp_path / "tuned")
-    # the missing shard is written anew, beside the others
-    again = save_rows(two["tuned"], every_token(30), tmp_path / "tuned", labels=["task"])
-    rows = again.take(again.index, ["rows/hook_embed"])["rows/hook_embed"]
-    assert torch.equal(rows, two["tuned"].layers[0].weight.detach())
-    for text in ("{", json.dumps({"format": "another"})):
-        (tmp_path / "base" / "rows.json").write_text(text)
-        with pytest.raises(InputError, match="is not the header of a row store; expected a folder from save_rows"):
-            RowStore(tmp_path / "base")
+    model, folder = two["tuned"], saved(two, tmp_path)["tuned"].folder
+    expected = collect_rows(model, every_token(30))["hook_embed"]
+
+    def flip(path: Path) -> None:
+        data = bytearray(path.read_bytes())
+        data[-3] ^= 1
+        path.write_bytes(data)
+
+    def again() -> torch.Tensor:
+        store = save_rows(model, every_token(30), folder, labels=["task"])
+        return store.take(store.index, ["rows/hook_embed"])["rows/hook_embed"]
+
+    one = folder / "shard-00001"
+    shutil.rmtree(one)
+    with pytest.raises(InputError, match=r"holds 22 of 30 examples, so a shard is missing; call save_rows"):
+        RowStore(folder)
+    assert torch.equal(again(), expected)  # the missing shard is written anew, beside the others
+    one = folder / "shard-00002"
+    way = "and call save_rows with the same arguments, which measures its examples again"
+    harm: list[tuple[str, Callable[[Path], None], str]] = [
+        ("index.safetensors", flip, "is damaged (its checksum is another)"),
+        ("index.safetensors", Path.unlink, "cannot be read (No such file or directory)"),
+        ("shard.json", Path.unlink, "is missing or damaged"),
+        ("shard.json", lambda path: path.write_text("[]") and None, "is missing or damaged"),
+        ("hook_embed.safetensors", flip, "is damaged (its checksum is another)"),
+        ("hook_embed.safetensors", lambda path: os.truncate(path, 9), "is damaged (its checksum is another)"),
+        ("hook_embed.safetensors", Path.unlink, "cannot be read (No such file or directory)"),
+    ]
+    for name, damage, words in harm:
+        damage(one / name)
+        with pytest.raises(InputError) as refused:
+            again()
+        assert str(refused.value) == f"{str(one / name)!r} {words}; delete the folder {str(one)!r} {way}"
+        shutil.rmtree(one)
+        assert torch.equal(again(), expected)
+        one = max(folder.glob("shard-*"))
+
+
+def test_headers_of_others(two: dict[str, Any], tmp_path: Path) -> None:
+    folder = saved(two, tmp_path)["base"].folder
+    older = f"{str(folder)!r} was written by another version (mechclust-rows-1); save the rows anew, in a new folder"
+    other = f"{str(folder / 'rows.json')!r} is not the header of a row store; expected a folder from save_rows"
+    for text, message in (
+        ("{", other),
+        ("[]", other),
+        (json.dumps({"format": "another"}), other),
+        (json.dumps({"format": "mechclust-rows-1", "sites": []}), older),
+    ):
+        (folder / "rows.json").write_text(text)
+        for call in (lambda: RowStore(folder), lambda: save_rows(two["base"], every_token(30), folder)):
+            with pytest.raises(InputError) as refused:
+                call()
+            assert str(refused.value) == message
+
+
+def test_what_is_not_in_a_store(two: dict[str, Any], tmp_path: Path) -> None:
+    store = saved(two, tmp_path)["tuned"]
+    name = str(store.folder)
+    for index, names, message in (
+        ([3, 30], ["rows/hook_embed"], f"{name!r} has no rows of example index 30 (1 such); choose among its index"),
+        ([-1], ["labels/task"], "has no rows of example index -1"),
+        ([3], ["rows/hook_embad"], "has no rows of 'hook_embad' (it has hook_embed, blocks.0.hook_resid_post,"),
+        ([3], ["labels/topic"], "has no label 'topic' (it has task)"),
+        ([3], ["hook_embed"], f"'hook_embed' is no name in {name!r}; expected 'rows/<site>' or 'labels/<name>'"),
+    ):
+        with pytest.raises(InputError, match=re.escape(message)):
+            store.take(torch.tensor(index), names)
+    assert store.take(torch.tensor([], dtype=torch.int64), ["rows/hook_embed"])["rows/hook_embed"].shape == (0, 4)
+    with pytest.raises(InputError, match="has no rows of example index 7"):
+        store.select(torch.arange(7)).take(torch.tensor([7]), ["labels/task"])
+
+
+# ---- a disk that is full ----
+
+
+class _Usage(NamedTuple):
+    free: int
+
+
+def test_too_little_space_is_refused_before_work(
+    two: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = two["tuned"]
+    needed = 30 * 3 * 4 * 4
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: _Usage(needed - 1))
+    folder = tmp_path / "new" / "rows"
+    message = (
+        f"the rows of 30 examples take 1.4 KiB on disk (3 hook points, 12 numbers of 4 bytes an example) and "
+        f"{str(folder)!r} has 1.4 KiB free; give fewer prompts or layers, dtype=torch.bfloat16, or another folder"
+    )
+
+    def refused(given: Any, calls: int, **options: Any) -> str:
+        model.calls.clear()
+        with pytest.raises(InputError) as error:
+            save_rows(model, given, folder, **options)
+        assert model.calls.count("hook_embed") == calls
+        return str(error.value)
+
+    tokens = torch.arange(30)[:, None]
+    ways: list[Any] = [
+        every_token(30),
+        list(every_token(30).split(4)),
+        tokens,
+        {"input_ids": tokens},
+        list(tokens.split(7)),
+    ]
+    for given in ways:
+        assert refused(given, 1) == message  # the width is known after the first batch
+        model.cfg = type("cfg", (), {"d_model": 4})
+        assert refused(given, 0) == message
+        del model.cfg
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: _Usage(needed // 2 - 1))
+    assert refused(every_token(30), 1, dtype=torch.float16).endswith(
+        "720 bytes on disk (3 hook points, 12 numbers of 2 bytes an example) and "
+        f"{str(folder)!r} has 719 bytes free; give fewer prompts or layers, or another folder"
+    )
+    save_rows(model, every_token(30).split(4), folder)  # a generator: of how many is not known
+    assert len(save_rows(model, every_token(30), folder)) == 30  # all there: nothing is written
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: _Usage(needed))
+    assert len(save_rows(model, every_token(30), tmp_path / "fits")) == 30
+
+
+def test_texts_are_counted(two: dict[str, Any]) -> None:
+    count = probes.stores._count
+    assert count(["a", "b", "c"]) == count(({"text": "a"}, {"input_ids": [1, 2]}, "c")) == 3
+    assert count({"text": ["a", "b"]}) == count({"input_ids": [[1], [2, 3]]}) == 2
+    assert count({"text": "a"}) == count({"input_ids": [1, 2]}) == 1
+    assert count(iter(["a"])) is None
+
+
+@pytest.mark.parametrize("at", [2, 5, 9])
+def test_a_disk_that_fills_up(
+    two: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hooks_of: Any, at: int
+) -> None:
+    model, folder, calls = two["tuned"], tmp_path / "s", Counter[str]()
+    before, fsync = hooks_of(model), os.fsync
+
+    def full(file: int) -> None:
+        calls["fsync"] += 1
+        if calls["fsync"] > at:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(InputError) as refused:
+        save_rows(model, every_token(30).split(4), folder, shard_rows=8)
+    kept = 8 * len(list(folder.glob("shard-*")))
+    assert kept == {2: 0, 5: 0, 9: 8}[at]
+    assert str(refused.value) == (
+        f"the rows could not be written to {str(folder)!r} (No space left on device); the {kept} examples written "
+        "before are kept: make room there, and call save_rows with the same arguments to go on"
+    )
+    assert (list(folder.glob(".*")), hooks_of(model)) == ([], before)
+    monkeypatch.setattr(os, "fsync", fsync)
+    model.calls.clear()
+    assert len(save_rows(model, every_token(30).split(4), folder, shard_rows=8)) == 30
+    assert model.calls.count("hook_embed") == -(-(30 - kept) // 4)
+
+
+def test_a_folder_that_cannot_be_written(two: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(file: int) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(InputError, match=r"nothing can be written to .* \(Disk quota exceeded\); give another"):
+        save_rows(two["tuned"], every_token(30), tmp_path / "s")
 
 
 def test_bad_activations_name_their_site(two: dict[str, Any], tmp_path: Path) -> None:

@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.stats import binom
 from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_mutual_info_score, silhouette_score
 from sklearn.metrics import adjusted_rand_score as reference
 
-from probes import Projection, TaskClusterARI, all_tokens, embedding, last_token, residual, run
+from probes import Preprocess, Projection, TaskClusterARI, all_tokens, embedding, last_token, residual, run
+from probes.testing import check_probe
 from tasks import Batch, InputError
 
 N, D = 60, 6
@@ -173,6 +176,227 @@ def test_few_examples_come_with_a_note(fake_model: Any) -> None:
     assert notes(0, 0, 0, 1, 1, 1, 2, 2) == []
 
 
+# ---- what the states follow ----
+
+
+def under_another(
+    n: int, strength: float, seed: int = 0, correlated: float = 0.0, other: float = 30.0
+) -> tuple[torch.Tensor, Batch]:
+    """States ``[n d]`` that follow ``ending`` far more than ``task``, and their batch."""
+    rng = np.random.default_rng(seed)
+    classes = rng.integers(3, size=n)
+    ending = torch.from_numpy(np.where(rng.random(n) < correlated, classes, rng.integers(4, size=n)))
+    task = torch.from_numpy(classes)
+    draw = torch.Generator().manual_seed(seed)
+    states = other * torch.randn(4, D, generator=draw)[ending] + torch.randn(n, D, generator=draw)
+    states += strength * torch.nn.functional.one_hot(task, D)
+    return states, Batch(torch.arange(n)[:, None], labels={"task": task, "ending": ending})
+
+
+def test_a_label_under_a_larger_one_is_found_once_that_is_given(fake_model: Any) -> None:
+    states, batch = under_another(240, 8.0)
+    raw, given = (
+        run(fake_model(states), batch.split(50), TaskClusterARI(**QUICK, at="hook_embed", given=name, n_clusters=4))
+        for name in (None, "ending")
+    )
+    assert abs(float(raw["ari"])) < 0.05
+    assert float(raw["p_value"]) > 0.05
+    assert float(given["ari"]) > 0.6
+    assert float(given["p_value"]) == pytest.approx(1 / 101)
+    assert given.notes == []
+
+
+def test_chance_is_chance_where_states_follow_only_what_is_given(fake_model: Any) -> None:
+    """Also where the label goes with it: the free null says that the states cluster by the label, rightly."""
+    found: dict[str, list[float]] = {"free": [], "given": [], "within": []}
+    for seed in range(60):
+        states, batch = under_another(60, 0.0, seed, correlated=0.5, other=1.5)
+        for way, values in found.items():
+            options = {**QUICK, "n_init": 1, "n_permutations": 59, "seed": seed, "at": "hook_embed"}
+            options |= {} if way == "free" else {way: "ending"}
+            values.append(float(run(fake_model(states), batch, TaskClusterARI(**options))["p_value"]))
+    rejected = {way: sum(p <= 0.05 for p in values) for way, values in found.items()}
+    assert rejected["free"] > 20
+    low, high = binom.ppf([0.0005, 0.9995], 60, 0.05)
+    assert all(low <= rejected[way] <= high for way in ("given", "within"))
+    assert all(0.35 < np.mean(found[way]) < 0.75 for way in ("given", "within"))  # ties count as high
+
+
+def test_relabelling_within_inputs_keeps_what_inputs_explain(fake_model: Any) -> None:
+    """States follow the input, and so does the task: the index is high, and so is chance."""
+    given = torch.arange(N) % 6
+    task = torch.where(torch.arange(N) % 10 == 0, 2 - given // 2, given // 2)  # some are of another task
+    batch = Batch(torch.arange(N)[:, None], labels={"task": task, "input": given})
+    model = fake_model(blobs(given, 30.0))
+    result = run(model, batch, TaskClusterARI(**QUICK, at="hook_embed", within="input"))
+    assert float(result["ari"]) > 0.1
+    assert float(result["null_mean"]) == pytest.approx(float(result["ari"]))  # clusters are inputs: nothing to shuffle
+    assert float(result["p_value"]) == 1
+    free = run(model, batch, TaskClusterARI(**QUICK, at="hook_embed"))
+    assert float(free["p_value"]) == pytest.approx(1 / 101)
+    assert abs(float(free["null_mean"])) < 0.02
+
+
+def test_states_less_class_means_are_what_is_clustered(fake_model: Any) -> None:
+    states, batch = under_another(90, 6.0)
+    ending = batch.labels["ending"]
+    left = states.double().clone()
+    for e in range(4):
+        left[ending == e] -= left[ending == e].mean(0)
+    expected = KMeans(3, n_init=2, random_state=0).fit(left.float().numpy()).labels_
+    probe = TaskClusterARI(**QUICK, at="hook_embed", given="ending", keep_clusters=True)
+    result = run(fake_model(states), batch.split(11), probe)
+    assert reference(result["cluster"][0, 0], expected) == 1.0
+    assert float(result["ari"]) == pytest.approx(reference(batch.labels["task"], expected), abs=1e-12)
+
+
+def test_what_is_determined_by_what_is_given(fake_model: Any) -> None:
+    task = torch.arange(N) % 3
+    fine, other = torch.arange(N) % 12, (torch.arange(N) // 5) % 4
+    labels = {"task": task, "fine": fine, "other": other}
+    batch, model = Batch(torch.arange(N)[:, None], labels=labels), fake_model(blobs(task, 3.0))
+    message = (
+        "label 'task' is determined by 'fine' (each fine has one task), so nothing of it is left once 'fine' is given; "
+        "choose one whose classes have examples of several classes of 'task'"
+    )
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        run(model, batch, TaskClusterARI(**QUICK, given="fine"))
+    with pytest.raises(
+        InputError, match=r"^label 'task' has one class within each class of 'fine', so relabellings wi"
+    ):
+        run(model, batch, TaskClusterARI(**QUICK, within="fine"))
+    result = run(model, batch, TaskClusterARI("fine", **QUICK, at="hook_embed", also=("task",), given="other"))
+    assert not result["ari"].isnan().any()
+    several = TaskClusterARI("other", **QUICK, at="hook_embed", also=("fine", "task"), given="task", keep_clusters=True)
+    result = run(model, batch, several)
+    assert result["ari"].isnan().tolist() == [[False, False, True]]
+    assert result["cluster"][0, 2].tolist() == [-1] * N
+    assert result.notes == [
+        "label 'task' is determined by 'task' (each task has one task), so nothing of it is left once 'task' is given; "
+        "its index is NaN"
+    ]
+    within = run(model, batch, TaskClusterARI("other", **QUICK, at="hook_embed", also=("task",), within="fine"))
+    assert [within[name].isnan().tolist() for name in ("ari", "p_value")] == [[[False, False]], [[False, True]]]
+
+
+def test_what_is_partly_determined_is_noted(fake_model: Any) -> None:
+    task = torch.arange(N) % 3
+    given = torch.where(torch.arange(N) < 12, 10 + task, 0)
+    given[0] = 99
+    batch = Batch(torch.arange(N)[:, None], labels={"task": task, "ending": given})
+    result = run(fake_model(blobs(task, 3.0)), batch, TaskClusterARI(**QUICK, at="hook_embed", given="ending"))
+    assert result.notes == [
+        "20% of the examples are in classes of 'ending' with one class of 'task' only, which relabellings leave as "
+        "they are",
+        "1 classes of 'ending' have one example, whose state is 0 once its class mean is removed",
+    ]
+
+
+# ---- further measures ----
+
+
+def test_information_and_silhouettes_are_scikit_learns(fake_model: Any, batch: Batch) -> None:
+    states, task = blobs(batch.labels["task"], 3.0), batch.labels["task"].numpy()
+    result = run(fake_model(states), batch.split(13), TaskClusterARI(**QUICK, at="hook_embed", keep_clusters=True))
+    assert result.axes["cluster"] == ("site", "label", "example")
+    assert result.coords["example"] == [str(i) for i in range(N)]
+    found = result["cluster"][0, 0].numpy()
+    assert result["cluster"].dtype is torch.int64
+    assert float(result["ami"]) == pytest.approx(adjusted_mutual_info_score(task, found), abs=1e-12)
+    assert float(result["silhouette"]) == pytest.approx(silhouette_score(states.double(), found), abs=1e-6)
+    assert float(result["label_silhouette"]) == pytest.approx(silhouette_score(states.double(), task), abs=1e-6)
+    assert "cluster" not in run(fake_model(states), batch, TaskClusterARI(**QUICK)).values
+
+
+def test_silhouettes_of_a_sample_are_of_the_same_examples_in_any_order(
+    fake_model: Any, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = blobs(batch.labels["task"], 3.0)
+    whole = run(fake_model(states), batch, TaskClusterARI(**QUICK))["label_silhouette"]
+    monkeypatch.setattr("probes.task_cluster_ari._SEEN", 30)
+    backwards = batch.select(torch.arange(N).flip(0))
+    first, second = (
+        run(fake_model(states), b, TaskClusterARI(**QUICK))["label_silhouette"] for b in (batch, backwards)
+    )
+    assert torch.equal(first, second)
+    assert 0 < float((first - whole).abs()) < 0.2
+
+
+def test_one_point_has_no_silhouette(fake_model: Any, batch: Batch) -> None:
+    result = run(fake_model(torch.ones(N, D)), batch, TaskClusterARI(**QUICK))
+    assert bool(result["silhouette"].isnan().all())
+    assert bool(result["label_silhouette"].isnan().all())
+    assert float(result["ari"]) == 0
+
+
+def test_several_numbers_of_clusters(fake_model: Any, batch: Batch) -> None:
+    model = fake_model(blobs(batch.labels["task"], 3.0), blobs(batch.labels["output"], 3.0))
+    options = {**QUICK, "also": ("output",), "keep_clusters": True}
+    several = run(model, batch, TaskClusterARI(**options, n_clusters=(2, 5)))
+    assert several.axes["ari"] == ("site", "label", "n_clusters")
+    assert several.axes["cluster"] == ("site", "label", "n_clusters", "example")
+    assert several.axes["label_silhouette"] == ("site", "label")
+    assert several.coords["n_clusters"] == ["2", "5"]
+    assert several.metadata["n_clusters"] == {"task": [2, 5], "output": [2, 5]}
+    for k in (2, 5):
+        one = run(model, batch, TaskClusterARI(**options, n_clusters=k))
+        for measure in one.values:
+            same = several[measure] if measure == "label_silhouette" else several.sel(measure, n_clusters=str(k))
+            torch.testing.assert_close(same, one[measure], rtol=0, atol=0, equal_nan=True)
+    assert len(several.to_dataframe()) == 4 * (7 * 2 + 1 + 2 * N)
+
+
+def test_preprocessing_comes_before_the_clusters(fake_model: Any, batch: Batch) -> None:
+    """One huge dimension of noise hides the tasks, unless it is left out or scaled."""
+    states = torch.cat([blobs(batch.labels["task"], 12.0), 500 * torch.randn(N, 1)], dim=1)
+    ari = {}
+    for options in ({}, {"drop_outliers": 20}, {"standardise": True}, {"pca": 3}):
+        preprocess = Preprocess(**options)
+        result = run(fake_model(states), batch, TaskClusterARI(**QUICK, preprocess=preprocess, at="hook_embed"))
+        ari[preprocess] = float(result["ari"])
+        assert result.metadata.get("dropped_dimensions") == (
+            {"hook_embed": 1} if options.get("drop_outliers") else None
+        )
+    values = list(ari.values())
+    assert values[0] < 0.2
+    assert min(values[1:3]) > 0.9
+    assert values[3] < 0.2
+    noted = run(fake_model(states), batch, TaskClusterARI(**QUICK, preprocess=Preprocess(pca=99)))
+    assert noted.notes == ["hook_embed: 60 rows of 7 dimensions have 7 principal components, not 99"]
+
+
+def test_our_own_clusters_are_as_good(fake_model: Any, batch: Batch) -> None:
+    model = fake_model(blobs(batch.labels["task"], 30.0))
+    result = run(model, batch.split(7), TaskClusterARI(**QUICK, device="cpu"))
+    assert float(result["ari"]) == 1.0
+    reduced = run(model, batch.split(7), TaskClusterARI(**QUICK, device="cpu", reduce="tsne"))
+    assert float(reduced["ari"]) == 1.0
+
+
+def test_chance_without_relabellings(fake_model: Any, batch: Batch) -> None:
+    model = fake_model(*(blobs(batch.labels["task"], spread, seed=3) for spread in (0.0, 2.0, 3.0)))
+    many = run(model, batch, TaskClusterARI(readout=last_token(), n_init=2, n_permutations=10_000))
+    none = run(model, batch, TaskClusterARI(readout=last_token(), n_init=2, n_permutations=0))
+    assert torch.equal(many["ari"], none["ari"])
+    for measure in ("null_low", "null_high", "p_value"):
+        torch.testing.assert_close(none[measure], many[measure], rtol=0, atol=0.02)
+    assert not none["null_mean"].any()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"given": "output", "n_clusters": (2, 3), "keep_clusters": True, "also": ("topic",)},
+        {"within": "output", "preprocess": Preprocess(drop_outliers=3, standardise=True, pca=3, cosine=True)},
+        {"device": "cpu", "n_permutations": 0},
+    ],
+)
+def test_the_contract_holds_with_every_option(fake_model: Any, batch: Batch, options: dict[str, Any]) -> None:
+    labels = {**batch.labels, "topic": torch.arange(N) % 2}
+    probe = TaskClusterARI(**{**QUICK, "n_permutations": 9, **options}, at="hook_embed")
+    check_probe(probe, fake_model(blobs(labels["task"], 1.0)), Batch(batch.tokens, labels=labels))
+
+
 @pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("arguments", "message"),
@@ -183,6 +407,17 @@ def test_few_examples_come_with_a_note(fake_model: Any) -> None:
             {"also": "output"},
             "also is the string 'output'; expected a sequence of label names such as ('output',)",
         ),
+        ({"n_clusters": ()}, "n_clusters is empty; expected numbers such as (5, 10, 20), or None for one per class"),
+        ({"n_clusters": (5, 1)}, "n_clusters is 1; expected at least 2, or None for one per class"),
+        ({"n_clusters": (5, 5)}, "n_clusters is (5, 5); give each number once"),
+        ({"given": "task"}, "given is 'task', the label itself; give another label, or None"),
+        ({"within": "task"}, "within is 'task', the label itself; give another label, or None"),
+        ({"device": "gpu"}, "no device 'gpu'; expected cpu, cuda"),
+        (
+            {"n_permutations": 0, "given": "ending"},
+            "n_permutations is 0, but there is no formula for relabellings within classes of another label; give 1000, "
+            "or leave out given and within",
+        ),
     ],
 )
 def test_a_bad_argument_is_refused(arguments: dict[str, Any], message: str) -> None:
@@ -190,7 +425,7 @@ def test_a_bad_argument_is_refused(arguments: dict[str, Any], message: str) -> N
         TaskClusterARI(**arguments)
 
 
-@pytest.mark.parametrize("arguments", [{"n_permutations": 0}, {"n_init": 0}, {"max_rows": 0}, {"seed": -1}], ids=str)
+@pytest.mark.parametrize("arguments", [{"n_permutations": -1}, {"n_init": 0}, {"max_rows": 0}, {"seed": -1}], ids=str)
 def test_an_argument_that_cannot_work_is_refused_at_once(arguments: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         TaskClusterARI(**arguments)
@@ -217,7 +452,7 @@ def test_a_projection_shows_every_example_with_its_label(fake_model: Any, batch:
 
 
 def test_what_a_projection_refuses(fake_model: Any, batch: Batch) -> None:
-    with pytest.raises(InputError, match="method is 'umap'; expected 'tsne' or 'pca'"):
+    with pytest.raises(InputError, match="method is 'umap'; expected 'tsne', 'opentsne' or 'pca'"):
         Projection(method="umap")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="3 examples cannot be projected; give at least 4"):
         run(fake_model(torch.randn(N, D)), batch.select(slice(0, 3)), Projection(readout=last_token()))

@@ -21,13 +21,11 @@ UNTRAINED = 3  # models with random weights
 SEEDS = 5  # of k-means
 
 
-def states(
-    folder: Path, prompts: LabelledPrompts, readout: Readout, *, untrained: int | None = None, batch_size: int = 32
-) -> RowStore:
+def states(folder: Path, prompts: LabelledPrompts, readout: Readout, *, untrained: int | None = None) -> RowStore:
     """Hidden states of a checkpoint, or of the same architecture with the random weights of seed ``untrained``."""
     options: dict[str, Any] = {} if untrained is None else {"untrained": True, "seed": untrained}
     model = load_pretrained(folder, attention="sdpa", **options)
-    batches = prompts.batches(encoder(model.tokenizer), batch_size, max_length=model.cfg.n_ctx)
+    batches = prompts.batches(encoder(model.tokenizer), max_length=model.cfg.n_ctx)
     rows = tempfile.mkdtemp(prefix="mechclust-real-")
     return save_rows(model, batches, rows, readout=readout, labels=("task",))
 

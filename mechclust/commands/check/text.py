@@ -33,8 +33,7 @@ def text(checked: CheckedModel) -> tuple[bool, str] | tuple[bool, str, bool]:
             "vocabulary: too few to write a text of"
         )
     texts = [" ".join(words[i : i + n]) for i, n in enumerate(_LENGTHS)]
-    encode = encoder(tokenizer)
-    ids = [encode(t) for t in texts]
+    ids = encoder(tokenizer)(texts)
     trouble = {t: lost for t, i in zip(texts, ids, strict=True) if (lost := _lost(tokenizer, t, i))}
     if trouble:
         return False, wrong(trouble)
@@ -51,7 +50,7 @@ def beginning(checked: CheckedModel) -> tuple[bool, str] | tuple[bool, str, bool
     if token is None:
         return True, "the tokenizer has no token for it; texts begin with their first word"
     i = tokenizer.convert_tokens_to_ids(token)
-    if encoder(tokenizer)("a")[:1] == [i]:
+    if encoder(tokenizer)(["a"])[0][:1] == [i]:
         return (
             True,
             f"{token} (id {i}) is put before every text, as Hugging Face's tokenizer does; --bos no leaves it out",
@@ -101,14 +100,15 @@ def _lost(tokenizer: Any, written: str, ids: list[int]) -> str:
 def _misplaced(checked: CheckedModel, texts: list[str], ids: list[list[int]]) -> str:
     """What is wrong with the last token's place in padded batches, or nothing."""
     prompts = LabelledPrompts(texts, {"task": texts}, source="check")
-    (batch,) = prompts.batches(encoder(checked.tokenizer), len(texts), pad_id=checked.pad_id)
-    last, lengths = batch.last_positions().tolist(), batch.lengths().tolist()
-    for row, (place, length) in enumerate(zip(last, lengths, strict=True)):
-        if length != len(ids[row]) or int(batch.tokens[row, place]) != ids[row][-1]:
+    room = len(texts) * max(map(len, ids))
+    (batch,) = prompts.batches(encoder(checked.tokenizer), max(room, 4096), pad_id=checked.pad_id)
+    places = zip(batch.tokens, batch.index.tolist(), batch.last_positions().tolist(), batch.lengths(), strict=True)
+    for tokens, row, place, length in places:
+        if length != len(ids[row]) or int(tokens[place]) != ids[row][-1]:
             return (
                 f"{texts[row]!r} has {counted(len(ids[row]), 'id')}, the last {ids[row][-1]}, but in a padded batch "
-                f"{length}, the last {int(batch.tokens[row, place])}: the tokenizer gives other ids each time; "
-                "use another one"
+                f"{int(length)}, the last {int(tokens[place])}: the tokenizer gives other ids each time; use another "
+                "one"
             )
     return ""
 

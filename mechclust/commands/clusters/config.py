@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mechclust.commands.settings import PromptSettings, UntrainedSettings
+from probes import LinearDecodability, Preprocess, TaskClusterARI
+from probes.sites import Sites
+from tasks import InputError
+from tasks.errors import check_at_least
+
+FOLDS = 5  # of the linear classifier, where some task has as many prompts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,15 +20,123 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
 
     Args:
         also: further labels of the file to compare the clusters with.
+        given: a label of the file, or a surface feature (such as ``"last word"``), whose means are taken out of the
+            states for a second index; ``auto``: what the clusters follow, where that is not the task; or ``none``.
+        within: a label of the file within which the task is handed out anew for the chance level, such as the inputs
+            that all tasks share.
+        n_clusters: numbers of clusters; as many as a label has classes by default. Sentences, figures and map are of
+            the first.
+        drop_outliers: leave out dimensions whose standard deviation is above this many times the median one, such as
+            10.
+        standardise: give every dimension the same variance before clustering.
+        pca: cluster this many principal components.
+        cosine: cluster directions: states of length 1.
         tsne: cluster after a 2-D t-SNE instead of the states as they are.
         n_init: k-means starts.
         n_permutations: random relabellings behind the null interval.
+        n_shuffles: random relabellings behind the linear classifier's.
         max_rows: use at most this many prompts, chosen by their place in the file.
+        max_memory: most GiB to hold at once for a layer's hidden states.
+        map_prompts: most prompts to show in the report's map, chosen by their place in the file.
         seed: of k-means, t-SNE and the relabellings.
     """
 
     also: tuple[str, ...] = ()
+    given: str = "auto"
+    within: str | None = None
+    n_clusters: tuple[int, ...] = ()
+    drop_outliers: float | None = None
+    standardise: bool = False
+    pca: int | None = None
+    cosine: bool = False
     tsne: bool = False
     n_init: int = 10
     n_permutations: int = 1000
+    n_shuffles: int = 100
     max_rows: int | None = None
+    max_memory: float = 8.0
+    map_prompts: int = 5000
+
+    def check(self) -> None:
+        """Refuse what cannot be measured with, before any work."""
+        super().check()
+        if self.max_rows is not None:
+            check_at_least(max_rows=(self.max_rows, 2))
+        check_at_least(
+            n_permutations=(self.n_permutations, 1), n_shuffles=(self.n_shuffles, 1), map_prompts=(self.map_prompts, 2)
+        )
+        if not self.max_memory > 0:
+            raise InputError(f"max_memory is {self.max_memory:g}; expected a number of GiB above 0, such as 8")
+        if "task" in self.also:
+            raise InputError("task is measured anyway; leave it out of --also")
+        if self.within in self.labels:
+            raise InputError(
+                f"within is {self.within!r}, which is itself compared with the clusters; choose another label, or "
+                "leave out --within"
+            )
+        if len(set(self.n_clusters)) < len(self.n_clusters):
+            raise InputError(f"n_clusters is {' '.join(map(str, self.n_clusters))}; give each number once")
+        self.clustering(None, self.labels)  # which refuses its own
+        self.classifier(None, self.labels)
+
+    @property
+    def labels(self) -> list[str]:
+        """The task, then the further labels."""
+        return ["task", *self.also]
+
+    def clustering(
+        self, at: Sites | None, labels: Sequence[str], given: str | None = None, *, keep: bool = False
+    ) -> TaskClusterARI:
+        """The probe of clusters.
+
+        Args:
+            at: where; ``None``: anywhere, to check the settings.
+            labels: to compare the clusters with.
+            given: the label whose class means are taken out.
+            keep: the cluster of every prompt too.
+        """
+        first, *also = labels
+        n = self.n_clusters
+        return TaskClusterARI(
+            first,
+            "hook_embed" if at is None else at,
+            self.readout,
+            also,
+            n_clusters=None if not n else n[0] if len(n) == 1 else n,
+            given=given,
+            within=self.within,
+            preprocess=Preprocess(
+                drop_outliers=self.drop_outliers, standardise=self.standardise, pca=self.pca, cosine=self.cosine
+            ),
+            reduce="tsne" if self.tsne else None,
+            n_init=self.n_init,
+            n_permutations=self.n_permutations,
+            device=self._statistics,
+            keep_clusters=keep,
+            seed=self.seed,
+        )
+
+    def classifier(self, at: Sites | None, labels: Sequence[str], folds: int = FOLDS) -> LinearDecodability:
+        """The probe of the linear classifier, which reads the states as they are.
+
+        Args:
+            at: as above.
+            labels: to read.
+            folds: parts of the prompts, each read by a classifier that was fitted to the others.
+        """
+        first, *also = labels
+        return LinearDecodability(
+            first,
+            "hook_embed" if at is None else at,
+            self.readout,
+            also,
+            folds=folds,
+            n_shuffles=self.n_shuffles,
+            device=self._statistics,
+            seed=self.seed,
+        )
+
+    @property
+    def _statistics(self) -> str | None:
+        """Where clusters and classifiers are fitted: on the CPU, or on the GPU that the model is on."""
+        return self.device if self.device.startswith("cuda") else None

@@ -1,125 +1,205 @@
-"""How well a user's own model clusters a user's own prompts by task, layer by layer."""
+"""What the hidden states of a user's own model cluster by on a user's own prompts, layer by layer."""
 
 from __future__ import annotations
 
+import gc
+import sys
+import tempfile
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import reduce
+from pathlib import Path
 from typing import Any
 
-from mechclust.commands.clusters.config import ClustersConfig
-from mechclust.commands.clusters.result import ClustersResult
+import numpy as np
+import torch
+
+from mechclust.commands.clusters.config import FOLDS, ClustersConfig
+from mechclust.commands.clusters.estimate import Estimate, matmul_speed
+from mechclust.commands.clusters.follow import what_clusters_follow
+from mechclust.commands.clusters.inputs import Inputs, read_inputs
+from mechclust.commands.clusters.labelled import Labelled
+from mechclust.commands.clusters.result import ClustersResult, Curves, Shown
+from mechclust.jobs import progress_bar
 from mechclust.models.pretrained import AnyModel
-from mechclust.models.tokenizers import encoder, n_leading, tokenization, what_is_wrong
-from mechclust.report.chance import LEVEL
-from probes import ProbeResult, TaskClusterARI, residual, run
-from probes.functional.task_cluster_ari import n_relabellings
-from tasks import InputError, LabelledPrompts
-from tasks.errors import check_at_least, suggest
+from mechclust.report.folder import check_writable
+from probes import ProbeResult, RowStore, residual, resolve, run_stores, save_rows
+from probes.functional.planes import aligned_planes
+from probes.probe import Probe
+from probes.sites import Sites
+from probes.state import hashed
 
 
 def measure_clusters(
-    model: AnyModel, config: ClustersConfig, *, tokenizer: Any = None, progress: bool = False
+    model: AnyModel,
+    config: ClustersConfig,
+    out: str | Path | None = None,
+    *,
+    tokenizer: Any = None,
+    progress: bool = False,
 ) -> ClustersResult:
-    """ARI between k-means clusters of hidden states and the prompts' labels, at every layer.
+    """What k-means clusters of hidden states follow, and where the task is beside it, at every layer.
+
+    One model is in memory at a time: its hidden states go to ``out/rows``, whence they are measured layer by layer. A
+    second call with the same ``out`` runs no prompt again that is there.
 
     Args:
         model: hub name or local directory, or a loaded model: Hugging Face's, or one that ``load_pretrained`` gave.
         config: what to measure.
+        out: folder for the hidden states; ``None`` for a temporary one, which is gone afterwards.
         tokenizer: of a loaded Hugging Face model.
-        progress: show progress bars.
+        progress: say beforehand what it will take, and show progress bars.
 
     Raises:
-        InputError: for bad prompts (before the model is loaded) or a model that cannot be loaded.
+        InputError: before any weights are loaded: for bad settings or prompts, a ``given`` label that tells the task,
+            or too little memory. Later: for a model that cannot be loaded, too little disk, and an ``out`` that holds
+            hidden states of another model or other prompts.
+
+    Example:
+        >>> # result = measure_clusters("gpt2", ClustersConfig(Path("prompts.jsonl")), "runs/clusters")
+        >>> # result.lead, result.to_dataframe(), result.features
     """
-    prompts = LabelledPrompts.from_jsonl(config.prompts)
-    _check(prompts, config)
-    probe = TaskClusterARI(
-        at=residual(),
-        readout=config.readout,
-        also=config.also,
-        reduce="tsne" if config.tsne else None,
-        n_init=config.n_init,
-        n_permutations=config.n_permutations,
-        max_rows=config.max_rows,
-        seed=config.seed,
-    )
-
-    notes: list[str] = []
-
-    def measure(**options: Any) -> ProbeResult:
-        with config.loaded(model, "prompts", tokenizer=tokenizer, attention="sdpa", **options) as (hooked, reader):
-            batches = list(
-                prompts.batches(
-                    encoder(reader, config.chat, bos=config.bos),
-                    config.batch_size,
-                    pad_id=reader.pad_token_id or 0,
-                    max_length=hooked.cfg.n_ctx,
-                    too_long=config.too_long,
-                    keep=n_leading(reader, config.bos),
-                    d_vocab=hooked.cfg.d_vocab,
-                )
-            )
-            notes[:] = what_is_wrong(reader, batches, prompts.repeated)
-            found = run(hooked, batches, probe, progress=progress)
-        used = tokenization(reader, chat=config.chat, bos=config.bos)
-        return replace(found, metadata={**found.metadata, "tokenization": used})
-
-    trained = measure()
-    untrained = [measure(untrained=True, seed=seed) for seed in range(config.untrained)]
+    if out is not None:
+        check_writable(Path(out))
+    inputs = read_inputs(model, config, tokenizer)
+    estimate = Estimate.of(inputs.batches, inputs.sizes, 1 + config.untrained, getattr(torch, config.dtype))
+    estimate.check(config.max_memory)
+    if progress:
+        print(estimate.text(_speed(estimate, inputs, config)), file=sys.stderr)
+    steps = _Steps(inputs, config, tokenizer, progress)
+    with _folder(out) as rows:
+        store = steps.saved(model, rows / "trained")
+        raw = steps.clusters(store, "clusters", keep=True)
+        layers, clusters = [raw.layers[site] for site in raw.coords["site"]], _clusters(raw)
+        followed = what_clusters_follow(
+            clusters, layers, inputs.labels, inputs.features, n_permutations=config.n_permutations, seed=config.seed
+        )
+        given = _given(config, inputs, followed.best(config.labels))
+        trained = steps.curves(store, raw, given, "this model")
+        shown = _shown(store, inputs, clusters, layers, config)
+        untrained = []
+        for seed in range(config.untrained):
+            name = f"untrained-seed{seed}"
+            fresh = steps.saved(model, rows / name, untrained=True, seed=seed)
+            untrained.append(steps.curves(fresh, steps.clusters(fresh, f"{name}: clusters"), given, name))
     return ClustersResult(
-        config.title(model), config, trained, untrained, [*_few(prompts, config), *_lost(prompts, trained), *notes]
+        model=config.title(model),
+        config=config,
+        trained=trained,
+        untrained=untrained,
+        followed=followed,
+        given=given,
+        values={name: list(values) for name, values in inputs.values.items()},
+        shown=shown,
+        input_notes=inputs.notes,
     )
 
 
-def _labels(config: ClustersConfig) -> list[str]:
-    return ["task", *config.also]
+@dataclass(frozen=True)
+class _Steps:
+    """What is done with each model."""
+
+    inputs: Inputs
+    config: ClustersConfig
+    tokenizer: Any
+    progress: bool
+
+    def saved(self, model: Any, folder: Path, **options: Any) -> RowStore:
+        """The rows of a model, which is gone again where it was loaded for it."""
+        store = self._rows(model, folder, **options)
+        gc.collect()  # hooks are cycles: without this, two models would be in memory
+        if torch.device(self.config.device).type == "cuda":
+            torch.cuda.empty_cache()
+        return store
+
+    def _rows(self, model: Any, folder: Path, **options: Any) -> RowStore:
+        loaded = self.config.loaded(model, "prompts", tokenizer=self.tokenizer, attention="sdpa", **options)
+        with loaded as (hooked, _):
+            return save_rows(hooked, self.inputs.batches, folder, readout=self.config.readout, progress=self.progress)
+
+    def clusters(self, store: RowStore, what: str, *, keep: bool = False) -> ProbeResult:
+        """The states as they are, against each label."""
+        config = self.config
+        return self._by_layer(store, what, lambda at: config.clustering(at, config.labels, keep=keep))
+
+    def curves(self, store: RowStore, raw: ProbeResult, given: str | None, what: str) -> Curves:
+        """All that is measured of one model."""
+        config = self.config
+        within = None
+        if given is not None:
+            left = self.inputs.left(given, config)
+            within = self._by_layer(store, f"{what}: given", lambda at: config.clustering(at, left, given))
+        largest = max(Counter(self.inputs.labels["task"]).values())
+        folds = min(FOLDS, largest)
+        linear = self._by_layer(store, f"{what}: linear", lambda at: config.classifier(at, config.labels, folds))
+        return Curves(raw, within, linear)
+
+    def _by_layer(self, store: RowStore, what: str, probe: Callable[[Sites], Probe]) -> ProbeResult:
+        """A probe at one layer after another, so that one layer's rows are in memory."""
+        layers = [site.layer for site in resolve(store, residual())]
+        labelled = Labelled(store, self.inputs.index, self.inputs.codes)
+        parts = [
+            run_stores(labelled, probe(residual(layer)))
+            for layer in (progress_bar(layers, desc=what, unit="layer") if self.progress else layers)
+        ]
+        found = reduce(ProbeResult.merge, parts)
+        how = {"tokenization": dict(self.inputs.tokenization)}
+        return replace(found, metadata={**found.metadata, **how})
 
 
-def _check(prompts: LabelledPrompts, config: ClustersConfig) -> None:
-    config.check()
-    if config.max_rows is not None:
-        check_at_least(max_rows=(config.max_rows, 2))
-    if "task" in config.also:
-        raise InputError("task is measured anyway; leave it out of --also")
-    n = min(len(prompts), config.max_rows or len(prompts))
-    for name in _labels(config):
-        if name not in prompts.labels:
-            raise InputError(f"{config.prompts} has no label {name!r}{suggest(name, prompts.labels)}")
-        k = len(prompts.classes[name])
-        if k < 2:
-            raise InputError(
-                f"{config.prompts} has one {name} only ({prompts.classes[name][0]!r}); clustering needs at least 2"
-            )
-        if n < k:
-            raise InputError(f"{config.prompts} has fewer prompts than classes of {name!r} ({k}); give several of each")
-        if n == k:
-            raise InputError(
-                f"{config.prompts} has {n} prompts for {k} classes of {name!r}, so that each prompt would be "
-                "its own cluster, in any model; give several of each"
-            )
+@contextmanager
+def _folder(out: str | Path | None) -> Iterator[Path]:
+    """Where rows are kept."""
+    if out is not None:
+        yield Path(out) / "rows"
+        return
+    with tempfile.TemporaryDirectory(prefix="mechclust-") as folder:
+        yield Path(folder)
 
 
-def _lost(prompts: LabelledPrompts, found: ProbeResult) -> list[str]:
-    """Classes of which no prompt was drawn, as notes."""
-    return [
-        f"Of {len(prompts.classes[label])} classes of {label!r}, the prompts that were drawn have {n}."
-        for label, n in found.metadata["n_clusters"].items()
-        if n < len(prompts.classes[label])
-    ]
+def _clusters(raw: ProbeResult) -> np.ndarray:
+    """``[layers n]`` the cluster of each prompt, where there are as many as tasks, or as were asked for first."""
+    found = raw.sel("cluster", label="task")
+    if found.ndim == 3:
+        found = found[:, 0]
+    return found.numpy()
 
 
-def _few(prompts: LabelledPrompts, config: ClustersConfig) -> list[str]:
-    """Labels of so few prompts that even perfect clusters could be chance, as notes."""
-    notes = []
-    n = min(len(prompts), config.max_rows or len(prompts))
-    for name in _labels(config):
-        sizes = Counter(prompts.labels[name])
-        if alone := sum(size == 1 for size in sizes.values()):
-            which = "1 class has" if alone == 1 else f"{alone} classes have"
-            notes.append(f"Of {len(sizes)} classes of {name!r}, {which} a single prompt, which cannot form a cluster.")
-        if n == len(prompts) and (least := 1 / n_relabellings(prompts.labels[name])) > LEVEL:
-            notes.append(
-                f"{n} prompts are too few for {name!r}: clusters that are exactly its classes come about by chance "
-                f"with p = {least:.2g}; give more."
-            )
-    return notes
+def _given(config: ClustersConfig, inputs: Inputs, best: str | None) -> str | None:
+    """What is taken out of the states."""
+    if config.given == "none":
+        return None
+    if config.given != "auto":
+        return config.given
+    return best if best is not None and best != "task" and "task" in inputs.left(best, config) else None
+
+
+def _shown(
+    store: RowStore, inputs: Inputs, clusters: np.ndarray, layers: Sequence[int], config: ClustersConfig
+) -> Shown:
+    """What the map shows."""
+    places = torch.arange(len(inputs))
+    if len(places) > config.map_prompts:
+        places = torch.sort(torch.sort(hashed(inputs.index), stable=True).indices[: config.map_prompts]).values
+    sites = [str(site.name) for site in resolve(store, residual())]
+    rows = (store.take(inputs.index[places], [f"rows/{site}"])[f"rows/{site}"] for site in sites)
+
+    planes = aligned_planes(rows)
+    return Shown(
+        layers=list(layers),
+        places=places.tolist(),
+        texts=[inputs.texts[i] for i in places.tolist()],
+        planes=planes.xy,
+        variance=planes.variance,
+        clusters=clusters[:, places.numpy()],
+    )
+
+
+def _speed(estimate: Estimate, inputs: Inputs, config: ClustersConfig) -> float | None:
+    """Of the device, where an estimate of time needs it."""
+    if estimate.operations is None or config.quantize is not None or config.device_map is not None:
+        return None
+    rows = min(512, config.tokens_per_batch)
+    return matmul_speed(config.device, getattr(torch, config.dtype), inputs.sizes.d_model or 1, rows)

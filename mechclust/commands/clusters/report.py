@@ -1,65 +1,108 @@
-"""The report of ``mechclust clusters``: its page, figure and table."""
+"""The report of ``mechclust clusters``: its page, figures, map and tables."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from mechclust.commands.clusters.figures import curves_figure, followed_figure
 from mechclust.commands.clusters.result import ClustersResult
+from mechclust.commands.clusters.sentences import called
 from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.html import table_html
 from mechclust.report.page import write_report
+from mechclust.report.prompt_map import CLUSTER, prompt_map
 from mechclust.report.text import short_name
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def write_clusters_report(result: ClustersResult, out: str | Path) -> Path:
-    """Write ``clusters.csv``, the probe results, the figure and ``report.html`` into ``out``.
+    """Write ``clusters.csv``, ``features.csv``, the probe results, the figures and ``report.html`` into ``out``.
 
     Raises:
         InputError: when ``out`` cannot be written.
     """
-    table = result.to_dataframe()
-    caption = (
-        "Adjusted Rand index between k-means clusters of the hidden states and the labels, by layer "
-        "(0: the embedding). Grey: 95% of the index under random relabelling."
-    )
-    if result.untrained:
-        caption += " Dashed: the same architecture, untrained (random weights)."
+    numbers = {"number": ".3f", "missing": "–"}
     return write_report(
         out,
-        title=f"Task clusters in {short_name(result.model)}",
+        title=f"What the hidden states of {short_name(result.model)} cluster by",
         source=f"Model: {result.model}. Prompts: {result.config.prompts}",
         analysis=Analysis(
-            panels=[Panel("ari_by_layer", _figure(result), caption)],
-            views={"ARI by layer": table_html(table, number=".3f", missing="–")},
-            notes=[*result.sentences, *result.notes],
+            lead=result.lead,
+            panels=_panels(result),
+            views=_views(result),
+            folded={
+                "By layer": table_html(result.shown_table, **numbers),
+                "Agreement of the clusters with labels and surface features": table_html(result.features, **numbers),
+            },
+            notes=[*result.sentences[len(result.lead) :], *result.notes],
         ),
         config={"model": result.model, **vars(result.config)},
-        results={"trained": result.trained, **{f"untrained-seed{i}": r for i, r in enumerate(result.untrained)}},
-        tables={"clusters": table},
+        results={
+            f"{name}/{measure}": found
+            for name, curves in [
+                ("trained", result.trained),
+                *((f"untrained-seed{i}", curves) for i, curves in enumerate(result.untrained)),
+            ]
+            for measure, found in curves.by_name.items()
+        },
+        tables={"clusters": result.to_dataframe(), "features": result.features},
     )
 
 
-def _figure(result: ClustersResult) -> Figure:
-    from mechclust.report.style import BLUE, RED, layer_axis, subplots
+def _panels(result: ClustersResult) -> list[Panel]:
+    caption = (
+        "By layer (0: the embedding). Blue: adjusted Rand index between k-means clusters of the hidden states and the "
+        "labels."
+    )
+    if result.given is not None:
+        caption += f" Orange: the same where the mean state of each value of {called(result.given)} was taken out."
+    if result.trained.linear is not None:
+        caption += (
+            " Green: accuracy of a linear classifier on prompts that it was not fitted to, with its 95% interval over "
+            "prompts; nothing was taken out."
+        )
+    caption += " Hatched: 95% of what chance gives."
+    if result.untrained:
+        caption += " Dashed: the same architecture, untrained (random weights)."
+    panels = [Panel("curves_by_layer", curves_figure(result), caption)]
+    if result.followed.means:
+        panels.append(
+            Panel(
+                "what_clusters_follow",
+                followed_figure(result.followed, result.given),
+                "What the clusters follow: adjusted mutual information of the clusters with the labels of the file and "
+                "with what can be told from the prompts' text, by layer. 1: the same partition; 0: chance.",
+            )
+        )
+    return panels
 
-    labels = result.trained.coords["label"]
-    figure, axes = subplots(len(labels), size=(5.2, 3.8), sharey=True)
-    layers = [result.trained.layers[site] for site in result.trained.coords["site"]]
-    for axis, label in zip(axes, labels, strict=True):
-        low, high = (result.trained.sel(m, label=label).numpy() for m in ("null_low", "null_high"))
-        axis.fill_between(layers, low, high, color="#bbbbbb", alpha=0.6, lw=0, label="chance (95%)")
-        axis.plot(layers, result.trained.sel("ari", label=label), marker="o", color=BLUE, label="this model")
-        for i, untrained in enumerate(result.untrained):
-            name = None if i else "untrained"
-            axis.plot(layers, untrained.sel("ari", label=label), ls="--", color=RED, label=name)
-        axis.set_title(f"against {label!r}")
-        layer_axis(axis)
-        axis.legend(frameon=False)
-    axes[0].set_ylabel("adjusted Rand index")
-    bottom, top = axes[0].get_ylim()  # of all: they share it
-    axes[0].set_ylim(min(-0.05, bottom), min(1.03, max(0.2, top)))
-    return figure
+
+def _views(result: ClustersResult) -> dict[str, str]:
+    shown = result.shown
+    if shown is None:
+        return {}
+    labels = result.trained.raw.coords["label"]
+    best = result.followed.best(labels)
+    first = [best] if best is not None else []
+    names = list(dict.fromkeys([*first, *labels, *result.followed.means, *result.values]))
+    table = result.followed.table
+    start = None
+    if best is not None:
+        table = table[table["name"] == best].reset_index(drop=True)
+        start = int(table.loc[table["ami"].idxmax(), "layer"])
+    html = prompt_map(
+        {short_name(result.model): shown.planes},
+        shown.layers,
+        shown.texts,
+        {_told_apart(name): [result.values[name][i] for i in shown.places] for name in names},
+        clusters=shown.clusters,
+        start=start,
+        variance={short_name(result.model): shown.variance.tolist()},
+    )
+    of = len(result.values["task"])
+    some = "" if len(shown.places) == of else f", {len(shown.places)} of {of}"
+    return {f"The prompts at each layer{some}": html}
+
+
+def _told_apart(name: str) -> str:
+    """A label as the map calls it, which has a colouring of its own."""
+    return f"{name} (label)" if name == CLUSTER else name

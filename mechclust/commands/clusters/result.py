@@ -1,23 +1,93 @@
-"""What ``mechclust clusters`` found, as a table and in sentences."""
+"""What ``mechclust clusters`` found, as tables and in sentences."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import Float, Int
 
 from mechclust.commands.clusters.config import ClustersConfig
+from mechclust.commands.clusters.features import LEAST
+from mechclust.commands.clusters.follow import MOSTLY, PARTLY, Followed
+from mechclust.commands.clusters.sentences import agreements, called, conclusion, details
 from mechclust.models.tokenizers import in_words
-from mechclust.report.chance import LEVEL, corrected, least_permutations
+from mechclust.report.chance import LEVEL
 from mechclust.report.html import table_html
-from mechclust.report.text import ranges, short_name
+from mechclust.report.text import join, ranges, short_name
 from probes import ProbeResult
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_RAW = {
+    "ari": "ari",
+    "null_low": "null_low",
+    "null_high": "null_high",
+    "p_value": "p_value",
+    "ami": "ami",
+    "silhouette": "silhouette",
+    "label_silhouette": "label_silhouette",
+}
+_GIVEN = {"ari": "given_ari", "null_low": "given_null_low", "null_high": "given_null_high", "p_value": "given_p"}
+_LINEAR = {
+    "accuracy": "accuracy",
+    "accuracy_low": "accuracy_low",
+    "accuracy_high": "accuracy_high",
+    "null_low": "linear_null_low",
+    "null_high": "linear_null_high",
+    "p_value": "linear_p",
+}
+_SHOWN = [
+    "layer", "label", "n_clusters", "ari", "null_low", "null_high", "p_value", "untrained",
+    "given_ari", "given_p", "untrained_given", "accuracy", "linear_p", "untrained_accuracy",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Of one model.
+
+    Attributes:
+        raw: clusters of its states against each label.
+        given: the same where the means of another label or feature were taken out.
+        linear: how well a linear classifier reads each label.
+    """
+
+    raw: ProbeResult
+    given: ProbeResult | None = None
+    linear: ProbeResult | None = None
+
+    @property
+    def by_name(self) -> dict[str, ProbeResult]:
+        """Those there are."""
+        found = {"clusters": self.raw, "given": self.given, "linear": self.linear}
+        return {name: result for name, result in found.items() if result is not None}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the map of the prompts shows.
+
+    Attributes:
+        layers: number of each layer.
+        places: of its prompts among those measured.
+        texts: these prompts.
+        planes: each layer's prompts in a plane.
+        variance: share of the variance that each plane holds.
+        clusters: cluster of each prompt.
+    """
+
+    layers: Sequence[int]
+    places: Sequence[int]
+    texts: Sequence[str]
+    planes: Float[np.ndarray, "layers n 2"]
+    variance: Float[np.ndarray, "layers"]
+    clusters: Int[np.ndarray, "layers n"]
 
 
 @dataclass(frozen=True)
@@ -27,119 +97,213 @@ class ClustersResult:
     Attributes:
         model: the model's name.
         config: what was asked for.
-        trained: ARI by site and label.
+        trained: measures by site and label.
         untrained: the same for each untrained model.
+        followed: agreement of the clusters with every label and surface feature.
+        given: label or feature whose means were taken out of the states; ``None`` for none.
+        values: labels and surface features, a value per prompt.
+        shown: what the map of the prompts shows.
         input_notes: what a reader must know of the prompts.
     """
 
     model: str
     config: ClustersConfig
-    trained: ProbeResult
-    untrained: Sequence[ProbeResult]
+    trained: Curves
+    untrained: Sequence[Curves]
+    followed: Followed
+    given: str | None = None
+    values: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    shown: Shown | None = None
     input_notes: Sequence[str] = ()
 
     @cached_property
+    def lead(self) -> list[str]:
+        """The conclusion in two sentences: what the clusters follow, and whether the task is there beside it."""
+        return conclusion(self._of("task"), self.followed, self.given, self.trained.raw.coords["label"])
+
+    @cached_property
     def sentences(self) -> list[str]:
-        """At which layers the clusters are the labels beyond chance, and what an untrained model gives; the most
-        important first."""
-        table = self.to_dataframe()
-        return [s for label in self.trained.coords["label"] for s in _said(self, table[table["label"] == label])]
+        """The conclusion, then what each measure says of each label."""
+        found = list(self.lead)
+        for label in self.trained.raw.coords["label"]:
+            asked = self.config.n_permutations, self.config.n_shuffles
+            found += details(self._of(label), label, self.given, len(self.untrained), asked)
+        return [*found, *([agreements(self.followed)] if self.followed.means else [])]
 
     @property
     def notes(self) -> list[str]:
         """What a reader must know of the numbers."""
-        found, after = self.trained.metadata, ", after t-SNE" if self.config.tsne else ""
+        found, after = self.trained.raw.metadata, ", after t-SNE" if self.config.tsne else ""
         clusters = ", ".join(f"{n} for {label!r}" for label, n in found["n_clusters"].items())
         return [
             *self.input_notes,
             f"{found['n']} prompts, hidden state at {self.config.states}{after}; clusters: {clusters}.",
             *([in_words(found["tokenization"])] if "tokenization" in found else []),
+            *self._of_given(),
             "Chance: 95% of the index when the labels are handed out anew to the prompts; p: the share of "
             f"{self.config.n_permutations} such relabellings at least as high. Above chance: p of at most {LEVEL:g}, "
             "corrected for the number of layers looked at (Benjamini-Hochberg: of the layers named, at most 5% are "
             "there by chance, on average).",
-            *self.trained.notes,
+            *self._of_linear(),
+            f"Surface features are told from a prompt's text and tokens; values of fewer than {LEAST} prompts count as "
+            f"one. Clusters follow what they agree with most: adjusted mutual information of at least {MOSTLY:g} on "
+            f"average over layers, in part from {PARTLY:g}, above chance at some layer (corrected for all "
+            "layers, labels and features).",
+            *_summarised(
+                (note for result in self.trained.by_name.values() for note in result.notes), self.trained.raw.layers
+            ),
         ]
+
+    def _of_given(self) -> list[str]:
+        best = self.followed.best(self.trained.raw.coords["label"])
+        if self.given is None:
+            if self.config.given == "auto" and best is not None and best != "task":
+                within = "" if self.config.within is None else f", within each {self.config.within!r}"
+                return [
+                    f"Nothing is left of the task given {called(best)}: in these prompts it tells the task{within}."
+                ]
+            return []
+        said = [
+            f"Given {called(self.given)}: the mean of the states of each of its {len(set(self.values[self.given]))} "
+            "values is taken out before clustering, and labels are handed out anew among prompts of one value."
+        ]
+        for label in self.trained.raw.coords["label"]:
+            if self.trained.given is None or label not in self.trained.given.coords["label"]:
+                said.append(
+                    f"Nothing is left of {label!r} given {called(self.given)}, which tells it in these prompts."
+                )
+        return said
+
+    def _of_linear(self) -> list[str]:
+        if self.trained.linear is None:
+            return []
+        shares = ", ".join(
+            f"{float(self.trained.linear.sel('majority', label=label)):.2f} for {label!r}"
+            for label in self.trained.linear.coords["label"]
+        )
+        return [
+            "Linear: accuracy of a ridge classifier on the states as they are, on prompts that it was not fitted to, "
+            f"with nothing taken out; chance: the same with {self.config.n_shuffles} shuffles of the labels. Always "
+            f"naming the commonest class is right with {shares}. What a classifier reads may be the prompts' wording: "
+            "compare with random weights."
+        ]
+
+    def _of(self, label: str) -> pd.DataFrame:
+        """The rows of one label, of its first number of clusters."""
+        table = self.to_dataframe()
+        table = table[table["label"] == label]
+        return table[table["n_clusters"] == table["n_clusters"].iloc[0]]
+
+    @property
+    def shown_table(self) -> pd.DataFrame:
+        """The columns to look at."""
+        table = self.to_dataframe()
+        names = [name for name in _SHOWN if name in table and not table[name].isna().all()]
+        return table[names if table.groupby("label")["n_clusters"].nunique().max() > 1 else _without(names)]
 
     def to_dataframe(self) -> pd.DataFrame:
-        """One row per layer and label: ``layer, site, label, ari, null_low, null_high, p_value, untrained``."""
+        """One row per layer and label (and number of clusters, where several were asked for).
+
+        Columns: ``layer, site, label, ari, null_low, null_high, p_value, untrained, ami, silhouette,
+        label_silhouette, n_clusters``; of the states without what is ``given``: ``given_ari, given_null_low,
+        given_null_high, given_p, untrained_given, given``; of the classifier: ``accuracy, accuracy_low,
+        accuracy_high, linear_null_low, linear_null_high, linear_p, untrained_accuracy``. What was not measured is
+        missing.
+        """
+        return self._table.copy()
+
+    @cached_property
+    def _table(self) -> pd.DataFrame:
         import pandas as pd
 
-        rows = []
-        for j, label in enumerate(self.trained.coords["label"]):
-            for i, site in enumerate(self.trained.coords["site"]):
-                row: dict[str, Any] = {"layer": self.trained.layers[site], "site": site, "label": label}
-                row.update({m: float(self.trained[m][i, j]) for m in ("ari", "null_low", "null_high", "p_value")})
-                if self.untrained:
-                    row["untrained"] = float(np.mean([float(r["ari"][i, j]) for r in self.untrained]))
-                rows.append(row)
-        return pd.DataFrame(rows)
+        raw = self.trained.raw
+        several = raw.coords.get("n_clusters", [""])
+        rows: list[dict[str, Any]] = []
+        for label in raw.coords["label"]:
+            for k in several:
+                for site in raw.coords["site"]:
+                    row: dict[str, Any] = {"layer": raw.layers[site], "site": site, "label": label}
+                    at = {"site": site, "label": label, "n_clusters": k}
+                    row |= _values(raw, _RAW, at)
+                    row["n_clusters"] = int(k or raw.metadata["n_clusters"][label])
+                    row |= _mean([curves.raw for curves in self.untrained], "ari", "untrained", at)
+                    row |= _values(self.trained.given, _GIVEN, at)
+                    row |= _mean([curves.given for curves in self.untrained], "ari", "untrained_given", at)
+                    if self.given is not None:
+                        row["given"] = self.given
+                    row |= _values(self.trained.linear, _LINEAR, at)
+                    row |= _mean([curves.linear for curves in self.untrained], "accuracy", "untrained_accuracy", at)
+                    rows.append(row)
+        table = pd.DataFrame(rows)
+        first = ["layer", "site", "label", "ari", "null_low", "null_high", "p_value", "untrained"]
+        first = [name for name in first if name in table]
+        return table[[*first, *(name for name in table if name not in first)]]
+
+    @property
+    def features(self) -> pd.DataFrame:
+        """Agreement of the clusters with labels and surface features: ``layer, name, kind, n_values, ami, ari, p_value,
+        p_corrected``, a row per layer and candidate."""
+        return self.followed.table.copy()
 
     def _repr_html_(self) -> str:
-        title = f"Task clusters in {short_name(self.model)}"
-        return table_html(self.to_dataframe(), title, [*self.sentences, *self.notes])
+        title = f"What the hidden states of {short_name(self.model)} cluster by"
+        return table_html(self.shown_table, title, [*self.sentences, *self.notes])
 
 
-def _said(result: ClustersResult, table: pd.DataFrame) -> list[str]:
-    """The sentences of one label, a row per layer."""
-    label, table = table["label"].iloc[0], table[table["ari"].notna()].reset_index(drop=True)
-    if not len(table):
-        return [f"By {label!r}, no layer has an index; the notes say why."]
-    p = corrected(table["p_value"])
-    above, best = p <= LEVEL, table.loc[table["ari"].idxmax()]
-    one = len(table) == 1
-    looked = f"corrected for {'the layer' if one else f'the {len(table)} layers'} looked at"
-    highest = (
-        f"the highest adjusted Rand index is {best.ari:z.3f}, at layer {best.layer} (chance: {best.null_low:z.3f} to "
-        f"{best.null_high:z.3f}; p = {best.p_value:.2g})"
-    )
-    if not above.any():
-        return [
-            f"By {label!r}, no layer is shown to cluster above chance: {highest}, and the smallest p, {looked}, is "
-            f"{np.nanmin(p):.2g}.",
-            *_untrained(result, table, best),
-            _what_nothing_means(result, table, label),
-        ]
-    layers = f"layer{'s' * (int(above.sum()) > 1)} {ranges(table['layer'][above])} of {ranges(table['layer'])}"
-    sentences = [
-        f"By {label!r}, hidden states cluster above chance at {'every layer' if above.all() else layers} (p of at most "
-        f"{LEVEL:g}, {looked}); {highest}.",
-        *_untrained(result, table, best),
+def _values(result: ProbeResult | None, names: Mapping[str, str], at: Mapping[str, str]) -> dict[str, float]:
+    """Measures at a site and label, by the names of their columns."""
+    if result is None or at["label"] not in result.coords["label"]:
+        return {}
+    return {
+        column: float(result.sel(measure, **{axis: name for axis, name in at.items() if axis in result.axes[measure]}))
+        for measure, column in names.items()
+        if measure in result.values
+    }
+
+
+def _mean(results: Iterable[ProbeResult | None], measure: str, column: str, at: Mapping[str, str]) -> dict[str, float]:
+    found = [value for result in results for value in _values(result, {measure: column}, at).values()]
+    return {column: float(np.mean(found))} if found else {}
+
+
+def _without(names: Sequence[str]) -> list[str]:
+    return [name for name in names if name != "n_clusters"]
+
+
+_DISTINCT = re.compile(r"^has (\d+) distinct states for (\d+) clusters of '(.*)': each state is")
+
+
+def _summarised(notes: Iterable[str], layers: Mapping[str, int]) -> list[str]:
+    """Notes that are the same for several layers or labels as one."""
+    distinct: dict[tuple[int, int, int], set[str]] = {}  # by layer, distinct states and clusters, the labels
+    others: dict[str, set[int]] = {}
+    for note in dict.fromkeys(notes):
+        site, _, rest = note.partition(" ")
+        layer = layers.get(site.rstrip(":"))
+        if layer is not None and (found := _DISTINCT.match(rest)):
+            n, k, label = found.groups()
+            distinct.setdefault((layer, int(n), int(k)), set()).add(label)
+        elif layer is not None:
+            others.setdefault(rest, set()).add(layer)
+        else:
+            others.setdefault(note, set())
+    alike: dict[tuple[int, tuple[str, ...]], dict[int, int]] = {}
+    for (layer, n_states, n_clusters), labels in distinct.items():
+        alike.setdefault((n_clusters, tuple(sorted(labels))), {})[layer] = n_states
+    told = [
+        f"{_layers(at)} ha{'ve' if len(at) > 1 else 's'} {_from_to(at.values())} for {k} clusters of "
+        f"{join(map(repr, names))}: each state is a cluster of its own."
+        for (k, names), at in alike.items()
     ]
-    first = table.iloc[0]
-    if above[0] and first.layer == 0:
-        sentences.append(
-            f"Layer 0, the embedding, is one of them (index {first.ari:z.3f}): there the words themselves (with their "
-            f"places, where the model adds these first) tell the classes of {label!r} apart, before context is read."
-        )
-    return sentences
+    return told + [f"{_layers(at)}: {rest}" if at else rest for rest, at in others.items()]
 
 
-def _untrained(result: ClustersResult, table: pd.DataFrame, best: Any) -> list[str]:
-    """What untrained models give where the model gives most, and where they give most themselves."""
-    n = len(result.untrained)
-    if not n or table["untrained"].isna().all():
-        return []
-    top = table.loc[table["untrained"].idxmax()]
-    who, whose = (
-        ("An untrained model of the same shape gives", "its")
-        if n == 1
-        else (f"{n} untrained models of the same shape give, on average,", "their")
-    )
-    there, most = f"{best.untrained:z.3f}", f"{top.untrained:z.3f}"
-    elsewhere = f" and, at layer {top.layer}, {most}, {whose} highest" if most != there else ""
-    much = ": as much without any training" if best.p_value <= LEVEL and top.untrained >= best.ari else ""
-    return [f"{who} {there} at that layer{elsewhere}{much}."]
+def _layers(layers: Iterable[int]) -> str:
+    found = sorted(layers)
+    return f"Layer{'s' * (len(found) > 1)} {ranges(found)}"
 
 
-def _what_nothing_means(result: ClustersResult, table: pd.DataFrame, label: str) -> str:
-    n, least = result.config.n_permutations, least_permutations(len(table))
-    if n < least and table["p_value"].min() <= 1.5 / (1 + n):
-        return (
-            f"{n} relabellings are too few to tell for {len(table)} layers: no p can be below {1 / (1 + n):.2g}; give "
-            f"--n-permutations {max(least, 1000)}."
-        )
-    return (
-        f"That does not mean that the layers hold nothing of {label!r}: k-means finds what differs most among the "
-        "prompts, which may be something else, and a classifier may read a label from directions that differ little."
-    )
+def _from_to(numbers: Collection[int]) -> str:
+    least, most = min(numbers), max(numbers)
+    count = str(least) if least == most else f"{least} to {most}"
+    return f"{count} distinct state{'s' * (most != 1)}"

@@ -9,13 +9,11 @@ from typing import Any
 
 from mechclust.commands.settings import Dtype
 from mechclust.models import load_tokenizer
-from mechclust.models.adapters import is_adapter, plain_model
+from mechclust.models.adapters import is_adapter
 from mechclust.models.pretrained import model_name
+from mechclust.models.sizes import Sizes
 from probes.files import file_name
 from tasks import InputError
-
-# Families that number positions from behind their padding token, so that fewer tokens fit than they have positions.
-_OFFSET = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer", "data2vec-text", "ibert")
 
 
 @dataclass(frozen=True)
@@ -74,35 +72,7 @@ class Checkpoint:
             return tokenizer, Sizes.of(config)
         if (tokenizer := self.own_tokenizer) is None:
             raise InputError(f"{self} has no tokenizer to read prompts; give tokenizer= too")
-        plain = plain_model(self.source) or self.source
-        if hasattr(getattr(plain, "config", None), "model_type"):
-            return tokenizer, Sizes.of(plain.config)
-        if (cfg := getattr(plain, "cfg", None)) is None:
-            raise InputError(
-                f"a {type(plain).__name__} is no model; give a hub name, a directory, or a model in memory: of Hugging "
-                "Face, or from load_pretrained"
-            )
-        return tokenizer, Sizes(cfg.n_layers, cfg.d_model, cfg.d_vocab, cfg.n_ctx)
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Of a model that is not loaded, as far as its configuration says them; ``n_ctx`` is its longest input."""
-
-    n_layers: int | None
-    d_model: int | None
-    d_vocab: int | None
-    n_ctx: int | None
-
-    @classmethod
-    def of(cls, config: Any) -> Sizes:
-        """From a configuration of Hugging Face's, of text and pictures too."""
-        config = config.get_text_config() if hasattr(config, "get_text_config") else config
-        names = ("num_hidden_layers", "hidden_size", "vocab_size", "max_position_embeddings")
-        n_layers, d_model, d_vocab, n_ctx = (getattr(config, name, None) for name in names)
-        if n_ctx is not None and config.model_type in _OFFSET:
-            n_ctx -= config.pad_token_id + 1
-        return cls(n_layers, d_model, d_vocab, None if n_ctx is None or n_ctx < 1 else n_ctx)
+        return tokenizer, Sizes.of_loaded(self.source)
 
 
 def called(model: Any, adapter: str | None = None) -> str:

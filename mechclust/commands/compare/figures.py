@@ -7,19 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from torch import Tensor
 
 from mechclust.commands.compare.result import CompareResult
 from mechclust.commands.compare.tables import ALL
 from mechclust.report.analysis import Panel
 from mechclust.report.style import BLUE, RED, layer_axis, subplots
+from probes import ProbeResult
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _TUNED, _BASE = BLUE, RED
 _CHANCE, _INK, _SOFT = "#bbbbbb", "#1d2733", "#5b6875"
+_NEIGHBOURS = "share of a prompt's ten nearest neighbours that are of its own task"
 _NAMED = 10  # tasks with a colour of their own
 _BOXES = 5  # controls that make a box plot
 
@@ -27,10 +31,10 @@ _BOXES = 5  # controls that make a box plot
 def compare_panels(result: CompareResult) -> list[Panel]:
     """Figures in the report's order."""
     widths = Panel(
-        "dimensions_and_purity",
+        "dimensions" if result.purity is None else "dimensions_and_purity",
         _dimensions(result),
-        "Hidden states of each model by layer: dimensions that hold 99% of the variance over all prompts (left), and "
-        "share of a prompt's ten nearest neighbours that are of its own task (right; dotted: by chance).",
+        "Hidden states of each model by layer: dimensions that hold 99% of the variance over all prompts"
+        + ("." if result.purity is None else f" (left), and {_NEIGHBOURS} (right; dotted: by chance)."),
     )
     if not result.diagonal:
         caption = (
@@ -168,24 +172,27 @@ def _controls(table: pd.DataFrame) -> Figure:
 
 
 def _dimensions(result: CompareResult) -> Figure:
-    figure, (left, right) = subplots(2, size=(4.5, 3.4))
-    for model, color in (("base", _BASE), ("tuned", _TUNED)):
-        for axis, found, values in (
-            (left, result.n_dims, result.n_dims.sel("n_dims", label=ALL)),
-            (right, result.purity, result.purity["neighbour_purity"]),
-        ):
-            places = [i for i, site in enumerate(found.coords["site"]) if site.startswith(f"{model}/")]
-            layers = [found.layers[found.coords["site"][i]] for i in places]
-            wide = {"lw": 3, "ms": 6} if model == "base" else {"lw": 1.4, "ms": 4}  # to be seen where they coincide
-            axis.plot(layers, values[places], color=color, marker="o", label=model, **wide)
-    right.axhline(float(result.purity["chance"]), color=_SOFT, ls=":")
+    figure, (left, *others) = subplots(1 if result.purity is None else 2, size=(4.5, 3.4))
+    _of_both(left, result.n_dims, result.n_dims.sel("n_dims", label=ALL))
     left.set_ylabel("dimensions for 99% variance")
-    right.set(ylabel="neighbours of the same task", ylim=(0, 1.04))
     left.set_ylim(bottom=0)
-    for axis in (left, right):
-        layer_axis(axis)
+    if result.purity is not None:
+        (right,) = others
+        _of_both(right, result.purity, result.purity["neighbour_purity"])
+        right.axhline(float(result.purity["chance"]), color=_SOFT, ls=":")
+        right.set(ylabel="neighbours of the same task", ylim=(0, 1.04))
     left.legend(frameon=False)
     return figure
+
+
+def _of_both(axis: Axes, found: ProbeResult, values: Tensor) -> None:
+    """A curve over layers for each model; ``values`` are by site."""
+    for model, color in (("base", _BASE), ("tuned", _TUNED)):
+        places = [i for i, site in enumerate(found.coords["site"]) if site.startswith(f"{model}/")]
+        layers = [found.layers[found.coords["site"][i]] for i in places]
+        wide = {"lw": 3, "ms": 6} if model == "base" else {"lw": 1.4, "ms": 4}  # to be seen where they coincide
+        axis.plot(layers, values[places], color=color, marker="o", label=model, **wide)
+    layer_axis(axis)
 
 
 def _masked(grid: np.ndarray) -> np.ndarray:

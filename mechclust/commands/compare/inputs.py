@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mechclust.commands.compare.checkpoints import Checkpoint, Sizes, find_checkpoints
+from mechclust.commands.compare.checkpoints import Checkpoint, find_checkpoints
 from mechclust.commands.settings import Dtype, ModelSettings, PromptSettings
 from mechclust.models.adapters import check_adapter
+from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import check_read_alike, encoder, n_leading, tokenization, what_is_wrong
 from mechclust.report.folder import check_writable
 from probes import CKA
@@ -45,11 +46,14 @@ class CompareConfig(ModelSettings, PromptSettings):
         n_resamples: half-samples behind the 95% intervals over prompts.
         n_permutations: random pairings behind the chance level; 0 for none.
         rbf: also CKA with Gaussian kernels, a second opinion; its cost goes with the square of a task's prompts.
+        purity: also the share of a prompt's nearest neighbours that are of its task, of 10,000 prompts at most; its
+            cost goes with these times all prompts.
         device: of the base model, such as ``cpu`` or ``cuda``.
         dtype: of the base model's weights.
         tuned_device: of the tuned model and the controls; as ``device`` by default.
         tuned_dtype: of the tuned model's and the controls' weights; as ``dtype`` by default.
         max_memory: most GiB of hidden states to hold at once; layers are compared in groups that fit.
+        map_prompts: most prompts on the report's map of base and tuned; 0 for no map.
         seed: of the prompts drawn, half-samples and pairings.
     """
 
@@ -61,15 +65,21 @@ class CompareConfig(ModelSettings, PromptSettings):
     n_resamples: int = 100
     n_permutations: int = 20
     rbf: bool = True
+    purity: bool = True
     tuned_device: str | None = None
     tuned_dtype: Dtype | None = None
     max_memory: float = 8.0
+    map_prompts: int = 2000
 
     def check(self) -> None:
         """Refuse what cannot be measured with, before any work."""
         super().check()
         check_device(self.tuned_device or self.device)
-        check_at_least(n_resamples=(self.n_resamples, 20), n_permutations=(self.n_permutations, 0))
+        check_at_least(
+            n_resamples=(self.n_resamples, 20),
+            n_permutations=(self.n_permutations, 0),
+            map_prompts=(self.map_prompts, 0),
+        )
         if self.min_per_task < LEAST_DEBIASED:
             raise InputError(
                 f"min_per_task is {self.min_per_task}; expected at least {LEAST_DEBIASED}, the fewest that debiased "
@@ -91,6 +101,7 @@ class Inputs:
         checkpoints: base, tuned, then controls.
         tasks: names, in the order of the label's numbers.
         batches: the prompts as tokens; ``index`` is the place in the file, from 0.
+        prompts: the file.
         notes: what a reader must know.
         tokenization: how the prompts were read.
     """
@@ -98,6 +109,7 @@ class Inputs:
     checkpoints: Sequence[Checkpoint]
     tasks: Sequence[str]
     batches: Sequence[Batch]
+    prompts: LabelledPrompts
     notes: Sequence[str]
     tokenization: Mapping[str, Any]
 
@@ -173,7 +185,8 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
                 f"{model} has {size.d_vocab} token embeddings, and its tokenizer gives id {largest}; "
                 "save the tokenizer that belongs to the model"
             )
-    inputs = Inputs(checkpoints, tasks, batches, notes, tokenization(first, chat=config.chat, bos=config.bos))
+    read_as = tokenization(first, chat=config.chat, bos=config.bos)
+    inputs = Inputs(checkpoints, tasks, batches, prompts, notes, read_as)
     _check_room(checkpoints, sizes, inputs.of_task(), config, out)
     _check_same_prompts(batches, tasks, out)
     return inputs
@@ -227,7 +240,7 @@ def _batches(
     context = min((s.n_ctx for s in sizes if s.n_ctx is not None), default=None)
     options: dict[str, Any] = {"max_length": context, "too_long": config.too_long, "pad_id": pad_id, "keep": keep}
     where = torch.tensor(places)
-    return [replace(b, index=where[b.index]) for b in some.batches(encode, config.batch_size, **options)]
+    return [replace(b, index=where[b.index]) for b in some.batches(encode, config.tokens_per_batch, **options)]
 
 
 def _check_room(
@@ -252,13 +265,6 @@ def _check_room(
             f"comparing {what} takes {needed:.3g} GiB ({n} prompts x {tuned[0]} and {base[0]} dimensions), more than "
             f"max_memory = {config.max_memory:g}; give fewer prompts (--max-per-task) or raise --max-memory"
         )
-    most = max(map(len, of_task.values()))
-    if config.rbf and alike and (needed := 4 * most**2 / _GIB) > config.max_memory:
-        raise InputError(
-            f"CKA with Gaussian kernels takes {needed:.3g} GiB for the {most} prompts of a task, more than "
-            f"max_memory = {config.max_memory:g}; give fewer (--max-per-task), raise --max-memory, or leave it out "
-            "(--no-rbf)"
-        )
     total = sum(
         (n if model.task is None else len(of_task[model.task])) * sum(d) * getattr(torch, model.dtype).itemsize
         for model, d in shapes.items()
@@ -276,10 +282,13 @@ def _check_room(
 def _check_same_prompts(batches: Sequence[Batch], tasks: Sequence[str], out: Path) -> None:
     """Rows are kept with their labels: refuse a folder begun with others."""
     digest = hashlib.sha256(json.dumps(list(tasks)).encode())
+    found = []
     for batch in batches:
         rows = zip(batch.index.tolist(), batch.lengths().tolist(), batch.labels["task"].tolist(), strict=True)
         for tokens, (index, length, task) in zip(batch.tokens, rows, strict=True):
-            digest.update(f"{index} {task} {tokens[:length].tolist()}".encode())
+            found.append((index, f"{index} {task} {tokens[:length].tolist()}"))
+    for _, prompt in sorted(found):  # whatever the batches
+        digest.update(prompt.encode())
     record = (json.dumps({"prompts": digest.hexdigest()}) + "\n").encode()
     path = out / "rows" / "prompts.json"
     if not path.exists():

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mechclust.commands.compare.checkpoints import Checkpoint
 from mechclust.commands.compare.inputs import CompareConfig, Inputs, read_inputs
+from mechclust.commands.compare.planes import prompt_planes
 from mechclust.commands.compare.result import CompareResult
 from mechclust.commands.compare.tables import ALL
 from mechclust.jobs import progress_bar
@@ -35,7 +36,8 @@ from probes import (
 from probes.sites import Selector
 from tasks import InputError
 
-_SHARD_ROWS = 128  # prompts that an interruption can cost
+_SHARD_ROWS, _SHARDS = 128, 64  # of which an interruption costs two: prompts at least, and how many at most
+_ASKED = 10_000  # prompts, at most, whose neighbours are looked for
 _GROUPS = 8  # steps of the progress bar, at least, where there are as many layers
 
 
@@ -91,11 +93,12 @@ def compare_models(
         cka=recorded(found["cka"]),
         rbf=recorded(found["rbf"]) if "rbf" in found else None,
         n_dims=recorded(found["n_dims"]),
-        purity=recorded(found["purity"]),
+        purity=recorded(found["purity"]) if "purity" in found else None,
         controls={task: {name: recorded(x) for name, x in two.items()} for task, two in against.items()},
         notes=[*told, *inputs.notes],
         distinct=_distinct(found["cka"], pair, inputs.of_task()),
         tokenization=inputs.tokenization,
+        planes=prompt_planes(pair, inputs, config.map_prompts, progress=progress),
     )
 
 
@@ -151,7 +154,7 @@ def _rows(hooked: Any, model: Checkpoint, inputs: Inputs, config: CompareConfig,
         out / "rows" / model.name,
         readout=config.readout,
         labels=("task",),
-        shard_rows=max(_SHARD_ROWS, config.batch_size),
+        shard_rows=max(_SHARD_ROWS, sum(map(len, batches)) // _SHARDS),
     )
 
 
@@ -200,7 +203,7 @@ def _distinct(
 def _compared(
     pair: Mapping[str, RowStore], of_task: Mapping[str, Tensor], config: CompareConfig, progress: bool
 ) -> dict[str, ProbeResult]:
-    """``cka``, ``rbf`` (where asked for, and where layers are the same), ``n_dims`` and ``purity``."""
+    """``cka``, ``n_dims``, and, where asked for, ``purity`` and, where layers are the same, ``rbf``."""
     readout, n = config.readout, len(pair["tuned"])
     alike = pair["tuned"].sites == pair["base"].sites
     options: dict[str, Any] = {"readout": readout, "label": "task", "max_memory": config.max_memory}
@@ -213,10 +216,13 @@ def _compared(
         parts = {task: {name: store.select(index) for name, store in pair.items()} for task, index in of_task.items()}
         return _joined([_labelled(run_stores(part, probe), [task]) for task, part in parts.items()])
 
+    def purity(at: Selector) -> ProbeResult:
+        return run_stores(pair, NeighbourPurity(at, **options, k=min(10, n - 1), max_rows=_ASKED))
+
     measures: dict[str, Callable[[Selector], ProbeResult]] = {
         "cka": lambda at: run_stores(pair, CKA(at, **options, **kind)),
         "n_dims": lambda at: run_stores(pair, NDims(at, **options)),
-        "purity": lambda at: run_stores(pair, NeighbourPurity(at, **options, k=min(10, n - 1))),
+        **({"purity": purity} if config.purity else {}),
         **({"rbf": rbf} if alike and config.rbf else {}),
     }
     groups = _layer_groups(pair, n, config) if alike else [residual()]

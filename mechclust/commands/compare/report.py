@@ -25,8 +25,8 @@ def write_compare_report(result: CompareResult, out: str | Path) -> Path:
     Raises:
         InputError: when ``out`` cannot be written.
     """
-    measured = {"cka": result.cka, "n_dims": result.n_dims, "purity": result.purity}
-    measured |= {} if result.rbf is None else {"rbf": result.rbf}
+    measured = {"cka": result.cka, "n_dims": result.n_dims}
+    measured |= {name: x for name, x in (("purity", result.purity), ("rbf", result.rbf)) if x is not None}
     for task, pair in result.controls.items():
         measured |= {f"control-{file_name(task)}-{name}": found for name, found in pair.items()}
     return write_report(
@@ -55,8 +55,11 @@ def compare_analysis(result: CompareResult) -> Analysis:
     return Analysis(
         panels=compare_panels(result),
         views={
-            titles[name]: table_html(table.drop(columns=in_the_csv, errors="ignore"), number=".3f", missing="–")
-            for name, table in shown.items()
+            **({"Base and tuned": result.planes.html()} if result.planes is not None else {}),
+            **{
+                titles[name]: table_html(table.drop(columns=in_the_csv, errors="ignore"), number=".3f", missing="–")
+                for name, table in shown.items()
+            },
         },
         notes=[*result.sentences, *([rule(result)] if result.diagonal else []), *what_to_know(result)],
     )

@@ -22,12 +22,14 @@ class CompareResult(CompareTables):
         cka: of ``CKA`` between tuned and base, with axes (site, label), the labels being ``"(all)"`` and the tasks;
             (site, other_site, label), every layer with every other, where the models' layers are not the same.
         rbf: ``debiased_rbf_cka`` (site, label) of the tasks, or ``None``.
-        n_dims, purity: of ``NDims`` and ``NeighbourPurity``, sites being named ``tuned/hook_embed`` and so on.
+        n_dims: of ``NDims``, sites being named ``tuned/hook_embed`` and so on.
+        purity: the same of ``NeighbourPurity``, or ``None``.
         controls: by task, ``CKA`` of its control with the ``tuned`` and with the ``base`` model on its prompts.
         notes: what a reader must know of the input.
         distinct: by site and label without a CKA or an interval, how many different hidden states the prompts have, in
             the model that has fewer.
         tokenization: how the prompts were read, as ``mechclust.models.tokenizers.tokenization`` says it.
+        planes: where prompts lie in each layer's plane, or ``None``; ``planes.html()`` is the report's map.
     """
 
     @cached_property

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mechclust.commands.compare.inputs import CompareConfig
+from mechclust.commands.compare.planes import PromptPlanes
 from mechclust.commands.compare.rule import common_layers, standing_out
 from mechclust.report.text import ranges
 from probes import ProbeResult
@@ -39,11 +40,12 @@ class CompareTables:
     cka: ProbeResult
     rbf: ProbeResult | None
     n_dims: ProbeResult
-    purity: ProbeResult
+    purity: ProbeResult | None
     controls: Mapping[str, Mapping[str, ProbeResult]]
     notes: Sequence[str] = ()
     distinct: Mapping[tuple[str, str], int] = field(default_factory=dict)
     tokenization: Mapping[str, Any] = field(default_factory=dict)
+    planes: PromptPlanes | None = None
 
     @property
     def diagonal(self) -> bool:

@@ -52,7 +52,7 @@ class TopicsConfig(UntrainedSettings, CorpusSettings):
             are fitted on all.
         max_length: tokens of a window, at most the model's context; longer documents are cut.
         n_permutations: random relabellings behind the null interval; 0 for none.
-        batch_size: windows per forward pass.
+        tokens_per_batch: most tokens per forward pass, padding included; windows of like length go together.
         seed: of the topic model, the documents drawn and the relabellings.
     """
 
@@ -65,7 +65,7 @@ class TopicsConfig(UntrainedSettings, CorpusSettings):
     max_documents: int | None = None
     max_length: int = 256
     n_permutations: int = 99
-    batch_size: int = 8
+    tokens_per_batch: int = 2048  # attention patterns of all layers at once go with a pass
 
     def check(self) -> None:
         """Refuse what cannot be measured with, before any work."""

@@ -19,6 +19,7 @@ from mechclust.models.tokenizers import tokenization
 from probes import ProbeResult, TopicAttention, TopicEmbedding, attention_pattern, residual, run
 from probes.sites import Sites
 from tasks import Batch, Corpus, InputError, TopicModel
+from tasks.batch import token_batches
 from tasks.text.encoding import EncodedCorpus, check_tokenizer
 from tasks.text.topic_model import check_corpus_size, count_words, fit_counts, least_threshold
 
@@ -58,6 +59,11 @@ def measure_topics(
         sample = corpus if config.max_documents is None else corpus.sample(config.max_documents, config.seed)
         n_ctx = hooked.cfg.n_ctx
         max_length = config.max_length if n_ctx is None else min(config.max_length, n_ctx)
+        if max_length > config.tokens_per_batch:
+            raise InputError(
+                f"tokens_per_batch is {config.tokens_per_batch}, fewer than the {max_length} tokens of a window; give "
+                f"at least {max_length}, or shorter windows (--max-length)"
+            )
         _check_whole(name, sample, reader, counts.words, max_length, config.seed, **reads)
         topics = fit_counts(counts, config.n_topics, config.passes, config.seed, progress=progress)
         words, variants = _variants(topics, config.thresholds)
@@ -158,9 +164,9 @@ def _measure(
     # Every word's mean hidden state is gathered once; the variants differ in which words count.
     widest = max(variants, key=lambda variant: (variant.threshold, variant.overlap)).topics
     gathered = TopicEmbedding(widest, at=residual(), words="word", n_permutations=0)
-    batches: Iterable[Batch] = encoded.batches(config.batch_size)
+    batches: Iterable[Batch] = encoded.batches(config.tokens_per_batch)
     if progress:
-        total = -(-len(encoded.windows) // config.batch_size)
+        total = sum(1 for _ in token_batches(list(map(len, encoded.windows)), config.tokens_per_batch, str))
         batches = progress_bar(batches, total=total, desc="measuring", unit="batch")
     *found, hidden = run(hooked, batches, [*attention, gathered])
     results, (states, seen) = iter(found), gathered.word_vectors()

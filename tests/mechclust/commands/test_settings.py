@@ -44,7 +44,7 @@ def test_help_has_every_setting_with_what_it_says_and_the_required_one_first(com
     ("changes", "said"),
     [
         ({"device": "warp"}, "no device 'warp'; expected cpu, cuda, cuda:1 or mps"),
-        ({"batch_size": 0}, "batch_size is 0; expected at least 1"),
+        ({"tokens_per_batch": 0}, "tokens_per_batch is 0; expected at least 1"),
         ({"seed": -1}, "seed is -1; expected at least 0"),
         ({"untrained": -1}, "untrained is -1; expected at least 0"),
     ],

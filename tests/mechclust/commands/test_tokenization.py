@@ -94,16 +94,16 @@ def test_every_command_reads_the_same_tokens(checkpoint, texts, bos, tmp_path, m
         assert expected == [tokenizer(text)["input_ids"] for text in TEXTS]
 
     seen = {}
-    for command in ("clusters", "topics"):
+    for command, name in (("clusters", "save_rows"), ("topics", "run")):
         module = importlib.import_module(f"mechclust.commands.{command}.measure")
 
-        def spy(model, batches, *probes, run=module.run, command=command, **options):
+        def spy(model, batches, *rest, run=getattr(module, name), command=command, **options):
             batches = list(batches)
             seen[command] = rows_of(batches)
-            return run(model, batches, *probes, **options)
+            return run(model, batches, *rest, **options)
 
-        monkeypatch.setattr(module, "run", spy)
-    shared = {"bos": bos, "batch_size": 5}
+        monkeypatch.setattr(module, name, spy)
+    shared = {"bos": bos, "tokens_per_batch": 300}
     clusters = measure_clusters(
         str(folder), ClustersConfig(texts / "prompts.jsonl", n_init=1, n_permutations=9, untrained=0, **shared)
     )
@@ -122,7 +122,7 @@ def test_every_command_reads_the_same_tokens(checkpoint, texts, bos, tmp_path, m
         assert [rows[i] for i in range(len(TEXTS))] == expected, command
     assert {len(window) for window in topics.encoded.windows} == {len(ids) for ids in expected}
 
-    recorded = clusters.trained.metadata["tokenization"]
+    recorded = clusters.trained.raw.metadata["tokenization"]
     assert recorded["bos"] == bos
     names = [" ".join(tokenizer.convert_ids_to_tokens(part)) for part in (before, after)]
     assert recorded["adds"] == (

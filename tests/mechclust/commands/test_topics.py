@@ -152,7 +152,7 @@ class TestMeasure:
     def test_equals_the_probes_run_by_hand(self, found, bert, config, corpus):
         model, encoded = load_pretrained(bert), found.encoded
         documents = Corpus.from_files(corpus).encode(model.tokenizer, encoded.words, 16)
-        batches = list(documents.batches(8))
+        batches = list(documents.batches(config.tokens_per_batch))
         options = {"words": "word", "n_permutations": 49, "seed": 0}
         for i, variant in enumerate(found.variants):
             probes = [
@@ -174,11 +174,18 @@ class TestMeasure:
         monkeypatch.setattr(module, "forward", lambda *a: passes.append(1) or forward(*a))
         result = measure_topics(str(bert), replace(config, thresholds=(0.05, 0.1, 0.2), untrained=1))
         assert len(result.variants) == 6
-        assert len(passes) == 2 * -(-len(result.encoded.windows) // config.batch_size)
+        assert len(passes) == 2 * len(list(result.encoded.batches(config.tokens_per_batch)))
 
-    def test_does_not_depend_on_the_batch_size(self, found, bert, config):
-        other = measure_topics(str(bert), replace(config, batch_size=50, untrained=0))
+    @pytest.mark.parametrize("tokens", [16, 700])
+    def test_does_not_depend_on_the_token_budget(self, found, bert, config, tokens):
+        other = measure_topics(str(bert), replace(config, tokens_per_batch=tokens, untrained=0))
         assert other.to_dataframe()["ratio"].tolist() == pytest.approx(found.to_dataframe()["ratio"].tolist(), rel=1e-5)
+
+    def test_a_budget_below_a_window_is_refused_before_the_topics_are_fitted(self, bert, config, monkeypatch):
+        monkeypatch.setattr("mechclust.commands.topics.measure.fit_counts", None)
+        message = "tokens_per_batch is 15, fewer than the 16 tokens of a window; give at least 16, or shorter windows"
+        with pytest.raises(InputError, match=f"^{message} "):
+            measure_topics(str(bert), replace(config, tokens_per_batch=15))
 
     def test_is_reproducible_and_leaves_the_random_state_alone(self, found, bert, config):
         before = torch.get_rng_state()
@@ -297,7 +304,7 @@ class TestRefusals:
         ("changes", "message"),
         [
             ({"device": "warp"}, "no device 'warp'; expected cpu, cuda, cuda:1 or mps"),
-            ({"batch_size": 0}, "batch_size is 0; expected at least 1"),
+            ({"tokens_per_batch": 0}, "tokens_per_batch is 0; expected at least 1"),
             ({"untrained": -1}, "untrained is -1; expected at least 0"),
             ({"n_permutations": -1}, "n_permutations is -1; expected at least 0"),
             ({"max_length": 1}, "max_length is 1; expected at least 2"),
@@ -621,7 +628,7 @@ class TestCommand:
         transformers.BertForMaskedLM(configuration).save_pretrained(model)
         wordpiece(model, pieces)
         options = ["--n-topics", "12", "--passes", "2", "--max-documents", "60", "--thresholds", "0.005", "0.01"]
-        options += ["--n-permutations", "9", "--batch-size", "32", "--out", str(tmp_path / "out")]
+        options += ["--n-permutations", "9", "--tokens-per-batch", "4096", "--out", str(tmp_path / "out")]
         assert main(["topics", str(model), "--corpus", str(pydoc), *options]) == 0
         printed, said = capsys.readouterr()
         lines = printed.splitlines()

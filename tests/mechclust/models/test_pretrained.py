@@ -359,14 +359,18 @@ class TestTokenization:
 
     def test_the_options(self, gpt2_with_bos):
         tokenizer = load_pretrained(gpt2_with_bos).tokenizer
-        assert [encoder(tokenizer, bos=bos)("w0 w3") for bos in ("model", "yes", "no")] == [[2, 5], [0, 2, 5], [2, 5]]
-        assert encoder(tokenizer, bos="yes")("<pad> w0") == [0, 2]  # never twice
+        assert [encoder(tokenizer, bos=bos)(["w0 w3"]) for bos in ("model", "yes", "no")] == [
+            [[2, 5]], [[0, 2, 5]], [[2, 5]]
+        ]  # fmt: skip
+        assert encoder(tokenizer, bos="yes")(["<pad> w0", "w0"]) == [[0, 2], [0, 2]]  # never twice
+        assert encoder(tokenizer)([]) == []
         assert tokenization(tokenizer)["adds"] == "none"
         assert tokenization(tokenizer, bos="yes")["adds"] == "<pad> before"
 
     def test_of_a_tokenizer_that_adds_them(self, checkpoint):
         tokenizer = bert_like(load_tokenizer(checkpoint("bert"))[0])
-        assert [encoder(tokenizer, bos=bos)("w0") for bos in ("model", "yes", "no")] == [[0, 2, 1], [0, 2, 1], [2, 1]]
+        found = [encoder(tokenizer, bos=bos)(["w0", "w1"])[0] for bos in ("model", "yes", "no")]
+        assert found == [[0, 2, 1], [0, 2, 1], [2, 1]]
         assert tokenization(tokenizer) == {
             "tokenizer": type(tokenizer).__name__,
             "bos": "model",

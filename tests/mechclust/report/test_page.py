@@ -91,8 +91,22 @@ class TestEscaping:
             {"analysis": Analysis(claims=[], notes=[HOSTILE])},
             {"analysis": Analysis(claims=[], views={HOSTILE: "<p>view</p>"})},
             {"analysis": Analysis(claims=[], panels=[Panel(HOSTILE, figure(), HOSTILE)])},
+            {"analysis": Analysis(lead=[HOSTILE])},
+            {"analysis": Analysis(folded={HOSTILE: "<p>table</p>"})},
         ],
-        ids=["title", "source", "facts", "config", "claim", "claim's notes", "notes", "view's name", "panel"],
+        ids=[
+            "title",
+            "source",
+            "facts",
+            "config",
+            "claim",
+            "claim's notes",
+            "notes",
+            "view's name",
+            "panel",
+            "lead",
+            "folded",
+        ],
     )
     def test_hostile_text_is_inert(self, fields):
         page = page_of(**fields)
@@ -108,6 +122,25 @@ class TestEscaping:
     def test_views_are_html(self):
         page = page_of(analysis=Analysis(claims=[], views={"Heads": '<div id="heads">x</div>'}))
         assert '<div id="heads">x</div>' in page
+
+
+class TestOrder:
+    PARTS = {"notes": ["a note"], "panels": [Panel("one", figure(), "a caption")], "views": {"a view": "<p>x</p>"}}
+
+    def places(self, analysis):
+        page = page_of(analysis=analysis)
+        places = {part: page.find(part) for part in ("a conclusion", "a note", "a caption", "a view", "a table")}
+        return [part for part in sorted(places, key=places.get) if places[part] >= 0]
+
+    def test_notes_stand_first_or_after_the_conclusion_and_what_it_rests_on(self):
+        assert self.places(Analysis(**self.PARTS)) == ["a note", "a caption", "a view"]
+        found = Analysis(**self.PARTS, lead=["a conclusion"], folded={"a table": "<p>y</p>"})
+        assert self.places(found) == ["a conclusion", "a caption", "a view", "a table", "a note"]
+        assert "<b>a conclusion</b>" in found._repr_html_()
+
+    def test_what_is_folded_opens_with_a_click(self):
+        page = page_of(analysis=Analysis(folded={"a table": '<p id="inside">y</p>'}))
+        assert re.search(r'<details[^>]*><summary>a table</summary>.*<p id="inside">y</p>.*</details>', page)
 
 
 class TestSelfContained:

@@ -2,15 +2,30 @@ from __future__ import annotations
 
 import math
 import re
+import sys
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy.spatial.distance import pdist, squareform
+from sklearn.neighbors import NearestNeighbors
 
 from probes.functional import neighbour_purity, neighbour_purity_chance
+from probes.functional.neighbour_purity import mean_interval, nearest, same_label
 from tasks import InputError
 from tests.probes.functional.test_cka import gaussians
+
+MODULE = sys.modules["probes.functional.neighbour_purity"]
+
+
+def by_loop(x: torch.Tensor, k: int) -> list[list[int]]:
+    """Of others equally near the first count."""
+    distance = squareform(pdist(x.double().numpy()))
+    return [
+        sorted(sorted((j for j in range(len(x)) if j != i), key=lambda j: (distance[i, j], j))[:k])
+        for i in range(len(x))
+    ]
 
 
 def test_neighbour_purity_equals_a_loop() -> None:
@@ -25,11 +40,114 @@ def test_neighbour_purity_equals_a_loop() -> None:
     assert math.isnan(neighbour_purity_chance([3]))
 
 
+# ---- which are nearest ----
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize(("n", "d", "k"), [(700, 64, 10), (300, 900, 1), (40, 3, 39)])
+def test_nearest_equals_scikit_learn(dtype: torch.dtype, n: int, d: int, k: int) -> None:
+    (x,) = gaussians(n, d)
+    x = (x + 5 * gaussians(4, d, seed=1)[0][torch.arange(n) % 4]).to(dtype)
+    expected = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(x.double()).kneighbors(return_distance=False)
+    assert np.array_equal(nearest(x, k).numpy(), np.sort(expected, axis=1))
+
+
+@pytest.mark.parametrize("k", [1, 4, 30])
+def test_of_equally_near_rows_the_first_count(k: int) -> None:
+    """Points of a grid, many of them several times: ties everywhere."""
+    x = torch.randint(4, (60, 3), generator=torch.Generator().manual_seed(0)).float()
+    assert nearest(x, k).tolist() == by_loop(x, k)
+    assert nearest(torch.ones(6, 2), 2).tolist() == [[1, 2], [0, 2], [0, 1], [0, 1], [0, 1], [0, 1]]
+    assert nearest(torch.eye(6), 2).tolist() == nearest(torch.ones(6, 2), 2).tolist()
+
+
+def test_rows_that_are_the_same_cost_nothing(monkeypatch: Any) -> None:
+    """As at layer 0, where a few states stand for all prompts."""
+    monkeypatch.setattr(MODULE, "_Search", None)
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))[torch.arange(60) % 3]
+    assert nearest(x, 5).tolist() == by_loop(x, 5)
+
+
+def test_neither_blocks_nor_threads_nor_precision_count(monkeypatch: Any) -> None:
+    x = torch.randint(3, (200, 5), generator=torch.Generator().manual_seed(0)).float()
+    x = torch.cat([x, gaussians(200, 5)[0].float()])
+    expected = nearest(x, 7)
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    try:
+        torch.set_num_threads(threads + 1)
+        torch.set_float32_matmul_precision("medium")
+        monkeypatch.setattr(MODULE, "_CPU_BLOCK", 1)
+        monkeypatch.setattr(MODULE, "_PREPARED", 64)
+        assert torch.equal(nearest(x, 7), expected)
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision(precision)
+    asked = torch.tensor([399, 3, 200])
+    assert torch.equal(nearest(x, 7, asked), expected[asked])
+    shuffled = torch.randperm(200, generator=torch.Generator().manual_seed(1)) + 200  # those without ties
+    order = torch.cat([torch.arange(200), shuffled])
+    found = nearest(x[order], 7, torch.arange(200, 400))
+    assert torch.equal(order[found].sort().values, expected[order[200:]])
+
+
+@pytest.mark.parametrize("far", [1e4, 1e9])
+def test_where_float32_cannot_tell(far: float) -> None:
+    """Clusters that are narrow and far apart; an outlier; rows in float64 that float32 takes for one."""
+    (x,) = gaussians(90, 4)
+    x += far * gaussians(3, 4, seed=1)[0][torch.arange(90) % 3]
+    x[7] = -1e3 * far
+    assert nearest(x, 5).tolist() == by_loop(x, 5)
+    assert nearest(1 + 1e-9 * gaussians(30, 3)[0], 3).tolist() == by_loop(gaussians(30, 3)[0], 3)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-3, 1e30])
+def test_scale_does_not_count(scale: float) -> None:
+    x = gaussians(60, 4)[0].float()
+    assert torch.equal(nearest(x * scale, 5), nearest(x, 5))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu() -> None:
+    x = gaussians(5000, 300)[0].bfloat16()
+    assert torch.equal(nearest(x, 10, device="cuda"), nearest(x, 10))
+
+
+# ---- the interval ----
+
+
+def test_the_interval_holds_its_mean_95_times_in_100() -> None:
+    draw = np.random.default_rng(0)
+    for p, k in ((0.3, 10), (0.9, 10), (0.5, 1)):
+        inside = []
+        for _ in range(2000):
+            low, high = mean_interval(draw.binomial(k, p, 60) / k)
+            inside.append(low <= p <= high)
+        assert np.mean(inside) == pytest.approx(0.95, abs=0.02)
+
+
+def test_the_interval_of_yes_and_no_is_wilson_s() -> None:
+    from scipy.stats import binomtest
+
+    values = np.repeat([1.0, 0.0], [170, 30])
+    expected = binomtest(170, 200).proportion_ci(method="wilson")
+    assert mean_interval(values) == pytest.approx((expected.low, expected.high), abs=1e-3)
+    assert mean_interval(np.ones(50)) == pytest.approx(tuple(binomtest(50, 50).proportion_ci(method="wilson")))
+    assert all(math.isnan(end) for end in mean_interval(np.ones(1)))
+
+
+def test_shares_of_some_rows() -> None:
+    labels = torch.tensor([4, 4, 9, 4])
+    near = torch.tensor([[1, 2], [0, 3]])
+    assert same_label(near, labels, torch.tensor([3, 2])).tolist() == [0.5, 0.0]
+
+
 def test_what_is_refused() -> None:
     (x,) = gaussians(6, 2)
     for call, message in (
         (lambda: neighbour_purity(x, torch.arange(5)), "x has 6 rows for 5 labels; give one label a row"),
         (lambda: neighbour_purity(x, torch.arange(6), k=6), "k is 6 for 6 examples; expected 1 to 5"),
+        (lambda: nearest(x.log(), 2), "x has NaN or infinity in row 0; leave the example out"),
     ):
         with pytest.raises(InputError, match=re.escape(message)):
             call()

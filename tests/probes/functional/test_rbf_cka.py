@@ -11,14 +11,18 @@ import torch
 from scipy.spatial.distance import pdist, squareform
 
 from probes.functional import linear_cka, rbf_cka
+from probes.functional.rbf_cka import GaussianKernel, cka_of_kernels, working_bytes
 from tasks import InputError
-from tests.probes.functional.test_cka import from_kernels, related
+from tests.probes.functional.test_cka import from_kernels, gaussians, related
+
+MODULE = sys.modules["probes.functional.rbf_cka"]
 
 
 @pytest.mark.parametrize("debiased", [False, True])
 @pytest.mark.parametrize("fraction", [0.2, 1.0, 30.0])
 def test_rbf_cka_equals_the_kernel_matrices(monkeypatch: Any, fraction: float, debiased: bool) -> None:
-    monkeypatch.setattr(sys.modules["probes.functional.rbf_cka"], "_BLOCK", 100)  # three rows at once
+    monkeypatch.setattr(MODULE, "_BLOCK", 3)
+    monkeypatch.setattr(MODULE, "_LEAST", 3)
     x, y = related(31, 3, 5)
     kernels = []
     for side in (x + 1e4, 1e-9 * y):
@@ -36,6 +40,100 @@ def test_rbf_cka_tends_to_linear_cka() -> None:
     wheel = torch.linspace(0, 6.2, 60, dtype=torch.float64)
     ring = torch.stack([wheel.cos(), wheel.sin()], dim=1)
     assert float(linear_cka(ring, (2 * ring[:, :1] ** 2))) < 0.02 < 0.1 < float(rbf_cka(ring, ring[:, :1] ** 2))
+
+
+# ---- the width ----
+
+
+def median_of(x: torch.Tensor) -> float:
+    """From the width of the kernel."""
+    kernel = GaussianKernel(x, 1.0)
+    return math.sqrt(kernel._two_s2 / 2) / kernel._distances.scale
+
+
+def lattice(n: int) -> torch.Tensor:
+    """Few distances, each many times."""
+    return torch.randint(3, (n, 4), generator=torch.Generator().manual_seed(0)).double()
+
+
+ROWS = {
+    "cloud": gaussians(120, 6)[0],
+    "an even number of pairs": gaussians(121, 6)[0],
+    "two rows": gaussians(2, 6)[0],
+    "far from 0": gaussians(120, 6)[0] + 1e6,
+    "lattice": lattice(120),
+    "every two equally far": torch.eye(120),
+    "half of the distances 0": torch.cat([torch.zeros(85, 3), gaussians(35, 3)[0]]),
+    "outliers": torch.cat([gaussians(110, 6)[0], 1e7 + gaussians(10, 6)[0]]),
+    "narrow clusters": gaussians(120, 6)[0] + 1e4 * gaussians(120, 6, seed=1)[0].sign(),
+}
+
+
+@pytest.mark.parametrize("kept", [2**22, 500, 1])
+@pytest.mark.parametrize("name", ROWS)
+def test_the_median_is_that_of_all_distances(monkeypatch: Any, name: str, kept: int) -> None:
+    """However few of them are kept: closer and closer about it."""
+    monkeypatch.setattr(MODULE, "_KEPT", kept)
+    monkeypatch.setattr(MODULE, "_BINS", 16)
+    monkeypatch.setattr(MODULE, "_BLOCK", 50)
+    monkeypatch.setattr(MODULE, "_PAIRS", 2**10)
+    x = ROWS[name].double()
+    assert median_of(x) == pytest.approx(float(np.median(pdist(x.numpy()))), rel=1e-10)
+
+
+def test_a_bracket_that_misses_the_median_is_widened(monkeypatch: Any) -> None:
+    x, expected = ROWS["cloud"], float(np.median(pdist(ROWS["cloud"].numpy())))
+    monkeypatch.setattr(MODULE, "_KEPT", 2000)
+    for bracket in ((0.0, 1e-3), (0.9, 1.0)):  # below it and above it
+        low, high = (float(torch.quantile(torch.pdist(x).square(), share)) for share in (bracket[0], bracket[1]))
+        monkeypatch.setattr(MODULE, "_bracket", lambda d, low=low, high=high: (low * d.scale**2, high * d.scale**2))
+        assert median_of(x) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", sorted(set(ROWS) - {"two rows"}))
+@pytest.mark.parametrize("fraction", [0.1, 1.0, 100.0])
+def test_rbf_cka_equals_its_definition_where_rows_lie_badly(name: str, fraction: float) -> None:
+    x = ROWS[name].double()
+    y = gaussians(len(x), 3, seed=2)[0] + x[:, :3]
+    kernels = []
+    for side in (x, y):
+        distance = pdist(side.numpy())
+        kernels.append(
+            np.exp(-(squareform(distance).astype(np.longdouble) ** 2) / 2 / (fraction * np.median(distance)) ** 2)
+        )
+    found = float(rbf_cka(x, y, fraction=fraction))
+    assert found == pytest.approx(from_kernels(kernels[0], kernels[1], False), abs=1e-8)
+
+
+# ---- many at once ----
+
+
+def test_every_pair_of_some_rows_of_many_kernels() -> None:
+    which = torch.arange(0, 60, 2)
+    rows = dict(zip("abc", gaussians(60, 3, 4, 5), strict=True))
+    rows["c"] += rows["b"][:, :1]
+    rows["d"] = torch.ones(60, 2)
+    kernels = {name: GaussianKernel(x, 0.5, which) for name, x in rows.items()}
+    pairs = [(x, y) for x in "abcd" for y in "abcd"]
+    found = cka_of_kernels(kernels, pairs)
+    for x, y in pairs:
+        for debiased in (False, True):
+            expected = rbf_cka(rows[x][which], rows[y][which], debiased=debiased)
+            value, why = found[x, y][debiased]
+            assert value == pytest.approx(float(expected), nan_ok=True, abs=1e-12)
+            assert why == expected.note
+
+
+def test_memory_does_not_grow_with_the_square() -> None:
+    assert working_bytes(10, 1, 4) == 8 * (3 * 100 + 2 * 10 * 4)
+    assert working_bytes(10**6, 2, 4096) == working_bytes(10**4, 2, 4096) < 2**26
+    assert working_bytes(10**6, 66, 4096) < 2**29
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu() -> None:
+    x, y = related(3000, 30, 50)
+    assert float(rbf_cka(x.float(), y, device="cuda")) == pytest.approx(float(rbf_cka(x.float(), y)), abs=1e-12)
 
 
 def test_rbf_cka_undefined() -> None:

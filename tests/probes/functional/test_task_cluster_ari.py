@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import tracemalloc
 from fractions import Fraction
-from itertools import permutations
+from itertools import permutations, product
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score as reference
 from sklearn.metrics.cluster import contingency_matrix
 
-from probes.functional import adjusted_rand_null, adjusted_rand_score, contingency
+from probes.functional import adjusted_rand_moments, adjusted_rand_null, adjusted_rand_score, contingency
 from probes.functional.task_cluster_ari import n_relabellings
 from tasks import InputError
 
@@ -160,3 +160,113 @@ def test_relabellings_are_all_partitions_that_shuffles_give() -> None:
             for shuffled in permutations(labels)
         }
         assert n_relabellings(labels) == len(partitions)
+
+
+# ---- moments, strata, tables ----
+
+SHAPES = [
+    ([0, 0, 1, 1], [0, 1, 0, 1]),
+    ([0, 0, 0, 1, 1, 2, 2], [0, 1, 0, 1, 1, 1, 2]),
+    ([0, 0, 0, 0, 1, 1, 2, 2], [0, 1, 0, 1, 1, 1, 1, 1]),
+    ([0, 0, 0, 0, 0, 0, 1], [0, 0, 1, 1, 2, 2, 2]),
+    ([0, 1, 2, 2, 2], [0, 0, 0, 1, 1]),
+]
+
+
+@pytest.mark.parametrize(("a", "b"), SHAPES)
+def test_moments_are_those_of_all_relabellings(a: list[int], b: list[int]) -> None:
+    values = np.array([adjusted_rand_score(a, shuffled) for shuffled in permutations(b)])
+    moments = adjusted_rand_moments(a, b)
+    apart = values - values.mean()
+    assert moments.mean == 0 == pytest.approx(values.mean(), abs=1e-12)
+    assert moments.variance == pytest.approx((apart**2).mean(), rel=1e-12)
+    assert moments.skewness == pytest.approx((apart**3).mean() / (apart**2).mean() ** 1.5, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "mean"),
+    [([0], [0], 1.0), ([0, 1], [0, 1], 1.0), ([0, 0, 0], [0, 1, 1], 0.0), ([0, 1, 2], [0, 0, 1], 0.0)],
+)
+def test_where_no_relabelling_changes_the_index(a: list[int], b: list[int], mean: float) -> None:
+    moments = adjusted_rand_moments(a, b)
+    assert (moments.mean, moments.variance) == (mean, 0.0)
+    assert np.isnan(moments.skewness)
+    assert {adjusted_rand_score(a, shuffled) for shuffled in permutations(b)} == {mean}
+    assert moments.null(mean) == (mean, mean, 1.0)
+
+
+def test_moments_do_not_overflow() -> None:
+    a, b = np.repeat([0, 1], 10**6), np.tile([0, 1, 2, 3], 5 * 10**5)
+    deviation = adjusted_rand_null(a, b, n_permutations=2000).std()
+    assert np.sqrt(adjusted_rand_moments(a, b).variance) == pytest.approx(deviation, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ([30] * 10, [30] * 10),
+        ([30] * 10, [100, 50, 50, 40, 30, 10, 5, 5, 5, 5]),
+        ([100, 20, 5, 5], [50, 50, 30]),
+        ([3] * 20, [3] * 20),
+        ([1000, 10, 10], [340] * 3),
+        ([290, 5, 5], [200, 50, 50]),
+    ],
+)
+def test_the_fitted_distribution_is_near_that_of_permutations(first: list[int], second: list[int]) -> None:
+    """As the docstring says it: a third at .05 and .01, for three classes or more."""
+    a, b = (np.repeat(np.arange(len(sizes)), sizes) for sizes in (first, second))
+    null = np.sort(adjusted_rand_null(a, b, n_permutations=20_000, within=np.zeros(len(a))))
+    moments = adjusted_rand_moments(a, b)
+    for level in (0.05, 0.01):
+        score = null[-int(level * len(null))]
+        assert moments.null(score)[2] == pytest.approx((null >= score).mean(), rel=1 / 3)
+    low, high, _ = moments.null(0.0)
+    assert ((null < low) | (null > high)).mean() < 0.06
+
+
+def small_strata() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    strata = np.array([0, 0, 0, 0, 1, 1, 1, 2, 2])
+    return np.array([0, 1, 1, 0, 0, 1, 2, 2, 0]), np.array([0, 1, 0, 1, 1, 1, 0, 0, 1]), strata
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_relabellings_within_strata_are_all_of_them(shuffled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if shuffled:
+        monkeypatch.setattr("probes.functional.task_cluster_ari._DENSE", 0)
+    a, b, strata = small_strata()
+    every = []
+    for orders in product(*(permutations(np.flatnonzero(strata == s)) for s in range(3))):
+        every.append(adjusted_rand_score(a, b[np.concatenate(orders)]))
+    null = adjusted_rand_null(a, b, n_permutations=20_000, within=strata)
+    assert set(np.round(null, 12)) == set(np.round(every, 12))
+    for value in set(every):
+        share = np.mean(np.isclose(every, value))
+        assert np.isclose(null, value).mean() == pytest.approx(share, abs=5 * np.sqrt(share / 20_000))
+    assert abs(null.mean()) > 0.01  # strata alone make them agree, or differ
+
+
+def test_many_examples_have_the_same_chance_as_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(4, size=200), rng.integers(3, size=200) ** 2
+    shuffles = np.sort(adjusted_rand_null(a, b, n_permutations=10_000))
+    monkeypatch.setattr("probes.functional.task_cluster_ari._SHUFFLED", 0)
+    tables = np.sort(adjusted_rand_null(a, b, n_permutations=10_000))
+    from scipy.stats import ks_2samp
+
+    assert not np.array_equal(shuffles, tables)
+    assert ks_2samp(shuffles, tables).pvalue > 1e-3
+    monkeypatch.setattr("probes.functional.task_cluster_ari._HELD", 100)  # a few tables at a time
+    assert np.array_equal(np.sort(adjusted_rand_null(a, b, n_permutations=50)), np.sort(tables_of(a, b, 50)))
+
+
+def tables_of(a: np.ndarray, b: np.ndarray, times: int) -> np.ndarray:
+    """The same draws, all held at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("probes.functional.task_cluster_ari._HELD", 2**22)
+        return adjusted_rand_null(a, b, n_permutations=times)
+
+
+def test_a_stratum_without_choice_never_changes() -> None:
+    a, b = [0, 0, 1, 1, 2, 2], [0, 1, 0, 0, 1, 1]
+    null = adjusted_rand_null(a, b, n_permutations=50, within=[0, 0, 1, 1, 2, 2])
+    assert set(null) == {adjusted_rand_score(a, b)}

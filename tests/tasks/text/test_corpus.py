@@ -267,7 +267,7 @@ class TestLabels:
 class TestBatches:
     def test_longest_first_padded_on_the_right(self, tokenizers):
         corpus = Corpus(["cat", "cat dog cat", "dog cat"], ["x"] * 3)
-        first, second = corpus.encode(tokenizers["wordpiece"], ["cat", "dog"]).batches(batch_size=2)
+        first, second = corpus.encode(tokenizers["wordpiece"], ["cat", "dog"]).batches(tokens_per_batch=12)
         assert isinstance(first, Batch)
         assert [b.index.tolist() for b in (first, second)] == [[1, 2], [0]]
         assert first.tokens.tolist() == [[2, 4, 5, 4, 3], [2, 5, 4, 3, 0]]
@@ -284,7 +284,7 @@ class TestBatches:
         assert [w.tolist() for w in encoded.windows] == [[2, 4, 5, 4, 3], [2, 9, 4, 5, 3], [2, 5, 3]]
         assert [w.tolist() for w in encoded.labels] == [[-1, 0, 1, -1, -1], [-1, -1, 0, 1, -1], [-1, 1, -1]]
         assert (encoded.occurrences, encoded.lost) == (6, 1)
-        assert sorted(i for b in encoded.batches(2) for i in b.index.tolist()) == [0, 1, 2]
+        assert sorted(i for b in encoded.batches(5) for i in b.index.tolist()) == [0, 1, 2]
 
     def test_a_character_cut_in_two_is_no_word(self, tokenizers):
         """Both bytes of é carry its span; apart in two windows, each alone would look like the word."""
@@ -359,5 +359,5 @@ class TestBatches:
         with pytest.raises(InputError) as error:
             Corpus(["a"], ["x"]).encode(tokenizers["wordpiece"], ["a"], max_length=2)
         assert str(error.value) == "max_length is 2, of which 2 are special tokens; expected at least 3"
-        with pytest.raises(InputError, match="batch_size is 0; expected at least 1"):
-            next(Corpus(["a"], ["x"]).encode(tokenizers["wordpiece"], ["a"]).batches(batch_size=0))
+        with pytest.raises(InputError, match="tokens_per_batch is 0; expected at least 1"):
+            next(Corpus(["a"], ["x"]).encode(tokenizers["wordpiece"], ["a"]).batches(tokens_per_batch=0))

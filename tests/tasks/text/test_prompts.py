@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,8 @@ from tasks import InputError, LabelledPrompts
 GOOD = {"prompt": "Sort: b a", "task": "sort"}
 
 
-def encode(text: str) -> list[int]:
-    return [ord(c) for c in text]
+def encode(texts: Sequence[str]) -> list[list[int]]:
+    return [[ord(c) for c in text] for text in texts]
 
 
 @pytest.fixture
@@ -124,16 +125,49 @@ def test_bad_prompts_are_refused(prompts: list, labels: dict, message: str) -> N
         LabelledPrompts(prompts, labels)
 
 
-def test_batches_are_padded_on_the_right_in_order() -> None:
-    prompts = LabelledPrompts(["abc", "d", "ef"], {"task": ["t", "s", "t"], "kind": ["k", "k", "k"]})
-    first, second = prompts.batches(encode, batch_size=2, pad_id=7)
-    assert first.tokens.tolist() == [[97, 98, 99], [100, 7, 7]]
-    assert first.attention_mask.tolist() == [[True] * 3, [True, False, False]]  # type: ignore[union-attr]
-    assert second.tokens.tolist() == [[101, 102]]
-    assert [b.index.tolist() for b in (first, second)] == [[0, 1], [2]]
-    assert first.labels["task"].tolist() == [1, 0]
-    assert second.labels["task"].tolist() == [1]
-    assert second.labels["kind"].tolist() == [0]
+def test_batches_hold_prompts_of_like_length_longest_first_padded_on_the_right() -> None:
+    prompts = LabelledPrompts(["ab", "d", "efg", "hij"], {"task": ["t", "s", "t", "s"], "kind": ["k"] * 4})
+    calls = []
+
+    def counted(texts: Sequence[str]) -> list[list[int]]:
+        calls.append(list(texts))
+        return encode(texts)
+
+    first, second = prompts.batches(counted, tokens_per_batch=6, pad_id=7)
+    assert first.tokens.tolist() == [[101, 102, 103], [104, 105, 106]]
+    assert second.tokens.tolist() == [[97, 98], [100, 7]]
+    assert second.attention_mask.tolist() == [[True, True], [True, False]]  # type: ignore[union-attr]
+    assert [b.index.tolist() for b in (first, second)] == [[2, 3], [0, 1]]
+    assert [b.labels["task"].tolist() for b in (first, second)] == [[1, 0], [1, 0]]
+    assert second.labels["kind"].tolist() == [0, 0]
+    assert calls == [["ab", "d", "efg", "hij"]]
+
+
+@pytest.mark.parametrize("budget", [3, 4, 5, 6, 9, 100])
+def test_every_prompt_comes_once_within_the_budget(budget: int) -> None:
+    texts = ["ab", "d", "efg", "hij", "k", "lm", "nop"]
+    prompts = LabelledPrompts(texts, {"task": texts})
+    batches = list(prompts.batches(encode, budget))
+    assert all(batch.tokens.numel() <= budget for batch in batches)
+    assert [batch.tokens.shape[1] for batch in batches] == sorted((b.tokens.shape[1] for b in batches), reverse=True)
+    found = {
+        int(i): "".join(map(chr, ids[mask].tolist()))
+        for batch in batches
+        for i, ids, mask in zip(batch.index, batch.tokens, batch.attention_mask, strict=True)
+    }
+    assert found == dict(enumerate(texts))
+
+
+def test_a_budget_below_the_longest_prompt_is_refused_with_both_numbers() -> None:
+    prompts = LabelledPrompts(["ab", "cdefg"], {"task": ["t", "s"]}, source="mine.jsonl")
+    message = (
+        "tokens_per_batch is 4, fewer than the 5 tokens of mine.jsonl: prompt 2; give at least 5, or leave out what is "
+        "longer"
+    )
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        next(prompts.batches(encode, 4))
+    with pytest.raises(InputError, match="^tokens_per_batch is 0; expected at least 1$"):
+        next(prompts.batches(encode, 0))
 
 
 def test_a_prompt_that_is_too_long_is_refused_or_keeps_its_end() -> None:
@@ -153,7 +187,7 @@ def test_a_prompt_that_is_too_long_is_refused_or_keeps_its_end() -> None:
 def test_a_prompt_without_tokens_is_refused() -> None:
     prompts = LabelledPrompts(["a", "b"], {"task": ["t", "s"]})
     with pytest.raises(InputError, match="prompts: prompt 2 encodes to no token; remove it"):
-        next(prompts.batches(lambda text: [] if text == "b" else [1]))
+        next(prompts.batches(lambda texts: [[] if text == "b" else [1] for text in texts]))
 
 
 def test_a_token_the_model_has_no_embedding_for_is_refused_and_a_pad_is_replaced() -> None:

@@ -837,7 +837,8 @@ class Changed:
         return getattr(self.tokenizer, name)
 
     def __call__(self, text, **options):
-        return {"input_ids": self.read(self.tokenizer(text, **options)["input_ids"])}
+        found = self.tokenizer(text, **options)["input_ids"]
+        return {"input_ids": self.read(found) if isinstance(text, str) else [self.read(ids) for ids in found]}
 
 
 class TestTokenizers:

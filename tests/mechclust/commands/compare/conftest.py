@@ -18,7 +18,7 @@ def prompts(tmp_path):
 
 @pytest.fixture
 def config(prompts):
-    return CompareConfig(prompts, min_per_task=8, n_resamples=20, n_permutations=0, rbf=False, batch_size=8)
+    return CompareConfig(prompts, min_per_task=8, n_resamples=20, n_permutations=0, rbf=False, tokens_per_batch=24)
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def measured(gpt2, shaken, tmp_path_factory):
     """The two compared, with everything; read only."""
     folder = tmp_path_factory.mktemp("measured")
     path = write_prompts(folder / "prompts.jsonl", records())
-    config = CompareConfig(path, min_per_task=8, n_resamples=20, n_permutations=9, batch_size=8)
+    config = CompareConfig(path, min_per_task=8, n_resamples=20, n_permutations=9, tokens_per_batch=24)
     return compare_models(str(gpt2), str(shaken), config, folder / "out")
 
 

@@ -127,7 +127,8 @@ class TestCommand:
             main(["compare", "--help"])
         assert end.value.code in (0, None)
         said = capsys.readouterr().out
-        assert all(option in said for option in ("--prompts", "--controls", "--tolerance", "--tuned-dtype", "--no-rbf"))
+        options = ("--prompts", "--controls", "--tolerance", "--tuned-dtype", "--no-rbf", "--no-purity")
+        assert all(option in said for option in options)
 
     def test_bad_input_is_one_sentence(self, tmp_path, capsys):
         none = tmp_path / "none.jsonl"

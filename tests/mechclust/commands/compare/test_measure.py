@@ -160,7 +160,7 @@ class TestMeasure:
         """As many layers at a time as fit change nothing; nor do batches."""
         monkeypatch.setattr(mechclust.commands.compare.measure, "_GROUPS", 1)
         n, d = 36, 16
-        tight = replace(config, max_memory=2.01 * n * 2 * d * 4 / 2**30, batch_size=5)
+        tight = replace(config, max_memory=2.01 * n * 2 * d * 4 / 2**30, tokens_per_batch=40)
         found = compare_models(str(gpt2), str(shaken), tight, out)
         for name, measure in (("cka", "debiased_cka_low"), ("n_dims", "n_dims")):
             expected = getattr(measured, name)

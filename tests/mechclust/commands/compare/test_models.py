@@ -15,6 +15,7 @@ from mechclust.commands.compare.inputs import read_inputs
 from mechclust.commands.compare.report import what_to_know
 from mechclust.models import load_pretrained
 from probes import RowStore
+from probes.run import Measuring
 from tasks import InputError
 from tests.mechclust.commands.compare.cases import write_prompts
 
@@ -177,15 +178,15 @@ class TestAdapters:
 
     def test_an_interrupted_comparison_goes_on(self, gpt2, adapters, config, out, tmp_path, monkeypatch):
         monkeypatch.setattr("mechclust.commands.compare.measure._SHARD_ROWS", 8)
-        passed, original = [], __import__("probes.stores").stores.feed
+        passed, original = [], Measuring.__call__
 
-        def counting(model, batches, probes):
+        def counting(self, batch):
             if len(passed) == limit:
                 raise KeyboardInterrupt
-            passed.append(sum(map(len, batches)))
-            return original(model, batches, probes)
+            passed.append(len(batch))
+            original(self, batch)
 
-        monkeypatch.setattr("probes.stores.feed", counting)
+        monkeypatch.setattr(Measuring, "__call__", counting)
         limit = 7
         with pytest.raises(KeyboardInterrupt):
             compare_models(str(gpt2), str(adapters / "one"), config, out)

@@ -59,7 +59,7 @@ class TestRefusals:
             ({"max_per_task": 5}, "max_per_task is 5, below min_per_task = 8"),
             ({"n_resamples": 5}, "n_resamples is 5; expected at least 20"),
             ({"n_permutations": -1}, "n_permutations is -1; expected at least 0"),
-            ({"batch_size": 0}, "batch_size is 0; expected at least 1"),
+            ({"tokens_per_batch": 0}, "tokens_per_batch is 0; expected at least 1"),
             ({"seed": -1}, "seed is -1; expected at least 0"),
             ({"tolerance": 0.0}, "tolerance is 0.0; expected a change of CKA between 0 and 1, such as 0.01"),
             ({"factor": 1.0}, "factor is 1.0; expected a number above 1, such as 1.5"),
@@ -141,13 +141,6 @@ class TestRefusals:
         assert refused(max_memory=1e-6) == (
             "comparing a layer takes 4.29e-06 GiB (36 prompts x 16 and 16 dimensions), more than max_memory = 1e-06; "
             "give fewer prompts (--max-per-task) or raise --max-memory"
-        )
-
-    def test_memory_of_kernels(self, refused, monkeypatch):
-        monkeypatch.setattr("mechclust.commands.compare.inputs.CKA.memory", lambda *args, **kwargs: 0)
-        assert refused(rbf=True, max_memory=1e-7) == (
-            "CKA with Gaussian kernels takes 5.36e-07 GiB for the 12 prompts of a task, more than max_memory = 1e-07; "
-            "give fewer (--max-per-task), raise --max-memory, or leave it out (--no-rbf)"
         )
 
     def test_disk(self, refused, out, monkeypatch):

@@ -50,6 +50,13 @@ class TestReport:
         for sentence in result.sentences:
             assert sentence.split(",")[0] in page
 
+    def test_without_purity(self, measured, tmp_path):
+        page = write_compare_report(replace(measured, purity=None), tmp_path).read_text()
+        assert not (tmp_path / "results" / "purity.safetensors").exists()
+        assert (tmp_path / "figures" / "dimensions.png").exists()
+        assert "dimensions that hold 99% of the variance over all prompts." in page
+        assert "nearest neighbours" not in page
+
     def test_every_table_is_computed_once(self, measured, tmp_path, monkeypatch):
         computed = []
         for name in ("to_dataframe", "summary", "by_layer"):

@@ -12,6 +12,7 @@ import mechclust.commands.compare.measure
 from mechclust.cli import main
 from mechclust.commands.compare import compare_models
 from mechclust.commands.compare.inputs import read_inputs
+from probes.run import Measuring
 from tasks import InputError
 from tests.mechclust.commands.compare.cases import records, write_prompts
 
@@ -23,18 +24,16 @@ class TestResume:
 
     def test_an_interrupted_comparison_goes_on(self, gpt2, shaken, measured, config, out, monkeypatch):
         """Killed while the tuned model's rows were written; then the same call again."""
-        import probes.stores
-
         passed: list[int] = []
-        original = probes.stores.feed
+        original = Measuring.__call__
 
-        def counting(model, batches, found):
+        def counting(self, batch):
             if len(passed) == limit:
                 raise KeyboardInterrupt
-            passed.append(sum(map(len, batches)))
-            return original(model, batches, found)
+            passed.append(len(batch))
+            original(self, batch)
 
-        monkeypatch.setattr("probes.stores.feed", counting)
+        monkeypatch.setattr(Measuring, "__call__", counting)
         limit = 7
         with pytest.raises(KeyboardInterrupt):
             compare_models(str(gpt2), str(shaken), config, out)

@@ -1,0 +1,252 @@
+"""What ``measure_clusters`` is given: prompts as tokens, their labels and features, and what can be refused first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mechclust.commands.clusters.config import ClustersConfig
+from mechclust.commands.clusters.features import TOKENS, WORDS, determines, surface_features, word_features
+from mechclust.models import load_tokenizer
+from mechclust.models.pretrained import model_name
+from mechclust.models.sizes import Sizes
+from mechclust.models.tokenizers import encoder, n_leading, tokenization, what_is_wrong
+from mechclust.report.chance import LEVEL
+from mechclust.report.text import join
+from probes.functional.task_cluster_ari import n_relabellings
+from probes.state import hashed
+from tasks import Batch, InputError, LabelledPrompts
+from tasks.errors import nearest, suggest
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Prompts, as they are measured.
+
+    Attributes:
+        texts: the prompts.
+        index: ``[n]`` the place of each in the file, from 0.
+        labels: of the file, name to one value per prompt.
+        features: surface features, likewise.
+        batches: the prompts as tokens.
+        sizes: of the model.
+        tokenization: how texts became tokens.
+        notes: what a reader must know.
+    """
+
+    texts: Sequence[str]
+    index: Tensor
+    labels: Mapping[str, Sequence[str]]
+    features: Mapping[str, Sequence[str]]
+    batches: Sequence[Batch]
+    sizes: Sizes
+    tokenization: Mapping[str, Any]
+    notes: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def left(self, given: str, config: ClustersConfig) -> list[str]:
+        """Labels that are not told by ``given``, with ``within`` where that is asked for."""
+        strata = [self.values[name] for name in (given, config.within) if name is not None]
+        return [name for name in config.labels if not determines(self.labels[name], *strata)]
+
+    @cached_property
+    def values(self) -> dict[str, Sequence[str]]:
+        """Labels and features by name."""
+        return {**self.labels, **self.features}
+
+    @cached_property
+    def codes(self) -> dict[str, Tensor]:
+        """The same as ``[n]`` integers: the place among the sorted values."""
+        return {
+            name: torch.from_numpy(np.unique(np.asarray(values), return_inverse=True)[1].astype(np.int64))
+            for name, values in self.values.items()
+        }
+
+
+def read_inputs(model: Any, config: ClustersConfig, tokenizer: Any = None) -> Inputs:
+    """Prompts and their tokens, without loading weights.
+
+    Raises:
+        InputError: for prompts or settings that nothing can be measured with.
+    """
+    prompts = LabelledPrompts.from_jsonl(config.prompts)
+    config.check()
+    _check_labels(prompts, config)
+    some, index = _drawn(prompts, config)
+    reader, sizes = _read(model, config, tokenizer)
+    batches = [
+        replace(batch, index=index[batch.index])
+        for batch in some.batches(
+            encoder(reader, config.chat, bos=config.bos),
+            config.tokens_per_batch,
+            pad_id=reader.pad_token_id or 0,
+            max_length=sizes.n_ctx,
+            too_long=config.too_long,
+            keep=n_leading(reader, config.bos),
+            d_vocab=sizes.d_vocab,
+        )
+    ]
+    ids: dict[int, list[int]] = {}
+    for batch in batches:
+        for i, row, length in zip(batch.index.tolist(), batch.tokens, batch.lengths().tolist(), strict=True):
+            ids[i] = row[:length].tolist()
+    found = surface_features(
+        some.prompts,
+        [ids[i] for i in index.tolist()],
+        lambda i: str(reader.decode([i])),
+        set(getattr(reader, "all_special_ids", ())),
+    )
+    features = {name: values for name, values in found.items() if name not in some.labels}
+    inputs = Inputs(
+        texts=some.prompts,
+        index=index,
+        labels={name: list(values) for name, values in some.labels.items()},
+        features=features,
+        batches=batches,
+        sizes=sizes,
+        tokenization=tokenization(reader, chat=config.chat, bos=config.bos),
+        notes=[*_few(some, config), *_lost(prompts, some), *what_is_wrong(reader, batches, some.repeated)],
+    )
+    _check_given(inputs, config)
+    return inputs
+
+
+def _read(model: Any, config: ClustersConfig, tokenizer: Any) -> tuple[Any, Sizes]:
+    """The tokenizer, and how large the model is."""
+    if isinstance(model, (str, Path)):
+        own, found = load_tokenizer(model, trust_remote_code=config.trust_remote_code)
+        reader, sizes = own if tokenizer is None else tokenizer, Sizes.of(found)
+    else:
+        reader = getattr(model, "tokenizer", None) if tokenizer is None else tokenizer
+        sizes = Sizes.of_loaded(model)
+    if reader is None:
+        raise InputError(
+            f"{model_name(model)!r} has no tokenizer to read prompts; give a Hugging Face checkpoint, or tokenizer="
+        )
+    return reader, sizes
+
+
+def _check_labels(prompts: LabelledPrompts, config: ClustersConfig) -> None:
+    n = min(len(prompts), config.max_rows or len(prompts))
+    for name in config.labels:
+        if name not in prompts.labels:
+            raise InputError(f"{config.prompts} has no label {name!r}{suggest(name, prompts.labels)}")
+        k = len(prompts.classes[name])
+        if k < 2:
+            raise InputError(
+                f"{config.prompts} has one {name} only ({prompts.classes[name][0]!r}); clustering needs at least 2"
+            )
+        if n < k:
+            raise InputError(f"{config.prompts} has fewer prompts than classes of {name!r} ({k}); give several of each")
+        if n == k:
+            raise InputError(
+                f"{config.prompts} has {n} prompts for {k} classes of {name!r}, so that each prompt would be "
+                "its own cluster, in any model; give several of each"
+            )
+    for k in config.n_clusters:
+        if k >= n:
+            raise InputError(f"{n} prompts cannot be cut into {k} clusters; give fewer with --n-clusters")
+    if config.within is not None:
+        if config.within not in prompts.labels:
+            raise InputError(f"{config.prompts} has no label {config.within!r}{suggest(config.within, prompts.labels)}")
+        for name in config.labels:
+            if determines(prompts.labels[name], prompts.labels[config.within]):
+                raise InputError(
+                    f"within every {config.within!r}, the prompts of {config.prompts} have one {name!r}, so nothing "
+                    "can be handed out anew; choose another label, or leave out --within"
+                )
+    _check_named(prompts, config)
+
+
+def _check_named(prompts: LabelledPrompts, config: ClustersConfig) -> None:
+    """What is to be taken out, as far as it can be told without a tokenizer."""
+    if config.given in ("auto", "none") or (config.given in TOKENS and config.given not in prompts.labels):
+        return
+    known = word_features(prompts.prompts) | dict(prompts.labels)
+    if config.given not in known:
+        names = [*WORDS, *TOKENS]
+        raise InputError(
+            f"{config.prompts} has no label {config.given!r}, and surface features are {join(names)}"
+            f"{nearest(config.given, [*known, *names])}"
+        )
+    _check_leaves(config.given, known[config.given], prompts.labels, config)
+
+
+def _check_given(inputs: Inputs, config: ClustersConfig) -> None:
+    """The same with what the tokenizer gives, of the prompts that were drawn."""
+    if config.given not in ("auto", "none"):
+        values = inputs.values.get(config.given, [""])
+        _check_leaves(config.given, values, inputs.labels, config)
+
+
+def _check_leaves(
+    given: str, values: Sequence[str], labels: Mapping[str, Sequence[str]], config: ClustersConfig
+) -> None:
+    if len(set(values)) < 2:
+        raise InputError(f"given is {given!r}, which is the same for every prompt of {config.prompts}; choose another")
+    if determines(labels["task"], values):
+        raise InputError(
+            f"given is {given!r}, which tells the task in {config.prompts}: no value of it goes with two tasks, so "
+            "nothing is left to compare; choose another, or --given none"
+        )
+    if config.within is not None and determines(labels["task"], values, labels[config.within]):
+        raise InputError(
+            f"given is {given!r} and within {config.within!r}, which together tell the task in {config.prompts}, so "
+            "nothing can be handed out anew; leave out one of them"
+        )
+
+
+def _drawn(prompts: LabelledPrompts, config: ClustersConfig) -> tuple[LabelledPrompts, Tensor]:
+    """The prompts to measure and their places in the file; which are drawn depends on the place alone."""
+    index = torch.arange(len(prompts))
+    if config.max_rows is None or config.max_rows >= len(prompts):
+        return prompts, index
+    index = torch.sort(torch.sort(hashed(index), stable=True).indices[: config.max_rows]).values
+    places = index.tolist()
+    some = LabelledPrompts(
+        [prompts.prompts[i] for i in places],
+        {name: [values[i] for i in places] for name, values in prompts.labels.items()},
+        f"{prompts.source}, {len(places)} prompts drawn",
+    )
+    for name in config.labels:
+        if (k := len(some.classes[name])) in (1, len(some)):
+            kinds = "one class" if k == 1 else "as many classes as prompts"
+            raise InputError(
+                f"the {len(some)} prompts drawn from {config.prompts} have {kinds} of {name!r}; raise --max-rows"
+            )
+    return some, index
+
+
+def _few(prompts: LabelledPrompts, config: ClustersConfig) -> list[str]:
+    """Labels of so few prompts that even perfect clusters could be chance, as notes."""
+    notes = []
+    for name in config.labels:
+        sizes = Counter(prompts.labels[name])
+        if alone := sum(size == 1 for size in sizes.values()):
+            which = "1 class has" if alone == 1 else f"{alone} classes have"
+            notes.append(f"Of {len(sizes)} classes of {name!r}, {which} a single prompt, which cannot form a cluster.")
+        if (least := 1 / n_relabellings(prompts.labels[name])) > LEVEL:
+            notes.append(
+                f"{len(prompts)} prompts are too few for {name!r}: clusters that are exactly its classes come about by "
+                f"chance with p = {least:.2g}; give more."
+            )
+    return notes
+
+
+def _lost(prompts: LabelledPrompts, some: LabelledPrompts) -> list[str]:
+    """Classes of which no prompt was drawn, as notes."""
+    return [
+        f"Of {len(classes)} classes of {label!r}, the prompts that were drawn have {len(some.classes[label])}."
+        for label, classes in prompts.classes.items()
+        if len(some.classes[label]) < len(classes)
+    ]

@@ -1,0 +1,323 @@
+"""What was found, in sentences: each number with what it would be by chance and in models with random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mechclust.commands.clusters.features import TOKENS, WORDS
+from mechclust.commands.clusters.follow import MOSTLY, Followed
+from mechclust.report.chance import LEVEL, corrected, least_permutations
+from mechclust.report.text import join, ranges
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A curve over layers, read against chance.
+
+    Attributes:
+        value: the highest.
+        layer: where.
+        low, high: 95% of what chance gives there.
+        p: of the highest, for that layer alone.
+        surely: the lower end of its own interval, where it has one.
+        above: layers above chance, corrected for how many were looked at.
+        layers: all that were looked at.
+        least_p: the smallest corrected p.
+        p_values: for each layer alone.
+        untrained: what models with random weights give at that layer, on average; ``None`` without such.
+        untrained_best: the most that they give at any layer, and where.
+    """
+
+    value: float
+    layer: int
+    low: float
+    high: float
+    p: float
+    surely: float
+    above: Sequence[int]
+    layers: Sequence[int]
+    least_p: float
+    p_values: Sequence[float]
+    untrained: float | None
+    untrained_best: tuple[float, int] | None
+
+    @property
+    def beats_untrained(self) -> bool:
+        """Whether it is above all that random weights give; so where nobody looked."""
+        return self.untrained_best is None or self.surely > self.untrained_best[0]
+
+    @property
+    def where(self) -> str:
+        """The layers above chance, in words."""
+        if len(self.above) == len(self.layers):
+            return "every layer" if len(self.layers) > 1 else f"layer {self.layers[0]}"
+        return f"layer{'s' * (len(self.above) > 1)} {ranges(self.above)} of {ranges(self.layers)}"
+
+
+def read(
+    table: pd.DataFrame, value: str, low: str, high: str, p: str, untrained: str, surely: str | None = None
+) -> Reading | None:
+    """A curve of a table with a row per layer, by the names of its columns; ``None`` where it has no value."""
+    if value not in table or table[value].isna().all():
+        return None
+    table = table[table[value].notna()].reset_index(drop=True)
+    p_corrected = corrected(table[p])
+    best = table.loc[table[value].idxmax()]
+    fresh = untrained in table and table[untrained].notna().any()
+    top = table.loc[table[untrained].idxmax()] if fresh else None
+    return Reading(
+        value=float(best[value]),
+        layer=int(best["layer"]),
+        low=float(best[low]),
+        high=float(best[high]),
+        p=float(best[p]),
+        surely=float(best[value if surely is None else surely]),
+        above=[int(layer) for layer in table["layer"][p_corrected <= LEVEL]],
+        layers=[int(layer) for layer in table["layer"]],
+        least_p=float(np.nanmin(p_corrected)) if np.isfinite(p_corrected).any() else np.nan,
+        p_values=[float(x) for x in table[p]],
+        untrained=float(best[untrained]) if fresh else None,
+        untrained_best=None if top is None else (float(top[untrained]), int(top["layer"])),
+    )
+
+
+def read_raw(table: pd.DataFrame) -> Reading | None:
+    """The index of clusters against a label."""
+    return read(table, "ari", "null_low", "null_high", "p_value", "untrained")
+
+
+def read_given(table: pd.DataFrame) -> Reading | None:
+    """The index where another label's means were taken out."""
+    return read(table, "given_ari", "given_null_low", "given_null_high", "given_p", "untrained_given")
+
+
+def read_linear(table: pd.DataFrame) -> Reading | None:
+    """The accuracy of the linear classifier."""
+    columns = ("accuracy", "linear_null_low", "linear_null_high", "linear_p", "untrained_accuracy")
+    return read(table, *columns, surely="accuracy_low")
+
+
+def called(name: str) -> str:
+    """A label or feature in a sentence."""
+    if name == "task":
+        return "the task"
+    return f"the prompts' {name}" if name in (*WORDS, *TOKENS) else f"the label {name!r}"
+
+
+# ---- the conclusion ----
+
+
+def conclusion(table: pd.DataFrame, followed: Followed, given: str | None, labels: Sequence[str]) -> list[str]:
+    """Two sentences: what the clusters follow, and whether the task is there beside it.
+
+    Args:
+        table: a row per layer, of the task.
+        followed: what the clusters agree with.
+        given: what was taken out of the states.
+        labels: the task and the further labels that were asked for.
+    """
+    raw, best = read_raw(table), followed.best(labels)
+    return [_what_is_followed(raw, followed, best), _what_of_the_task(table, raw, best, given)]
+
+
+def _what_is_followed(raw: Reading | None, followed: Followed, best: str | None) -> str:
+    subject = "The clusters of the hidden states"
+    if raw is None:
+        return f"{subject} could not be compared with the task; the notes say why."
+    index = f"adjusted Rand index at most {raw.value:z.3f}, at layer {raw.layer}, {_chance(raw)}"
+    shared = raw.above and f"above chance at {raw.where}"
+    if best == "task":
+        much = "" if followed.means["task"] >= MOSTLY else " in part"
+        here = f", {shared}" if shared else ""
+        return f"{subject} follow the task{much}{_alike(followed, best)} ({index}{here})."
+    if best is not None:
+        much = "" if followed.means[best] >= MOSTLY else " in part"
+        not_task = f"and less the task ({index}; {shared})" if shared else f"not the task ({index})"
+        return (
+            f"{subject} follow {called(best)}{much}{_alike(followed, best)} ({_agreement(followed, best)}), {not_task}."
+        )
+    others = [name for name in followed.means if name != "task"]
+    nor = ""
+    if others:
+        agreement = _agreement(followed, others[0])
+        nor = f" {called(others[0])} ({agreement})"
+        if len(others) > 1:
+            nor = (
+                f" any of the {len(others)} other labels and surface features looked at (highest: {called(others[0])}, "
+                f"{agreement})"
+            )
+    if shared:
+        return (
+            f"{subject} agree a little with the task ({index}; {shared}){f', and do not follow{nor}' if nor else ''}."
+        )
+    return (
+        f"{subject} follow neither the task ({index}) nor{nor}."
+        if nor
+        else f"{subject} do not follow the task ({index})."
+    )
+
+
+def _what_of_the_task(table: pd.DataFrame, raw: Reading | None, best: str | None, given: str | None) -> str:
+    within, linear = read_given(table), read_linear(table)
+    if best == "task" and raw is not None:
+        return _beside_clusters(raw, linear)
+    if linear is None and within is None:
+        return "Nothing else could be measured of the task; the notes say why."
+    parts: list[tuple[Reading, str]] = []
+    if within is not None and given is not None:
+        parts.append((within, f"given {called(given)}, its index is {_number(within, '.3f')}"))
+    if linear is not None:
+        parts.append((linear, f"a linear classifier reads it with accuracy {_number(linear, '.2f')}"))
+    trained = [text for reading, text in parts if reading.above and reading.beats_untrained]
+    others = [text for _, text in parts if text not in trained]
+    if trained:
+        rest = f", while {', and '.join(others)}" if others else ""
+        return f"The task is there all the same: {', and '.join(trained)}{rest}."
+    if any(reading.above for reading, _ in parts):
+        start = "Otherwise the task is there no more than random weights allow, for which wording is enough"
+    else:
+        start = "Nor is the task shown to be there in another way"
+    return f"{start}: {', and '.join(others)}."
+
+
+def _beside_clusters(raw: Reading, linear: Reading | None) -> str:
+    """What else there is to say where the clusters are the tasks."""
+    parts = []
+    if raw.untrained_best is not None:
+        value, layer = raw.untrained_best
+        alike = "" if raw.beats_untrained else ", as much without any training"
+        parts.append(f"random weights give an index of at most {value:z.3f} (layer {layer}){alike}")
+    if linear is not None:
+        parts.append(f"a linear classifier reads the task with accuracy {_number(linear, '.2f')}")
+    text = ", and ".join(parts) or "no other measure was taken"
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _number(reading: Reading, form: str) -> str:
+    """The highest value with its controls."""
+    bound = "" if reading.above else "at most "
+    chance = f"chance {reading.low:z{form}} to {reading.high:z{form}}"
+    p = f"p = {reading.p:.2g}" if reading.above else "not above chance"
+    fresh = "" if reading.untrained is None else f"; random weights {reading.untrained:z{form}}"
+    if reading.untrained_best is not None and reading.above:
+        most, layer = (f"{reading.untrained_best[0]:z{form}}", reading.untrained_best[1])
+        fresh += f", at most {most} (layer {layer})" if fresh != f"; random weights {most}" else ""
+    return f"{bound}{reading.value:z{form}} at layer {reading.layer} ({chance}; {p}{fresh})"
+
+
+def _chance(reading: Reading) -> str:
+    return f"chance {reading.low:z.3f} to {reading.high:z.3f}"
+
+
+def _agreement(followed: Followed, name: str) -> str:
+    """How much the clusters agree with something, over the layers."""
+    table = followed.table[followed.table["name"] == name]
+    above = table[table["layer"] > 0]
+    table = above if len(above) else table
+    top = table.loc[table["ami"].idxmax()]
+    over = f"on average over layers {ranges(table['layer'])}, " if len(table) > 1 else ""
+    most = f"{top['ami']:z.2f} at layer {top['layer']}"
+    mean = f"{followed.means[name]:z.2f} {over}" if over else ""
+    return f"adjusted mutual information {mean}{most}; chance 0"
+
+
+def _alike(followed: Followed, name: str) -> str:
+    others = followed.with_it(name)
+    return f" (or {join(called(other) for other in others)}, nearly the same in these prompts)" if others else ""
+
+
+# ---- label by label ----
+
+
+def details(table: pd.DataFrame, label: str, given: str | None, n_untrained: int, asked: tuple[int, int]) -> list[str]:
+    """What each measure says of one label.
+
+    Args:
+        table: a row per layer, of this label.
+        label: its name.
+        given: what was taken out of the states.
+        n_untrained: models with random weights.
+        asked: relabellings of the indices, and of the classifier.
+    """
+    raw = read_raw(table)
+    if raw is None:
+        said = [f"By {label!r}, no layer has an index; the notes say why."]
+    else:
+        said = _said(table, raw, f"By {label!r}", "hidden states cluster", "adjusted Rand index", ".3f")
+        said += _untrained(raw, n_untrained, ".3f") + _too_few(raw, asked[0], "n-permutations")
+        if raw.above and raw.above[0] == 0:
+            first = float(table[table["layer"] == 0]["ari"].iloc[0])
+            said.append(
+                f"Layer 0, the embedding, is one of them (index {first:z.3f}): there the words themselves (with their "
+                f"places, where the model adds these first) tell the classes of {label!r} apart, before context is "
+                "read."
+            )
+    if given is not None and (within := read_given(table)) is not None:
+        said += _said(table, within, f"By {label!r}, given {called(given)}", "they cluster", "index", ".3f")
+        said += _untrained(within, n_untrained, ".3f")
+    if (linear := read_linear(table)) is not None:
+        said += _said(table, linear, f"Of {label!r}", "a linear classifier reads the classes", "accuracy", ".2f")
+        said += _untrained(linear, n_untrained, ".2f") + _too_few(linear, asked[1], "n-shuffles")
+    return said
+
+
+def _said(table: pd.DataFrame, reading: Reading, of: str, what: str, measure: str, form: str) -> list[str]:
+    n = len(reading.layers)
+    looked = f"corrected for {'the layer' if n == 1 else f'the {n} layers'} looked at"
+    highest = (
+        f"the highest {measure} is {reading.value:z{form}}, at layer {reading.layer} (chance: {reading.low:z{form}} to "
+        f"{reading.high:z{form}}; p = {reading.p:.2g})"
+    )
+    if not reading.above:
+        shown = what.replace("they cluster", "to cluster").replace("hidden states cluster", "to cluster")
+        return [
+            f"{of}, no layer is shown {shown if shown != what else 'to be read by a linear classifier'} above chance: "
+            f"{highest}, and the smallest p, {looked}, is {reading.least_p:.2g}."
+        ]
+    return [f"{of}, {what} above chance at {reading.where} (p of at most {LEVEL:g}, {looked}); {highest}."]
+
+
+def _untrained(reading: Reading, n: int, form: str) -> list[str]:
+    """What untrained models give where the model gives most, and where they give most themselves."""
+    if reading.untrained is None or reading.untrained_best is None:
+        return []
+    top, layer = reading.untrained_best
+    who, whose = (
+        ("An untrained model of the same shape gives", "its")
+        if n == 1
+        else (f"{n} untrained models of the same shape give, on average,", "their")
+    )
+    there, most = f"{reading.untrained:z{form}}", f"{top:z{form}}"
+    elsewhere = f" and, at layer {layer}, {most}, {whose} highest" if most != there else ""
+    much = ": as much without any training" if reading.p <= LEVEL and top >= reading.value else ""
+    return [f"{who} {there} at that layer{elsewhere}{much}."]
+
+
+def _too_few(reading: Reading, n: int, option: str) -> list[str]:
+    """Where no layer could have been above chance."""
+    least = least_permutations(len(reading.layers))
+    if reading.above or n >= least or min(reading.p_values) > 1.5 / (1 + n):
+        return []
+    return [
+        f"{n} relabellings are too few to tell for {len(reading.layers)} layers: no p can be below {1 / (1 + n):.2g}; "
+        f"give --{option} {max(least, 1000)}."
+    ]
+
+
+def agreements(followed: Followed) -> str:
+    """All that the clusters were compared with, in order."""
+    layers = sorted(set(followed.table["layer"]))
+    above = [layer for layer in layers if layer > 0] or layers
+    found = ", ".join(f"{name} {mean:z.2f}" for name, mean in followed.means.items())
+    over = f"layers {ranges(above)}" if len(above) > 1 else f"layer {above[0]}"
+    return (
+        "Agreement of the clusters with labels and surface features (adjusted mutual information, mean over "
+        f"{over}; chance 0): {found}."
+    )

@@ -1,0 +1,70 @@
+"""How large a model is, before its weights are loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from mechclust.models.adapters import plain_model
+from tasks import InputError
+
+# Families that number positions from behind their padding token, so that fewer tokens fit than they have positions.
+_OFFSET = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer", "data2vec-text", "ibert")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of a model that is not loaded, as far as its configuration says them.
+
+    Attributes:
+        n_layers: blocks.
+        d_model: width of the residual stream.
+        d_vocab: token embeddings.
+        n_ctx: its longest input, in tokens.
+        block_weights: weights of a block, at least: its attention and two matrices of its MLP.
+    """
+
+    n_layers: int | None
+    d_model: int | None
+    d_vocab: int | None
+    n_ctx: int | None
+    block_weights: int | None = None
+
+    @classmethod
+    def of(cls, config: Any) -> Sizes:
+        """From a configuration of Hugging Face's, of text and pictures too."""
+        config = config.get_text_config() if hasattr(config, "get_text_config") else config
+        names = ("num_hidden_layers", "hidden_size", "vocab_size", "max_position_embeddings")
+        n_layers, d_model, d_vocab, n_ctx = (getattr(config, name, None) for name in names)
+        if n_ctx is not None and config.model_type in _OFFSET:
+            n_ctx -= config.pad_token_id + 1
+        return cls(n_layers, d_model, d_vocab, None if n_ctx is None or n_ctx < 1 else n_ctx, _block_weights(config))
+
+    @classmethod
+    def of_loaded(cls, model: Any) -> Sizes:
+        """From a model in memory: Hugging Face's, or one that ``load_pretrained`` or ``build_model`` gave.
+
+        Raises:
+            InputError: for what is no model.
+        """
+        plain = plain_model(model) or model
+        if hasattr(getattr(plain, "config", None), "model_type"):
+            return cls.of(plain.config)
+        if (cfg := getattr(plain, "cfg", None)) is None:
+            raise InputError(
+                f"a {type(plain).__name__} is no model; give a hub name, a directory, or a model in memory: of Hugging "
+                "Face, or from load_pretrained"
+            )
+        return cls(cfg.n_layers, cfg.d_model, cfg.d_vocab, cfg.n_ctx)
+
+
+def _block_weights(config: Any) -> int | None:
+    """Query, key, value and output of the attention, and the way into the MLP and out; gates are not counted."""
+    names = ("hidden_size", "num_attention_heads", "intermediate_size", "n_inner")
+    width, heads, *inner = (getattr(config, name, None) for name in names)
+    if not isinstance(width, int) or not isinstance(heads, int) or not heads:
+        return None
+    d_head = getattr(config, "head_dim", None) or width // heads
+    groups = getattr(config, "num_key_value_heads", None) or heads
+    hidden = next((size for size in inner if isinstance(size, int)), 4 * width)
+    return 2 * width * d_head * (heads + groups) + 2 * width * hidden

@@ -1,0 +1,182 @@
+"""How well a linear classifier reads classes from rows, on examples that it was not fitted on."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from probes.functional.preprocess import without_class_means
+from tasks import InputError
+
+ALPHAS = tuple(10.0**i for i in range(-1, 7))  # strengths of the ridge that are tried
+_HELD = 2**25  # float64 numbers of the targets held at once
+
+
+def ridge_predictions(
+    rows: Float[Tensor, "n d"],
+    labels: Sequence[Int[Tensor, "labelings n"]],
+    folds: Int[Tensor, "n"],
+    given: Int[Tensor, "n"] | None = None,
+    alphas: Sequence[float] = ALPHAS,
+    device: str | torch.device = "cpu",
+) -> list[Int[Tensor, "labelings n"]]:
+    """Class of each example as a ridge classifier predicts it that was fitted on the other folds.
+
+    Least squares on one-hot classes, with an intercept and squared weights times a strength, on features centred and
+    scaled to standard deviation 1 on the training folds; the class with the largest output is predicted. The strength
+    is the one with the least squared leave-one-out error within the training folds, chosen for each labeling by
+    itself. The same as scikit-learn's ``StandardScaler`` and ``RidgeClassifierCV``. One decomposition per fold serves
+    all labels, labelings and strengths.
+
+    Memory: ``min(n, d)`` squared float64 numbers beside the rows. Cost: per fold a decomposition, ``min(n, d)`` cubed,
+    and ``n min(n, d)`` multiplications per class, labeling and strength.
+
+    Args:
+        rows: states; computed in float64.
+        labels: of each label, the classes 0, 1, ... of each example in several labelings: observed, shuffled, ...
+        folds: fold of each example, 0, 1, ...
+        given: class of each example in another label, whose means in the training folds are removed from the rows. A
+            class that is only in the test fold gets the mean of all.
+        alphas: strengths that are tried.
+        device: where it is computed; one with float64.
+
+    Source: Hoerl & Kennard 1970; leave-one-out errors in closed form as in Rifkin & Lippert 2007.
+
+    Example:
+        >>> rows = torch.tensor([[0.0], [1.0], [0.1], [0.9], [0.2], [1.1]])
+        >>> ridge_predictions(rows, [torch.tensor([[0, 1, 0, 1, 0, 1]])], torch.tensor([0, 0, 1, 1, 2, 2]))
+        [tensor([[0, 1, 0, 1, 0, 1]])]
+    """
+    x, fold = rows.to(device).double(), folds.to(device)
+    placed = [labelings.to(device) for labelings in labels]
+    found = [torch.full_like(labelings, -1) for labelings in placed]
+    strengths = torch.tensor(list(alphas), dtype=torch.float64, device=x.device)
+    for k in range(int(fold.max()) + 1):
+        training, test = (fold != k).nonzero()[:, 0], (fold == k).nonzero()[:, 0]
+        if not len(test):
+            continue
+        fitted = _Ridge(*_features(x, training, test, given), strengths)
+        for labelings, predicted in zip(placed, found, strict=True):
+            classes = int(labelings.max()) + 1
+            at_once = max(1, _HELD // (len(x) * classes))
+            for start in range(0, len(labelings), at_once):
+                part = slice(start, start + at_once)
+                targets = torch.nn.functional.one_hot(labelings[part][:, training], classes)
+                predicted[part, test] = fitted.predict(targets.double())
+    return [predicted.cpu() for predicted in found]
+
+
+def _features(
+    x: Float[Tensor, "n d"], training: Tensor, test: Tensor, given: Int[Tensor, "n"] | None
+) -> tuple[Float[Tensor, "training d"], Float[Tensor, "test d"]]:
+    """Both parts, less the class means of ``given``, centred and scaled as the training part."""
+    inside, outside = x[training], x[test]
+    if given is not None:
+        which, of_class = torch.unique(given.to(x.device), return_inverse=True)
+        held, asked = of_class[training], of_class[test]
+        middle = inside.mean(0)
+        sums = torch.zeros(len(which), x.shape[1], dtype=x.dtype, device=x.device).index_add_(0, held, inside - middle)
+        counts = held.bincount(minlength=len(which)).clamp(min=1)[:, None]  # of a class that is not there: the mean
+        inside, outside = without_class_means(inside, held), outside - (middle + sums / counts)[asked]
+    centre = inside.mean(0)
+    inside, outside = inside - centre, outside - centre
+    scale = inside.square().mean(0).sqrt()
+    tiny = 10 * torch.finfo(torch.float64).eps * (centre.abs() + 1e-300)  # a constant, up to rounding
+    scale = torch.where(scale > tiny, scale, 1.0)
+    return inside / scale, outside / scale
+
+
+class _Ridge:
+    """Ridge regressions of any targets on the same centred features, over all strengths."""
+
+    def __init__(
+        self, inside: Float[Tensor, "n d"], outside: Float[Tensor, "m d"], alphas: Float[Tensor, "alphas"]
+    ) -> None:
+        n, d = inside.shape
+        if n <= d:  # inside = U S V': squares are S^2, left is U, and fits are U S^2 / (S^2 + alpha) U' y
+            squares, left = torch.linalg.eigh(inside @ inside.T)
+            self._right = outside @ inside.T @ left
+            self._fit = squares.clamp(min=0) / (squares.clamp(min=0) + alphas[:, None])
+        else:  # left is U S
+            squares, directions = torch.linalg.eigh(inside.T @ inside)
+            left, self._right = inside @ directions, outside @ directions
+            self._fit = 1 / (squares.clamp(min=0) + alphas[:, None])
+        self._score = 1 / (squares.clamp(min=0) + alphas[:, None])
+        self._left = left
+        self._free = 1 - 1 / n - self._fit @ left.square().T  # [alphas n]: 1 - leverage, of the intercept too
+
+    def predict(self, targets: Float[Tensor, "labelings n classes"]) -> Int[Tensor, "labelings m"]:
+        """Class with the largest output for each row outside, at each labeling's own best strength."""
+        times, n, classes = targets.shape
+        mean = targets.mean(1)
+        y = (targets - mean[:, None]).transpose(0, 1).reshape(n, times * classes)
+        inner = self._left.T @ y
+        errors = torch.stack(
+            [
+                ((y - self._left @ (fit[:, None] * inner)) / free[:, None]).square().sum(0).view(times, classes).sum(1)
+                for fit, free in zip(self._fit, self._free, strict=True)
+            ]
+        )
+        best = errors.argmin(0)
+        inner = inner.view(-1, times, classes)
+        outputs = torch.einsum("mr,rtc->tmc", self._right, self._score[best].T[:, :, None] * inner) + mean[:, None]
+        return outputs.round(decimals=9).argmax(-1)  # of classes that tie, the first, not what rounding says
+
+
+def wilson_interval(hits: int, n: int, z: float = 1.959963984540054) -> tuple[float, float]:
+    """95% interval of a share: of ``hits`` among ``n`` independent examples (Wilson 1927).
+
+    Raises:
+        InputError: for no example.
+
+    Example:
+        >>> [round(x, 3) for x in wilson_interval(8, 10)]
+        [0.49, 0.943]
+    """
+    if n < 1:
+        raise InputError(f"n is {n}; expected at least 1 example")
+    share = hits / n
+    middle = share + z * z / (2 * n)
+    half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    return (middle - half) / (1 + z * z / n), (middle + half) / (1 + z * z / n)
+
+
+def stratified_folds(
+    classes: Int[np.ndarray, "n"], folds: int, groups: Int[np.ndarray, "n"] | None = None, seed: int = 0
+) -> Int[np.ndarray, "n"]:
+    """Fold of each example, with about the same share of each class in each fold, and no group in two of them.
+
+    scikit-learn's ``StratifiedKFold`` or ``StratifiedGroupKFold``, shuffled. A class with fewer examples than folds is
+    missing in some.
+
+    Raises:
+        InputError: for fewer than 2 folds, or fewer examples or groups than folds.
+
+    Example:
+        >>> stratified_folds(np.array([0, 0, 1, 1]), 2).tolist()
+        [1, 0, 0, 1]
+    """
+    from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
+
+    if folds < 2:
+        raise InputError(f"folds is {folds}; expected at least 2")
+    units, n = ("examples", len(classes)) if groups is None else ("groups", len(np.unique(groups)))
+    if n < folds:
+        raise InputError(f"{n} {units} for {folds} folds; give at least as many {units} as folds, or fewer folds")
+    if np.unique(classes, return_counts=True)[1].max() < folds:
+        raise InputError(
+            f"every class has fewer examples than the {folds} folds; give more examples a class, or fewer folds"
+        )
+    split = StratifiedKFold if groups is None else StratifiedGroupKFold
+    found = np.empty(len(classes), dtype=np.int64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of classes with fewer examples than folds
+        for k, (_, test) in enumerate(split(folds, shuffle=True, random_state=seed).split(classes, classes, groups)):
+            found[test] = k
+    return found

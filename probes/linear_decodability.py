@@ -1,0 +1,272 @@
+"""Can a linear classifier read a label from a model's hidden states?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from probes.functional.linear_decodability import ridge_predictions, stratified_folds, wilson_interval
+from probes.hooks import check_device
+from probes.probe import Probe
+from probes.readout import Readout, check_row_readout, last_token
+from probes.result import ProbeResult
+from probes.sites import Sites, residual
+from probes.state import Rows
+from probes.strata import check_given, log_shuffles, nothing_left, single_class, strata_of
+from tasks import Batch, InputError
+from tasks.errors import check_at_least
+
+_FEW = 20  # shuffles that differ: with fewer, no p-value is below .05
+_SMALL = 10  # examples a class below which a note says so
+_MEASURES = ("accuracy", "accuracy_low", "accuracy_high", "null_low", "null_high", "p_value")
+
+
+class LinearDecodability(Probe):
+    """Cross-validated accuracy of a linear classifier that reads labels from hidden states, per site.
+
+    A ridge classifier (least squares on one-hot classes; features scaled and strength chosen on the training folds
+    only) predicts each example from the other folds. What it reads is there linearly, whether or not the states
+    cluster by it: the upper reference beside ``TaskClusterARI``.
+
+    Measures (axes site, label):
+        ``accuracy``: share of examples whose class is predicted.
+        ``accuracy_low``, ``accuracy_high``: its 95% interval over examples (Wilson's).
+        ``null_low``, ``null_high``: the central 95% of the accuracy when the label is shuffled and all of it is done
+            again, strength included.
+        ``p_value``: share of shuffles at least as accurate, counting the observed labels.
+        ``majority`` (label): share of the commonest class, which the accuracy of a constant answer is.
+        ``n`` (label): examples.
+
+    Labels are shuffled within folds, so that these stay balanced; with ``given``, within its classes too. With
+    ``groups``, they are shuffled within each group; where every group has one class, whole groups are.
+
+    Memory: every example's kept row at every site, ``examples x sites x d_model`` numbers, or ``max_rows`` examples;
+    one site in float64. Cost: one decomposition per site and fold, ``min(n, d)`` cubed, and
+    ``8 n min(n, d) classes n_shuffles`` multiplications per site, fold and label.
+
+    Args:
+        label: what is read, one value per example. Folds are stratified by it.
+        at: where to measure.
+        readout: which position.
+        also: further labels, read in the same folds.
+        given: a label whose class means are removed from the states first (as they are in the training folds): what
+            is left is what can be read beside it.
+        groups: a label whose classes stay in one fold each, such as the input that several prompts share.
+        folds: parts of the examples, each predicted from the others.
+        n_shuffles: shuffled labels behind the null interval.
+        max_rows: keep at most this many examples, chosen by their index.
+        device: of the linear algebra (float64): ``"cpu"`` or ``"cuda"``; ``None`` is the CPU.
+        seed: of the folds and the shuffles.
+
+    Raises:
+        InputError: for a label with one class only or given per token, fewer examples (or groups) than folds, classes
+            that all have fewer examples than folds, or ``label`` determined by ``given`` (a further label is NaN then,
+            with a note).
+
+    Source: ridge classification and its leave-one-out errors as in scikit-learn's ``RidgeClassifierCV``; linear
+        probes: Alain & Bengio, arXiv 1610.01644.
+
+    Example:
+        >>> from probes import LinearDecodability
+        >>> LinearDecodability(given="ending", groups="input").folds
+        5
+    """
+
+    hidden = Rows(cap="max_rows")
+    classes = Rows(cap="max_rows")
+
+    def __init__(
+        self,
+        label: str = "task",
+        at: Sites = residual(),
+        readout: Readout = last_token(),
+        also: Sequence[str] = (),
+        given: str | None = None,
+        groups: str | None = None,
+        folds: int = 5,
+        n_shuffles: int = 100,
+        max_rows: int | None = None,
+        device: str | None = None,
+        seed: int = 0,
+    ) -> None:
+        check_at_least(folds=(folds, 2), n_shuffles=(n_shuffles, 1), seed=(seed, 0))
+        if max_rows is not None and max_rows < 2:
+            raise InputError(f"max_rows is {max_rows}; expected at least 2, or None for no limit")
+        if isinstance(also, str):
+            raise InputError(f"also is the string {also!r}; expected a sequence of label names such as ({also!r},)")
+        check_given(label, given=given, groups=groups)
+        if device is not None:
+            check_device(device)
+            if torch.device(device).type == "mps":
+                raise InputError(f"device {device!r} has no float64; choose cpu or cuda")
+        super().__init__(at, check_row_readout(readout))
+        self.label, self.also, self.given, self.groups = label, also, given, groups
+        self.folds, self.n_shuffles, self.max_rows = folds, n_shuffles, max_rows
+        self.device, self.seed = device, seed
+
+    def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
+        wanted = (self.label, *self.also, self.given, self.groups)
+        for name in dict.fromkeys(name for name in wanted if name is not None):
+            self.classes.add(name, batch.index, batch.label(name, per="example"))
+        for site, rows in activations.items():
+            self.hidden.add(site, batch.index, rows.flatten(1))
+
+    def compute(self) -> ProbeResult:
+        names = [self.label, *self.also]
+        folds = self._folds()
+        labels = [_Labelings(self, name, folds) for name in names]
+        values = {m: torch.full((len(self.sites), len(names)), torch.nan, dtype=torch.float64) for m in _MEASURES}
+        given = self.classes.get(self.given)[1] if self.given else None
+        for i, site in enumerate(self.site_names):
+            rows = self.hidden.get(site)[1]
+            shown = [(j, label) for j, label in enumerate(labels) if not label.nan]
+            labelings = [torch.from_numpy(label.classes) for _, label in shown]
+            found = ridge_predictions(rows, labelings, torch.from_numpy(folds), given, device=self.device or "cpu")
+            for (j, label), predicted in zip(shown, found, strict=True):
+                for measure, value in self._measured(label, predicted.numpy()).items():
+                    values[measure][i, j] = value
+        shares = [np.unique(label.classes[0], return_counts=True)[1].max() / len(folds) for label in labels]
+        return self.result(
+            {
+                **values,
+                "majority": torch.tensor(shares, dtype=torch.float64),
+                "n": torch.full((len(names),), len(folds), dtype=torch.int64),
+            },
+            {**dict.fromkeys(_MEASURES, ("site", "label")), "majority": ("label",), "n": ("label",)},
+            {"label": names},
+            metadata={"n": len(folds), "n_classes": {label.name: label.n_classes for label in labels}},
+            notes=[note for label in labels for note in label.notes],
+        )
+
+    def _folds(self) -> Int[np.ndarray, "n"]:
+        groups = self.classes.get(self.groups)[1].numpy() if self.groups else None
+        try:
+            return stratified_folds(self.classes.get(self.label)[1].numpy(), self.folds, groups, self.seed)
+        except InputError as error:
+            of = f" ({self.groups!r})" if self.groups else ""
+            raise InputError(f"label {self.label!r}{of}: {error}") from None
+
+    def _measured(self, label: _Labelings, predicted: Int[np.ndarray, "labelings n"]) -> dict[str, float]:
+        hits = (predicted == label.classes).sum(1)
+        n = predicted.shape[1]
+        low, high = wilson_interval(int(hits[0]), n)
+        found = {"accuracy": hits[0] / n, "accuracy_low": low, "accuracy_high": high}
+        if label.fixed:
+            return found
+        null_low, null_high = np.quantile(hits[1:] / n, [0.025, 0.975])
+        p = (1 + int((hits[1:] >= hits[0]).sum())) / len(hits)
+        return {**found, "null_low": null_low, "null_high": null_high, "p_value": p}
+
+
+class _Labelings:
+    """One label of the examples, and its shuffles.
+
+    Attributes:
+        classes: ``[1 + shuffles, n]`` class of each example, 0, 1, ...; the observed ones first.
+        nan: nothing can be measured.
+        fixed: no shuffle changes it.
+        notes: what a reader must know.
+    """
+
+    def __init__(self, probe: LinearDecodability, name: str, folds: Int[np.ndarray, "n"]) -> None:
+        self.name, self.notes = name, list[str]()
+        observed = np.unique(probe.classes.get(name)[1].numpy(), return_inverse=True)[1]
+        counts = np.bincount(observed)
+        self.n_classes, n = len(counts), len(observed)
+        if self.n_classes < 2:
+            raise InputError(f"label {name!r} has one class only; a classifier needs examples of at least 2 classes")
+        given = _codes(probe, probe.given)
+        groups = _codes(probe, probe.groups)
+        self.nan = self._left_out(probe, observed, given)
+        self.fixed = self.nan
+        self.classes = observed[None]
+        if self.nan:
+            return
+        if few := int((counts < probe.folds).sum()):
+            self.notes.append(
+                f"{few} classes of {name!r} have fewer examples than there are folds ({probe.folds}); "
+                "some folds lack them"
+            )
+        if n / self.n_classes < _SMALL:
+            self.notes.append(
+                f"label {name!r} has {n / self.n_classes:.1f} examples a class; with fewer than {_SMALL}, a classifier "
+                "reads less than there is"
+            )
+        self._shuffle(probe, observed, folds, given, groups)
+
+    def _left_out(self, probe: LinearDecodability, observed: np.ndarray, given: np.ndarray | None) -> bool:
+        if given is not None and probe.given and single_class(given, observed) == 1:
+            why = nothing_left(self.name, probe.given)
+            if self.name == probe.label:
+                raise InputError(f"{why}; choose one whose classes have examples of several classes of {self.name!r}")
+            self.notes.append(f"{why}; its accuracy is NaN")
+            return True
+        if self.n_classes == len(observed):
+            self.notes.append(
+                f"label {self.name!r} has one example a class ({self.n_classes} in all), which nothing can predict; "
+                "its accuracy is NaN"
+            )
+            return True
+        return False
+
+    def _shuffle(
+        self,
+        probe: LinearDecodability,
+        observed: Int[np.ndarray, "n"],
+        folds: Int[np.ndarray, "n"],
+        given: Int[np.ndarray, "n"] | None,
+        groups: Int[np.ndarray, "n"] | None,
+    ) -> None:
+        unit = np.arange(len(observed))  # what is shuffled: examples, or groups of one class each
+        within = {"folds": folds} | ({} if given is None else {"given": given})
+        if groups is not None and single_class(groups, observed) == 1:
+            unit = groups
+            if given is not None:
+                within["given"] = _compositions(groups, given)
+        elif groups is not None:
+            within["groups"] = groups
+        first = np.unique(unit, return_index=True)[1]
+        strata, values = strata_of({name: x[first] for name, x in within.items()}), observed[first]
+        assert strata is not None
+        where = " and ".join(repr(x) for x in (probe.given, probe.groups) if x)
+        held = f"folds and classes of {where}" if where else "folds"
+        share = single_class(strata, values)
+        if share == 1:
+            self.fixed = True
+            self.notes.append(
+                f"label {self.name!r} has one class within each of the {held}, so no shuffle changes it; its chance "
+                "and p_value are NaN"
+            )
+            return
+        if share > 0.05:
+            self.notes.append(
+                f"{share:.0%} of what is shuffled of {self.name!r} is in {held} with one class only, and stays as it is"
+            )
+        if (log := log_shuffles(strata, values)) < math.log(_FEW) - 1e-9:
+            ways = round(math.exp(log))
+            self.notes.append(
+                f"label {self.name!r} can be shuffled in {ways} ways only, so p_value is about {1 / ways:.2g} at least"
+            )
+        rng, order = np.random.default_rng(probe.seed), np.argsort(strata, kind="stable")
+        labelings = [observed]
+        for _ in range(probe.n_shuffles):
+            shuffled = np.empty_like(values)
+            shuffled[order] = values[np.lexsort((rng.random(len(values)), strata))]
+            labelings.append(shuffled[np.unique(unit, return_inverse=True)[1]])
+        self.classes = np.stack(labelings)
+
+
+def _codes(probe: LinearDecodability, name: str | None) -> Int[np.ndarray, "n"] | None:
+    return np.unique(probe.classes.get(name)[1].numpy(), return_inverse=True)[1] if name else None
+
+
+def _compositions(groups: Int[np.ndarray, "n"], given: Int[np.ndarray, "n"]) -> Int[np.ndarray, "n"]:
+    """What each example's group is made of: groups with the same classes of ``given`` may change labels."""
+    of_group = [tuple(np.sort(given[groups == group])) for group in range(int(groups.max()) + 1)]
+    kinds = {kind: i for i, kind in enumerate(dict.fromkeys(of_group))}
+    return np.array([kinds[of_group[group]] for group in groups])

@@ -1,0 +1,86 @@
+"""What is done to hidden states before they are clustered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from probes.functional.preprocess import (
+    outlier_dimensions,
+    principal,
+    standardised,
+    unit_length,
+    without_class_means,
+)
+from tasks import InputError
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """What is done to the states of a site before they are clustered; nothing by default.
+
+    Always in this order: the class means of ``given`` are removed, then outlier dimensions are left out, then
+    dimensions are standardised, then PCA, then rows get unit length.
+
+    Attributes:
+        drop_outliers: leave out dimensions whose standard deviation is more than so many times the median one. A few
+            dimensions with huge values, as most language models have them, otherwise decide Euclidean distance.
+        standardise: scale every dimension to standard deviation 1.
+        pca: keep so many principal components; at most ``n - 1`` and ``d``.
+        cosine: centre, then scale every row to length 1, so that angles count and lengths do not.
+
+    Raises:
+        InputError: for ``drop_outliers`` of 1 or less, or ``pca`` below 1.
+
+    Example:
+        >>> import torch
+        >>> rows, dropped, notes = Preprocess(drop_outliers=10).apply(torch.tensor([[0.0, 0.0, 0.0], [1.0, 1.0, 90.0]]))
+        >>> rows.shape, dropped, notes
+        (torch.Size([2, 2]), 1, [])
+    """
+
+    drop_outliers: float | None = None
+    standardise: bool = False
+    pca: int | None = None
+    cosine: bool = False
+
+    def __post_init__(self) -> None:
+        if self.drop_outliers is not None and not self.drop_outliers > 1:
+            raise InputError(
+                f"drop_outliers is {self.drop_outliers}; expected more than 1 (times the median standard deviation), "
+                "such as 10, or None to keep all dimensions"
+            )
+        if self.pca is not None and self.pca < 1:
+            raise InputError(f"pca is {self.pca}; expected at least 1 component, or None for no PCA")
+
+    def apply(
+        self, rows: Float[Tensor, "n d"], given: Int[Tensor, "n"] | None = None
+    ) -> tuple[Float[Tensor, "n k"], int, list[str]]:
+        """The rows in float32, how many outlier dimensions were left out, and what a reader must know.
+
+        Args:
+            rows: states of one site.
+            given: class of each, whose means are removed first.
+        """
+        notes, dropped = [], 0
+        if given is not None:
+            rows = without_class_means(rows, given)
+        if self.drop_outliers is not None:
+            outliers = set(outlier_dimensions(rows, self.drop_outliers).tolist())
+            rows, dropped = rows[:, [i for i in range(rows.shape[1]) if i not in outliers]], len(outliers)
+        if self.standardise:
+            rows = standardised(rows)
+        if self.pca is not None:
+            k = min(self.pca, len(rows) - 1, rows.shape[1])
+            if k < self.pca:
+                notes.append(
+                    f"{len(rows)} rows of {rows.shape[1]} dimensions have {k} principal components, not {self.pca}"
+                )
+            rows = principal(rows, k)
+        if self.cosine:
+            rows = unit_length(rows)
+            if zero := int((rows == 0).all(1).sum()):
+                notes.append(f"{zero} of {len(rows)} rows are the mean of all, and have no direction; they stay 0")
+        return rows.float(), dropped, notes

@@ -1,0 +1,261 @@
+"""Hidden states of every layer at the last token: ``run`` and ``save_rows`` against forward passes alone and peers.
+
+On a Llama shape with random weights, 64 prompts of 8 to 200 tokens; with ``device="cuda"`` on one of a billion weights
+in bfloat16, 2,000 prompts, ``scale=2`` of seven billion.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import lru_cache
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tests.benchmarks.ratio import alternate
+
+_BATCH = 16  # prompts a forward pass, where nobody sorts them
+_BUDGET = 4096  # tokens a forward pass, where they are sorted
+_CUDA = {
+    1: {"num_hidden_layers": 16, "hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32},
+    2: {"num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32},
+}
+_CPU = {"num_hidden_layers": 8, "hidden_size": 256, "intermediate_size": 704, "num_attention_heads": 8}
+
+
+class _Setting(NamedTuple):
+    theirs: Any  # Hugging Face's model, with its head
+    model: Any  # ours round the same weights
+    ids: list[list[int]]
+    device: str
+
+
+@lru_cache
+def _setting(device: str = "cpu", scale: int = 1) -> _Setting:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from mechclust.models import load_pretrained
+
+    if device == "cpu":
+        torch.set_num_threads(1)
+    shape = _CPU if device == "cpu" else _CUDA[scale]
+    vocabulary = 8000 if device == "cpu" else 128_000
+    torch.manual_seed(0)
+    with torch.device(device):
+        config = LlamaConfig(vocab_size=vocabulary, max_position_embeddings=2048, attn_implementation="sdpa", **shape)
+        theirs = LlamaForCausalLM(config).eval()
+    if device != "cpu":
+        theirs = theirs.to(torch.bfloat16)
+    model = load_pretrained(theirs, attention="sdpa")
+    return _Setting(theirs, model, _prompts(64 if device == "cpu" else 2000, vocabulary), device)
+
+
+def _prompts(n: int, vocabulary: int) -> list[list[int]]:
+    """Of 8 to 200 tokens."""
+    draw = torch.Generator().manual_seed(0)
+    lengths = torch.randint(8, 201, (n,), generator=draw)
+    return [torch.randint(vocabulary, (int(length),), generator=draw).tolist() for length in lengths]
+
+
+def _run(setting: _Setting, batches: Any = None) -> dict[str, Tensor]:
+    from probes import collect_rows
+
+    given = {"input_ids": setting.ids} if batches is None else batches
+    return collect_rows(setting.model, given, tokens_per_batch=_BUDGET)
+
+
+def _batches(setting: _Setting) -> list[Any]:
+    """Those that ``run`` makes of the prompts."""
+    from probes.batches import each_batch
+
+    return list(each_batch({"input_ids": setting.ids}, {"": setting.model}, tokens_per_batch=_BUDGET))
+
+
+def _waited(setting: _Setting) -> None:
+    if setting.device != "cpu":
+        torch.cuda.synchronize()
+
+
+def _bare(setting: _Setting, batches: list[Any]) -> None:
+    """Forward passes of Hugging Face's body, nothing kept."""
+    with torch.inference_mode():
+        for batch in batches:
+            batch = batch.to(setting.device)
+            setting.theirs.model(input_ids=batch.tokens, attention_mask=batch.attention_mask, use_cache=False)
+    _waited(setting)
+
+
+def _padded(ids: list[list[int]], device: str) -> tuple[Tensor, Tensor]:
+    tokens = torch.nn.utils.rnn.pad_sequence([torch.tensor(i) for i in ids], batch_first=True)
+    mask = torch.arange(tokens.shape[1]) < torch.tensor(list(map(len, ids)))[:, None]
+    return tokens.to(device), mask.long().to(device)
+
+
+def _unsorted(ids: list[list[int]]) -> Iterator[list[int]]:
+    yield from (list(range(start, min(start + _BATCH, len(ids)))) for start in range(0, len(ids), _BATCH))
+
+
+def _sorted(ids: list[list[int]]) -> Iterator[list[int]]:
+    """Longest first, as many as the budget holds."""
+    order, start = sorted(range(len(ids)), key=lambda i: -len(ids[i])), 0
+    while start < len(order):
+        end = start + _BUDGET // len(ids[order[start]])
+        yield order[start:end]
+        start = end
+
+
+def _loop(setting: _Setting, model: Any, groups: Iterator[list[int]]) -> list[Tensor]:
+    """What one writes with ``output_hidden_states=True``: by layer ``[n d]``."""
+    found: list[list[Tensor]] = []
+    places = list[int]()
+    with torch.inference_mode():
+        for group in groups:
+            tokens, mask = _padded([setting.ids[i] for i in group], setting.device)
+            out = model(input_ids=tokens, attention_mask=mask, output_hidden_states=True, use_cache=False)
+            last = mask.sum(1) - 1
+            rows = torch.arange(len(group), device=tokens.device)
+            found.append([state[rows, last].cpu() for state in out.hidden_states])
+            places += group
+    order = torch.tensor(places).argsort()
+    return [torch.cat(layer)[order] for layer in zip(*found, strict=True)]
+
+
+def _nnsight(setting: _Setting, traced: Any, groups: Iterator[list[int]]) -> list[list[Tensor]]:
+    import nnsight
+
+    found = []
+    with torch.inference_mode():
+        for group in groups:
+            tokens, mask = _padded([setting.ids[i] for i in group], setting.device)
+            rows, last = torch.arange(len(group), device=tokens.device), mask.sum(1) - 1
+            with traced.trace(input_ids=tokens, attention_mask=mask, use_cache=False):
+                states = nnsight.save([layer.output[rows, last] for layer in traced.layers])
+            found.append([state.cpu() for state in states])
+    return found
+
+
+def same_rows(device: str = "cpu") -> float:
+    """Largest difference of ``run``'s rows and the plain loop's, as a share of a row's length."""
+    setting = _setting(device)
+    ours = list(_run(setting).values())[:-1]  # the last of theirs is behind the final norm
+    theirs = _loop(setting, setting.theirs, _unsorted(setting.ids))
+    return max(
+        float(((a - b).norm(dim=1) / b.norm(dim=1)).max()) for a, b in zip(ours, theirs[: len(ours)], strict=True)
+    )
+
+
+def run_speed(device: str = "cpu") -> float:
+    """Tokens a second of ``collect_rows`` over those of bare forward passes of the same batches."""
+    setting = _setting(device)
+    batches = _batches(setting)
+    return alternate(lambda: _bare(setting, batches), lambda: _run(setting, batches), rounds=3)
+
+
+def save_speed(device: str = "cpu") -> float:
+    """Tokens a second of ``save_rows`` over those of bare forward passes of the same batches."""
+    from probes import save_rows
+
+    setting = _setting(device)
+    batches = _batches(setting)
+
+    def save() -> None:
+        folder = tempfile.mkdtemp(prefix="mechclust-bench-")
+        save_rows(setting.model, batches, f"{folder}/rows")
+        shutil.rmtree(folder)
+
+    return alternate(lambda: _bare(setting, batches), save, rounds=3)
+
+
+def over_sorted(device: str = "cpu") -> float:
+    """Time of ``collect_rows`` over that of a length-sorted Hugging Face loop over the body alone."""
+    setting = _setting(device)
+    return alternate(
+        lambda: _run(setting), lambda: _loop(setting, setting.theirs.model, _sorted(setting.ids)), rounds=3
+    )
+
+
+def over_unsorted(device: str = "cpu") -> float:
+    """Time of a plain Hugging Face loop in batches of 16 over that of ``collect_rows``."""
+    setting = _setting(device)
+    return alternate(lambda: _loop(setting, setting.theirs, _unsorted(setting.ids)), lambda: _run(setting), rounds=3)
+
+
+def over_nnsight(sorted_: bool, device: str = "cpu") -> float | str:
+    """Time of a loop of nnsight traces of the body over that of ``collect_rows``; the reason where there is none."""
+    try:
+        from nnsight import NNsight
+    except ImportError:
+        return "nnsight is not installed"
+    setting = _setting(device)
+    traced = NNsight(setting.theirs.model)
+    groups = _sorted if sorted_ else _unsorted
+    return alternate(lambda: _nnsight(setting, traced, groups(setting.ids)), lambda: _run(setting), rounds=3)
+
+
+def padding() -> tuple[float, float]:
+    """The share of positions that are padding: in batches of 16 as they come, and in those of ``run``."""
+    setting = _setting()
+    real = sum(map(len, setting.ids))
+    positions = sum(len(g) * max(len(setting.ids[i]) for i in g) for g in _unsorted(setting.ids))
+    ours = sum(batch.tokens.numel() for batch in _batches(setting))
+    return 1 - real / positions, 1 - real / ours
+
+
+def memory() -> float:
+    """Peak memory of a process at 20,000 streamed prompts over that at 2,000, on a small model."""
+    return _peak_mib(20_000) / _peak_mib(2_000)
+
+
+def _peak_mib(n: int) -> float:
+    code = f"from tests.benchmarks.extraction import _peak; _peak({n})"
+    command = [sys.executable, "-c", code]
+    return median(float(subprocess.run(command, check=True, capture_output=True).stdout) for _ in range(3))
+
+
+def _peak(n: int) -> None:
+    from pathlib import Path
+
+    from mechclust import ModelConfig, build_model
+    from probes import NDims, run
+    from tests.benchmarks.run import _memory_mib
+
+    torch.set_num_threads(1)
+    model = build_model(ModelConfig(d_vocab=500, n_ctx=40, n_layers=2, d_model=16, n_heads=2))
+
+    def stream(n: int) -> Iterator[dict[str, list[int]]]:
+        draw = torch.Generator().manual_seed(0)
+        for _ in range(n):
+            length = int(torch.randint(4, 41, (), generator=draw))
+            yield {"input_ids": torch.randint(500, (length,), generator=draw).tolist()}
+
+    run(model, stream(64), NDims())
+    Path("/proc/self/clear_refs").write_text("5")  # the peak so far is the imports'
+    run(model, stream(n), NDims())
+    print(_memory_mib("VmHWM"))
+
+
+def table(device: str = "cpu") -> list[tuple[str, float | str, str]]:
+    """``(what, ratio, goal)``."""
+    unsorted, ours = padding()
+    return [
+        ("run: tokens/s over a bare forward pass's", run_speed(device), ">= .90"),
+        ("save_rows: tokens/s over a bare forward pass's", save_speed(device), ">= .90"),
+        ("run: time over a length-sorted Hugging Face loop's", over_sorted(device), "<= 1.1"),
+        ("plain Hugging Face loop, batches of 16: time over run's", over_unsorted(device), ">= 2"),
+        ("nnsight, batches of 16: time over run's", over_nnsight(False, device), ">= 1"),
+        ("nnsight, sorted batches: time over run's", over_nnsight(True, device), ""),
+        ("share of padding, batches of 16", unsorted, ""),
+        ("share of padding, run", ours, "<= .10"),
+        ("peak memory at 10 times the prompts", memory(), "<= 1.1"),
+    ]
+
+
+if __name__ == "__main__":
+    for what, ratio, goal in table(*sys.argv[1:]):
+        print(f"{what:58} {ratio if isinstance(ratio, str) else f'{ratio:.2f}':>6}  {goal}")

@@ -1,0 +1,18 @@
+"""Quick settings on prompts whose last word tells the task."""
+
+from __future__ import annotations
+
+import pytest
+
+from mechclust.commands.clusters import ClustersConfig
+from tests.mechclust.commands.clusters.cases import last_word_tells_the_task, write_prompts
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    return write_prompts(tmp_path / "prompts.jsonl", last_word_tells_the_task())
+
+
+@pytest.fixture
+def config(prompts):
+    return ClustersConfig(prompts, n_init=2, n_permutations=49, n_shuffles=19, tokens_per_batch=64)

@@ -1,0 +1,118 @@
+"""What clusters follow: planted structure is found, none gives chance."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score, mutual_info_score
+
+from mechclust.commands.clusters.follow import Followed, what_clusters_follow
+
+rng = np.random.default_rng(0)
+ENDING = np.repeat(["x", "y", "z", "w"], 30)
+TASK = np.tile(["a", "b", "c"], 40)
+NOISE = rng.permutation(np.repeat([0, 1, 2, 3], 30))
+
+
+def follow(clusters, labels=None, features=None, **options):
+    labels = {"task": TASK} if labels is None else labels
+    features = {"last word": ENDING} if features is None else features
+    clusters = np.asarray(clusters)
+    return what_clusters_follow(clusters, range(len(clusters)), labels, features, n_permutations=99, **options)
+
+
+def codes(values):
+    return np.unique(values, return_inverse=True)[1]
+
+
+def test_numbers_are_those_of_scikit_learn():
+    table = follow([codes(ENDING), NOISE]).table
+    for k, clusters in enumerate((codes(ENDING), NOISE)):
+        for name, values in (("task", TASK), ("last word", ENDING)):
+            (row,) = table[(table["layer"] == k) & (table["name"] == name)].itertuples()
+            assert row.ami == pytest.approx(adjusted_mutual_info_score(values, clusters), abs=1e-12)
+            assert row.ari == pytest.approx(adjusted_rand_score(values, clusters), abs=1e-12)
+
+
+def test_p_is_that_of_shuffles():
+    """Against shuffles of the labels, which give the same tables by another way."""
+    some = np.where(np.arange(120) < 21, codes(TASK), rng.integers(0, 3, 120))
+    seen = mutual_info_score(TASK, some)
+    null = np.array([mutual_info_score(TASK, rng.permutation(some)) for _ in range(2000)])
+    found = what_clusters_follow(some[None], [1], {"task": TASK}, {}, n_permutations=2000).table["p_value"][0]
+    assert 0.001 < (null >= seen).mean() < 0.5
+    assert found == pytest.approx((null >= seen).mean(), abs=0.04)
+
+
+def test_the_feature_that_was_planted():
+    found = follow([NOISE, codes(ENDING), codes(ENDING)])
+    assert found.best(["task"]) == "last word"
+    assert found.means["last word"] == 1.0  # without layer 0
+    assert abs(found.means["task"]) < 0.05
+    assert found.with_it("last word") == []
+
+
+def test_nothing_where_there_is_nothing():
+    assert follow([NOISE] * 3).best(["task"]) is None
+
+
+def test_chance_is_as_rare_as_its_level():
+    """Random clusters: the share of p-values of at most .1 is .1."""
+    clusters = np.stack([rng.permutation(NOISE) for _ in range(200)])
+    p = follow(clusters).table["p_value"]
+    assert 0.06 < (p <= 0.1).mean() < 0.14
+    assert p.min() >= 0.01
+
+
+def test_the_task_is_named_before_what_is_the_same():
+    found = follow([codes(TASK)] * 2, features={"last word": TASK, "first word": ENDING})
+    assert found.best(["task"]) == "task"
+    assert found.with_it("task") == ["last word"]
+
+
+def test_what_parts_the_prompts_nearly_alike_is_told_with_it():
+    token = ENDING.copy()
+    token[0] = "y"
+    found = follow([codes(ENDING)] * 2, features={"last word": ENDING, "last token": token})
+    assert found.best(["task"]) == "last word"
+    assert found.with_it("last word") == ["last token"]
+
+
+def test_many_small_values_do_not_win_by_number():
+    """40 values of three prompts each share information with any clusters; allowing for their number, none."""
+    many = rng.permutation(np.repeat(np.arange(40), 3)).astype(str)
+    found = follow([NOISE] * 2, features={"last word": many})
+    assert mutual_info_score(many, NOISE) > 0.5
+    assert abs(found.means["last word"]) < 0.1
+    assert found.best(["task"]) is None
+
+
+def test_what_cannot_be_followed_is_left_out():
+    found = follow([codes(ENDING)], features={"same": ["x"] * 120, "id": np.arange(120).astype(str)})
+    assert set(found.table["name"]) == {"task"}
+
+
+def test_correction_is_over_layers_and_candidates():
+    table = follow([codes(ENDING)] * 3).table
+    assert len(table) == 6
+    assert (table["p_corrected"] >= table["p_value"] - 1e-12).all()
+    assert table["p_corrected"].min() == pytest.approx(6 / 3 * 0.01)
+
+
+def test_does_not_depend_on_the_global_state():
+    state = np.random.get_state()[1].copy()
+    first, second = (follow([NOISE, codes(ENDING)]).table for _ in range(2))
+    assert first.equals(second)
+    assert (state == np.random.get_state()[1]).all()
+    assert not first.equals(follow([NOISE, codes(ENDING)], seed=1).table)
+
+
+def test_weak_agreement_is_not_followed():
+    """Significant with many prompts and next to nothing: not what clusters follow."""
+    rows = [
+        {"layer": 1, "name": name, "kind": "feature", "n_values": 2, "ami": ami, "ari": ami, "p_value": 0.001}
+        for name, ami in (("task", 0.01), ("length", 0.05))
+    ]
+    table = pd.DataFrame(rows).assign(p_corrected=0.001)
+    assert Followed(table, {("length", "task"): 0.0}).best(["task"]) is None

@@ -1,0 +1,378 @@
+"""A user's own model and prompts: structure that was planted is found, layer by layer."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from mechclust.commands.clusters import measure_clusters
+from mechclust.commands.clusters.estimate import Estimate
+from mechclust.commands.clusters.inputs import read_inputs
+from mechclust.models import load_pretrained
+from probes import LinearDecodability, TaskClusterARI, last_token, residual, run
+from tasks import InputError, LabelledPrompts
+from tests.mechclust.commands.clusters.cases import (
+    TASKS,
+    endings_hide_the_task,
+    last_word_tells_the_task,
+    write_prompts,
+)
+
+COLUMNS = ["layer", "site", "label", "ari", "null_low", "null_high", "p_value", "untrained"]
+
+
+class TestMeasure:
+    def test_planted_clusters_are_found(self, gpt2, config):
+        table = measure_clusters(str(gpt2), replace(config, also=("first",))).to_dataframe()
+        assert list(table.columns)[: len(COLUMNS)] == COLUMNS
+        assert table["layer"].tolist() == [0, 1, 2, 0, 1, 2]
+        assert table["site"].tolist() == 2 * ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"]
+        embedding = table[table["layer"] == 0].set_index("label")
+        assert embedding.loc["task", "ari"] == 1.0
+        assert embedding.loc["task", "untrained"] == 1.0
+        assert embedding.loc["task", "p_value"] == pytest.approx(1 / 50)
+        assert abs(embedding.loc["first", "ari"]) < 0.1  # at the last token, the first word is not in the embedding
+        assert embedding.loc["task", "null_low"] <= 0 <= embedding.loc["task", "null_high"] < 0.3
+
+    def test_untrained_is_another_model(self, write_checkpoint, tmp_path, config):
+        """Training made the tasks' words one word: only the untrained embedding tells them apart."""
+
+        def blind(model):
+            model.transformer.wte.weight[12:15] = model.transformer.wte.weight[12]
+
+        path = write_checkpoint(tmp_path / "m", change=blind)
+        table = measure_clusters(str(path), config).to_dataframe()
+        assert table["ari"][0] == 0.0
+        assert table["untrained"][0] == 1.0
+
+    def test_untrained_models_are_as_many_as_asked_for_and_averaged(self, gpt2, config):
+        result = measure_clusters(str(gpt2), replace(config, untrained=2))
+        assert len(result.untrained) == 2
+        first, second = (curves.raw["ari"][2, 0] for curves in result.untrained)
+        assert result.to_dataframe()["untrained"][2] == pytest.approx(float(first + second) / 2)
+        assert "untrained" not in measure_clusters(str(gpt2), replace(config, untrained=0)).to_dataframe().columns
+
+    def test_equals_the_probe_run_by_hand(self, gpt2, config, prompts):
+        model = load_pretrained(gpt2)
+        batches = LabelledPrompts.from_jsonl(prompts).batches(lambda texts: model.tokenizer(texts)["input_ids"])
+        probe = TaskClusterARI(at=residual(), readout=last_token(), n_init=2, n_permutations=49)
+        expected = run(model, batches, probe)
+        found = measure_clusters(str(gpt2), replace(config, untrained=0)).trained.raw
+        assert torch.equal(found["ari"], expected["ari"])
+        assert torch.equal(found["null_high"], expected["null_high"])
+
+    def test_does_not_depend_on_the_token_budget(self, gpt2, config):
+        few, many = (
+            measure_clusters(str(gpt2), replace(config, tokens_per_batch=n, untrained=0)).to_dataframe()
+            for n in (32, 999)
+        )
+        assert few.equals(many)
+
+    def test_is_reproducible_and_leaves_the_random_state_alone(self, gpt2, config):
+        first = measure_clusters(str(gpt2), config).to_dataframe()
+        before = torch.get_rng_state()
+        assert measure_clusters(str(gpt2), config).to_dataframe().equals(first)
+        assert torch.equal(before, torch.get_rng_state())
+
+    @pytest.mark.parametrize("family", ["llama", "bert"])
+    def test_other_families(self, write_checkpoint, tmp_path, config, family):
+        table = measure_clusters(str(write_checkpoint(tmp_path / family, family)), config).to_dataframe()
+        assert table["layer"].tolist() == [0, 1, 2]
+        assert table["ari"][0] == 1.0
+        assert not any(math.isnan(x) for x in table["ari"])
+
+    def test_mean_over_tokens_sees_every_word(self, gpt2, config):
+        """Where the last word says nothing, the mean of the embeddings still tells the tasks apart."""
+        records = [
+            {"prompt": f"w{10 + k} w{10 + k} w{word} w0", "task": task}
+            for k, task in enumerate(TASKS)
+            for word in (4, 5, 6)
+        ]
+        write_prompts(config.prompts, records)
+        last, mean = (measure_clusters(str(gpt2), replace(config, position=p)).to_dataframe() for p in ("last", "mean"))
+        assert last["ari"][0] == 0.0
+        assert mean["ari"][0] == 1.0
+
+    def test_prompts_of_different_lengths(self, gpt2, config):
+        """The last token is the last real one, not the padding, and layer 0 is its embedding without position."""
+        records = [
+            {"prompt": " ".join(["w1"] * n + [f"w{10 + k}"]), "task": task}
+            for k, task in enumerate(TASKS)
+            for n in (1, 5, 9)
+        ]
+        write_prompts(config.prompts, records)
+        assert measure_clusters(str(gpt2), config).to_dataframe()["ari"][0] == 1.0
+
+    def test_chat_template_wraps_every_prompt(self, gpt2, tmp_path, config):
+        path = shutil.copytree(gpt2, tmp_path / "chat")
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        tokenizer.chat_template = (
+            "{% for m in messages %}w18 {{ m['content'] }} w19{% endfor %}{% if add_generation_prompt %} w17{% endif %}"
+        )
+        tokenizer.save_pretrained(path)
+        plain, chat = (
+            measure_clusters(str(path), replace(config, chat=c)).to_dataframe()["ari"][0] for c in (False, True)
+        )
+        assert plain == 1.0
+        assert chat == 0.0  # every prompt now ends with the same word
+
+    def test_max_rows(self, gpt2, config):
+        found = measure_clusters(str(gpt2), replace(config, max_rows=12, untrained=0))
+        assert found.trained.raw.metadata["n"] == 12
+        assert len(found.values["task"]) == 12
+
+
+class TestModelsInMemory:
+    @pytest.fixture(params=["gpt2", "bert"])
+    def checkpoint(self, request, write_checkpoint, tmp_path):
+        return write_checkpoint(tmp_path / "m", request.param)
+
+    def test_are_measured_as_by_name(self, checkpoint, config):
+        from transformers import AutoModel
+
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+        by_name = measure_clusters(str(checkpoint), config)
+        hooked = load_pretrained(checkpoint, attention="sdpa")
+        for model, options in ((hooked, {}), (AutoModel.from_pretrained(checkpoint), {"tokenizer": tokenizer})):
+            model.eval()
+            before = {name: x.clone() for name, x in model.named_parameters()}
+            result = measure_clusters(model, config, **options)
+            assert result.to_dataframe().equals(by_name.to_dataframe())
+            assert result.model == str(checkpoint)
+            assert result.sentences == by_name.sentences
+            assert all(torch.equal(x, before[name]) for name, x in model.named_parameters())
+
+    def test_without_a_name_are_called_by_their_class(self, gpt2, config):
+        from transformers import BertConfig, BertModel
+
+        shape = {"num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 8, "intermediate_size": 8}
+        model = BertModel(BertConfig(vocab_size=30, max_position_embeddings=16, **shape)).eval()
+        with pytest.raises(InputError, match=r"'BertModel' has no tokenizer to read prompts; .* or tokenizer="):
+            measure_clusters(model, config)
+        assert measure_clusters(model, config, tokenizer=AutoTokenizer.from_pretrained(gpt2)).model == "BertModel"
+
+
+class TestAdapters:
+    def test_is_named_and_taken_out_of_a_model_in_memory(self, gpt2, tmp_path, config):
+        """The weights are the caller's: left in, a second call would add it again."""
+        peft = pytest.importorskip("peft")
+        lora = peft.LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True, init_lora_weights=False)
+        peft.get_peft_model(AutoModelForCausalLM.from_pretrained(gpt2), lora).save_pretrained(tmp_path / "lora")
+        model, tokenizer = AutoModelForCausalLM.from_pretrained(gpt2), AutoTokenizer.from_pretrained(gpt2)
+        before = {name: x.clone() for name, x in model.named_parameters()}
+        tuned = replace(config, adapter=tmp_path / "lora")
+        one, again = (measure_clusters(model, tuned, tokenizer=tokenizer) for _ in range(2))
+        by_name, base = measure_clusters(str(gpt2), tuned), measure_clusters(str(gpt2), config)
+        assert all(torch.equal(x, before[name]) for name, x in model.named_parameters())
+        assert one.trained.raw.metadata["model"] == again.trained.raw.metadata["model"]
+        assert one.trained.raw.metadata["model"] != base.trained.raw.metadata["model"]
+        assert one.to_dataframe().equals(again.to_dataframe())
+        assert one.to_dataframe().equals(by_name.to_dataframe())
+        assert by_name.model == f"{gpt2} with {tmp_path / 'lora'}"
+
+    def test_a_tokenizer_for_a_model_that_has_hooks(self, gpt2, config):
+        model = load_pretrained(AutoModelForCausalLM.from_pretrained(gpt2))
+        assert model.tokenizer is None
+        found = measure_clusters(model, config, tokenizer=AutoTokenizer.from_pretrained(gpt2))
+        assert found.to_dataframe()["ari"][0] == 1.0
+
+    def test_refused_before_the_model_is_loaded(self, gpt2, tmp_path, config):
+        with pytest.raises(InputError, match=r"no adapter in .* give a local folder that peft saved"):
+            measure_clusters(str(gpt2), replace(config, adapter=tmp_path))
+
+
+class TestWhatIsFollowed:
+    @pytest.fixture
+    def hidden(self, config):
+        write_prompts(config.prompts, endings_hide_the_task())
+        return replace(config, untrained=0)
+
+    @pytest.fixture
+    def blind(self, write_checkpoint, tmp_path):
+        """A model in which the last word is large and the task's word, one before, small."""
+
+        def change(model):
+            weight = model.transformer.wte.weight
+            weight[14:17] *= 30
+
+        return write_checkpoint(tmp_path / "m", change=change)
+
+    def test_endings_are_found_and_taken_out(self, blind, hidden):
+        result = measure_clusters(str(blind), hidden)
+        assert result.followed.best(["task"]) == "ending"
+        assert result.followed.with_it("ending") == ["last word", "last token"]
+        assert result.given == "ending"
+        assert (
+            "follow the label 'ending' (or the prompts' last word and the prompts' last token, nearly" in result.lead[0]
+        )
+        table = result.to_dataframe()
+        assert set(table["given"]) == {"ending"}
+        features = result.features
+        assert features[features["name"] == "last word"]["ami"].min() > 0.99
+        assert list(features.columns) == [
+            "layer", "name", "kind", "n_values", "ami", "ari", "p_value", "p_corrected",
+        ]  # fmt: skip
+
+    def test_given_equals_the_probe_run_by_hand(self, blind, hidden):
+        model = load_pretrained(blind)
+        batches = list(LabelledPrompts.from_jsonl(hidden.prompts).batches(lambda x: model.tokenizer(x)["input_ids"]))
+        probe = TaskClusterARI(at=residual(), readout=last_token(), given="ending", n_init=2, n_permutations=49)
+        linear = LinearDecodability(at=residual(), readout=last_token(), n_shuffles=19)
+        expected, classes = run(model, batches, [probe, linear])
+        found = measure_clusters(str(blind), hidden).trained
+        assert torch.equal(found.given["ari"], expected["ari"])
+        assert torch.equal(found.given["p_value"], expected["p_value"])
+        assert torch.equal(found.linear["accuracy"], classes["accuracy"])
+        assert torch.equal(found.linear["p_value"], classes["p_value"])
+
+    def test_what_is_given_may_be_named_or_left_out(self, blind, hidden):
+        named = measure_clusters(str(blind), replace(hidden, given="first word"))
+        assert named.given == "first word"
+        assert "Given the prompts' first word: the mean of the states of each of its 6 values" in " ".join(named.notes)
+        none = measure_clusters(str(blind), replace(hidden, given="none"))
+        assert none.given is none.trained.given is None
+        assert "given_ari" not in none.to_dataframe()
+
+    def test_what_tells_the_task_is_not_taken_out(self, gpt2, config):
+        """The last word tells it: clusters are the tasks, and the last word as much."""
+        result = measure_clusters(str(gpt2), config)
+        assert result.given is None
+        assert result.followed.best(["task"]) == "task"
+        assert "(or the prompts' last word and the prompts' last token, nearly the same in these" in result.lead[0]
+
+    def test_of_a_further_label_nothing_may_be_left(self, blind, hidden):
+        result = measure_clusters(str(blind), replace(hidden, also=("ending",)))
+        table = result.to_dataframe().set_index("label")
+        assert result.given == "ending"
+        assert table.loc["ending", "given_ari"].isna().all()
+        assert table.loc["task", "given_ari"].notna().all()
+        assert "Nothing is left of 'ending' given the label 'ending', which tells it in these prompts." in result.notes
+
+    def test_several_numbers_of_clusters(self, blind, hidden):
+        table = measure_clusters(str(blind), replace(hidden, n_clusters=(3, 6))).to_dataframe()
+        alone = measure_clusters(str(blind), replace(hidden, n_clusters=(6,))).to_dataframe()
+        assert table["n_clusters"].tolist() == 3 * [3] + 3 * [6]
+        both = ["layer", "ari", "given_ari", "accuracy", "ami"]
+        assert table[table["n_clusters"] == 6][both].reset_index(drop=True).equals(alone[both])
+
+    def test_within_and_preparation_reach_the_probe(self, blind, hidden):
+        options = {"within": "ending", "standardise": True, "pca": 4, "cosine": True, "drop_outliers": 50.0}
+        found = measure_clusters(str(blind), replace(hidden, **options, given="none")).trained.raw
+        parameters = found.metadata["parameters"]
+        assert "ending" in str(parameters["within"])
+        assert "standardise=True" in str(parameters["preprocess"])
+        assert "drop_outliers=50.0" in str(parameters["preprocess"])
+
+    def test_within_and_what_is_followed_may_tell_the_task_together(self, blind, hidden):
+        """Then nothing is taken out, and it is said."""
+        records = [record for record in endings_hide_the_task() if record["prompt"].startswith(("w0", "w1"))]
+        places = {}
+        for record in records:
+            key = record["ending"], record["task"]
+            places[key] = places.get(key, -1) + 1
+            record["pair"] = f"{record['task']}{record['ending']}" if record["ending"] else str(places[key])
+        write_prompts(hidden.prompts, records)
+        result = measure_clusters(str(blind), replace(hidden, within="pair", given="auto"))
+        assert result.given is None or "task" in result.trained.given.coords["label"]
+
+    def test_notes_of_many_layers_and_labels_are_one(self, gpt2, config):
+        """At layer 0 there are as many states as last words, for more clusters than that."""
+        result = measure_clusters(str(gpt2), replace(config, also=("first",), n_clusters=(9,), untrained=0))
+        told = [note for note in result.notes if "distinct states" in note]
+        assert told == [
+            "Layer 0 has 3 distinct states for 9 clusters of 'first' and 'task': each state is a cluster of its own."
+        ]
+
+
+class TestFolder:
+    def test_rows_are_kept_and_not_measured_again(self, gpt2, config, tmp_path, monkeypatch):
+        out = tmp_path / "out"
+        first = measure_clusters(str(gpt2), config, out)
+        assert sorted(path.name for path in (out / "rows").iterdir()) == ["trained", "untrained-seed0"]
+        before = {path: path.stat().st_mtime_ns for path in (out / "rows").rglob("*.safetensors")}
+        assert before
+        again = measure_clusters(str(gpt2), config, out)
+        assert again.to_dataframe().equals(first.to_dataframe())
+        assert {path: path.stat().st_mtime_ns for path in (out / "rows").rglob("*.safetensors")} == before
+
+    def test_labels_may_change_and_rows_stay(self, gpt2, config, tmp_path):
+        out = tmp_path / "out"
+        measure_clusters(str(gpt2), config, out)
+        records = [{**record, "new": i % 2} for i, record in enumerate(last_word_tells_the_task())]
+        write_prompts(config.prompts, records)
+        found = measure_clusters(str(gpt2), replace(config, also=("new",)), out).to_dataframe()
+        fresh = measure_clusters(str(gpt2), replace(config, also=("new",))).to_dataframe()
+        assert found.equals(fresh)
+
+    def test_of_other_prompts_or_another_model_is_refused(self, gpt2, config, tmp_path, write_checkpoint):
+        out = tmp_path / "out"
+        measure_clusters(str(gpt2), config, out)
+        other = write_checkpoint(tmp_path / "other", change=lambda model: model.transformer.wte.weight.mul_(2))
+        with pytest.raises(InputError, match="another model"):
+            measure_clusters(str(other), config, out)
+        write_prompts(config.prompts, [{**r, "prompt": r["prompt"] + " w1"} for r in last_word_tells_the_task()])
+        with pytest.raises(InputError, match="other tokens"):
+            measure_clusters(str(gpt2), config, out)
+
+    def test_none_leaves_nothing_behind(self, gpt2, config, tmp_path, monkeypatch):
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        measure_clusters(str(gpt2), config)
+        assert [path.name for path in tmp_path.iterdir() if path.name.startswith("mechclust-")] == []
+
+    def test_prompts_are_tokenized_once(self, gpt2, config, monkeypatch):
+        calls = []
+        from tasks import LabelledPrompts as Prompts
+
+        batches = Prompts.batches
+        monkeypatch.setattr(Prompts, "batches", lambda *args, **kw: calls.append(1) or batches(*args, **kw))
+        measure_clusters(str(gpt2), replace(config, untrained=2))
+        assert len(calls) == 1
+
+
+class TestShown:
+    def test_map_of_all_or_some(self, gpt2, config):
+        result = measure_clusters(str(gpt2), config)
+        assert result.shown.planes.shape == (3, 27, 2)
+        assert result.shown.clusters.shape == (3, 27)
+        some = measure_clusters(str(gpt2), replace(config, map_prompts=10)).shown
+        assert len(some.places) == len(some.texts) == some.planes.shape[1] == some.clusters.shape[1] == 10
+        assert some.texts == [result.shown.texts[i] for i in some.places]
+        assert (some.clusters == result.shown.clusters[:, some.places]).all()
+
+    def test_clusters_are_those_of_the_index(self, gpt2, config):
+        from sklearn.metrics import adjusted_rand_score
+
+        result = measure_clusters(str(gpt2), config)
+        index = [adjusted_rand_score(result.values["task"], clusters) for clusters in result.shown.clusters]
+        assert result.to_dataframe()["ari"].tolist() == pytest.approx(index, abs=1e-12)
+
+
+class TestEstimate:
+    def test_says_what_it_will_take(self, gpt2, config, capsys):
+        measure_clusters(str(gpt2), config, progress=True)
+        said = capsys.readouterr().err.splitlines()[0]
+        assert said.startswith("27 prompts of 81 tokens (0% padding); 2 models; hidden states: ")
+        assert "of memory for a layer; forward passes: at least " in said
+
+    def test_numbers(self, gpt2, config):
+        inputs = read_inputs(str(gpt2), config)
+        found = Estimate.of(inputs.batches, inputs.sizes, 2, torch.float32)
+        d = inputs.sizes.d_model
+        assert found.disk == 2 * 27 * 3 * d * 4
+        assert found.operations == 2 * 2 * 81 * 2 * (4 * d * d + 2 * d * 4 * d)
+        rows = measure_clusters(str(gpt2), config)
+        assert rows.trained.raw.coords["site"] == ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"]
+        assert "at least 2.0 h" in found.text(found.operations / 7201)
+        assert "at least 3 min" in found.text(found.operations / 180)
+
+    def test_a_layer_that_does_not_fit_is_refused_before_the_model_is_loaded(self, gpt2, config, monkeypatch):
+        monkeypatch.setattr("mechclust.commands.settings.load_pretrained", None)
+        with pytest.raises(
+            InputError, match=r"^measuring a layer takes about .* GiB \(27 prompts\), more than max_memory"
+        ):
+            measure_clusters(str(gpt2), replace(config, max_memory=1e-6))

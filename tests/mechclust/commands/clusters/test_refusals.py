@@ -1,0 +1,252 @@
+"""What is refused, and what is noted of prompts that say little."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from itertools import permutations
+
+import pytest
+from transformers import AutoTokenizer
+
+from mechclust.commands.clusters import measure_clusters
+from mechclust.models import save_model
+from probes import save_rows
+from probes.functional.task_cluster_ari import n_relabellings
+from tasks import InputError
+from tests.mechclust.commands.clusters.cases import TASKS, write_prompts
+
+
+class TestRefusals:
+    @pytest.fixture(autouse=True)
+    def no_model(self, monkeypatch):
+        """All of these are refused before a model is loaded."""
+
+        def never(*args, **kwargs):
+            raise AssertionError("loaded a model")
+
+        monkeypatch.setattr("mechclust.commands.settings.load_pretrained", never)
+
+    def refused(self, config, **changes):
+        with pytest.raises(InputError) as error:
+            measure_clusters("somewhere", replace(config, **changes))
+        return str(error.value)
+
+    def test_unknown_label(self, config):
+        assert self.refused(config, also=("language",)) == (
+            f"{config.prompts} has no label 'language' (it has task, first)"
+        )
+
+    def test_one_task_only(self, config):
+        config.prompts.write_text('{"prompt": "w1", "task": "sort"}\n{"prompt": "w2", "task": "sort"}\n')
+        assert self.refused(config) == f"{config.prompts} has one task only ('sort'); clustering needs at least 2"
+
+    def test_fewer_prompts_than_classes(self, config):
+        assert self.refused(config, max_rows=2) == (
+            f"{config.prompts} has fewer prompts than classes of 'task' (3); give several of each"
+        )
+
+    def test_one_prompt_per_class(self, config):
+        """Any model clusters these perfectly, an untrained one too: 1.000 with a p of 1."""
+        config.prompts.write_text('{"prompt": "w1", "task": "sort"}\n{"prompt": "w2", "task": "count"}\n')
+        assert self.refused(config) == (
+            f"{config.prompts} has 2 prompts for 2 classes of 'task', so that each prompt would be its own "
+            "cluster, in any model; give several of each"
+        )
+        records = [{"prompt": f"w{i}", "task": "ab"[i % 2], "id": i} for i in range(6)]
+        write_prompts(config.prompts, records)
+        assert "has 6 prompts for 6 classes of 'id'" in self.refused(config, also=("id",))
+        assert "has 2 prompts for 2 classes of 'task'" in self.refused(config, max_rows=2)
+
+    def test_given_that_is_not_there(self, config):
+        assert self.refused(config, given="frist") == (
+            f"{config.prompts} has no label 'frist', and surface features are last word, first word, last token, first "
+            "token and length; did you mean 'first'?"
+        )
+
+    def test_given_that_tells_the_task(self, config):
+        assert self.refused(config, given="task") == (
+            f"given is 'task', which tells the task in {config.prompts}: no value of it goes with two tasks, so "
+            "nothing is left to compare; choose another, or --given none"
+        )
+        assert self.refused(config, given="last word").startswith("given is 'last word', which tells the task in ")
+
+    def test_given_that_is_the_same_for_all(self, config):
+        records = [{"prompt": f"w{i} w1", "task": "ab"[i % 2], "same": 1} for i in range(10)]
+        write_prompts(config.prompts, records)
+        for given in ("same", "last word"):
+            assert self.refused(config, given=given) == (
+                f"given is {given!r}, which is the same for every prompt of {config.prompts}; choose another"
+            )
+
+    def test_within(self, config):
+        assert self.refused(config, within="inptu").startswith(f"{config.prompts} has no label 'inptu' (it has ")
+        assert self.refused(config, within="task") == (
+            "within is 'task', which is itself compared with the clusters; choose another label, or leave out --within"
+        )
+        records = [{"prompt": f"w{i} w1", "task": "ab"[i % 2], "id": i} for i in range(10)]
+        write_prompts(config.prompts, records)
+        assert self.refused(config, within="id") == (
+            f"within every 'id', the prompts of {config.prompts} have one 'task', so nothing can be handed out anew; "
+            "choose another label, or leave out --within"
+        )
+
+    def test_given_and_within_that_tell_the_task_together(self, config):
+        records = [
+            {"prompt": f"w{i}", "task": "ab"[(i + i // 2) % 2], "one": i % 2, "two": i // 2 % 2} for i in range(20)
+        ]
+        write_prompts(config.prompts, records)
+        assert self.refused(config, given="one", within="two") == (
+            f"given is 'one' and within 'two', which together tell the task in {config.prompts}, so nothing can be "
+            "handed out anew; leave out one of them"
+        )
+
+    def test_more_clusters_than_prompts(self, config):
+        assert self.refused(config, n_clusters=(3, 27)) == (
+            "27 prompts cannot be cut into 27 clusters; give fewer with --n-clusters"
+        )
+        assert "n_clusters is 3 3; give each number once" in self.refused(config, n_clusters=(3, 3))
+
+    def test_no_such_device(self, config):
+        assert self.refused(config, device="warp") == "no device 'warp'; expected cpu, cuda, cuda:1 or mps"
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"n_init": 0},
+            {"n_permutations": 0},
+            {"tokens_per_batch": 0},
+            {"seed": -1},
+            {"max_rows": 0},
+            {"untrained": -1},
+            {"n_shuffles": 0},
+            {"map_prompts": 1},
+        ],
+    )
+    def test_numbers_that_nothing_can_be_measured_with(self, config, changes):
+        (name, value), *_ = changes.items()
+        assert f"{name} is {value}; expected at least" in self.refused(config, **changes)
+
+
+class TestMoreRefusals:
+    def test_no_chat_template(self, gpt2, config):
+        with pytest.raises(InputError, match=r"^this model's tokenizer has no chat template; leave out --chat$"):
+            measure_clusters(str(gpt2), replace(config, chat=True))
+
+    def test_a_model_of_ours_has_no_tokenizer(self, model, tmp_path, config):
+        path = tmp_path / "ours.safetensors"
+        save_model(model, path)
+        with pytest.raises(InputError, match="tokenizer"):
+            measure_clusters(str(path), config)
+
+
+class TestTooLong:
+    @pytest.fixture
+    def long(self, config):
+        """Twenty words for a context of sixteen; the task is in the last word."""
+        records = [{"prompt": f"w{i} " * 19 + f"w{10 + k}", "task": t} for k, t in enumerate(TASKS) for i in (1, 2)]
+        write_prompts(config.prompts, records)
+        return config
+
+    @pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
+    def test_is_refused(self, write_checkpoint, tmp_path, long, family):
+        with pytest.raises(InputError) as refused:
+            measure_clusters(str(write_checkpoint(tmp_path / family, family)), long)
+        assert str(refused.value) == (
+            f"{long.prompts}: prompt 1 has 20 tokens, more than the model's context of 16; shorten it, "
+            "or choose too_long='truncate' (--too-long truncate) to keep its end"
+        )
+
+    @pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
+    def test_is_truncated_from_the_left_when_asked(self, write_checkpoint, tmp_path, long, family):
+        path = write_checkpoint(tmp_path / family, family)
+        assert measure_clusters(str(path), replace(long, too_long="truncate")).to_dataframe()["ari"][0] == 1.0
+
+    def test_of_roberta_counts_its_position_offset(self, write_checkpoint, tmp_path, long, tl_major):
+        if tl_major >= 4:  # 18 positions, of which two are set aside
+            path = write_checkpoint(tmp_path / "roberta", "roberta")
+            with pytest.raises(InputError, match="more than the model's context of 16"):
+                measure_clusters(str(path), long)
+            assert measure_clusters(str(path), replace(long, too_long="truncate")).to_dataframe()["ari"][0] == 1.0
+
+
+class TestFewPrompts:
+    @pytest.mark.parametrize(
+        ("sizes", "p"), [([1, 1], 1), ([2, 2], 1 / 3), ([1, 2], 1 / 3), ([2, 2, 2], 1 / 15), ([3, 3], 1 / 10)]
+    )
+    def test_how_often_chance_gives_the_very_classes(self, sizes, p):
+        """Counted: every order of the labels, and how many of these part the prompts as the classes do."""
+        labels = [k for k, size in enumerate(sizes) for _ in range(size)]
+        orders = [[order.index(x) for x in order] for order in permutations(labels)]
+        same = sum(order == [labels.index(x) for x in labels] for order in orders)
+        assert 1 / n_relabellings(labels) == pytest.approx(same / len(orders)) == pytest.approx(p)
+
+    def test_are_noted(self, gpt2, config):
+        records = [{"prompt": f"w1 w{10 + k}", "task": t} for k, t in enumerate("aabb")]
+        write_prompts(config.prompts, records)
+        notes = measure_clusters(str(gpt2), config).notes
+        assert notes[0] == (
+            "4 prompts are too few for 'task': clusters that are exactly its classes come about by chance with p = "
+            "0.33; give more."
+        )
+        records = [{"prompt": f"w1 w{10 + k}", "task": t} for k, t in enumerate("aaaaabbbbbcd")]
+        write_prompts(config.prompts, records)
+        notes = measure_clusters(str(gpt2), config).notes
+        assert notes[0] == "Of 4 classes of 'task', 2 classes have a single prompt, which cannot form a cluster."
+        assert "too few" not in " ".join(notes)
+
+
+class TestTokens:
+    def test_unknown_words_and_repeated_prompts_are_told(self, gpt2, config):
+        rows = [{"prompt": f"what is w{i}", "task": task} for i in (1, 2, 3) for task in "ab"]
+        config.prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        notes = measure_clusters(str(gpt2), config).notes
+        assert any(note.startswith("67% of the tokens are <unk>: the tokenizer does not know these") for note in notes)
+        assert any(note.startswith("3 prompts repeat an earlier one word for word, and intervals") for note in notes)
+
+    def test_classes_of_which_nothing_was_drawn_are_told(self, gpt2, config):
+        notes = measure_clusters(str(gpt2), replace(config, max_rows=4, seed=0)).notes
+        drawn = [note for note in notes if note.startswith("Of 3 classes of 'task', the prompts that were drawn have")]
+        assert len(drawn) <= 1
+        assert any("clusters: 3 for 'task'" in note for note in notes) == (not drawn)
+
+    def test_truncation_keeps_what_stands_before_a_text(self, write_checkpoint, tmp_path, config, monkeypatch):
+        """A beginning of sequence that was asked for stays."""
+        path = write_checkpoint(tmp_path / "m", n_positions=4)
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        tokenizer.bos_token = "w0"
+        tokenizer.save_pretrained(path)
+        config.prompts.write_text(
+            '{"prompt": "w1 w2 w3 w4 w5", "task": "a"}\n{"prompt": "w1 w2 w3 w4 w6", "task": "b"}\n'
+            '{"prompt": "w7 w2 w3 w4 w5", "task": "a"}\n{"prompt": "w7 w2 w3 w4 w6", "task": "b"}\n'
+        )
+        seen = []
+        monkeypatch.setattr(
+            "mechclust.commands.clusters.measure.save_rows",
+            lambda model, batches, *rest, **options: (
+                seen.extend(batches) or save_rows(model, batches, *rest, **options)
+            ),
+        )
+        measure_clusters(str(path), replace(config, bos="yes", too_long="truncate", untrained=0))
+        assert [tokenizer.decode(row) for row in seen[0].tokens[:2]] == ["w0 w3 w4 w5", "w0 w3 w4 w6"]
+
+    def test_a_pad_token_beyond_the_embedding(self, gpt2, tmp_path, config):
+        """As where a padding token was added to the tokenizer and not to the model."""
+        path = shutil.copytree(gpt2, tmp_path / "m")
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        tokenizer.add_special_tokens({"pad_token": "[ADDED]"})
+        tokenizer.save_pretrained(path)
+        records = [{"prompt": f"w1 w2 w{10 + k}"[3 * i :], "task": t} for k, t in enumerate("ab") for i in range(2)]
+        write_prompts(config.prompts, records)
+        padded, plain = (measure_clusters(str(p), config).to_dataframe() for p in (path, gpt2))
+        assert padded.equals(plain)
+
+    def test_a_tokenizer_of_another_model(self, write_checkpoint, tmp_path, config):
+        path = write_checkpoint(tmp_path / "m", "gpt2", vocab_size=13)
+        with pytest.raises(InputError) as refused:
+            measure_clusters(str(path), config)
+        assert str(refused.value) == (
+            f"{config.prompts}: prompt 10 has token id 13 and the model 13 token embeddings; save the tokenizer that "
+            "belongs to the model"
+        )

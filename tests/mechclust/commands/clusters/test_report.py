@@ -1,0 +1,158 @@
+"""The report: its files and its page."""
+
+from __future__ import annotations
+
+import csv
+import html
+from dataclasses import replace
+
+import pytest
+import torch
+
+from mechclust.commands.clusters import ClustersConfig, measure_clusters, write_clusters_report
+from mechclust.commands.clusters.figures import curves_figure, followed_figure
+from probes import load_result
+from tasks import InputError
+from tests.mechclust.commands.clusters.cases import last_word_tells_the_task, write_prompts
+
+
+@pytest.fixture(scope="module")
+def written(gpt2, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("clusters")
+    path = write_prompts(folder / "prompts.jsonl", last_word_tells_the_task())
+    config = ClustersConfig(
+        path, also=("first",), given="first word", n_init=2, n_permutations=49, n_shuffles=19, untrained=2
+    )
+    result = measure_clusters(str(gpt2), config)
+    report = write_clusters_report(result, folder / "deep" / "out")
+    return result, report
+
+
+class TestReport:
+    def test_files(self, written):
+        report = written[1]
+        files = sorted(str(p.relative_to(report.parent)) for p in report.parent.rglob("*") if p.is_file())
+        assert files == [
+            "clusters.csv",
+            "features.csv",
+            "figures/curves_by_layer.png",
+            "figures/what_clusters_follow.png",
+            "report.html",
+            *(
+                f"results/{model}/{measure}.safetensors"
+                for model in ("trained", "untrained-seed0", "untrained-seed1")
+                for measure in ("clusters", "given", "linear")
+            ),
+        ]
+
+    def test_csv_is_the_table(self, written):
+        result, report = written
+        with (report.parent / "clusters.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        assert list(rows[0]) == [
+            "layer", "site", "label", "ari", "null_low", "null_high", "p_value", "untrained",
+            "ami", "silhouette", "label_silhouette", "n_clusters",
+            "given_ari", "given_null_low", "given_null_high", "given_p", "untrained_given", "given",
+            "accuracy", "accuracy_low", "accuracy_high", "linear_null_low", "linear_null_high", "linear_p",
+            "untrained_accuracy",
+        ]  # fmt: skip
+        assert [float(row["ari"]) for row in rows] == pytest.approx(result.to_dataframe()["ari"].tolist())
+        assert [row["label"] for row in rows] == 3 * ["task"] + 3 * ["first"]
+        with (report.parent / "features.csv").open() as file:
+            features = list(csv.DictReader(file))
+        surface = {"last word", "last token", "first word", "first token"}
+        assert {row["name"] for row in features} == {"task", "first", *surface}
+        assert {row["kind"] for row in features} == {"label", "feature"}
+
+    def test_results_are_what_was_measured(self, written):
+        result, report = written
+        loaded = load_result(report.parent / "results/trained/clusters.safetensors")
+        assert torch.equal(loaded["ari"], result.trained.raw["ari"])
+        assert loaded.metadata["n"] == 27
+        untrained = load_result(report.parent / "results/untrained-seed1/linear.safetensors")
+        assert torch.equal(untrained["accuracy"], result.untrained[1].linear["accuracy"])
+
+    def test_report_shows_figure_table_and_settings(self, written):
+        result, report = written
+        page = report.read_text()
+        assert page.count("data:image/png;base64,") == 2
+        assert "What the hidden states of" in page
+        assert "27 prompts, hidden state at the last prompt token" in page
+        assert "untrained" in page
+        assert "n_permutations" in page
+        assert "http" not in page
+        said = html.unescape(page)
+        assert all(sentence in said for sentence in [*result.sentences, *result.notes])
+        order = [
+            result.lead[0],
+            result.lead[1],
+            "<img",
+            "The prompts at each layer",
+            "<details",
+            result.notes[0],
+            "How it was made",
+        ]
+        assert [said.index(part) for part in order] == sorted(said.index(part) for part in order)
+        assert result.lead == result.sentences[:2]
+        assert "-0.000" not in page
+
+    def test_the_figure_shows_every_value(self, written):
+        """Also an index below the chance interval; each curve with its own band and its random-weight twin."""
+        result = written[0]
+        raw = result.trained.raw
+        low = replace(raw, values={**raw.values, "ari": torch.full_like(raw["ari"], -0.4)})
+        figure = curves_figure(replace(result, trained=replace(result.trained, raw=low)))
+        index, _, accuracy, _ = figure.axes
+        assert index.get_ylim()[0] < -0.4
+        table = result.to_dataframe()
+        first = table[table["label"] == "task"]
+        for axis, columns in (
+            (index, ["untrained", "given_ari", "untrained_given"]),
+            (accuracy, ["accuracy", "untrained_accuracy"]),
+        ):
+            drawn = [line.get_ydata().tolist() for line in axis.lines]
+            assert [first[column].tolist() in drawn for column in columns] == [True] * len(columns)
+            assert len(axis.collections) >= 1
+        assert index.lines[0].get_ydata().tolist() == pytest.approx([-0.4] * 3)
+        names = [text.get_text() for text in figure.legends[0].get_texts()]
+        assert names == [
+            "clusters",
+            "clusters given the prompts' first word",
+            "linear classifier",
+            "random weights",
+            "chance (95%)",
+        ]
+        assert [axis.get_legend() for axis in figure.axes] == [None] * 4
+
+    def test_what_is_followed_is_drawn_in_order(self, written):
+        result = written[0]
+        (axis,) = followed_figure(result.followed, result.given).axes
+        names = [line.get_label().rsplit(" (", 1)[0] for line in axis.lines if "(" in line.get_label()]
+        assert names == list(result.followed.means)
+        assert len({line.get_color() for line in axis.lines if "(" in line.get_label()}) == len(names)
+
+    def test_a_label_called_as_the_map_calls_clusters(self, gpt2, config, tmp_path):
+        records = [{**record, "cluster": record["first"]} for record in last_word_tells_the_task()]
+        write_prompts(config.prompts, records)
+        result = measure_clusters(str(gpt2), replace(config, untrained=0))
+        assert "cluster (label)" in write_clusters_report(result, tmp_path / "out").read_text()
+
+    def test_hostile_labels_are_escaped(self, gpt2, config, tmp_path):
+        hostile = "<img src=x onerror=alert(1)>"
+        records = [
+            {"prompt": f"w1 w{10 + k}", "task": t, hostile: k // 2} for k, t in enumerate((hostile, "b", "c", "b"))
+        ]
+        write_prompts(config.prompts, records)
+        result = measure_clusters(str(gpt2), replace(config, also=(hostile,), untrained=0))
+        page = write_clusters_report(result, tmp_path / "out").read_text()
+        assert hostile not in page
+        assert "&lt;img src=x" in page
+
+    def test_a_folder_that_cannot_be_written(self, written, config, tmp_path):
+        (tmp_path / "file").write_text("")
+        out = tmp_path / "file" / "out"
+        with pytest.raises(InputError) as refused:
+            write_clusters_report(written[0], out)
+        assert str(refused.value) == (
+            f"cannot write to {str(out)!r} (Not a directory); choose another folder with --out"
+        )

@@ -1,0 +1,105 @@
+"""Distances in blocks are those of rows subtracted from each other."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.spatial.distance import cdist
+
+from probes.functional.distances import Distances, finite, first_alike, squared_differences
+from tasks import InputError
+from tests.probes.functional.test_cka import gaussians
+
+
+def whole(distances: Distances) -> np.ndarray:
+    """All of them, from blocks of 7 rows and columns, in the unit of the rows."""
+    n = distances.n
+    found = torch.full((n, n), torch.nan, dtype=torch.float64)
+    for rows, columns in distances.tiles(7):
+        found[rows, columns] = distances.squared(rows, columns)
+        found[columns, rows] = found[rows, columns].T
+    return found.sqrt().numpy() / distances.scale
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e6])
+@pytest.mark.parametrize("scale", [1.0, 1e-200, 1e200])
+def test_distances_equal_scipy(shift: float, scale: float) -> None:
+    (x,) = gaussians(40, 5)
+    x = (x + shift) * scale
+    found = whole(Distances(x))
+    assert np.allclose(found / scale, cdist(x / scale, x / scale), rtol=1e-12, atol=1e-9)
+    assert (found.diagonal() == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64, torch.int64])
+def test_any_dtype_and_some_of_the_rows(dtype: torch.dtype) -> None:
+    x = (10 * gaussians(40, 5)[0]).to(dtype)
+    which = torch.randperm(40, generator=torch.Generator().manual_seed(0))[:25]
+    expected = cdist(x[which].double(), x[which].double())
+    assert np.allclose(whole(Distances(x, which)), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_rows_that_are_the_same_are_exactly_so() -> None:
+    """However far from the mean: the products alone round to more than 0 there."""
+    (x,) = gaussians(30, 50)
+    x = (x + 100 * torch.arange(30)[:, None]).float()
+    x = torch.cat([x, x])
+    assert first_alike(x).tolist() == 2 * list(range(30))
+    found = whole(Distances(x))
+    assert (found[:30, 30:].diagonal() == 0).all()
+    assert ((found == 0).sum(1) == 2).all()
+
+
+def near_and_far() -> torch.Tensor:
+    """Rows about 0, and three that are near each other, a million times as far away."""
+    (x,) = gaussians(40, 5)
+    x[:3] = 1e6 + 1e-3 * x[:3]
+    return x
+
+
+def test_near_rows_far_away_are_found_by_subtraction() -> None:
+    x = near_and_far()
+    expected = cdist(x, x)
+    distances = Distances(x)
+    assert np.allclose(whole(distances), expected, rtol=1e-9)
+    distances.resolve(typical=1.0, smallest=torch.inf)
+    assert not np.allclose(whole(distances), expected, rtol=1e-3)  # what products lose
+    distances.resolve(typical=float(np.median(expected) * distances.scale) ** 2, smallest=(1e-3 * distances.scale) ** 2)
+    assert not distances.exact
+    assert np.allclose(whole(distances), expected, rtol=1e-9)
+
+
+def test_where_most_pairs_are_near_and_far_away_all_are_subtracted() -> None:
+    x = near_and_far()
+    distances = Distances(x)
+    distances.resolve(typical=(1e-4 * distances.scale) ** 2, smallest=0.0)
+    assert distances.exact
+    assert np.allclose(whole(distances), cdist(x, x), rtol=1e-9)
+
+
+def test_pairs_do_not_depend_on_each_other(monkeypatch: Any) -> None:
+    (x,) = gaussians(30, 700)
+    i, j = torch.triu_indices(30, 30, 1)
+    expected = squared_differences(x.float(), i, j)
+    assert np.allclose(expected.sqrt(), cdist(x.float().double(), x.float().double())[i, j], rtol=1e-13)
+    monkeypatch.setattr(sys.modules["probes.functional.distances"], "_CACHED", 700 * 7)
+    assert torch.equal(squared_differences(x.float(), i, j), expected)
+    assert torch.equal(squared_differences(x.float(), i[5:6], j[5:6]), expected[5:6])
+    assert len(squared_differences(x, i[:0], j[:0])) == 0
+
+
+def test_what_is_refused() -> None:
+    x = torch.zeros(6, 2)
+    x[4, 1] = torch.nan
+    for given, message in (
+        (x, "x has NaN or infinity in row 4; leave the example out"),
+        (torch.zeros(3), "x has shape (3,); expected [examples dimensions], at least one of each"),
+        (torch.zeros(0, 3), "x has shape (0, 3); expected [examples dimensions], at least one of each"),
+    ):
+        with pytest.raises(InputError, match=re.escape(message)):
+            finite(given, "x")

@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binom
+
+from probes import LinearDecodability, last_token, run
+from probes.functional import stratified_folds, wilson_interval
+from probes.testing import check_probe
+from tasks import Batch, InputError
+from tests.probes.functional.test_linear_decodability import reference
+
+N, D = 120, 8
+
+
+def planted(strength: float, seed: int = 0, n: int = N, correlated: float = 0.0) -> tuple[torch.Tensor, Batch]:
+    """States that follow ``ending`` far more than ``task``; every input comes four times."""
+    rng = np.random.default_rng(seed)
+    classes = rng.permutation(np.arange(n) % 3)
+    ending = torch.from_numpy(np.where(rng.random(n) < correlated, classes, rng.integers(4, size=n)))
+    task = torch.from_numpy(classes)
+    draw = torch.Generator().manual_seed(seed)
+    states = 30 * torch.randn(4, D, generator=draw)[ending] + torch.randn(n, D, generator=draw)
+    states += strength * torch.nn.functional.one_hot(task, D)
+    labels = {"task": task, "ending": ending, "input": torch.arange(n) // 4, "half": task % 2}
+    return states, Batch(torch.arange(n)[:, None], labels=labels)
+
+
+def measure(fake_model: Any, states: torch.Tensor, batch: Batch, **options: Any) -> Any:
+    return run(fake_model(states), batch.split(50), LinearDecodability(at="hook_embed", **options))
+
+
+@pytest.mark.parametrize("options", [{}, {"given": "ending"}, {"groups": "input"}])
+def test_a_planted_label_is_read(fake_model: Any, options: dict[str, Any]) -> None:
+    result = measure(fake_model, *planted(5.0), **options)
+    assert result.axes["accuracy"] == ("site", "label")
+    assert float(result["accuracy"]) > 0.9
+    assert float(result["p_value"]) == pytest.approx(1 / 101)
+    assert 0.2 < float(result["null_low"]) < float(result["null_high"]) < 0.65
+    assert float(result["majority"]) == pytest.approx(1 / 3)
+    assert result["n"].tolist() == [N]
+    assert result.notes == []
+
+
+def test_accuracy_is_scikit_learns_with_its_interval(fake_model: Any) -> None:
+    states, batch = planted(1.5)
+    task = batch.labels["task"].numpy()
+    result = measure(fake_model, states, batch, n_shuffles=1, seed=4, folds=4)
+    folds = stratified_folds(task, 4, seed=4)
+    hits = int((reference(states.double().numpy(), task, folds) == task).sum())
+    assert float(result["accuracy"]) == hits / N
+    low, high = wilson_interval(hits, N)
+    assert [float(result[name]) for name in ("accuracy_low", "accuracy_high")] == [low, high]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"given": "ending"}, {"groups": "input"}, {"given": "ending", "groups": "input"}, {"label": "whole"}],
+    ids=str,
+)
+def test_chance_is_chance(fake_model: Any, options: dict[str, Any]) -> None:
+    """States follow the ending only, with which the task goes in some designs, or the group."""
+    p = []
+    for seed in range(80):
+        states, batch = planted(0.0, seed, n=60, correlated=0.5 if "given" in options else 0.0)
+        settings: dict[str, Any] = {**options}
+        if options.get("label"):  # one class a group, and states that follow the group
+            draw = torch.Generator().manual_seed(seed)
+            label = torch.randint(2, (15,), generator=draw)
+            label[:6] = torch.arange(6) % 2
+            states = states + 9 * torch.randn(15, D, generator=draw)[batch.labels["input"]]
+            batch = Batch(batch.tokens, labels={**batch.labels, "whole": label[batch.labels["input"]]})
+            settings["groups"] = "input"
+        p.append(float(measure(fake_model, states, batch, n_shuffles=39, folds=3, seed=seed, **settings)["p_value"]))
+    low, high = binom.ppf([0.0005, 0.9995], 80, 0.05)
+    assert low <= sum(x <= 0.05 for x in p) <= high
+    assert np.mean(p) > 0.4  # and higher where a constant answer is best, for then shuffles tie
+
+
+def test_without_what_is_given_chance_is_broken(fake_model: Any) -> None:
+    """The test above can fail."""
+    p = []
+    for seed in range(10):
+        states, batch = planted(0.0, seed, n=60, correlated=0.5)
+        p.append(float(measure(fake_model, states, batch, n_shuffles=39, seed=seed)["p_value"]))
+    assert sum(x <= 0.05 for x in p) > 5
+
+
+def test_groups_stay_in_one_fold_and_are_shuffled_whole(fake_model: Any) -> None:
+    """Every group has a state and a class of its own: known from its other examples, and from nothing else."""
+    group = torch.arange(N) // 4
+    label = torch.randint(2, (30,), generator=torch.Generator().manual_seed(1))[group]
+    states = 20 * torch.randn(30, D, generator=torch.Generator().manual_seed(0))[group] + 0.1 * torch.randn(N, D)
+    batch = Batch(torch.arange(N)[:, None], labels={"task": label, "input": group})
+    free, grouped = (measure(fake_model, states.repeat(1, 8) ** 2, batch, groups=g) for g in (None, "input"))
+    assert float(free["accuracy"]) > float(grouped["accuracy"])
+    assert float(grouped["null_high"]) - float(grouped["null_low"]) > float(free["null_high"]) - float(free["null_low"])
+
+
+def test_further_labels_and_sites(fake_model: Any) -> None:
+    states, batch = planted(5.0)
+    model = fake_model(torch.zeros(N, D), states)
+    probe = LinearDecodability(also=("ending",), n_shuffles=20, readout=last_token())
+    result = run(model, batch, probe)
+    assert result["accuracy"].shape == (2, 2)
+    assert result["accuracy"][0].tolist() == pytest.approx([1 / 3, float(result["majority"][1])], abs=0.15)
+    assert float(result["accuracy"][1].min()) > 0.9
+    assert result.metadata["n_classes"] == {"task": 3, "ending": 4}
+    alone = run(model, batch, LinearDecodability(n_shuffles=20))
+    assert torch.equal(alone["accuracy"], result["accuracy"][:, :1])
+
+
+def test_what_is_said_about_small_classes(fake_model: Any) -> None:
+    states, batch = planted(1.0, n=40)
+    rare = torch.arange(40) // 8
+    rare[:2] = 9
+    labels = {**batch.labels, "rare": rare, "id": torch.arange(40)}
+    result = measure(fake_model, states, Batch(batch.tokens, labels=labels), also=("rare", "id"), n_shuffles=9)
+    assert result.notes == [
+        "1 classes of 'rare' have fewer examples than there are folds (5); some folds lack them",
+        "label 'rare' has 6.7 examples a class; with fewer than 10, a classifier reads less than there is",
+        "label 'id' has one example a class (40 in all), which nothing can predict; its accuracy is NaN",
+    ]
+    assert result["accuracy"].isnan().tolist() == [[False, False, True]]
+
+
+def test_what_is_determined_by_what_is_given(fake_model: Any) -> None:
+    states, batch = planted(1.0)
+    fine = Batch(batch.tokens, labels={**batch.labels, "fine": torch.arange(N) % 2 + 2 * batch.labels["task"]})
+    message = (
+        "label 'task' is determined by 'fine' (each fine has one task), so nothing of it is left once 'fine' is given; "
+        "choose one whose classes have examples of several classes of 'task'"
+    )
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        measure(fake_model, states, fine, given="fine")
+    result = measure(fake_model, states, fine, given="task", label="ending", also=("half",), n_shuffles=9)
+    assert result["accuracy"].isnan().tolist() == [[False, True]]
+    assert result.notes == [
+        "label 'half' is determined by 'task' (each task has one half), so nothing of it is left once 'task' is given; "
+        "its accuracy is NaN"
+    ]
+
+
+def test_where_no_shuffle_changes_the_label(fake_model: Any) -> None:
+    states, batch = planted(1.0, n=12)
+    pairs = torch.tensor([0, 1, 2] * 4), torch.tensor([0] * 3 + [1] * 3 + [2] * 3 + [3] * 3)
+    labelled = Batch(batch.tokens, labels={"task": pairs[0], "ending": pairs[1]})
+    result = measure(fake_model, states, labelled, given="ending", folds=4, n_shuffles=9)
+    if result["p_value"].isnan().all():
+        assert "so no shuffle changes it; its chance and p_value are NaN" in result.notes[-1]
+    else:
+        assert any("stays as it is" in note or "ways only" in note for note in result.notes)
+    assert not result["accuracy"].isnan().any()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"given": "ending", "also": ("half",)}, {"groups": "input", "folds": 3}, {"max_rows": 40, "device": "cpu"}],
+    ids=str,
+)
+def test_the_contract(fake_model: Any, options: dict[str, Any]) -> None:
+    states, batch = planted(1.0, n=60)
+    check_probe(LinearDecodability(at="hook_embed", n_shuffles=9, **options), fake_model(states), batch)
+
+
+def test_the_global_random_state_is_left_alone(fake_model: Any) -> None:
+    before = repr(np.random.get_state(legacy=False)), torch.get_rng_state()
+    measure(fake_model, *planted(1.0), n_shuffles=3)
+    assert repr(np.random.get_state(legacy=False)) == before[0]
+    assert torch.equal(torch.get_rng_state(), before[1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"folds": 1}, "folds is 1; expected at least 2"),
+        ({"n_shuffles": 0}, "n_shuffles is 0; expected at least 1"),
+        ({"max_rows": 1}, "max_rows is 1; expected at least 2, or None for no limit"),
+        ({"also": "ending"}, "also is the string 'ending'; expected a sequence of label names such as ('ending',)"),
+        ({"given": "task"}, "given is 'task', the label itself; give another label, or None"),
+        ({"groups": "task"}, "groups is 'task', the label itself; give another label, or None"),
+        ({"device": "gpu"}, "no device 'gpu'; expected cpu, cuda"),
+    ],
+)
+@pytest.mark.usefixtures("without_type_checks")
+def test_a_bad_argument_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=f"^{re.escape(message)}"):
+        LinearDecodability(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"groups": "half"}, "label 'task' ('half'): 2 groups for 5 folds; give at least as many groups as folds"),
+        ({"folds": 50}, "label 'task': every class has fewer examples than the 50 folds; give more examples a class"),
+        ({"folds": 500}, "label 'task': 120 examples for 500 folds; give at least as many examples as folds"),
+        ({"label": "one"}, "label 'one' has one class only; a classifier needs examples of at least 2 classes"),
+    ],
+)
+def test_what_the_examples_must_offer(fake_model: Any, options: dict[str, Any], message: str) -> None:
+    states, batch = planted(1.0)
+    labelled = Batch(batch.tokens, labels={**batch.labels, "one": torch.zeros(N, dtype=torch.int64)})
+    with pytest.raises(InputError, match=f"^{re.escape(message)}"):
+        measure(fake_model, states, labelled, **options)
