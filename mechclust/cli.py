@@ -7,7 +7,7 @@ import dataclasses
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
@@ -21,8 +21,9 @@ from mechclust.commands.compare import CompareConfig, compare_models, write_comp
 from mechclust.commands.sandbox import check_output, open_sandbox, write_sandbox
 from mechclust.commands.settings import Dtype
 from mechclust.commands.topics import TopicsConfig, measure_topics, shown_measures, write_topics_report
+from mechclust.jobs import close_bars
 from mechclust.report.claims import markdown_table, text_table
-from mechclust.report.folder import check_writable
+from mechclust.report.folder import check_command
 from mechclust.report.text import table_text
 from mechclust.studies import get_study, open_run, registered_studies, report_run, run_study
 from mechclust.studies.record import record_run
@@ -53,9 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         return int(app.cli(prog="mechclust", args=argv or ["--help"], description=_DESCRIPTION, **_HELP) or 0)
     except InputError as error:
+        close_bars()
         print(f"mechclust: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
+        close_bars()
         print(f"\nmechclust: interrupted{stop.args[0] if stop.args else ''}", file=sys.stderr)
         return 130
     except BrokenPipeError:
@@ -150,7 +153,7 @@ def _run(name: str, argv: list[str]) -> None:
         analysis = run_study(study, parsed.config, parsed.out, parsed.workers, parsed.probes)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"; everything measured so far is in {parsed.out}; to go on: {again}") from None
-    _show(text_table(analysis.claims), (), parsed.out / "report.html")
+    _show(text_table(analysis.claims), (), lambda: parsed.out / "report.html")
 
 
 def _paths(config: Any, prefix: str = "") -> list[str]:
@@ -194,16 +197,25 @@ def _report(run_folder: tyro.conf.Positional[Path], markdown: bool = False, reco
     """
     found = report_run(*open_run(run_folder), run_folder) if record is None else record_run(run_folder, record)
     table = markdown_table if markdown else text_table
-    _show(table(found.claims), (), run_folder / "report.html")
+    _show(table(found.claims), (), lambda: run_folder / "report.html")
     if record is not None:
         print(f"record: {record}")
 
 
-def _show(table: str, sentences: Sequence[str], report: Path) -> None:
+def _show(table: str, sentences: Sequence[str], report: Callable[[], Path]) -> None:
+    """Print what was found, before the report is written: then nothing is lost where that fails."""
     print(table)
     if sentences:
         print("\n" + "\n".join(f"- {sentence}" for sentence in sentences))
-    print(f"\nreport: {report}")
+    sys.stdout.flush()
+    print(f"\nreport: {report()}")
+
+
+def _so_far(out: Path) -> str:
+    """What an interruption left."""
+    if not (out / "rows").exists():
+        return "; nothing was measured yet"
+    return f"; hidden states so far are in {out / 'rows'}; the same command goes on"
 
 
 @app.command(name="clusters")
@@ -224,9 +236,9 @@ def _clusters(
     try:
         result = measure_clusters(model, config, out, progress=True)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"; hidden states so far are in {out / 'rows'}; the same command goes on") from None
+        raise KeyboardInterrupt(_so_far(out)) from None
     table = table_text(result.shown_table, ".3f")
-    _show(table, [*result.sentences, *result.notes], write_clusters_report(result, out))
+    _show(table, [*result.sentences, *result.notes], lambda: write_clusters_report(result, out))
 
 
 @app.command(name="topics")
@@ -242,10 +254,10 @@ def _topics(
         config: what to measure.
         out: folder of the report.
     """
-    check_writable(out)
+    check_command(out, "topics")
     result = measure_topics(model, config, progress=True)
     table = table_text(shown_measures(result), ".3g")
-    _show(table, [*result.sentences, *result.notes], write_topics_report(result, out))
+    _show(table, [*result.sentences, *result.notes], lambda: write_topics_report(result, out))
 
 
 @app.command(name="compare")
@@ -268,10 +280,10 @@ def _compare(
     try:
         result = compare_models(base, tuned, config, out, progress=True)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"; hidden states so far are in {out / 'rows'}; the same command goes on") from None
+        raise KeyboardInterrupt(_so_far(out)) from None
     table = result.tables["tasks" if result.diagonal else "compare"]
     shown = [k for k in table if not k.startswith(("largest_", "d_", "site", "base_site"))]
-    _show(table_text(table[shown], ".3f"), result.sentences, write_compare_report(result, out))
+    _show(table_text(table[shown], ".3f"), result.sentences, lambda: write_compare_report(result, out))
 
 
 @app.command(name="check")

@@ -25,6 +25,13 @@ def progress_bar(items: Iterable[Any], **options: Any) -> Any:
     return tqdm(items, position=(place[0] - 1) if place else 0, leave=not place, mininterval=interval, **options)
 
 
+def close_bars() -> None:
+    """Take away the bars that an error left standing, so that what is told of it begins on a line of its own."""
+    for bar in list(getattr(tqdm, "_instances", ())):
+        bar.leave = False
+        bar.close()
+
+
 def map_jobs(fn: Callable[[Job], Out], jobs: Sequence[Job], workers: int | None = None) -> list[Out]:
     """``[fn(job) for job in jobs]`` over processes, with one thread in each.
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from probes.hooks import HookedModel
 from tasks import Batch, InputError
 from tasks.batch import token_batches
-from tasks.errors import check_at_least
+from tasks.errors import check_count
 
 Batches: TypeAlias = Batch | Tensor | Mapping[str, Any] | Iterable[Batch | Tensor | Mapping[str, Any] | str]
 """A batch, token ids ``[batch pos]``, what a Hugging Face tokenizer gives, or an iterable of these, of texts or of rows
@@ -38,12 +38,14 @@ class _Row:
         ids: ``[pos]``.
         mask: ``[pos]``, where some of these are no tokens.
         labels: integers, or tensors without axes.
+        strings: names of what would be labels, were they numbers.
     """
 
     text: str | None = None
     ids: Tensor | None = None
     mask: Tensor | None = None
     labels: Mapping[str, Any] = field(default_factory=dict)
+    strings: Sequence[str] = ()
     number: int = -1
 
     def __len__(self) -> int:
@@ -83,7 +85,7 @@ def each_batch(
         InputError: for anything else, for an example of more tokens than ``tokens_per_batch``, and for tokens that a
             model cannot read, see ``readable``.
     """
-    check_at_least(tokens_per_batch=(tokens_per_batch, 1))
+    check_count(tokens_per_batch=(tokens_per_batch, 1))
     source: Iterable[Batch] = _numbered(given, _tokenize(models, tokenizer), tokens_per_batch)
     if progress is not None:
         from tqdm.auto import tqdm
@@ -230,9 +232,10 @@ class _Tokens:
     tokens: Tensor
     mask: Tensor | None = None
     labels: Mapping[str, Tensor] = field(default_factory=dict)
+    strings: Sequence[str] = ()
 
     def batch(self, first: int) -> Batch:
-        found = Batch(self.tokens, self.mask, labels=self.labels)
+        found = Batch(self.tokens, self.mask, labels=self.labels, lacks=_numbers_only(self.strings))
         return replace(found, index=found.index + first)
 
     def rows(self) -> Iterator[_Row]:
@@ -240,15 +243,15 @@ class _Tokens:
         whole = self.batch(0)
         for i, tokens in enumerate(whole.tokens):
             mask = None if whole.attention_mask is None else whole.attention_mask[i]
-            yield _unpadded(tokens, mask, {name: values[i] for name, values in whole.labels.items()})
+            yield _unpadded(tokens, mask, {name: values[i] for name, values in whole.labels.items()}, self.strings)
 
 
-def _unpadded(ids: Tensor, mask: Tensor | None, labels: Mapping[str, Any]) -> _Row:
+def _unpadded(ids: Tensor, mask: Tensor | None, labels: Mapping[str, Any], strings: Sequence[str]) -> _Row:
     """A row from its first real token to its last; one without any stays as it is."""
     if mask is None or not len(real := mask.nonzero()[:, 0]):
-        return _Row(None, ids, mask, labels)
+        return _Row(None, ids, mask, labels, strings)
     place = slice(int(real[0]), int(real[-1]) + 1)
-    return _Row(None, ids[place], None if len(real) == place.stop - place.start else mask[place], labels)
+    return _Row(None, ids[place], None if len(real) == place.stop - place.start else mask[place], labels, strings)
 
 
 def _pieces(given: Any) -> Iterator[Batch | _Tokens | _Row]:
@@ -275,8 +278,14 @@ def _piece(item: Any) -> Iterator[Batch | _Tokens | _Row]:
         yield _Tokens(torch.as_tensor(item))
     elif isinstance(item, Mapping):
         yield from _of_columns(item)
+    elif isinstance(item, (list, tuple)) and len(item) == 1 and isinstance(item[0], (Tensor, np.ndarray)):
+        yield from _piece(item[0])  # as a DataLoader gives what a TensorDataset of one tensor holds
     else:
-        hint = "; give lists of token ids as {'input_ids': lists}" if isinstance(item, (list, tuple)) else ""
+        hint = ""
+        if isinstance(item, (list, tuple)):
+            tensors = len(item) > 0 and all(isinstance(each, Tensor) for each in item)
+            hint = "'input_ids': tokens, 'task': labels" if tensors else "'input_ids': lists"
+            hint = f"; give {'several tensors' if tensors else 'lists of token ids'} as {{{hint}}}"
         raise InputError(f"expected {_TAKES}; got an element of type {type(item).__name__}{hint}")
 
 
@@ -300,7 +309,8 @@ def _of_columns(item: Mapping[str, Any]) -> Iterator[_Tokens | _Row]:
     elif isinstance(main, (Tensor, np.ndarray)):
         mask = rest.pop("attention_mask", None)
         labels = {name: torch.as_tensor(value) for name, value in rest.items() if _is_label(value, len(main))}
-        yield _Tokens(torch.as_tensor(main), None if mask is None else torch.as_tensor(mask), labels)
+        strings = [name for name, value in rest.items() if _length(value) == len(main) and _has_strings(value)]
+        yield _Tokens(torch.as_tensor(main), None if mask is None else torch.as_tensor(mask), labels, strings)
     else:
         columns = {name: value for name, value in rest.items() if _length(value) == len(main)}
         for i, one in enumerate(main):
@@ -309,15 +319,16 @@ def _of_columns(item: Mapping[str, Any]) -> Iterator[_Tokens | _Row]:
 
 def _row(main: Any, rest: Mapping[str, Any]) -> _Row:
     labels = {name: int(value) for name, value in rest.items() if _is_integer(value)}
+    strings = [name for name, value in rest.items() if isinstance(value, str)]
     if isinstance(main, str):
-        return _Row(main, labels=labels)
+        return _Row(main, labels=labels, strings=strings)
     mask, ids = rest.get("attention_mask"), _listed(main)
     if wrong := [i for i in ids if not _is_integer(i) or isinstance(i, bool)]:
         raise InputError(f"input_ids has {wrong[0]!r}; expected integer token ids")
     if mask is not None and len(mask) != len(ids):
         raise InputError(f"attention_mask has {len(mask)} values for {len(ids)} input_ids; expected one each")
     bits = None if mask is None else torch.tensor([bool(m) for m in _listed(mask)])
-    return _unpadded(torch.tensor(ids, dtype=torch.int64), bits, labels)
+    return _unpadded(torch.tensor(ids, dtype=torch.int64), bits, labels, strings)
 
 
 def _encode(rows: Sequence[_Row], tokenize: Tokenize) -> None:
@@ -341,7 +352,13 @@ def _padded(rows: Sequence[_Row]) -> Batch:
     labels = {name: torch.tensor([int(row.labels[name]) for row in rows]) for name in names}
     numbers = torch.tensor([row.number for row in rows])
     device = tokens.device
-    return Batch(tokens, mask, labels=labels, index=numbers).to(device)
+    lacks = _numbers_only([name for row in rows for name in row.strings])
+    return Batch(tokens, mask, labels=labels, index=numbers, lacks=lacks).to(device)
+
+
+def _numbers_only(strings: Sequence[str]) -> dict[str, str]:
+    """What is said of labels that are no numbers, to those who ask for them."""
+    return {name: f"label {name!r} has strings; number them (0, 1, ...)" for name in strings}
 
 
 def _tokenize(models: Mapping[str, HookedModel], tokenizer: Any) -> Tokenize:
@@ -392,8 +409,14 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, (int, np.integer, np.bool_))
 
 
+def _has_strings(value: Any) -> bool:
+    return not isinstance(value, Tensor) and any(isinstance(each, str) for each in value)
+
+
 def _is_label(value: Any, n: int) -> bool:
     """Whether it is one integer an example."""
-    if isinstance(value, (Tensor, np.ndarray)):
-        return value.shape == (n,) and _is_integer(torch.as_tensor(value).reshape(-1)[0] if n else 0)
+    if isinstance(value, np.ndarray):
+        return value.shape == (n,) and value.dtype.kind in "iub"
+    if isinstance(value, Tensor):
+        return value.shape == (n,) and not value.is_floating_point() and not value.is_complex()
     return isinstance(value, Sequence) and len(value) == n and all(map(_is_integer, value))

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from probes.identity import token_digests
 from probes.readout import Readout, check_row_readout, last_token
 from probes.row_store import check_names, places_of
+from probes.vllm_rows import VllmFiles, check_finite, files_of, site_called
 from tasks import Batch, InputError
 
 States: TypeAlias = Tensor | np.ndarray | Sequence[Any]
@@ -87,7 +85,8 @@ def rows_from(
         torch.Size([1, 1])
     """
     check_row_readout(readout)
-    places = {name: torch.as_tensor(values) for name, values in (positions or {}).items()}
+    _check_given(rows, labels)
+    places = {name: _tensor(f"positions[{name!r}]", values) for name, values in (positions or {}).items()}
     given: _Given
     if isinstance(rows, Mapping):
         if layers is not None:
@@ -98,8 +97,8 @@ def rows_from(
     else:
         if tokens is not None or attention_mask is not None:
             raise InputError("vLLM's files bring their own tokens; leave tokens and attention_mask out")
-        paths, index = _files(rows, index)
-        given = _VllmFiles(paths, layers, places, readout)
+        paths, index = files_of(rows, index)
+        given = VllmFiles(paths, layers, places, readout)
     n = len(given)
     numbers = _index(index, n)
     given.check(numbers)
@@ -109,6 +108,35 @@ def rows_from(
         classes |= {name: names} if names else {}
     source = str(rows) if isinstance(rows, (str, Path)) else "rows_from(...)"
     return ForeignRows(given, numbers, codes, classes, repr(readout), model, source)
+
+
+def _check_given(rows: object, labels: object) -> None:
+    """Refuse what only looks like rows, files or labels."""
+    layers = "{0: array} by the number of its layer, or {hook name: array}"
+    if isinstance(rows, (Tensor, np.ndarray)):
+        raise InputError(f"rows are an array of shape {tuple(rows.shape)}, whose layer is not known; give {layers}")
+    if not isinstance(rows, (Mapping, str, Path)):
+        each = rows if isinstance(rows, Sequence) else [rows]
+        if other := [one for one in each if not isinstance(one, (str, Path))]:
+            raise InputError(
+                f"rows hold a {type(other[0]).__name__}, whose layer is not known; give {layers}, or paths of vLLM's "
+                "files"
+            )
+    if labels is not None and not isinstance(labels, Mapping):
+        raise InputError(f"labels are a {type(labels).__name__} without a name; give them by name, {{'task': values}}")
+
+
+def _tensor(what: str, values: Any) -> Tensor:
+    """Numbers as a tensor.
+
+    Raises:
+        InputError: where they are none.
+    """
+    try:
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        kind = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
+        raise InputError(f"{what}: {kind} is no array of numbers ({error}); give numbers") from None
 
 
 class ForeignRows:
@@ -124,6 +152,8 @@ class ForeignRows:
         model: tells the model apart from others.
         source: what errors call it.
     """
+
+    label_way = "give it to rows_from too: rows_from(..., labels={%r: ...})"
 
     def __init__(
         self,
@@ -204,11 +234,12 @@ class _Tensors:
         positions: Mapping[str, Tensor],
         readout: Readout,
     ) -> None:
-        mask = None if attention_mask is None else torch.as_tensor(attention_mask).bool()
+        mask = None if attention_mask is None else _tensor("attention_mask", attention_mask).bool()
+        self._real = None if mask is None else mask.flatten(1).any(dim=1).cpu() if mask.ndim > 1 else mask.cpu()
         self._rows: dict[str, Tensor] = {}
         lengths: Tensor | None = None
         for key, states in given.items():
-            site = _site(key)
+            site = site_called(key)
             if site in self._rows:
                 raise InputError(f"the rows of {site!r} were given twice, as {key!r} too; give them once")
             self._rows[site], found = _rows_of(site, states, mask, positions, readout)
@@ -225,6 +256,10 @@ class _Tensors:
                 )
         if not len(self):
             raise InputError(f"there are no rows of {first!r}; give at least one example")
+        if mask is not None and lengths is None and not isinstance(tokens, (Tensor, np.ndarray)):
+            raise InputError(
+                f"attention_mask has nothing to mask: the rows of {first!r} are [n d], one an example; leave it out"
+            )
         self.tokens = None if tokens is None else _digests(tokens, mask, len(self), lengths)
 
     def __len__(self) -> int:
@@ -234,21 +269,13 @@ class _Tensors:
         return {site: self._rows[site][places] for site in sites}
 
     def check(self, index: Tensor) -> None:
+        if self._real is not None and not bool(self._real.all()):
+            raise InputError(
+                f"example index {int(index[~self._real][0])} has no real token (its attention mask is all 0); leave it "
+                "out"
+            )
         for site, x in self._rows.items():
-            _check_finite(site, x, index)
-
-
-def _site(key: object) -> str:
-    if isinstance(key, str):
-        return key
-    if isinstance(key, bool) or not isinstance(key, (int, np.integer)):
-        raise InputError(f"rows are called {key!r}; expected a hook name or the number of a hidden state")
-    if key < 0:
-        raise InputError(
-            f"layer {key} is negative; give the number of the hidden state: 0 for the embedding, l for the output of "
-            "the l-th block"
-        )
-    return "hook_embed" if key == 0 else f"blocks.{key - 1}.hook_resid_post"
+            check_finite(site, x, index)
 
 
 def _rows_of(
@@ -283,7 +310,7 @@ def _rows_of(
 
 
 def _floating(site: str, states: Any) -> Tensor:
-    x = torch.as_tensor(states).detach()
+    x = _tensor(f"the rows of {site!r}", states).detach()
     if not x.is_floating_point():
         raise InputError(f"the rows of {site!r} are {x.dtype}; expected floating-point hidden states")
     return x
@@ -295,21 +322,14 @@ def _wrong_shape(what: str, x: Tensor) -> InputError:
     )
 
 
-def _check_finite(site: str, rows: Tensor, index: Tensor) -> None:
-    if bool((bad := ~torch.isfinite(rows).flatten(1).all(dim=1)).any()):
-        raise InputError(
-            f"NaN or infinity in the rows of {site!r} for example index {int(index[bad][0])}; leave the example out"
-        )
-
-
 def _digests(tokens: Values, mask: Tensor | None, n: int, lengths: Tensor | None) -> Tensor:
     """``[n]``, as ``RowStore.tokens``."""
     if len(tokens) != n:
         raise InputError(f"there are the tokens of {len(tokens)} examples and rows of {n}; give those of every example")
     if isinstance(tokens, (Tensor, np.ndarray)):
-        batches = [Batch(torch.as_tensor(tokens).cpu(), None if mask is None else mask.cpu())]
+        batches = [Batch(_tensor("tokens", tokens).cpu(), None if mask is None else mask.cpu())]
     else:
-        batches = [Batch(torch.as_tensor(ids).reshape(1, -1)) for ids in tokens]
+        batches = [Batch(_tensor("tokens", ids).reshape(1, -1)) for ids in tokens]
     found = torch.cat([batch.lengths() for batch in batches])
     if lengths is not None and len(other := (found != lengths.cpu()).nonzero()):
         i = int(other[0, 0])
@@ -320,149 +340,13 @@ def _digests(tokens: Values, mask: Tensor | None, n: int, lengths: Tensor | None
     return torch.cat([token_digests(batch) for batch in batches])
 
 
-# ---- vLLM's files ----
-
-
-class _VllmFiles:
-    """One file an example, read when its rows are asked for."""
-
-    def __init__(
-        self, paths: Sequence[Path], layers: Sequence[int] | None, positions: Mapping[str, Tensor], readout: Readout
-    ) -> None:
-        if layers is None:
-            raise InputError(
-                "layers is missing; give the layers that the files hold, in order, such as [8, 16, 24] "
-                "(vLLM's eagle_aux_hidden_state_layer_ids)"
-            )
-        self._paths, self._positions, self._readout = paths, positions, readout
-        self.sites = [_site(layer) for layer in layers]
-        if len(set(self.sites)) < len(self.sites):
-            raise InputError(f"layers is {list(layers)}, with a layer twice; expected each once")
-        self._width: int | None = None
-        digests = []
-        for path in paths:
-            with _vllm_file(path) as file:
-                tokens = _token_ids(file, path)
-                self._check_shape(path, file.get_slice("hidden_states"), len(tokens))
-            digests.append(token_digests(Batch(tokens[None])))
-        self.tokens: Tensor | None = torch.cat(digests)
-
-    def __len__(self) -> int:
-        return len(self._paths)
-
-    def _check_shape(self, path: Path, states: Any, tokens: int) -> None:
-        shape = list(states.get_shape())
-        if not (kind := states.get_dtype()).startswith(("F", "BF")):
-            raise InputError(f"hidden_states in {str(path)!r} are {kind}; expected floating-point numbers")
-        if len(shape) != 3 or shape[0] != tokens or not tokens:
-            raise InputError(
-                f"hidden_states in {str(path)!r} have shape {tuple(shape)} for {tokens} token_ids; expected "
-                "[tokens layers d]"
-            )
-        if shape[1] != len(self.sites):
-            raise InputError(
-                f"{str(path)!r} holds {shape[1]} layers, and layers names {len(self.sites)}; name those it holds, in "
-                "order"
-            )
-        if shape[2] != (self._width or shape[2]):
-            raise InputError(
-                f"hidden_states in {str(path)!r} have width {shape[2]}, and those before {self._width}; give files of "
-                "one model"
-            )
-        self._width = shape[2]
-
-    def rows(self, places: Tensor, sites: Sequence[str], index: Tensor) -> dict[str, Tensor]:
-        columns = [self.sites.index(site) for site in sites]
-        first, last = min(columns), max(columns)
-        found = []
-        for i in places.tolist():
-            with _vllm_file(self._paths[i]) as file:
-                states = file.get_tensor("hidden_states")[None, :, first : last + 1]  # in the file until it is read out
-                positions = {name: values[i : i + 1] for name, values in self._positions.items()}
-                batch = Batch(torch.zeros(states.shape[:2], dtype=torch.int64), positions=positions)
-                found.append(self._readout(states, batch)[0, [c - first for c in columns]])
-        rows = torch.stack(found, dim=1) if found else torch.zeros(len(sites), 0, self._width or 0)
-        for site, x in zip(sites, rows, strict=True):
-            _check_finite(site, x, index)
-        return dict(zip(sites, rows, strict=True))
-
-    def check(self, index: Tensor) -> None:
-        """Nothing is in memory; rows are looked at when they are read."""
-
-
-@contextmanager
-def _vllm_file(path: Path) -> Iterator[Any]:
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            yield file
-    except FileNotFoundError:
-        raise InputError(f"no file {str(path)!r}; give the paths of vLLM's files, or their folder") from None
-    except (SafetensorError, OSError) as error:
-        raise InputError(
-            f"{str(path)!r} is truncated, still being written or not a safetensors file ({error})"
-        ) from None
-
-
-def _token_ids(file: Any, path: Path) -> Tensor:
-    has = list(file.keys())
-    for name in ("hidden_states", "token_ids"):
-        if name not in has:
-            raise InputError(
-                f"{str(path)!r} has {', '.join(map(repr, has)) or 'no tensors'} and no {name!r}; expected a file of "
-                "vLLM's hidden-state connector"
-            )
-    tokens: Tensor = file.get_tensor("token_ids")
-    return tokens.reshape(-1)
-
-
-def _files(
-    given: str | Path | Sequence[str | Path], index: Any
-) -> tuple[list[Path], Sequence[int] | Tensor | np.ndarray | None]:
-    """The files in the order of their examples, and which examples these are."""
-    if not isinstance(given, (str, Path)):
-        paths = [Path(path) for path in given]
-        if not paths:
-            raise InputError("no files were given; give vLLM's files, or their folder")
-        if isinstance(index, Mapping):
-            raise InputError("index is a mapping, which is for a folder of files; give one integer per file")
-        return paths, index
-    folder = Path(given)
-    paths = sorted(folder.glob("*.safetensors"))
-    if not paths:
-        packed = any(folder.glob("*.safetensors.zst"))
-        raise InputError(f"no *.safetensors in {str(folder)!r}{'; unpack its .zst files first' if packed else ''}")
-    if index is None:
-        numbers = {path: _number(path) for path in paths}
-    elif isinstance(index, Mapping):
-        by_name = {path.name.removesuffix(".safetensors"): path for path in paths}
-        if lacking := [name for name in index if name not in by_name]:
-            raise InputError(f"no file {lacking[0] + '.safetensors'!r} in {str(folder)!r} ({len(lacking)} such)")
-        numbers = {by_name[name]: int(i) for name, i in index.items()}
-    else:
-        raise InputError("index is a list, and a folder has no order; give {file name without .safetensors: index}")
-    paths = sorted(numbers, key=lambda path: numbers[path])
-    return paths, [numbers[path] for path in paths]
-
-
-def _number(path: Path) -> int:
-    """The example's, of ``0.safetensors``, ``hs_0.safetensors`` or ``0-1f3c.safetensors``."""
-    name = path.name.removesuffix(".safetensors")
-    numbers = [part for part in re.split(r"[-_.]", name) if part.isdecimal()]
-    if len(numbers) != 1:
-        raise InputError(
-            f"{path.name!r} has {len(numbers) or 'no'} numbers in its name, so its example is not known; give "
-            f"index={{{name!r}: 0, ...}}, or the paths in the order of the prompts"
-        )
-    return int(numbers[0])
-
-
 # ---- index and labels ----
 
 
 def _index(given: Any, n: int) -> Tensor:
     if given is None:
         return torch.arange(n)
-    index = torch.as_tensor(given).cpu()
+    index = _tensor("index", given).cpu()
     if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool or index.shape != (n,):
         raise InputError(
             f"index has shape {tuple(index.shape)} and dtype {index.dtype}; expected {n} integers, one per example"

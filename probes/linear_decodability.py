@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
-from probes.functional.linear_decodability import ridge_predictions, stratified_folds, wilson_interval
+from probes.functional.linear_decodability import accuracy_interval, ridge_predictions, stratified_folds
 from probes.hooks import check_device
 from probes.probe import Probe
 from probes.readout import Readout, check_row_readout, last_token
@@ -35,9 +35,12 @@ class LinearDecodability(Probe):
 
     Measures (axes site, label):
         ``accuracy``: share of examples whose class is predicted.
-        ``accuracy_low``, ``accuracy_high``: its 95% interval over examples (Wilson's).
+        ``accuracy_low``, ``accuracy_high``: its 95% interval over examples, see ``functional.accuracy_interval``.
         ``null_low``, ``null_high``: the central 95% of the accuracy when the label is shuffled and all of it is done
             again, strength included.
+        ``null`` (also shuffle): the accuracy of each shuffle; NaN where no shuffle changes the label. The same shuffles
+            serve every site, for they depend on the seed, the folds and the labels only, so that the highest of several
+            layers can be held against the highest of each shuffle.
         ``p_value``: share of shuffles at least as accurate, counting the observed labels.
         ``majority`` (label): share of the commonest class, which the accuracy of a constant answer is.
         ``n`` (label): examples.
@@ -46,14 +49,14 @@ class LinearDecodability(Probe):
     ``groups``, they are shuffled within each group; where every group has one class, whole groups are.
 
     Memory: every example's kept row at every site, ``examples x sites x d_model`` numbers, or ``max_rows`` examples;
-    one site in float64. Cost: one decomposition per site and fold, ``min(n, d)`` cubed, and
-    ``8 n min(n, d) classes n_shuffles`` multiplications per site, fold and label.
+    one site in float64 three times; 64 MiB beside it. Cost: per site, label and fold a decomposition, ``min(n, d)``
+    cubed, and ``8 n min(n, d) classes n_shuffles`` multiplications.
 
     Args:
         label: what is read, one value per example. Folds are stratified by it.
         at: where to measure.
         readout: which position.
-        also: further labels, read in the same folds.
+        also: further labels, each in folds of its own.
         given: a label whose class means are removed from the states first (as they are in the training folds): what
             is left is what can be read beside it.
         groups: a label whose classes stay in one fold each, such as the input that several prompts share.
@@ -118,43 +121,46 @@ class LinearDecodability(Probe):
 
     def compute(self) -> ProbeResult:
         names = [self.label, *self.also]
-        folds = self._folds()
-        labels = [_Labelings(self, name, folds) for name in names]
+        labels = [_Labelings(self, name) for name in names]
+        n = labels[0].classes.shape[1]
         values = {m: torch.full((len(self.sites), len(names)), torch.nan, dtype=torch.float64) for m in _MEASURES}
+        null = torch.full((len(self.sites), len(names), self.n_shuffles), torch.nan, dtype=torch.float64)
         given = self.classes.get(self.given)[1] if self.given else None
         for i, site in enumerate(self.site_names):
             rows = self.hidden.get(site)[1]
-            shown = [(j, label) for j, label in enumerate(labels) if not label.nan]
-            labelings = [torch.from_numpy(label.classes) for _, label in shown]
-            found = ridge_predictions(rows, labelings, torch.from_numpy(folds), given, device=self.device or "cpu")
-            for (j, label), predicted in zip(shown, found, strict=True):
-                for measure, value in self._measured(label, predicted.numpy()).items():
+            for j, label in enumerate(labels):
+                if label.nan:
+                    continue
+                labelings, folds = [torch.from_numpy(label.classes)], torch.from_numpy(label.folds)
+                (predicted,) = ridge_predictions(rows, labelings, folds, given, device=self.device or "cpu")
+                right = predicted.numpy() == label.classes
+                for measure, value in self._measured(label, right).items():
                     values[measure][i, j] = value
-        shares = [np.unique(label.classes[0], return_counts=True)[1].max() / len(folds) for label in labels]
+                if not label.fixed:
+                    null[i, j] = torch.from_numpy(right[1:].mean(1))
+        shares = [np.unique(label.classes[0], return_counts=True)[1].max() / n for label in labels]
         return self.result(
             {
                 **values,
+                "null": null,
                 "majority": torch.tensor(shares, dtype=torch.float64),
-                "n": torch.full((len(names),), len(folds), dtype=torch.int64),
+                "n": torch.full((len(names),), n, dtype=torch.int64),
             },
-            {**dict.fromkeys(_MEASURES, ("site", "label")), "majority": ("label",), "n": ("label",)},
-            {"label": names},
-            metadata={"n": len(folds), "n_classes": {label.name: label.n_classes for label in labels}},
+            {
+                **dict.fromkeys(_MEASURES, ("site", "label")),
+                "null": ("site", "label", "shuffle"),
+                "majority": ("label",),
+                "n": ("label",),
+            },
+            {"label": names, "shuffle": [str(i) for i in range(self.n_shuffles)]},
+            metadata={"n": n, "n_classes": {label.name: label.n_classes for label in labels}},
             notes=[note for label in labels for note in label.notes],
         )
 
-    def _folds(self) -> Int[np.ndarray, "n"]:
-        groups = self.classes.get(self.groups)[1].numpy() if self.groups else None
-        try:
-            return stratified_folds(self.classes.get(self.label)[1].numpy(), self.folds, groups, self.seed)
-        except InputError as error:
-            of = f" ({self.groups!r})" if self.groups else ""
-            raise InputError(f"label {self.label!r}{of}: {error}") from None
-
-    def _measured(self, label: _Labelings, predicted: Int[np.ndarray, "labelings n"]) -> dict[str, float]:
-        hits = (predicted == label.classes).sum(1)
-        n = predicted.shape[1]
-        low, high = wilson_interval(int(hits[0]), n)
+    def _measured(self, label: _Labelings, right: Bool[np.ndarray, "labelings n"]) -> dict[str, float]:
+        hits, n = right.sum(1), right.shape[1]
+        of_fold, sizes = (np.bincount(x, minlength=self.folds).tolist() for x in (label.folds[right[0]], label.folds))
+        low, high = accuracy_interval(of_fold, sizes)
         found = {"accuracy": hits[0] / n, "accuracy_low": low, "accuracy_high": high}
         if label.fixed:
             return found
@@ -168,12 +174,14 @@ class _Labelings:
 
     Attributes:
         classes: ``[1 + shuffles, n]`` class of each example, 0, 1, ...; the observed ones first.
+        folds: ``[n]`` fold of each example. Every label has its own, since the least frequent class of unequal training
+            folds is the most frequent one of the test fold.
         nan: nothing can be measured.
         fixed: no shuffle changes it.
         notes: what a reader must know.
     """
 
-    def __init__(self, probe: LinearDecodability, name: str, folds: Int[np.ndarray, "n"]) -> None:
+    def __init__(self, probe: LinearDecodability, name: str) -> None:
         self.name, self.notes = name, list[str]()
         observed = np.unique(probe.classes.get(name)[1].numpy(), return_inverse=True)[1]
         counts = np.bincount(observed)
@@ -183,8 +191,9 @@ class _Labelings:
         given = _codes(probe, probe.given)
         groups = _codes(probe, probe.groups)
         self.nan = self._left_out(probe, observed, given)
-        self.fixed = self.nan
         self.classes = observed[None]
+        self.folds = self._folds_of(probe, observed, groups)
+        self.fixed = self.nan
         if self.nan:
             return
         if few := int((counts < probe.folds).sum()):
@@ -197,7 +206,22 @@ class _Labelings:
                 f"label {name!r} has {n / self.n_classes:.1f} examples a class; with fewer than {_SMALL}, a classifier "
                 "reads less than there is"
             )
-        self._shuffle(probe, observed, folds, given, groups)
+        self._shuffle(probe, observed, given, groups)
+
+    def _folds_of(
+        self, probe: LinearDecodability, observed: Int[np.ndarray, "n"], groups: Int[np.ndarray, "n"] | None
+    ) -> Int[np.ndarray, "n"]:
+        if self.nan:
+            return np.zeros_like(observed)
+        try:
+            return stratified_folds(observed, probe.folds, groups, probe.seed)
+        except InputError as error:
+            why = f"label {self.name!r}{f' ({probe.groups!r})' if probe.groups else ''}: {error}"
+            if self.name == probe.label:
+                raise InputError(why) from None
+            self.notes.append(f"{why}; its accuracy is NaN")
+            self.nan = True
+            return np.zeros_like(observed)
 
     def _left_out(self, probe: LinearDecodability, observed: np.ndarray, given: np.ndarray | None) -> bool:
         if given is not None and probe.given and single_class(given, observed) == 1:
@@ -218,12 +242,11 @@ class _Labelings:
         self,
         probe: LinearDecodability,
         observed: Int[np.ndarray, "n"],
-        folds: Int[np.ndarray, "n"],
         given: Int[np.ndarray, "n"] | None,
         groups: Int[np.ndarray, "n"] | None,
     ) -> None:
         unit = np.arange(len(observed))  # what is shuffled: examples, or groups of one class each
-        within = {"folds": folds} | ({} if given is None else {"given": given})
+        within = {"folds": self.folds} | ({} if given is None else {"given": given})
         if groups is not None and single_class(groups, observed) == 1:
             unit = groups
             if given is not None:

@@ -18,7 +18,7 @@ from probes.state import Declared, Keyed
 
 _FIELDS = [field.name for field in fields(CrossMoments)]
 _OF_TWO = ("product", "fourth", "cube_x", "cube_y")  # what a pair does not share with its sites' own moments
-_LEAST_ROWS, _LARGEST = 256, 2**22  # of a block: rows at least, or elements
+_LEAST_ROWS, _LARGEST = 512, 2**22  # of a block: rows at least, or elements
 Pair = tuple[str, str]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 
 import torch
@@ -74,10 +74,22 @@ class NDims(RowsOrMoments):
             check_device(device)
         self.variance, self.form, self.device = check_share(variance), form, device
 
+    def memory(self, d: Sequence[int], n: int) -> int:
+        """Bytes for ``n`` examples kept as float32 rows, with the copies that are made of a site's.
+
+        Args:
+            d: dimensions at each site of all models.
+            n: number of examples.
+
+        Example:
+            >>> NDims().memory([64] * 9, 1000) / 2**20  # MiB
+            3.267578125
+        """
+        return 4 * n * sum(d) + _copies(n, max(d))
+
     def _bytes(self, rows: Mapping[str, Tensor], n: int) -> int:
-        """Also the float64 copies of a site's rows, and the matrix of their products."""
-        d = max(x.shape[1] for x in rows.values())
-        return super()._bytes(rows, n) + 16 * n * d + 24 * min(n, d) ** 2
+        """Also the copies."""
+        return super()._bytes(rows, n) + _copies(n, max(x.shape[1] for x in rows.values()))
 
     def _moments_of(self, rows: Mapping[str, Tensor], classes: int) -> int:
         """Also the copies of a site's."""
@@ -117,3 +129,8 @@ class NDims(RowsOrMoments):
             return n_dims(self._rows_of(site, group), variance=self.variance), True
         parts = (self.moments[c].pair(site, site) for c in self._classes_of(group))
         return n_dims_of_scatter(reduce(CrossMoments.merge, parts).centred().product, self.variance)
+
+
+def _copies(n: int, d: int) -> int:
+    """Bytes of a site's rows in float64, twice, and of the matrix of their products."""
+    return 16 * n * d + 24 * min(n, d) ** 2

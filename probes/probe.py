@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+import torch
 from safetensors.torch import save
 from torch import Tensor
 
@@ -258,6 +259,27 @@ class Probe(ABC):
             },
             notes=list(notes),
         )
+
+
+def computed_of(probe: Probe, n: int) -> ProbeResult:
+    """The probe's result, of ``n`` examples.
+
+    Raises:
+        InputError: where a device has too little memory for it.
+    """
+    try:
+        return probe.compute()
+    except torch.OutOfMemoryError:
+        most: int | None = getattr(probe, "max_rows", None)
+        fewer = "set max_rows lower" if hasattr(probe, "max_rows") else "give fewer examples"
+        if getattr(probe, "device", None) is not None:
+            way = f"{fewer}, or leave device unset"
+        else:
+            way = f"{fewer}, or give device='cpu'" if hasattr(probe, "device") else fewer
+        raise InputError(
+            f"device memory is too small for what {type(probe).__name__} computes of "
+            f"{n if most is None else min(n, most)} examples; {way}"
+        ) from None
 
 
 def shown(value: object) -> str:

@@ -26,6 +26,7 @@ from tasks.errors import suggest
 FORMAT = "mechclust-rows-2"
 _SHARD = "shard-"
 _INDEX = "index.safetensors"
+_HEADER = ("format", "model", "sites", "readout", "labels", "dtype", "hooks")
 _DTYPES = {  # as safetensors calls them
     torch.float64: "F64",
     torch.float32: "F32",
@@ -67,6 +68,8 @@ class RowStore:
         >>> # store = RowStore("rows/base")
         >>> # store.take(store.index[:100], ["rows/hook_embed", "labels/task"])
     """
+
+    label_way = "save the rows anew with it: save_rows(..., labels=[%r])"
 
     def __init__(self, folder: str | Path) -> None:
         self.folder, self.source = Path(folder), str(folder)
@@ -225,6 +228,26 @@ def read_index(shard: Path) -> dict[str, Tensor]:
     return _open(shard / _INDEX)
 
 
+def check_files(shard: Path) -> None:
+    """Refuse a shard of which a file is missing, cut short or of other numbers. Only how each begins is read.
+
+    Raises:
+        InputError: naming the file.
+    """
+    examples, sums = _read_marker(shard)
+    for path in (shard / name for name in sums):
+        try:
+            size = path.stat().st_size
+            with safe_open(str(path), framework="pt") as file:  # compares the size with what its header says
+                whole = size > 0 and all(file.get_slice(name).get_shape()[0] == examples for name in file.keys())  # noqa: SIM118
+        except OSError as error:
+            raise _damaged(path, f"cannot be read ({error.strerror or error})") from None
+        except SafetensorError:
+            whole = False
+        if not whole:
+            raise _damaged(path, "is damaged (its size or its header is another)")
+
+
 def _write(path: Path, tensors: Mapping[str, Tensor]) -> str:
     """A safetensors file as the library writes it, but from the tensors' own memory; its checksum."""
     header, end = {}, 0
@@ -296,18 +319,23 @@ def read_header(folder: Path) -> dict[str, Any] | None:
     """
     path = folder / "rows.json"
     try:
-        text = path.read_text()
-    except FileNotFoundError:
+        text = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        if folder.is_file():
+            raise InputError(f"{str(folder)!r} is a file; give the folder that save_rows wrote") from None
         return None
     try:
         header: dict[str, Any] = json.loads(text)
         kind = str(header.get("format"))
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError):  # a UnicodeDecodeError is a ValueError
         kind = ""
     if kind.startswith("mechclust-rows-") and kind != FORMAT:
         raise InputError(
             f"{str(folder)!r} was written by another version ({kind}); save the rows anew, in a new folder"
         )
-    if kind != FORMAT:
-        raise InputError(f"{str(path)!r} is not the header of a row store; expected a folder from save_rows")
+    if kind != FORMAT or not set(_HEADER) <= set(header):
+        raise InputError(
+            f"{str(path)!r} is damaged or not the header of a row store; expected a folder from save_rows: save the "
+            "rows anew, in a new folder"
+        )
     return header

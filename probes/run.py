@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from probes.batches import Batches, each_batch, one_batch
 from probes.hooks import HookedModel, device_of, evaluation_mode, forward, record
 from probes.identity import Examples, fingerprint
-from probes.probe import Probe
+from probes.probe import Probe, computed_of
 from probes.readout import Readout, check_readout
 from probes.result import ProbeResult
 from probes.sites import split_site
@@ -331,7 +331,8 @@ def run(
         raise InputError("there are no examples to measure; give at least one non-empty batch")
     what = step.examples.record({name: fingerprint(each) for name, each in models.items()})
     what["padding"] = step.padding
-    results = [replace(found, metadata={**found.metadata, **what}) for found in (p.compute() for p in several)]
+    computed = (computed_of(probe, step.examples.count) for probe in several)
+    results = [replace(found, metadata={**found.metadata, **what}) for found in computed]
     return results[0] if isinstance(probes, Probe) else results
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol, TypeAlias, overload
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from probes.hooks import HookPoints
 from probes.identity import Examples
-from probes.probe import Probe
+from probes.probe import Probe, computed_of
 from probes.result import ProbeResult
 from probes.sites import split_site
 from tasks import Batch, InputError
@@ -82,7 +83,7 @@ def run_stores(stores: Stores, probes: Probe | Sequence[Probe]) -> ProbeResult |
 
     Raises:
         InputError: for stores of different examples (naming which), prompts or labels, another readout than a
-            probe's, or sites or labels that were not saved.
+            probe's, sites or labels that were not saved, or too little memory of a device to compute.
 
     Example:
         >>> import torch
@@ -93,6 +94,8 @@ def run_stores(stores: Stores, probes: Probe | Sequence[Probe]) -> ProbeResult |
     """
     several = [probes] if isinstance(probes, Probe) else list(probes)
     named: dict[str, RowSource] = dict(stores) if isinstance(stores, Mapping) else {"": stores}
+    for store in named.values():
+        _check_source(store)
     if not named:
         raise InputError("no stores given; give one, or several by name")
     for probe in several:
@@ -106,6 +109,7 @@ def run_stores(stores: Stores, probes: Probe | Sequence[Probe]) -> ProbeResult |
         for name, keys in _wanted(stores, named, probe).items():
             wanted[name] |= keys
     first = next(iter(named.values()))
+    lacks = {"": getattr(first, "label_way", "give rows that have it, labels=[%r]")}
     with torch.no_grad():
         for index in first.blocks():
             activations: dict[str, Tensor] = {}
@@ -116,11 +120,18 @@ def run_stores(stores: Stores, probes: Probe | Sequence[Probe]) -> ProbeResult |
                 activations |= {site: taken[key] for site, key in wanted[name].items()}
                 for label in store.labels:
                     _check_same_label(label, index, labels.setdefault(label, taken[f"labels/{label}"]), taken, name)
-            batch = Batch(torch.full((len(index), 1), -1), labels=labels, index=index)
+            batch = Batch(torch.full((len(index), 1), -1), labels=labels, index=index, lacks=lacks)
             for probe in several:
                 probe.update({site: activations[site] for site in probe.site_names}, batch)
-    results = [_recorded(probe.compute(), named, notes) for probe in several]
+    results = [_recorded(computed_of(probe, len(first)), named, notes) for probe in several]
     return results[0] if isinstance(probes, Probe) else results
+
+
+def _check_source(store: object) -> None:
+    if isinstance(store, (str, Path)):
+        raise InputError(f"{str(store)!r} is a path; give RowStore({str(store)!r})")
+    if not hasattr(store, "blocks"):
+        raise InputError(f"got {type(store).__name__} as rows; give a RowStore, or what rows_from gives")
 
 
 def _wanted(stores: Stores, named: Mapping[str, RowSource], probe: Probe) -> dict[str, dict[str, str]]:

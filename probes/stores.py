@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,15 +20,26 @@ from probes.files import is_temporary, remove_leftovers
 from probes.hooks import HookedModel
 from probes.identity import fingerprint, token_digests
 from probes.readout import Readout, last_token
-from probes.row_store import FORMAT, RowStore, next_shard, read_header, read_index, shards, write_header, write_shard
+from probes.row_store import (
+    FORMAT,
+    RowStore,
+    check_files,
+    next_shard,
+    read_header,
+    read_index,
+    shards,
+    write_header,
+    write_shard,
+)
 from probes.rows import Gather
 from probes.run import measuring
 from probes.sites import Sites, residual, resolve
 from probes.state import RowsState
 from tasks import Batch, InputError
-from tasks.errors import check_at_least
+from tasks.errors import check_count
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_SECONDS = 30.0  # after which a shard is written, however few examples it has
 
 
 def save_rows(
@@ -46,8 +58,12 @@ def save_rows(
 ) -> RowStore:
     """Measure a model as ``run`` does, and keep every example's rows in ``folder``.
 
-    Written in shards, each whole or not at all, one file a site. After an interruption the same call goes on where it
-    stopped; examples that are there are not run again. A folder with rows of another model (any other weight), other
+    Written in shards, each whole or not at all, one file a site: every ``shard_rows`` examples, and whenever 30 seconds
+    have passed since the last one. After an interruption the same call goes on where it stopped; examples that are
+    there are not run again. Ctrl-C and a failing forward pass or iterator cost no batch that was measured (an
+    ``InputError``, after which something else will be given, those since the last shard); ``kill -9`` costs about 30
+    seconds of work beside the shard that is being written. A finished store whose files are missing or of another size
+    is refused. A folder with rows of another model (any other weight), other
     sites, another readout or dtype, or other tokens or labels under the same index is refused.
 
     A shard is written while the next one is measured. Memory: two shards, ``shard_rows x sites x d`` each. Disk: every
@@ -62,7 +78,7 @@ def save_rows(
         readout: which position.
         labels: labels to keep beside the rows, one value per example each.
         dtype: in which rows are kept, ``torch.bfloat16`` say; that of the model's activations by default.
-        shard_rows: examples a shard, at least. An interruption costs at most those of two.
+        shard_rows: examples a shard, where they take less than 30 seconds.
         tokenizer: for texts, as in ``run``.
         tokens_per_batch: as in ``run``.
         progress: show a progress bar.
@@ -78,7 +94,7 @@ def save_rows(
     """
     if isinstance(labels, str):
         raise InputError(f"labels is the string {labels!r}; expected a sequence of label names such as ({labels!r},)")
-    check_at_least(shard_rows=(shard_rows, 1))
+    check_count(shard_rows=(shard_rows, 1))
     if dtype not in (None, *_DTYPES):
         raise InputError(f"dtype is {dtype!r}; expected {', '.join(map(str, _DTYPES))}, or None for the model's own")
     folder, labels = Path(folder), sorted(labels)
@@ -105,7 +121,7 @@ def save_rows(
         progress="saving rows" if progress else None,
     )
     waiting, first = 0, True
-    with _Writer(folder, header, stored) as writer, measuring(model, [probe]) as step:
+    with _Writer(folder, header, stored, probe) as writer, measuring(model, [probe]) as step:
         for batch in source:
             new = stored.new(batch)
             if not len(new):
@@ -116,12 +132,11 @@ def save_rows(
                 numbers, size = probe.size()
                 _check_space(folder, known - len(stored), len(probe.sites), numbers, size, dtype)
             first = False
-            if waiting >= shard_rows:
-                writer.write(probe.rows)
-                probe.reset()
+            if waiting >= shard_rows or writer.is_due():
+                writer.write()
                 waiting = 0
         if waiting:
-            writer.write(probe.rows)
+            writer.write()
     stored.check_all_given()
     with _writing(folder, stored):
         write_header(folder, {**header, "examples": stored.given})
@@ -172,8 +187,10 @@ class _Stored:
 
     @classmethod
     def of(cls, folder: Path, labels: Sequence[str], found: Sequence[Path]) -> _Stored:
-        """What these shards hold."""
+        """What these shards hold, of which every file must be there."""
         parts = [read_index(path) for path in found]
+        for path in found:
+            check_files(path)
         if not parts:
             return cls(folder, labels, {"index": torch.zeros(0, dtype=torch.int64)})
         joined = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
@@ -232,27 +249,38 @@ class _Stored:
 
 
 class _Writer:
-    """Writes one shard while the next one is measured."""
+    """Writes one shard while the next one is measured; on the way out also what is left after an exception."""
 
-    def __init__(self, folder: Path, header: Mapping[str, Any], stored: _Stored) -> None:
-        self._folder, self._header, self._stored = folder, header, stored
+    def __init__(self, folder: Path, header: Mapping[str, Any], stored: _Stored, probe: _Kept) -> None:
+        self._folder, self._header, self._stored, self._probe = folder, header, stored, probe
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="mechclust-rows")
         self._pending: Future[None] | None = None
+        self._last: RowsState | None = None  # handed over last, in the pool's thread
+        self._failed = False
+        self._since = time.monotonic()
 
     def __enter__(self) -> _Writer:
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:
                 self._wait()
+            elif not issubclass(kind, InputError):  # after which something else is given, that must not be mixed with
+                self._pool.submit(self._write, self._probe.rows)
         finally:
             self._pool.shutdown(wait=True)  # what is being written is finished, also after an exception
 
-    def write(self, rows: RowsState) -> None:
-        """Take all that is held; raises what befell the shard before."""
+    def is_due(self) -> bool:
+        """Whether the last shard was some time ago."""
+        return time.monotonic() - self._since >= _SECONDS
+
+    def write(self) -> None:
+        """Take all that the probe holds, and empty it; raises what befell the shard before."""
         self._wait()
-        self._pending = self._pool.submit(self._write, rows)
+        self._pending = self._pool.submit(self._write, self._probe.rows)
+        self._probe.reset()
+        self._since = time.monotonic()
 
     def _wait(self) -> None:
         if self._pending is not None:
@@ -260,6 +288,14 @@ class _Writer:
             pending.result()
 
     def _write(self, rows: RowsState) -> None:
+        """In a thread of its own, which Ctrl-C does not reach: rows handed over twice are written once."""
+        if rows is self._last or self._failed or not _drop_unfinished(rows):
+            return
+        self._last, self._failed = rows, True
+        self._write_shard(rows)
+        self._failed = False
+
+    def _write_shard(self, rows: RowsState) -> None:
         index, tokens = rows.get("tokens")
         beside = {"index": index, "tokens": tokens}
         beside |= {key: rows.get(key)[1] for key in rows if key.startswith("labels/")}
@@ -269,6 +305,14 @@ class _Writer:
                 write_header(self._folder, self._header)  # unfinished again, where it was complete
             write_shard(next_shard(self._folder), beside, ((site, rows.pop(f"rows/{site}")[1]) for site in sites))
         self._stored.written += len(index)
+
+
+def _drop_unfinished(rows: RowsState) -> int:
+    """Forgets a batch that was not kept whole, whose tokens come last; how many are left."""
+    whole = len(rows.chunks("tokens")) if "tokens" in rows else 0
+    for key in rows:
+        del rows.chunks(key)[whole:]
+    return whole
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from tasks import Batch, InputError
 from tasks.errors import check_at_least, check_choice
 
 _ALONE = "has one example a class ({} in all), which any clustering into as many clusters agrees with"
+_TWO = "two classes, where p_value from moments can be half of what it should be; give n_permutations=1000"
 _FEW = 20  # relabellings: with fewer, no p-value is below .05
 _SEEN = 2000  # examples behind a silhouette
 _MEASURES = ("ari", "ami", "silhouette", "null_low", "null_high", "null_mean", "p_value")
@@ -68,7 +69,8 @@ class TaskClusterARI(Probe):
             the two in one curve. Silhouettes are of the states before it.
         n_init: k-means starts; the best one counts.
         n_permutations: random relabellings behind the null interval. 0: a shifted gamma distribution with the exact
-            mean, variance and skewness over all relabellings instead; not with ``given`` or ``within``.
+            mean, variance and skewness over all relabellings instead; not with ``given`` or ``within``, and too low a
+            ``p_value`` where the label or the clusters have two classes, which a note says.
         max_rows: keep at most this many examples, chosen by their index.
         device: ``None``: scikit-learn's k-means. ``"cpu"``, ``"cuda"``: ours, exact too, on that device.
         keep_clusters: also give each example's cluster.
@@ -161,6 +163,8 @@ class TaskClusterARI(Probe):
                 for m, k in enumerate(label.clusters):
                     assigned = space.clusters(k)
                     found[i, j, m] = torch.from_numpy(assigned)
+                    if self.n_permutations == 0 and (two := label.two(assigned)):
+                        notes.append(two)
                     for measure, value in self._compared(label, assigned, space).items():
                         values[measure][i, j, m] = value
                     if space.distinct < k:
@@ -182,7 +186,7 @@ class TaskClusterARI(Probe):
         metadata = {"n": len(index), "n_clusters": clusters, "reduce": self.reduce}
         if self.preprocess.drop_outliers is not None:
             metadata["dropped_dimensions"] = dropped
-        return self.result(values, measures, coords, metadata=metadata, notes=notes)
+        return self.result(values, measures, coords, metadata=metadata, notes=list(dict.fromkeys(notes)))
 
     def _prepared(self, rows: Tensor, given: Tensor | None) -> tuple[Float[Tensor, "n d"], int, list[str]]:
         if given is None and self.preprocess == Preprocess():
@@ -226,6 +230,7 @@ class _Label:
     """One label of the examples, and what of it can be measured.
 
     Attributes:
+        name: of the label.
         classes: ``[n]`` class of each example.
         clusters: numbers of clusters to compare it with.
         strata: within which it is relabelled, if any.
@@ -236,6 +241,7 @@ class _Label:
 
     def __init__(self, probe: TaskClusterARI, name: str) -> None:
         others = {other: probe.classes.get(other)[1].numpy() for other in (probe.given, probe.within) if other}
+        self.name = name
         self.classes: Int[np.ndarray, "n"] = probe.classes.get(name)[1].numpy()
         self.clusters = _clusters_for(probe, name, self.classes)
         self.strata = strata_of(others)
@@ -248,6 +254,14 @@ class _Label:
             self._stratified(probe, name, others)
         elif n < _FEW and (few := n_relabellings(self.classes)) < _FEW:
             self._few(name, few)
+
+    def two(self, assigned: Int[np.ndarray, "n"]) -> str:
+        """What a reader must know of moments where the label or the clusters compared with it have two classes."""
+        if self.fixed:
+            return ""
+        if len(np.unique(self.classes)) == 2:
+            return f"label {self.name!r} has {_TWO}"
+        return f"a clustering compared with label {self.name!r} has {_TWO}" if len(np.unique(assigned)) == 2 else ""
 
     def _few(self, name: str, n: int) -> None:
         self.notes.append(

@@ -312,6 +312,7 @@ def _rank(rank: int, probe: Probe, folder: str) -> None:
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2, timeout=timedelta(seconds=60)
     )
+    torch.distributed.barrier()  # whoever leaves while the other one still connects makes it fail
     probe.all_reduce()
     probe.save_state(f"{folder}/after{rank}")
     torch.distributed.destroy_process_group()

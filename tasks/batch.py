@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tasks.errors import InputError, check_at_least
+from tasks.errors import InputError, check_at_least, check_count
 
 _OPTIONAL = ("attention_mask", "targets", "loss_mask")
 
@@ -29,6 +29,8 @@ class Batch:
         labels: named integer labels, per example ``[batch]`` or per token ``[batch pos]``.
         index: ``[batch]`` the examples' stable identities. Probes that keep rows order them by it,
             so that the order of batches cannot change a result. Defaults to ``0..batch-1``.
+        lacks: what ``label`` says of a label that is not there: by name the whole sentence, under ``""`` the way out
+            for every other, in which ``%r`` stands for the name.
 
     Raises:
         InputError: when a field's shape does not fit ``tokens``, or tokens are no integers.
@@ -48,6 +50,7 @@ class Batch:
     positions: Mapping[str, Tensor] = field(default_factory=dict)
     labels: Mapping[str, Tensor] = field(default_factory=dict)
     index: Tensor = None  # type: ignore[assignment]  # filled in __post_init__
+    lacks: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if self.tokens.ndim != 2:
@@ -89,7 +92,8 @@ class Batch:
         """
         if name not in self.labels:
             have = ", ".join(repr(k) for k in self.labels) or "no labels"
-            raise InputError(f"no label {name!r} in this batch (it has {have}); add it to Batch.labels")
+            way = self.lacks[""] % name if "" in self.lacks else "add it to Batch.labels"
+            raise InputError(self.lacks.get(name) or f"no label {name!r} in this batch (it has {have}); {way}")
         found = self.labels[name]
         if per is not None and found.ndim != ("example", "token").index(per) + 1:
             other = "token" if per == "example" else "example"
@@ -172,6 +176,7 @@ def _joined(batches: Sequence[Batch], join: Callable[[list[Tensor]], Tensor]) ->
         **{name: join([getattr(batch, name) for batch in batches]) for name in present},
         positions={k: join([batch.positions[k] for batch in batches]) for k in first.positions},
         labels={k: join([batch.labels[k] for batch in batches]) for k in first.labels},
+        lacks={k: why for batch in batches for k, why in batch.lacks.items()},
     )
 
 
@@ -206,7 +211,7 @@ def token_batches(lengths: Sequence[int], tokens_per_batch: int, name: Callable[
         >>> [rows.tolist() for rows in token_batches([3, 1, 6, 2], 6, str)]
         [[2], [0, 3], [1]]
     """
-    check_at_least(tokens_per_batch=(tokens_per_batch, 1))
+    check_count(tokens_per_batch=(tokens_per_batch, 1))
     counts = np.asarray(lengths, dtype=np.int64)
     order = np.argsort(-counts, kind="stable")
     if len(order) and (most := int(counts[order[0]])) > tokens_per_batch:

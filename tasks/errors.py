@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from numbers import Integral
 
 
 class InputError(ValueError):
@@ -40,6 +41,18 @@ def check_at_least(**given: tuple[float, float]) -> None:
     for name, (value, least) in given.items():
         if value < least:
             raise InputError(f"{name} is {value}; expected at least {least}")
+
+
+def check_count(**given: tuple[object, int]) -> None:
+    """``check_at_least``, of integers only: ``check_count(tokens_per_batch=(tokens_per_batch, 1))``.
+
+    Raises:
+        InputError: naming the first, such as ``"tokens_per_batch is 80.0; expected an integer of at least 1"``.
+    """
+    for name, (value, least) in given.items():
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            raise InputError(f"{name} is {value!r}; expected an integer of at least {least}")
+        check_at_least(**{name: (int(value), least)})
 
 
 def check_choice(**given: tuple[object, Sequence[object]]) -> None:

@@ -35,17 +35,18 @@ Numbers = dict[str, list[str]]  # digest to where such a number stands
 
 
 def machine() -> dict[str, str]:
-    """What bits depend on."""
-    cpu = next((x for x in _cpu_lines() if x), platform.processor())
+    """What bits depend on. Processors of one name choose other kernels by family and model."""
+    cpu = " ".join(_cpu()) or platform.processor()
     packages = ("torch", "transformer-lens", "transformers", "numpy", "scipy", "scikit-learn")
     return {"cpu": f"{cpu}, {torch.backends.cpu.get_cpu_capability()}", **{name: version(name) for name in packages}}
 
 
-def _cpu_lines() -> Iterator[str]:
+def _cpu() -> Iterator[str]:
+    """Name, family and model of the first core."""
     path = Path("/proc/cpuinfo")
-    for line in path.read_text().splitlines() if path.exists() else ():
-        if line.startswith("model name"):
-            yield line.partition(":")[2].strip()
+    lines = (line.partition(":") for line in (path.read_text().splitlines() if path.exists() else ()))
+    first = {name.strip(): value.strip() for name, _, value in reversed(list(lines))}
+    yield from (first[name] for name in ("model name", "cpu family", "model") if name in first)
 
 
 # ---- what a run left ----

@@ -148,3 +148,9 @@ class PromptSettings:
     def states(self) -> str:
         """Which hidden state that is, in words."""
         return "the mean over prompt tokens" if self.position == "mean" else f"the {self.position} prompt token"
+
+
+def check_map_prompts(most: int) -> None:
+    """Refuse a map of a single prompt."""
+    if most < 0 or most == 1:
+        raise InputError(f"map_prompts is {most}; expected 0 for no map, or at least 2")

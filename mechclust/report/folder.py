@@ -1,4 +1,4 @@
-"""The folder of a run or a report: whether it can be written, and the record of what was run in it."""
+"""The folder of a run or a report: whether it can be written, whose it is, and the record of what was run in it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import errno
 import json
 import os
 import platform
+import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from probes.files import versions, write_atomic
 from tasks import InputError
+
+_OURS = "mechclust.json"  # whose report a folder holds, and which files belong to it
+_OURS_IN = ("results", "figures")  # folders in which an earlier report's files are removed
 
 
 def check_writable(out: Path, option: str = "--out") -> None:
@@ -26,14 +31,114 @@ def check_writable(out: Path, option: str = "--out") -> None:
     Raises:
         InputError: saying why.
     """
-    out = out.absolute()
-    nearest = next(path for path in (out, *out.parents) if path.exists())
+    nearest = _there(out)
     try:
         with tempfile.TemporaryFile(dir=nearest):  # permissions alone do not tell
             return
     except OSError as error:
         why = os.strerror(error.errno or errno.EACCES)
-    raise InputError(f"cannot write to {str(out)!r} ({why}); choose another folder with {option}")
+    raise InputError(f"cannot write to {str(out.absolute())!r} ({why}); choose another folder with {option}")
+
+
+def check_command(out: Path, command: str) -> None:
+    """Refuse a folder that cannot be written, and one in which another command reports; makes nothing.
+
+    Args:
+        out: the folder.
+        command: as it is called, such as ``"clusters"``.
+
+    Raises:
+        InputError: naming the other command.
+    """
+    check_writable(out)
+    held, _ = _held(out)
+    if held not in (None, command):
+        raise InputError(f"{str(out)!r} holds a report of mechclust {held}; give another folder with --out")
+
+
+def record_command(out: Path, command: str, files: Collection[str] | None = None) -> None:
+    """Record in the folder ``out`` that this command reports there.
+
+    Args:
+        out: the folder.
+        command: as it is called.
+        files: of its report, by their paths in the folder. What an earlier report had in ``results`` and ``figures``
+            and this one has not is removed. ``None``: the report is not written yet.
+    """
+    held, before = _held(out)
+    if files is None:
+        if held == command:
+            return
+        files = []
+    for name in set(before) - set(files):
+        path = out / name
+        if name.split("/")[0] in _OURS_IN and ".." not in path.parts:
+            path.unlink(missing_ok=True)
+            for folder in path.parents:
+                if folder == out or any(folder.iterdir()):
+                    break
+                folder.rmdir()
+    write_json(out / _OURS, {"command": command, "files": sorted(files)})
+
+
+def _held(out: Path) -> tuple[str | None, list[str]]:
+    """The command that reports in a folder, and its report's files."""
+    try:
+        record = json.loads((out / _OURS).read_text())
+        return str(record["command"]), list(map(str, record["files"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    try:
+        return f"run {read_record(out, '')['study']}", []
+    except InputError:
+        return None, []
+
+
+def free_space(out: Path) -> int:
+    """Bytes that are free where ``out`` is, or would be made."""
+    return shutil.disk_usage(_there(out)).free
+
+
+def kept_bytes(rows: Path) -> int:
+    """Bytes of the hidden states that are kept in a folder already."""
+    return sum(path.stat().st_size for path in rows.rglob("*.safetensors"))
+
+
+def _there(out: Path) -> Path:
+    """A folder, or the nearest one above it that is there."""
+    out = out.absolute()
+    return next(path for path in (out, *out.parents) if path.exists())
+
+
+@contextmanager
+def rows_errors(fewer: str) -> Iterator[None]:
+    """Say what to give on the command line where an error inside says what to call in Python.
+
+    Args:
+        fewer: the option that gives fewer prompts, such as ``"--max-rows"``.
+    """
+    words = {
+        "call save_rows with the same arguments": "give the same command again",
+        "give fewer prompts or layers, dtype=torch.bfloat16, or another folder": (
+            f"give fewer prompts ({fewer}), --dtype bfloat16, or another folder with --out"
+        ),
+        "give fewer prompts or layers, or another folder": (
+            f"give fewer prompts ({fewer}), or another folder with --out"
+        ),
+        "give a new folder": "give another folder with --out",
+        "give another folder": "give another folder with --out",
+    }
+    try:
+        yield
+    except InputError as error:
+        said = str(error)
+        for python, command in words.items():
+            if python in said and command not in said:
+                said = said.replace(python, command)
+                break
+        if said == str(error):
+            raise
+        raise InputError(said) from error
 
 
 def machine() -> dict[str, Any]:
@@ -54,6 +159,7 @@ def open_folder(out: Path, study: str, config: Mapping[str, Any]) -> None:
     """
     check_writable(out)
     if not (out / "config.json").exists():
+        check_command(out, f"run {study}")
         write_json(out / "config.json", {"study": study, "config": config, "machine": machine()})
     held = read_record(out, "choose another folder with --out")
     different = "" if held["study"] == study else f"study {held['study']}"

@@ -35,8 +35,10 @@ def png(figure: Figure) -> bytes:
 def picture_html(name: str, picture: bytes, caption: str) -> str:
     """A PNG with its caption, without a file beside the page."""
     text, data = escape(caption), base64.b64encode(picture).decode()
+    wide = int.from_bytes(picture[16:20], "big")  # of the PNG, for pages that set a least width
+    style = f"max-width:100%;--wide:{wide}px"
     return (
-        f'<figure id="{escape(name)}"><img alt="{text}" style="max-width:100%" src="data:image/png;base64,{data}">'
+        f'<figure id="{escape(name)}"><img alt="{text}" style="{style}" src="data:image/png;base64,{data}">'
         f"<figcaption>{text}</figcaption></figure>"
     )
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from mechclust.report.analysis import Analysis
-from mechclust.report.folder import check_writable, machine
+from mechclust.report.folder import check_command, check_writable, machine, record_command
 from mechclust.report.html import template
 from probes import ProbeResult
 from probes.files import write_atomic
+from tasks import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,6 +31,7 @@ def write_report(
     facts: Mapping[str, Any] | None = None,
     results: Mapping[str, ProbeResult] | None = None,
     tables: Mapping[str, pd.DataFrame] | None = None,
+    command: str | None = None,
 ) -> Path:
     """Write ``report.html`` with ``figures/``, ``results/`` and tables into the folder ``out``.
 
@@ -41,25 +43,40 @@ def write_report(
         facts: date, versions, machine; those of now by default.
         results: measurements by name, for ``results/NAME.safetensors``; a name may have folders (``"seed0/cka"``).
         tables: by name, for ``NAME.csv``.
+        command: that reports, such as ``"clusters"``; it is recorded in ``mechclust.json``, and files of an earlier
+            report of it that this one has not are removed from ``figures/`` and ``results/``.
 
     Returns:
         The path of ``report.html``, which is written last.
 
     Raises:
-        InputError: when ``out`` cannot be written.
+        InputError: when ``out`` cannot be written, or holds the report of another command.
     """
     out = Path(out)
     check_writable(out)
+    if command is not None:
+        check_command(out, command)
     page = render_report(
         title=title, source=source, analysis=analysis, facts=machine() if facts is None else facts, config=config
     )
-    for panel in analysis.panels:
-        write_atomic(out / "figures" / f"{panel.name}.png", panel.png)
-    for name, result in (results or {}).items():
-        result.save(out / "results" / f"{name}.safetensors")
-    for name, table in (tables or {}).items():
-        write_atomic(out / f"{name}.csv", table.to_csv(index=False).encode())
-    write_atomic(out / "report.html", page.encode())
+    panels = {f"figures/{panel.name}.png": panel.png for panel in analysis.panels}
+    measured = {f"results/{name}.safetensors": result for name, result in (results or {}).items()}
+    sheets = {f"{name}.csv": table for name, table in (tables or {}).items()}
+    try:
+        if command is not None:
+            record_command(out, command, [*panels, *measured, *sheets, "report.html"])
+        for name, picture in panels.items():
+            write_atomic(out / name, picture)
+        for name, result in measured.items():
+            result.save(out / name)
+        for name, table in sheets.items():
+            write_atomic(out / name, table.to_csv(index=False).encode())
+        write_atomic(out / "report.html", page.encode())
+    except OSError as error:
+        raise InputError(
+            f"the report could not be written to {str(out)!r} ({error.strerror or error}); make room there, or give "
+            "another folder with --out"
+        ) from error
     return out / "report.html"
 
 

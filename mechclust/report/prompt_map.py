@@ -50,7 +50,8 @@ def prompt_map(
             them. Different models may have different numbers of layers.
         layers: what the layers are called, ascending; by model name where the models have different ones.
         texts: the prompts. At most 300 characters of each go into the page; the search sees no more.
-        colours: by label or surface feature, a value per prompt. The first is shown at the start.
+        colours: by label or surface feature, a value per prompt. The first is shown at the start. One with the same
+            value for all prompts is left out where there are others.
         clusters: the cluster of each prompt at each layer, of a single model. Adds the colouring "cluster" and a table
             of clusters against labels. From layer to layer a cluster keeps its colour where its prompts do.
         start: the layer shown first; the last by default.
@@ -92,7 +93,7 @@ def prompt_map(
             for name, xy in places.items()
         ],
         "shared": len({tuple(own) for own in called.values()}) == 1,
-        "colours": [{"name": clean(name), **_classes(values)} for name, values in colours.items()],
+        "colours": [{"name": clean(name), **_classes(values)} for name, values in _varied(colours).items()],
         "clusters": None if found is None else _slots(found),
     }
     return _fragment(data, len(texts), sum(map(len, called.values())))
@@ -200,6 +201,12 @@ def _shares(
                 f"variance has {len(shares)} values for {name!r}, which has {len(called[name])} layers; give one each"
             )
     return {name: [round(float(x), 4) if math.isfinite(x) else None for x in s] for name, s in variance.items()}
+
+
+def _varied(colours: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
+    """Those that tell some prompts from others; the first where none does."""
+    found = {name: values for name, values in colours.items() if len(set(values)) > 1}
+    return found or dict([next(iter(colours.items()))])
 
 
 def _classes(values: Sequence[str]) -> dict[str, Any]:

@@ -11,7 +11,12 @@ from probes.functional.cka import (
 )
 from probes.functional.clustering_head import IntegerWeights, integer_weights, nearest_centroid_accuracy, within_ratio
 from probes.functional.kmeans import KMeans, kmeans
-from probes.functional.linear_decodability import ridge_predictions, stratified_folds, wilson_interval
+from probes.functional.linear_decodability import (
+    accuracy_interval,
+    ridge_predictions,
+    stratified_folds,
+    wilson_interval,
+)
 from probes.functional.n_dims import n_dims
 from probes.functional.neighbour_purity import neighbour_purity, neighbour_purity_chance
 from probes.functional.norm_jacobian import norm_jacobian
@@ -36,6 +41,7 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "PairSums",
     "Similarity",
     "TopicSimilarity",
+    "accuracy_interval",
     "adjusted_rand_moments",
     "adjusted_rand_null",
     "adjusted_rand_score",

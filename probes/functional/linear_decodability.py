@@ -15,7 +15,8 @@ from probes.functional.preprocess import without_class_means
 from tasks import InputError
 
 ALPHAS = tuple(10.0**i for i in range(-1, 7))  # strengths of the ridge that are tried
-_HELD = 2**25  # float64 numbers of the targets held at once
+_HELD = 2**26  # bytes of the targets and of all that is made of them, at most
+_COPIES = 5  # of the targets, in float64: they, their fits, errors and outputs, and what is made on the way
 
 
 def ridge_predictions(
@@ -34,8 +35,9 @@ def ridge_predictions(
     itself. The same as scikit-learn's ``StandardScaler`` and ``RidgeClassifierCV``. One decomposition per fold serves
     all labels, labelings and strengths.
 
-    Memory: ``min(n, d)`` squared float64 numbers beside the rows. Cost: per fold a decomposition, ``min(n, d)`` cubed,
-    and ``n min(n, d)`` multiplications per class, labeling and strength.
+    Memory: the rows in float64 three times, ``min(n, d)`` squared float64 numbers, and 64 MiB for the targets of as
+    many labelings and classes as fit in that, at least of one class. Cost: per fold a decomposition, ``min(n, d)``
+    cubed, and ``n min(n, d)`` multiplications per class, labeling and strength.
 
     Args:
         rows: states; computed in float64.
@@ -64,11 +66,11 @@ def ridge_predictions(
         fitted = _Ridge(*_features(x, training, test, given), strengths)
         for labelings, predicted in zip(placed, found, strict=True):
             classes = int(labelings.max()) + 1
-            at_once = max(1, _HELD // (len(x) * classes))
-            for start in range(0, len(labelings), at_once):
-                part = slice(start, start + at_once)
-                targets = torch.nn.functional.one_hot(labelings[part][:, training], classes)
-                predicted[part, test] = fitted.predict(targets.double())
+            at_once = max(1, _HELD // (8 * _COPIES * len(x)))  # columns: classes of labelings
+            step = max(1, at_once // classes)
+            for start in range(0, len(labelings), step):
+                part = slice(start, start + step)
+                predicted[part, test] = fitted.predict(labelings[part][:, training], classes, at_once)
     return [predicted.cpu() for predicted in found]
 
 
@@ -111,22 +113,80 @@ class _Ridge:
         self._left = left
         self._free = 1 - 1 / n - self._fit @ left.square().T  # [alphas n]: 1 - leverage, of the intercept too
 
-    def predict(self, targets: Float[Tensor, "labelings n classes"]) -> Int[Tensor, "labelings m"]:
-        """Class with the largest output for each row outside, at each labeling's own best strength."""
-        times, n, classes = targets.shape
-        mean = targets.mean(1)
-        y = (targets - mean[:, None]).transpose(0, 1).reshape(n, times * classes)
-        inner = self._left.T @ y
-        errors = torch.stack(
-            [
-                ((y - self._left @ (fit[:, None] * inner)) / free[:, None]).square().sum(0).view(times, classes).sum(1)
-                for fit, free in zip(self._fit, self._free, strict=True)
-            ]
-        )
-        best = errors.argmin(0)
-        inner = inner.view(-1, times, classes)
-        outputs = torch.einsum("mr,rtc->tmc", self._right, self._score[best].T[:, :, None] * inner) + mean[:, None]
-        return outputs.round(decimals=9).argmax(-1)  # of classes that tie, the first, not what rounding says
+    def predict(self, labelings: Int[Tensor, "labelings n"], classes: int, at_once: int) -> Int[Tensor, "labelings m"]:
+        """Class with the largest output for each row outside, at each labeling's own best strength.
+
+        Args:
+            labelings: classes of the rows inside.
+            classes: how many there are.
+            at_once: of them for all labelings, at least one.
+        """
+        step = max(1, at_once // len(labelings))
+        every = torch.arange(classes, device=labelings.device)
+        parts = [every[start : start + step] for start in range(0, classes, step)]
+        errors = torch.zeros(len(self._free), len(labelings), dtype=torch.float64, device=labelings.device)
+        for part in parts:
+            y, mean = _targets(labelings, part)
+            inner = self._left.T @ y
+            fits, off = torch.empty_like(inner), torch.empty_like(y)
+            for found, fit, weight in zip(errors, self._fit, self._free.square().reciprocal(), strict=True):
+                torch.addmm(y, self._left, torch.mul(fit[:, None], inner, out=fits), alpha=-1, out=off)
+                found += (weight @ off.square_()).view(len(labelings), len(part)).sum(1)
+            del fits, off
+        score = self._score[errors.argmin(0)].T[:, :, None]
+        for part in parts:
+            if len(parts) > 1:
+                y, mean = _targets(labelings, part)
+                inner = self._left.T @ y
+            del y
+            outputs = self._right @ inner.view(-1, *mean.shape).mul_(score).flatten(1)
+            highest, which = outputs.view(-1, *mean.shape).add_(mean).round_(decimals=9).max(-1)
+            if part is parts[0]:
+                best, predicted = highest, which
+            else:  # of classes that tie, the first, not what rounding says
+                predicted = torch.where(highest > best, which + part[0], predicted)
+                best = torch.maximum(best, highest)
+        return predicted.T
+
+
+def _targets(
+    labelings: Int[Tensor, "labelings n"], classes: Int[Tensor, "classes"]
+) -> tuple[Float[Tensor, "n columns"], Float[Tensor, "labelings classes"]]:
+    """One-hot classes, less their means, with one column for each class of each labeling; and the means."""
+    y = (labelings.T[:, :, None] == classes).double()
+    mean = y.mean(0)
+    return y.sub_(mean).flatten(1), mean
+
+
+def accuracy_interval(hits_per_fold: Sequence[int], n_per_fold: Sequence[int]) -> tuple[float, float]:
+    """95% interval of a cross-validated accuracy: of ``hits_per_fold`` among the ``n_per_fold`` examples of each fold.
+
+    On either side the wider of two intervals, within 0 and 1: Wilson's, over examples, and the corrected resampled
+    one, over the k folds' accuracies with variance ``s^2``, whose training parts overlap:
+    ``accuracy +- t_{k-1} sqrt((1 / k + 1 / (k - 1)) s^2)``. Wilson's alone is too narrow, as it takes the fitted
+    classifiers as given. Folds without examples do not count; with one fold it is Wilson's.
+
+    Source: Wilson 1927; Nadeau & Bengio, Machine Learning 52, 2003.
+
+    Raises:
+        InputError: for no example.
+
+    Example:
+        >>> [round(x, 3) for x in accuracy_interval([9, 7, 8, 8, 8], [10] * 5)]
+        [0.668, 0.932]
+        >>> accuracy_interval([7, 7, 7], [10, 10, 10]) == wilson_interval(21, 30)
+        True
+    """
+    from scipy.stats import t
+
+    hits, n = np.asarray(hits_per_fold, dtype=np.float64), np.asarray(n_per_fold, dtype=np.float64)
+    low, high = wilson_interval(int(hits.sum()), int(n.sum()))
+    shares, k = hits[n > 0] / n[n > 0], int((n > 0).sum())
+    if k < 2:
+        return low, high
+    half = float(t.ppf(0.975, k - 1)) * math.sqrt((1 / k + 1 / (k - 1)) * float(shares.var(ddof=1)))
+    accuracy = float(hits.sum() / n.sum())
+    return max(0.0, min(low, accuracy - half)), min(1.0, max(high, accuracy + half))
 
 
 def wilson_interval(hits: int, n: int, z: float = 1.959963984540054) -> tuple[float, float]:

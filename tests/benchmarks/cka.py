@@ -4,20 +4,18 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import combinations, product
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from tests.benchmarks.memory import forget_peak, peak, printed
 from tests.benchmarks.ratio import alternate
 
 torch.set_num_threads(1)
@@ -183,18 +181,16 @@ def memory() -> float:
 
 def _peak_mib(n: int, probe: str = "CKA") -> float:
     code = f"from tests.benchmarks.cka import _peak; _peak({n}, {probe!r})"
-    command = [sys.executable, "-c", code]
-    return median(float(subprocess.run(command, check=True, capture_output=True).stdout) for _ in range(3))
+    return printed(code, rounds=3)[0]
 
 
 def _peak(n: int, probe: str) -> None:
     import probes
-    from tests.benchmarks.run import _memory_mib
 
     model = _Perceptron(d_vocab=1000, width=64).eval()
-    Path("/proc/self/clear_refs").write_text("5")  # the peak so far is the imports'
+    forget_peak()  # the peak so far is the imports'
     probes.run(model, _batches(n, 1000), getattr(probes, probe)(list(model.hook_dict)))
-    print(_memory_mib("VmHWM"))
+    print(peak())
 
 
 # ---- at the width of a language model ----

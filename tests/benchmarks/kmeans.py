@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from tests.benchmarks.memory import forget_peak, held, peak, printed
 from tests.benchmarks.ratio import alternate
 
 torch.set_num_threads(1)
@@ -91,22 +89,16 @@ def memory(size: str) -> float:
 
 def _peak_mib(name: str, size: str) -> float:
     code = f"from tests.benchmarks.kmeans import _peak; _peak({name!r}, {size!r})"
-    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-    return float(found.stdout.split()[-1])
+    return printed(code)[0]
 
 
 def _peak(name: str, size: str) -> None:
     rows = _rows(size)
     _OTHERS[name](rows[:1000])  # imports
-    before = _memory_mib("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")
+    before = held()
+    forget_peak()
     _OTHERS[name](rows)
-    print(max(1.0, _memory_mib("VmHWM") - before))
-
-
-def _memory_mib(field: str) -> float:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:")) / 1024
+    print(max(1.0, peak() - before))
 
 
 def relabellings(n: int = 100_000) -> float:
@@ -125,20 +117,15 @@ def relabellings(n: int = 100_000) -> float:
     return alternate(shuffles, lambda: adjusted_rand_null(a, b, 200), rounds=3)
 
 
-def table() -> list[tuple[str, float, str]]:
-    """Name, ratio and goal of each."""
-    rows = []
+def table() -> list[tuple[str, Callable[[], float], str]]:
+    """What is measured, how, and the goal."""
+    rows: list[tuple[str, Callable[[], float], str]] = []
     for size in _SIZES:
         where = f"k-means, {size}, {_K} clusters"
         for name in ("scikit-learn", "faiss", "faiss on 256 rows a centre"):
-            goal = "none: it reads a part of the rows" if "256" in name else ">= 1"
-            rows.append((f"{where}: time, {name} / ours", faster(name, size), goal))
-            rows.append((f"{where}: inertia, ours / {name}", inertia(name, size), "<= 1.01"))
-        rows.append((f"{where}: peak memory beside the rows, ours / scikit-learn", memory(size), "<= 1"))
-    rows.append(("200 relabellings of 100,000 examples: time, shuffles / tables", relabellings(), ">= 10"))
+            goal = "" if "256" in name else ">= 1"  # that one reads a part of the rows
+            rows.append((f"{where}: time, {name} / ours", partial(faster, name, size), goal))
+            rows.append((f"{where}: inertia, ours / {name}", partial(inertia, name, size), "<= 1.01"))
+        rows.append((f"{where}: peak memory, ours / scikit-learn", partial(memory, size), "<= 1"))
+    rows.append(("200 relabellings of 100,000 examples: shuffles / tables", relabellings, ">= 10"))
     return rows
-
-
-if __name__ == "__main__":
-    for name, ratio, goal in table():
-        print(f"{name:90} {ratio:8.3f}   {goal}")

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable
-from pathlib import Path
-from statistics import median
 
 import torch
 
-from tests.benchmarks import attention, cka, heads, topics
+from tests.benchmarks import attention, cka, extraction, heads, kmeans, pairs, stores, topics
+from tests.benchmarks.memory import forget_peak, held, peak, printed
 from tests.benchmarks.ratio import alternate
 
+Table = list[tuple[str, Callable[[], float], str]]
 warnings.simplefilter("ignore")
 torch.set_num_threads(1)
 
@@ -125,8 +126,7 @@ def probes_over_cache() -> float:
 def peak_mib(what: str, n_examples: int, *, growth: bool) -> float:
     """Peak resident memory in MiB while measuring, whole or its growth: median of five processes."""
     code = f"from tests.benchmarks.run import _peak; _peak({what!r}, {n_examples}, {growth})"
-    command = [sys.executable, "-c", code]
-    return median(float(subprocess.run(command, check=True, capture_output=True).stdout) for _ in range(5))
+    return printed(code, rounds=5)[0]
 
 
 def _peak(what: str, n_examples: int, growth: bool) -> None:
@@ -149,19 +149,13 @@ def _peak(what: str, n_examples: int, growth: bool) -> None:
     model.eval()
     with torch.inference_mode():
         model(next(batches()).tokens)  # allocations of the first pass are not the measurement's
-    Path("/proc/self/clear_refs").write_text("5")  # the peak so far is the imports'
-    before = _memory_mib("VmRSS")
+    forget_peak()  # the peak so far is the imports'
+    before = held()
     if what == "cache":
         _cache_loop(model, batches)
     else:
         run(model, batches(), MeanNorm())
-    print(_memory_mib("VmHWM") - (before if growth else 0))
-
-
-def _memory_mib(field: str) -> float:
-    """A figure of /proc/self/status (Linux)."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field))
+    print(peak() - (before if growth else 0))
 
 
 def import_time() -> float:
@@ -182,19 +176,29 @@ def _memory_over_data() -> float:
     return peak_mib("run", 4096, growth=False) / peak_mib("run", 512, growth=False)
 
 
-def main() -> None:
-    rows: list[tuple[str, Callable[[], float], str]] = [
+def _training() -> Table:
+    return [
         ("training step / bare Hugging Face GPT-2 loop", training_step, "<= 1.10"),
         ("probes.run, 8 residual sites x 3 readouts / bare forward", probes_over_forward, "<= 1.20"),
         ("time, the same / run_with_cache loop by hand", probes_over_cache, ""),
         ("growth of peak memory, probes.run / run_with_cache loop", _memory_over_cache, ""),
         ("peak memory of the process, 8x the data / 1x", _memory_over_data, "1"),
         ("import probes / import torch", import_time, ""),
+    ]
+
+
+def _topics() -> Table:
+    return [
         ("per-pair loop / TopicAttention, 100 documents x 100 tokens", topics.attention_loop, ">= 100"),
         ("the same, the loop over Python lists made beforehand", lambda: topics.attention_loop(lists=True), ""),
         ("BERT-base forward with TopicAttention / without", topics.attention_overhead, "<= 1.30"),
         ("double loop / topic_similarity, 400 words", topics.similarity_loop, ""),
         ("25 runs of the attention table, full forward / ours", topics.attention_table, ">= 4"),
+    ]
+
+
+def _heads() -> Table:
+    return [
         ("40 runs of train / train_ensemble of 40 seeds, an epoch", heads.speedup, ">= 20"),
         ("the same, uncompiled (vmap)", lambda: heads.speedup("vmap"), ""),
         ("ClusteringHead on 4,096 sequences / bare forward", lambda: heads.detector()[0], ""),
@@ -202,21 +206,40 @@ def main() -> None:
         ("ms an epoch and seed, ensemble of 40 (no ratio)", lambda: 1e3 * heads.seconds_per_epoch() / 40, ""),
         ("s to make a sandbox page of 300 epochs (no ratio)", lambda: heads.sandbox()[0], ""),
         ("MB of that page (no ratio)", lambda: heads.sandbox()[1], "<= 15"),
-        ("pytorch-cka, 10,000 rows at once / CKA, 6 x 6 layers", cka.faster_at_once, ">= 5"),
-        ("the same, pytorch-cka in batches of 256", lambda: cka.faster(256), ""),
-        ("decimals right: CKA (no ratio)", cka.decimals, ">= 10"),
-        ("decimals right: pytorch-cka, at once (no ratio)", cka.decimals_at_once, ""),
-        ("decimals right: pytorch-cka, batches of 256 (no ratio)", lambda: cka.decimals_in_batches(256), ""),
-        ("CKA of two models, 9 layers / two bare forwards", cka.overhead, ""),
-        ("the same, also for each of 24 tasks", lambda: cka.overhead("task"), ""),
-        ("peak memory of CKA, 100,000 rows / 10,000", cka.memory, "1"),
+    ]
+
+
+def _views() -> Table:
+    return [
         ("circuitsvis AttentionHeads / attention view, 12 x 128", attention.faster, ">= 10"),
         ("ms until that view is drawn (no ratio)", attention.milliseconds, "<= 1000"),
         ("MB of its page (no ratio)", attention.megabytes, "<= 3"),
     ]
-    print(f"{'measurement (median ratio, one thread)':60}{'ratio':>8}  target")
-    for name, measure, target in rows:
-        print(f"{name:60}{measure():8.2f}  {target}", flush=True)
+
+
+TABLES: dict[str, Callable[[], Table]] = {
+    "run": _training,
+    "extraction": extraction.table,
+    "stores": stores.table,
+    "clusters": kmeans.table,
+    "cka": cka.table,
+    "pairs": pairs.table,
+    "topics": _topics,
+    "heads": _heads,
+    "views": _views,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.run", description=__doc__)
+    parser.add_argument("tables", nargs="*", help=f"which: {', '.join(TABLES)}; all by default")
+    chosen = parser.parse_args().tables or list(TABLES)
+    if unknown := [name for name in chosen if name not in TABLES]:
+        parser.error(f"no table {unknown[0]!r}; expected {', '.join(TABLES)}")
+    print("| measurement (median ratio, one thread) | ratio | goal |\n|---|---|---|")
+    for name in chosen:
+        for what, measure, goal in TABLES[name]():
+            print(f"| {what} | {measure():.3g} | {goal} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from tests.benchmarks.memory import forget_peak, held, peak, printed
 from tests.benchmarks.ratio import alternate
 
 _LAYERS, _WIDTH, _SHARD = 6, 256, 2048
@@ -37,8 +34,7 @@ def one_layer() -> float:
 def _peaks(n: int) -> dict[str, float]:
     """MiB above what the process held before."""
     code = f"from tests.benchmarks.stores import _print_peaks; _print_peaks({n})"
-    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
-    return {"saving": float(found[0]), "measuring": float(found[1])}
+    return dict(zip(("saving", "measuring"), printed(code), strict=True))
 
 
 def _print_peaks(n: int) -> None:
@@ -47,20 +43,14 @@ def _print_peaks(n: int) -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         save_rows(_model(), [next(_batches(n))], f"{folder}/first")  # what is imported late
-        before = _peak()
+        forget_peak()
+        before = held()
         store = save_rows(_model(), _batches(n), f"{folder}/rows", shard_rows=_SHARD)
-        print(_peak(forget=False) - before)
-        before = _peak()
+        print(peak() - before)
+        forget_peak()
+        before = held()
         run_stores(store, CKA(form="moments"))
-        print(_peak(forget=False) - before)
-
-
-def _peak(forget: bool = True) -> float:
-    """The process's peak memory in MiB, forgotten first."""
-    if forget:
-        Path(f"/proc/{os.getpid()}/clear_refs").write_text("5")
-    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith("VmHWM"))
-    return int(line.split()[1]) / 1024
+        print(peak() - before)
 
 
 def _model() -> Any:
@@ -75,3 +65,12 @@ def _batches(n: int) -> Iterator[Any]:
 
     for index in torch.split(torch.arange(n), 256):
         yield Batch(index[:, None] % 100, index=index)
+
+
+def table() -> list[tuple[str, Callable[[], float], str]]:
+    """What is measured, how, and the goal."""
+    return [
+        ("growth of memory, save_rows, 102,400 rows / 10,240", lambda: memory("saving"), "<= 2"),
+        ("growth of memory, run_stores with CKA, the same", lambda: memory("measuring"), "<= 2"),
+        ("CKA of all 6 layers from disk / of one", one_layer, ">= 4"),
+    ]

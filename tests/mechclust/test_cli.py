@@ -265,7 +265,7 @@ class TestRunRefusals:
         assert "expected a multiple of n_heads (3)" in refused_option(*SMOKE, "--n-heads", 3, "--out", tmp_path / "o")
 
     @pytest.mark.parametrize(
-        "options", [["--seeds", "-1"], ["--n-init", "0"], ["--n-permutations", "0"], ["--training.batch-size", "0"]]
+        "options", [["--seeds", "-1"], ["--n-init", "0"], ["--n-permutations", "-1"], ["--training.batch-size", "0"]]
     )
     def test_numbers_that_are_too_small(self, refused_option, never_trains, tmp_path, options):
         said = refused_option(*SMOKE, *options, "--out", tmp_path / "o")
@@ -331,6 +331,7 @@ class TestClusters:
             "features.csv",
             "figures/curves_by_layer.png",
             "figures/what_clusters_follow.png",
+            "mechclust.json",
             "report.html",
             *(f"results/{x}/{y}.safetensors" for x in ("trained", "untrained-seed0") for y in ("clusters", "linear")),
         ]
@@ -445,7 +446,7 @@ class TestClustersRefusals:
             "or choose too_long='truncate' (--too-long truncate) to keep its end"
         )
         assert main([*clusters, "--too-long", "truncate"]) == 0
-        assert capsys.readouterr().out.splitlines()[1].split()[:4] == ["0", "hook_embed", "task", "1.000"]
+        assert capsys.readouterr().out.splitlines()[1].split()[:3] == ["0", "task", "1.000"]
 
     @pytest.mark.parametrize(
         ("missing", "said"),

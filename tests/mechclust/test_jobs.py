@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mechclust.jobs import map_jobs, progress_bar
+from mechclust.jobs import close_bars, map_jobs, progress_bar
 from probes.hooks import check_device
 from tasks import InputError
 
@@ -128,3 +128,15 @@ def test_workers_end_when_their_parent_is_killed(tmp_path):
     parent.kill()
     parent.wait()
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers()))
+
+
+def test_an_error_begins_on_a_line_of_its_own(capsys):
+    """A bar that an exception left standing is taken away before the error is printed."""
+    bar = iter(progress_bar(range(3), desc="layers", file=sys.stderr))
+    next(bar)
+    close_bars()
+    print("mechclust: wrong", file=sys.stderr)
+    shown, wiped, told = capsys.readouterr().err.rsplit("\r", 2)
+    assert "layers" in shown
+    assert not wiped.strip()  # spaces over the bar
+    assert told == "mechclust: wrong\n"

@@ -147,8 +147,29 @@ def test_integers_of_a_row_become_labels(model: Any) -> None:
         [{"input_ids": ids, "task": np.int64(k)} for ids, k in zip(tokens, task, strict=True)],
     ):
         assert torch.equal(run(model, given, probe)["ari"], expected["ari"])
-    with pytest.raises(InputError, match="no label 'task' in this batch"):
-        run(model, [{"input_ids": [1, 2], "task": "sort"}, {"input_ids": [1, 2], "task": "count"}], probe)
+    words = ["sort", "count"]
+    for strings in (
+        [{"input_ids": [1, 2], "task": word} for word in words],
+        [{"text": "ab", "task": word} for word in words],
+        {"input_ids": [[1, 2], [3]], "task": words},
+        {"input_ids": torch.ones(2, 2).long(), "task": words},
+        {"input_ids": torch.ones(2, 2).long(), "attention_mask": torch.ones(2, 2), "task": np.array(words)},
+        {"text": ["ab", "a"], "task": words},
+    ):
+        with pytest.raises(InputError, match=r"^label 'task' has strings; number them \(0, 1, \.\.\.\)$"):
+            run(model, strings, probe, tokenizer=Letters())
+    with pytest.raises(InputError, match=r"^no label 'task' .* \(it has no labels\); add it to Batch.labels$"):
+        run(model, [{"input_ids": [1, 2]}], probe)
+
+
+def test_a_data_loader(model: Any) -> None:
+    from torch.utils.data import DataLoader, TensorDataset
+
+    tokens = torch.randint(10, (12, 4), generator=torch.Generator().manual_seed(0))
+    found = run(model, DataLoader(TensorDataset(tokens), 5), NDims())
+    assert torch.equal(found["n_dims"], run(model, tokens, NDims())["n_dims"])
+    with pytest.raises(InputError, match=r"type list; give several tensors as {'input_ids': tokens, 'task': labels}$"):
+        run(model, DataLoader(TensorDataset(tokens, tokens[:, 0]), 5), NDims())
 
 
 def test_data_sets_of_hugging_face(model: Any) -> None:
@@ -231,6 +252,11 @@ def test_what_run_takes_is_said_in_one_sentence(model: Any) -> None:
         run(model, ["ab", ""], NDims(), tokenizer=lambda texts: {"input_ids": [[1] * len(text) for text in texts]})
     with pytest.raises(InputError, match=r"^tokens_per_batch is 0; expected at least 1$"):
         run(model, TOKENS, NDims(), tokens_per_batch=0)
+    many: Any
+    for many in ("many", 80.0, True):
+        expected = f"tokens_per_batch is {many!r}; expected an integer of at least 1"
+        with pytest.raises(InputError, match=f"^{re.escape(expected)}$"):
+            run(model, TOKENS, NDims(), tokens_per_batch=many)
 
 
 def test_ids_outside_the_vocabulary_are_told_before_the_model_sees_them(model: Any) -> None:

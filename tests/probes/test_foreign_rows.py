@@ -304,6 +304,41 @@ def test_bad_vllm_files(fake_model: Any, tmp_path: Path) -> None:
 # ---- bad input ----
 
 
+def test_an_example_of_padding_only() -> None:
+    mask = torch.ones(4, 5)
+    mask[2] = 0
+    for readout in (last_token(), mean()):
+        with pytest.raises(InputError) as refused:
+            rows_from({0: torch.randn(4, 5, 3)}, attention_mask=mask, index=[3, 4, 7, 9], readout=readout)
+        assert str(refused.value) == ("example index 7 has no real token (its attention mask is all 0); leave it out")
+    mask[2, 0] = 1
+    assert len(rows_from({0: torch.randn(4, 3)}, attention_mask=mask, tokens=torch.ones(4, 5).long())) == 4
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_what_is_not_given_by_name() -> None:
+    x, words = torch.randn(4, 3), np.array([["a", "b"]] * 4)
+    layers = "give {0: array} by the number of its layer, or {hook name: array}"
+    cases: list[tuple[Any, dict[str, Any], str]] = [
+        (x, {}, f"rows are an array of shape (4, 3), whose layer is not known; {layers}"),
+        (x.numpy(), {}, "rows are an array of shape (4, 3), whose layer is not known; give"),
+        ([x, x], {}, f"rows hold a Tensor, whose layer is not known; {layers}, or paths of vLLM's files"),
+        (3, {}, "rows hold a int, whose layer is not known; give"),
+        ({0: x}, {"labels": np.arange(4)}, "labels are a ndarray without a name; give them by name, {'task': values}"),
+        ({0: words}, {}, "the rows of 'hook_embed': <U1 is no array of numbers ("),
+        ({0: x}, {"index": ["a", "b", "c", "d"]}, "index: list is no array of numbers ("),
+        ({0: x}, {"tokens": words}, "tokens: <U1 is no array of numbers ("),
+        (
+            {0: x},
+            {"attention_mask": torch.ones(4, 5)},
+            "attention_mask has nothing to mask: the rows of 'hook_embed' are [n d], one an example; leave it out",
+        ),
+    ]
+    for given, options, message in cases:
+        with pytest.raises(InputError, match=f"^{re.escape(message)}"):
+            rows_from(given, **options)
+
+
 def test_bad_rows() -> None:
     x, nan = torch.randn(4, 3), torch.randn(4, 3)
     nan[2, 1] = torch.nan
@@ -404,7 +439,12 @@ def test_what_is_not_the_same_is_told(model: Any, tmp_path: Path) -> None:
             "example index 3 has 3 as its label 'task' in 'x', and 0 in a store before it",
         ),
         (found, CKA(readout=mean()), "'rows_from(...)' holds rows of readout last_token(), and the probe has mean()"),
-        (found, CKA(label="task"), "no label 'task' in this batch (it has no labels)"),
+        (
+            found,
+            CKA(label="task"),
+            "no label 'task' in this batch (it has no labels); give it to rows_from too: "
+            "rows_from(..., labels={'task': ...})",
+        ),
     ]
     for given, probe, message in cases:
         with pytest.raises(InputError, match=re.escape(message)):

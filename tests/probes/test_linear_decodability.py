@@ -8,8 +8,8 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from probes import LinearDecodability, last_token, run
-from probes.functional import stratified_folds, wilson_interval
+from probes import LinearDecodability, last_token, residual, run
+from probes.functional import accuracy_interval, stratified_folds, wilson_interval
 from probes.testing import check_probe
 from tasks import Batch, InputError
 from tests.probes.functional.test_linear_decodability import reference
@@ -51,10 +51,55 @@ def test_accuracy_is_scikit_learns_with_its_interval(fake_model: Any) -> None:
     task = batch.labels["task"].numpy()
     result = measure(fake_model, states, batch, n_shuffles=1, seed=4, folds=4)
     folds = stratified_folds(task, 4, seed=4)
-    hits = int((reference(states.double().numpy(), task, folds) == task).sum())
-    assert float(result["accuracy"]) == hits / N
-    low, high = wilson_interval(hits, N)
+    right = reference(states.double().numpy(), task, folds) == task
+    assert float(result["accuracy"]) == right.mean()
+    low, high = accuracy_interval([right[folds == k].sum() for k in range(4)], [(folds == k).sum() for k in range(4)])
     assert [float(result[name]) for name in ("accuracy_low", "accuracy_high")] == [low, high]
+    assert (low, high) != wilson_interval(int(right.sum()), N)
+
+
+def test_a_further_label_has_the_chance_it_has_as_the_first(fake_model: Any) -> None:
+    """Noise, and 20 inputs of 6 examples: in folds that are stratified by another label an input is least frequent
+    where it is tested, and chance would be near 0."""
+    n = 120
+    states = torch.randn(n, 16, generator=torch.Generator().manual_seed(0))
+    labels = {"task": torch.arange(n) % 6, "input": torch.arange(n) // 6}
+    batch = Batch(torch.arange(n)[:, None], labels=labels)
+    first = measure(fake_model, states, batch, label="input")
+    second = measure(fake_model, states, batch, also=("input",))
+    for name in ("accuracy", "null_low", "null_high", "p_value"):
+        assert float(second.sel(name, label="input")) == float(first[name])
+    assert float(first["null_high"]) > 1 / 20
+
+
+def test_every_shuffles_accuracy_is_given(fake_model: Any) -> None:
+    states, batch = planted(1.5)
+    labelled = Batch(batch.tokens, labels={**batch.labels, "id": torch.arange(N)})
+    model = fake_model(torch.randn(N, D, generator=torch.Generator().manual_seed(2)), states)
+    options: dict[str, Any] = {"also": ("ending", "id"), "n_shuffles": 19}
+    result = run(model, labelled, LinearDecodability(**options))
+    null = result["null"]
+    assert (null.dtype, null.shape, result.axes["null"]) == (torch.float64, (2, 3, 19), ("site", "label", "shuffle"))
+    assert result.coords["shuffle"] == [str(i) for i in range(19)]
+    assert null[:, 2].isnan().all()
+    low, high = null[:, :2].quantile(torch.tensor([0.025, 0.975], dtype=torch.float64), dim=-1)
+    torch.testing.assert_close(result["null_low"][:, :2], low, rtol=0, atol=1e-12)
+    torch.testing.assert_close(result["null_high"][:, :2], high, rtol=0, atol=1e-12)
+    p = (1 + (null >= result["accuracy"][:, :, None]).sum(-1)) / 20
+    torch.testing.assert_close(result["p_value"][:, :2], p[:, :2].double())
+    layers = [run(model, labelled, LinearDecodability(at=residual([i]), **options)) for i in (1, 0)]
+    merged = layers[0].merge(layers[1])
+    for name, value in result.values.items():
+        assert torch.equal(merged[name].nan_to_num(-1), value.nan_to_num(-1)), name
+    assert merged.coords == result.coords
+
+
+def test_the_same_shuffles_serve_every_site(fake_model: Any) -> None:
+    """So that the highest of several layers has a null: the highest of each shuffle."""
+    states, batch = planted(1.5)
+    null = run(fake_model(states, states), batch, LinearDecodability(n_shuffles=19))["null"]
+    assert torch.equal(null[0], null[1])
+    assert len(null.unique()) > 3
 
 
 @pytest.mark.parametrize(
@@ -152,6 +197,7 @@ def test_where_no_shuffle_changes_the_label(fake_model: Any) -> None:
     result = measure(fake_model, states, labelled, given="ending", folds=4, n_shuffles=9)
     if result["p_value"].isnan().all():
         assert "so no shuffle changes it; its chance and p_value are NaN" in result.notes[-1]
+        assert result["null"].isnan().all()
     else:
         assert any("stays as it is" in note or "ways only" in note for note in result.notes)
     assert not result["accuracy"].isnan().any()

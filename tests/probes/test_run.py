@@ -12,6 +12,7 @@ import torch
 
 from probes import (
     CKA,
+    ProbeResult,
     TaskClusterARI,
     TopicEmbedding,
     all_tokens,
@@ -21,7 +22,9 @@ from probes import (
     last_token,
     mean,
     residual,
+    rows_from,
     run,
+    run_stores,
     token_at,
 )
 from probes.hooks import evaluation_mode
@@ -462,3 +465,38 @@ def test_no_memory_for_what_probes_keep_is_told_and_not_tried_again(fake_model: 
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         run(fake_model(*planted()), Batch(TOKENS), probe)
     assert calls == [1]
+
+
+class Greedy(TaskClusterARI):
+    """A probe whose sums do not fit on its device."""
+
+    def compute(self) -> ProbeResult:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+@pytest.mark.parametrize(
+    ("options", "of"),
+    [
+        ({"device": "cpu"}, "5 examples; set max_rows lower, or leave device unset"),
+        ({"max_rows": 3}, "3 examples; set max_rows lower, or give device='cpu'"),
+    ],
+)
+def test_no_memory_for_what_a_probe_computes_is_told(fake_model: Any, options: dict[str, Any], of: str) -> None:
+    message = f"^device memory is too small for what Greedy computes of {of}$"
+    model, rows = fake_model(*planted()), rows_from({"hook_embed": torch.eye(5)}, labels={"task": torch.arange(5) % 2})
+    probe = Greedy(at="hook_embed", readout=last_token(), **options)
+    with pytest.raises(InputError, match=message):
+        run(model, Batch(TOKENS, labels={"task": torch.arange(5) % 2}), probe)
+    with pytest.raises(InputError, match=message):
+        run_stores(rows, probe.clone())
+
+
+def test_a_probe_without_a_device_says_to_give_fewer_examples(fake_model: Any, keep: Any) -> None:
+    def compute() -> ProbeResult:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    probe = keep()
+    vars(probe)["compute"] = compute
+    message = r"^device memory is too small for what \w+ computes of 5 examples; give fewer examples$"
+    with pytest.raises(InputError, match=message):
+        run(fake_model(*planted()), Batch(TOKENS), probe)

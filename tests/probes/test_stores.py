@@ -248,12 +248,75 @@ def test_an_interrupted_store_goes_on(two: dict[str, Any], tmp_path: Path, hooks
         RowStore(tmp_path / "s")
     model.calls.clear()
     store = save_rows(model, every_token(30).split(4), tmp_path / "s", labels=["task"], shard_rows=8)
-    assert model.calls.count("hook_embed") == 4  # 14 examples in batches of 4; 16 were there
+    assert model.calls.count("hook_embed") == 3  # 10 examples in batches of 4; 20 were there
     assert torch.equal(store.take(store.index, ["rows/hook_embed"])["rows/hook_embed"], model.layers[0].weight.detach())
     model.calls.clear()
     save_rows(model, every_token(30).split(9), tmp_path / "s", labels=["task"])
     assert model.calls == []
     assert hooks_of(model) == before
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_what_was_measured_is_kept_whatever_fails(
+    two: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    """In the forward pass, between two sites of an update, and between handing rows over and letting them go."""
+    model, expected = two["tuned"], collect_rows(two["tuned"], every_token(30))
+
+    def failing(function: Callable[..., Any], calls: int, first: bool = False) -> Callable[..., Any]:
+        left = [calls]
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            left[0] -= 1
+            if left[0] or first:
+                found = function(*args, **kwargs)
+            if not left[0]:
+                raise error
+            return found
+
+        return wrapped
+
+    places = [  # the fifth batch's pass and update; the first shard of 8 examples
+        (type(model), "forward", 5, False, 16),
+        (probes.state.RowsState, "add", 5 * 4 - 2, False, 16),
+        (probes.stores._Kept, "reset", 2, False, 8),
+        (probes.stores._Kept, "reset", 2, True, 8),
+        (probes.stores._Writer, "_wait", 2, False, 16),
+    ]
+    for k, (whose, name, calls, first, kept) in enumerate(places):
+        with monkeypatch.context() as patched:
+            patched.setattr(whose, name, failing(getattr(whose, name), calls, first))
+            with pytest.raises(error):
+                save_rows(model, every_token(30).split(4), tmp_path / str(k), shard_rows=8)
+        found = [part["index"] for part in map(probes.row_store.read_index, probes.row_store.shards(tmp_path / str(k)))]
+        assert torch.cat(found).tolist() == list(range(kept)), name
+        store = save_rows(model, every_token(30).split(4), tmp_path / str(k), shard_rows=8)
+        for site, rows in expected.items():
+            assert torch.equal(store.take(store.index, [f"rows/{site}"])[f"rows/{site}"], rows)
+
+
+def test_after_bad_input_something_else_may_be_given(two: dict[str, Any], tmp_path: Path) -> None:
+    def failing() -> Any:
+        yield every_token(12)
+        raise InputError("this is a bad prompt; give another")
+
+    with pytest.raises(InputError, match="bad prompt"):
+        save_rows(two["tuned"], failing(), tmp_path / "s")
+    assert len(save_rows(two["tuned"], every_token(30), tmp_path / "s", dtype=torch.float64)) == 30
+
+
+def test_a_shard_every_some_seconds(two: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of 10 seconds each: one of 4, for the clock starts before the first batch is read."""
+    clock = [0.0]
+    monkeypatch.setattr(probes.stores.time, "monotonic", lambda: clock[0])
+
+    def slow() -> Any:
+        for batch in every_token(30).split(4):
+            clock[0] += 10
+            yield batch
+
+    store = save_rows(two["tuned"], slow(), tmp_path / "s")
+    assert [len(index) for index in store.blocks()] == [12, 12, 6]
 
 
 _KILLED = """
@@ -462,7 +525,13 @@ def test_damaged_stores(two: dict[str, Any], tmp_path: Path) -> None:
         ("shard.json", Path.unlink, "is missing or damaged"),
         ("shard.json", lambda path: path.write_text("[]") and None, "is missing or damaged"),
         ("hook_embed.safetensors", flip, "is damaged (its checksum is another)"),
-        ("hook_embed.safetensors", lambda path: os.truncate(path, 9), "is damaged (its checksum is another)"),
+        ("hook_embed.safetensors", lambda path: os.truncate(path, 9), "is damaged (its size or its header is another)"),
+        ("hook_embed.safetensors", lambda path: os.truncate(path, 0), "is damaged (its size or its header is another)"),
+        (
+            "hook_embed.safetensors",
+            lambda path: os.truncate(path, path.stat().st_size - 1),
+            "is damaged (its size or its header is another)",
+        ),
         ("hook_embed.safetensors", Path.unlink, "cannot be read (No such file or directory)"),
     ]
     for name, damage, words in harm:
@@ -470,6 +539,9 @@ def test_damaged_stores(two: dict[str, Any], tmp_path: Path) -> None:
         with pytest.raises(InputError) as refused:
             again()
         assert str(refused.value) == f"{str(one / name)!r} {words}; delete the folder {str(one)!r} {way}"
+        if damage is not flip:
+            with pytest.raises(InputError, match=re.escape(words)):
+                save_rows(model, every_token(30), folder, labels=["task"])
         shutil.rmtree(one)
         assert torch.equal(again(), expected)
         one = max(folder.glob("shard-*"))
@@ -478,18 +550,44 @@ def test_damaged_stores(two: dict[str, Any], tmp_path: Path) -> None:
 def test_headers_of_others(two: dict[str, Any], tmp_path: Path) -> None:
     folder = saved(two, tmp_path)["base"].folder
     older = f"{str(folder)!r} was written by another version (mechclust-rows-1); save the rows anew, in a new folder"
-    other = f"{str(folder / 'rows.json')!r} is not the header of a row store; expected a folder from save_rows"
+    other = (
+        f"{str(folder / 'rows.json')!r} is damaged or not the header of a row store; expected a folder from save_rows: "
+        "save the rows anew, in a new folder"
+    )
+    whole = (folder / "rows.json").read_text()
     for text, message in (
         ("{", other),
+        (whole.replace("readout", "readou\udcf4"), other),  # a byte with its first bit flipped
+        (whole.replace("readout", "seadout"), other),
         ("[]", other),
         (json.dumps({"format": "another"}), other),
         (json.dumps({"format": "mechclust-rows-1", "sites": []}), older),
     ):
-        (folder / "rows.json").write_text(text)
+        (folder / "rows.json").write_bytes(text.encode(errors="surrogateescape"))
         for call in (lambda: RowStore(folder), lambda: save_rows(two["base"], every_token(30), folder)):
             with pytest.raises(InputError) as refused:
                 call()
             assert str(refused.value) == message
+
+
+def test_what_is_no_store(two: dict[str, Any], tmp_path: Path, without_type_checks: None) -> None:
+    (tmp_path / "prompts.jsonl").write_text("{}")
+    name = str(tmp_path / "prompts.jsonl")
+    with pytest.raises(InputError) as refused:
+        RowStore(tmp_path / "prompts.jsonl")
+    assert str(refused.value) == f"{name!r} is a file; give the folder that save_rows wrote"
+    store: Any
+    for store in ("st", Path("st"), {"a": "st"}):
+        with pytest.raises(InputError, match=r"^'st' is a path; give RowStore\('st'\)$"):
+            run_stores(store, NDims())
+    with pytest.raises(InputError, match=r"^got Tensor as rows; give a RowStore, or what rows_from gives$"):
+        run_stores(torch.ones(2, 3), NDims())  # type: ignore[call-overload]
+    store = save_rows(two["tuned"], every_token(30), tmp_path / "s")
+    with pytest.raises(InputError) as refused:
+        run_stores(store, CKA(residual([0, 1]), label="task"))
+    assert str(refused.value) == (
+        "no label 'task' in this batch (it has no labels); save the rows anew with it: save_rows(..., labels=['task'])"
+    )
 
 
 def test_what_is_not_in_a_store(two: dict[str, Any], tmp_path: Path) -> None:

@@ -381,6 +381,21 @@ def test_chance_without_relabellings(fake_model: Any, batch: Batch) -> None:
     for measure in ("null_low", "null_high", "p_value"):
         torch.testing.assert_close(none[measure], many[measure], rtol=0, atol=0.02)
     assert not none["null_mean"].any()
+    assert none.notes == many.notes
+
+
+def test_moments_of_two_classes_are_noted(fake_model: Any, batch: Batch) -> None:
+    labelled = Batch(batch.tokens, labels={**batch.labels, "half": torch.arange(N) % 2, "id": torch.arange(N)})
+    model = fake_model(*(blobs(batch.labels["task"], spread) for spread in (0.0, 2.0, 3.0)))
+    two = "two classes, where p_value from moments can be half of what it should be; give n_permutations=1000"
+    options: dict[str, Any] = {**QUICK, "also": ("half", "id"), "n_clusters": (2, 5)}
+    moments = run(model, labelled, TaskClusterARI(**{**options, "n_permutations": 0})).notes
+    drawn = run(model, labelled, TaskClusterARI(**{**options, "n_permutations": 9})).notes
+    assert [note for note in moments if note not in drawn] == [
+        f"a clustering compared with label 'task' has {two}",
+        f"label 'half' has {two}",
+    ]
+    assert not any("two classes" in note for note in drawn)
 
 
 @pytest.mark.parametrize(

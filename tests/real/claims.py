@@ -176,7 +176,7 @@ def _reactions(found: Found) -> Sequence[Claim]:
 
 
 def _others(found: Found) -> Sequence[Claim]:
-    natural, random, smol = (np.array(found[name]) for name in ("antibodies", "antibodies_untrained", "smollm2"))
+    natural, random = (np.array(found[name]) for name in ("antibodies", "antibodies_untrained"))
     topics = found["topics"]
     return [
         claim(
@@ -188,17 +188,7 @@ def _others(found: Found) -> Sequence[Claim]:
             chance=f"{found['antibodies_chance']:.3f} under random relabelling",
             note="best of 9 layers; seeds: of k-means; windows of the same two chains overlap",
         ),
-        claim(
-            "R15",
-            "SmolLM2: states at the last prompt token cluster by what the prompt asks for (ARI)",
-            "this project",
-            smol.max(1).tolist(),
-            at_least(0.1),
-            chance=f"{found['smollm2_chance']:.3f} under random relabelling",
-            note=f"best of 31 layers, the lowest {smol.mean(0).min():.3f}; seeds: of k-means; "
-            f"{found['smollm2_untrained']:.3f} with random weights; "
-            "examples/prompts, 10 tasks x 30",
-        ),
+        *_smollm2(found),
         *(
             claim(
                 id,
@@ -214,6 +204,62 @@ def _others(found: Found) -> Sequence[Claim]:
                 note=f"seeds: topic models; threshold .01, words of one topic; {row['source']}",
             )
             for id, (name, row) in zip(("R16", "R17"), topics.items(), strict=True)
+        ),
+    ]
+
+
+def _smollm2(found: Found) -> Sequence[Claim]:
+    """``raw``, ``given``, ``accuracy``, ``word``: ``[seed layer]``."""
+    by_layer = {name: np.array([run[name] for run in found["smollm2"]]) for name in found["smollm2"][0]}
+    raw, given, accuracy, word = (by_layer[name] for name in ("raw", "given", "accuracy", "word"))
+    controls: Mapping[str, float] = found["smollm2_controls"]
+    seeds = "seeds: of k-means; examples/prompts, 10 tasks x 30"
+    top, fresh = accuracy[:, -1].tolist(), controls["untrained_accuracy"]
+    middle = word[:, 5:26].mean(1).tolist()
+    return [
+        claim(
+            "R15",
+            "SmolLM2: states at the last prompt token cluster by what the prompt asks for (ARI)",
+            "this project",
+            raw.max(1).tolist(),
+            at_least(0.1),
+            chance=f"{controls['null_high']:.3f} under random relabelling",
+            note=f"best of 31 layers, the lowest {raw.mean(0).min():.3f}; {controls['untrained']:.3f} with random "
+            f"weights; {seeds}",
+        ),
+        claim(
+            "R18",
+            "they cluster by the prompts' last word (ARI, mean over layers 5 to 25)",
+            "an earlier measurement, one seed",
+            middle,
+            [("layers 5 to 25", middle, at_least(0.6)), ("top", word[:, -1].tolist(), at_least(0.4))],
+            chance="about 0 under random relabelling",
+            note=f"words of fewer than 5 prompts are one; {seeds}",
+        ),
+        claim(
+            "R19",
+            "given the last word, they cluster by what the prompt asks for (ARI)",
+            "an earlier measurement, one seed",
+            given.max(1).tolist(),
+            [
+                ("best layer", given.max(1).tolist(), at_least(0.1)),
+                ("random weights", [controls["untrained_given"]], at_most(0.05)),
+            ],
+            chance=f"{controls['given_null_high']:.3f} under relabelling within last words",
+            note=f"best of 31 layers; {seeds}",
+        ),
+        claim(
+            "R20",
+            "a linear classifier reads what the prompt asks for at the top layer (accuracy)",
+            "an earlier measurement, one seed",
+            top,
+            [
+                ("top", top, at_least(0.7)),
+                ("layer 5", accuracy[:, 5].tolist(), at_least(0.2)),
+                ("above the best layer of random weights", [x - fresh for x in top], at_least(0.0)),
+            ],
+            chance=f"0.10; {fresh:.2f} with random weights, best layer",
+            note="seeds: of the folds; prompts of a task share templates; examples/prompts, 10 tasks x 30",
         ),
     ]
 

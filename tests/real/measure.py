@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from mechclust import load_pretrained
+from mechclust.commands.clusters import ClustersConfig, measure_clusters
 from mechclust.models.tokenizers import encoder
 from probes import CKA, Readout, RowStore, TaskClusterARI, first_token, residual, run_stores, save_rows
 from tasks import LabelledPrompts
@@ -40,6 +41,17 @@ def ari(store: RowStore, readout: Readout, seeds: int) -> tuple[np.ndarray, floa
         if not seed:
             chance = float(result["null_high"].max())
     return np.array(found), chance
+
+
+def clusters(folder: Path, prompts: Path, out: Path, seed: int) -> dict[str, list[float]]:
+    """What ``mechclust clusters`` finds by layer with another seed, from hidden states that are in ``out`` already:
+    index of the task, raw and given what the clusters follow, accuracy, and index of the prompts' last word."""
+    config = ClustersConfig(prompts, untrained=0, n_shuffles=1, seed=seed)
+    found = measure_clusters(str(folder), config, out)
+    table, features = found.to_dataframe(), found.features
+    table, words = table[table["label"] == "task"], features[features["name"] == "last word"]
+    columns = {"raw": table["ari"], "given": table["given_ari"], "accuracy": table["accuracy"], "word": words["ari"]}
+    return {name: column.tolist() for name, column in columns.items()}
 
 
 def cka(first: RowStore, second: RowStore, readout: Readout, parts: int = 1) -> np.ndarray:

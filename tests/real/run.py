@@ -25,7 +25,7 @@ from mechclust.cli import main as mechclust
 from mechclust.jobs import map_jobs
 from mechclust.report.claims import load_claims, save_claims, text_table
 from mechclust.report.folder import machine, write_json
-from probes import Readout, last_token, mean
+from probes import Readout, mean
 from tasks import LabelledPrompts
 from tests.real import data, measure
 from tests.real.claims import claims
@@ -46,6 +46,7 @@ from tests.real.models import (
 Found = dict[str, Any]
 _RECORD = data.ROOT / "examples" / "results" / "real-models"
 _TOPIC_SEEDS = (2, 3, 4)  # of topic models; 0 and 1 were looked at before
+_CLUSTER_SEEDS = (1, 2, 3)  # of k-means and of the classifier's folds; 0 was looked at before
 _UNTRAINED = ("--untrained", "2")
 
 
@@ -189,17 +190,25 @@ def _minilm(out: Path) -> Found:
 
 
 def _smollm2(out: Path) -> Found:
-    _cli(out, INSTRUCT, "clusters", "--prompts", str(data.INSTRUCTIONS), *_UNTRAINED)
-    trained, chance = _seeds(INSTRUCT, data.INSTRUCTIONS, last_token())
-    table = pd.read_csv(out / INSTRUCT.name / "clusters" / "clusters.csv")
+    prompts = ("--prompts", str(data.INSTRUCTIONS))
+    folder = _cli(out, INSTRUCT, "clusters", *prompts, "--untrained", "1")
+    chat = _cli(out, INSTRUCT, "clusters", *prompts, "--chat", "--untrained", "0", name="clusters-chat")
+    table = _of_task(pd.read_csv(folder / "clusters.csv"))
     said = measure.next_words(INSTRUCT.folder(), [f"The capital of {name} is" for name in data.CAPITALS])
     return {
         "checks": {INSTRUCT.name: _check(out, INSTRUCT)},
         "capitals": [float(a == b) for a, b in zip(said, data.CAPITALS.values(), strict=True)],
-        "smollm2": trained.tolist(),
-        "smollm2_chance": chance,
-        "smollm2_untrained": float(table["untrained"].max()),
+        "smollm2": [measure.clusters(INSTRUCT.folder(), data.INSTRUCTIONS, folder, seed) for seed in _CLUSTER_SEEDS],
+        "smollm2_controls": {
+            name: table[name].max()
+            for name in ("null_high", "given_null_high", "untrained", "untrained_given", "untrained_accuracy")
+        },
+        "smollm2_chat": _of_task(pd.read_csv(chat / "clusters.csv"))[["ari", "given_ari", "accuracy"]].max().to_dict(),
     }
+
+
+def _of_task(table: pd.DataFrame) -> pd.DataFrame:
+    return table[table["label"] == "task"]
 
 
 def _gemma3(out: Path) -> Found:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mechclust.commands.settings import PromptSettings, UntrainedSettings
+from mechclust.commands.settings import PromptSettings, UntrainedSettings, check_map_prompts
 from probes import LinearDecodability, Preprocess, TaskClusterARI
 from probes.sites import Sites
 from tasks import InputError
@@ -22,8 +23,9 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
         also: further labels of the file to compare the clusters with.
         given: a label of the file, or a surface feature (such as ``"last word"``), whose means are taken out of the
             states for a second index; ``auto``: what the clusters follow, where that is not the task; or ``none``.
-        within: a label of the file within which the task is handed out anew for the chance level, such as the inputs
-            that all tasks share.
+        within: a label of the file within which the task is handed out anew for the chance levels, such as the inputs
+            that all tasks share. Prompts of one value of it are also in one fold of the linear classifier, which so
+            reads the task where it has not seen the input.
         n_clusters: numbers of clusters; as many as a label has classes by default. Sentences, figures and map are of
             the first.
         drop_outliers: leave out dimensions whose standard deviation is above this many times the median one, such as
@@ -37,7 +39,7 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
         n_shuffles: random relabellings behind the linear classifier's.
         max_rows: use at most this many prompts, chosen by their place in the file.
         max_memory: most GiB to hold at once for a layer's hidden states.
-        map_prompts: most prompts to show in the report's map, chosen by their place in the file.
+        map_prompts: most prompts to show in the report's map, chosen by their place in the file; 0 for no map.
         seed: of k-means, t-SNE and the relabellings.
     """
 
@@ -62,9 +64,20 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
         super().check()
         if self.max_rows is not None:
             check_at_least(max_rows=(self.max_rows, 2))
-        check_at_least(
-            n_permutations=(self.n_permutations, 1), n_shuffles=(self.n_shuffles, 1), map_prompts=(self.map_prompts, 2)
-        )
+        check_at_least(n_permutations=(self.n_permutations, 1), n_shuffles=(self.n_shuffles, 1))
+        check_map_prompts(self.map_prompts)
+        if self.pca is not None and self.pca < 1:
+            raise InputError(f"--pca is {self.pca}; expected at least 1; leave it out for no PCA")
+        if self.drop_outliers is not None and not self.drop_outliers > 1:
+            raise InputError(
+                f"--drop-outliers is {self.drop_outliers:g}; expected more than 1 (times the median standard "
+                "deviation), such as 10; leave it out to keep all dimensions"
+            )
+        for k in self.n_clusters:
+            if k < 2:
+                raise InputError(
+                    f"--n-clusters is {k}; expected at least 2; leave it out for as many as a label has classes"
+                )
         if not self.max_memory > 0:
             raise InputError(f"max_memory is {self.max_memory:g}; expected a number of GiB above 0, such as 8")
         if "task" in self.also:
@@ -111,10 +124,20 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
             reduce="tsne" if self.tsne else None,
             n_init=self.n_init,
             n_permutations=self.n_permutations,
-            device=self._statistics,
+            device=self.statistics,
             keep_clusters=keep,
             seed=self.seed,
         )
+
+    def folds(self, labels: Mapping[str, Sequence[str]]) -> int:
+        """Parts of the prompts for the linear classifier: fewer where no task has as many prompts, or ``within`` as
+        many values.
+
+        Args:
+            labels: of the prompts, by name.
+        """
+        largest = max(Counter(labels["task"]).values())
+        return min(FOLDS, largest, *([] if self.within is None else [len(set(labels[self.within]))]))
 
     def classifier(self, at: Sites | None, labels: Sequence[str], folds: int = FOLDS) -> LinearDecodability:
         """The probe of the linear classifier, which reads the states as they are.
@@ -130,13 +153,14 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
             "hook_embed" if at is None else at,
             self.readout,
             also,
+            groups=self.within,
             folds=folds,
             n_shuffles=self.n_shuffles,
-            device=self._statistics,
+            device=self.statistics,
             seed=self.seed,
         )
 
     @property
-    def _statistics(self) -> str | None:
+    def statistics(self) -> str | None:
         """Where clusters and classifiers are fitted: on the CPU, or on the GPU that the model is on."""
         return self.device if self.device.startswith("cuda") else None

@@ -5,17 +5,50 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from mechclust.models.sizes import Sizes
+from mechclust.report.folder import free_space, kept_bytes
+from probes.functional.linear_decodability import ALPHAS
 from tasks import Batch, InputError
 
 _GIB = 2**30
 # Bytes a layer takes per number of its hidden states: the rows (float32), what a probe keeps of them and the copies
 # that k-means and the classifier make (float64); 53 were measured, with more prompts than dimensions.
 _COPIES = 64
+_TARGETS = 128 * 2**20  # bytes of the classifier's targets that are held at once, beside these
+_REPORT = 64 * 2**20  # bytes on disk for all but hidden states
+_ITERATIONS = 20  # of k-means, from one start
 _SECONDS = 0.05  # of the matrix product that is timed
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What is measured of each layer.
+
+    Attributes:
+        clusters: numbers of clusters, one for each time that states are clustered.
+        n_init: k-means starts.
+        classes: numbers of classes that the classifier reads, one for each label.
+        labelings: the labels as they are and their shuffles.
+        folds: of the classifier.
+    """
+
+    clusters: Sequence[int]
+    n_init: int
+    classes: Sequence[int]
+    labelings: int
+    folds: int
+
+    def operations(self, n: int, d: int) -> int:
+        """Multiplications and additions for ``n`` states of ``d`` dimensions, roughly."""
+        rank = min(n, d)
+        k_means = 2 * self.n_init * _ITERATIONS * n * d * sum(self.clusters)
+        decomposed = 10 * rank**3 + 2 * n * d * rank
+        fits = 4 * n * rank * sum(self.classes) * self.labelings * len(ALPHAS)
+        return k_means + self.folds * (decomposed + fits)
 
 
 @dataclass(frozen=True)
@@ -30,6 +63,7 @@ class Estimate:
         disk: bytes of the hidden states of all models.
         layer: bytes of memory for one layer, with the copies that measuring makes.
         operations: multiplications and additions of all forward passes, at least; ``None``: not known.
+        measuring: those of the statistics, roughly; ``None``: not known.
     """
 
     n_prompts: int
@@ -39,22 +73,37 @@ class Estimate:
     disk: int | None
     layer: int | None
     operations: int | None
+    measuring: int | None = None
 
     @classmethod
-    def of(cls, batches: Sequence[Batch], sizes: Sizes, n_models: int, dtype: torch.dtype) -> Estimate:
+    def of(
+        cls,
+        batches: Sequence[Batch],
+        sizes: Sizes,
+        n_models: int,
+        dtype: torch.dtype,
+        statistics: Statistics | None = None,
+    ) -> Estimate:
         """From the prompts as tokens and the sizes of a model that is not loaded."""
         n, tokens = sum(map(len, batches)), sum(int(batch.lengths().sum()) for batch in batches)
         positions = sum(batch.tokens.numel() for batch in batches)
-        disk = layer = operations = None
+        disk = layer = operations = measuring = None
         if sizes.n_layers is not None and sizes.d_model is not None:
             disk = n_models * n * (sizes.n_layers + 1) * sizes.d_model * dtype.itemsize
-            layer = n * sizes.d_model * _COPIES
+            layer = n * sizes.d_model * _COPIES + _TARGETS
+            if statistics is not None:
+                measuring = n_models * (sizes.n_layers + 1) * statistics.operations(n, sizes.d_model)
             if sizes.block_weights is not None:
                 operations = 2 * n_models * positions * sizes.n_layers * sizes.block_weights
-        return cls(n, n_models, tokens, positions, disk, layer, operations)
+        return cls(n, n_models, tokens, positions, disk, layer, operations, measuring)
 
-    def check(self, max_memory: float) -> None:
-        """Refuse a layer that does not fit.
+    def check(self, max_memory: float, out: Path, rows: Path) -> None:
+        """Refuse a layer that does not fit in memory, and hidden states that do not fit on disk.
+
+        Args:
+            max_memory: GiB.
+            out: folder of the hidden states and the report.
+            rows: where hidden states may be kept already.
 
         Raises:
             InputError: with both numbers.
@@ -64,12 +113,21 @@ class Estimate:
                 f"measuring a layer takes about {self.layer / _GIB:.3g} GiB ({self.n_prompts} prompts), more than "
                 f"max_memory = {max_memory:g}; give fewer prompts (--max-rows), or raise --max-memory"
             )
+        free = free_space(out)
+        if self.disk is not None and (lacking := max(0, self.disk - kept_bytes(rows)) + _REPORT) > free:
+            models = "the model" if self.n_models == 1 else f"{self.n_models} models"
+            raise InputError(
+                f"the hidden states of {models} take {_size(self.disk)} on disk ({self.n_prompts} prompts), of which "
+                f"{_size(lacking)} with the report are still to be written, and {str(out)!r} has {_size(free)} free; "
+                "give fewer prompts (--max-rows), --dtype bfloat16, or another folder with --out"
+            )
 
-    def text(self, speed: float | None) -> str:
+    def text(self, speed: float | None, statistics: float | None = None) -> str:
         """In a sentence.
 
         Args:
-            speed: multiplications and additions per second of the device.
+            speed: multiplications and additions per second of the model's device.
+            statistics: the same of the device on which statistics are computed.
         """
         padding = 1 - self.tokens / self.positions
         said = [f"{self.n_prompts} prompts of {self.tokens} tokens ({padding:.0%} padding)"]
@@ -79,6 +137,8 @@ class Estimate:
             said.append(f"hidden states: {_size(self.disk)} on disk, about {_size(self.layer)} of memory for a layer")
         if self.operations is not None and speed is not None:
             said.append(f"forward passes: at least {_duration(self.operations / speed)}")
+        if self.measuring is not None and statistics is not None:
+            said.append(f"measuring: about {_duration(self.measuring / statistics)}")
         return "; ".join(said)
 
 

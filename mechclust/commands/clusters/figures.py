@@ -8,7 +8,6 @@ import numpy as np
 
 from mechclust.commands.clusters.follow import Followed
 from mechclust.commands.clusters.result import ClustersResult
-from mechclust.commands.clusters.sentences import called
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,6 +20,7 @@ _BLUE, _ORANGE, _GREEN = "#0072B2", "#D55E00", "#009E73"
 _MANY = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A8A8A")
 _MARKERS = "osv^DPX*"
 _MOST = len(_MANY)  # candidates shown
+_THIN = 0.005  # width of a chance band below which it is drawn as a line
 
 
 def curves_figure(result: ClustersResult) -> Figure:
@@ -38,7 +38,7 @@ def curves_figure(result: ClustersResult) -> Figure:
         _curve(upper, table, "ari", ("null_low", "null_high"), "untrained", _BLUE, "o", "clusters")
         if "given_ari" in table:
             band = ("given_null_low", "given_null_high")
-            name = f"clusters given {called(str(result.given))}"
+            name = f"clusters given {result.followed.called(str(result.given))}"
             _curve(upper, table, "given_ari", band, "untrained_given", _ORANGE, "s", name)
         if "accuracy" in table:
             band = ("linear_null_low", "linear_null_high")
@@ -74,7 +74,8 @@ def _curve(
     if table[value].isna().all():
         return
     low, high = (table[column].to_numpy(dtype=float) for column in band)
-    axis.fill_between(table["layer"], low, high, alpha=0.35, lw=0, hatch="////", facecolor="none", edgecolor=color)
+    line = 0.8 if (high - low < _THIN).any() else 0  # a band without width would not be seen
+    axis.fill_between(table["layer"], low, high, alpha=0.35, lw=line, hatch="////", facecolor="none", edgecolor=color)
     axis.plot(table["layer"], table[value], color=color, marker=marker, ms=4, label=name)
     if untrained in table:
         axis.plot(table["layer"], table[untrained], color=color, ls="--", lw=1.2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Int
 
 from mechclust.report.chance import LEVEL, corrected
-from probes.functional.task_cluster_ari import adjusted_rand_score, contingency
+from probes.functional.task_cluster_ari import adjusted_rand_moments, adjusted_rand_score
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 MOSTLY, PARTLY = 0.5, 0.1  # mean adjusted mutual information from which clusters follow something, or follow it in part
 ALIKE = 0.9  # agreement of two labels or features from which they are told together
 TIE = 0.01  # difference of means from which one is said to be followed more
-_CELLS = 2**21  # of the random tables held at once
 
 
 @dataclass(frozen=True)
@@ -29,10 +28,13 @@ class Followed:
     Attributes:
         table: ``layer, name, kind, n_values, ami, ari, p_value, p_corrected``, a row per layer and candidate.
         alike: agreement of the candidates with each other (adjusted mutual information), by pair.
+        unshown: labels that a stricter test than the table's does not show, as where labels are handed out within
+            another one only.
     """
 
     table: pd.DataFrame
     alike: Mapping[tuple[str, str], float]
+    unshown: Collection[str] = ()
 
     @cached_property
     def means(self) -> dict[str, float]:
@@ -43,27 +45,53 @@ class Followed:
         found = table.groupby("name", sort=False)["ami"].mean().sort_values(ascending=False, kind="stable")
         return {str(name): float(value) for name, value in found.items()}
 
+    @cached_property
+    def features(self) -> set[str]:
+        """Candidates that are surface features, not labels of the file."""
+        return set(self.table["name"][self.table["kind"] == "feature"])
+
+    def called(self, name: str) -> str:
+        """A label or feature in a sentence."""
+        if name in self.features:
+            return f"the prompts' {name}"
+        return "the task" if name == "task" else f"the label {name!r}"
+
+    @cached_property
+    def shown(self) -> dict[str, float]:
+        """Those of ``means`` that are above chance at some layer, and large enough to speak of."""
+        above = set(self.table["name"][self.table["p_corrected"] <= LEVEL]) - set(self.unshown)
+        return {name: mean for name, mean in self.means.items() if name in above and mean >= PARTLY}
+
     def best(self, first: Sequence[str] = ()) -> str | None:
         """What the clusters follow, at least in part; ``None`` for nothing.
 
         Args:
             first: labels that are named where another is higher by ``TIE`` at most.
         """
-        shown = set(self.table["name"][self.table["p_corrected"] <= LEVEL])
-        means = {name: mean for name, mean in self.means.items() if name in shown and mean >= PARTLY}
-        if not means:
+        if not self.shown:
             return None
-        top = next(iter(means))
-        return next((name for name in first if means.get(name, -1.0) >= means[top] - TIE), top)
+        top = next(iter(self.shown))
+        return next((name for name in first if self.shown.get(name, -1.0) >= self.shown[top] - TIE), top)
 
-    def with_it(self, name: str) -> list[str]:
-        """Candidates that part the prompts nearly as ``name`` does, or agree with the clusters as much."""
+    def same_as(self, name: str) -> list[str]:
+        """Candidates that part the prompts nearly as ``name`` does."""
+        return [other for other in self.means if other != name and self._alike(name, other) >= ALIKE]
+
+    def as_much_as(self, name: str) -> list[str]:
+        """Candidates that part the prompts in another way, and agree with the clusters as much as ``name``."""
         return [
             other
-            for other, mean in self.means.items()
-            if other != name
-            and (abs(mean - self.means[name]) <= TIE or self.alike[min(name, other), max(name, other)] >= ALIKE)
+            for other, mean in self.shown.items()
+            if other != name and abs(mean - self.means[name]) <= TIE and self._alike(name, other) < ALIKE
         ]
+
+    def beside_the_task(self, first: Sequence[str]) -> str | None:
+        """What else than the task the clusters follow: most of all, or as much."""
+        best = self.best(first)
+        return next(iter(self.as_much_as(best)), None) if best == "task" else best
+
+    def _alike(self, one: str, other: str) -> float:
+        return self.alike[min(one, other), max(one, other)]
 
 
 def what_clusters_follow(
@@ -71,23 +99,20 @@ def what_clusters_follow(
     layers: Sequence[int],
     labels: Mapping[str, Sequence[str]],
     features: Mapping[str, Sequence[str]],
-    *,
-    n_permutations: int = 1000,
-    seed: int = 0,
+    p_values: Mapping[str, Sequence[float]] | None = None,
 ) -> Followed:
     """Adjusted mutual information (Vinh, Epps & Bailey 2010) and adjusted Rand index of clusters with candidates.
 
-    The first allows for how many values a candidate has, so that candidates can be compared. Its p is the share of
-    random relabellings with at least as much mutual information; these have the same class sizes, so their tables are
-    drawn directly, whatever the number of examples.
+    The first allows for how many values a candidate has, so that candidates can be compared. The p-value is that of
+    the index, from its exact moments under relabelling, so that no number of tests asks for more relabellings.
 
     Args:
         clusters: cluster of each example, by layer.
         layers: number of each layer.
         labels: of the examples; those with one value, or all different, are left out.
         features: likewise.
-        n_permutations: random relabellings.
-        seed: of these.
+        p_values: of labels that were tested in another way, by layer; where these show nothing, the label is not
+            followed.
     """
     import pandas as pd
     from sklearn.metrics import adjusted_mutual_info_score
@@ -99,8 +124,9 @@ def what_clusters_follow(
         if 1 < len(set(values)) < len(values)
     }
     rows: list[dict[str, Any]] = []
-    for k, (layer, found) in enumerate(zip(layers, clusters, strict=True)):
-        for j, (name, (kind, codes)) in enumerate(candidates.items()):
+    for layer, found in zip(layers, clusters, strict=True):
+        for name, (kind, codes) in candidates.items():
+            index = adjusted_rand_score(codes, found)
             rows.append(
                 {
                     "layer": layer,
@@ -108,8 +134,8 @@ def what_clusters_follow(
                     "kind": kind,
                     "n_values": int(codes.max()) + 1,
                     "ami": float(adjusted_mutual_info_score(codes, found)),
-                    "ari": adjusted_rand_score(codes, found),
-                    "p_value": _p_value(contingency(codes, found), n_permutations, (seed, k, j)),
+                    "ari": index,
+                    "p_value": adjusted_rand_moments(codes, found).null(index)[2],
                 }
             )
     table = pd.DataFrame(rows, columns=["layer", "name", "kind", "n_values", "ami", "ari", "p_value"])
@@ -120,27 +146,5 @@ def what_clusters_follow(
         for i, a in enumerate(names)
         for b in names[i + 1 :]
     }
-    return Followed(table, alike)
-
-
-def _p_value(table: Int[np.ndarray, "r c"], n_permutations: int, seed: tuple[int, int, int]) -> float:
-    """Share of random tables of the same margins that tell at least as much, the observed one counted.
-
-    With fixed margins the mutual information is, up to constants, the sum of ``n log n`` over the cells.
-    """
-    from scipy.stats import random_table
-
-    rng = np.random.default_rng(seed)
-    drawn = random_table(table.sum(axis=1), table.sum(axis=0))
-    at_a_time = max(1, _CELLS // table.size)
-    observed, above, left = _told(table[None])[0], 0, n_permutations
-    while left:
-        some = min(left, at_a_time)
-        above += int((_told(drawn.rvs(size=some, random_state=rng)) >= observed - 1e-9 * abs(observed)).sum())
-        left -= some
-    return (1 + above) / (1 + n_permutations)
-
-
-def _told(tables: np.ndarray) -> np.ndarray:
-    cells = tables.astype(np.float64)
-    return np.asarray((cells * np.log(np.maximum(cells, 1.0))).sum(axis=(1, 2)))
+    unshown = [name for name, p in (p_values or {}).items() if not (corrected(p) <= LEVEL).any()]
+    return Followed(table, alike, unshown)

@@ -22,6 +22,8 @@ from mechclust.models.tokenizers import encoder, n_leading, tokenization, what_i
 from mechclust.report.chance import LEVEL
 from mechclust.report.text import join
 from probes.functional.task_cluster_ari import n_relabellings
+from probes.identity import token_digests
+from probes.row_store import read_index, shards
 from probes.state import hashed
 from tasks import Batch, InputError, LabelledPrompts
 from tasks.errors import nearest, suggest
@@ -118,7 +120,32 @@ def read_inputs(model: Any, config: ClustersConfig, tokenizer: Any = None) -> In
         notes=[*_few(some, config), *_lost(prompts, some), *what_is_wrong(reader, batches, some.repeated)],
     )
     _check_given(inputs, config)
+    _check_held_apart(inputs, config)
     return inputs
+
+
+def check_same_prompts(inputs: Inputs, out: Path, rows: Path) -> None:
+    """Refuse a folder that holds hidden states of other prompts, before a model is loaded.
+
+    Args:
+        inputs: the prompts.
+        out: the folder.
+        rows: where in it hidden states are.
+
+    Raises:
+        InputError: saying so.
+    """
+    index = torch.cat([batch.index for batch in inputs.batches])
+    tokens = dict(zip(index.tolist(), torch.cat(list(map(token_digests, inputs.batches))).tolist(), strict=True))
+    for model in ("trained", *(path.name for path in rows.glob("untrained-seed*"))):
+        for shard in shards(rows / model):
+            held = read_index(shard)
+            pairs = zip(held["index"].tolist(), held["tokens"].tolist(), strict=True)
+            if any(tokens.get(i) != digest for i, digest in pairs):
+                raise InputError(
+                    f"{str(out)!r} holds hidden states of other prompts or tokens; give the same, or another folder "
+                    "with --out"
+                )
 
 
 def _read(model: Any, config: ClustersConfig, tokenizer: Any) -> tuple[Any, Sizes]:
@@ -187,6 +214,17 @@ def _check_given(inputs: Inputs, config: ClustersConfig) -> None:
     if config.given not in ("auto", "none"):
         values = inputs.values.get(config.given, [""])
         _check_leaves(config.given, values, inputs.labels, config)
+
+
+def _check_held_apart(inputs: Inputs, config: ClustersConfig) -> None:
+    """Refuse a ``within`` of which no value could be left out when the classifier is fitted."""
+    if config.within is not None and len(set(inputs.labels[config.within])) < 2:
+        drawn = "" if config.max_rows is None else ", or raise --max-rows"
+        raise InputError(
+            f"within is {config.within!r}, which has one value in the {len(inputs)} prompts of {config.prompts}; the "
+            f"linear classifier leaves values of it out and takes at least 2; choose another label{drawn}, or leave "
+            "out --within"
+        )
 
 
 def _check_leaves(

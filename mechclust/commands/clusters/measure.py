@@ -5,10 +5,9 @@ from __future__ import annotations
 import gc
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -16,20 +15,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from mechclust.commands.clusters.config import FOLDS, ClustersConfig
-from mechclust.commands.clusters.estimate import Estimate, matmul_speed
+from mechclust.commands.clusters.config import ClustersConfig
+from mechclust.commands.clusters.estimate import Estimate, Statistics, matmul_speed
 from mechclust.commands.clusters.follow import what_clusters_follow
-from mechclust.commands.clusters.inputs import Inputs, read_inputs
-from mechclust.commands.clusters.labelled import Labelled
+from mechclust.commands.clusters.inputs import Inputs, check_same_prompts, read_inputs
+from mechclust.commands.clusters.parts import Parts
 from mechclust.commands.clusters.result import ClustersResult, Curves, Shown
 from mechclust.jobs import progress_bar
 from mechclust.models.pretrained import AnyModel
-from mechclust.report.folder import check_writable
-from probes import ProbeResult, RowStore, residual, resolve, run_stores, save_rows
+from mechclust.report.folder import check_command, record_command, rows_errors
+from probes import ProbeResult, RowStore, residual, resolve, save_rows
 from probes.functional.planes import aligned_planes
 from probes.probe import Probe
 from probes.sites import Sites
 from probes.state import hashed
+
+_SHARD_ROWS, _SHARDS = 128, 64  # of which an interruption costs two: prompts at least, and how many at most
 
 
 def measure_clusters(
@@ -62,21 +63,25 @@ def measure_clusters(
         >>> # result.lead, result.to_dataframe(), result.features
     """
     if out is not None:
-        check_writable(Path(out))
+        check_command(Path(out), "clusters")
     inputs = read_inputs(model, config, tokenizer)
-    estimate = Estimate.of(inputs.batches, inputs.sizes, 1 + config.untrained, getattr(torch, config.dtype))
-    estimate.check(config.max_memory)
-    if progress:
-        print(estimate.text(_speed(estimate, inputs, config)), file=sys.stderr)
+    estimate = Estimate.of(
+        inputs.batches, inputs.sizes, 1 + config.untrained, getattr(torch, config.dtype), _statistics(inputs, config)
+    )
     steps = _Steps(inputs, config, tokenizer, progress)
-    with _folder(out) as rows:
+    with _folder(out) as rows, rows_errors("--max-rows"):
+        estimate.check(config.max_memory, rows if out is None else Path(out), rows)
+        if out is not None:
+            check_same_prompts(inputs, Path(out), rows)
+            record_command(Path(out), "clusters")
+        if progress:
+            print(estimate.text(*_speeds(estimate, inputs, config)), file=sys.stderr)
         store = steps.saved(model, rows / "trained")
         raw = steps.clusters(store, "clusters", keep=True)
-        layers, clusters = [raw.layers[site] for site in raw.coords["site"]], _clusters(raw)
-        followed = what_clusters_follow(
-            clusters, layers, inputs.labels, inputs.features, n_permutations=config.n_permutations, seed=config.seed
-        )
-        given = _given(config, inputs, followed.best(config.labels))
+        layers, clusters = [raw.layers[site] for site in raw.coords["site"]], _of_first(raw, "cluster", "task")
+        tested = {label: _of_first(raw, "p_value", label).tolist() for label in config.labels}
+        followed = what_clusters_follow(clusters, layers, inputs.labels, inputs.features, tested)
+        given = _given(config, inputs, followed.beside_the_task(config.labels))
         trained = steps.curves(store, raw, given, "this model")
         shown = _shown(store, inputs, clusters, layers, config)
         untrained = []
@@ -84,6 +89,7 @@ def measure_clusters(
             name = f"untrained-seed{seed}"
             fresh = steps.saved(model, rows / name, untrained=True, seed=seed)
             untrained.append(steps.curves(fresh, steps.clusters(fresh, f"{name}: clusters"), given, name))
+        steps.remove_others()
     return ClustersResult(
         model=config.title(model),
         config=config,
@@ -105,6 +111,7 @@ class _Steps:
     config: ClustersConfig
     tokenizer: Any
     progress: bool
+    _parts: dict[Path, Parts] = field(default_factory=dict)
 
     def saved(self, model: Any, folder: Path, **options: Any) -> RowStore:
         """The rows of a model, which is gone again where it was loaded for it."""
@@ -117,12 +124,19 @@ class _Steps:
     def _rows(self, model: Any, folder: Path, **options: Any) -> RowStore:
         loaded = self.config.loaded(model, "prompts", tokenizer=self.tokenizer, attention="sdpa", **options)
         with loaded as (hooked, _):
-            return save_rows(hooked, self.inputs.batches, folder, readout=self.config.readout, progress=self.progress)
+            return save_rows(
+                hooked,
+                self.inputs.batches,
+                folder,
+                readout=self.config.readout,
+                shard_rows=max(_SHARD_ROWS, len(self.inputs) // _SHARDS),
+                progress=self.progress,
+            )
 
     def clusters(self, store: RowStore, what: str, *, keep: bool = False) -> ProbeResult:
         """The states as they are, against each label."""
         config = self.config
-        return self._by_layer(store, what, lambda at: config.clustering(at, config.labels, keep=keep))
+        return self._by_layer(store, "raw", what, lambda at: config.clustering(at, config.labels, keep=keep))
 
     def curves(self, store: RowStore, raw: ProbeResult, given: str | None, what: str) -> Curves:
         """All that is measured of one model."""
@@ -130,21 +144,27 @@ class _Steps:
         within = None
         if given is not None:
             left = self.inputs.left(given, config)
-            within = self._by_layer(store, f"{what}: given", lambda at: config.clustering(at, left, given))
-        largest = max(Counter(self.inputs.labels["task"]).values())
-        folds = min(FOLDS, largest)
-        linear = self._by_layer(store, f"{what}: linear", lambda at: config.classifier(at, config.labels, folds))
+            within = self._by_layer(store, "given", f"{what}: given", lambda at: config.clustering(at, left, given))
+        folds = config.folds(self.inputs.labels)
+        linear = self._by_layer(
+            store, "linear", f"{what}: linear", lambda at: config.classifier(at, config.labels, folds)
+        )
         return Curves(raw, within, linear)
 
-    def _by_layer(self, store: RowStore, what: str, probe: Callable[[Sites], Probe]) -> ProbeResult:
+    def remove_others(self) -> None:
+        """Remove what was kept of measurements with other settings."""
+        for parts in self._parts.values():
+            parts.remove_others()
+
+    def _by_layer(self, store: RowStore, name: str, what: str, probe: Callable[[Sites], Probe]) -> ProbeResult:
         """A probe at one layer after another, so that one layer's rows are in memory."""
         layers = [site.layer for site in resolve(store, residual())]
-        labelled = Labelled(store, self.inputs.index, self.inputs.codes)
-        parts = [
-            run_stores(labelled, probe(residual(layer)))
+        parts = self._parts.setdefault(store.folder, Parts(store, self.inputs.index, self.inputs.codes))
+        each = [
+            parts.measured(name, probe(residual(layer)))
             for layer in (progress_bar(layers, desc=what, unit="layer") if self.progress else layers)
         ]
-        found = reduce(ProbeResult.merge, parts)
+        found = reduce(ProbeResult.merge, each)
         how = {"tokenization": dict(self.inputs.tokenization)}
         return replace(found, metadata={**found.metadata, **how})
 
@@ -159,27 +179,29 @@ def _folder(out: str | Path | None) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _clusters(raw: ProbeResult) -> np.ndarray:
-    """``[layers n]`` the cluster of each prompt, where there are as many as tasks, or as were asked for first."""
-    found = raw.sel("cluster", label="task")
-    if found.ndim == 3:
-        found = found[:, 0]
+def _of_first(raw: ProbeResult, measure: str, label: str) -> np.ndarray:
+    """``[layers ...]`` of a label, for its first number of clusters."""
+    found = raw.sel(measure, label=label)
+    if "n_clusters" in raw.axes[measure]:
+        found = found.select(raw.axes[measure].index("n_clusters") - 1, 0)
     return found.numpy()
 
 
-def _given(config: ClustersConfig, inputs: Inputs, best: str | None) -> str | None:
+def _given(config: ClustersConfig, inputs: Inputs, followed: str | None) -> str | None:
     """What is taken out of the states."""
     if config.given == "none":
         return None
     if config.given != "auto":
         return config.given
-    return best if best is not None and best != "task" and "task" in inputs.left(best, config) else None
+    return followed if followed is not None and "task" in inputs.left(followed, config) else None
 
 
 def _shown(
     store: RowStore, inputs: Inputs, clusters: np.ndarray, layers: Sequence[int], config: ClustersConfig
-) -> Shown:
+) -> Shown | None:
     """What the map shows."""
+    if not config.map_prompts:
+        return None
     places = torch.arange(len(inputs))
     if len(places) > config.map_prompts:
         places = torch.sort(torch.sort(hashed(inputs.index), stable=True).indices[: config.map_prompts]).values
@@ -197,9 +219,25 @@ def _shown(
     )
 
 
-def _speed(estimate: Estimate, inputs: Inputs, config: ClustersConfig) -> float | None:
-    """Of the device, where an estimate of time needs it."""
-    if estimate.operations is None or config.quantize is not None or config.device_map is not None:
-        return None
-    rows = min(512, config.tokens_per_batch)
-    return matmul_speed(config.device, getattr(torch, config.dtype), inputs.sizes.d_model or 1, rows)
+def _statistics(inputs: Inputs, config: ClustersConfig) -> Statistics:
+    """What is measured of each layer."""
+    classes = [len(set(inputs.labels[name])) for name in config.labels]
+    clusters = [k for own in classes for k in (config.n_clusters or (own,))]
+    return Statistics(
+        clusters=clusters * (1 + (config.given != "none")),
+        n_init=config.n_init,
+        classes=classes,
+        labelings=1 + config.n_shuffles,
+        folds=config.folds(inputs.labels),
+    )
+
+
+def _speeds(estimate: Estimate, inputs: Inputs, config: ClustersConfig) -> tuple[float | None, float | None]:
+    """Of the model's device and of that of the statistics, where an estimate of time needs them."""
+    width, rows = inputs.sizes.d_model or 1, min(512, config.tokens_per_batch)
+    model = statistics = None
+    if estimate.operations is not None and config.quantize is None and config.device_map is None:
+        model = matmul_speed(config.device, getattr(torch, config.dtype), width, rows)
+    if estimate.measuring is not None:
+        statistics = matmul_speed(config.statistics or "cpu", torch.float64, width, 512)
+    return model, statistics

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from mechclust.commands.clusters.figures import curves_figure, followed_figure
 from mechclust.commands.clusters.result import ClustersResult
-from mechclust.commands.clusters.sentences import called
 from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.html import table_html
 from mechclust.report.page import write_report
@@ -18,11 +17,12 @@ def write_clusters_report(result: ClustersResult, out: str | Path) -> Path:
     """Write ``clusters.csv``, ``features.csv``, the probe results, the figures and ``report.html`` into ``out``.
 
     Raises:
-        InputError: when ``out`` cannot be written.
+        InputError: when ``out`` cannot be written, or holds the report of another command.
     """
     numbers = {"number": ".3f", "missing": "–"}
     return write_report(
         out,
+        command="clusters",
         title=f"What the hidden states of {short_name(result.model)} cluster by",
         source=f"Model: {result.model}. Prompts: {result.config.prompts}",
         analysis=Analysis(
@@ -54,7 +54,8 @@ def _panels(result: ClustersResult) -> list[Panel]:
         "labels."
     )
     if result.given is not None:
-        caption += f" Orange: the same where the mean state of each value of {called(result.given)} was taken out."
+        given = result.followed.called(result.given)
+        caption += f" Orange: the same where the mean state of each value of {given} was taken out."
     if result.trained.linear is not None:
         caption += (
             " Green: accuracy of a linear classifier on prompts that it was not fitted to, with its 95% interval over "
@@ -87,7 +88,8 @@ def _views(result: ClustersResult) -> dict[str, str]:
     table = result.followed.table
     start = None
     if best is not None:
-        table = table[table["name"] == best].reset_index(drop=True)
+        table = table[(table["name"] == best) & (table["layer"] > 0)].dropna(subset="ami").reset_index(drop=True)
+    if len(table) and best is not None:
         start = int(table.loc[table["ami"].idxmax(), "layer"])
     html = prompt_map(
         {short_name(result.model): shown.planes},

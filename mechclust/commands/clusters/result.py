@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from mechclust.commands.clusters.config import ClustersConfig
 from mechclust.commands.clusters.features import LEAST
 from mechclust.commands.clusters.follow import MOSTLY, PARTLY, Followed
-from mechclust.commands.clusters.sentences import agreements, called, conclusion, details
+from mechclust.commands.clusters.sentences import Asked, agreements, conclusion, details
 from mechclust.models.tokenizers import in_words
 from mechclust.report.chance import LEVEL
 from mechclust.report.html import table_html
@@ -119,15 +119,16 @@ class ClustersResult:
     @cached_property
     def lead(self) -> list[str]:
         """The conclusion in two sentences: what the clusters follow, and whether the task is there beside it."""
-        return conclusion(self._of("task"), self.followed, self.given, self.trained.raw.coords["label"])
+        labels = self.trained.raw.coords["label"]
+        return conclusion(self._of("task"), self.followed, self.given, labels, self._asked, self._told)
 
     @cached_property
     def sentences(self) -> list[str]:
         """The conclusion, then what each measure says of each label."""
         found = list(self.lead)
+        given = None if self.given is None else self.followed.called(self.given)
         for label in self.trained.raw.coords["label"]:
-            asked = self.config.n_permutations, self.config.n_shuffles
-            found += details(self._of(label), label, self.given, len(self.untrained), asked)
+            found += details(self._of(label), label, given, len(self.untrained), self._asked)
         return [*found, *([agreements(self.followed)] if self.followed.means else [])]
 
     @property
@@ -149,30 +150,50 @@ class ClustersResult:
             f"one. Clusters follow what they agree with most: adjusted mutual information of at least {MOSTLY:g} on "
             f"average over layers, in part from {PARTLY:g}, above chance at some layer (corrected for all "
             "layers, labels and features).",
-            *_summarised(
-                (note for result in self.trained.by_name.values() for note in result.notes), self.trained.raw.layers
-            ),
+            *_summarised(self._of_probes(), self.trained.raw.layers),
         ]
 
+    @property
+    def _asked(self) -> Asked:
+        return self.config.n_permutations, self.config.n_shuffles
+
+    @property
+    def _told(self) -> str | None:
+        """What the clusters follow, where it tells the task, so that it could not be taken out."""
+        best = self.followed.beside_the_task(self.trained.raw.coords["label"])
+        return best if self.given is None and self.config.given == "auto" else None
+
     def _of_given(self) -> list[str]:
-        best = self.followed.best(self.trained.raw.coords["label"])
         if self.given is None:
-            if self.config.given == "auto" and best is not None and best != "task":
+            if self._told is not None:
                 within = "" if self.config.within is None else f", within each {self.config.within!r}"
                 return [
-                    f"Nothing is left of the task given {called(best)}: in these prompts it tells the task{within}."
+                    f"Nothing is left of the task given {self.followed.called(self._told)}: in these prompts it tells "
+                    f"the task{within}."
                 ]
             return []
+        n = len(set(self.values[self.given]))
         said = [
-            f"Given {called(self.given)}: the mean of the states of each of its {len(set(self.values[self.given]))} "
-            "values is taken out before clustering, and labels are handed out anew among prompts of one value."
+            f"Given {self.followed.called(self.given)}: the mean of the states of each of its {n} values is taken out "
+            "before clustering, and labels are handed out anew among prompts of one value."
         ]
         for label in self.trained.raw.coords["label"]:
             if self.trained.given is None or label not in self.trained.given.coords["label"]:
                 said.append(
-                    f"Nothing is left of {label!r} given {called(self.given)}, which tells it in these prompts."
+                    f"Nothing is left of {label!r} given {self.followed.called(self.given)}, which tells it in these "
+                    "prompts."
                 )
         return said
+
+    def _of_probes(self) -> Iterator[tuple[str, str]]:
+        """What the probes noted, each with whose note it is where it is not of the clusters."""
+        whose = {"clusters": "", "given": "Given: ", "linear": "Linear: "}
+        seen = set[str]()
+        for name, result in self.trained.by_name.items():
+            for note in result.notes:
+                if note not in seen:
+                    yield whose[name], note
+                seen.add(note)
 
     def _of_linear(self) -> list[str]:
         if self.trained.linear is None:
@@ -183,7 +204,8 @@ class ClustersResult:
         )
         return [
             "Linear: accuracy of a ridge classifier on the states as they are, on prompts that it was not fitted to, "
-            f"with nothing taken out; chance: the same with {self.config.n_shuffles} shuffles of the labels. Always "
+            f"with nothing taken out; chance: the same with {self.config.n_shuffles} shuffles of the labels. Above "
+            f"chance: at most {LEVEL:g} of the shuffles have a layer as high (Westfall & Young 1993). Always "
             f"naming the commonest class is right with {shares}. What a classifier reads may be the prompts' wording: "
             "compare with random weights."
         ]
@@ -207,8 +229,8 @@ class ClustersResult:
         Columns: ``layer, site, label, ari, null_low, null_high, p_value, untrained, ami, silhouette,
         label_silhouette, n_clusters``; of the states without what is ``given``: ``given_ari, given_null_low,
         given_null_high, given_p, untrained_given, given``; of the classifier: ``accuracy, accuracy_low,
-        accuracy_high, linear_null_low, linear_null_high, linear_p, untrained_accuracy``. What was not measured is
-        missing.
+        accuracy_high, linear_null_low, linear_null_high, linear_p, linear_p_corrected, untrained_accuracy``. What was
+        not measured is missing.
         """
         return self._table.copy()
 
@@ -218,6 +240,7 @@ class ClustersResult:
 
         raw = self.trained.raw
         several = raw.coords.get("n_clusters", [""])
+        highest = {label: _p_of_highest(self.trained.linear, label) for label in raw.coords["label"]}
         rows: list[dict[str, Any]] = []
         for label in raw.coords["label"]:
             for k in several:
@@ -232,6 +255,8 @@ class ClustersResult:
                     if self.given is not None:
                         row["given"] = self.given
                     row |= _values(self.trained.linear, _LINEAR, at)
+                    if row.get("accuracy") is not None:
+                        row["linear_p_corrected"] = highest[label](row["accuracy"])
                     row |= _mean([curves.linear for curves in self.untrained], "accuracy", "untrained_accuracy", at)
                     rows.append(row)
         table = pd.DataFrame(rows)
@@ -261,6 +286,17 @@ def _values(result: ProbeResult | None, names: Mapping[str, str], at: Mapping[st
     }
 
 
+def _p_of_highest(linear: ProbeResult | None, label: str) -> Callable[[float], float]:
+    """How often the highest accuracy of all layers is as high with shuffled labels, which are the same for all layers:
+    a p-value corrected for their number (Westfall & Young 1993)."""
+    if linear is None or label not in linear.coords["label"]:
+        return lambda accuracy: np.nan
+    highest = linear.sel("null", label=label).numpy().max(axis=0)
+    if np.isnan(highest).any():
+        return lambda accuracy: np.nan
+    return lambda accuracy: float((1 + (highest >= accuracy - 1e-12).sum()) / (1 + len(highest)))
+
+
 def _mean(results: Iterable[ProbeResult | None], measure: str, column: str, at: Mapping[str, str]) -> dict[str, float]:
     found = [value for result in results for value in _values(result, {measure: column}, at).values()]
     return {column: float(np.mean(found))} if found else {}
@@ -273,20 +309,20 @@ def _without(names: Sequence[str]) -> list[str]:
 _DISTINCT = re.compile(r"^has (\d+) distinct states for (\d+) clusters of '(.*)': each state is")
 
 
-def _summarised(notes: Iterable[str], layers: Mapping[str, int]) -> list[str]:
-    """Notes that are the same for several layers or labels as one."""
+def _summarised(notes: Iterable[tuple[str, str]], layers: Mapping[str, int]) -> list[str]:
+    """Notes that are the same for several layers or labels as one; each comes with whose it is."""
     distinct: dict[tuple[int, int, int], set[str]] = {}  # by layer, distinct states and clusters, the labels
-    others: dict[str, set[int]] = {}
-    for note in dict.fromkeys(notes):
+    others: dict[tuple[str, str], set[int]] = {}
+    for whose, note in notes:
         site, _, rest = note.partition(" ")
         layer = layers.get(site.rstrip(":"))
         if layer is not None and (found := _DISTINCT.match(rest)):
             n, k, label = found.groups()
             distinct.setdefault((layer, int(n), int(k)), set()).add(label)
         elif layer is not None:
-            others.setdefault(rest, set()).add(layer)
+            others.setdefault((whose, rest), set()).add(layer)
         else:
-            others.setdefault(note, set())
+            others.setdefault((whose, note), set())
     alike: dict[tuple[int, tuple[str, ...]], dict[int, int]] = {}
     for (layer, n_states, n_clusters), labels in distinct.items():
         alike.setdefault((n_clusters, tuple(sorted(labels))), {})[layer] = n_states
@@ -295,7 +331,8 @@ def _summarised(notes: Iterable[str], layers: Mapping[str, int]) -> list[str]:
         f"{join(map(repr, names))}: each state is a cluster of its own."
         for (k, names), at in alike.items()
     ]
-    return told + [f"{_layers(at)}: {rest}" if at else rest for rest, at in others.items()]
+    said = [f"{whose}{f'{_layers(at)}: {rest}' if at else rest}" for (whose, rest), at in others.items()]
+    return told + [f"{text[0].upper()}{text[1:]}{'' if text.endswith('.') else '.'}" for text in said]
 
 
 def _layers(layers: Iterable[int]) -> str:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mechclust.commands.clusters.features import TOKENS, WORDS
 from mechclust.commands.clusters.follow import MOSTLY, Followed
 from mechclust.report.chance import LEVEL, corrected, least_permutations
 from mechclust.report.text import join, ranges
@@ -17,20 +16,23 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+Asked = tuple[int, int]  # relabellings of the indices, and of the classifier
+
+
 @dataclass(frozen=True)
 class Reading:
     """A curve over layers, read against chance.
 
     Attributes:
-        value: the highest.
+        value: the highest, of the layers above chance where there are such.
         layer: where.
         low, high: 95% of what chance gives there.
         p: of the highest, for that layer alone.
-        surely: the lower end of its own interval, where it has one.
+        surely: the lower end of its own interval, where it has one; else less half the width of chance.
         above: layers above chance, corrected for how many were looked at.
         layers: all that were looked at.
         least_p: the smallest corrected p.
-        p_values: for each layer alone.
+        too_few: whether no layer could be above chance with so few relabellings.
         untrained: what models with random weights give at that layer, on average; ``None`` without such.
         untrained_best: the most that they give at any layer, and where.
     """
@@ -44,7 +46,7 @@ class Reading:
     above: Sequence[int]
     layers: Sequence[int]
     least_p: float
-    p_values: Sequence[float]
+    too_few: bool
     untrained: float | None
     untrained_best: tuple[float, int] | None
 
@@ -62,59 +64,67 @@ class Reading:
 
 
 def read(
-    table: pd.DataFrame, value: str, low: str, high: str, p: str, untrained: str, surely: str | None = None
+    table: pd.DataFrame, value: str, null: str, p: str, untrained: str, asked: int, *, surely: str | None = None
 ) -> Reading | None:
-    """A curve of a table with a row per layer, by the names of its columns; ``None`` where it has no value."""
+    """A curve of a table with a row per layer, by the names of its columns; ``None`` where it has no value.
+
+    Args:
+        table: of one label.
+        value: the column to read.
+        null: its columns of chance begin so.
+        p: its p-value for each layer alone; those that are corrected together are in ``{p}_corrected``, if anywhere.
+        untrained: its column for random weights.
+        asked: relabellings behind ``p``.
+        surely: the column of the lower end of its interval.
+    """
     if value not in table or table[value].isna().all():
         return None
     table = table[table[value].notna()].reset_index(drop=True)
-    p_corrected = corrected(table[p])
-    best = table.loc[table[value].idxmax()]
+    together = f"{p}_corrected" in table
+    p_corrected = table[f"{p}_corrected"].to_numpy() if together else corrected(table[p])
+    above = p_corrected <= LEVEL
+    best = table.loc[(table[above] if above.any() else table)[value].idxmax()]
+    low, high = float(best[f"{null}_low"]), float(best[f"{null}_high"])
     fresh = untrained in table and table[untrained].notna().any()
     top = table.loc[table[untrained].idxmax()] if fresh else None
+    least = least_permutations(1 if together else len(table))
     return Reading(
         value=float(best[value]),
         layer=int(best["layer"]),
-        low=float(best[low]),
-        high=float(best[high]),
+        low=low,
+        high=high,
         p=float(best[p]),
-        surely=float(best[value if surely is None else surely]),
-        above=[int(layer) for layer in table["layer"][p_corrected <= LEVEL]],
+        surely=float(best[value] - (high - low) / 2 if surely is None else best[surely]),
+        above=[int(layer) for layer in table["layer"][above]],
         layers=[int(layer) for layer in table["layer"]],
         least_p=float(np.nanmin(p_corrected)) if np.isfinite(p_corrected).any() else np.nan,
-        p_values=[float(x) for x in table[p]],
+        too_few=not above.any() and asked < least and table[p].min() <= 1.5 / (1 + asked),
         untrained=float(best[untrained]) if fresh else None,
         untrained_best=None if top is None else (float(top[untrained]), int(top["layer"])),
     )
 
 
-def read_raw(table: pd.DataFrame) -> Reading | None:
+def read_raw(table: pd.DataFrame, asked: Asked) -> Reading | None:
     """The index of clusters against a label."""
-    return read(table, "ari", "null_low", "null_high", "p_value", "untrained")
+    return read(table, "ari", "null", "p_value", "untrained", asked[0])
 
 
-def read_given(table: pd.DataFrame) -> Reading | None:
+def read_given(table: pd.DataFrame, asked: Asked) -> Reading | None:
     """The index where another label's means were taken out."""
-    return read(table, "given_ari", "given_null_low", "given_null_high", "given_p", "untrained_given")
+    return read(table, "given_ari", "given_null", "given_p", "untrained_given", asked[0])
 
 
-def read_linear(table: pd.DataFrame) -> Reading | None:
+def read_linear(table: pd.DataFrame, asked: Asked) -> Reading | None:
     """The accuracy of the linear classifier."""
-    columns = ("accuracy", "linear_null_low", "linear_null_high", "linear_p", "untrained_accuracy")
-    return read(table, *columns, surely="accuracy_low")
-
-
-def called(name: str) -> str:
-    """A label or feature in a sentence."""
-    if name == "task":
-        return "the task"
-    return f"the prompts' {name}" if name in (*WORDS, *TOKENS) else f"the label {name!r}"
+    return read(table, "accuracy", "linear_null", "linear_p", "untrained_accuracy", asked[1], surely="accuracy_low")
 
 
 # ---- the conclusion ----
 
 
-def conclusion(table: pd.DataFrame, followed: Followed, given: str | None, labels: Sequence[str]) -> list[str]:
+def conclusion(
+    table: pd.DataFrame, followed: Followed, given: str | None, labels: Sequence[str], asked: Asked, told: str | None
+) -> list[str]:
     """Two sentences: what the clusters follow, and whether the task is there beside it.
 
     Args:
@@ -122,9 +132,17 @@ def conclusion(table: pd.DataFrame, followed: Followed, given: str | None, label
         followed: what the clusters agree with.
         given: what was taken out of the states.
         labels: the task and the further labels that were asked for.
+        asked: relabellings of the indices, and of the classifier.
+        told: what the clusters follow, where it tells the task in these prompts, so that it could not be taken out.
     """
-    raw, best = read_raw(table), followed.best(labels)
-    return [_what_is_followed(raw, followed, best), _what_of_the_task(table, raw, best, given)]
+    raw, best = read_raw(table, asked), followed.best(labels)
+    second = _what_of_the_task(table, raw, followed, best, given, asked)
+    if told is not None:
+        apart = f"In these prompts {followed.called(told)} tells the task, so the two cannot be told apart"
+        linear = read_linear(table, asked)
+        reads = "" if linear is None else f"; a linear classifier reads the task with accuracy {_number(linear, '.2f')}"
+        second = f"{apart}{reads}."
+    return [_what_is_followed(raw, followed, best), second]
 
 
 def _what_is_followed(raw: Reading | None, followed: Followed, best: str | None) -> str:
@@ -133,70 +151,70 @@ def _what_is_followed(raw: Reading | None, followed: Followed, best: str | None)
         return f"{subject} could not be compared with the task; the notes say why."
     index = f"adjusted Rand index at most {raw.value:z.3f}, at layer {raw.layer}, {_chance(raw)}"
     shared = raw.above and f"above chance at {raw.where}"
-    if best == "task":
-        much = "" if followed.means["task"] >= MOSTLY else " in part"
-        here = f", {shared}" if shared else ""
-        return f"{subject} follow the task{much}{_alike(followed, best)} ({index}{here})."
     if best is not None:
         much = "" if followed.means[best] >= MOSTLY else " in part"
+        follow = f"{subject} follow {followed.called(best)}{much}{_beside(followed, best)}"
+        if best == "task":
+            here = f", {shared}" if shared else ""
+            return f"{follow} ({index}{here})."
         not_task = f"and less the task ({index}; {shared})" if shared else f"not the task ({index})"
-        return (
-            f"{subject} follow {called(best)}{much}{_alike(followed, best)} ({_agreement(followed, best)}), {not_task}."
-        )
+        if "task" in followed.as_much_as(best):
+            not_task = f"the task too ({index}{f'; {shared}' if shared else ''})"
+        return f"{follow} ({_agreement(followed, best)}), {not_task}."
     others = [name for name in followed.means if name != "task"]
     nor = ""
     if others:
-        agreement = _agreement(followed, others[0])
-        nor = f" {called(others[0])} ({agreement})"
+        highest, agreement = followed.called(others[0]), _agreement(followed, others[0])
+        nor = f" {highest} ({agreement})"
         if len(others) > 1:
             nor = (
-                f" any of the {len(others)} other labels and surface features looked at (highest: {called(others[0])}, "
+                f" any of the {len(others)} other labels and surface features looked at (highest: {highest}, "
                 f"{agreement})"
             )
     if shared:
         return (
             f"{subject} agree a little with the task ({index}; {shared}){f', and do not follow{nor}' if nor else ''}."
         )
-    return (
-        f"{subject} follow neither the task ({index}) nor{nor}."
-        if nor
-        else f"{subject} do not follow the task ({index})."
-    )
+    open_ = f"{subject} are not shown to follow"
+    return f"{open_} the task ({index}), nor{nor}." if nor else f"{open_} the task ({index})."
 
 
-def _what_of_the_task(table: pd.DataFrame, raw: Reading | None, best: str | None, given: str | None) -> str:
-    within, linear = read_given(table), read_linear(table)
-    if best == "task" and raw is not None:
-        return _beside_clusters(raw, linear)
-    if linear is None and within is None:
-        return "Nothing else could be measured of the task; the notes say why."
+def _what_of_the_task(
+    table: pd.DataFrame, raw: Reading | None, followed: Followed, best: str | None, given: str | None, asked: Asked
+) -> str:
+    within, linear = read_given(table, asked), read_linear(table, asked)
     parts: list[tuple[Reading, str]] = []
     if within is not None and given is not None:
-        parts.append((within, f"given {called(given)}, its index is {_number(within, '.3f')}"))
+        parts.append((within, f"given {followed.called(given)}, its index is {_number(within, '.3f')}"))
     if linear is not None:
         parts.append((linear, f"a linear classifier reads it with accuracy {_number(linear, '.2f')}"))
+    if best == "task" and raw is not None:
+        return _beside_clusters(raw, [text for _, text in parts])
+    if not parts:
+        return "Nothing else could be measured of the task; the notes say why."
     trained = [text for reading, text in parts if reading.above and reading.beats_untrained]
     others = [text for _, text in parts if text not in trained]
     if trained:
         rest = f", while {', and '.join(others)}" if others else ""
         return f"The task is there all the same: {', and '.join(trained)}{rest}."
     if any(reading.above for reading, _ in parts):
-        start = "Otherwise the task is there no more than random weights allow, for which wording is enough"
+        start = "Otherwise the task is not shown to be there more than with random weights, for which wording is enough"
+    elif any(reading.too_few for reading, _ in parts):
+        start = "Whether the task is there in another way is open, for there were too few relabellings to tell"
     else:
         start = "Nor is the task shown to be there in another way"
     return f"{start}: {', and '.join(others)}."
 
 
-def _beside_clusters(raw: Reading, linear: Reading | None) -> str:
+def _beside_clusters(raw: Reading, others: Sequence[str]) -> str:
     """What else there is to say where the clusters are the tasks."""
-    parts = []
+    parts = list(others)
     if raw.untrained_best is not None:
         value, layer = raw.untrained_best
         alike = "" if raw.beats_untrained else ", as much without any training"
-        parts.append(f"random weights give an index of at most {value:z.3f} (layer {layer}){alike}")
-    if linear is not None:
-        parts.append(f"a linear classifier reads the task with accuracy {_number(linear, '.2f')}")
+        parts.insert(0, f"random weights give an index of at most {value:z.3f} (layer {layer}){alike}")
     text = ", and ".join(parts) or "no other measure was taken"
+    text = text.replace("classifier reads it", "classifier reads the task")
     return f"{text[0].upper()}{text[1:]}."
 
 
@@ -205,6 +223,8 @@ def _number(reading: Reading, form: str) -> str:
     bound = "" if reading.above else "at most "
     chance = f"chance {reading.low:z{form}} to {reading.high:z{form}}"
     p = f"p = {reading.p:.2g}" if reading.above else "not above chance"
+    if reading.too_few:
+        bound, p = "", f"p = {reading.p:.2g} for that layer alone"
     fresh = "" if reading.untrained is None else f"; random weights {reading.untrained:z{form}}"
     if reading.untrained_best is not None and reading.above:
         most, layer = (f"{reading.untrained_best[0]:z{form}}", reading.untrained_best[1])
@@ -228,30 +248,35 @@ def _agreement(followed: Followed, name: str) -> str:
     return f"adjusted mutual information {mean}{most}; chance 0"
 
 
-def _alike(followed: Followed, name: str) -> str:
-    others = followed.with_it(name)
-    return f" (or {join(called(other) for other in others)}, nearly the same in these prompts)" if others else ""
+def _beside(followed: Followed, name: str) -> str:
+    """What parts the prompts alike, and what is followed as much."""
+    same = [followed.called(other) for other in followed.same_as(name)]
+    much = [followed.called(other) for other in followed.as_much_as(name) if other != "task"]
+    return (f" (or {join(same)}, nearly the same in these prompts)" if same else "") + (
+        f" and, as much, {join(much)}" if much else ""
+    )
 
 
 # ---- label by label ----
 
 
-def details(table: pd.DataFrame, label: str, given: str | None, n_untrained: int, asked: tuple[int, int]) -> list[str]:
+def details(table: pd.DataFrame, label: str, given: str | None, n_untrained: int, asked: Asked) -> list[str]:
     """What each measure says of one label.
 
     Args:
         table: a row per layer, of this label.
         label: its name.
-        given: what was taken out of the states.
+        given: what was taken out of the states, in words.
         n_untrained: models with random weights.
         asked: relabellings of the indices, and of the classifier.
     """
-    raw = read_raw(table)
+    raw = read_raw(table, asked)
     if raw is None:
         said = [f"By {label!r}, no layer has an index; the notes say why."]
     else:
         said = _said(table, raw, f"By {label!r}", "hidden states cluster", "adjusted Rand index", ".3f")
         said += _untrained(raw, n_untrained, ".3f") + _too_few(raw, asked[0], "n-permutations")
+        said += _below(table, "ari", "null_low", "an index")
         if raw.above and raw.above[0] == 0:
             first = float(table[table["layer"] == 0]["ari"].iloc[0])
             said.append(
@@ -259,13 +284,25 @@ def details(table: pd.DataFrame, label: str, given: str | None, n_untrained: int
                 f"places, where the model adds these first) tell the classes of {label!r} apart, before context is "
                 "read."
             )
-    if given is not None and (within := read_given(table)) is not None:
-        said += _said(table, within, f"By {label!r}, given {called(given)}", "they cluster", "index", ".3f")
-        said += _untrained(within, n_untrained, ".3f")
-    if (linear := read_linear(table)) is not None:
+    if given is not None and (within := read_given(table, asked)) is not None:
+        said += _said(table, within, f"By {label!r}, given {given}", "they cluster", "index", ".3f")
+        said += _untrained(within, n_untrained, ".3f") + _too_few(within, asked[0], "n-permutations")
+    if (linear := read_linear(table, asked)) is not None:
         said += _said(table, linear, f"Of {label!r}", "a linear classifier reads the classes", "accuracy", ".2f")
         said += _untrained(linear, n_untrained, ".2f") + _too_few(linear, asked[1], "n-shuffles")
+        said += _below(table, "accuracy", "linear_null_low", "an accuracy")
     return said
+
+
+def _below(table: pd.DataFrame, value: str, low: str, what: str) -> list[str]:
+    """Layers below chance, which is no noise."""
+    layers = table["layer"][table[value] < table[low]].tolist()
+    if not layers:
+        return []
+    return [
+        f"At layer{'s' * (len(layers) > 1)} {ranges(layers)} it is below chance: {what} that low is the trace of "
+        "another label that moves the states more, and is spread evenly over the classes."
+    ]
 
 
 def _said(table: pd.DataFrame, reading: Reading, of: str, what: str, measure: str, form: str) -> list[str]:
@@ -302,12 +339,11 @@ def _untrained(reading: Reading, n: int, form: str) -> list[str]:
 
 def _too_few(reading: Reading, n: int, option: str) -> list[str]:
     """Where no layer could have been above chance."""
-    least = least_permutations(len(reading.layers))
-    if reading.above or n >= least or min(reading.p_values) > 1.5 / (1 + n):
+    if not reading.too_few:
         return []
     return [
         f"{n} relabellings are too few to tell for {len(reading.layers)} layers: no p can be below {1 / (1 + n):.2g}; "
-        f"give --{option} {max(least, 1000)}."
+        f"give --{option} {max(least_permutations(len(reading.layers)), 1000)}."
     ]
 
 

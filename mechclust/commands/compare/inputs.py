@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,12 +13,12 @@ import torch
 from torch import Tensor
 
 from mechclust.commands.compare.checkpoints import Checkpoint, find_checkpoints
-from mechclust.commands.settings import Dtype, ModelSettings, PromptSettings
+from mechclust.commands.settings import Dtype, ModelSettings, PromptSettings, check_map_prompts
 from mechclust.models.adapters import check_adapter
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import check_read_alike, encoder, n_leading, tokenization, what_is_wrong
-from mechclust.report.folder import check_writable
-from probes import CKA
+from mechclust.report.folder import check_command, free_space, kept_bytes, record_command
+from probes import CKA, NDims
 from probes.files import write_atomic
 from probes.functional.cka import LEAST_DEBIASED
 from probes.hooks import check_device
@@ -75,11 +74,8 @@ class CompareConfig(ModelSettings, PromptSettings):
         """Refuse what cannot be measured with, before any work."""
         super().check()
         check_device(self.tuned_device or self.device)
-        check_at_least(
-            n_resamples=(self.n_resamples, 20),
-            n_permutations=(self.n_permutations, 0),
-            map_prompts=(self.map_prompts, 0),
-        )
+        check_at_least(n_resamples=(self.n_resamples, 20), n_permutations=(self.n_permutations, 0))
+        check_map_prompts(self.map_prompts)
         if self.min_per_task < LEAST_DEBIASED:
             raise InputError(
                 f"min_per_task is {self.min_per_task}; expected at least {LEAST_DEBIASED}, the fewest that debiased "
@@ -149,7 +145,7 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
             f"{config.prompts} has one task only ({tasks[0]!r}); comparing what a model's tasks became takes at least 2"
         )
     places = _chosen(prompts, config)
-    check_writable(out)
+    check_command(out, "compare")
     checkpoints = find_checkpoints(
         base,
         tuned,
@@ -243,6 +239,11 @@ def _batches(
     return [replace(b, index=where[b.index]) for b in some.batches(encode, config.tokens_per_batch, **options)]
 
 
+def layers_bytes(tuned: Sequence[int], base: Sequence[int], n: int) -> int:
+    """Bytes that layers of these dimensions take while they are compared, over ``n`` prompts."""
+    return max(CKA(form="rows").memory(tuned, base, n=n), NDims().memory([*tuned, *base], n))
+
+
 def _check_room(
     checkpoints: Sequence[Checkpoint],
     sizes: Mapping[Checkpoint, Sizes],
@@ -257,8 +258,7 @@ def _check_room(
     shapes = {m: [s.d_model or 0] * ((s.n_layers or 0) + 1) for m, s in sizes.items()}
     base, tuned = (shapes[model] for model in checkpoints[:2])
     alike = len(base) == len(tuned)
-    probe = CKA(form="rows")
-    needed = (probe.memory(tuned[:1], base[:1], n=n) if alike else probe.memory(tuned, base, n=n)) / _GIB
+    needed = (layers_bytes(tuned[:1], base[:1], n) if alike else layers_bytes(tuned, base, n)) / _GIB
     if needed > config.max_memory:
         what = "a layer" if alike else "every layer with every other"
         raise InputError(
@@ -269,9 +269,8 @@ def _check_room(
         (n if model.task is None else len(of_task[model.task])) * sum(d) * getattr(torch, model.dtype).itemsize
         for model, d in shapes.items()
     )
-    held = sum(path.stat().st_size for path in (out / "rows").rglob("*.safetensors"))
-    free = shutil.disk_usage(next(p for p in (out.absolute(), *out.absolute().parents) if p.exists())).free
-    if total - held > free:
+    free = free_space(out)
+    if total - kept_bytes(out / "rows") > free:
         raise InputError(
             f"the hidden states of {len(shapes)} models take {total / _GIB:.3g} GiB on disk ({n} prompts x "
             f"{len(tuned)} layers x {tuned[0]} dimensions) and {str(out)!r} has {free / _GIB:.3g} GiB free; "
@@ -298,3 +297,4 @@ def _check_same_prompts(batches: Sequence[Batch], tasks: Sequence[str], out: Pat
             f"{str(out)!r} holds hidden states of other prompts, tasks or tokens; give the same, "
             "or another folder with --out"
         )
+    record_command(out, "compare")

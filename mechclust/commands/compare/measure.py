@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from mechclust.commands.compare.checkpoints import Checkpoint
-from mechclust.commands.compare.inputs import CompareConfig, Inputs, read_inputs
+from mechclust.commands.compare.inputs import CompareConfig, Inputs, layers_bytes, read_inputs
 from mechclust.commands.compare.planes import prompt_planes
 from mechclust.commands.compare.result import CompareResult
 from mechclust.commands.compare.tables import ALL
 from mechclust.jobs import progress_bar
 from mechclust.models.adapters import adapter_of, plain_model, set_adapter
 from mechclust.models.pretrained import AnyModel, model_name
+from mechclust.report.folder import rows_errors
 from probes import (
     CKA,
     RBFCKA,
@@ -162,7 +163,8 @@ def _rows(hooked: Any, model: Checkpoint, inputs: Inputs, config: CompareConfig,
 def _named(model: Checkpoint) -> Iterator[None]:
     """Errors inside say which model it was."""
     try:
-        yield
+        with rows_errors("--max-per-task"):
+            yield
     except InputError as error:
         raise InputError(f"{model}: {error}") from error
 
@@ -252,8 +254,13 @@ def _layer_groups(pair: Mapping[str, RowStore], n: int, config: CompareConfig) -
     tuned, base = (
         max(x.shape[1] for x in store.take(store.index[:1], sites).values()) for store in (pair["tuned"], pair["base"])
     )
-    fit = int(config.max_memory * 2**30 // CKA(form="rows").memory([tuned], [base], n=n))
-    size = max(1, min(fit, -(-len(layers) // _GROUPS)))
+    most = max(1, -(-len(layers) // _GROUPS))
+    fits = (
+        size
+        for size in range(most, 0, -1)
+        if layers_bytes(size * [tuned], size * [base], n) <= config.max_memory * 2**30
+    )
+    size = next(fits, 1)
     return [residual(layers[i : i + size]) for i in range(0, len(layers), size)]
 
 

@@ -23,7 +23,7 @@ def write_compare_report(result: CompareResult, out: str | Path) -> Path:
     """Write the tables as CSV, the probe results, the figures and ``report.html`` into ``out``.
 
     Raises:
-        InputError: when ``out`` cannot be written.
+        InputError: when ``out`` cannot be written, or holds the report of another command.
     """
     measured = {"cka": result.cka, "n_dims": result.n_dims}
     measured |= {name: x for name, x in (("purity", result.purity), ("rbf", result.rbf)) if x is not None}
@@ -31,6 +31,7 @@ def write_compare_report(result: CompareResult, out: str | Path) -> Path:
         measured |= {f"control-{file_name(task)}-{name}": found for name, found in pair.items()}
     return write_report(
         out,
+        command="compare",
         title=result.title,
         source=f"Base: {result.base}; tuned: {result.tuned}. Prompts: {result.config.prompts}",
         analysis=compare_analysis(result),

@@ -20,11 +20,12 @@ def write_topics_report(result: TopicsResult, out: str | Path) -> Path:
     and ``report.html`` into ``out``.
 
     Raises:
-        InputError: when ``out`` cannot be written.
+        InputError: when ``out`` cannot be written, or holds the report of another command.
     """
     models = {"trained": result.trained, **{f"untrained-seed{i}": m for i, m in enumerate(result.untrained)}}
     return write_report(
         out,
+        command="topics",
         title=f"Topic structure in {short_name(result.model)}",
         source=f"Model: {result.model}. Corpus: {', '.join(map(str, result.config.corpus))}",
         analysis=topics_analysis(result),

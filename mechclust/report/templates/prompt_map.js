@@ -359,7 +359,7 @@ function show(id, data) {
       }), el("td", "soft all", comma(row.size)));
     });
     const title = el("div", "title", `Clusters of layer ${models[0].layers[at]} against `, el("bdi", "", label.name));
-    title.append(el("span", "soft", ` ${percent(pure)} of the prompts are of their cluster's commonest class. Shade: share of the cluster. Click on a number to see its prompts.`));
+    title.append(el("span", "soft", ` ${percent(pure)} of the prompts are of their cluster's commonest class (${percent(Math.max(...label.counts) / n)} are of the commonest class overall). Shade: share of the cluster. Click on a number to see its prompts.`));
     table.replaceChildren(title, el("div", "scroll", el("table", "", el("thead", "", head), el("tbody", "", ...body))));
     digits = Math.max(...lines.map(row => comma(row.size).length));
     across = columns.length;

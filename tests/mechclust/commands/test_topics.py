@@ -382,7 +382,7 @@ class TestReport:
         kinds = ("attention", "embedding", "vectors")
         assert files == sorted(
             [
-                "attention.csv", "layers.csv", "summary.csv", "topics.csv", "report.html",
+                "attention.csv", "layers.csv", "summary.csv", "topics.csv", "report.html", "mechclust.json",
                 *(f"figures/{name}.png" for name in ("attention_by_head", "by_layer", "by_threshold")),
                 *(f"results/{m}/{k}-{n}.safetensors" for m in ("trained", "untrained-seed0") for k in kinds
                   for n in names),

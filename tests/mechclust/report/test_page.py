@@ -241,6 +241,28 @@ class TestFolder:
         text = shown(write_report(tmp_path, **self.ABOUT, analysis=Analysis()).read_text())
         assert '"prompts": "a/b.jsonl", "files": [ "c" ], "n": 1' in text
 
+    def test_figures_stay_legible_on_a_narrow_page(self):
+        page = page_of(analysis=Analysis(panels=[Panel("one", figure(), "")]))
+        assert "figure { margin: 0 0 1.75rem; overflow-x: auto; }" in page
+        assert "min-width: min(640px, var(--wide, 0px))" in page
+        assert "--wide:260px" in page  # 2 inches at 130 dots
+
+    def test_is_of_one_command(self, tmp_path):
+        found = ProbeResult("Counted", {"n": torch.tensor(3)}, {"n": ()}, {})
+        for name in ("a", "b/c", "d"):
+            write_report(tmp_path, **self.ABOUT, analysis=Analysis(), results={name: found}, command="topics")
+        assert [p.name for p in (tmp_path / "results").iterdir()] == ["d.safetensors"]
+        with pytest.raises(InputError, match=r"holds a report of mechclust topics; give another folder with --out"):
+            write_report(tmp_path, **self.ABOUT, analysis=Analysis(), command="compare")
+
+    def test_a_full_disk_is_a_sentence(self, tmp_path, monkeypatch):
+        def full(*args):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("mechclust.report.page.write_atomic", full)
+        with pytest.raises(InputError, match=r"^the report could not be written to '.*' \(No space left on device\)"):
+            write_report(tmp_path, **self.ABOUT, analysis=Analysis())
+
     def test_one_that_cannot_be_written_is_refused_before_anything_is_drawn(self, tmp_path):
         (tmp_path / "file").write_text("")
         with pytest.raises(InputError, match=r"cannot write to '.*' \(Not a directory\)"):

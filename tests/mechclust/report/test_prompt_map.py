@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import re
+from collections import Counter
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -118,6 +119,15 @@ def test_labels_are_ordered_by_number_or_by_count():
     assert number["numbers"] is None
     for colour, values in zip(data["colours"], (words, lengths, ids), strict=True):
         assert [colour["classes"][code] for code in numbers(colour["codes"], "<u4")] == values
+
+
+def test_a_label_of_one_value_is_no_colour():
+    values = {"same": list("xxxx"), "task": list("aabb")}
+    html = prompt_map({"m": np.zeros((1, 4, 2))}, [0], ["t"] * 4, values)
+    assert '"name":"task"' in html
+    assert '"name":"same"' not in html
+    alone = prompt_map({"m": np.zeros((1, 4, 2))}, [0], ["t"] * 4, {"same": list("xxxx")})
+    assert '"name":"same"' in alone
 
 
 def test_clusters_keep_their_slot_where_their_prompts_stay():
@@ -585,6 +595,7 @@ def test_the_table_is_the_contingency_table_of_every_layer_and_label(show):
             share = f"{100 * expected.max(axis=1).sum() / 90:.0f}%"
             title = page.locator(".table .title").inner_text()
             assert title.startswith(f"Clusters of layer {at} against {label} {share} of the prompts are of")
+            assert f"({100 * max(Counter(own).values()) / 90:.0f}% are of the commonest class overall)" in title
     page.locator("select.by").select_option(label="cluster")  # against the label chosen last
     assert page.locator(".table .title").inner_text().startswith("Clusters of layer 3 against ending")
 

@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.stats import binom, t
 from sklearn.linear_model import RidgeClassifierCV
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from probes.functional import ridge_predictions, stratified_folds, wilson_interval
-from probes.functional.linear_decodability import ALPHAS
+from probes.functional import accuracy_interval, ridge_predictions, stratified_folds, wilson_interval
+from probes.functional.linear_decodability import _HELD, ALPHAS
 from tasks import InputError
 
 
@@ -53,9 +54,39 @@ def test_every_label_and_labeling_is_predicted_as_if_alone(monkeypatch: pytest.M
     for part, found in zip(shuffles, together, strict=True):
         alone = [ridge_predictions(rows, [torch.from_numpy(x[None])], folds)[0][0] for x in part]
         assert torch.equal(found, torch.stack(alone))
-    monkeypatch.setattr("probes.functional.linear_decodability._HELD", 1)
-    apart = ridge_predictions(rows, [torch.from_numpy(x) for x in shuffles], folds)
-    assert all(torch.equal(x, y) for x, y in zip(apart, together, strict=True))
+    for held in (1, 3 * 8 * 5 * 80, 10 * 8 * 5 * 80):  # of one labeling 1 class and 3 classes; 2 labelings
+        monkeypatch.setattr("probes.functional.linear_decodability._HELD", held)
+        apart = ridge_predictions(rows, [torch.from_numpy(x) for x in shuffles], folds)
+        assert all(torch.equal(x, y) for x, y in zip(apart, together, strict=True))
+
+
+def test_of_classes_that_tie_the_first_is_predicted_in_parts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    label = torch.arange(40) % 4
+    for held in (_HELD, 1):
+        monkeypatch.setattr("probes.functional.linear_decodability._HELD", held)
+        found = ridge_predictions(torch.ones(40, 3), [label[None]], torch.arange(40) // 4 % 5)[0][0]
+        assert set(found.tolist()) == {0}
+
+
+def test_targets_take_the_memory_that_is_told() -> None:
+    """3,000 x 20 one-hot targets of 60 labelings are 29 MB in float64, and what is made of them is as large each."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        bytes = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            found = func(*args, **(kwargs or {}))
+            if isinstance(found, torch.Tensor):
+                Largest.bytes = max(Largest.bytes, found.nbytes)
+            return found
+
+    rows, label = example(3000, 20, 20)
+    shuffles = torch.from_numpy(np.stack([np.random.default_rng(i).permutation(label) for i in range(60)]))
+    with Largest():  # type: ignore[no-untyped-call]
+        ridge_predictions(rows, [shuffles], torch.arange(3000) % 2)
+    assert _HELD == 2**26
+    assert Largest.bytes <= _HELD / 5
 
 
 def test_class_means_of_another_label_are_those_of_the_training_folds() -> None:
@@ -132,3 +163,40 @@ def test_wilson_interval_is_scipys() -> None:
         assert wilson_interval(hits, n) == pytest.approx((expected.low, expected.high), abs=1e-12)
     with pytest.raises(InputError, match="n is 0; expected at least 1 example"):
         wilson_interval(0, 0)
+
+
+def test_accuracy_interval_is_the_wider_one_on_either_side() -> None:
+    for hits, size in (([10, 7, 9, 7, 8], 20), ([10, 7, 9, 7, 8], 12)):
+        half = t.ppf(0.975, 4) * np.sqrt((1 / 5 + 1 / 4) * np.var(np.array(hits) / size, ddof=1))
+        share = sum(hits) / (5 * size)
+        found = accuracy_interval(hits, [size] * 5)
+        assert found == pytest.approx((share - half, share + half))
+        low, high = wilson_interval(sum(hits), 5 * size)
+        assert found[0] < low < high < found[1]
+    assert accuracy_interval([7, 7, 0], [10, 10, 0]) == wilson_interval(14, 20)
+    assert accuracy_interval([10, 10], [10, 10]) == wilson_interval(20, 20)
+    assert accuracy_interval([0, 7], [0, 9]) == wilson_interval(7, 9)
+    low, high = accuracy_interval([40, 39, 39, 39, 39], [40] * 5)  # Wilson's is wider below, the other above
+    assert (low, high) == (wilson_interval(196, 200)[0], 1.0)
+    assert accuracy_interval([49, 50], [50, 50])[1] == 1
+    with pytest.raises(InputError, match="n is 0; expected at least 1 example"):
+        accuracy_interval([], [])
+
+
+def test_accuracy_interval_covers_the_true_accuracy() -> None:
+    """Of classifiers fitted to as many independent examples, which Wilson's interval alone does not."""
+    draws, accuracies, folded, pooled = 150, [], [], []
+    for seed in range(draws):
+        rng = np.random.default_rng(seed)
+        label = rng.integers(10, size=300)
+        rows = rng.normal(size=(300, 60))
+        rows[:, :10] += 2 * np.eye(10)[label]
+        folds = stratified_folds(label, 5, seed=seed)
+        found = ridge_predictions(torch.from_numpy(rows), [torch.from_numpy(label)[None]], torch.from_numpy(folds))
+        right = found[0][0].numpy() == label
+        accuracies.append(right.mean())
+        folded.append(accuracy_interval(np.bincount(folds[right], minlength=5).tolist(), np.bincount(folds).tolist()))
+        pooled.append(wilson_interval(int(right.sum()), 300))
+    true = np.mean(accuracies)
+    covered, without = (sum(low <= true <= high for low, high in x) for x in (folded, pooled))
+    assert without < binom.ppf(0.01, draws, 0.93) <= covered

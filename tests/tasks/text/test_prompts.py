@@ -166,7 +166,7 @@ def test_a_budget_below_the_longest_prompt_is_refused_with_both_numbers() -> Non
     )
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         next(prompts.batches(encode, 4))
-    with pytest.raises(InputError, match="^tokens_per_batch is 0; expected at least 1$"):
+    with pytest.raises(InputError, match=r"^tokens_per_batch is 0; expected at least 1$"):
         next(prompts.batches(encode, 0))
 
 

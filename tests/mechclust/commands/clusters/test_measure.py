@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mechclust.commands.clusters import measure_clusters
-from mechclust.commands.clusters.estimate import Estimate
+from mechclust.commands.clusters.estimate import Estimate, Statistics
 from mechclust.commands.clusters.inputs import read_inputs
 from mechclust.models import load_pretrained
 from probes import LinearDecodability, TaskClusterARI, last_token, residual, run
@@ -205,7 +205,7 @@ class TestWhatIsFollowed:
     def test_endings_are_found_and_taken_out(self, blind, hidden):
         result = measure_clusters(str(blind), hidden)
         assert result.followed.best(["task"]) == "ending"
-        assert result.followed.with_it("ending") == ["last word", "last token"]
+        assert result.followed.same_as("ending") == ["last word", "last token"]
         assert result.given == "ending"
         assert (
             "follow the label 'ending' (or the prompts' last word and the prompts' last token, nearly" in result.lead[0]
@@ -316,7 +316,7 @@ class TestFolder:
         with pytest.raises(InputError, match="another model"):
             measure_clusters(str(other), config, out)
         write_prompts(config.prompts, [{**r, "prompt": r["prompt"] + " w1"} for r in last_word_tells_the_task()])
-        with pytest.raises(InputError, match="other tokens"):
+        with pytest.raises(InputError, match="hidden states of other prompts or tokens"):
             measure_clusters(str(gpt2), config, out)
 
     def test_none_leaves_nothing_behind(self, gpt2, config, tmp_path, monkeypatch):
@@ -358,12 +358,20 @@ class TestEstimate:
         said = capsys.readouterr().err.splitlines()[0]
         assert said.startswith("27 prompts of 81 tokens (0% padding); 2 models; hidden states: ")
         assert "of memory for a layer; forward passes: at least " in said
+        assert "; measuring: about " in said
 
     def test_numbers(self, gpt2, config):
         inputs = read_inputs(str(gpt2), config)
         found = Estimate.of(inputs.batches, inputs.sizes, 2, torch.float32)
         d = inputs.sizes.d_model
         assert found.disk == 2 * 27 * 3 * d * 4
+        assert found.layer == 27 * d * 64 + 128 * 2**20
+        measured = Statistics(clusters=[3], n_init=2, classes=[3], labelings=20, folds=5)
+        full = Estimate.of(inputs.batches, inputs.sizes, 2, torch.float32, measured)
+        rank = min(27, d)
+        ridge = 10 * rank**3 + 2 * 27 * d * rank + 4 * 27 * rank * 3 * 20 * 8
+        assert full.measuring == 2 * 3 * (2 * 2 * 20 * 27 * d * 3 + 5 * ridge)
+        assert full.text(None, full.measuring / 180).endswith("measuring: about 3 min")
         assert found.operations == 2 * 2 * 81 * 2 * (4 * d * d + 2 * d * 4 * d)
         rows = measure_clusters(str(gpt2), config)
         assert rows.trained.raw.coords["site"] == ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"]

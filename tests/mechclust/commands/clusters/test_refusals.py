@@ -121,7 +121,6 @@ class TestRefusals:
             {"max_rows": 0},
             {"untrained": -1},
             {"n_shuffles": 0},
-            {"map_prompts": 1},
         ],
     )
     def test_numbers_that_nothing_can_be_measured_with(self, config, changes):

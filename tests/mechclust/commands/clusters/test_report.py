@@ -37,6 +37,7 @@ class TestReport:
             "features.csv",
             "figures/curves_by_layer.png",
             "figures/what_clusters_follow.png",
+            "mechclust.json",
             "report.html",
             *(
                 f"results/{model}/{measure}.safetensors"
@@ -54,7 +55,7 @@ class TestReport:
             "ami", "silhouette", "label_silhouette", "n_clusters",
             "given_ari", "given_null_low", "given_null_high", "given_p", "untrained_given", "given",
             "accuracy", "accuracy_low", "accuracy_high", "linear_null_low", "linear_null_high", "linear_p",
-            "untrained_accuracy",
+            "linear_p_corrected", "untrained_accuracy",
         ]  # fmt: skip
         assert [float(row["ari"]) for row in rows] == pytest.approx(result.to_dataframe()["ari"].tolist())
         assert [row["label"] for row in rows] == 3 * ["task"] + 3 * ["first"]
@@ -123,6 +124,15 @@ class TestReport:
             "chance (95%)",
         ]
         assert [axis.get_legend() for axis in figure.axes] == [None] * 4
+
+    def test_a_band_without_width_is_a_line(self, written):
+        result = written[0]
+        raw = result.trained.raw
+        flat = {name: torch.zeros_like(raw[name]) for name in ("null_low", "null_high")}
+        thin = replace(result.trained, raw=replace(raw, values={**raw.values, **flat}))
+        band = curves_figure(replace(result, trained=thin)).axes[0].collections[0]
+        assert band.get_linewidth()[0] > 0
+        assert curves_figure(result).axes[0].collections[0].get_linewidth()[0] == 0
 
     def test_what_is_followed_is_drawn_in_order(self, written):
         result = written[0]

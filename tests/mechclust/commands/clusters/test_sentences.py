@@ -8,17 +8,22 @@ import numpy as np
 import pandas as pd
 
 from mechclust.commands.clusters.follow import Followed
-from mechclust.commands.clusters.sentences import agreements, conclusion, details
+from mechclust.commands.clusters.sentences import agreements, details
+from mechclust.commands.clusters.sentences import conclusion as concluded
 
 LAYERS = range(4)
 LOW, HIGH = [0.01, 0.02, 0.01, 0.0], [0.4, 0.9, 0.6, 0.3]
 NONE, SOME = [0.9, 0.7, 0.8, 0.5], [0.4, 0.001, 0.001, 0.2]
 
 
+def _kind(name):
+    return "label" if name in ("task", "topic") else "feature"
+
+
 def followed(alike=(), p=0.001, **means):
     """Candidates with their mean agreement, the same at every layer but for layer 2, which has more by .02."""
     rows = [
-        {"layer": k, "name": name.replace("_", " "), "kind": "feature", "n_values": 3, "ami": m + 0.02 * (k == 2)}
+        {"layer": k, "name": name.replace("_", " "), "kind": _kind(name), "n_values": 3, "ami": m + 0.02 * (k == 2)}
         for k in LAYERS
         for name, m in means.items()
     ]
@@ -37,6 +42,10 @@ def a_table(ari=LOW, p=NONE, given=None, given_p=NONE, accuracy=None, linear_p=N
         columns |= {"linear_null_low": 0.28, "linear_null_high": 0.39}
     names = {"ari": "untrained", "given": "untrained_given", "linear": "untrained_accuracy"}
     return pd.DataFrame(columns | {names[key]: values for key, values in (fresh or {}).items()})
+
+
+def conclusion(table, found, given, labels, asked=(1000, 1000), told=None):
+    return concluded(table, found, given, labels, asked, told)
 
 
 class TestConclusion:
@@ -95,9 +104,10 @@ class TestConclusion:
         found = followed(p=0.6, length=0.03, task=0.01, first_word=0.02)
         first, second = conclusion(table, found, "length", ["task"])
         assert first == (
-            "The clusters of the hidden states follow neither the task (adjusted Rand index at most 0.020, at layer "
-            "1, chance -0.050 to 0.060) nor any of the 2 other labels and surface features looked at (highest: the "
-            "prompts' length, adjusted mutual information 0.04 on average over layers 1-3, 0.05 at layer 2; chance 0)."
+            "The clusters of the hidden states are not shown to follow the task (adjusted Rand index at most 0.020, "
+            "at layer 1, chance -0.050 to 0.060), nor any of the 2 other labels and surface features looked at "
+            "(highest: the prompts' length, adjusted mutual information 0.04 on average over layers 1-3, 0.05 at layer "
+            "2; chance 0)."
         )
         assert second == (
             "Nor is the task shown to be there in another way: given the prompts' length, its index is at most 0.020 "
@@ -108,11 +118,11 @@ class TestConclusion:
     def test_nothing_else_to_follow(self):
         first, _ = conclusion(a_table(accuracy=LOW), followed(p=0.6, task=0.01), None, ["task"])
         assert first == (
-            "The clusters of the hidden states do not follow the task (adjusted Rand index at most 0.020, at layer 1, "
-            "chance -0.050 to 0.060)."
+            "The clusters of the hidden states are not shown to follow the task (adjusted Rand index at most 0.020, at "
+            "layer 1, chance -0.050 to 0.060)."
         )
         first, _ = conclusion(a_table(accuracy=LOW), followed(p=0.6, task=0.01, length=0.0), None, ["task"])
-        assert ") nor the prompts' length (adjusted mutual information" in first
+        assert "), nor the prompts' length (adjusted mutual information" in first
 
     def test_a_little_of_the_task(self):
         found = followed(task=0.05, length=0.03)
@@ -141,12 +151,61 @@ class TestConclusion:
         table = a_table(accuracy=[0.3, 0.5, 0.8, 0.7], linear_p=[0.01] * 4, fresh={"linear": [0.3, 0.76, 0.35, 0.3]})
         _, second = conclusion(table, followed(length=0.6), None, ["task"])
         assert second == (
-            "Otherwise the task is there no more than random weights allow, for which wording is enough: a linear "
-            "classifier reads it with accuracy 0.80 at layer 2 (chance 0.28 to 0.39; p = 0.01; random weights 0.35, "
-            "at most 0.76 (layer 1))."
+            "Otherwise the task is not shown to be there more than with random weights, for which wording is enough: a "
+            "linear classifier reads it with accuracy 0.80 at layer 2 (chance 0.28 to 0.39; p = 0.01; random weights "
+            "0.35, at most 0.76 (layer 1))."
         )
         table["untrained_accuracy"] = [0.3, 0.74, 0.35, 0.3]
         assert conclusion(table, followed(length=0.6), None, ["task"])[1].startswith("The task is there all the same")
+
+    def test_what_is_followed_as_much_is_not_called_the_same(self):
+        first, _ = conclusion(a_table(HIGH, SOME, accuracy=LOW), followed(task=0.5, last_word=0.5), None, ["task"])
+        assert first.startswith(
+            "The clusters of the hidden states follow the task and, as much, the prompts' last word (adjusted Rand"
+        )
+
+    def test_too_few_relabellings_are_no_absence(self):
+        """.8 against chance of at most .39 at one of four layers, with 60 shuffles: open."""
+        options = {"accuracy": [0.3, 0.3, 0.8, 0.3], "linear_p": [0.5, 0.5, 1 / 61, 0.5]}
+        _, second = conclusion(a_table(**options), followed(length=0.6), None, ["task"], asked=(1000, 60))
+        assert second == (
+            "Whether the task is there in another way is open, for there were too few relabellings to tell: a linear "
+            "classifier reads it with accuracy 0.80 at layer 2 (chance 0.28 to 0.39; p = 0.016 for that layer alone)."
+        )
+        table = a_table(**options).assign(linear_p_corrected=[0.9, 0.9, 1 / 61, 0.9])  # against the highest of all
+        _, second = conclusion(table, followed(length=0.6), None, ["task"], asked=(1000, 60))
+        assert second.startswith("The task is there all the same: a linear classifier")
+
+    def test_no_better_than_random_weights_within_chance(self):
+        table = a_table(given=HIGH, given_p=SOME, fresh={"given": [0.0, 0.88, 0.0, 0.0]})
+        _, second = conclusion(table, followed(length=0.6), "length", ["task"])
+        assert second.startswith("Otherwise the task is not shown to be there more than with random weights")
+
+    def test_the_layer_named_is_above_chance(self):
+        table = a_table(given=[0.95, 0.9, 0.1, 0.1], given_p=[0.4, 0.001, 0.001, 0.2])
+        _, second = conclusion(table, followed(length=0.6), "length", ["task"])
+        assert "its index is 0.900 at layer 1" in second
+
+    def test_what_is_followed_tells_the_task(self):
+        table = a_table(HIGH, SOME, accuracy=[0.9] * 4, linear_p=[0.01] * 4)
+        _, second = conclusion(table, followed(last_word=0.9, task=0.6), None, ["task"], told="last word")
+        assert second == (
+            "In these prompts the prompts' last word tells the task, so the two cannot be told apart; a linear "
+            "classifier reads the task with accuracy 0.90 at layer 0 (chance 0.28 to 0.39; p = 0.01)."
+        )
+
+    def test_what_was_asked_for_is_said_where_the_task_is_followed(self):
+        table = a_table(HIGH, SOME, given=LOW, accuracy=[0.9] * 4, linear_p=[0.01] * 4)
+        _, second = conclusion(table, followed(task=0.8, length=0.1), "length", ["task"])
+        assert second == (
+            "Given the prompts' length, its index is at most 0.020 at layer 1 (chance -0.030 to 0.040; not above "
+            "chance), and a linear classifier reads the task with accuracy 0.90 at layer 0 (chance 0.28 to 0.39; "
+            "p = 0.01)."
+        )
+
+    def test_a_label_of_the_file_is_not_taken_for_the_feature_of_its_name(self):
+        found = followed(topic=0.8)
+        assert "follow the label 'topic' (" in conclusion(a_table(accuracy=LOW), found, None, ["task"])[0]
 
     def test_no_index_and_no_classifier(self):
         nowhere = [math.nan] * 4
@@ -204,7 +263,7 @@ class TestDetails:
 
     def test_given_and_linear(self):
         found = said(
-            given="length",
+            given="the prompts' length",
             accuracy=[0.3, 0.5, 0.8, 0.7],
             linear_p=[0.5, 0.01, 0.01, 0.01],
             label="topic",
@@ -223,7 +282,7 @@ class TestDetails:
         assert last == (
             "19 relabellings are too few to tell for 4 layers: no p can be below 0.05; give --n-permutations 1000."
         )
-        *_, last = said(accuracy=[0.9, 0.1, 0.1, 0.1], linear_p=[0.05, 0.3, 0.2, 0.5], asked=(1000, 19))
+        *_, last = said(accuracy=[0.9, 0.3, 0.3, 0.3], linear_p=[0.05, 0.3, 0.2, 0.5], asked=(1000, 19))
         assert last.endswith("give --n-shuffles 1000.")
 
     def test_an_index_that_is_nowhere(self):

@@ -13,7 +13,7 @@ import torch
 import mechclust.commands.compare.measure
 from mechclust.cli import main
 from mechclust.commands.compare import compare_models
-from mechclust.commands.compare.inputs import read_inputs
+from mechclust.commands.compare.inputs import layers_bytes, read_inputs
 from mechclust.commands.compare.report import what_to_know
 from mechclust.models import load_pretrained
 from probes import CKA, RBFCKA, RowStore, mean, run
@@ -160,7 +160,7 @@ class TestMeasure:
         """As many layers at a time as fit change nothing; nor do batches."""
         monkeypatch.setattr(mechclust.commands.compare.measure, "_GROUPS", 1)
         n, d = 36, 16
-        tight = replace(config, max_memory=2.01 * n * 2 * d * 4 / 2**30, tokens_per_batch=40)
+        tight = replace(config, max_memory=layers_bytes(2 * [d], 2 * [d], n) / 2**30, tokens_per_batch=40)
         found = compare_models(str(gpt2), str(shaken), tight, out)
         for name, measure in (("cka", "debiased_cka_low"), ("n_dims", "n_dims")):
             expected = getattr(measured, name)

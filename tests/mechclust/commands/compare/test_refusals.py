@@ -139,7 +139,7 @@ class TestRefusals:
 
     def test_memory(self, refused):
         assert refused(max_memory=1e-6) == (
-            "comparing a layer takes 4.29e-06 GiB (36 prompts x 16 and 16 dimensions), more than max_memory = 1e-06; "
+            "comparing a layer takes 1.86e-05 GiB (36 prompts x 16 and 16 dimensions), more than max_memory = 1e-06; "
             "give fewer prompts (--max-per-task) or raise --max-memory"
         )
 
@@ -215,8 +215,8 @@ class TestTokenizers:
             def get_vocab(self):
                 return {name: i for i, name in enumerate(self.names)}
 
-        def encode(text):
-            return [len(word) - 1 for word in text.split()]
+        def encode(texts):
+            return [[len(word) - 1 for word in text.split()] for text in texts]
 
         readers = {"base 'x'": (Fake("abc"), encode), "tuned 'y'": (Fake("abd"), encode)}
         with pytest.raises(InputError) as error:
@@ -225,7 +225,7 @@ class TestTokenizers:
             "prompt 2 is not the same tokens to base 'x' and tuned 'y' (token 2 is 'c', id 2, and 'd', id 2); "
             "compare models with one tokenizer"
         )
-        readers["tuned 'y'"] = (Fake("abc"), lambda text: encode(text)[:1])
+        readers["tuned 'y'"] = (Fake("abc"), lambda texts: [ids[:1] for ids in encode(texts)])
         with pytest.raises(InputError, match=r"prompt 1 is not .* \(2 and 1 tokens\); compare"):
             check_read_alike({"prompt 1": "v vv"}, readers)
 

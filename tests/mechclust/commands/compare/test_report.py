@@ -24,7 +24,7 @@ class TestReport:
         folder = written[1].parent
         files = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
         assert files == {
-            "report.html", "compare.csv", "tasks.csv", "layers.csv", "figures/cka_by_layer.png",
+            "mechclust.json", "report.html", "compare.csv", "tasks.csv", "layers.csv", "figures/cka_by_layer.png",
             "figures/change_by_task_and_layer.png", "figures/dimensions_and_purity.png", "results/cka.safetensors",
             "results/rbf.safetensors", "results/n_dims.safetensors", "results/purity.safetensors",
         }  # fmt: skip

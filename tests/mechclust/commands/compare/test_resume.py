@@ -53,6 +53,7 @@ class TestResume:
 
         monkeypatch.setattr("mechclust.cli.compare_models", stopped)
         out = tmp_path / "out"
+        (out / "rows").mkdir(parents=True)
         assert main(["compare", "x", "y", "--prompts", "p.jsonl", "--out", str(out)]) == 130
         assert capsys.readouterr().err == (
             f"\nmechclust: interrupted; hidden states so far are in {out / 'rows'}; the same command goes on\n"
@@ -81,6 +82,6 @@ class TestResume:
         with pytest.raises(InputError) as refused:
             compare_models(str(gpt2), str(gpt2), config, out)
         assert str(refused.value) == (
-            f"tuned {str(gpt2)!r}: {str(out / 'rows' / 'tuned')!r} holds rows of another model; give a new folder, "
-            "or delete this one"
+            f"tuned {str(gpt2)!r}: {str(out / 'rows' / 'tuned')!r} holds rows of another model; give another "
+            "folder with --out, or delete this one"
         )

@@ -1,0 +1,263 @@
+"""The folder of a measurement: whose it is, what it has room for, and what an interruption leaves in it."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from dataclasses import replace
+
+import pytest
+
+import mechclust.commands.clusters.parts
+from mechclust.cli import main
+from mechclust.commands.clusters import measure_clusters, write_clusters_report
+from mechclust.commands.clusters.inputs import read_inputs
+from mechclust.report.folder import check_command, record_command
+from probes import load_result, run_stores, save_rows
+from tasks import InputError
+from tests.mechclust.commands.clusters.cases import last_word_tells_the_task, write_prompts
+
+USAGE = namedtuple("USAGE", ["total", "used", "free"])
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """What ``run_stores`` measured, by the probe's name; raises where it is told."""
+    ran, stop = [], []
+
+    def counting(store, probe):
+        name = type(probe).__name__
+        if name in stop:
+            raise KeyboardInterrupt
+        ran.append(name)
+        return run_stores(store, probe)
+
+    monkeypatch.setattr(mechclust.commands.clusters.parts, "run_stores", counting)
+    return ran, stop
+
+
+class TestOneCommandPerFolder:
+    def test_another_command_is_refused_before_work(self, gpt2, config, out, monkeypatch, capsys):
+        measure_clusters(str(gpt2), replace(config, untrained=0), out)
+        monkeypatch.setattr("mechclust.commands.settings.load_pretrained", None)
+        argv = ["compare", str(gpt2), str(gpt2), "--prompts", str(config.prompts), "--out", str(out)]
+        assert main([*argv, "--min-per-task", "4"]) == 2
+        refused = f"{str(out)!r} holds a report of mechclust clusters; give another folder with --out"
+        assert capsys.readouterr().err == f"mechclust: {refused}\n"
+        assert main(["topics", str(gpt2), "--corpus", str(config.prompts), "--out", str(out)]) == 2
+        assert capsys.readouterr().err == f"mechclust: {refused}\n"
+        record_command(out.parent / "other", "compare")
+        with pytest.raises(InputError, match="holds a report of mechclust compare; give another folder"):
+            measure_clusters(str(gpt2), config, out.parent / "other")
+
+    def test_unrelated_files_and_the_same_command_are_welcome(self, out):
+        out.mkdir()
+        (out / "notes.txt").write_text("mine")
+        check_command(out, "clusters")
+        record_command(out, "clusters")
+        check_command(out, "clusters")
+
+    def test_an_earlier_reports_files_are_removed_and_no_others(self, gpt2, config, out):
+        first = measure_clusters(str(gpt2), replace(config, given="first word"), out)
+        write_clusters_report(first, out)
+        (out / "results" / "mine.txt").write_text("mine")
+        assert (out / "results/trained/given.safetensors").exists()
+        second = measure_clusters(str(gpt2), replace(config, given="none", untrained=0), out)
+        write_clusters_report(second, out)
+        assert not (out / "results/trained/given.safetensors").exists()
+        assert not (out / "results/untrained-seed0").exists()
+        assert (out / "results/trained/linear.safetensors").exists()
+        assert (out / "results" / "mine.txt").read_text() == "mine"
+
+
+class TestRoom:
+    def test_a_disk_that_is_too_small_is_refused_before_the_model_is_loaded(self, gpt2, config, out, monkeypatch):
+        monkeypatch.setattr("shutil.disk_usage", lambda path: USAGE(2**40, 0, 2**20))
+        monkeypatch.setattr("mechclust.commands.settings.load_pretrained", None)
+        with pytest.raises(InputError) as refused:
+            measure_clusters(str(gpt2), config, out)
+        said = str(refused.value)
+        assert said.startswith("the hidden states of 2 models take ")
+        assert f"and {str(out)!r} has 1 MiB free; give fewer prompts (--max-rows), --dtype bfloat16, or another" in said
+
+    def test_a_report_that_cannot_be_written_loses_nothing(self, gpt2, config, out, monkeypatch, capsys):
+        def full(*args):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("mechclust.report.page.write_atomic", full)
+        argv = ["clusters", str(gpt2), "--prompts", str(config.prompts), "--out", str(out), "--untrained", "0"]
+        assert main([*argv, "--n-permutations", "49", "--n-shuffles", "19", "--n-init", "2"]) == 2
+        found = capsys.readouterr()
+        assert " layer label   ari" in found.out
+        assert "- The clusters of the hidden states" in found.out
+        assert found.err.splitlines()[-1] == (
+            f"mechclust: the report could not be written to {str(out)!r} (No space left on device); make room there, "
+            "or give another folder with --out"
+        )
+
+
+class TestInterrupted:
+    def test_what_was_measured_is_not_measured_again(self, gpt2, config, out, counted):
+        ran, stop = counted
+        config = replace(config, given="first word", untrained=0)
+        stop.append("LinearDecodability")
+        with pytest.raises(KeyboardInterrupt):
+            measure_clusters(str(gpt2), config, out)
+        assert ran == 6 * ["TaskClusterARI"]  # as they are and given, at three layers
+        stop.clear()
+        ran.clear()
+        resumed = measure_clusters(str(gpt2), config, out)
+        assert ran == 3 * ["LinearDecodability"]
+        expected = measure_clusters(str(gpt2), config)
+        assert resumed.to_dataframe().equals(expected.to_dataframe())
+        assert (resumed.shown.clusters == expected.shown.clusters).all()
+
+    def test_other_settings_and_labels_are_measured_and_replace_them(self, gpt2, config, out, counted):
+        ran, _ = counted
+        config = replace(config, given="none", untrained=0)
+        measure_clusters(str(gpt2), config, out)
+        kept = set((out / "rows/trained/measured").iterdir())
+        ran.clear()
+        measure_clusters(str(gpt2), replace(config, n_shuffles=20), out)
+        assert ran == 3 * ["LinearDecodability"]
+        assert len(kept - set((out / "rows/trained/measured").iterdir())) == 3
+        ran.clear()
+        write_prompts(config.prompts, [{**r, "task": r["first"]} for r in last_word_tells_the_task()])
+        measure_clusters(str(gpt2), replace(config, n_shuffles=20), out)
+        assert len(ran) == 6
+
+    def test_a_damaged_part_is_measured_again(self, gpt2, config, out, counted):
+        ran, _ = counted
+        config = replace(config, given="none", untrained=0)
+        first = measure_clusters(str(gpt2), config, out)
+        part = next((out / "rows/trained/measured").glob("raw-*"))
+        part.write_bytes(b"x")
+        ran.clear()
+        assert measure_clusters(str(gpt2), config, out).to_dataframe().equals(first.to_dataframe())
+        assert ran == ["TaskClusterARI"]
+        assert load_result(part)
+
+    def test_rows_come_in_shards(self, gpt2, config, monkeypatch):
+        asked = []
+
+        def saved(*args, **options):
+            asked.append(options["shard_rows"])
+            return save_rows(*args, **options)
+
+        monkeypatch.setattr("mechclust.commands.clusters.measure.save_rows", saved)
+        measure_clusters(str(gpt2), replace(config, untrained=0))
+        monkeypatch.setattr("mechclust.commands.clusters.measure._SHARD_ROWS", 1)
+        monkeypatch.setattr("mechclust.commands.clusters.measure._SHARDS", 9)
+        measure_clusters(str(gpt2), replace(config, untrained=0))
+        assert asked == [128, 3]
+
+    def test_the_command_says_what_is_there(self, config, out, monkeypatch, capsys):
+        def stopped(*args, **options):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("mechclust.cli.measure_clusters", stopped)
+        argv = ["clusters", "x", "--prompts", str(config.prompts), "--out", str(out)]
+        assert main(argv) == 130
+        assert capsys.readouterr().err == "\nmechclust: interrupted; nothing was measured yet\n"
+        (out / "rows").mkdir(parents=True)
+        assert main(argv) == 130
+        assert capsys.readouterr().err == (
+            f"\nmechclust: interrupted; hidden states so far are in {out / 'rows'}; the same command goes on\n"
+        )
+
+
+class TestInTheCommandsWords:
+    def test_other_prompts(self, gpt2, config, out, monkeypatch):
+        measure_clusters(str(gpt2), replace(config, untrained=0), out)
+        records = last_word_tells_the_task()
+        monkeypatch.setattr("mechclust.commands.settings.load_pretrained", None)
+        for changed in ([{**records[0], "prompt": "w1 w2"}, *records[1:]], records[:-1]):
+            write_prompts(config.prompts, changed)
+            with pytest.raises(InputError) as refused:
+                measure_clusters(str(gpt2), replace(config, untrained=0), out)
+            assert str(refused.value) == (
+                f"{str(out)!r} holds hidden states of other prompts or tokens; give the same, or another folder with "
+                "--out"
+            )
+
+    def test_damaged_rows(self, gpt2, config, out):
+        config = replace(config, untrained=0)
+        measure_clusters(str(gpt2), config, out)
+        for part in (out / "rows/trained/measured").iterdir():
+            part.unlink()
+        shard = next((out / "rows/trained").glob("shard-*"))
+        rows = shard / "hook_embed.safetensors"
+        data = rows.read_bytes()
+        rows.write_bytes(data[:-4] + bytes(x ^ 1 for x in data[-4:]))
+        with pytest.raises(InputError) as refused:
+            measure_clusters(str(gpt2), config, out)
+        assert "save_rows" not in str(refused.value)
+        assert f"delete the folder {str(shard)!r} and give the same command again" in str(refused.value)
+
+    def test_a_disk_that_fills_up(self, gpt2, config, out, monkeypatch):
+        def full(*args):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("probes.stores.write_shard", full)
+        with pytest.raises(InputError, match="make room there, and give the same command again to go on"):
+            measure_clusters(str(gpt2), config, out)
+
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            ({"pca": 0}, "--pca is 0; expected at least 1; leave it out for no PCA"),
+            (
+                {"drop_outliers": 1.0},
+                "--drop-outliers is 1; expected more than 1 (times the median standard deviation), such as 10; leave "
+                "it out to keep all dimensions",
+            ),
+            (
+                {"n_clusters": (1,)},
+                "--n-clusters is 1; expected at least 2; leave it out for as many as a label has classes",
+            ),
+            ({"map_prompts": 1}, "map_prompts is 1; expected 0 for no map, or at least 2"),
+        ],
+    )
+    def test_options(self, config, changes, said):
+        with pytest.raises(InputError) as refused:
+            replace(config, **changes).check()
+        assert str(refused.value) == said
+
+
+class TestWithin:
+    def test_the_classifier_holds_inputs_apart(self, gpt2, config):
+        assert config.classifier(None, ["task"]).groups is None
+        inputs = replace(config, within="first", untrained=0)
+        assert inputs.classifier(None, ["task"]).groups == "first"
+        assert inputs.folds({"task": "aabb", "first": "0123"}) == 2
+        assert inputs.folds({"task": 9 * "a", "first": "012012012"}) == 3
+        found = measure_clusters(str(gpt2), inputs).trained.linear.metadata["parameters"]
+        assert "first" in str(found["groups"])
+        assert str(found["folds"]) == "3"
+
+    def test_one_value_is_refused_before_the_model_is_loaded(self, gpt2, config):
+        write_prompts(config.prompts, [{**r, "same": "x"} for r in last_word_tells_the_task()])
+        with pytest.raises(InputError, match="within is 'same', which has one value in the 27 prompts of"):
+            read_inputs(str(gpt2), replace(config, within="same"))
+
+
+def test_no_map(gpt2, config, tmp_path):
+    result = measure_clusters(str(gpt2), replace(config, untrained=0, map_prompts=0))
+    assert result.shown is None
+    assert "mechclust-map" not in write_clusters_report(result, tmp_path / "out").read_text()
+
+
+def test_the_map_opens_above_layer_0(gpt2, config, tmp_path, monkeypatch):
+    result = measure_clusters(str(gpt2), replace(config, untrained=0))
+    table = result.followed.table.copy()
+    table.loc[table["layer"] == 0, "ami"] = 2.0
+    seen = []
+    monkeypatch.setattr(
+        "mechclust.commands.clusters.report.prompt_map", lambda *a, **options: seen.append(options["start"]) or ""
+    )
+    write_clusters_report(replace(result, followed=replace(result.followed, table=table)), tmp_path / "out")
+    assert seen[0] > 0
