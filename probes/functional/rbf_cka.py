@@ -218,8 +218,8 @@ def _bracket(distances: Distances) -> tuple[float, float]:
 def _counted(distances: Distances, low: float, high: float) -> tuple[int, Tensor, Tensor | None]:
     """How many squared distances lie below the bracket, how many in each of ``_BINS`` parts of it, and, where they are
     few, these themselves."""
-    below, counts = 0, torch.zeros(_BINS, dtype=torch.int64)
-    inside: list[Tensor] | None = []
+    below, counts, held = 0, torch.zeros(_BINS, dtype=torch.int64), 0
+    inside = torch.empty(min(_KEPT, distances.n * (distances.n - 1) // 2), dtype=torch.float64)  # one, not many small
     for rows, columns in distances.tiles(_BLOCK):
         found = distances.squared(rows, columns)
         if rows == columns:
@@ -229,7 +229,7 @@ def _counted(distances: Distances, low: float, high: float) -> tuple[int, Tensor
         part = found[(found >= low) & (found <= high)]
         bins = ((part - low) * (_BINS / max(high - low, 1e-300))).long().clamp_(max=_BINS - 1)
         counts += bins.bincount(minlength=_BINS).cpu()
-        if inside is not None:
-            inside.append(part.cpu())
-            inside = inside if int(counts.sum()) <= _KEPT else None
-    return below, counts, None if inside is None else torch.cat(inside)
+        if held + len(part) <= len(inside):
+            inside[held : held + len(part)] = part.cpu()
+        held += len(part)
+    return below, counts, inside[:held] if held <= len(inside) else None

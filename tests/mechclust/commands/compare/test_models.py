@@ -171,9 +171,9 @@ class TestAdapters:
     def test_rows_are_not_taken_for_another_adapters(self, gpt2, adapters, config, out):
         compare_models(str(gpt2), str(adapters / "one"), config, out)
         for tuned in (adapters / "two", gpt2):
-            with pytest.raises(InputError, match=r"^tuned .*rows/tuned' holds rows of another model; give another folder with --out"):
+            with pytest.raises(InputError, match=r"^tuned .*rows/tuned' holds rows of another model; give another f"):
                 compare_models(str(gpt2), str(tuned), config, out)
-        with pytest.raises(InputError, match=r"^base .*rows/base' holds rows of another model; give another folder with --out"):
+        with pytest.raises(InputError, match=r"^base .*rows/base' holds rows of another model; give another folder w"):
             compare_models(str(adapters / "one merged"), str(gpt2), config, out)
 
     def test_an_interrupted_comparison_goes_on(self, gpt2, adapters, config, out, tmp_path, monkeypatch):
