@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test examples docs lint bench record real dist install clean
+.PHONY: demo test examples docs lint bench record real faults dist install clean
 
 demo: $(VENV)/installed
 	$(BIN)/mechclust run task-clusters --preset quick --out runs/demo
@@ -44,6 +44,14 @@ bench: $(VENV)/installed-dev
 # Checkpoints that somebody trained, from packages in a cache folder (MECHCLUST_REAL_CACHE): docs/real-models.md.
 real: $(VENV)/installed-dev
 	$(BIN)/python -m tests.real.run
+
+# Everything that writes files is killed, damaged and starved at random: docs/faults.md. ROUND=small is CI's; a trial
+# that failed says how to repeat it (SEED=, ONLY=). RECORD=1 writes the table into the page.
+ROUND ?= full
+SEED ?= 16
+ONLY ?=
+faults: $(VENV)/installed-dev
+	$(BIN)/python -m tests.faults --round $(ROUND) --seed $(SEED) --only "$(ONLY)" $(if $(KINDS),--kinds $(KINDS)) $(if $(RECORD),--record)
 
 # The measured numbers of the README and the documentation, from examples/results. -P: docs/probes is not the package `probes`.
 record: $(VENV)/installed

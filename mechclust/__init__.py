@@ -11,7 +11,7 @@ from mechclust.commands.check import Check, CheckReport, check_model
 from mechclust.commands.clusters import ClustersConfig, ClustersResult, measure_clusters, write_clusters_report
 from mechclust.commands.compare import CompareConfig, CompareResult, compare_models, write_compare_report
 from mechclust.commands.topics import TopicsConfig, TopicsResult, measure_topics, write_topics_report
-from mechclust.jobs import map_jobs
+from mechclust.jobs import Ray, map_jobs, run_sharded, save_rows_sharded
 from mechclust.models import ModelConfig, build_model, load_model, load_pretrained, model_for, save_model
 from mechclust.training import TrainConfig, train
 from probes.result import load_result
@@ -24,6 +24,7 @@ __all__ = [
     "CompareConfig",
     "CompareResult",
     "ModelConfig",
+    "Ray",
     "TopicsConfig",
     "TopicsResult",
     "TrainConfig",
@@ -37,7 +38,9 @@ __all__ = [
     "measure_clusters",
     "measure_topics",
     "model_for",
+    "run_sharded",
     "save_model",
+    "save_rows_sharded",
     "train",
     "write_clusters_report",
     "write_compare_report",

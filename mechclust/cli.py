@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import io
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
@@ -18,29 +20,35 @@ from tyro.constructors import ConstructorRegistry, StructConstructorSpec, Struct
 from mechclust.commands.check import check_model
 from mechclust.commands.clusters import ClustersConfig, measure_clusters, write_clusters_report
 from mechclust.commands.compare import CompareConfig, compare_models, write_compare_report
+from mechclust.commands.folder import default_folder, until_reported
 from mechclust.commands.sandbox import check_output, open_sandbox, write_sandbox
-from mechclust.commands.settings import Dtype
+from mechclust.commands.settings import Dtype, EngineSettings
 from mechclust.commands.topics import TopicsConfig, measure_topics, shown_measures, write_topics_report
-from mechclust.jobs import close_bars
+from mechclust.jobs import close_bars, one_interrupt
 from mechclust.report.claims import markdown_table, text_table
-from mechclust.report.folder import check_command
 from mechclust.report.text import table_text
 from mechclust.studies import get_study, open_run, registered_studies, report_run, run_study
 from mechclust.studies.record import record_run
 from probes import list_probes
+from probes.files import VERIFY
 from tasks import InputError
 from tasks.errors import nearest, suggest
+from tasks.text.visible import quoted, short, visible
 
 app = tyro.extras.SubcommandApp()
 
+_LONGEST = 2000  # characters of an error
 _NOTHING = tyro.conf.arg(help_behavior_hint="")  # after an option's help, in place of "(default: None)"
 _T = TypeVar("_T")
 _Perhaps = Annotated[_T | None, _NOTHING]
 
 
+@one_interrupt()
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; bad input gives one sentence on standard error and exit code 2."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # where it cannot write a character, it writes its number
+        sys.stdout.reconfigure(errors="backslashreplace")
     if argv == ["--version"]:
         from importlib.metadata import version
 
@@ -49,21 +57,54 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if argv and not argv[0].startswith("-") and argv[0] not in _COMMANDS:
             raise InputError(f"no command {argv[0]!r}{suggest(argv[0], _COMMANDS)}")
-        if argv[:1] == ["run"] and len(argv) > 1 and not argv[1].startswith("-"):
-            _run(argv[1], argv[2:])
-            return 0
-        return int(app.cli(prog="mechclust", args=argv or ["--help"], description=_DESCRIPTION, **_HELP) or 0)
+        with _verifying(argv) as argv:
+            if argv[:1] == ["run"] and len(argv) > 1 and not argv[1].startswith("-"):
+                _run(argv[1], argv[2:])
+                return 0
+            return int(app.cli(prog="mechclust", args=argv or ["--help"], description=_DESCRIPTION, **_HELP) or 0)
     except InputError as error:
         close_bars()
-        print(f"mechclust: {error}", file=sys.stderr)
+        print(f"mechclust: {_told(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
         close_bars()
-        print(f"\nmechclust: interrupted{stop.args[0] if stop.args else ''}", file=sys.stderr)
+        print(f"\nmechclust: interrupted{visible(str(stop.args[0])) if stop.args else ''}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:  # a name that no file can have, a file that is not ours to read
+        if error.filename is None:
+            raise  # a defect of ours
+        close_bars()
+        what = quoted(error.filename, _LONGEST)
+        print(f"mechclust: cannot use {what} ({visible(error.strerror or str(error))}); give another", file=sys.stderr)
+        return 2
+
+
+@contextmanager
+def _verifying(argv: list[str]) -> Iterator[list[str]]:
+    """The arguments without ``--no-verify``, which is an option of every command that reads files of ours."""
+    if _NO_VERIFY not in argv or argv[0] not in _READERS:
+        yield argv
+        return
+    before = os.environ.get(VERIFY)
+    os.environ[VERIFY] = "0"  # the environment reaches worker processes too
+    try:
+        yield [word for word in argv if word != _NO_VERIFY]
+    finally:
+        os.environ.pop(VERIFY)
+        os.environ.update({} if before is None else {VERIFY: before})
+
+
+def _told(error: InputError) -> str:
+    """Its sentence, harmless to a terminal. Of a long one, in which names are long, the beginning and the way out."""
+    return short(str(error), _LONGEST)
+
+
+def _print(text: object) -> None:
+    """Print lines in which users' texts may stand."""
+    print(visible(str(text), keep="\n"))
 
 
 def _plain_settings(info: StructTypeInfo) -> StructConstructorSpec | None:
@@ -81,7 +122,7 @@ def _plain_settings(info: StructTypeInfo) -> StructConstructorSpec | None:
             default = tyro.MISSING if field.default_factory is dataclasses.MISSING else field.default_factory()
         kind = types[field.name]
         if default == () or (default is None and not isinstance(info.default, info.type)):  # a run's None may be given
-            kind = Annotated[kind, _NOTHING]
+            kind = Annotated[kind, _NOTHING, tyro.conf.DisallowNone]
         text = " ".join(texts[field.name].replace("``", "").split()) if field.name in texts else None
         fields.append(StructFieldSpec(field.name, kind, default, text))
     return StructConstructorSpec(instantiate=info.type, fields=tuple(fields))
@@ -94,7 +135,13 @@ _HELP: dict[str, Any] = {
     "registry": _REGISTRY,
 }
 _COMMANDS = ("run", "list", "report", "check", "clusters", "topics", "compare", "sandbox")
-_DESCRIPTION = "Where inside a transformer does structure live, and when in training does it appear?"
+_NO_VERIFY = "--no-verify"
+_READERS = ("run", "report", "clusters", "topics", "compare", "sandbox")
+_UNVERIFIED = f"{_NO_VERIFY}: do not compare the checksums of the files that are read."
+_DESCRIPTION = (
+    "Where inside a transformer does structure live, and when in training does it appear?\n\n"
+    f"{', '.join(_READERS)} also take {_UNVERIFIED}"
+)
 
 
 @app.command(name="run")
@@ -111,6 +158,21 @@ def _run_help(study: tyro.conf.Positional[str], preset: str = "quick", out: _Per
     _run(study, ["--preset", preset, *([] if out is None else ["--out", str(out)])])  # pragma: no cover - see main
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _RunSettings(EngineSettings):
+    """Where a study's jobs are done.
+
+    Args:
+        workers: processes, with one thread each; one per core by default, and with ray as many as the cluster has room
+            for.
+    """
+
+    @property
+    def here(self) -> bool:
+        """Whether all is done in this process: not where a job may have to be stopped."""
+        return super().here and self.workers == 1 and self.job_timeout is None
+
+
 def _run(name: str, argv: list[str]) -> None:
     study = get_study(name)
     first = argparse.ArgumentParser(prog=f"mechclust run {name}", add_help=False, allow_abbrev=False)
@@ -123,34 +185,43 @@ def _run(name: str, argv: list[str]) -> None:
             ("preset", Annotated[str, tyro.conf.arg(help=f"one of {', '.join(study.presets)}")], "quick"),
             ("out", Annotated[Path, tyro.conf.arg(help="folder of the run")], Path("runs") / f"{name}-{preset}"),
             (
-                "workers",
-                Annotated[int | None, tyro.conf.arg(help="processes; one per core by default", metavar="INT")],
-                None,
-            ),
-            (
                 "probes",
                 Annotated[tuple[str, ...], tyro.conf.arg(help="probes to run on the trained models, for the report")],
                 (),
             ),
             ("config", Annotated[type(config), tyro.conf.arg(name="")], config),
         ],
+        bases=(_RunSettings,),
+        frozen=True,
     )
     parsed: Any
     parsed, unknown = tyro.cli(
         arguments,
         args=argv,
         prog=f"mechclust run {name}",
-        description=study.title,
+        description=f"{study.title}\n\n{_UNVERIFIED}",
         return_unknown_args=True,
         registry=_REGISTRY,
     )
     if unknown:
-        known = [f"--{path}".replace("_", "-") for path in ("preset", "out", "workers", "probes", *_paths(config))]
+        known = [
+            f"--{path}".replace("_", "-")
+            for path in ("preset", "out", "probes", *_paths(_RunSettings()), *_paths(config))
+        ]
         where = f" (see mechclust run {name} --help)"
         raise InputError(f"{name} has no option {unknown[0]!r}{where}{nearest(unknown[0], known)}")
     again = f"mechclust run {name} {shlex.join(argv)}".strip()
+    parsed.check()
     try:
-        analysis = run_study(study, parsed.config, parsed.out, parsed.workers, parsed.probes)
+        analysis = run_study(
+            study,
+            parsed.config,
+            parsed.out,
+            parsed.workers,
+            parsed.probes,
+            engine=parsed.jobs,
+            timeout=parsed.job_timeout,
+        )
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"; everything measured so far is in {parsed.out}; to go on: {again}") from None
     _show(text_table(analysis.claims), (), lambda: parsed.out / "report.html")
@@ -172,14 +243,14 @@ def _list() -> None:
     print("Studies: mechclust run STUDY")
     for found in registered_studies():
         study = found.study
-        print(f"  {found.name}{_origin(found.package)}: {study.title if study else f'broken: {found.error}'}")
+        _print(f"  {found.name}{_origin(found.package)}: {study.title if study else f'broken: {found.error}'}")
         if study:
-            print(f"    {study.source}\n    presets: {', '.join(study.presets)}")
+            _print(f"    {study.source}\n    presets: {', '.join(study.presets)}")
     print("\nProbes: probes.get_probe(NAME), mechclust run STUDY --probes NAME")
     for probe in list_probes():
         needs = f"; needs {', '.join(probe.needs)}" if probe.needs else ""
         about = f"broken: {probe.error}" if probe.make is None else probe.summary
-        print(f"  {probe.name}{_origin(probe.package)}{needs}{about and f': {about}'}")
+        _print(f"  {probe.name}{_origin(probe.package)}{needs}{about and f': {about}'}")
 
 
 def _origin(package: str) -> str:
@@ -199,30 +270,44 @@ def _report(run_folder: tyro.conf.Positional[Path], markdown: bool = False, reco
     table = markdown_table if markdown else text_table
     _show(table(found.claims), (), lambda: run_folder / "report.html")
     if record is not None:
-        print(f"record: {record}")
+        _print(f"record: {record}")
 
 
 def _show(table: str, sentences: Sequence[str], report: Callable[[], Path]) -> None:
     """Print what was found, before the report is written: then nothing is lost where that fails."""
-    print(table)
+    _print(table)
     if sentences:
-        print("\n" + "\n".join(f"- {sentence}" for sentence in sentences))
+        _print("\n" + "\n".join(f"- {visible(sentence)}" for sentence in sentences))
     sys.stdout.flush()
-    print(f"\nreport: {report()}")
+    _print(f"\nreport: {report()}")
+
+
+@contextmanager
+def _goes_on(out: Path) -> Iterator[None]:
+    """Own the folder from measurement to report; an interruption says what it left."""
+    try:
+        with until_reported():
+            yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_so_far(out)) from None
 
 
 def _so_far(out: Path) -> str:
     """What an interruption left."""
-    if not (out / "rows").exists():
-        return "; nothing was measured yet"
-    return f"; hidden states so far are in {out / 'rows'}; the same command goes on"
+    if (out / "rows").exists():
+        return f"; hidden states so far are in {out / 'rows'}; the same command goes on"
+    if (out / "shards").exists():
+        return f"; what workers measured so far is in {out / 'shards'}; the same command goes on"
+    if (out / "results").exists():
+        return f"; what was measured is in {out / 'results'}"
+    return "; nothing is kept yet; the same command begins anew"
 
 
 @app.command(name="clusters")
 def _clusters(
     model: tyro.conf.Positional[str],
     config: tyro.conf.OmitArgPrefixes[ClustersConfig],
-    out: Path = Path("runs/clusters"),
+    out: _Perhaps[Path] = None,
 ) -> None:
     """What a model's hidden states cluster by on your prompts, layer by layer, and where the task is beside it.
 
@@ -231,33 +316,33 @@ def _clusters(
     Args:
         model: a hub name, a local directory with model and tokenizer (loaded offline), a .gguf file, or an adapter.
         config: what to measure.
-        out: folder of the hidden states and the report.
+        out: folder of the hidden states and the report; runs/clusters-MODEL-PROMPTS by default.
     """
-    try:
-        result = measure_clusters(model, config, out, progress=True)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(_so_far(out)) from None
-    table = table_text(result.shown_table, ".3f")
-    _show(table, [*result.sentences, *result.notes], lambda: write_clusters_report(result, out))
+    folder = out or default_folder("clusters", model, config.adapter, config.prompts)
+    with _goes_on(folder):
+        result = measure_clusters(model, config, folder, progress=True)
+        table = table_text(result.shown_table, ".3f")
+        _show(table, [*result.sentences, *result.notes], lambda: write_clusters_report(result, folder))
 
 
 @app.command(name="topics")
 def _topics(
     model: tyro.conf.Positional[str],
     config: tyro.conf.OmitArgPrefixes[TopicsConfig],
-    out: Path = Path("runs/topics"),
+    out: _Perhaps[Path] = None,
 ) -> None:
     """How far a model's attention and embeddings keep words of your corpus's topics together.
 
     Args:
         model: a hub name, a local directory with model and tokenizer (loaded offline), a .gguf file, or an adapter.
         config: what to measure.
-        out: folder of the report.
+        out: folder of the report; runs/topics-MODEL-CORPUS by default.
     """
-    check_command(out, "topics")
-    result = measure_topics(model, config, progress=True)
-    table = table_text(shown_measures(result), ".3g")
-    _show(table, [*result.sentences, *result.notes], lambda: write_topics_report(result, out))
+    folder = out or default_folder("topics", model, config.adapter, *config.corpus[:1])
+    with _goes_on(folder):
+        result = measure_topics(model, config, folder, progress=True)
+        table = table_text(shown_measures(result), ".3g")
+        _show(table, [*result.sentences, *result.notes], lambda: write_topics_report(result, folder))
 
 
 @app.command(name="compare")
@@ -265,7 +350,7 @@ def _compare(
     base: tyro.conf.Positional[str],
     tuned: tyro.conf.Positional[str],
     config: tyro.conf.OmitArgPrefixes[CompareConfig],
-    out: Path = Path("runs/compare"),
+    out: _Perhaps[Path] = None,
 ) -> None:
     """Which layers a tuned model changed, for which of your tasks: CKA with the model it was tuned from.
 
@@ -275,15 +360,14 @@ def _compare(
         base: a hub name, a local directory with model and tokenizer (loaded offline), or a .gguf file.
         tuned: likewise, or the folder of an adapter on the base, as peft saves it.
         config: what to measure.
-        out: folder of the hidden states and the report.
+        out: folder of the hidden states and the report; runs/compare-BASE-TUNED-PROMPTS by default.
     """
-    try:
-        result = compare_models(base, tuned, config, out, progress=True)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(_so_far(out)) from None
-    table = result.tables["tasks" if result.diagonal else "compare"]
-    shown = [k for k in table if not k.startswith(("largest_", "d_", "site", "base_site"))]
-    _show(table_text(table[shown], ".3f"), result.sentences, lambda: write_compare_report(result, out))
+    folder = out or default_folder("compare", base, tuned, config.adapter, config.prompts)
+    with _goes_on(folder):
+        result = compare_models(base, tuned, config, folder, progress=True)
+        table = result.tables["tasks" if result.diagonal else "compare"]
+        shown = [k for k in table if not k.startswith(("largest_", "d_", "site", "base_site"))]
+        _show(table_text(table[shown], ".3f"), result.sentences, lambda: write_compare_report(result, folder))
 
 
 @app.command(name="check")
@@ -319,7 +403,7 @@ def _check(
         seed=seed,
         progress=True,
     )
-    print(report)
+    _print(report)
     return 0 if report.passed else 1
 
 
@@ -344,7 +428,7 @@ def _sandbox(
     """
     check_output(out, epoch, panels)
     run = open_sandbox(run_folder, seed, max_frames=max_frames)
-    print(f"{write_sandbox(run, out, epoch=epoch, panels=panels)}: {run.title}; {run.kept}")
+    _print(f"{write_sandbox(run, out, epoch=epoch, panels=panels)}: {run.title}; {run.kept}")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from probes.cka import CKA
 from probes.clustering_head import ClusteringHead
 from probes.foreign_rows import ForeignRows, rows_from
 from probes.hooks import HookedModel, HookPoints, record
+from probes.index_set import IndexSet
 from probes.linear_decodability import LinearDecodability
 from probes.moments import Moments
 from probes.n_dims import NDims
@@ -44,6 +45,7 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "Head",
     "HookPoints",
     "HookedModel",
+    "IndexSet",
     "LinearDecodability",
     "Moments",
     "NDims",

@@ -65,6 +65,7 @@ def each_batch(
     tokenizer: Any = None,
     tokens_per_batch: int = 4096,
     progress: str | None = None,
+    first: int = 0,
 ) -> Iterator[Batch]:
     """Whatever was given, as batches that the models can read, one after another as they are asked for.
 
@@ -80,13 +81,14 @@ def each_batch(
         tokenizer: Hugging Face's, for texts. It is called with many texts at once.
         tokens_per_batch: most tokens of a batch, padding included, where it is not given as a ``Batch``.
         progress: the name of a progress bar, or ``None``.
+        first: the number of the first example that brings none.
 
     Raises:
         InputError: for anything else, for an example of more tokens than ``tokens_per_batch``, and for tokens that a
             model cannot read, see ``readable``.
     """
     check_count(tokens_per_batch=(tokens_per_batch, 1))
-    source: Iterable[Batch] = _numbered(given, _tokenize(models, tokenizer), tokens_per_batch)
+    source: Iterable[Batch] = _numbered(given, _tokenize(models, tokenizer), tokens_per_batch, first)
     if progress is not None:
         from tqdm.auto import tqdm
 
@@ -128,19 +130,14 @@ def readable(batch: Batch, models: Mapping[str, HookedModel]) -> Batch:
         InputError: for other ids outside a vocabulary, more tokens than a model's context, and an example without a
             real token.
     """
+    batch.check_real()
     tokens, mask = batch.tokens, batch.attention_mask
     if tokens.dtype not in (torch.int32, torch.int64):  # all that embeddings take
         tokens = tokens.long()
     if mask is not None:
         mask = mask.to(tokens.device)
-        if not bool((real := mask.any(dim=1)).all()):
-            raise InputError(
-                f"example index {_first(batch, ~real)} has no real token (its attention mask is all 0); leave it out"
-            )
         if bool(mask.all()):
             batch, mask = replace(batch, attention_mask=None), None
-    elif not tokens.shape[1]:
-        raise InputError(f"example index {int(batch.index[0])} has no tokens; leave it out")
     for name, model in models.items():
         cfg = getattr(model, "cfg", None)
         whose = f"model {name!r}" if name else "the model"
@@ -183,10 +180,10 @@ def _first(batch: Batch, chosen: Tensor) -> int:
 # ---- from what was given to batches ----
 
 
-def _numbered(given: Batches, tokenize: Tokenize, budget: int) -> Iterator[Batch]:
+def _numbered(given: Batches, tokenize: Tokenize, budget: int, first: int) -> Iterator[Batch]:
     """Batches of all that was given; examples that bring no index of their own get numbers."""
     whole = isinstance(given, (Sequence, Mapping, np.ndarray))  # in memory anyway: sorted as one
-    count, waiting, texts = 0, list[_Row](), list[_Row]()
+    count, waiting, texts = first, list[_Row](), list[_Row]()
     for piece in _pieces(given):
         if isinstance(piece, Batch):
             yield piece

@@ -32,6 +32,7 @@ from probes.hooks import check_device
 from probes.minibatches import MiniBatches
 from probes.moments import home_of
 from probes.pairwise import Pairwise, below
+from probes.probe import Probe
 from probes.readout import Readout, last_token
 from probes.result import ProbeResult
 from probes.rows_or_moments import FORMS, Form, RowsOrMoments, moments_bytes
@@ -176,13 +177,17 @@ class CKA(Pairwise, RowsOrMoments):
     def _check_memory(self, rows: Mapping[str, Tensor], n: int, classes: int) -> None:
         if self.estimator == "exact":
             return super()._check_memory(rows, n, classes)
-        new = n - sum(int(self.seen[c]) for c in self.seen)
-        return self._check_rows(rows, self.batches.waiting + new, "give them in the order of their index")
+        return self._check_rows(rows, self.batches.waiting + n - self._n, "give them in the order of their index")
 
     def _keep(self, rows: Mapping[str, Tensor], index: Tensor, classes: Tensor) -> None:
         if self.estimator == "exact":
             return super()._keep(rows, index, classes)
         return self.batches.add(rows, index, classes, precision=self.precision, device=self.device)
+
+    def merge(self, other: Probe) -> None:
+        super().merge(other)
+        if self.estimator == "minibatch":
+            self.batches.settle(self.precision, home_of(torch.empty(0), self.device))
 
     # ---- the result ----
 

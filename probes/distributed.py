@@ -22,7 +22,7 @@ def gather(state: dict[str, Any]) -> list[dict[str, Any]]:
     names = sorted(state["tensors"])
     meta = {"sites": state["sites"], "names": names}
     tensors = {str(i): state["tensors"][name].contiguous() for i, name in enumerate(names)}
-    head, body = json.dumps(meta).encode(), save(tensors) if tensors else b""
+    head, body = json.dumps(meta).encode(), save({**tensors, "examples": state["examples"]})
     payload = torch.frombuffer(bytearray(len(head).to_bytes(8, "big") + head + body), dtype=torch.uint8).to(device)
     size = torch.tensor([len(payload)], device=device)
     sizes = [torch.zeros_like(size) for _ in range(dist.get_world_size())]
@@ -37,6 +37,7 @@ def gather(state: dict[str, Any]) -> list[dict[str, Any]]:
         raw = bytes(data[: int(length)].cpu().numpy())
         n = int.from_bytes(raw[:8], "big")
         got = json.loads(raw[8 : 8 + n])
-        values = load(raw[8 + n :]) if got["names"] else {}
-        states.append({"sites": got["sites"], "tensors": {k: values[str(i)] for i, k in enumerate(got["names"])}})
+        values = load(raw[8 + n :])
+        named = {name: values[str(i)] for i, name in enumerate(got["names"])}
+        states.append({"sites": got["sites"], "examples": values["examples"], "tensors": named})
     return states

@@ -236,6 +236,8 @@ class _Tensors:
     ) -> None:
         mask = None if attention_mask is None else _tensor("attention_mask", attention_mask).bool()
         self._real = None if mask is None else mask.flatten(1).any(dim=1).cpu() if mask.ndim > 1 else mask.cpu()
+        if mask is not None and mask.ndim > 1:  # what has no real token is refused in check, where its index is known
+            mask = mask | ~mask.flatten(1).any(dim=1).view(-1, *[1] * (mask.ndim - 1))
         self._rows: dict[str, Tensor] = {}
         lengths: Tensor | None = None
         for key, states in given.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,6 +32,22 @@ class Examples:
         """Also these, by their index and ``token_digests``."""
         self._sum += hashed(hashed(index) + tokens).sum().cpu()  # wraps around
         self.count += len(index)
+
+    def merge(self, other: Examples) -> None:
+        """Also those of another, which are not among ours."""
+        self._sum += other._sum
+        self.count += other.count
+
+    def state(self) -> list[int]:
+        """All that is known of them, as JSON."""
+        return [self.count, int(self._sum)]
+
+    @classmethod
+    def of(cls, state: Sequence[int]) -> Examples:
+        """What ``state`` gave."""
+        new = cls()
+        new.count, new._sum = state[0], torch.tensor(state[1], dtype=torch.int64)
+        return new
 
     def record(self, models: Mapping[str, str]) -> dict[str, Any]:
         """For a result's metadata: the digest, and the fingerprint of the model, or of several by name."""

@@ -89,7 +89,10 @@ class MiniBatchState(Keyed[None]):
             here = spans == span
             for site, x in {**rows, "classes": classes}.items():
                 self._rows.add(f"{span}/{site}", index[here], x[here.to(x.device)])
-        home = home_of(next(iter(rows.values())), device)
+        self.settle(precision, home_of(next(iter(rows.values())), device))
+
+    def settle(self, precision: Precision, home: torch.device) -> None:
+        """Sum the spans that are complete, and forget their rows. To be called after a merge, too."""
         for name, count in self._waiting().items():
             if count == self.span:
                 self._sum_span(name, self._sums, precision, home)
@@ -121,6 +124,11 @@ class MiniBatchState(Keyed[None]):
         for span in sorted(self._waiting(), key=int):
             self._sum_span(span, sums, precision, home)
         return sums
+
+    def copied(self) -> MiniBatchState:
+        new = super().copied()
+        new._sums, new._rows, new.dims = self._sums.copied(), self._rows.copied(), dict(self.dims)
+        return new
 
     def merge(self, other: MiniBatchState) -> None:
         self._sums.merge(other._sums)

@@ -31,7 +31,7 @@ class ByClass(Probe):
     compares = True
     rows = Rows()
     classes = Rows()
-    seen = Sum(torch.int64)
+    seen, total = Sum(torch.int64), Sum(torch.int64)  # by class, and of all: to be known without a look at each class
 
     def __init__(self, at: Sites, readout: Readout, label: str | None, max_memory: float) -> None:
         super().__init__(at, check_row_readout(readout))
@@ -41,10 +41,11 @@ class ByClass(Probe):
         classes = torch.zeros_like(batch.index) if self.label is None else batch.label(self.label, per="example")
         rows = {site: x.flatten(1) for site, x in activations.items()}
         present = dict(zip(*(x.tolist() for x in torch.unique(classes, return_counts=True)), strict=True))
-        known = {*self.seen, *map(str, present)}
-        self._check_memory(rows, len(batch) + sum(int(self.seen[c]) for c in self.seen), len(known))
+        new = sum(str(c) not in self.seen for c in present)
+        self._check_memory(rows, self._n + len(batch), len(self.seen) + new)
         for c, count in present.items():
             self.seen.add(str(c), count)
+        self.total.add("n", len(batch))
         self._keep(rows, batch.index, classes)
 
     def _keep(self, rows: Mapping[str, Tensor], index: Tensor, classes: Tensor) -> None:
@@ -75,6 +76,11 @@ class ByClass(Probe):
             )
 
     # ---- what was kept ----
+
+    @property
+    def _n(self) -> int:
+        """Examples so far."""
+        return int(self.total["n"]) if "n" in self.total else 0
 
     def _counts(self) -> dict[str, int]:
         """Examples of each group."""

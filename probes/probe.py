@@ -13,18 +13,19 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
-from probes.files import read_safetensors, versions, write_atomic
+from probes.files import read_safetensors, versions, write_safetensors
 from probes.hooks import HookPoints, Models
+from probes.index_set import IndexSet
 from probes.readout import Readout, last_token
 from probes.result import ProbeResult
 from probes.sites import Site, Sites, residual, resolve
 from probes.state import Declared, Keyed
 from tasks import Batch, InputError
 
-_FORMAT = "mechclust-probe-state-1"
+_FORMAT = "mechclust-probe-state-2"
+_HELD = ("_states", "_examples", "_sites")  # beside the parameters
 _SHOWN = 64  # an array of more elements is shown by its digest
 ProbeT = TypeVar("ProbeT", bound="Probe")
 
@@ -35,8 +36,9 @@ class Probe(ABC):
     A subclass stores its parameters unchanged in ``__init__`` (``at`` and ``readout`` among them),
     declares its state as class attributes (``Sum()``, ``Rows()``, ``Moments()``), and writes two methods:
     ``update(activations, batch)`` adds a batch to the state, ``compute()`` turns the state into a
-    ``ProbeResult``. The rest is given: ``reset``, ``merge``, ``state_dict``, ``load_state_dict``,
-    ``save_state``, ``load_state``, ``all_reduce``, ``clone`` and a ``repr`` that rebuilds it.
+    ``ProbeResult``. The rest is given: ``observe``, ``reset``, ``merge``, ``state_dict``, ``load_state_dict``,
+    ``save_state``, ``load_state``, ``all_reduce``, ``clone`` and a ``repr`` that rebuilds it. A state knows by index
+    which examples it holds, so that none is counted twice: not in a batch, not in a merge.
 
     Attributes:
         compares: whether ``run`` may give it several models at once, ``{"tuned": a, "base": b}``. Its sites are
@@ -80,7 +82,8 @@ class Probe(ABC):
     def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
         """Add one batch: ``activations`` maps each site's name to what the readout kept.
 
-        All of it is on the batch's device, also where the model lies on several.
+        All of it is on the batch's device, also where the model lies on several. Subclasses write this; to feed a
+        probe by hand call ``observe``, which also notes the examples.
         """
 
     @abstractmethod
@@ -131,6 +134,23 @@ class Probe(ABC):
 
     # ---- state ----
 
+    def observe(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
+        """Note the batch's examples, then ``update``: what ``run``, ``attach`` and ``run_stores`` call.
+
+        The examples count as given also where ``update`` fails, for a part of them may be in the state by then.
+
+        Raises:
+            InputError: for an example that is given twice, or that the state holds already.
+        """
+        self.examples.add(batch.index)
+        self.update(activations, batch)
+
+    @property
+    def examples(self) -> IndexSet:
+        """Which examples the state holds, by index."""
+        held: IndexSet = self.__dict__.setdefault("_examples", IndexSet())
+        return held
+
     def _state(self, name: str) -> Keyed[Any]:
         return getattr(self, name)  # type: ignore[no-any-return]
 
@@ -139,37 +159,45 @@ class Probe(ABC):
         return not any(len(self._state(name)) for name in self.states)
 
     def reset(self) -> None:
-        """Forget every batch; the parameters stay."""
-        self.__dict__.pop("_states", None)
+        """Forget every batch; the parameters stay. The same examples may then be measured again."""
+        for name in ("_states", "_examples"):
+            self.__dict__.pop(name, None)
 
     def clone(self: ProbeT) -> ProbeT:
         """A new probe with the same parameters and no state."""
         new = copy.copy(self)
-        new.__dict__ = {k: v for k, v in self.__dict__.items() if k not in ("_states", "_sites")}
+        new.__dict__ = {k: v for k, v in self.__dict__.items() if k not in _HELD}
         return new
 
     def merge(self, other: Probe) -> None:
         """Add the state of another probe of the same kind, as if one had seen both its and our batches.
 
         Raises:
-            InputError: when the probes differ in class, parameters or sites.
+            InputError: when the probes differ in class, parameters or sites, or hold an example both. Nothing changes
+                then, nor where anything else goes wrong.
         """
         if repr(self) != repr(other):
             raise InputError(f"cannot merge {other!r} into {self!r}; merge probes with the same parameters")
-        if self._sites is None:
-            self._sites = other._sites
-        elif other._sites is not None and self._sites != other._sites:
+        if None not in (self._sites, other._sites) and self._sites != other._sites:
             raise InputError(
                 f"cannot merge {type(self).__name__} states from different sites; "
                 "measure the same model at the same sites"
             )
-        for name in self.states:
-            self._state(name).merge(other._state(name))
+        merged = {name: self._state(name).copied() for name in self.states}
+        for name, state in merged.items():
+            state.merge(other._state(name))
+        self.examples.update(other.examples)
+        self.__dict__["_states"] = merged
+        self._sites = other._sites if self._sites is None else self._sites
 
     def state_dict(self) -> dict[str, Any]:
-        """``{"sites": [[name, layer], ...], "tensors": {...}}``, JSON and tensors only."""
+        """``{"sites": [[name, layer], ...], "examples": ..., "tensors": {...}}``, JSON and tensors only.
+
+        ``"examples"`` are the ranges ``[k 2]`` of the indices that the state holds, see ``IndexSet``.
+        """
         tensors = {f"{name}/{k}": t for name in self.states for k, t in self._state(name).tensors().items()}
-        return {"sites": [list(site) for site in self._sites or []], "tensors": tensors}
+        sites = [list(site) for site in self._sites or []]
+        return {"sites": sites, "examples": self.examples.tensor(), "tensors": tensors}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Replace the state by what ``state_dict`` gave."""
@@ -177,7 +205,9 @@ class Probe(ABC):
             raise InputError(
                 f"{type(self).__name__} has no state {sorted(unknown)[0]!r} (it has {', '.join(self.states)})"
             )
+        examples = IndexSet.from_tensor(state["examples"])
         self.reset()
+        self._examples = examples
         self._sites = [Site(name, layer) for name, layer in state["sites"]] or None
         for name in self.states:
             prefix = f"{name}/"
@@ -189,7 +219,7 @@ class Probe(ABC):
         """Write the state as safetensors, atomically, to be merged or computed elsewhere."""
         state = self.state_dict()
         header = {"format": _FORMAT, "probe": repr(self), "sites": json.dumps(state["sites"])}
-        write_atomic(path, save({k: t.contiguous() for k, t in state["tensors"].items()}, header))
+        write_safetensors(path, {"examples": state["examples"], **state["tensors"]}, header)
 
     def load_state(self, path: str | Path) -> None:
         """Read what ``save_state`` wrote.
@@ -202,19 +232,24 @@ class Probe(ABC):
             raise InputError(f"{str(path)!r} is not a probe's state; expected a file from save_state")
         if header["probe"] != repr(self):
             raise InputError(f"{str(path)!r} holds the state of {header['probe']}; build that probe to load it")
-        self.load_state_dict({"sites": json.loads(header["sites"]), "tensors": tensors})
+        examples = tensors.pop("examples")
+        self.load_state_dict({"sites": json.loads(header["sites"]), "examples": examples, "tensors": tensors})
 
     def all_reduce(self) -> None:
-        """Give every process of the default ``torch.distributed`` group the merged state of all."""
+        """Give every process of the default ``torch.distributed`` group the merged state of all.
+
+        Raises:
+            InputError: where two processes hold the same example, as after a second ``all_reduce``. Nothing changes
+                then.
+        """
         from probes.distributed import gather
 
-        states = gather(self.state_dict())
-        self.reset()
-        self._sites = None
-        for state in states:
+        merged = self.clone()
+        for state in gather(self.state_dict()):
             part = self.clone()
             part.load_state_dict(state)
-            self.merge(part)
+            merged.merge(part)
+        self.__dict__.update({name: merged.__dict__[name] for name in _HELD if name in merged.__dict__})
 
     # ---- results ----
 

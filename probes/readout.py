@@ -82,7 +82,16 @@ class TokenAt(Readout):
         return _at(activation, self.places(batch))
 
     def places(self, batch: Batch) -> Tensor:
-        return batch.position(self.position)
+        found, width = batch.position(self.position).to(batch.tokens.device).long(), batch.tokens.shape[1]
+        wrong = (found < 0) | (found >= width)
+        if batch.attention_mask is not None and width:
+            wrong |= ~batch.attention_mask.gather(1, found.clamp(0, width - 1)[:, None])[:, 0]
+        if (example := _first(wrong, batch)) is not None:
+            raise InputError(
+                f"position {self.position!r} of example index {example} is {int(found[wrong][0])}, where there is no "
+                f"real token ({width} positions, padding included); give the place of one, from 0"
+            )
+        return found
 
     def __repr__(self) -> str:
         return f"token_at({self.position!r})"
@@ -91,6 +100,7 @@ class TokenAt(Readout):
 @dataclass(frozen=True)
 class Mean(Readout):
     def __call__(self, activation: Shaped[Tensor, "batch pos *rest"], batch: Batch) -> Shaped[Tensor, "batch *kept"]:
+        batch.check_real()
         if batch.attention_mask is None:
             return activation.mean(dim=1)
         mask = batch.attention_mask.to(activation.device).reshape(*batch.tokens.shape, *[1] * (activation.ndim - 2))
@@ -141,7 +151,7 @@ def token_at(position: str) -> Readout:
     """The token at a named position of the batch: ``[batch pos ...] -> [batch ...]``.
 
     Raises (when applied):
-        InputError: when the batch has no such position.
+        InputError: when the batch has no such position, and for an example that has no real token there.
     """
     return TokenAt(position)
 

@@ -12,17 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
-from probes.files import read_safetensors, write_atomic
+from probes.files import read_safetensors, write_safetensors
 from tasks import InputError
 from tasks.errors import check_at_least, suggest
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_FORMAT = "mechclust-result-1"
+_FORMAT = "mechclust-result-2"
 _OWN_COLUMN = ("site", "other_site", "head", "label", "step")
 _INTEGERS = ("layer", "head", "step")
 _MOST_ROWS = 24  # of a table in a notebook
@@ -233,8 +232,7 @@ class ProbeResult:
             "metadata": dict(self.metadata),
             "notes": list(self.notes),
         }
-        tensors = {k: v.clone(memory_format=torch.contiguous_format) for k, v in self.values.items()}
-        write_atomic(path, save(tensors, {"format": _FORMAT, "result": json.dumps(meta)}))
+        write_safetensors(path, self.values, {"format": _FORMAT, "result": json.dumps(meta)})
 
 
 def load_result(path: str | Path) -> ProbeResult:
@@ -271,7 +269,7 @@ def load_result(path: str | Path) -> ProbeResult:
             metadata=meta["metadata"],
             notes=meta["notes"],
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:  # InputError is a ValueError
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:  # InputError is a ValueError
         raise InputError(f"{str(path)!r} is a damaged probe result ({error}); measure it again") from None
 
 

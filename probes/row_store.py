@@ -1,14 +1,13 @@
 """The format of rows on disk, and what reads it.
 
-A folder ``rows.json`` (whose rows they are), and a folder a shard: ``shard.json`` with a checksum of each file beside
-it, ``index.safetensors`` (``index``, ``tokens``, ``labels/<name>``), and one file a site, such as
+A file ``rows.json`` (whose rows they are), and one folder per shard: ``shard.json`` with the checksum of each file
+beside it, ``index.safetensors`` (``index``, ``tokens``, ``labels/<name>``), and one file a site, such as
 ``blocks.3.hook_resid_post.safetensors`` (``rows``). A shard is there whole or not at all.
 """
 
 from __future__ import annotations
 
 import copy
-import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,26 +18,24 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from probes.files import checksum, file_name, temporary_of, write_atomic
+from probes.files import (
+    DamagedError,
+    check_safetensors,
+    dump_tensors,
+    file_name,
+    read_json,
+    sync_folder,
+    temporary_of,
+    write_errors,
+    write_json,
+)
 from tasks import InputError
 from tasks.errors import suggest
 
-FORMAT = "mechclust-rows-2"
+FORMAT = "mechclust-rows-3"
 _SHARD = "shard-"
 _INDEX = "index.safetensors"
 _HEADER = ("format", "model", "sites", "readout", "labels", "dtype", "hooks")
-_DTYPES = {  # as safetensors calls them
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
 
 
 class RowStore:
@@ -208,15 +205,35 @@ def write_shard(shard: Path, index: Mapping[str, Tensor], rows: Iterator[tuple[s
         shard: its folder, not there yet.
         index: ``index``, ``tokens`` and ``labels/<name>``, ``[n]`` each.
         rows: by site, ``[n d]`` each; taken one after another.
+
+    Raises:
+        InputError: where it cannot be written; its cause is the ``OSError``.
     """
+    publish_shard(prepare_shard(shard, index, rows), shard)
+
+
+def prepare_shard(shard: Path, index: Mapping[str, Tensor], rows: Iterator[tuple[str, Tensor]]) -> Path:
+    """A shard in a temporary folder beside its own, see ``write_shard``."""
     temporary = temporary_of(shard)
-    temporary.mkdir()
+    shutil.rmtree(temporary, ignore_errors=True)
     try:
-        sums = {_site_file(site): _write(temporary / _site_file(site), {"rows": x}) for site, x in rows}
-        sums[_INDEX] = _write(temporary / _INDEX, index)
-        marker = {"examples": len(index["index"]), "files": sums}
-        write_atomic(temporary / "shard.json", (json.dumps(marker, indent=1) + "\n").encode())
-        os.replace(temporary, shard)
+        with write_errors(shard):
+            temporary.mkdir()
+            sums = {_site_file(site): _write(temporary / _site_file(site), {"rows": x}) for site, x in rows}
+            sums[_INDEX] = _write(temporary / _INDEX, index)
+            write_json(temporary / "shard.json", {"examples": len(index["index"]), "files": sums})
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return temporary
+
+
+def publish_shard(temporary: Path, shard: Path) -> None:
+    """Give a shard that is ready its name."""
+    try:
+        with write_errors(shard):
+            os.replace(temporary, shard)
+            sync_folder(shard.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -249,21 +266,12 @@ def check_files(shard: Path) -> None:
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor]) -> str:
-    """A safetensors file as the library writes it, but from the tensors' own memory; its checksum."""
-    header, end = {}, 0
-    parts = [(name, x.contiguous()) for name, x in tensors.items()]
-    for name, x in parts:
-        start, end = end, end + x.numel() * x.element_size()
-        header[name] = {"dtype": _DTYPES[x.dtype], "shape": list(x.shape), "data_offsets": [start, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
+    """A file of a shard, which is renamed as a whole; its checksum."""
     with open(path, "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for _, x in parts:
-            file.write(memoryview(x.reshape(-1).view(torch.uint8).numpy()))  # type: ignore[arg-type]
+        found = dump_tensors(file, tensors, {"format": FORMAT})
         file.flush()
         os.fsync(file.fileno())
-    return checksum(path)
+    return found
 
 
 def _site_file(site: str) -> str:
@@ -273,18 +281,21 @@ def _site_file(site: str) -> str:
 def _read_marker(shard: Path) -> tuple[int, dict[str, str]]:
     path = shard / "shard.json"
     try:
-        marker = json.loads(path.read_text())
+        marker = read_json(path)
         return int(marker["examples"]), dict(marker["files"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (InputError, ValueError, KeyError, TypeError):
         raise _damaged(path, "is missing or damaged") from None
 
 
 def _check(path: Path, sums: Mapping[str, str]) -> None:
     try:
-        found = checksum(path)
-    except OSError as error:
-        raise _damaged(path, f"cannot be read ({error.strerror})") from None
-    if sums.get(path.name) != found:
+        same = check_safetensors(path).get("checksum") == sums.get(path.name)
+    except DamagedError:
+        same = False
+    except InputError:
+        what = "is damaged (it is no safetensors file)" if path.exists() else "is missing"
+        raise _damaged(path, what) from None
+    if not same:
         raise _damaged(path, "is damaged (its checksum is another)")
 
 
@@ -308,7 +319,7 @@ def _damaged(path: Path, what: str) -> InputError:
 
 def write_header(folder: Path, header: Mapping[str, Any]) -> None:
     """Whose rows the folder holds; with ``"examples"``, that they are all there."""
-    write_atomic(folder / "rows.json", (json.dumps(header, indent=1) + "\n").encode())
+    write_json(folder / "rows.json", header)
 
 
 def read_header(folder: Path) -> dict[str, Any] | None:
@@ -318,16 +329,15 @@ def read_header(folder: Path) -> dict[str, Any] | None:
         InputError: for something else, or what another version wrote.
     """
     path = folder / "rows.json"
-    try:
-        text = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        if folder.is_file():
-            raise InputError(f"{str(folder)!r} is a file; give the folder that save_rows wrote") from None
+    if folder.is_file():
+        raise InputError(f"{str(folder)!r} is a file; give the folder that save_rows wrote")
+    if not path.exists():
         return None
     try:
-        header: dict[str, Any] = json.loads(text)
+        header: dict[str, Any] = read_json(path, handwritten=True)  # another version's may have no checksum
         kind = str(header.get("format"))
-    except (ValueError, AttributeError):  # a UnicodeDecodeError is a ValueError
+        header = read_json(path) if kind == FORMAT else header
+    except (InputError, AttributeError):
         kind = ""
     if kind.startswith("mechclust-rows-") and kind != FORMAT:
         raise InputError(

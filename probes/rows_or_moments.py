@@ -58,7 +58,7 @@ class RowsOrMoments(ByClass):
     # ---- what is kept ----
 
     def _keep(self, rows: Mapping[str, Tensor], index: Tensor, classes: Tensor) -> None:
-        where, n = next(iter(rows.values())), sum(int(self.seen[c]) for c in self.seen)
+        where, n = next(iter(rows.values())), self._n
         kept, moments = self._bytes(rows, n), self._moments_of(rows, len(self.seen))
         # Both are in memory while rows are folded: at once, where they would not fit together later.
         limit = self.max_memory * 2**30
@@ -85,8 +85,15 @@ class RowsOrMoments(ByClass):
 
     def merge(self, other: Probe) -> None:
         super().merge(other)
-        if len(self.moments) and len(self.rows):
+        if not len(self.rows):
+            return
+        if len(self.moments):
             self._fold(self.moments[next(iter(self.moments))].point)
+        elif not self._needs_rows:  # many small states must not end with more than one large one
+            rows = {site: self.rows.chunks(site)[0][1] for site in self.site_names}
+            n = sum(int(self.seen[c]) for c in self.seen)
+            if self._bytes(rows, n) > self._moments_of(rows, len(self.seen)):
+                self._fold(next(iter(rows.values())))
 
     # ---- what was kept ----
 

@@ -196,9 +196,9 @@ def out_of_memory(what: str, batch: Batch, size: int) -> InputError:
     )
 
 
-def _update(probes: Sequence[Probe], kept: Kept, batch: Batch) -> None:
+def _observe(probes: Sequence[Probe], kept: Kept, batch: Batch) -> None:
     for probe in probes:
-        probe.update({name: kept[name, probe.readout] for name in probe.site_names}, batch)
+        probe.observe({name: kept[name, probe.readout] for name in probe.site_names}, batch)
 
 
 class Attached:
@@ -206,7 +206,6 @@ class Attached:
 
     def __init__(self, recorder: _Recorder, probes: Sequence[Probe]) -> None:
         self._recorder, self._probes = recorder, probes
-        self._count = 0
 
     @contextmanager
     def on(self, batch: Batch | Tensor | Mapping[str, Any]) -> Iterator[None]:
@@ -214,16 +213,19 @@ class Attached:
 
         Args:
             batch: the batch, token ids ``[batch pos]``, or what a Hugging Face tokenizer gives. Where it brings no
-                index, examples are numbered on from those before.
+                index, examples are numbered on from those that the probes hold.
+
+        Raises:
+            InputError: for an example that a probe holds already (``probe.reset()`` lets it go), and where ``run``
+                raises it.
         """
         moved = one_batch(batch, self._recorder.model).to(self._recorder.home)
         if not isinstance(batch, Batch):
-            moved = replace(moved, index=moved.index + self._count)
-        self._count += len(moved)
+            moved = replace(moved, index=moved.index + max((probe.examples.end for probe in self._probes), default=0))
         self._recorder.start(moved)
         try:
             yield
-            _update(self._probes, self._recorder.finish(), moved)
+            _observe(self._probes, self._recorder.finish(), moved)
         finally:
             self._recorder.batch, self._recorder.kept = None, {}
 
@@ -313,9 +315,6 @@ def run(
     """
     several = [probes] if isinstance(probes, Probe) else list(probes)
     models = dict(model) if isinstance(model, Mapping) else {"": model}
-    if isinstance(model, Mapping):
-        _check_compares(several, models)
-        check_models(models)
     source = each_batch(
         batches,
         models,
@@ -327,13 +326,40 @@ def run(
         for batch in source:  # outside inference mode: what a generator keeps must stay usable in training
             step(batch)
             del batch  # let go before the next one is drawn
-    if not step.examples.count:
-        raise InputError("there are no examples to measure; give at least one non-empty batch")
-    what = step.examples.record({name: fingerprint(each) for name, each in models.items()})
-    what["padding"] = step.padding
-    computed = (computed_of(probe, step.examples.count) for probe in several)
-    results = [replace(found, metadata={**found.metadata, **what}) for found in computed]
+    results = finished(several, [step.state()], [{name: fingerprint(each) for name, each in models.items()}])
     return results[0] if isinstance(probes, Probe) else results
+
+
+def finished(
+    probes: Sequence[Probe], states: Sequence[Mapping[str, Any]], fingerprints: Sequence[Mapping[str, str]]
+) -> list[ProbeResult]:
+    """The results of probes that hold all examples, with what was measured in their metadata.
+
+    Args:
+        probes: with the state of all shards merged.
+        states: each shard's ``Measuring.state()``; one for an undivided measurement.
+        fingerprints: each shard's models by name, ``""`` for a single one.
+
+    Raises:
+        InputError: for no examples, shards of different models, and too little memory to compute.
+    """
+    for number, models in enumerate(fingerprints):
+        first = fingerprints[0]
+        if other := [name for name in {**first, **models} if models.get(name) != first.get(name)]:
+            whose = f" {other[0]!r}" if other[0] else ""
+            raise InputError(
+                f"shard {number} was measured on another model{whose} than shard 0 (their weights or configurations "
+                "differ); give every worker the same model and measure again"
+            )
+    examples, positions, real = Examples(), 0, 0
+    for state in states:
+        examples.merge(Examples.of(state["examples"]))
+        positions, real = positions + state["positions"], real + state["real"]
+    if not examples.count:
+        raise InputError("there are no examples to measure; give at least one non-empty batch")
+    what = {**examples.record(fingerprints[0]), "padding": (positions - real) / positions}
+    computed = (computed_of(probe, examples.count) for probe in probes)
+    return [replace(found, metadata={**found.metadata, **what}) for found in computed]
 
 
 class Measuring:
@@ -355,17 +381,16 @@ class Measuring:
             for recorder in self._recorders:
                 kept |= recorder.measure(batch)
             try:
-                _update(self._probes, kept, batch.to(home))
+                _observe(self._probes, kept, batch.to(home))
             except torch.OutOfMemoryError:  # some states may hold the batch by now: not to be tried again
                 raise out_of_memory("what the probes keep", batch.to(home), len(batch)) from None
         self.examples.add(batch)
         self._positions += batch.tokens.numel()
         self._real += batch.tokens.numel() if batch.attention_mask is None else int(batch.attention_mask.sum())
 
-    @property
-    def padding(self) -> float:
-        """The share of positions so far that were padding."""
-        return (self._positions - self._real) / self._positions if self._positions else 0.0
+    def state(self) -> dict[str, Any]:
+        """What ``finished`` needs to know of it, as JSON: the examples, and how many positions were real tokens."""
+        return {"examples": self.examples.state(), "positions": self._positions, "real": self._real}
 
 
 @contextmanager
@@ -385,6 +410,9 @@ def measuring(model: HookedModels, probes: Sequence[Probe]) -> Iterator[Measurin
         >>> #         step(batch)
         >>> # probe.compute()
     """
+    if isinstance(model, Mapping):
+        _check_compares(probes, model)
+        check_models(model)
     models: list[tuple[str | None, HookedModel]] = [*model.items()] if isinstance(model, Mapping) else [(None, model)]
     for probe in probes:
         probe.reset()

@@ -122,7 +122,7 @@ def run_stores(stores: Stores, probes: Probe | Sequence[Probe]) -> ProbeResult |
                     _check_same_label(label, index, labels.setdefault(label, taken[f"labels/{label}"]), taken, name)
             batch = Batch(torch.full((len(index), 1), -1), labels=labels, index=index, lacks=lacks)
             for probe in several:
-                probe.update({site: activations[site] for site in probe.site_names}, batch)
+                probe.observe({site: activations[site] for site in probe.site_names}, batch)
     results = [_recorded(computed_of(probe, len(first)), named, notes) for probe in several]
     return results[0] if isinstance(probes, Probe) else results
 

@@ -6,6 +6,7 @@ processes, and states of separate jobs may be merged.
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar, overload
@@ -17,6 +18,7 @@ from tasks import InputError
 
 ValueT = TypeVar("ValueT")
 StateT = TypeVar("StateT", bound="Keyed[Any]")
+KeyedT = TypeVar("KeyedT", bound="Keyed[Any]")
 
 
 class Declared(ABC, Generic[StateT]):
@@ -59,9 +61,15 @@ class Keyed(ABC, Generic[ValueT]):
     def __len__(self) -> int:
         return len(self._values)
 
+    def copied(self: KeyedT) -> KeyedT:
+        """Another state of the same tensors, for a merge, which leaves those as they are."""
+        new = copy.copy(self)
+        new._values = dict(self._values)
+        return new
+
     @abstractmethod
     def merge(self, other: Any) -> None:
-        """Add what another state of the same kind holds."""
+        """Add what another state of the same kind holds, in new tensors."""
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
@@ -257,6 +265,7 @@ class RowsState(Keyed[list[tuple[Tensor, Tensor]]]):
 
     def merge(self, other: RowsState) -> None:
         for key in other:
+            self._values[key] = list(self._values.get(key, []))
             self.add(key, *other._joined(key))
 
     def tensors(self) -> dict[str, Tensor]:

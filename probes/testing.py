@@ -22,7 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probes.batches import readable
 from probes.hooks import HookedModel, device_of, evaluation_mode, forward, modules_of
+from probes.index_set import IndexSet
 from probes.probe import Probe, shown
 from probes.result import ProbeResult, load_result
 from probes.run import HookedModels, Kept, _Recorder, run
@@ -61,7 +63,7 @@ def check_probe(
     Raises:
         AssertionError: for the first clause that the probe breaks; the message names the clause and
             says what to do.
-        InputError: for fewer than 4 examples.
+        InputError: for fewer than 4 examples, an index that two of them have, and what ``run`` refuses too.
 
     Example:
         >>> # def test_my_probe(model, batches):
@@ -70,6 +72,8 @@ def check_probe(
     whole = batches if isinstance(batches, Batch) else Batch.concat(list(batches))
     if len(whole) < 4:
         raise InputError(f"check_probe was given {len(whole)} examples; give at least 4, to split them")
+    IndexSet().add(whole.index)
+    whole = readable(whole, by_name(model))
     case = Case(probe, model, whole, rtol)
     for clause, check in _CLAUSES.items():
         if clause == "two processes" and not processes:
@@ -170,7 +174,7 @@ def _unchanged(case: Case, what: str) -> Iterator[None]:
 
 def _state(case: Case) -> None:
     def undeclared() -> dict[str, tuple[int, str]]:
-        return {k: (id(v), repr(v)) for k, v in vars(probe).items() if k not in ("_states", "_sites")}
+        return {k: (id(v), repr(v)) for k, v in vars(probe).items() if k not in ("_states", "_examples", "_sites")}
 
     probe = case.fresh()
     before = undeclared()
@@ -253,6 +257,39 @@ def _merge(case: Case) -> None:
         case.check(empty, "an empty probe has to take over what is merged into it", exact=True)
 
 
+def _examples(case: Case) -> None:
+    first, second = case.rows.tensor_split(2)
+
+    def again(probe: Probe) -> None:
+        case.fed(first[:1], to=probe)
+
+    def merged_twice(probe: Probe) -> None:
+        probe.merge(case.fed(second))
+        probe.merge(case.fed(second))
+
+    def loaded(probe: Probe) -> None:
+        new = case.probe.clone()
+        new.load_state_dict(probe.state_dict())
+        again(new)
+
+    ways = {
+        "a batch given twice has to be refused; leave observe and examples to Probe": again,
+        "a state merged twice has to be refused; let merge call super().merge(other)": merged_twice,
+        "a loaded state has to know its examples; let state_dict and load_state_dict call super()": loaded,
+    }
+    for what, way in ways.items():
+        probe = case.fed(first)
+        try:
+            way(probe)
+        except InputError as error:
+            if "given twice" in str(error) or "is in both states" in str(error):
+                continue
+            raise
+        raise Broken(what)
+    probe.reset()
+    again(probe)  # after reset() they may be measured again
+
+
 def _round_trip(case: Case) -> None:
     first, second = case.rows.tensor_split(2)
 
@@ -267,11 +304,15 @@ def _round_trip(case: Case) -> None:
     for way, copy in (("state_dict and load_state_dict", by_dict), ("save_state and load_state", by_file)):
         whole, new, half = case.fed(case.rows), case.probe.clone(), case.probe.clone()
         copy(whole, new)
-        if not equal(whole.state_dict()["tensors"], new.state_dict()["tensors"]):
+        if not equal(_held(whole), _held(new)):
             raise Broken(f"{way} have to keep every bit of the state; leave them to Probe")
         case.check(new, f"{way} have to give the same result", exact=True)
         copy(case.fed(first), half)
         case.check(case.fed(second, to=half), f"{way} have to allow further updates")
+
+
+def _held(probe: Probe) -> dict[str, Tensor]:
+    return {"examples": probe.examples.tensor(), **probe.state_dict()["tensors"]}
 
 
 def _nan(case: Case) -> None:
@@ -331,6 +372,7 @@ _CLAUSES = {
     "split invariance": _split,
     "order invariance": _order,
     "merge": _merge,
+    "examples": _examples,
     "state round trip": _round_trip,
     "NaN notes": _nan,
     "result": _result,
@@ -397,7 +439,7 @@ class Case:
         """``to``, or a new probe, after an update with each part."""
         probe = self.fresh() if to is None else to
         for rows in parts:
-            probe.update(*self.part(rows))
+            probe.observe(*self.part(rows))
         return probe
 
     def check(self, probe: Probe, what: str, exact: bool = False) -> None:

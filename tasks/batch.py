@@ -33,7 +33,7 @@ class Batch:
             for every other, in which ``%r`` stands for the name.
 
     Raises:
-        InputError: when a field's shape does not fit ``tokens``, or tokens are no integers.
+        InputError: when a field's shape does not fit ``tokens``, or tokens or index are no integers.
 
     Example:
         >>> batch = Batch(torch.tensor([[1, 2], [3, 4]]), labels={"task": torch.tensor([0, 1])})
@@ -64,6 +64,8 @@ class Batch:
             object.__setattr__(self, "attention_mask", self.attention_mask.bool())
         if self.index is None:
             object.__setattr__(self, "index", torch.arange(len(self.tokens), device=self.tokens.device))
+        if self.index.is_floating_point() or self.index.is_complex() or self.index.dtype == torch.bool:
+            raise InputError(f"index is {self.index.dtype}; expected integers, one per example: give index.long()")
         batch, pos = self.tokens.shape
         for name in _OPTIONAL:
             value = getattr(self, name)
@@ -114,17 +116,40 @@ class Batch:
         return self.attention_mask.sum(dim=1)
 
     def last_positions(self) -> Tensor:
-        """``[batch]`` where the last real token stands, whichever side is padded."""
-        pos = torch.arange(self.tokens.shape[1], device=self.tokens.device)
-        if self.attention_mask is None:
-            return pos[-1].expand(len(self))
-        return (pos * self.attention_mask).amax(dim=1)
+        """``[batch]`` where the last real token stands, whichever side is padded.
+
+        Raises:
+            InputError: see ``check_real``.
+        """
+        self.check_real()
+        n, width = self.tokens.shape
+        if self.attention_mask is None or not n:
+            return torch.full((n,), width - 1, device=self.tokens.device)
+        return width - 1 - self.attention_mask.flip(1).long().argmax(dim=1)
 
     def first_positions(self) -> Tensor:
-        """``[batch]`` where the first real token stands, whichever side is padded."""
-        if self.attention_mask is None:
+        """``[batch]`` where the first real token stands, whichever side is padded.
+
+        Raises:
+            InputError: see ``check_real``.
+        """
+        self.check_real()
+        if self.attention_mask is None or not len(self):
             return torch.zeros(len(self), dtype=torch.long, device=self.tokens.device)
         return self.attention_mask.long().argmax(dim=1)
+
+    def check_real(self) -> None:
+        """Refuse an example without a real token: all that could be measured of it is padding.
+
+        Raises:
+            InputError: naming the example.
+        """
+        if len(self) and not self.tokens.shape[1]:
+            raise InputError(f"example index {int(self.index[0])} has no tokens; leave it out")
+        mask = self.attention_mask
+        if mask is not None and not bool((real := mask.any(dim=1)).all()):
+            hidden = int(self.index[~real.to(self.index.device)][0])
+            raise InputError(f"example index {hidden} has no real token (its attention mask is all 0); leave it out")
 
     @property
     def padded_right(self) -> bool:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tasks import Batch, InstructionFollowing, Task
+from tests.mechclust.ray_cluster import nodes, ray_cluster  # noqa: F401 - fixtures
 
 torch.set_num_threads(1)
 

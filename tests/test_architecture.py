@@ -53,7 +53,7 @@ PLANTED = [
         "def f():\n    from mechclust.jobs import map_jobs",
         "mechclust knows probes, probes know tasks",
     ),
-    ("mechclust/jobs.py", "import mechclust", "The floors of mechclust"),
+    ("mechclust/jobs/pool.py", "import mechclust", "The floors of mechclust"),
     ("mechclust/models/build.py", "def f():\n    import mechclust.training", "The floors of mechclust"),
     ("mechclust/report/claims.py", "import mechclust.attention.view", "The floors of mechclust"),
     ("mechclust/new_room/new.py", "", "The floors of mechclust"),

@@ -1,15 +1,17 @@
-"""Settings that commands share, each with its checks: how a model is run, on which prompts, against what."""
+"""Settings that commands share, each with its checks: where and how a model is run, on which prompts, against what."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 
+from mechclust.jobs import Engine, Ray
 from mechclust.models import load_pretrained, set_adapter
 from mechclust.models.adapters import adapter_of, check_adapter
 from mechclust.models.pretrained import Quantization, model_name
@@ -23,7 +25,81 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelSettings:
+class EngineSettings:
+    """Where the work is done.
+
+    Args:
+        engine: ``local``: on this machine; ``ray``: on a Ray cluster.
+        address: of the Ray cluster, ``auto`` or HOST:PORT; by default that in RAY_ADDRESS, or a new one on this
+            machine.
+        gpus_per_job: GPUs that each worker of a Ray cluster holds, such as 1; 0.5 lets two share one.
+        workers: processes that measure side by side, with one thread each; by default all is done in the command's own
+            process, and with ``ray`` by as many as the cluster has room for.
+        job_timeout: seconds after which a job that does not end is given up.
+    """
+
+    engine: Literal["local", "ray"] = "local"
+    address: str | None = None
+    gpus_per_job: float = 0
+    workers: int | None = None
+    job_timeout: float | None = None
+
+    def check(self) -> None:
+        """Refuse options that do not go together."""
+        if self.engine not in ("local", "ray"):
+            raise InputError(f"engine is {self.engine!r}; expected local or ray")
+        if self.workers is not None:
+            check_at_least(workers=(self.workers, 1))
+        check_at_least(gpus_per_job=(self.gpus_per_job, 0))
+        if self.job_timeout is not None and not self.job_timeout > 0:
+            raise InputError(f"job_timeout is {self.job_timeout:g}; expected a number of seconds above 0")
+        if self.engine == "local" and (self.address is not None or self.gpus_per_job):
+            what = "--address" if self.address is not None else "--gpus-per-job"
+            raise InputError(f"{what} is for a Ray cluster; add --engine ray, or leave it out")
+        if self.here and self.job_timeout is not None:
+            raise InputError(
+                "--job-timeout ends worker processes, and there are none; add --workers 2 or --engine ray, or leave it "
+                "out"
+            )
+
+    @property
+    def here(self) -> bool:
+        """Whether all is done in this process."""
+        return self.engine == "local" and self.workers in (None, 1)
+
+    @property
+    def at_once(self) -> int:
+        """How many jobs are in this machine's memory together."""
+        return 1 if self.engine == "ray" else self.workers or 1
+
+    @property
+    def jobs(self) -> Engine:
+        """The engine, as ``map_jobs`` takes it."""
+        return "local" if self.engine == "local" else Ray(self.address, self.gpus_per_job)
+
+    @property
+    def on(self) -> dict[str, Any]:
+        """``workers``, ``engine`` and ``timeout``, as ``map_jobs``, ``run_sharded`` and ``save_rows_sharded`` take
+        them."""
+        return {"workers": self.workers, "engine": self.jobs, "timeout": self.job_timeout}
+
+    def check_shared(self, *models: Any) -> None:
+        """Refuse a model in memory where other processes have to load it."""
+        if not self.here and any(not isinstance(model, (str, Path)) for model in models):
+            asked = "engine='ray'" if self.engine == "ray" else f"workers={self.workers}"
+            raise InputError(
+                f"a model in memory cannot be loaded by other processes ({asked}); give its name or folder, or leave "
+                "out engine and workers"
+            )
+
+
+def everywhere(path: Any) -> Any:
+    """A path that other processes find, whatever their folder; a hub's name stays as it is."""
+    return type(path)(Path(path).absolute()) if isinstance(path, (str, Path)) and Path(path).exists() else path
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings(EngineSettings):
     """How a model is loaded, reads texts and is run.
 
     Args:
@@ -50,7 +126,8 @@ class ModelSettings:
 
     def check(self) -> None:
         """Refuse what no model can be run with."""
-        check_device(self.device)
+        super().check()
+        self.check_device(self.device)
         check_at_least(tokens_per_batch=(self.tokens_per_batch, 1), seed=(self.seed, 0))
         if self.device_map is not None and self.device != "cpu":
             raise InputError(f"device is {self.device!r} and device_map {self.device_map!r}; give one of them")
@@ -60,6 +137,11 @@ class ModelSettings:
                 raise InputError(
                     f"an adapter cannot be added exactly to {self.quantize} weights; leave out --quantize or --adapter"
                 )
+
+    def check_device(self, device: str) -> None:
+        """Refuse a device that is not here, where it would be needed here."""
+        if self.engine == "local":
+            check_device(device)
 
     def load(self, model: Any, what: str, **options: Any) -> Any:
         """A model with a tokenizer to read ``what``.
@@ -100,6 +182,15 @@ class ModelSettings:
         finally:
             if not isinstance(model, (str, Path)) and adapter_of(model) != before:
                 set_adapter(hooked, before)
+
+    def loader(self, model: Any, what: str, **options: Any) -> Callable[[], Any]:
+        """``load`` for other processes, wherever they run."""
+        return partial(self.portable.load, everywhere(model), what, **options)
+
+    @property
+    def portable(self) -> Self:
+        """These settings for the process of a job, which may run in another folder."""
+        return self if self.here or self.adapter is None else replace(self, adapter=everywhere(self.adapter))
 
     def title(self, model: Any) -> str:
         """What reports call the model that these settings load."""

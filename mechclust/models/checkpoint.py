@@ -6,17 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save
 from torch import Tensor
 
 from mechclust.models.build import build_model, config_of
 from mechclust.models.config import config_from_json, config_to_json
 from mechclust.models.weights import get_weights, set_weights
-from probes.files import read_safetensors, versions, write_atomic
+from probes.files import read_safetensors, versions, write_safetensors
 from probes.hooks import HookedModel
 from tasks import InputError
 
-_FORMAT = "mechclust-model-1"
+_FORMAT = "mechclust-model-2"
 
 
 def save_model(model: HookedModel, path: str | Path, **metadata: Any) -> None:
@@ -35,7 +34,7 @@ def save_model(model: HookedModel, path: str | Path, **metadata: Any) -> None:
         "weight_processing": "none",
         "metadata": json.dumps(metadata),
     }
-    write_atomic(path, save({k: v.detach().cpu().contiguous() for k, v in get_weights(model).items()}, header))
+    write_safetensors(path, get_weights(model), header)
 
 
 def load_model(path: str | Path) -> HookedModel:
@@ -52,7 +51,7 @@ def load_model(path: str | Path) -> HookedModel:
             f"{str(path)!r} has no readable configuration ({error}); save the model again, or install the package that "
             "its model comes from"
         ) from None
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         raise InputError(f"{str(path)!r} has no readable configuration; save the model again") from None
     model = build_model(config)
     expected = {name: tuple(tensor.shape) for name, tensor in get_weights(model).items()}
@@ -68,10 +67,17 @@ def load_model(path: str | Path) -> HookedModel:
 
 
 def read_metadata(path: str | Path) -> dict[str, Any]:
-    """The configuration, versions and metadata in a model file's header."""
+    """The configuration, versions and metadata in a model file's header.
+
+    Raises:
+        InputError: for a file that is missing, damaged, or not ours.
+    """
     _, header = _read(path)
-    record = {key: json.loads(header[key]) for key in ("config", "versions", "metadata")}
-    return {**record, "weight_processing": header["weight_processing"]}
+    try:
+        record = {key: json.loads(header[key]) for key in ("config", "versions", "metadata")}
+        return {**record, "weight_processing": header["weight_processing"]}
+    except (KeyError, ValueError, RecursionError):
+        raise InputError(f"{str(path)!r} has no readable header; save the model again") from None
 
 
 def _read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -9,9 +9,11 @@ from typing import Any
 from mechclust.models.adapters import base_of, is_adapter, tokenizer_source
 from mechclust.models.huggingface import find, read_config, read_tokenizer, reading
 from tasks import Batch, InputError
+from tasks.errors import first_line
 from tasks.text.encoding import Bos, first_id
 from tasks.text.prompts import Encode
 
+_MEND = "mend it in the checkpoint's chat_template.jinja or tokenizer_config.json, or leave out --chat"
 _UNKNOWN = 0.1  # share of tokens from which it is told
 
 
@@ -74,11 +76,25 @@ def encoder(tokenizer: Any, chat: bool = False, template: Any = None, bos: Bos =
         raise InputError("this model's tokenizer has no chat template; leave out --chat")
 
     def encode(texts: Sequence[str]) -> list[list[int]]:
-        messages = ([{"role": "user", "content": text}] for text in texts)
-        rendered = [template.apply_chat_template(m, add_generation_prompt=True, tokenize=False) for m in messages]
+        rendered = [_rendered(template, text) for text in texts]
+        if len(set(rendered)) == 1 < len(set(texts)):
+            raise InputError(f"the chat template of this model's tokenizer says the same of every prompt; {_MEND}")
         return read(rendered, add_special_tokens=False)
 
     return encode
+
+
+def _rendered(template: Any, text: str) -> str:
+    """A text as a user's message in a tokenizer's chat template, which is somebody's program."""
+    message = [{"role": "user", "content": text}]
+    try:
+        return str(template.apply_chat_template(message, add_generation_prompt=True, tokenize=False))
+    except Exception as error:
+        line = getattr(error, "lineno", None)
+        where = "" if line is None else f" in line {line}"
+        raise InputError(
+            f"the chat template of this model's tokenizer fails{where} ({first_line(error)}); {_MEND}"
+        ) from None
 
 
 def tokenization(tokenizer: Any, *, chat: bool = False, bos: Bos = "model") -> dict[str, Any]:

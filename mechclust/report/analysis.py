@@ -7,10 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from markupsafe import escape
-
 from mechclust.report.claims import Claim
-from mechclust.report.html import claims_html, list_html, picture_html, png
+from mechclust.report.html import claims_html, list_html, picture_html, png, safe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,6 +52,6 @@ class Analysis:
     folded: Mapping[str, str] = field(default_factory=dict)
 
     def _repr_html_(self) -> str:
-        lead = "".join(f"<p><b>{escape(sentence)}</b></p>" for sentence in self.lead)
+        lead = "".join(f"<p><b>{safe(sentence)}</b></p>" for sentence in self.lead)
         figures = [panel._repr_html_() for panel in self.panels]
         return "".join([lead, claims_html(self.claims), list_html(self.notes), *figures])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import operator
 from collections.abc import Mapping, Sequence
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechclust.report.folder import write_json
 from mechclust.report.html import claims_html
+from probes.files import DamagedError, read_json, write_json
 from tasks import InputError
 
 if TYPE_CHECKING:
@@ -176,7 +175,7 @@ def share_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def save_claims(claims: Sequence[Claim], path: Path) -> None:
-    """Write ``claims.json``: a list of objects, one for each claim; undefined numbers are null."""
+    """Write ``claims.json``: a list of objects, one for each claim, with its checksum; undefined numbers are null."""
     write_json(path, [asdict(c) for c in claims])
 
 
@@ -189,11 +188,14 @@ def load_claims(path: str | Path) -> Claims:
     path = Path(path)
     path = path / "claims.json" if path.is_dir() else path
     try:
-        return Claims(map(_claim, json.loads(path.read_text())))
-    except FileNotFoundError:
-        raise InputError(f"no claims in {str(path)!r}; give the --out folder of a finished run") from None
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{str(path)!r} is not a list of claims ({error}); mechclust report writes it anew") from None
+        return Claims(map(_claim, read_json(path, handwritten=True)))
+    except DamagedError:
+        why = "was changed or is damaged (its checksum is another)"
+    except (InputError, TypeError, KeyError, AttributeError) as error:
+        if not path.exists():
+            raise InputError(f"no claims in {str(path)!r}; give the --out folder of a finished run") from None
+        why = "is not a list of claims" + ("" if isinstance(error, InputError) else f" ({error})")
+    raise InputError(f"{str(path)!r} {why}; mechclust report writes it anew")
 
 
 def _claim(record: Mapping[str, Any]) -> Claim:

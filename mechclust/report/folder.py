@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import platform
 import shutil
@@ -14,19 +13,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from probes.files import versions, write_atomic
+from probes.files import DamagedError, read_json, remove_leftovers, versions, write_json
 from tasks import InputError
 
 _OURS = "mechclust.json"  # whose report a folder holds, and which files belong to it
 _OURS_IN = ("results", "figures")  # folders in which an earlier report's files are removed
+_UNNAMED = {"texts": "other texts", "weights": "other weights of this model"}  # subjects that a digest tells apart
 
 
-def check_writable(out: Path, option: str = "--out") -> None:
+def check_writable(out: Path, way: str = "choose another folder with --out") -> None:
     """Refuse a folder that cannot be made or written to, before any work; makes nothing.
 
     Args:
         out: the folder.
-        option: with which another can be chosen.
+        way: out of it.
 
     Raises:
         InputError: saying why.
@@ -37,11 +37,11 @@ def check_writable(out: Path, option: str = "--out") -> None:
             return
     except OSError as error:
         why = os.strerror(error.errno or errno.EACCES)
-    raise InputError(f"cannot write to {str(out.absolute())!r} ({why}); choose another folder with {option}")
+    raise InputError(f"cannot write to {str(out.absolute())!r} ({why}); {way}")
 
 
 def check_command(out: Path, command: str) -> None:
-    """Refuse a folder that cannot be written, and one in which another command reports; makes nothing.
+    """Refuse a folder that cannot be written, and one in which another command reports; changes nothing.
 
     Args:
         out: the folder.
@@ -56,7 +56,31 @@ def check_command(out: Path, command: str) -> None:
         raise InputError(f"{str(out)!r} holds a report of mechclust {held}; give another folder with --out")
 
 
-def record_command(out: Path, command: str, files: Collection[str] | None = None) -> None:
+def check_subject(out: Path, subject: Mapping[str, str]) -> None:
+    """Refuse a folder in which something else was measured.
+
+    Args:
+        out: the folder.
+        subject: what is to be measured, by kind, such as ``{"model": "gpt2"}``.
+
+    Raises:
+        InputError: naming what is another.
+    """
+    held = _subject(out)
+    for kind, wanted in subject.items():
+        if kind in held and held[kind] != wanted:
+            what = _UNNAMED.get(kind, f"the {kind} {held[kind]!r}, and this is {wanted!r}")
+            raise InputError(f"{str(out)!r} holds what was measured of {what}; give another folder with --out")
+
+
+def record_command(
+    out: Path,
+    command: str,
+    files: Collection[str] | None = None,
+    *,
+    more: Collection[str] = (),
+    subject: Mapping[str, str] | None = None,
+) -> None:
     """Record in the folder ``out`` that this command reports there.
 
     Args:
@@ -64,12 +88,15 @@ def record_command(out: Path, command: str, files: Collection[str] | None = None
         command: as it is called.
         files: of its report, by their paths in the folder. What an earlier report had in ``results`` and ``figures``
             and this one has not is removed. ``None``: the report is not written yet.
+        more: files beside those that are recorded already.
+        subject: what is measured, beside what is recorded of it already.
     """
     held, before = _held(out)
+    subject, known = {**_subject(out), **(subject or {})}, _subject(out)
     if files is None:
-        if held == command:
+        files = {*(before if held == command else []), *more}
+        if held == command and subject == known and files == set(before):
             return
-        files = []
     for name in set(before) - set(files):
         path = out / name
         if name.split("/")[0] in _OURS_IN and ".." not in path.parts:
@@ -78,18 +105,35 @@ def record_command(out: Path, command: str, files: Collection[str] | None = None
                 if folder == out or any(folder.iterdir()):
                     break
                 folder.rmdir()
-    write_json(out / _OURS, {"command": command, "files": sorted(files)})
+    write_json(out / _OURS, {"command": command, "subject": subject, "files": sorted(files)})
+
+
+def _subject(out: Path) -> dict[str, str]:
+    """What is measured in a folder, as far as it is recorded."""
+    return {str(kind): str(name) for kind, name in _record(out).get("subject", {}).items()}
+
+
+def _record(out: Path) -> dict[str, Any]:
+    """What ``record_command`` wrote; nothing where it was not called."""
+    path = out / _OURS
+    try:
+        record = read_json(path)
+        return {"command": str(record["command"]), "files": [*map(str, record["files"])], "subject": record["subject"]}
+    except (InputError, TypeError, ValueError, KeyError) as error:
+        if not path.exists():
+            return {}
+        why = "its checksum is another" if isinstance(error, DamagedError) else "it is not what was written"
+    raise InputError(f"{str(path)!r} is damaged ({why}); delete it, or give another folder with --out")
 
 
 def _held(out: Path) -> tuple[str | None, list[str]]:
     """The command that reports in a folder, and its report's files."""
+    if record := _record(out):
+        return record["command"], record["files"]
     try:
-        record = json.loads((out / _OURS).read_text())
-        return str(record["command"]), list(map(str, record["files"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    try:
-        return f"run {read_record(out, '')['study']}", []
+        return f"run {read_record(out, 'give another folder with --out')['study']}", []
+    except DamagedError:
+        raise
     except InputError:
         return None, []
 
@@ -152,14 +196,22 @@ def machine() -> dict[str, Any]:
 
 
 def open_folder(out: Path, study: str, config: Mapping[str, Any]) -> None:
-    """Begin a run in the folder ``out``, or go on with one of the same study and settings.
+    """Begin a run in the folder ``out``, which is ours, or go on with one of the same study and settings.
+
+    What killed processes were making in it is removed.
 
     Raises:
         InputError: when ``out`` cannot be written, or holds something else.
     """
     check_writable(out)
+    remove_leftovers(out, recursive=True)
     if not (out / "config.json").exists():
         check_command(out, f"run {study}")
+        if lost := [name for name in ("models", "results") if (out / name).exists()]:
+            raise InputError(
+                f"{str(out)!r} has {lost[0]}/ and no config.json, which says of which run they are; put config.json "
+                "back, or choose another folder with --out"
+            )
         write_json(out / "config.json", {"study": study, "config": config, "machine": machine()})
     held = read_record(out, "choose another folder with --out")
     different = "" if held["study"] == study else f"study {held['study']}"
@@ -177,13 +229,16 @@ def read_record(out: Path, way_out: str) -> dict[str, Any]:
     """The ``config.json`` of a run's folder: ``study``, ``config`` and ``machine``.
 
     Raises:
-        InputError: when it holds no run, with the way out.
+        InputError: when it holds no run, or a changed record of it, with the way out.
     """
+    path = out / "config.json"
     try:
-        record = json.loads((out / "config.json").read_text())
-        if isinstance(record["study"], str) and isinstance(record["config"], dict):
+        record = read_json(path)
+        if isinstance(record["study"], str) and all(isinstance(record[key], dict) for key in ("config", "machine")):
             return dict(record)
-    except (OSError, ValueError, KeyError, TypeError):
+    except DamagedError:
+        raise DamagedError(f"{str(path)!r} was changed or is damaged (its checksum is another); {way_out}") from None
+    except (InputError, KeyError, TypeError):
         pass
     raise InputError(f"{str(out)!r} holds no run (no readable config.json); {way_out}")
 
@@ -203,9 +258,3 @@ def differences(
             yield from differences(old, new, f"{prefix}{name}.")
         elif old != new:
             yield f"{prefix}{name}", (old, new)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write a file of strict JSON: what is not finite becomes null."""
-    finite = json.loads(json.dumps(value), parse_constant=lambda constant: None)
-    write_atomic(path, (json.dumps(finite, indent=1) + "\n").encode())

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import base64
 import io
+import re
+import warnings
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import jinja2
-from markupsafe import escape
+from markupsafe import Markup, escape
 
-from mechclust.report.text import number_format
+from mechclust.report.text import number_format, with_texts
+from tasks.text.visible import visible
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+_SCRIPT = re.compile(r"<script\b[^>]*>(.*?)</script", re.DOTALL | re.IGNORECASE)
 _STYLE = """
 .claims td, .claims th { text-align: left; vertical-align: top; }
 .claims td.n { text-align: right; white-space: nowrap; }
@@ -26,19 +31,51 @@ _STYLE = """
 
 
 def png(figure: Figure) -> bytes:
-    """A figure as PNG bytes."""
+    """A figure as PNG bytes. No text in it is read as a formula but those that ``style.MATHTEXT`` marks."""
+    from mechclust.report.style import without_formulas
+
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=130)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a box stands there
+        without_formulas(figure).savefig(buffer, format="png", dpi=130)
     return buffer.getvalue()
+
+
+def safe(text: object) -> Markup:
+    """A text for a page: escaped, its control characters written out."""
+    return escape(visible(str(text), keep="\n"))
+
+
+def content_policy(*fragments: str, images: str = "data:") -> str:
+    """What a page may do, for its Content-Security-Policy: run the scripts of these fragments, and load nothing.
+
+    Any other script that got into the page, in an element or an attribute, is not run by the browser.
+
+    Args:
+        fragments: HTML of ours whose scripts are to run.
+        images: whence pictures may come.
+    """
+    scripts = dict.fromkeys(script for fragment in fragments for script in _SCRIPT.findall(fragment))
+    hashes = [base64.b64encode(sha256(_as_read(script)).digest()).decode() for script in scripts]
+    allowed = " ".join(f"'sha256-{found}'" for found in hashes) or "'none'"
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src {images}; base-uri 'none'; "
+        "form-action 'none'"
+    )
+
+
+def _as_read(script: str) -> bytes:
+    """A script as a browser takes it out of the page."""
+    return script.replace("\r\n", "\n").replace("\r", "\n").encode(errors="backslashreplace")
 
 
 def picture_html(name: str, picture: bytes, caption: str) -> str:
     """A PNG with its caption, without a file beside the page."""
-    text, data = escape(caption), base64.b64encode(picture).decode()
+    text, data = safe(caption), base64.b64encode(picture).decode()
     wide = int.from_bytes(picture[16:20], "big")  # of the PNG, for pages that set a least width
     style = f"max-width:100%;--wide:{wide}px"
     return (
-        f'<figure id="{escape(name)}"><img alt="{text}" style="{style}" src="data:image/png;base64,{data}">'
+        f'<figure id="{safe(name)}"><img alt="{text}" style="{style}" src="data:image/png;base64,{data}">'
         f"<figcaption>{text}</figcaption></figure>"
     )
 
@@ -55,15 +92,16 @@ def table_html(
         number: format of floats, such as ``".3f"``.
         missing: what stands where there is no value.
     """
-    rows: str = table.to_html(index=False, border=0, float_format=number_format(number), na_rep=missing)
-    above = f"<p><b>{escape(title)}</b></p>" if title else ""
-    below = "".join(f"<p>Note: {escape(note)}</p>" for note in notes)
+    shown = with_texts(table, visible)
+    rows: str = shown.to_html(index=False, border=0, float_format=number_format(number), na_rep=missing)
+    above = f"<p><b>{safe(title)}</b></p>" if title else ""
+    below = "".join(f"<p>Note: {safe(note)}</p>" for note in notes)
     return f"<div>{above}{rows}{below}</div>"
 
 
 def list_html(notes: Sequence[str]) -> str:
     """A list of sentences; nothing for none."""
-    return f"<ul>{''.join(f'<li>{escape(note)}</li>' for note in notes)}</ul>" if notes else ""
+    return f"<ul>{''.join(f'<li>{safe(note)}</li>' for note in notes)}</ul>" if notes else ""
 
 
 def claims_html(claims: Sequence[Any]) -> str:
@@ -72,9 +110,12 @@ def claims_html(claims: Sequence[Any]) -> str:
 
 
 def template(name: str, package: str = "mechclust.report") -> jinja2.Template:
-    """A package's template, which escapes what it is given."""
+    """A package's template, which escapes what it is given and writes control characters out."""
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader(package), autoescape=True, undefined=jinja2.StrictUndefined
+        loader=jinja2.PackageLoader(package),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=lambda value: value if isinstance(value, Markup) or not isinstance(value, str) else safe(value),
     )
     environment.filters["number"] = lambda x: "–" if x is None else f"{x:z.3f}"
     return environment.get_template(f"{name}.html.jinja")

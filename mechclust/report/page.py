@@ -12,7 +12,8 @@ from markupsafe import Markup
 
 from mechclust.report.analysis import Analysis
 from mechclust.report.folder import check_command, check_writable, machine, record_command
-from mechclust.report.html import template
+from mechclust.report.html import content_policy, template
+from mechclust.report.text import csv
 from probes import ProbeResult
 from probes.files import write_atomic
 from tasks import InputError
@@ -70,8 +71,8 @@ def write_report(
         for name, result in measured.items():
             result.save(out / name)
         for name, table in sheets.items():
-            write_atomic(out / name, table.to_csv(index=False).encode())
-        write_atomic(out / "report.html", page.encode())
+            write_atomic(out / name, csv(table))
+        write_atomic(out / "report.html", page.encode(errors="backslashreplace"))
     except OSError as error:
         raise InputError(
             f"the report could not be written to {str(out)!r} ({error.strerror or error}); make room there, or give "
@@ -80,12 +81,32 @@ def write_report(
     return out / "report.html"
 
 
+def save_results(out: str | Path, command: str, results: Mapping[str, ProbeResult], subject: Mapping[str, str]) -> None:
+    """Write measurements into the folder ``out``, before anything is drawn of them.
+
+    Args:
+        out: the folder.
+        command: that reports there.
+        results: by name, for ``results/NAME.safetensors``.
+        subject: what was measured, by kind, such as ``{"model": "gpt2"}``; the folder remembers it.
+
+    Raises:
+        InputError: when ``out`` cannot be written, or holds the report of another command.
+    """
+    out = Path(out)
+    check_command(out, command)
+    record_command(out, command, more=[f"results/{name}.safetensors" for name in results], subject=subject)
+    for name, result in results.items():
+        result.save(out / "results" / f"{name}.safetensors")
+
+
 def render_report(
     *, title: str, source: str, analysis: Analysis, facts: Mapping[str, Any], config: Mapping[str, Any]
 ) -> str:
     """The page: conclusion, claims, figures, views, notes, configuration, versions. It needs no network.
 
-    Notes stand above the figures, and below the views where the conclusion stands on top.
+    Notes stand above the figures, and below the views where the conclusion stands on top. The browser is told to run
+    the scripts of views and folded fragments alone, and to load nothing from anywhere.
 
     Args:
         title: heading.
@@ -95,6 +116,7 @@ def render_report(
         config: the configuration, shown as JSON.
     """
     return template("report").render(
+        policy=content_policy(*analysis.views.values(), *analysis.folded.values()),
         title=title,
         source=source,
         claims=analysis.claims,

@@ -1,4 +1,4 @@
-"""What the figures of all studies share: colours, panels with a faint grid, curves of several seeds."""
+"""What the figures of all studies share: colours, panels with a faint grid, curves of several seeds, users' texts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import Any, Literal
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.cbook import is_math_text
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
+MATHTEXT = "mathtext"  # ``gid`` of a text of ours that is a formula: ``axis.set_title("$W_V$", gid=MATHTEXT)``
 BLUE, RED, GREEN, ORANGE, GREY = "#1b6ca8", "#c8553d", "#3a9a6b", "#e08214", "#999999"
 
 
@@ -76,3 +79,13 @@ def layer_axis(axis: Axes) -> None:
     """Layers along x, in whole numbers."""
     axis.locator_params(axis="x", integer=True)
     axis.set_xlabel("layer")
+
+
+def without_formulas(figure: Figure) -> Figure:
+    """Let no text of a figure be read as a formula but those marked ``MATHTEXT`` and matplotlib's own numbers."""
+    for text in figure.findobj(Text):
+        assert isinstance(text, Text)
+        said = text.get_text()
+        if is_math_text(said) and text.get_gid() != MATHTEXT and not said.startswith("$\\mathdefault{"):
+            text.set_parse_math(False)
+    return figure

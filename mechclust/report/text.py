@@ -1,13 +1,19 @@
-"""Numbers, layers and tables as they stand in terminals, pages and sentences."""
+"""Numbers, layers and tables as they stand in terminals, pages, figures, spreadsheets and sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+from unicodedata import east_asian_width
+
+from tasks.text.visible import short, visible
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_Value = TypeVar("_Value")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # full-width ones too
 
 
 def number_format(number: str) -> Callable[[float], str]:
@@ -32,13 +38,60 @@ def short_name(model: str) -> str:
 
 
 def table_text(table: pd.DataFrame, number: str) -> str:
-    """A table for a terminal, without its index.
+    """A table for a terminal, without its index. Control characters are written out, and long texts cut.
 
     Args:
         table: with its columns as they are to be read.
         number: format of floats, such as ``".3f"``.
     """
-    return str(table.to_string(index=False, float_format=number_format(number), na_rep="-"))
+    shown = with_texts(table, short)
+    return str(shown.to_string(index=False, float_format=number_format(number), na_rep="-"))
+
+
+def csv(table: pd.DataFrame) -> bytes:
+    r"""A table as CSV, without its index.
+
+    A text that a spreadsheet would take for a formula begins with ``'``; control characters are written out, so that
+    a row is a line.
+
+    Example:
+        >>> import pandas as pd
+        >>> csv(pd.DataFrame({"task": ["=1+2", "sort"], "x": [-1.5, 2.0]}))
+        b"task,x\n'=1+2,-1.5\nsort,2.0\n"
+    """
+    text: str = with_texts(table, _no_formula).to_csv(index=False, lineterminator="\n")
+    return text.encode()
+
+
+def _no_formula(text: str) -> str:
+    return f"'{visible(text)}" if text.startswith(_FORMULA) else visible(text)
+
+
+def with_texts(table: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFrame:
+    """A table with every text in it, columns' names too, put through ``change``; numbers stay."""
+    import pandas as pd
+
+    def changed(value: _Value) -> _Value | str:
+        return change(value) if isinstance(value, str) else value
+
+    texts = [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]
+    # Of objects: pandas would make floats of integers and missing values.
+    columns = {name: pd.Series([*map(changed, table[name])], table.index, dtype=object) for name in texts}
+    return pd.DataFrame({**dict(table.items()), **columns}).rename(columns=changed)
+
+
+def plain(text: str, longest: int = 40) -> str:
+    r"""A user's text for a figure: what matplotlib reads as a formula, or leaves out of legends, stands there as it is.
+
+    Control characters are written out, and a long text is cut.
+
+    Example:
+        >>> plain("cost $_$ x")
+        'cost \\$_\\$ x'
+    """
+    wide = any(east_asian_width(character) in "WF" for character in text)
+    text = short(text, longest // 2 if wide else longest).replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text  # matplotlib has no legend for names that begin so
 
 
 def ranges(layers: Iterable[int]) -> str:

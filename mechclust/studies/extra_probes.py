@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from html import escape
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
-from mechclust.jobs import progress_bar
+from mechclust.jobs import each_result, progress_bar
 from probes import HookedModel, RegisteredProbe, find_probe, run
 from probes.files import file_name, write_atomic
 from probes.result import load_result
@@ -42,26 +44,64 @@ def chosen_probes(names: Sequence[str]) -> list[RegisteredProbe]:
     return found
 
 
-def measure_further(models: Iterable[TrainedModel], out: Path, probes: Sequence[RegisteredProbe]) -> None:
+def measure_further(
+    trained_models: Callable[[Any, Path], Iterable[TrainedModel]],
+    config: Any,
+    out: Path,
+    probes: Sequence[RegisteredProbe],
+    **on: Any,
+) -> None:
     """Run probes on trained models and keep the results in ``out/results/probes``.
 
     They are measured anew each time: a probe under development changes without its version. A probe that cannot
     measure a model stops neither the others nor the study; why is kept beside the results.
+
+    Args:
+        trained_models: of the study, see ``Study``.
+        config: its settings.
+        out: its folder.
+        probes: which.
+        on: ``workers``, ``engine`` and ``timeout``, see ``map_jobs``.
     """
-    for trained in progress_bar(list(models), desc="further probes", unit="model") if probes else ():
-        model, batches = trained.load()
-        batches = list(batches)
-        for probe in probes:
-            path = out / "results" / "probes" / file_name(probe.name) / f"{file_name(trained.name)}.safetensors"
-            failure = path.with_suffix(".txt")
-            try:
-                result = run(model, batches, probe.new())
-                replace(result, metadata={**result.metadata, "package": probe.package}).save(path)
-                failure.unlink(missing_ok=True)
-            except Exception as error:  # somebody else's code, or a label that these examples do not have
-                path.unlink(missing_ok=True)
-                why = " ".join(str(error).split()) or type(error).__name__
-                write_atomic(failure, f"{probe.name} could not measure {trained.name}: {why}\n".encode())
+    names = [trained.name for trained in trained_models(config, out)] if probes else []
+    measure = partial(_measure, trained_models, config, out, probes)
+    outcomes = each_result(measure, range(len(names)), folder=out, name=lambda i: names[i], **on)
+    for outcome in progress_bar(outcomes, desc="further probes", unit="model", total=len(names)) if names else ():
+        if outcome.error is not None:  # its process was lost
+            for probe in probes:
+                _note_failure(out, probe, names[outcome.position], outcome.error)
+
+
+def _measure(
+    trained_models: Callable[[Any, Path], Iterable[TrainedModel]],
+    config: Any,
+    out: Path,
+    probes: Sequence[RegisteredProbe],
+    position: int,
+) -> None:
+    """What a worker does: all probes on the model that stands there among all."""
+    trained = list(trained_models(config, out))[position]
+    model, batches = trained.load()
+    batches = list(batches)
+    for probe in probes:
+        path = _result_path(out, probe, trained.name)
+        try:
+            result = run(model, batches, probe.new())
+            replace(result, metadata={**result.metadata, "package": probe.package}).save(path)
+            path.with_suffix(".txt").unlink(missing_ok=True)
+        except Exception as error:  # somebody else's code, or a label that these examples do not have
+            _note_failure(out, probe, trained.name, error)
+
+
+def _result_path(out: Path, probe: RegisteredProbe, model: str) -> Path:
+    return out / "results" / "probes" / file_name(probe.name) / f"{file_name(model)}.safetensors"
+
+
+def _note_failure(out: Path, probe: RegisteredProbe, model: str, error: Exception) -> None:
+    path = _result_path(out, probe, model)
+    path.unlink(missing_ok=True)
+    why = " ".join(str(error).split()) or type(error).__name__
+    write_atomic(path.with_suffix(".txt"), f"{probe.name} could not measure {model}: {why}\n".encode())
 
 
 def further_notes(out: Path) -> list[str]:

@@ -9,10 +9,10 @@ from typing import Any
 
 from mechclust.report.analysis import Analysis
 from mechclust.report.claims import save_claims
-from mechclust.report.folder import check_writable, differences, read_record, write_json
+from mechclust.report.folder import check_writable, differences, read_record
 from mechclust.studies.registry import open_run
 from mechclust.studies.study import Study, report_run
-from probes.files import write_atomic
+from probes.files import write_atomic, write_json
 from tasks import InputError
 from tasks.settings import to_json
 
@@ -34,7 +34,7 @@ def record_run(run_folder: str | Path, folder: str | Path) -> Analysis:
             holds the results of another study.
     """
     run_folder, folder = Path(run_folder), Path(folder)
-    check_writable(folder, "--record")
+    check_writable(folder, _WAY_OUT)
     study, config = open_run(run_folder)
     if any((folder / name).exists() for name in ("models", "results", "report.html")):
         raise InputError(f"{str(folder)!r} is the folder of a run; {_WAY_OUT}")

@@ -9,12 +9,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mechclust.jobs import map_jobs
+from mechclust.jobs import Engine, map_jobs
 from mechclust.report.analysis import Analysis
 from mechclust.report.claims import Claims, save_claims
-from mechclust.report.folder import open_folder, read_record
+from mechclust.report.folder import check_writable, open_folder, read_record
 from mechclust.report.page import write_report
 from mechclust.studies.extra_probes import TrainedModel, chosen_probes, further_notes, further_views, measure_further
+from probes.locks import locked
 from tasks import InputError
 from tasks.errors import suggest
 from tasks.settings import to_json
@@ -89,40 +90,56 @@ def check_seeds(seeds: Sequence[int]) -> None:
 
 
 def run_study(
-    study: Study, config: Any, out: str | Path, workers: int | None = None, probes: Sequence[str] = ()
+    study: Study,
+    config: Any,
+    out: str | Path,
+    workers: int | None = None,
+    probes: Sequence[str] = (),
+    *,
+    engine: Engine = "local",
+    timeout: float | None = None,
 ) -> Analysis:
     """Run a study in the folder ``out``, or go on with it there.
 
     Artefacts are kept as they come: ``config.json``, ``models/``, ``results/``, ``figures/``,
-    ``claims.json``, ``report.html``. An interrupted run called again goes on where it was.
+    ``claims.json``, ``report.html``. An interrupted run called again goes on where it was. The bits do not depend on
+    ``workers`` and ``engine``.
 
     Args:
         study: which.
         config: one of its presets, changed or not.
-        out: the folder.
-        workers: processes; one per core by default.
+        out: the folder. One process at a time owns it; on a cluster all nodes see it.
+        workers: processes; one per core by default, on Ray as many as the cluster has room for.
         probes: names of probes (see ``probes.list_probes``) to run, with their default settings, on the trained
             models, for the report.
+        engine: ``"local"`` processes, ``"ray"``, or a ``Ray`` with its settings.
+        timeout: seconds that a job may take.
 
     Raises:
-        InputError: when ``out`` cannot be written or holds a run with other settings, or a probe is not there.
+        InputError: when ``out`` cannot be written, is in use, or holds a run with other settings, or a probe is not
+            there; and as ``map_jobs``.
     """
     out = Path(out)
     further = chosen_probes(probes)
     jobs = sorted(study.jobs(config), key=study.stage)  # before anything is written: it refuses what cannot run
-    open_folder(out, study.name, to_json(config))
-    for _, stage in groupby(jobs, study.stage):
-        map_jobs(partial(_run_job, study.run_job, config, out), list(stage), workers)
-    measure_further(study.trained_models(config, out) if further else (), out, further)
-    return report_run(study, config, out)
+    check_writable(out)
+    with locked(out, way="give another folder with --out"):
+        open_folder(out, study.name, to_json(config))
+        there = out.absolute()  # workers elsewhere have another working directory
+        for _, stage in groupby(jobs, study.stage):
+            run_job = partial(_run_job, study.run_job, config, there)
+            map_jobs(run_job, list(stage), workers, engine=engine, timeout=timeout, folder=there)
+        measure_further(study.trained_models, config, there, further, workers=workers, engine=engine, timeout=timeout)
+        return report_run(study, config, out)
 
 
 def report_run(study: Study, config: Any, out: Path) -> Analysis:
     """Analyse a run's artefacts anew: ``claims.json``, ``figures/`` and ``report.html``.
 
     Raises:
-        InputError: when ``out`` holds no run, or one that is not complete.
+        InputError: when ``out`` cannot be written, or holds no run, or one that is not complete.
     """
+    check_writable(out, "make the folder writable, or report on a copy of it")
     found = study.analyse(config, out)
     analysis = replace(
         found,

@@ -1,9 +1,17 @@
 """Training: one short loop, many seeds at once, settings, callbacks, resumable state."""
 
-from mechclust.training.callbacks import AccuracyCallback, CheckpointCallback, ProbeCallback, accuracy, load_steps
+from mechclust.training.callbacks import (
+    AccuracyCallback,
+    Callback,
+    CheckpointCallback,
+    KeepsFiles,
+    ProbeCallback,
+    accuracy,
+    load_steps,
+)
 from mechclust.training.config import TrainConfig
 from mechclust.training.ensemble import Member, train_ensemble
-from mechclust.training.loop import Callback, train
+from mechclust.training.loop import train
 from mechclust.training.norms import WeightNorms
 from mechclust.training.snapshots import Snapshots
 
@@ -11,6 +19,7 @@ __all__ = [
     "AccuracyCallback",
     "Callback",
     "CheckpointCallback",
+    "KeepsFiles",
     "Member",
     "ProbeCallback",
     "Snapshots",

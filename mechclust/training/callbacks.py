@@ -2,22 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from mechclust.models.checkpoint import save_model
+from mechclust.models.build import config_of
+from mechclust.models.checkpoint import load_model, read_metadata, save_model
+from mechclust.models.config import config_to_json
+from mechclust.models.weights import get_weights
 from probes import Probe, ProbeResult, load_result, run
+from probes.files import is_whole, versions
 from probes.hooks import HookedModel, device_of, evaluation_mode, forward
-from tasks import Batch, Task
+from probes.identity import Examples, fingerprint
+from probes.probe import shown
+from tasks import Batch, InputError, Task
+
+_WAY = "give another folder, or the same settings to go on"
+
+
+class Callback(Protocol):
+    """Called at ``TrainConfig.checkpoint_steps``, before the step's update, and after the last one.
+
+    After an interruption the calls since the last saved state come again, with the same weights.
+    """
+
+    def __call__(self, step: int, model: HookedModel) -> None: ...
+
+
+@runtime_checkable
+class KeepsFiles(Callback, Protocol):
+    """A callback whose files outlive an interruption. ``train`` asks before it begins or goes on.
+
+    Where a file of an earlier step is lost, it is called again at every checkpoint up to that step: to make what it
+    lacks, and to refuse a model that is not the one of the files it has.
+    """
+
+    def lacks(self, step: int, model: HookedModel) -> list[Path]:
+        """The files of a step that are missing or damaged.
+
+        Args:
+            step: a checkpoint, also one that is past.
+            model: which is trained, as it is now.
+
+        Raises:
+            InputError: when the folder holds files that were made with other settings.
+        """
+        ...
 
 
 class ProbeCallback:
     """Runs probes at every checkpoint and keeps each result as a file.
 
-    A file that exists is not measured again: after an interruption nothing is lost or redone.
+    A file that is there and undamaged is not measured again: after an interruption nothing is lost or redone. A file
+    that another probe, other parameters, other examples or another model made is refused, not kept among the new ones.
+    Versions of packages are not compared, so that a run can go on after an upgrade; each result names its own.
 
     Args:
         out: folder of the results, ``step-000100.{name}.safetensors``.
@@ -25,6 +67,20 @@ class ProbeCallback:
         probes: by the name of the measurement; each runs on every split. All that share a split
             share its forward pass.
         at: only at these steps; ``None``: at every checkpoint.
+
+    Raises:
+        InputError: when called, for a folder with results of other settings.
+
+    Example:
+        >>> import tempfile
+        >>> from mechclust import ModelConfig, build_model
+        >>> from probes import NDims
+        >>> model = build_model(ModelConfig(d_vocab=9, n_ctx=4, n_layers=1, d_model=8, n_heads=2))
+        >>> batches = {"all": [Batch(torch.arange(24).reshape(6, 4) % 9)]}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     ProbeCallback(folder, batches, {"dims": NDims(variance=0.5)})(0, model)
+        ...     print([path.name for path in Path(folder).iterdir()])
+        ['step-000000.all.dims.safetensors']
     """
 
     def __init__(
@@ -35,21 +91,53 @@ class ProbeCallback:
         at: Sequence[int] | None = None,
     ) -> None:
         self.out, self.batches, self.probes, self.at = Path(out), batches, probes, at
+        self._compared = False
 
     def __call__(self, step: int, model: HookedModel) -> None:
-        if self.at is not None and step not in self.at:
-            return
-        for split, batches in self.batches.items():
+        lacking = set(self.lacks(step, model))
+        for split, batches in self.batches.items() if self._measures(step) else ():
             paths = {name: result_path(self.out, step, f"{split}.{name}") for name in self.probes}
-            missing = [name for name, path in paths.items() if not path.exists()]
-            if missing:
+            for path in paths.values():
+                if path not in lacking:
+                    _check_model(path, model)
+            if missing := [name for name, path in paths.items() if path in lacking]:
                 results = run(model, batches, [self.probes[name] for name in missing])
                 for name, result in zip(missing, results, strict=True):
                     result.save(paths[name])
 
+    def lacks(self, step: int, model: HookedModel) -> list[Path]:
+        """The files of a step that are missing or damaged.
+
+        Raises:
+            InputError: when a file of any step was made with other settings, naming both values.
+        """
+        self._compare_folder()
+        names = [f"{split}.{name}" for split in self.batches for name in self.probes] if self._measures(step) else []
+        return [path for name in names if not is_whole(path := result_path(self.out, step, name))]
+
+    def _measures(self, step: int) -> bool:
+        return self.at is None or step in self.at
+
+    def _compare_folder(self) -> None:
+        """Refuse files of any step that another probe or other examples made; once, for reading them takes time."""
+        if self._compared:
+            return
+        for split, batches in self.batches.items():
+            examples = ""
+            for name, probe in self.probes.items():
+                own = _texts({key: shown(value) for key, value in probe.parameters().items()})
+                for path, held in _held(self.out, f"{split}.{name}"):
+                    examples = examples or _digest(batches)
+                    _compare(path, {"probe": held.probe}, {"probe": type(probe).__name__})
+                    _compare(path, _texts(held.metadata.get("parameters", own)), own)
+                    _compare(path, {"examples": held.metadata.get("examples")}, {"examples": examples})
+        self._compared = True
+
 
 class AccuracyCallback:
     """Saves the task's accuracy on a split at every checkpoint, as a ``ProbeResult``.
+
+    A file that is there and undamaged is not made again; one of another task or model is refused.
 
     Args:
         out: folder of the results, ``step-000100.{split}.accuracy.safetensors``.
@@ -59,27 +147,120 @@ class AccuracyCallback:
 
     def __init__(self, out: str | Path, task: Task, split: str = "validation") -> None:
         self.out, self.task, self.split = Path(out), task, split
+        self._compared = False
 
     def __call__(self, step: int, model: HookedModel) -> None:
         path = result_path(self.out, step, f"{self.split}.accuracy")
-        if not path.exists():
-            value, n = accuracy(model, self.task, self.split)
-            result = ProbeResult(
-                "Accuracy", {"accuracy": torch.tensor(value, dtype=torch.float64)}, {"accuracy": ()}, {}, {}, {"n": n}
-            )
-            result.save(path)
+        if not self.lacks(step, model):
+            _check_model(path, model)
+            return
+        value, n = accuracy(model, self.task, self.split)
+        ProbeResult(
+            "Accuracy",
+            {"accuracy": torch.tensor(value, dtype=torch.float64)},
+            {"accuracy": ()},
+            {},
+            metadata={"n": n, "task": self.task.to_config(), "model": fingerprint(model), "versions": versions()},
+        ).save(path)
+
+    def lacks(self, step: int, model: HookedModel) -> list[Path]:
+        """The file of a step, where it is missing or damaged.
+
+        Raises:
+            InputError: when a file of any step is of another task, naming both values.
+        """
+        if not self._compared:
+            for path, held in _held(self.out, f"{self.split}.accuracy"):
+                _compare(path, held.metadata.get("task", {}), json.loads(json.dumps(self.task.to_config())))
+            self._compared = True
+        path = result_path(self.out, step, f"{self.split}.accuracy")
+        return [] if is_whole(path) else [path]
 
 
 class CheckpointCallback:
-    """Saves the model at the given steps as ``step-000100.safetensors`` in ``out``."""
+    """Saves the model at the given steps as ``step-000100.safetensors`` in ``out``.
+
+    A file that is there and undamaged is not written again; that of another model is refused.
+    """
 
     def __init__(self, out: str | Path, at: Sequence[int]) -> None:
         self.out, self.at = Path(out), at
 
     def __call__(self, step: int, model: HookedModel) -> None:
-        path = self.out / f"step-{step:06d}.safetensors"
-        if step in self.at and not path.exists():
+        path = self._path(step)
+        if self.lacks(step, model):
             save_model(model, path, step=step)
+        elif step in self.at:
+            held = get_weights(load_model(path))
+            if any(not torch.equal(held[name].to(own), own) for name, own in get_weights(model).items()):
+                raise InputError(
+                    f"{str(path)!r} holds a model with other weights than this run's at step {step} "
+                    f"({_short(fingerprint(load_model(path)))}, not {_short(fingerprint(model))}); give another "
+                    "folder, or delete it and give the same command again"
+                )
+
+    def lacks(self, step: int, model: HookedModel) -> list[Path]:
+        """The file of a step, where it is missing or damaged.
+
+        Raises:
+            InputError: when it holds a model of another configuration, naming both values.
+        """
+        path = self._path(step)
+        if step not in self.at:
+            return []
+        if not is_whole(path):
+            return [path]
+        _compare(path, read_metadata(path)["config"], config_to_json(config_of(model)))
+        return []
+
+    def _path(self, step: int) -> Path:
+        return self.out / f"step-{step:06d}.safetensors"
+
+
+def _held(out: Path, name: str) -> Iterator[tuple[Path, ProbeResult]]:
+    """The undamaged results of a folder called ``name``, of all steps."""
+    for _, path in _steps(out, name):
+        if is_whole(path):
+            yield path, load_result(path)
+
+
+def _steps(out: Path, name: str) -> list[tuple[int, Path]]:
+    """The files called ``name`` and their steps, in order."""
+    pattern = re.compile(rf"step-(\d+)\.{re.escape(name)}\.safetensors")
+    return sorted((int(match[1]), path) for path in Path(out).glob("step-*") if (match := pattern.fullmatch(path.name)))
+
+
+def _digest(batches: Sequence[Batch]) -> str:
+    examples = Examples()
+    for batch in batches:
+        examples.add(batch)
+    return examples.digest
+
+
+def _texts(values: Mapping[str, str]) -> dict[str, str]:
+    """Without addresses in memory, which change from process to process."""
+    return {name: re.sub(r" at 0x[0-9a-f]+", "", text) for name, text in values.items()}
+
+
+def _compare(path: Path, held: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Refuse a file that was made with another value of something."""
+    for name in wanted:
+        if held.get(name) != wanted[name]:
+            raise InputError(f"{str(path)!r} was made with {name} = {held.get(name)}, not {wanted[name]}; {_WAY}")
+
+
+def _check_model(path: Path, model: HookedModel) -> None:
+    """Refuse a result of other weights: of another model, or of a training that went another way."""
+    held, own = str(load_result(path).metadata.get("model")), fingerprint(model)
+    if held != own:
+        raise InputError(
+            f"{str(path)!r} was measured on another model ({_short(held)}, not {_short(own)}); give another folder, "
+            f"or delete {str(path.parent)!r} and give the same command again, which measures anew"
+        )
+
+
+def _short(digest: str) -> str:
+    return digest[:12]
 
 
 def result_path(out: Path, step: int, name: str) -> Path:
@@ -89,14 +270,12 @@ def result_path(out: Path, step: int, name: str) -> Path:
 
 def load_steps(out: Path, name: str) -> dict[int, ProbeResult]:
     """The saved results called ``name``, by step."""
-    found = sorted(Path(out).glob(f"step-*.{name}.safetensors"))
-    return {int(path.name[5:11]): load_result(path) for path in found}
+    return {step: load_result(path) for step, path in _steps(out, name)}
 
 
-def save_losses(losses: torch.Tensor, path: Path) -> None:
-    """Write what ``train`` returned as a ``ProbeResult`` with the axis step."""
-    steps = {"step": [str(i) for i in range(len(losses))]}
-    ProbeResult("Loss", {"loss": losses}, {"loss": ("step",)}, steps).save(path)
+def loss_result(losses: torch.Tensor) -> ProbeResult:
+    """What ``train`` returned, with the axis step."""
+    return ProbeResult("Loss", {"loss": losses}, {"loss": ("step",)}, {"step": [str(i) for i in range(len(losses))]})
 
 
 def accuracy(model: HookedModel, task: Task, split: str, **which: Any) -> tuple[float, int]:

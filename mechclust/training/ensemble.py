@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -20,10 +20,12 @@ from mechclust.models.build import build_model
 from mechclust.models.config import AnyConfig, config_to_json
 from mechclust.models.weights import set_weights
 from mechclust.training.config import TrainConfig
-from mechclust.training.loop import make_optimizer, step_bar
-from mechclust.training.snapshots import Segment, Snapshots, all_kept, backend_of, check_run, snapshot_steps
+from mechclust.training.loop import WAIT, make_optimizer, step_bar
+from mechclust.training.snapshots import Segment, Snapshots, backend_of, check_run, file_of, lost_files, snapshot_steps
 from mechclust.training.state import load_state, save_state
+from probes.files import remove_leftovers
 from probes.hooks import check_device
+from probes.locks import locked
 from tasks import Batch, InputError, Task
 from tasks.errors import check_choice
 from tasks.settings import to_json
@@ -85,8 +87,9 @@ def train_ensemble(
     Args:
         members: networks of one shape, whose logits are ``[batch d_vocab]``, and their data.
         config: the settings; a member's ``rate`` multiplies the learning rate. ``clip`` must be ``None``.
-        out: folder of snapshots and resumable state. A run that was interrupted, also by ``kill -9``, goes
-            on from its last save and ends with the same bits.
+        out: folder of snapshots and resumable state, one process at a time. A run that was interrupted, also by
+            ``kill -9``, goes on from its last save and ends with the same bits. Where a file of snapshots is lost,
+            the steps up to it are trained again in memory, with a warning.
         snapshot_every: steps between snapshots; ``None``: an epoch. The start and the end are always kept.
         backend: ``"loop"`` one member after the other, ``"vmap"`` all at once, ``"compiled"`` the same
             through ``torch.compile``; ``"auto"``: compiled where that pays for itself and works.
@@ -95,7 +98,9 @@ def train_ensemble(
         name: its label.
 
     Raises:
-        InputError: for no members, members of different shapes, or a folder with another run.
+        InputError: for no members, members of different shapes, a damaged file, a folder with another run or in
+            which another process trains, and when what is lost cannot be made again, because training gives other
+            numbers here.
 
     Example:
         >>> from mechclust.studies.clustering_heads import PoolingTransformerConfig
@@ -119,22 +124,6 @@ def train_ensemble(
         "training": to_json(config),
         "ensemble": {"members": records, "every": every, "backend": backend, "device": device},
     }
-    stack, path, start = _Stack(members, config, device), out / "state.safetensors", 0
-    data = _Data(members, config.batch_size, device)
-    tokens, targets = data(range(1))
-    stack.check(tokens[0, 0])
-    if path.exists():
-        start, _, weights = load_state(path, stack.optimizer, run)
-        stack.set(weights)
-        if not all_kept(out, start):
-            warnings.warn(f"{str(out)!r} has lost a file of snapshots; training begins anew to make it", stacklevel=2)
-            stack, start = _Stack(members, config, device), 0
-    if start == config.steps:
-        return Snapshots(out)
-    chosen = backend
-    if backend == "auto":
-        worth = config.steps * (1 + len(members) * config.batch_size / 300) >= _WORTH_COMPILING
-        chosen = backend_of(out) if start else ("compiled" if worth else "vmap")
     header = {
         "members": json.dumps(records),
         "training": json.dumps(run["training"]),
@@ -142,25 +131,104 @@ def train_ensemble(
         "every": str(every),
         "epoch_steps": str(_epoch(members[0], config)),
     }
-    check_run(out, header)
-    header["backend"] = stack.use(chosen, tokens[0], targets[0], forgiving=backend == "auto")
-    wanted, ahead = set(snapshot_steps(config.steps, every)), max(1, _READ_AHEAD // config.batch_size)
-    segment = Segment(start)
-    for step in step_bar(start, config.steps, progress, name):
-        if step > start and step % config.save_every == 0:
-            segment.write(out, header)
-            save_state(path, stack.weights, stack.optimizer, step, torch.zeros(0), run)
+    stack, data = _Stack(members, config, device), _Data(members, config.batch_size, device)
+    tokens, targets = data(range(1))
+    stack.check(tokens[0, 0])
+    wanted = set(snapshot_steps(config.steps, every))
+    with locked(out, wait=WAIT):
+        remove_leftovers(out)
+        path, start, saved = out / "state.safetensors", 0, None
+        if path.exists():
+            saved = load_state(path, stack.optimizer, run)
+            stack.set(saved.weights)
+            start = saved.step
+        check_run(out, header)
+        lost = lost_files(out, start, config.save_every)
+        if start == config.steps and not lost:
+            return Snapshots(out)
+        chosen = backend
+        if backend == "auto":
+            worth = config.steps * (1 + len(members) * config.batch_size / 300) >= _WORTH_COMPILING
+            known = start and len(lost) < -(-start // config.save_every)
+            chosen = backend_of(out) if known else ("compiled" if worth else "vmap")
+        header["backend"] = stack.use(chosen, tokens[0], targets[0], forgiving=backend == "auto")
+        if saved is not None and lost:
+            warnings.warn(
+                f"{_named(lost)} missing; the steps up to there are trained again to make what is lost", stacklevel=2
+            )
+            again = _Stack(members, config, device)
+            again.gradients = stack.gradients
+            parts = _segments(again, data, config, wanted, range(start), progress, f"{name}, what is lost")
+            _make(lost, parts, again, saved.weights, header)
+        if start < config.steps:
+            for segment in _segments(stack, data, config, wanted, range(start, config.steps), progress, name):
+                segment.write(out, header)
+                save_state(path, stack.weights, stack.optimizer, segment.end, torch.zeros(0), run)
+        return Snapshots(out)
+
+
+def _segments(
+    stack: _Stack, data: _Data, config: TrainConfig, wanted: set[int], steps: range, progress: bool, name: str
+) -> Iterator[Segment]:
+    """Train for the given steps; gives what is kept of them at every save and at the end, the stack being there."""
+    ahead, segment = max(1, _READ_AHEAD // config.batch_size), Segment(steps.start)
+    for step in step_bar(steps.start, steps.stop, progress, name):
+        if step > steps.start and step % config.save_every == 0:
+            yield segment
             segment = Segment(step)
         if step in wanted:
             segment.keep(step, stack.weights)
-        place = (step - start) % ahead
+        place = (step - steps.start) % ahead
         if place == 0:
             tokens, targets = data(range(step, min(step + ahead, config.steps)))
         segment.losses.append(stack.step(tokens[place], targets[place], config.lr_at(step)))
-    segment.keep(config.steps, stack.weights)
-    segment.write(out, header)
-    save_state(path, stack.weights, stack.optimizer, config.steps, torch.zeros(0), run)
-    return Snapshots(out)
+    if steps.stop == config.steps:
+        segment.keep(config.steps, stack.weights)
+    yield segment
+
+
+def _make(
+    lost: Sequence[Path], parts: Iterable[Segment], stack: _Stack, end: Mapping[str, Tensor], header: Mapping[str, str]
+) -> None:
+    """Write what is lost, once something that is kept and comes after it shows that it is of the same training.
+
+    Args:
+        lost: the files.
+        parts: of a training from the start to the saved state.
+        stack: which is trained.
+        end: the weights of the saved state.
+        header: of the files.
+    """
+    folder, waiting, left = lost[0].parent, list[Segment](), set(lost)
+    for segment in parts:
+        path = file_of(folder, segment.start)
+        if path in left:
+            waiting.append(segment)
+            left.remove(path)
+        elif not segment.agrees(path):
+            raise _otherwise(lost)
+        else:
+            while waiting:
+                waiting.pop(0).write(folder, header)
+            if not left:
+                return
+    if any(not torch.equal(values.detach().cpu(), end[name]) for name, values in stack.weights.items()):
+        raise _otherwise(lost)
+    for segment in waiting:
+        segment.write(folder, header)
+
+
+def _named(lost: Sequence[Path]) -> str:
+    more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+    return f"{str(lost[0])!r}{more} {'are' if more else 'is'}"
+
+
+def _otherwise(lost: Sequence[Path]) -> InputError:
+    return InputError(
+        f"{_named(lost)} missing and cannot be made again here, where training gives other numbers than those that are "
+        "kept; give the same command on the machine and with the versions and the number of threads it was trained "
+        "with, or another folder"
+    )
 
 
 class _Stack:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,21 +16,17 @@ from mechclust.jobs import progress_bar
 from mechclust.models.build import config_of
 from mechclust.models.config import config_to_json
 from mechclust.models.weights import get_weights, set_weights, trainable
+from mechclust.training.callbacks import Callback, KeepsFiles
 from mechclust.training.config import TrainConfig
 from mechclust.training.state import load_state, save_state
-from probes.files import versions
+from probes.files import remove_leftovers, versions
 from probes.hooks import HookedModel, device_of, forward
+from probes.identity import fingerprint
+from probes.locks import locked
 from tasks import Batch, InputError, Task
 from tasks.settings import to_json
 
-
-class Callback(Protocol):
-    """Called at ``TrainConfig.checkpoint_steps``, before the step's update, and after the last one.
-
-    After an interruption the calls since the last saved state come again, with the same weights.
-    """
-
-    def __call__(self, step: int, model: HookedModel) -> None: ...
+WAIT = 30.0  # seconds for the lock: a job whose driver died may live some seconds longer on a cluster
 
 
 def train(
@@ -47,13 +45,15 @@ def train(
     and its hook points do not fire; probe it in callbacks.
 
     An interrupted run (also by ``kill -9``) started again ends with the same bits as one that was
-    not, on the same machine with the same number of threads.
+    not, on the same machine with the same number of threads. Where a callback has lost a file of an earlier step,
+    the steps up to it are trained again in memory, with a warning, and training goes on from the saved state.
 
     Args:
-        model: from ``build_model``, on any device; trained in place.
+        model: from ``build_model``, on any device; trained in place. To go on, give it as it was before training, or as
+            it was when its state was saved last: a finished training may be called again.
         task: where the batches and the loss come from.
         config: the settings.
-        out: folder of the resumable state (``state.safetensors``); ``None``: keep nothing.
+        out: folder of the resumable state (``state.safetensors``), one process at a time; ``None``: keep nothing.
         callbacks: called at the checkpoints.
         progress: show a progress bar.
         name: its label.
@@ -62,48 +62,136 @@ def train(
         ``[steps]`` training loss of every step, as the task defines it (float32).
 
     Raises:
-        InputError: when ``out`` holds a run with other settings, or a damaged state.
+        InputError: when ``out`` holds a run with other settings or from other weights, or a damaged state, or
+            another process trains there, when callbacks keep files of other settings, and when what is lost cannot be
+            made again, because the steps up to it come out otherwise here.
     """
-    groups = _groups(model, config)
-    parameters = [p for group in groups for p in group["params"]]
-    optimizer = make_optimizer(groups, config)
-    # The optimiser's state follows the order of the parameters, which the TransformerLens major decides.
-    major = versions()["transformer-lens"].split(".")[0]
-    run = {
-        "task": task.to_config(),
-        "training": to_json(config),
-        "model": {**config_to_json(config_of(model)), "transformer-lens": major},
-    }
-    path = None if out is None else Path(out) / "state.safetensors"
-    losses, start = torch.zeros(config.steps), 0
-    if path is not None and path.exists():
-        start, done, weights = load_state(path, optimizer, run)
-        set_weights(model, weights)
-        losses[:start] = done
-    checkpoints, device = set(config.checkpoint_steps), device_of(model)
-    loss_of = _loss(model, task)
-    model.train()
-    for step in step_bar(start, config.steps, progress, name):
-        if step in checkpoints:
-            for callback in callbacks:
-                callback(step, model)
-        if path is not None and step != start and step % config.save_every == 0:
-            save_state(path, get_weights(model), optimizer, step, losses, run)
+    run = _Training(model, task, config, None if out is None else Path(out), callbacks)
+    if out is None:
+        return run(progress, name)
+    with locked(out, wait=WAIT):
+        remove_leftovers(out)
+        return run(progress, name)
+
+
+class _Training:
+    """A training run: where it stands, what it keeps."""
+
+    def __init__(
+        self, model: HookedModel, task: Task, config: TrainConfig, out: Path | None, callbacks: Sequence[Callback]
+    ) -> None:
+        self.model, self.task, self.config, self.callbacks = model, task, config, callbacks
+        self.path = None if out is None else out / "state.safetensors"
+        self.optimizer = make_optimizer(_groups(model, config), config)
+        self.losses, self.loss_of = torch.zeros(config.steps), _loss(model, task)
+        # The optimiser's state follows the order of the parameters, which the TransformerLens major decides.
+        major = versions()["transformer-lens"].split(".")[0]
+        self.record = {
+            "task": task.to_config(),
+            "training": to_json(config),
+            "model": {
+                **config_to_json(config_of(model)),
+                "transformer-lens": major,
+                "initial weights": fingerprint(model),
+            },
+        }
+
+    def __call__(self, progress: bool, name: str) -> Tensor:
+        lacking = self._lacking()
+        self.model.train()
+        start = self._resume(lacking, progress, name)
+        config, checkpoints = self.config, set(self.config.checkpoint_steps)
+        for step in step_bar(start, config.steps, progress, name):
+            # Also before a file is made: after a kill what was measured has the bits of what is gone on from.
+            if step != start and (step % config.save_every == 0 or lacking.get(step)):
+                self._save(step)
+            if step in checkpoints:
+                self._call(step, self.callbacks)
+            loss = self._loss(step)
+            self._update(step, loss, self.optimizer)
+            self.losses[step] = loss.detach()
+        if start < config.steps:
+            self._save(config.steps)
+        self._call(config.steps, self.callbacks)
+        return self.losses
+
+    def _loss(self, step: int) -> Tensor:
+        return self.loss_of(self.task.train_batch(step, self.config.batch_size).to(device_of(self.model)))
+
+    def _update(self, step: int, loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
         for group in optimizer.param_groups:
-            group["lr"] = config.lr_at(step) * group["share"]
-        batch = task.train_batch(step, config.batch_size).to(device)
-        loss = loss_of(batch)
-        model.zero_grad(set_to_none=True)  # of frozen parameters too
+            group["lr"] = self.config.lr_at(step) * group["share"]
+        self.model.zero_grad(set_to_none=True)  # of frozen parameters too
         loss.backward()  # type: ignore[no-untyped-call]
-        if config.clip is not None:
-            torch.nn.utils.clip_grad_norm_(parameters, config.clip)
+        if self.config.clip is not None:
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            torch.nn.utils.clip_grad_norm_(parameters, self.config.clip)
         optimizer.step()
-        losses[step] = loss.detach()
-    for callback in callbacks:
-        callback(config.steps, model)
-    if path is not None and start < config.steps:
-        save_state(path, get_weights(model), optimizer, config.steps, losses, run)
-    return losses
+
+    def _lacking(self) -> dict[int, list[Path]]:
+        """What callbacks lack of each checkpoint; refuses files of other settings, before any work."""
+        return {
+            step: [path for callback in self._keeping() for path in callback.lacks(step, self.model)]
+            for step in self.config.checkpoint_steps
+        }
+
+    def _keeping(self) -> list[KeepsFiles]:
+        return [callback for callback in self.callbacks if isinstance(callback, KeepsFiles)]
+
+    def _resume(self, lacking: Mapping[int, Sequence[Path]], progress: bool, name: str) -> int:
+        """Go on from the saved state, if there is one; returns the next step."""
+        if self.path is None or not self.path.exists():
+            return 0
+        saved = load_state(self.path, self.optimizer, self.record, get_weights(self.model))
+        lost = {step: paths for step, paths in lacking.items() if paths and step < saved.step}
+        if lost:
+            if saved.run != json.loads(json.dumps(self.record)):
+                raise InputError(
+                    f"{self._named(lost)} missing or damaged, and this model was trained already; build it again "
+                    "(build_model(config)), which makes what is lost"
+                )
+            self._make(lost, saved.losses, progress, name)
+        set_weights(self.model, saved.weights)
+        self.losses[: saved.step] = saved.losses
+        self.record = saved.run  # with the weights that it began from
+        return saved.step
+
+    def _make(self, lost: Mapping[int, Sequence[Path]], losses: Tensor, progress: bool, name: str) -> None:
+        """Train up to what is lost, in memory, and measure it there; the saved state stays as it is."""
+        last, optimizer = max(lost), make_optimizer(_groups(self.model, self.config), self.config)
+        warnings.warn(
+            f"{self._named(lost)} missing or damaged; the steps up to {last} are trained again to make what is lost",
+            stacklevel=5,
+        )
+        checkpoints = set(self.config.checkpoint_steps)
+        for step in step_bar(0, last + 1, progress, f"{name}, what is lost"):
+            loss = self._loss(step)
+            found, held = loss.detach().cpu(), losses[step]
+            if not torch.equal(found.view(torch.int32), held.view(torch.int32)):
+                raise InputError(
+                    f"{self._named(lost)} missing or damaged and cannot be made again here: the loss of step {step} is "
+                    f"{float(found):.9g}, not {float(held):.9g} as it was; give the same command on the machine and "
+                    "with the versions and the number of threads it was trained with, or give another folder"
+                )
+            if step in checkpoints:  # where nothing is lost, the weights are compared with those measured
+                self._call(step, self._keeping())
+            if step < last:
+                self._update(step, loss, optimizer)
+
+    def _named(self, lost: Mapping[int, Sequence[Path]]) -> str:
+        """The first lost file, how many more, and the verb."""
+        paths = [path for at in lost.values() for path in at]
+        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+        folder = "" if self.path is None else f" of the training in {str(self.path.parent)!r}"
+        return f"{str(paths[0])!r}{more}{folder} {'are' if more else 'is'}"
+
+    def _save(self, step: int) -> None:
+        if self.path is not None:
+            save_state(self.path, get_weights(self.model), self.optimizer, step, self.losses, self.record)
+
+    def _call(self, step: int, callbacks: Sequence[Callback]) -> None:
+        for callback in callbacks:
+            callback(step, self.model)
 
 
 def _groups(model: HookedModel, config: TrainConfig) -> list[dict[str, Any]]:

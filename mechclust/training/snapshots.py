@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -11,24 +12,24 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from mechclust.models.build import build_model
 from mechclust.models.config import AnyConfig, config_from_json
 from mechclust.models.weights import set_weights
-from probes.files import write_atomic
+from probes.files import DamagedError, check_safetensors, read_safetensors, write_safetensors
 from probes.hooks import HookedModel
 from tasks import InputError, Task
 
-_FORMAT = "mechclust-snapshots-1"
+_FORMAT = "mechclust-snapshots-2"
 
 
 class Snapshots:
     """What ``train_ensemble`` kept: weights of every member at every snapshot, and every training loss.
 
     Nothing is read before it is asked for. One file holds the snapshots of some steps, each weight as
-    ``[snapshot member ...]``.
+    ``[snapshot member ...]``. The checksum of a file is compared the first time that something of it is asked for,
+    which costs reading all of it once.
 
     Args:
         folder: the ``out`` of ``train_ensemble``.
@@ -38,15 +39,16 @@ class Snapshots:
         epochs: the same counted in passes through the training sequences.
 
     Raises:
-        InputError: for a folder without snapshots, or with some missing; the message says which.
+        InputError: for a folder without snapshots, or with some missing; the message says which. A damaged file is
+            refused when something of it is asked for.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self._files = _files(self.folder)
+        self._files, self._whole = _files(self.folder), set[Path]()
         if not self._files:
             raise InputError(f"{str(folder)!r} holds no snapshots; give the folder of an ensemble's training")
-        self._header = next(iter(self._files.values()))[1]
+        self._first, self._header = next(iter(self._files.values()))
         check_run(self.folder, self._header)
         n, every = int(self._header["steps"]), int(self._header["every"])
         wanted, trained = snapshot_steps(n, every), _trained(self._files)
@@ -66,11 +68,13 @@ class Snapshots:
     @cached_property
     def configs(self) -> list[AnyConfig]:
         """The members' model configurations, in order."""
+        self._check(self._first)
         return [config_from_json(record["model"]) for record in json.loads(self._header["members"])]
 
     @cached_property
     def tasks(self) -> list[Task]:
         """The members' tasks, in order."""
+        self._check(self._first)
         return [Task.from_config(record["task"]) for record in json.loads(self._header["members"])]
 
     @property
@@ -80,6 +84,21 @@ class Snapshots:
 
     def __len__(self) -> int:
         return len(self.steps)
+
+    def _check(self, path: Path) -> None:
+        """Once for each file, for all of it is read."""
+        if path not in self._whole:
+            _check(path)
+            self._whole.add(path)
+
+    @contextmanager
+    def _open(self, path: Path) -> Iterator[Any]:
+        self._check(path)
+        try:
+            with safe_open(path, framework="pt") as file:
+                yield file
+        except (SafetensorError, OSError) as error:
+            raise _unreadable(path, error) from None
 
     def _where(self, step: int) -> tuple[Path, int]:
         if step not in self._place:
@@ -97,7 +116,7 @@ class Snapshots:
     def at(self, step: int) -> dict[str, Tensor]:
         """Weights of all members at a step, ``[member ...]`` by name."""
         path, row = self._where(step)
-        with safe_open(path, framework="pt") as file:
+        with self._open(path) as file:
             return {name: file.get_slice(name)[row] for name in file.keys() if name != "losses"}  # noqa: SIM118
 
     def of(self, member: int, steps: Sequence[int] | None = None) -> dict[str, Tensor]:
@@ -108,7 +127,7 @@ class Snapshots:
             raise InputError("there are no steps to read; give at least one, or None for all")
         found: dict[Path, dict[str, Tensor]] = {}
         for path in dict.fromkeys(path for path, _ in places):
-            with safe_open(path, framework="pt") as file:
+            with self._open(path) as file:
                 found[path] = {name: file.get_slice(name)[:, member] for name in file.keys() if name != "losses"}  # noqa: SIM118
         names = found[places[0][0]].keys()
         return {name: torch.stack([found[path][name][row] for path, row in places]) for name in names}
@@ -124,7 +143,7 @@ class Snapshots:
         """``[steps member]`` training loss of every step's batch."""
         losses = torch.empty(int(self._header["steps"]), len(self.configs))
         for start, (path, _) in self._files.items():
-            with safe_open(path, framework="pt") as file:
+            with self._open(path) as file:
                 part = file.get_tensor("losses")
             losses[start : start + len(part)] = part
         return losses
@@ -140,15 +159,27 @@ def backend_of(folder: Path) -> Any:
     return next(iter(_files(folder).values()))[1]["backend"]
 
 
-def all_kept(folder: Path, step: int) -> bool:
-    """Whether the files of all steps before ``step`` are there."""
-    return _trained(_files(folder)).issuperset(range(step))
+def lost_files(folder: Path, step: int, every: int) -> list[Path]:
+    """The files of steps before ``step`` that are missing, of one file for ``every`` steps; all others are read.
+
+    Raises:
+        InputError: for a damaged one.
+    """
+    for path, _ in _files(folder).values():
+        _check(path)
+    return [path for start in range(0, step, every) if not (path := file_of(folder, start)).exists()]
+
+
+def file_of(folder: Path, start: int) -> Path:
+    """Where the snapshots from a step to the next save stand."""
+    return folder / f"snapshots-{start:08d}.safetensors"
 
 
 def check_run(folder: Path, header: Mapping[str, str]) -> None:
     """Refuse files of another run, which would be taken for this one's."""
     for path, own in _files(folder).values():
         if any(own.get(key) != header.get(key) for key in ("members", "training", "steps", "every")):
+            _check(path)
             raise InputError(f"{str(path)!r} is of a run with other settings; remove it, or choose another folder")
 
 
@@ -169,10 +200,20 @@ class Segment:
     def write(self, folder: Path, header: Mapping[str, str]) -> None:
         """Write the file, atomically."""
         names = self._weights[0].keys() if self._weights else ()
-        tensors = {name: torch.stack([kept[name] for kept in self._weights]).cpu() for name in names}
-        tensors["losses"] = torch.stack(self.losses).cpu()
+        tensors = {name: torch.stack([kept[name] for kept in self._weights]) for name in names}
+        tensors["losses"] = torch.stack(self.losses)
         record = {**header, "format": _FORMAT, "held": json.dumps(self._steps)}
-        write_atomic(folder / f"snapshots-{self.start:08d}.safetensors", save(tensors, record))
+        write_safetensors(file_of(folder, self.start), tensors, record)
+
+    @property
+    def end(self) -> int:
+        """The step that it ends before."""
+        return self.start + len(self.losses)
+
+    def agrees(self, path: Path) -> bool:
+        """Whether a file of the same steps holds the same losses, to the bit."""
+        held, own = read_safetensors(path)[0]["losses"], torch.stack(self.losses).cpu()
+        return held.shape == own.shape and torch.equal(held.view(torch.int32), own.view(torch.int32))
 
 
 def _files(folder: Path) -> dict[int, tuple[Path, dict[str, str]]]:
@@ -189,14 +230,32 @@ def _trained(files: Mapping[int, tuple[Path, dict[str, str]]]) -> set[int]:
 def _header(path: Path) -> dict[str, str]:
     try:
         with safe_open(path, framework="pt") as file:
-            header = dict(file.metadata() or {})
-            if header.get("format") == _FORMAT:
-                header["trained"] = str(file.get_slice("losses").get_shape()[0])
+            header: dict[str, str] = dict(file.metadata() or {})
+            if header.get("format") != _FORMAT:
+                raise InputError(f"{str(path)!r} is not a file of snapshots; remove it, or give another folder")
+            header["trained"] = str(file.get_slice("losses").get_shape()[0])
     except (SafetensorError, OSError) as error:
-        raise InputError(f"{str(path)!r} cannot be read ({error}); remove it and train again") from None
-    if header.get("format") != _FORMAT:
-        raise InputError(f"{str(path)!r} is not a file of snapshots; remove it, or give another folder")
-    return header
+        raise _unreadable(path, error) from None
+    try:
+        _ = [int(header[key]) for key in ("steps", "every", "epoch_steps")], [*map(int, json.loads(header["held"]))]
+        return {**header, "members": header["members"], "backend": header["backend"]}
+    except (KeyError, ValueError, TypeError, RecursionError) as error:
+        _check(path)
+        raise _unreadable(path, error) from None
+
+
+def _check(path: Path) -> None:
+    """Refuse a file whose checksum is another."""
+    try:
+        check_safetensors(path)
+    except DamagedError:
+        raise InputError(
+            f"{str(path)!r} is damaged (its checksum is another); remove it and train again with the same settings"
+        ) from None
+
+
+def _unreadable(path: Path, error: Exception) -> InputError:
+    return InputError(f"{str(path)!r} cannot be read ({error}); remove it and train again")
 
 
 def _spans(wanted: Sequence[int], missing: Sequence[int]) -> str:

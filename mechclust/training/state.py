@@ -5,16 +5,32 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
-from probes.files import read_safetensors, write_atomic
+from probes.files import read_safetensors, write_safetensors
 from tasks import InputError
 
-_FORMAT = "mechclust-training-1"
+_FORMAT = "mechclust-training-2"
+_BEGAN = ("model", "initial weights")
+
+
+class State(NamedTuple):
+    """A saved state.
+
+    Attributes:
+        step: the next one.
+        losses: ``[step]`` so far.
+        weights: by name.
+        run: what run it belongs to, as it was saved.
+    """
+
+    step: int
+    losses: Tensor
+    weights: dict[str, Tensor]
+    run: dict[str, Any]
 
 
 def save_state(
@@ -26,18 +42,28 @@ def save_state(
     run: dict[str, Any],
 ) -> None:
     """Write the state before ``step``, atomically. ``run`` says what run it belongs to."""
-    tensors = {f"model/{k}": v.detach() for k, v in weights.items()}
-    for i, values in optimizer.state_dict()["state"].items():
-        tensors.update({f"optimizer/{i}/{k}": torch.as_tensor(v) for k, v in values.items()})
+    tensors = {f"model/{k}": v for k, v in weights.items()}
+    for i, values in sorted(optimizer.state_dict()["state"].items()):  # in one order, also after a load
+        tensors.update({f"optimizer/{i}/{k}": torch.as_tensor(v) for k, v in sorted(values.items())})
     tensors["losses"] = losses[:step]
     header = {"format": _FORMAT, "step": str(step), "run": json.dumps(run)}
-    write_atomic(path, save({k: v.cpu().contiguous() for k, v in tensors.items()}, header))
+    write_safetensors(path, tensors, header)
 
 
 def load_state(
-    path: Path, optimizer: torch.optim.Optimizer, run: dict[str, Any]
-) -> tuple[int, Tensor, dict[str, Tensor]]:
-    """Put the saved state into the optimiser; returns the next step, the losses so far, and the weights.
+    path: Path,
+    optimizer: torch.optim.Optimizer,
+    run: dict[str, Any],
+    own: Mapping[str, Tensor] | None = None,
+) -> State:
+    """Put the saved state into the optimiser; returns it.
+
+    Args:
+        path: of the file.
+        optimizer: with the parameters that are trained.
+        run: what run it has to belong to.
+        own: weights of the model as it was given. Where they are the saved ones to the bit, it may have begun from
+            other weights than ``run`` says: it was trained already.
 
     Raises:
         InputError: for a damaged file, or the state of a run with other settings.
@@ -45,20 +71,36 @@ def load_state(
     tensors, header = read_safetensors(path)
     if header.get("format") != _FORMAT:
         raise InputError(f"{str(path)!r} is not a training state; remove it, or choose another output folder")
+    weights = {k.removeprefix("model/"): v for k, v in tensors.items() if k.startswith("model/")}
     saved = json.loads(header["run"])
-    run = json.loads(json.dumps(run))
-    if saved != run:
-        pairs = [(s, k) for s in run for k in {**run[s], **saved.get(s, {})}]
-        section, key = next((s, k) for s, k in pairs if saved.get(s, {}).get(k) != run[s].get(k))
-        raise InputError(
-            f"{str(path.parent)!r} holds a run with {section} {key} = {saved.get(section, {}).get(key)!r}, "
-            f"not {run[section].get(key)!r}; choose another output folder, or the same settings to go on"
-        )
+    _check(path.parent, saved, json.loads(json.dumps(run)), own is not None and _same(own, weights))
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         if name.startswith("optimizer/"):
             _, i, key = name.split("/")
             state.setdefault(int(i), {})[key] = value
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-    weights = {k.removeprefix("model/"): v for k, v in tensors.items() if k.startswith("model/")}
-    return int(header["step"]), tensors["losses"], weights
+    return State(int(header["step"]), tensors["losses"], weights, saved)
+
+
+def _check(folder: Path, saved: dict[str, Any], run: dict[str, Any], trained: bool) -> None:
+    """Refuse the state of a run with other settings, naming the first."""
+    for section in {**run, **saved} if saved != run else ():
+        old, new = saved.get(section, {}), run.get(section, {})
+        for key in {**new, **old}:
+            if old.get(key) == new.get(key) or ((section, key) == _BEGAN and trained):
+                continue
+            if (section, key) == _BEGAN:
+                raise InputError(
+                    f"{str(folder)!r} holds a run that began from other weights (fingerprint {old.get(key)}, not "
+                    f"{new.get(key)}), or this model was trained already; build it again (build_model(config)) to go "
+                    "on, or give another folder"
+                )
+            raise InputError(
+                f"{str(folder)!r} holds a run with {section} {key} = {old.get(key)!r}, not {new.get(key)!r}; "
+                "choose another output folder, or the same settings to go on"
+            )
+
+
+def _same(own: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> bool:
+    return own.keys() == saved.keys() and all(torch.equal(own[name].detach().cpu(), x) for name, x in saved.items())

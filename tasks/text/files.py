@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from tasks.errors import InputError
+from tasks.text.visible import quoted
+
+_LONGEST = 300  # characters of a path in a message
 
 
 def read_text(path: str | Path, what: str = "a text file", called: str = "file") -> str:
@@ -26,7 +29,9 @@ def read_text(path: str | Path, what: str = "a text file", called: str = "file")
     except IsADirectoryError:
         raise InputError(f"{str(path)!r} is a directory; give {what}") from None
     except OSError as error:
-        raise InputError(f"cannot read {str(path)!r} ({error.strerror}); give {what}") from None
+        raise InputError(f"cannot read {quoted(str(path), _LONGEST)} ({error.strerror}); give {what}") from None
+    except ValueError:  # a zero byte, or half a character
+        raise InputError(f"no {called} can be called {quoted(str(path), _LONGEST)}; give the path of {what}") from None
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -49,9 +54,9 @@ def check_texts(texts: object, what: str) -> None:
         InputError: naming the first that is no text.
     """
     if isinstance(texts, str):
-        raise InputError(f"{what}s: the string {texts[:40]!r} was given; expected a list of strings")
+        raise InputError(f"{what}s: the string {quoted(texts)} was given; expected a list of strings")
     for i, text in enumerate(texts, start=1):  # type: ignore[arg-type, var-annotated]
         if not isinstance(text, str):
-            raise InputError(f"{what} {i} is {text!r}; expected a string")
+            raise InputError(f"{what} {i} is {quoted(text)}; expected a string")
         if not text.isascii() and (half := next((c for c in text if "\ud800" <= c <= "\udfff"), None)):
             raise InputError(f"{what} {i} has half a character ({half!r}), which no tokenizer reads; mend it")

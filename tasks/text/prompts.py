@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,7 @@ from tasks.batch import Batch, token_batches
 from tasks.errors import InputError, check_choice
 from tasks.text.encoding import check_ids, pad_within
 from tasks.text.files import check_texts, read_text
+from tasks.text.visible import quoted, short
 
 Encode = Callable[[Sequence[str]], list[list[int]]]
 """Texts to token ids, all at once: tokenizers are faster so."""
@@ -53,14 +55,16 @@ class LabelledPrompts:
             if not prompt.strip():
                 raise InputError(f"{self.source}: prompt {i + 1} is empty; give it a text or remove it")
         if "task" not in self.labels:
-            raise InputError(f'{self.source} has no label "task" (it has {", ".join(self.labels) or "none"})')
+            raise InputError(
+                f'{self.source} has no label "task" (it has {", ".join(map(short, self.labels)) or "none"})'
+            )
         for name, values in self.labels.items():
             if len(values) != len(self.prompts):
                 raise InputError(
-                    f"{self.source}: label {name!r} has {len(values)} values for {len(self.prompts)} prompts; "
+                    f"{self.source}: label {quoted(name)} has {len(values)} values for {len(self.prompts)} prompts; "
                     "expected one each"
                 )
-            check_texts(values, f"{self.source}: label {name!r} of prompt")
+            check_texts(values, f"{self.source}: label {quoted(name)} of prompt")
 
     def __len__(self) -> int:
         return len(self.prompts)
@@ -95,7 +99,7 @@ class LabelledPrompts:
             names = [k for k in record if k != "prompt"]
             if labels and set(names) != set(labels):
                 odd = sorted(set(names) ^ set(labels))[0]
-                raise InputError(f"{where}: label {odd!r} is not on every line; give it everywhere or nowhere")
+                raise InputError(f"{where}: label {quoted(odd)} is not on every line; give it everywhere or nowhere")
             if not record["prompt"].strip():
                 raise InputError(f"{where}: the prompt is empty; give it a text or remove the line")
             prompts.append(record["prompt"])
@@ -165,16 +169,24 @@ def _parse(line: str, where: str) -> dict[str, Any]:
         record = json.loads(line)
     except json.JSONDecodeError as error:
         raise InputError(f"{where} is not JSON ({error.msg} at column {error.colno}): {line[:60]!r}") from None
+    except RecursionError:
+        raise InputError(f"{where} is nested too deeply; give an object of texts, integers and booleans") from None
+    except ValueError:  # Python reads no integer of more digits
+        raise InputError(
+            f"{where} has an integer of more than {sys.get_int_max_str_digits():,} digits; give the label as a string"
+        ) from None
     if not isinstance(record, dict):
         raise InputError(f'{where} is a JSON {type(record).__name__}; expected an object with "prompt" and "task"')
     for field in ("prompt", "task"):
         if field not in record:
-            raise InputError(f'{where} has no "{field}" (it has {", ".join(record) or "nothing"}); add it')
+            raise InputError(f'{where} has no "{field}" (it has {", ".join(map(short, record)) or "nothing"}); add it')
     if not isinstance(record["prompt"], str):
-        raise InputError(f"{where}: the prompt is {record['prompt']!r}; expected a string")
+        raise InputError(f"{where}: the prompt is {quoted(record['prompt'])}; expected a string")
     for name, value in record.items():
         if not isinstance(value, (str, int, bool)):
-            raise InputError(f"{where}: label {name!r} is {value!r}; expected a string, an integer or a boolean")
+            raise InputError(
+                f"{where}: label {quoted(name)} is {quoted(value)}; expected a string, an integer or a boolean"
+            )
         if name != "prompt" and isinstance(value, str) and not value.strip():
-            raise InputError(f"{where}: label {name!r} is empty; give it a name or remove the line")
+            raise InputError(f"{where}: label {quoted(name)} is empty; give it a name or remove the line")
     return record

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from tests.benchmarks import attention, cka, extraction, heads, kmeans, pairs, stores, topics
+from tests.benchmarks import attention, cka, extraction, heads, jobs, kmeans, pairs, stores, topics
 from tests.benchmarks.memory import forget_peak, held, peak, printed
 from tests.benchmarks.ratio import alternate
 
@@ -221,6 +221,7 @@ TABLES: dict[str, Callable[[], Table]] = {
     "run": _training,
     "extraction": extraction.table,
     "stores": stores.table,
+    "jobs": jobs.table,
     "clusters": kmeans.table,
     "cka": cka.table,
     "pairs": pairs.table,

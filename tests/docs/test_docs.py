@@ -236,6 +236,7 @@ def test_the_files_that_the_page_on_the_layout_names_are_there() -> None:
         "docs",
         "benchmarks",
         "real",
+        "faults",
     }
 
 

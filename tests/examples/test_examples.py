@@ -21,6 +21,7 @@ SETTINGS = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 PRINTS = {
     "clustering_heads.py": r"^ +2 +\d +(?P<low>[\d.]+) \((?P<high>[\d.]+)\)",  # trained (untrained)
     "compare_models.py": r"^classify-0 +(?P<low>[\d.]+) > (?P<high>[\d.]+) ",  # accuracy before > after
+    "many_gpus.py": r"(?s)(the same as by one process: True.*){2}",
     "merge_jobs.py": r"of different examples: .*to the bit: True\n.*of different layers: .*to the bit: True$",
     "new_probe.py": r"^Anisotropy keeps the contract(.|\n)*^ +3 blocks.2.hook_resid_post +[\d.]+ +[\d.]+$",
     "task_clusters.py": r"^ +4 +(?P<low>[\d.-]+) +(?P<high>[\d.]+) +-[\d.]+ to [\d.]+ ",  # untrained, trained

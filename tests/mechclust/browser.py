@@ -69,3 +69,24 @@ def open_page(browser):
 def drawn():
     """JavaScript: whether the large heatmap of an attention view is drawn."""
     return DRAWN
+
+
+@pytest.fixture
+def trouble_of(browser):
+    """``trouble_of(path)`` opens a page, unfolds all that is folded in it, and gives its errors and requests."""
+    context = browser.new_context(offline=True, viewport={"width": 1280, "height": 1400})
+    page, found, asked = context.new_page(), [], set()
+    page.on("pageerror", lambda error: found.append(str(error)))
+    page.on("console", lambda message: found.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("request", lambda request: found.append(request.url) if request.url not in asked else None)
+
+    def open_(path):
+        asked.add(path.as_uri())
+        page.goto(path.as_uri(), wait_until="load")
+        for folded in page.locator("details > summary").all():
+            folded.click()
+        page.wait_for_timeout(300)
+        return found
+
+    yield open_
+    context.close()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.mechclust.browser import browser, drawn, open_page  # noqa: F401 - fixtures
+from tests.mechclust.browser import browser, drawn, open_page, trouble_of  # noqa: F401 - fixtures
 
 WORDS = ("<pad>", "<unk>", *(f"w{i}" for i in range(20)))
 SHAPE = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 32}

@@ -19,6 +19,7 @@ import pytest
 
 from mechclust.cli import main
 from mechclust.commands.check import check_model
+from mechclust.jobs import Ray
 from mechclust.report import Analysis
 from mechclust.studies import RegisteredStudy, registered_studies
 from tasks import LabelledPrompts
@@ -155,7 +156,8 @@ class TestPlain:
         said = " ".join(re.sub("[╭╮╰╯│─]", " ", capsys.readouterr().out).split())
         assert "--task.n-tasks INT number of tasks. (default: 20)" in said
         assert "--device STR where to train, such as cpu or cuda. (default: cpu)" in said
-        assert "--workers INT processes; one per core by default --probes" in said
+        assert "--workers INT processes, with one thread each; one per core by default, and with ray" in said
+        assert "--address STR of the Ray cluster" in said
 
     def test_interruption_anywhere_is_130(self, monkeypatch, capsys):
         def stop():
@@ -205,12 +207,21 @@ class TestRun:
 
     def test_settings_of_the_command_line_reach_the_run(self, tmp_path, capsys, monkeypatch):
         seen = []
-        monkeypatch.setattr("mechclust.cli.run_study", lambda *a: seen.append(a) or Analysis(claims=[]))
+        monkeypatch.setattr("mechclust.cli.run_study", lambda *a, **on: seen.append((*a, on)) or Analysis(claims=[]))
         assert main([*SMOKE, "--seeds", "3", "4", "--d-model", "16", "--no-tsne", "--out", str(tmp_path / "o")]) == 0
-        (_, config, out, workers, probes), *_ = seen
+        (_, config, out, workers, probes, on), *_ = seen
+        assert on == {"engine": "local", "timeout": None}
         assert (config.seeds, config.d_model, config.tsne, workers, probes) == ((3, 4), 16, False, 1, ())
         assert out == tmp_path / "o"
         assert config.training.steps == 20
+
+    def test_so_does_where_it_runs(self, tmp_path, capsys, monkeypatch):
+        seen = []
+        monkeypatch.setattr("mechclust.cli.run_study", lambda *a, **on: seen.append(on) or Analysis(claims=[]))
+        ray = ["--engine", "ray", "--address", "head:6379", "--gpus-per-job", "0.5", "--job-timeout", "60"]
+        for options in (ray, ["--job-timeout", "60"]):
+            assert main(["run", "task-clusters", "--preset", "smoke", "--out", str(tmp_path), *options]) == 0
+        assert seen == [{"engine": Ray("head:6379", 0.5), "timeout": 60}, {"engine": "local", "timeout": 60}]
 
     @pytest.mark.parametrize(
         "option", [("--task.seed", "3"), ("--task.outputs", "shared"), ("--task.split-by", "instruction")]
@@ -225,6 +236,11 @@ class TestRunRefusals:
         assert refused("run", "task-cluster") == (
             "no study 'task-cluster' (it has clustering-heads, mossa, task-clusters, topic-structure); "
             "did you mean 'task-clusters'?"
+        )
+
+    def test_a_cluster_without_the_engine(self, refused):
+        assert refused(*SMOKE, "--address", "auto") == (
+            "--address is for a Ray cluster; add --engine ray, or leave it out"
         )
 
     def test_unknown_preset(self, refused):
@@ -327,6 +343,7 @@ class TestClusters:
         found = [p for p in (tmp_path / "out").rglob("*") if p.is_file() and "rows" not in p.parts]
         files = sorted(str(p.relative_to(tmp_path / "out")) for p in found)
         assert files == [
+            ".mechclust.lock",
             "clusters.csv",
             "features.csv",
             "figures/curves_by_layer.png",
@@ -532,7 +549,7 @@ class TestCheck:
 def test_the_command_to_go_on_can_be_pasted(tmp_path, capsys, monkeypatch):
     """Also where a path has a space in it."""
 
-    def stop(*args):
+    def stop(*args, **on):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("mechclust.cli.run_study", stop)

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 import torch
 
-from probes import Probe, Sum, attach, last_token, residual, run
+from probes import CKA, NDims, Probe, Sum, TopicAttention, TopicEmbedding, attach, last_token, residual, run
 from tasks import Batch, InputError, InstructionFollowing
 
 
@@ -69,6 +70,48 @@ def test_attach_keeps_state_and_the_training_flag(model: Any, batch: Batch, keep
             model(part.tokens)
     assert model.training == training
     assert len(probe.compute().coords["example"]) == 12
+
+
+TOPICS = torch.arange(21) % 3
+
+
+@pytest.mark.parametrize(
+    "probe",
+    [TopicAttention(TOPICS), TopicEmbedding(TOPICS), CKA(form="moments"), NDims()],
+    ids=lambda p: type(p).__name__,
+)
+def test_a_batch_given_twice_is_refused_until_reset(model: Any, batch: Batch, probe: Probe) -> None:
+    probe = probe.clone()
+    with attach(model, probe) as attached:
+        with attached.on(batch):
+            model(batch.tokens)
+        before = probe.compute()
+        message = (
+            "example index 12 was given twice; give every example an index of its own and every batch once (after "
+            "reset() a probe may measure it again)"
+        )
+        with pytest.raises(InputError, match=f"^{re.escape(message)}$"), attached.on(batch):
+            model(batch.tokens)
+        after = probe.compute()
+        for measure, value in before.values.items():
+            assert torch.equal(value.nan_to_num(), after[measure].nan_to_num())
+        probe.reset()
+        with attached.on(batch):
+            model(batch.tokens)
+    for measure, value in before.values.items():
+        assert torch.equal(value.nan_to_num(), probe.compute()[measure].nan_to_num())
+
+
+def test_tokens_are_numbered_on_from_what_the_probe_holds(model: Any, keep: Any) -> None:
+    tokens, probe = torch.randint(10, (6, 4), generator=torch.Generator().manual_seed(0)), keep()
+    for some in (tokens[:4], tokens[4:]):
+        with attach(model, probe) as attached, torch.no_grad(), attached.on(some):
+            model(some)
+    assert probe.examples.tensor().tolist() == [[0, 5]]
+    probe.reset()
+    with attach(model, probe) as attached, torch.no_grad(), attached.on(tokens):
+        model(tokens)
+    assert probe.examples.tensor().tolist() == [[0, 5]]
 
 
 def test_an_exception_inside_removes_the_hooks(model: Any, batch: Batch, keep: Any, hooks_of: Any) -> None:

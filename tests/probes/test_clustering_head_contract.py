@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -131,7 +132,7 @@ def test_a_support_needs_one_length(model: Any, batch: Batch) -> None:
     with pytest.raises(InputError, match=message):
         run(model, batch, ClusteringHead("task", support=(0, 1)))
     long, short = (SparseModularAddition(length=n, n_support=2, n_test=20) for n in (8, 6))
-    batches = [*long.batches("test"), *short.batches("test")]
+    batches = [*long.batches("test"), *(replace(b, index=b.index + 20) for b in short.batches("test"))]
     with pytest.raises(InputError, match=message):
         run(model, batches, ClusteringHead("sum", support=(0, 1)))
     parts = [ClusteringHead("sum", (0, 1), 2) for _ in batches]

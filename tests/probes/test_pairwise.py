@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from probes import (
+    CKA,
     RBFCKA,
     SVCCA,
     NDims,
@@ -25,7 +26,8 @@ from probes import (
 )
 from probes.functional import n_dims, neighbour_purity, neighbour_purity_chance, rbf_cka, svcca
 from probes.functional.neighbour_purity import mean_interval, nearest, same_label
-from probes.state import hashed
+from probes.run import measuring
+from probes.state import SumState, hashed
 from probes.testing import check_probe
 from tasks import Batch, InputError
 from tests.probes.test_cka import every_token, states
@@ -257,6 +259,30 @@ def test_too_much_memory_is_refused_with_the_numbers(fake_model: Any) -> None:
         )
         with pytest.raises(InputError, match=re.escape(message)):
             run(model, batch.split(13), probe)
+
+
+@pytest.mark.parametrize("probe", [RBFCKA(label="task"), CKA(label="task"), CKA(label="task", estimator="minibatch")])
+def test_what_a_batch_costs_does_not_grow_with_the_labels(
+    two: Any, probe: Probe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, look = [0], SumState.__getitem__
+
+    def counted(self: SumState, key: str) -> torch.Tensor:
+        looks[0] += 1
+        return look(self, key)
+
+    models, n = two[0], 400
+    tokens = torch.randint(30, (n, 3), generator=torch.Generator().manual_seed(0))
+    batch = Batch(tokens, labels={"task": torch.arange(n)})  # every example is of a class of its own
+    found = []
+    with measuring(models, [probe]) as step, monkeypatch.context() as patched:
+        patched.setattr(SumState, "__getitem__", counted)
+        for part in batch.split(20):
+            before = looks[0]
+            step(part)
+            found.append(looks[0] - before)
+    assert len(probe.seen) == n
+    assert max(found) < 10
 
 
 def test_what_is_refused(two: Any) -> None:

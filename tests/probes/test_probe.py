@@ -118,9 +118,13 @@ def test_merging_the_same_examples_twice_is_told(measured: WithRows) -> None:
     measured.merge(measured.clone())
     twice = measured.clone()
     twice.merge(measured)
-    twice.merge(measured)
-    with pytest.raises(InputError, match="example index 0 was given twice at 'hook_embed'"):
-        twice.kept.get("hook_embed")
+    before = twice.compute()["norm"]
+    message = (
+        "example index 0 (4 such) is in both states; merge each state once, and give every example an index of its own"
+    )
+    with pytest.raises(InputError, match=re.escape(message)):
+        twice.merge(measured)
+    assert torch.equal(twice.compute()["norm"], before)
 
 
 def test_another_model_shape_is_refused_while_state_is_held(measured: WithRows, fake_model: Any) -> None:
@@ -133,6 +137,23 @@ def test_another_model_shape_is_refused_while_state_is_held(measured: WithRows, 
 
 
 # ---- state on disk ----
+
+
+def test_a_merge_that_fails_changes_nothing(measured: WithRows, fake: Any) -> None:
+    """Not even the states and the examples that come before the one that fails."""
+    other, whole = WithRows(), WithRows()
+    rest = Batch(TOKENS, index=torch.arange(4, 8))
+    run(fake, rest, other)
+    run(fake, rest, whole)
+    site = measured.site_names[0]
+    other._state("count")._values[site] = torch.zeros(3, dtype=torch.int64)  # "total" is merged before it
+    with pytest.raises(InputError, match=r"a Sum of shape \(\) at 'hook_embed' was given \(3,\)"):
+        measured.merge(other)
+    assert len(measured.examples) == 4
+    measured.merge(whole)
+    both = run(fake, Batch(torch.cat([TOKENS, TOKENS])), WithRows())
+    assert torch.equal(measured.compute()["norm"], both["norm"])
+    assert int(measured.count[site]) == 8
 
 
 def test_a_saved_state_is_computed_and_merged_elsewhere(fake: Any, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -55,6 +56,28 @@ def test_first_token(batch: Batch, activation: Tensor) -> None:
 def test_token_at(batch: Batch, activation: Tensor) -> None:
     expected = torch.stack([activation[i, int(batch.positions["second"][i])] for i in range(4)])
     assert torch.equal(token_at("second")(activation, batch), expected)
+
+
+@pytest.mark.parametrize("readout", [last_token(), first_token(), mean()])
+def test_an_example_without_a_real_token_is_refused(readout: Readout, activation: Tensor) -> None:
+    batch = batch_padded_on("right")
+    assert batch.attention_mask is not None
+    batch.attention_mask[2] = False
+    message = re.escape("example index 20 has no real token (its attention mask is all 0); leave it out")
+    with pytest.raises(InputError, match=f"^{message}$"):
+        readout(activation, batch)
+
+
+@pytest.mark.parametrize(("side", "place"), [("right", 4), ("left", 0), ("none", 5), ("none", -1), ("right", 99)])
+def test_a_position_without_a_real_token_is_refused(side: str, place: int, activation: Tensor) -> None:
+    batch = batch_padded_on(side)
+    batch.positions["second"][3] = place
+    message = re.escape(
+        f"position 'second' of example index 10 is {place}, where there is no real token (5 positions, padding "
+        "included); give the place of one, from 0"
+    )
+    with pytest.raises(InputError, match=f"^{message}$"):
+        token_at("second")(activation, batch)
 
 
 def test_mean(batch: Batch, activation: Tensor) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import math
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +12,7 @@ import pytest
 import torch
 
 from probes import ProbeResult, TaskClusterARI, last_token, residual, run
-from probes.files import read_safetensors, write_atomic
+from probes.files import read_safetensors, write_atomic, write_safetensors
 from probes.result import load_result
 from tasks import Batch, InputError
 
@@ -128,10 +130,14 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, mon
     write_atomic(tmp_path / "file", b"old")
 
     def full_disk(descriptor: int) -> Any:
-        raise OSError("no space left on device")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("os.fsync", full_disk)
-    with pytest.raises(OSError, match="no space"):
+    words = (
+        f"cannot write {str(tmp_path / 'file')!r} (No space left on device); make room there and give the same command "
+        "again, what was written before is kept"
+    )
+    with pytest.raises(InputError, match=f"^{re.escape(words)}$"):
         write_atomic(tmp_path / "file", b"new")
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
     assert (tmp_path / "file").read_bytes() == b"old"
@@ -318,12 +324,11 @@ def test_steps_come_in_order_and_a_site_has_one_layer() -> None:
         ({}, "'result'"),
         ({"result": "{}"}, "'probe'"),
         ({"result": "{"}, "Expecting property name"),
+        ({"result": "[" * 100_000}, "maximum recursion depth"),
     ],
 )
 def test_a_damaged_header_is_told(tmp_path: Path, header: dict[str, str], why: str) -> None:
-    from safetensors.torch import save_file
-
-    save_file({"x": torch.zeros(1)}, tmp_path / "r", {"format": "mechclust-result-1", **header})
+    write_safetensors(tmp_path / "r", {"x": torch.zeros(1)}, {"format": "mechclust-result-2", **header})
     with pytest.raises(InputError, match=f"r' is a damaged probe result \\({why}.*\\); measure it again"):
         load_result(tmp_path / "r")
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import random
 import re
 import weakref
@@ -12,8 +13,10 @@ import torch
 
 from probes import (
     CKA,
+    Probe,
     ProbeResult,
     TaskClusterARI,
+    TopicAttention,
     TopicEmbedding,
     all_tokens,
     attention_pattern,
@@ -28,7 +31,8 @@ from probes import (
     token_at,
 )
 from probes.hooks import evaluation_mode
-from probes.run import measuring
+from probes.identity import fingerprint
+from probes.run import finished, measuring
 from tasks import Batch, InputError
 
 TOKENS = torch.tensor([[1, 2], [3, 0], [2, 2], [4, 1], [0, 3]])
@@ -328,9 +332,58 @@ def test_measuring_step_by_step_is_a_run(model: Any, batch: Batch, keep: Any, ho
             step(part)
     assert hooks_of(model) == clean
     assert step.examples.digest == result.metadata["examples"]
-    assert step.padding == result.metadata["padding"] > 0
+    assert finished([probe], [step.state()], [{"": fingerprint(model)}])[0].metadata == result.metadata
+    assert 0 < result.metadata["padding"] < 1
     for site in expected.site_names:
         assert torch.equal(probe.kept(site), expected.kept(site))
+
+
+def test_shards_are_finished_as_a_run(model: Any, batch: Batch, keep: Any) -> None:
+    whole, merged, steps = keep(), keep(), []
+    expected = run(model, batch.split(5), whole)
+    for part in batch.split(5):
+        shard = keep()
+        with measuring(model, [shard]) as step:
+            step(part)
+        steps.append(json.loads(json.dumps(step.state())))
+        merged.merge(shard)
+    marks = [{"": fingerprint(model)}] * len(steps)
+    result = finished([merged], steps, marks)[0]
+    assert result.metadata == expected.metadata
+    assert torch.equal(result["sum"], expected["sum"])
+    with pytest.raises(InputError, match=r"^there are no examples to measure; give at least one non-empty batch$"):
+        finished([keep()], [], [])
+
+
+def test_shards_of_different_models_are_refused(keep: Any) -> None:
+    state = {"examples": [1, 5], "positions": 3, "real": 3}
+    marks = [{"a": "x", "b": "y"}, {"a": "x", "b": "y"}, {"a": "x", "b": "z"}]
+    message = (
+        "shard 2 was measured on another model 'b' than shard 0 (their weights or configurations differ); give every "
+        "worker the same model and measure again"
+    )
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        finished([keep()], [state] * 3, marks)
+    with pytest.raises(InputError, match=r"^shard 1 was measured on another model than shard 0 "):
+        finished([keep()], [state] * 2, [{"": "x"}, {"": "y"}])
+    with pytest.raises(InputError, match=r"^shard 1 was measured on another model 'b' than shard 0 "):
+        finished([keep()], [state] * 2, [*marks[:1], {"a": "x"}])
+
+
+TOPICS = torch.arange(21) % 3
+
+
+@pytest.mark.parametrize(
+    "probe", [TopicAttention(TOPICS), TopicEmbedding(TOPICS), CKA(form="moments")], ids=lambda p: type(p).__name__
+)
+def test_an_example_given_twice_is_refused_by_sums_too(model: Any, batch: Batch, probe: Probe) -> None:
+    probe = probe.clone()
+    message = "example index 20 was given twice; give every example an index of its own and every batch once"
+    with pytest.raises(InputError, match=message):
+        run(model, [batch, batch.select(slice(1, 3))], probe)
+    with pytest.raises(InputError, match=message):
+        run(model, batch.select(torch.tensor([0, 1, 2, 1])), probe)
+    run(model, batch, probe)  # which resets it
 
 
 def test_a_probe_may_be_reset_between_steps(model: Any, batch: Batch, keep: Any) -> None:

@@ -16,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import probes.kept_rows
 import probes.row_store
 import probes.stores
 from probes import (
@@ -31,6 +32,7 @@ from probes import (
     run_stores,
     save_rows,
 )
+from probes.files import LOCK, is_temporary, temporary_of
 from tasks import Batch, InputError
 from tests.probes.test_cka import FORMS, every_token, states
 
@@ -129,14 +131,14 @@ def test_labels_that_differ_between_stores(two: dict[str, Any], tmp_path: Path) 
 
 def test_one_file_a_site_and_shard(two: dict[str, Any], tmp_path: Path) -> None:
     store = saved(two, tmp_path)["tuned"]
-    shards = sorted(path.name for path in store.folder.iterdir())
+    shards = sorted(path.name for path in store.folder.iterdir() if not is_temporary(path))
     assert shards == ["rows.json", "shard-00000", "shard-00001", "shard-00002", "shard-00003"]
     files = {"index", "hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"}
     for shard in shards[1:]:
         names = {path.name for path in (store.folder / shard).iterdir()}
         assert names == {"shard.json", *(f"{name}.safetensors" for name in files)}
         marker = json.loads((store.folder / shard / "shard.json").read_text())
-        assert (set(marker), set(marker["files"])) == ({"examples", "files"}, names - {"shard.json"})
+        assert (set(marker), set(marker["files"])) == ({"examples", "files", "checksum"}, names - {"shard.json"})
     whole = load_file(store.folder / "shard-00000" / "hook_embed.safetensors")
     index = load_file(store.folder / "shard-00000" / "index.safetensors")
     assert torch.equal(whole["rows"], two["tuned"].layers[0].weight[index["index"]].detach())
@@ -151,7 +153,7 @@ def test_measuring_one_layer_reads_no_other(two: dict[str, Any], tmp_path: Path)
         (shard / "blocks.1.hook_resid_post.safetensors").unlink()
     found = run_stores(RowStore(store.folder), CKA(residual(1)))
     assert torch.equal(found["debiased_cka"], expected["debiased_cka"])
-    for layer, words in ((0, "hook_embed.safetensors' is damaged"), (2, "resid_post.safetensors' cannot be read")):
+    for layer, words in ((0, "hook_embed.safetensors' is damaged"), (2, "resid_post.safetensors' is missing")):
         with pytest.raises(InputError, match=re.escape(words)):
             run_stores(RowStore(store.folder), CKA(residual(layer)))
 
@@ -279,8 +281,8 @@ def test_what_was_measured_is_kept_whatever_fails(
     places = [  # the fifth batch's pass and update; the first shard of 8 examples
         (type(model), "forward", 5, False, 16),
         (probes.state.RowsState, "add", 5 * 4 - 2, False, 16),
-        (probes.stores._Kept, "reset", 2, False, 8),
-        (probes.stores._Kept, "reset", 2, True, 8),
+        (probes.kept_rows._KeptRows, "reset", 2, False, 8),
+        (probes.kept_rows._KeptRows, "reset", 2, True, 8),
         (probes.stores._Writer, "_wait", 2, False, 16),
     ]
     for k, (whose, name, calls, first, kept) in enumerate(places):
@@ -370,7 +372,7 @@ def test_killed_at_any_point(two: dict[str, Any], tmp_path: Path, hooks_of: Any)
         kept.add((len([name for name in before if name.startswith("shard")]), model.calls.count("hook_embed")))
         for i, site in enumerate(store.sites):
             assert torch.equal(store.take(store.index, [f"rows/{site}"])[f"rows/{site}"], model.layers[i].weight.data)
-        assert {path.name.split("-")[0] for path in folder.iterdir()} == {"rows.json", "shard"}
+        assert {path.name.split("-")[0] for path in folder.iterdir()} == {LOCK, "rows.json", "shard"}
     # Nothing kept is measured again: 12 of 30 examples a shard, in batches of 4.
     assert {(0, 8), (1, 5), (2, 2)} <= kept <= {(0, 8), (1, 5), (2, 2), (3, 0)}
 
@@ -379,15 +381,77 @@ def test_leftovers(two: dict[str, Any], tmp_path: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     folder = tmp_path / "s"
-    (folder / f".shard-00000.{dead.pid}.tmp").mkdir(parents=True)
-    (folder / f".shard-00000.{dead.pid}.tmp" / "hook_embed.safetensors").write_bytes(b"half")
-    (folder / f".rows.json.{dead.pid}.tmp").write_bytes(b"half")
-    (folder / f".rows.json.{os.getpid()}.tmp").write_bytes(b"of a process before us")
-    (folder / f".rows.json.{10**25}.tmp").write_bytes(b"half")
-    (folder / f".rows.json.{os.getppid()}.tmp").write_bytes(b"of a living one")
+    shard, header = (temporary_of(folder / name).name for name in ("shard-00000", "rows.json"))
+
+    def of(name: str, process: int) -> Path:
+        return folder / name.replace(f".{os.getpid()}.", f".{process}.")
+
+    of(shard, dead.pid).mkdir(parents=True)
+    (of(shard, dead.pid) / "hook_embed.safetensors").write_bytes(b"half")
+    of(header, dead.pid).write_bytes(b"half")
+    of(header, os.getpid()).write_bytes(b"of a process before us")
+    of(header, 10**25).write_bytes(b"half")
+    (living := of(header, os.getppid())).write_bytes(b"of a living one")
     save_rows(two["tuned"], every_token(30), folder)
-    names = {path.name for path in folder.iterdir()}
-    assert names == {"rows.json", "shard-00000", f".rows.json.{os.getppid()}.tmp"}
+    assert {path.name for path in folder.iterdir()} == {LOCK, "rows.json", "shard-00000", living.name}
+
+
+def test_killed_while_the_header_was_first_written(two: dict[str, Any], tmp_path: Path) -> None:
+    """Of a dead process of this machine, and of one of another, which may live."""
+    (tmp_path / ".rows.json.1.tmp").touch()
+    assert len(save_rows(two["tuned"], every_token(30), tmp_path)) == 30
+
+
+_SAVED = """
+import sys, time
+from probes import save_rows
+from tests.probes.conftest import FakeModel
+from tests.probes.test_cka import every_token, states
+
+def slow():
+    for batch in every_token(30).split(4):
+        yield batch
+        print("measured", flush=True)
+        time.sleep(float(sys.argv[2]))
+
+save_rows(FakeModel(states(30, 4, 4, 4)).eval(), slow(), sys.argv[1], shard_rows=4)
+"""
+
+
+def test_two_processes_in_one_folder(two: dict[str, Any], tmp_path: Path) -> None:
+    """The second is refused; when the first is killed the second goes on with what the first kept."""
+    command = [sys.executable, "-c", _SAVED, str(tmp_path / "s")]
+    with subprocess.Popen([*command, "60"], stdout=subprocess.PIPE) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == b"measured\n"
+        refused = subprocess.run([*command, "0"], capture_output=True, text=True, check=False)
+        first.kill()
+    assert refused.stderr.splitlines()[-1] == (
+        f"tasks.errors.InputError: {str(tmp_path / 's')!r} is in use by another process; wait until it is done, or "
+        "give a new folder"
+    )
+    again = subprocess.run([*command, "0"], capture_output=True, text=True, check=False)
+    assert (again.returncode, again.stderr) == (0, "")
+    found = RowStore(tmp_path / "s").take(torch.arange(30), ["rows/hook_embed"])
+    assert torch.equal(found["rows/hook_embed"], two["tuned"].layers[0].weight.data)
+
+
+def test_interrupted_and_resumed_with_other_labels(two: dict[str, Any], tmp_path: Path) -> None:
+    def interrupted() -> Any:
+        yield from list(every_token(30).split(10))[:2]
+        raise KeyboardInterrupt
+
+    relabelled = every_token(30)
+    relabelled.labels["task"] = relabelled.labels["task"] + 3
+    with pytest.raises(KeyboardInterrupt):
+        save_rows(two["tuned"], interrupted(), tmp_path / "s", labels=["task"], shard_rows=10)
+    with pytest.raises(InputError) as refused:
+        save_rows(two["tuned"], relabelled, tmp_path / "s", labels=["task"], shard_rows=10)
+    assert str(refused.value) == (
+        f"example index 0 has 3 as its label 'task', and 0 in {str(tmp_path / 's')!r}; give the same labels, or a new "
+        "folder"
+    )
+    assert len(save_rows(two["tuned"], every_token(30), tmp_path / "s", labels=["task"])) == 30
 
 
 def test_an_extension_that_fails_leaves_an_unfinished_store(two: dict[str, Any], tmp_path: Path) -> None:
@@ -521,9 +585,11 @@ def test_damaged_stores(two: dict[str, Any], tmp_path: Path) -> None:
     way = "and call save_rows with the same arguments, which measures its examples again"
     harm: list[tuple[str, Callable[[Path], None], str]] = [
         ("index.safetensors", flip, "is damaged (its checksum is another)"),
-        ("index.safetensors", Path.unlink, "cannot be read (No such file or directory)"),
+        ("index.safetensors", Path.unlink, "is missing"),
         ("shard.json", Path.unlink, "is missing or damaged"),
         ("shard.json", lambda path: path.write_text("[]") and None, "is missing or damaged"),
+        ("shard.json", lambda path: path.write_text("[" * 100_000) and None, "is missing or damaged"),
+        ("shard.json", lambda path: path.write_text("9" * 4301) and None, "is missing or damaged"),
         ("hook_embed.safetensors", flip, "is damaged (its checksum is another)"),
         ("hook_embed.safetensors", lambda path: os.truncate(path, 9), "is damaged (its size or its header is another)"),
         ("hook_embed.safetensors", lambda path: os.truncate(path, 0), "is damaged (its size or its header is another)"),
@@ -561,6 +627,9 @@ def test_headers_of_others(two: dict[str, Any], tmp_path: Path) -> None:
         (whole.replace("readout", "seadout"), other),
         ("[]", other),
         (json.dumps({"format": "another"}), other),
+        ("[" * 100_000, other),
+        ('{"format": ' + "9" * 4301 + "}", other),
+        (whole.replace("hook_embed", "hook_embee"), other),
         (json.dumps({"format": "mechclust-rows-1", "sites": []}), older),
     ):
         (folder / "rows.json").write_bytes(text.encode(errors="surrogateescape"))
@@ -658,7 +727,7 @@ def test_too_little_space_is_refused_before_work(
 
 
 def test_texts_are_counted(two: dict[str, Any]) -> None:
-    count = probes.stores._count
+    count = probes.kept_rows.count_given
     assert count(["a", "b", "c"]) == count(({"text": "a"}, {"input_ids": [1, 2]}, "c")) == 3
     assert count({"text": ["a", "b"]}) == count({"input_ids": [[1], [2, 3]]}) == 2
     assert count({"text": "a"}) == count({"input_ids": [1, 2]}) == 1
@@ -687,7 +756,7 @@ def test_a_disk_that_fills_up(
         f"the rows could not be written to {str(folder)!r} (No space left on device); the {kept} examples written "
         "before are kept: make room there, and call save_rows with the same arguments to go on"
     )
-    assert (list(folder.glob(".*")), hooks_of(model)) == ([], before)
+    assert ([path.name for path in folder.glob(".*")], hooks_of(model)) == ([LOCK], before)
     monkeypatch.setattr(os, "fsync", fsync)
     model.calls.clear()
     assert len(save_rows(model, every_token(30).split(4), folder, shard_rows=8)) == 30
@@ -699,7 +768,7 @@ def test_a_folder_that_cannot_be_written(two: dict[str, Any], tmp_path: Path, mo
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(InputError, match=r"nothing can be written to .* \(Disk quota exceeded\); give another"):
+    with pytest.raises(InputError, match=r"cannot write '.*rows.json' \(Disk quota exceeded\); make room"):
         save_rows(two["tuned"], every_token(30), tmp_path / "s")
 
 
@@ -707,3 +776,11 @@ def test_bad_activations_name_their_site(two: dict[str, Any], tmp_path: Path) ->
     two["base"].layers[1].weight.data[12] = torch.inf
     with pytest.raises(InputError, match=r"activations at 'blocks.0.hook_resid_post' for example index 12"):
         save_rows(two["base"], every_token(30).split(5), tmp_path / "s")
+
+
+def test_shards_without_their_header_are_told_by_its_name(two: dict[str, Any], tmp_path: Path) -> None:
+    save_rows(two["base"], every_token(6), tmp_path / "rows")
+    (tmp_path / "rows" / "rows.json").unlink()
+    message = "has shards of rows and no rows.json, which says whose they are; put it back, delete the folder, or give"
+    with pytest.raises(InputError, match=re.escape(message)):
+        save_rows(two["base"], every_token(6), tmp_path / "rows")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from probes import (
     residual,
     token_at,
 )
+from probes.index_set import IndexSet
 from probes.result import ProbeResult
 from probes.testing import _CLAUSES, check_probe
 from tasks import Batch, InputError
@@ -211,6 +213,28 @@ class MergeReplaces(MeanNorm):
         self.load_state_dict(other.state_dict())
 
 
+class CountsTwice(Kept):
+    def observe(self, activations: Any, batch: Batch) -> None:
+        self.update(activations, batch)
+
+
+class MergesTwice(Kept):
+    def merge(self, other: Probe) -> None:
+        self._sites = self._sites or other._sites
+        self.rows.merge(other.rows)
+
+
+class LoadForgetsExamples(Kept):
+    def load_state_dict(self, state: Any) -> None:
+        super().load_state_dict({**state, "examples": torch.zeros(0, 2, dtype=torch.int64)})
+
+
+class FileForgetsExamples(Kept):
+    def load_state(self, path: Any) -> None:
+        super().load_state(path)
+        self._examples = IndexSet()
+
+
 class StateLosesBits(Kept):
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()
@@ -350,6 +374,10 @@ WRONG: list[tuple[Probe, str, str]] = [
     (DependsOnOrder(), "order invariance", "the reverse order has to give the same result"),
     (MergeForgets(), "merge", "two merged halves have to give the result of the whole"),
     (MergeReplaces(), "merge", "two merged halves have to give the result of the whole"),
+    (CountsTwice(), "examples", "a batch given twice has to be refused; leave observe and examples to Probe"),
+    (MergesTwice(), "examples", "a state merged twice has to be refused; let merge call super().merge(other)"),
+    (LoadForgetsExamples(), "examples", "a loaded state has to know its examples; let state_dict and load_state_dict"),
+    (FileForgetsExamples(), "state round trip", "save_state and load_state have to keep every bit of the state"),
     (StateLosesBits(), "state round trip", "state_dict and load_state_dict have to give the same result, but"),
     (LoadLosesBits(), "state round trip", "state_dict and load_state_dict have to keep every bit of the state"),
     (StateLosesSites(), "state round trip", "has not seen a model yet"),
@@ -400,3 +428,13 @@ def test_a_probe_that_reduces_alone_fails_with_two_processes(
 
 def test_every_clause_has_a_wrong_probe() -> None:
     assert {clause for _, clause, _ in WRONG} | {"two processes"} == set(_CLAUSES)
+
+
+def test_examples_are_checked_before_anything_is_fed(model: Any, batch: Batch) -> None:
+    with pytest.raises(InputError, match="example index 12 was given twice; give every example an index of its own"):
+        check_probe(Kept(), model, Batch.concat([batch, batch]))
+    hidden = torch.ones_like(batch.tokens, dtype=torch.bool)
+    hidden[2] = False
+    message = re.escape("example index 28 has no real token (its attention mask is all 0); leave it out")
+    with pytest.raises(InputError, match=message):
+        check_probe(Kept(readout=all_tokens()), model, replace(batch, attention_mask=hidden))

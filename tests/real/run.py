@@ -24,8 +24,9 @@ from mechclust import check_model
 from mechclust.cli import main as mechclust
 from mechclust.jobs import map_jobs
 from mechclust.report.claims import load_claims, save_claims, text_table
-from mechclust.report.folder import machine, write_json
+from mechclust.report.folder import machine
 from probes import Readout, mean
+from probes.files import write_json
 from tasks import LabelledPrompts
 from tests.real import data, measure
 from tests.real.claims import claims

@@ -80,6 +80,41 @@ def test_lengths_and_last_positions_with_padding_on_either_side() -> None:
     assert Batch(TOKENS).last_positions().tolist() == [2, 2, 2, 2]
 
 
+def test_an_example_without_a_real_token_has_no_position() -> None:
+    hidden = MASK.clone()
+    hidden[2] = False
+    batch = Batch(TOKENS, hidden, index=torch.tensor([10, 11, 12, 13]))
+    message = re.escape("example index 12 has no real token (its attention mask is all 0); leave it out")
+    for ask in (batch.last_positions, batch.first_positions, batch.check_real):
+        with pytest.raises(InputError, match=f"^{message}$"):
+            ask()
+    none = Batch(torch.zeros(2, 0, dtype=torch.long), index=torch.tensor([7, 8]))
+    for ask in (none.last_positions, none.first_positions):
+        with pytest.raises(InputError, match=r"^example index 7 has no tokens; leave it out$"):
+            ask()
+
+
+@pytest.mark.parametrize("width", [0, 3])
+@pytest.mark.parametrize("masked", [False, True])
+def test_an_empty_batch_has_no_positions_and_no_error(width: int, masked: bool) -> None:
+    tokens = torch.zeros(0, width, dtype=torch.long)
+    empty = Batch(tokens, tokens.bool() if masked else None)
+    assert [empty.last_positions().tolist(), empty.first_positions().tolist(), empty.lengths().tolist()] == [[]] * 3
+
+
+def test_a_mask_with_holes_has_its_last_position() -> None:
+    mask = torch.tensor([[0, 1, 0, 1, 0], [1, 0, 0, 0, 0]]).bool()
+    batch = Batch(torch.zeros(2, 5, dtype=torch.long), mask)
+    assert (batch.last_positions().tolist(), batch.first_positions().tolist()) == ([3, 0], [1, 0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.complex64])
+def test_an_index_that_is_no_integer_is_refused(dtype: torch.dtype) -> None:
+    message = re.escape(f"index is {dtype}; expected integers, one per example: give index.long()")
+    with pytest.raises(InputError, match=f"^{message}$"):
+        Batch(TOKENS, index=torch.arange(4).to(dtype))
+
+
 def test_select_takes_the_given_examples_of_every_field_in_order() -> None:
     whole, chosen = fields(full()), fields(full().select(torch.tensor([2, 0])))
     assert chosen == {name: [rows[2], rows[0]] for name, rows in whole.items()}

@@ -6,6 +6,7 @@ import gc
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -123,7 +124,8 @@ def flat_memory(checked: CheckedModel) -> tuple[bool, str]:
     there twice. What is kept outside of tensors (numpy arrays, other processes) is not seen.
     """
     sites = _sites(checked)
-    sequences = [checked.batch(f"memory {i}", 2) for i in range(_MANY)]
+    drawn = [checked.batch(f"memory {i}", 2) for i in range(_MANY)]
+    sequences = [replace(batch, index=batch.index + 2 * i) for i, batch in enumerate(drawn)]
     devices = sorted({p.device.index or 0 for p in checked.model.parameters() if p.is_cuda})
     grown: list[int] = []
     for _ in range(2):

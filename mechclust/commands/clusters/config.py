@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from mechclust.commands.settings import PromptSettings, UntrainedSettings, check_map_prompts
 from probes import LinearDecodability, Preprocess, TaskClusterARI
 from probes.sites import Sites
@@ -162,5 +164,7 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
 
     @property
     def statistics(self) -> str | None:
-        """Where clusters and classifiers are fitted: on the CPU, or on the GPU that the model is on."""
-        return self.device if self.device.startswith("cuda") else None
+        """Where clusters and classifiers are fitted: on the CPU, or on the GPU that the model is on. Of a Ray cluster,
+        where the machine of the command has one too."""
+        there = self.engine == "local" or torch.cuda.is_available()
+        return self.device if self.device.startswith("cuda") and there else None

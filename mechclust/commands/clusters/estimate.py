@@ -97,21 +97,25 @@ class Estimate:
                 operations = 2 * n_models * positions * sizes.n_layers * sizes.block_weights
         return cls(n, n_models, tokens, positions, disk, layer, operations, measuring)
 
-    def check(self, max_memory: float, out: Path, rows: Path) -> None:
-        """Refuse a layer that does not fit in memory, and hidden states that do not fit on disk.
+    def check(self, max_memory: float, out: Path, rows: Path, at_once: int = 1) -> None:
+        """Refuse layers that do not fit in memory, and hidden states that do not fit on disk.
 
         Args:
             max_memory: GiB.
             out: folder of the hidden states and the report.
             rows: where hidden states may be kept already.
+            at_once: layers that are measured side by side.
 
         Raises:
             InputError: with both numbers.
         """
-        if self.layer is not None and self.layer > max_memory * _GIB:
+        if self.layer is not None and self.layer * at_once > max_memory * _GIB:
+            what, fewer = "a layer", "fewer prompts (--max-rows)"
+            if at_once > 1:
+                what, fewer = f"{at_once} layers at once", "fewer --workers or prompts (--max-rows)"
             raise InputError(
-                f"measuring a layer takes about {self.layer / _GIB:.3g} GiB ({self.n_prompts} prompts), more than "
-                f"max_memory = {max_memory:g}; give fewer prompts (--max-rows), or raise --max-memory"
+                f"measuring {what} takes about {self.layer * at_once / _GIB:.3g} GiB ({self.n_prompts} prompts), more "
+                f"than max_memory = {max_memory:g}; give {fewer}, or raise --max-memory"
             )
         free = free_space(out)
         if self.disk is not None and (lacking := max(0, self.disk - kept_bytes(rows)) + _REPORT) > free:
@@ -122,12 +126,13 @@ class Estimate:
                 "give fewer prompts (--max-rows), --dtype bfloat16, or another folder with --out"
             )
 
-    def text(self, speed: float | None, statistics: float | None = None) -> str:
+    def text(self, speed: float | None, statistics: float | None = None, *, shared: bool = False) -> str:
         """In a sentence.
 
         Args:
             speed: multiplications and additions per second of the model's device.
             statistics: the same of the device on which statistics are computed.
+            shared: whether several workers do it.
         """
         padding = 1 - self.tokens / self.positions
         said = [f"{self.n_prompts} prompts of {self.tokens} tokens ({padding:.0%} padding)"]
@@ -139,6 +144,8 @@ class Estimate:
             said.append(f"forward passes: at least {_duration(self.operations / speed)}")
         if self.measuring is not None and statistics is not None:
             said.append(f"measuring: about {_duration(self.measuring / statistics)}")
+        if shared and (speed is not None or statistics is not None):
+            said.append("times are those of one worker; several share them")
         return "; ".join(said)
 
 

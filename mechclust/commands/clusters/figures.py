@@ -8,6 +8,7 @@ import numpy as np
 
 from mechclust.commands.clusters.follow import Followed
 from mechclust.commands.clusters.result import ClustersResult
+from mechclust.report.text import plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,14 +39,14 @@ def curves_figure(result: ClustersResult) -> Figure:
         _curve(upper, table, "ari", ("null_low", "null_high"), "untrained", _BLUE, "o", "clusters")
         if "given_ari" in table:
             band = ("given_null_low", "given_null_high")
-            name = f"clusters given {result.followed.called(str(result.given))}"
+            name = f"clusters given {plain(result.followed.called(str(result.given)))}"
             _curve(upper, table, "given_ari", band, "untrained_given", _ORANGE, "s", name)
         if "accuracy" in table:
             band = ("linear_null_low", "linear_null_high")
             low, high = table["accuracy_low"], table["accuracy_high"]
             lower.fill_between(table["layer"], low, high, color=_GREEN, alpha=0.18, lw=0)
             _curve(lower, table, "accuracy", band, "untrained_accuracy", _GREEN, "^", "linear classifier")
-        upper.set_title("the task" if label == "task" else f"{label!r}")
+        upper.set_title("the task" if label == "task" else f"'{plain(label)}'")
         layer_axis(lower)
     bottom, top = axes[0].get_ylim()  # of all in the row: they share it
     axes[0].set_ylim(min(-0.05, bottom), min(1.03, max(0.2, top)))
@@ -109,7 +110,7 @@ def followed_figure(followed: Followed, given: str | None) -> Figure:
             marker=_MARKERS[k],
             ms=4 if strong else 3,
             lw=2.2 if strong else 1.1,
-            label=f"{name} ({followed.means[name]:z.2f})",
+            label=f"{plain(name)} ({followed.means[name]:z.2f})",
         )
     axis.axhline(0, color="#999999", lw=0.8, zorder=0)
     low = float(np.nanmin(followed.table["ami"])) if len(followed.table) else 0.0

@@ -12,6 +12,7 @@ from jaxtyping import Int
 
 from mechclust.report.chance import LEVEL, corrected
 from probes.functional.task_cluster_ari import adjusted_rand_moments, adjusted_rand_score
+from tasks.text.visible import short
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,7 +55,7 @@ class Followed:
         """A label or feature in a sentence."""
         if name in self.features:
             return f"the prompts' {name}"
-        return "the task" if name == "task" else f"the label {name!r}"
+        return "the task" if name == "task" else f"the label '{short(name)}'"
 
     @cached_property
     def shown(self) -> dict[str, float]:

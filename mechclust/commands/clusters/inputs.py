@@ -27,6 +27,7 @@ from probes.row_store import read_index, shards
 from probes.state import hashed
 from tasks import Batch, InputError, LabelledPrompts
 from tasks.errors import nearest, suggest
+from tasks.text.visible import quoted
 
 
 @dataclass(frozen=True)
@@ -272,11 +273,13 @@ def _few(prompts: LabelledPrompts, config: ClustersConfig) -> list[str]:
         sizes = Counter(prompts.labels[name])
         if alone := sum(size == 1 for size in sizes.values()):
             which = "1 class has" if alone == 1 else f"{alone} classes have"
-            notes.append(f"Of {len(sizes)} classes of {name!r}, {which} a single prompt, which cannot form a cluster.")
+            notes.append(
+                f"Of {len(sizes)} classes of {quoted(name)}, {which} a single prompt, which cannot form a cluster."
+            )
         if (least := 1 / n_relabellings(prompts.labels[name])) > LEVEL:
             notes.append(
-                f"{len(prompts)} prompts are too few for {name!r}: clusters that are exactly its classes come about by "
-                f"chance with p = {least:.2g}; give more."
+                f"{len(prompts)} prompts are too few for {quoted(name)}: clusters that are exactly its classes come "
+                f"about by chance with p = {least:.2g}; give more."
             )
     return notes
 
@@ -284,7 +287,7 @@ def _few(prompts: LabelledPrompts, config: ClustersConfig) -> list[str]:
 def _lost(prompts: LabelledPrompts, some: LabelledPrompts) -> list[str]:
     """Classes of which no prompt was drawn, as notes."""
     return [
-        f"Of {len(classes)} classes of {label!r}, the prompts that were drawn have {len(some.classes[label])}."
+        f"Of {len(classes)} classes of {quoted(label)}, the prompts that were drawn have {len(some.classes[label])}."
         for label, classes in prompts.classes.items()
         if len(some.classes[label]) < len(classes)
     ]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import gc
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import reduce
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial, reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -20,17 +20,24 @@ from mechclust.commands.clusters.estimate import Estimate, Statistics, matmul_sp
 from mechclust.commands.clusters.follow import what_clusters_follow
 from mechclust.commands.clusters.inputs import Inputs, check_same_prompts, read_inputs
 from mechclust.commands.clusters.parts import Parts
+from mechclust.commands.clusters.report import results_of
 from mechclust.commands.clusters.result import ClustersResult, Curves, Shown
-from mechclust.jobs import progress_bar
+from mechclust.commands.folder import own_folder
+from mechclust.commands.parts import Part, measured, shard_rows
+from mechclust.commands.settings import everywhere
+from mechclust.jobs import map_jobs, save_rows_sharded
 from mechclust.models.pretrained import AnyModel
-from mechclust.report.folder import check_command, record_command, rows_errors
+from mechclust.report.folder import check_command, rows_errors
+from mechclust.report.page import save_results
 from probes import ProbeResult, RowStore, residual, resolve, save_rows
+from probes.digest import digest_of
 from probes.functional.planes import aligned_planes
 from probes.probe import Probe
 from probes.sites import Sites
 from probes.state import hashed
 
-_SHARD_ROWS, _SHARDS = 128, 64  # of which an interruption costs two: prompts at least, and how many at most
+_TRAINED = "trained"
+_ProbeAt: TypeAlias = Callable[[Sites, str], Probe]  # where, and of which model
 
 
 def measure_clusters(
@@ -44,7 +51,8 @@ def measure_clusters(
     """What k-means clusters of hidden states follow, and where the task is beside it, at every layer.
 
     One model is in memory at a time: its hidden states go to ``out/rows``, whence they are measured layer by layer. A
-    second call with the same ``out`` runs no prompt again that is there.
+    second call with the same ``out`` runs no prompt again that is there. With ``config.workers`` or a Ray cluster the
+    prompts, the untrained models and the layers go to several processes; what is found is the same.
 
     Args:
         model: hub name or local directory, or a loaded model: Hugging Face's, or one that ``load_pretrained`` gave.
@@ -55,8 +63,9 @@ def measure_clusters(
 
     Raises:
         InputError: before any weights are loaded: for bad settings or prompts, a ``given`` label that tells the task,
-            or too little memory. Later: for a model that cannot be loaded, too little disk, and an ``out`` that holds
-            hidden states of another model or other prompts.
+            too little memory, a model in memory for several processes, and an ``out`` that another process uses or
+            that holds what was measured of another model or other prompts. Later: for a model that cannot be loaded,
+            too little disk, and an ``out`` with hidden states of other weights.
 
     Example:
         >>> # result = measure_clusters("gpt2", ClustersConfig(Path("prompts.jsonl")), "runs/clusters")
@@ -65,108 +74,138 @@ def measure_clusters(
     if out is not None:
         check_command(Path(out), "clusters")
     inputs = read_inputs(model, config, tokenizer)
+    config.check_shared(model)
     estimate = Estimate.of(
         inputs.batches, inputs.sizes, 1 + config.untrained, getattr(torch, config.dtype), _statistics(inputs, config)
     )
-    steps = _Steps(inputs, config, tokenizer, progress)
+    subject = {"model": config.title(everywhere(model)), "texts": digest_of(inputs.texts)}
     with _folder(out) as rows, rows_errors("--max-rows"):
-        estimate.check(config.max_memory, rows if out is None else Path(out), rows)
-        if out is not None:
-            check_same_prompts(inputs, Path(out), rows)
-            record_command(Path(out), "clusters")
-        if progress:
-            print(estimate.text(*_speeds(estimate, inputs, config)), file=sys.stderr)
-        store = steps.saved(model, rows / "trained")
-        raw = steps.clusters(store, "clusters", keep=True)
-        layers, clusters = [raw.layers[site] for site in raw.coords["site"]], _of_first(raw, "cluster", "task")
-        tested = {label: _of_first(raw, "p_value", label).tolist() for label in config.labels}
-        followed = what_clusters_follow(clusters, layers, inputs.labels, inputs.features, tested)
-        given = _given(config, inputs, followed.beside_the_task(config.labels))
-        trained = steps.curves(store, raw, given, "this model")
-        shown = _shown(store, inputs, clusters, layers, config)
-        untrained = []
-        for seed in range(config.untrained):
-            name = f"untrained-seed{seed}"
-            fresh = steps.saved(model, rows / name, untrained=True, seed=seed)
-            untrained.append(steps.curves(fresh, steps.clusters(fresh, f"{name}: clusters"), given, name))
-        steps.remove_others()
-    return ClustersResult(
-        model=config.title(model),
-        config=config,
-        trained=trained,
-        untrained=untrained,
-        followed=followed,
-        given=given,
-        values={name: list(values) for name, values in inputs.values.items()},
-        shown=shown,
-        input_notes=inputs.notes,
-    )
+        estimate.check(config.max_memory, rows if out is None else Path(out), rows, config.at_once)
+        with own_folder(out, "clusters", None if any(rows.glob("*/shard-*")) else subject):
+            if out is not None:
+                check_same_prompts(inputs, Path(out), rows)
+            if progress:
+                print(estimate.text(*_speeds(estimate, inputs, config), shared=not config.here), file=sys.stderr)
+            steps = _Steps(inputs, config, tokenizer, rows if config.here else rows.absolute(), progress)
+            result = steps.measured(model)
+            if out is not None:
+                save_results(out, "clusters", results_of(result), subject)
+    return result
 
 
 @dataclass(frozen=True)
 class _Steps:
-    """What is done with each model."""
+    """What is measured, in a folder of our own."""
 
     inputs: Inputs
     config: ClustersConfig
     tokenizer: Any
+    rows: Path
     progress: bool
-    _parts: dict[Path, Parts] = field(default_factory=dict)
 
-    def saved(self, model: Any, folder: Path, **options: Any) -> RowStore:
-        """The rows of a model, which is gone again where it was loaded for it."""
-        store = self._rows(model, folder, **options)
-        gc.collect()  # hooks are cycles: without this, two models would be in memory
-        if torch.device(self.config.device).type == "cuda":
-            torch.cuda.empty_cache()
-        return store
+    def measured(self, model: AnyModel) -> ClustersResult:
+        """Everything."""
+        inputs, config = self.inputs, self.config
+        stores = self._saved(model)
+        parts = {name: Parts(store, inputs.index, inputs.codes) for name, store in stores.items()}
 
-    def _rows(self, model: Any, folder: Path, **options: Any) -> RowStore:
-        loaded = self.config.loaded(model, "prompts", tokenizer=self.tokenizer, attention="sdpa", **options)
-        with loaded as (hooked, _):
-            return save_rows(
-                hooked,
-                self.inputs.batches,
-                folder,
-                readout=self.config.readout,
-                shard_rows=max(_SHARD_ROWS, len(self.inputs) // _SHARDS),
-                progress=self.progress,
-            )
+        def clusters_at(at: Sites, name: str) -> Probe:
+            return config.clustering(at, config.labels, keep=name == _TRAINED)
 
-    def clusters(self, store: RowStore, what: str, *, keep: bool = False) -> ProbeResult:
-        """The states as they are, against each label."""
-        config = self.config
-        return self._by_layer(store, "raw", what, lambda at: config.clustering(at, config.labels, keep=keep))
-
-    def curves(self, store: RowStore, raw: ProbeResult, given: str | None, what: str) -> Curves:
-        """All that is measured of one model."""
-        config = self.config
-        within = None
+        raw = self._by_layer(parts, {"raw": clusters_at})["raw"]
+        own = raw[_TRAINED]
+        layers, clusters = [own.layers[site] for site in own.coords["site"]], _of_first(own, "cluster", "task")
+        tested = {label: _of_first(own, "p_value", label).tolist() for label in config.labels}
+        followed = what_clusters_follow(clusters, layers, inputs.labels, inputs.features, tested)
+        given = _given(config, inputs, followed.beside_the_task(config.labels))
+        probes: dict[str, _ProbeAt] = {}
         if given is not None:
-            left = self.inputs.left(given, config)
-            within = self._by_layer(store, "given", f"{what}: given", lambda at: config.clustering(at, left, given))
-        folds = config.folds(self.inputs.labels)
-        linear = self._by_layer(
-            store, "linear", f"{what}: linear", lambda at: config.classifier(at, config.labels, folds)
+            left = inputs.left(given, config)
+            probes["given"] = lambda at, _: config.clustering(at, left, given)
+        folds = config.folds(inputs.labels)
+        probes["linear"] = lambda at, _: config.classifier(at, config.labels, folds)
+        found = self._by_layer(parts, probes)
+        for each in parts.values():
+            each.remove_others()
+        within, linear = found.get("given", {}), found["linear"]
+        trained, *untrained = (Curves(raw[name], within.get(name), linear[name]) for name in stores)
+        return ClustersResult(
+            model=config.title(model),
+            config=config,
+            trained=trained,
+            untrained=untrained,
+            followed=followed,
+            given=given,
+            values={name: list(values) for name, values in inputs.values.items()},
+            shown=_shown(stores[_TRAINED], inputs, clusters, layers, config),
+            input_notes=inputs.notes,
         )
-        return Curves(raw, within, linear)
 
-    def remove_others(self) -> None:
-        """Remove what was kept of measurements with other settings."""
-        for parts in self._parts.values():
-            parts.remove_others()
+    def _saved(self, model: AnyModel) -> dict[str, RowStore]:
+        """The rows of the model and of the untrained ones."""
+        config = self.config
+        source = model if config.here else everywhere(model)
+        jobs = [_Model(_TRAINED, partial(config.portable.loaded, source, "prompts", **self.options), self)]
+        for seed in range(config.untrained):
+            fresh = {**self.options, "untrained": True, "seed": seed}
+            jobs.append(
+                _Model(f"untrained-seed{seed}", partial(config.portable.loaded, source, "prompts", **fresh), self)
+            )
+        if config.here:
+            for job in jobs:
+                _save(job, progress=self.progress)
+        else:
+            load = config.loader(source, "prompts", **self.options)
+            rows = {**self.kept, **config.on}
+            save_rows_sharded(load, self.inputs.batches, self.rows / _TRAINED, **rows, progress=self.progress)
+            told = "untrained models" if self.progress else None
+            map_jobs(_save, jobs[1:], **config.on, folder=self.rows, progress=told)
+        return {job.name: RowStore(self.rows / job.name) for job in jobs}
 
-    def _by_layer(self, store: RowStore, name: str, what: str, probe: Callable[[Sites], Probe]) -> ProbeResult:
-        """A probe at one layer after another, so that one layer's rows are in memory."""
-        layers = [site.layer for site in resolve(store, residual())]
-        parts = self._parts.setdefault(store.folder, Parts(store, self.inputs.index, self.inputs.codes))
-        each = [
-            parts.measured(name, probe(residual(layer)))
-            for layer in (progress_bar(layers, desc=what, unit="layer") if self.progress else layers)
-        ]
-        found = reduce(ProbeResult.merge, each)
+    @property
+    def options(self) -> dict[str, Any]:
+        """How a model is loaded. Nobody reads attention here."""
+        return {"tokenizer": self.tokenizer, "attention": "sdpa"}
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """What is kept of each prompt, and in which shards."""
+        return {"readout": self.config.readout, "shard_rows": shard_rows(len(self.inputs), shared=not self.config.here)}
+
+    def _by_layer(
+        self, parts: Mapping[str, Parts], probes: Mapping[str, _ProbeAt]
+    ) -> dict[str, dict[str, ProbeResult]]:
+        """By kind and model, probes at one layer after another, so that one layer's rows are in memory."""
+        groups: dict[str, list[Part]] = {}
+        for model, each in parts.items():
+            layers = [site.layer for site in resolve(each.store, residual())]
+            for kind, probe in probes.items():
+                groups[f"{model}: {kind}"] = [each.part(kind, probe(residual(layer), model), layer) for layer in layers]
+        found = measured(groups, self.config, self.rows, progress=self.progress)
         how = {"tokenization": dict(self.inputs.tokenization)}
-        return replace(found, metadata={**found.metadata, **how})
+        joined = {name: reduce(ProbeResult.merge, results) for name, results in found.items()}
+        told = {name: replace(x, metadata={**x.metadata, **how}) for name, x in joined.items()}
+        return {kind: {model: told[f"{model}: {kind}"] for model in parts} for kind in probes}
+
+
+@dataclass(frozen=True)
+class _Model:
+    """Whose rows are saved, as a job."""
+
+    name: str
+    loaded: Callable[[], AbstractContextManager[tuple[Any, Any]]]
+    steps: _Steps
+
+
+def _save(job: _Model, *, progress: bool = False) -> None:
+    """The rows of a model, which is gone again where it was loaded for it."""
+    steps = job.steps
+    with job.loaded() as (hooked, _):
+        save_rows(hooked, steps.inputs.batches, steps.rows / job.name, **steps.kept, progress=progress)
+    del hooked
+    gc.collect()  # hooks are cycles: without this, two models would be in memory
+    if torch.device(steps.config.device).type == "cuda":
+        torch.cuda.empty_cache()
 
 
 @contextmanager
@@ -236,7 +275,8 @@ def _speeds(estimate: Estimate, inputs: Inputs, config: ClustersConfig) -> tuple
     """Of the model's device and of that of the statistics, where an estimate of time needs them."""
     width, rows = inputs.sizes.d_model or 1, min(512, config.tokens_per_batch)
     model = statistics = None
-    if estimate.operations is not None and config.quantize is None and config.device_map is None:
+    plain = config.quantize is None and config.device_map is None
+    if estimate.operations is not None and plain and (config.device == "cpu" or config.engine == "local"):
         model = matmul_speed(config.device, getattr(torch, config.dtype), width, rows)
     if estimate.measuring is not None:
         statistics = matmul_speed(config.statistics or "cpu", torch.float64, width, 512)

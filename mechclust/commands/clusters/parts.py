@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-import xxhash
 from torch import Tensor
 
 from mechclust.commands.clusters.labelled import Labelled
-from probes import ProbeResult, RowStore, load_result, run_stores
-from probes.files import versions
+from mechclust.commands.parts import Part, part_path, remove_others
+from probes import ProbeResult, RowStore, run_stores
 from probes.probe import Probe
-from tasks import InputError
 
 
 @dataclass
@@ -38,34 +35,25 @@ class Parts:
         """Where they are."""
         return self.store.folder / "measured"
 
-    def measured(self, name: str, probe: Probe) -> ProbeResult:
-        """What a probe finds: read where it is kept, measured otherwise.
+    def part(self, name: str, probe: Probe, layer: int) -> Part:
+        """What a probe finds.
 
         Args:
             name: what parts of its kind are called.
             probe: with all its settings.
+            layer: where it looks, for messages.
         """
-        path = self.folder / f"{name}-{self._digest(probe)}.safetensors"
+        store, codes = self.store, dict(sorted(self.codes.items()))
+        settings = [repr(probe), store.model, repr(store.dtype), list(codes)]
+        path = part_path(self.folder, name, settings, [store.index, store.tokens, self.index, *codes.values()])
         self._used.add(path)
-        if path.exists():
-            with suppress(InputError):  # a damaged one is measured again
-                return load_result(path)
-        found = run_stores(Labelled(self.store, self.index, self.codes), probe)
-        with suppress(OSError):  # what cannot be kept would only be measured again
-            found.save(path)
-        return found
+        title = f"{self.store.folder.name}: {name}, layer {layer}"
+        return Part(path, title, partial(_measure, self.store, self.index, self.codes, probe))
 
     def remove_others(self) -> None:
         """Remove what was measured with other settings or labels."""
-        for path in self.folder.glob("*.safetensors"):
-            if path not in self._used:
-                path.unlink(missing_ok=True)
+        remove_others(self.folder, self._used)
 
-    def _digest(self, probe: Probe) -> str:
-        """Of all that the numbers depend on."""
-        store = self.store
-        settings = [repr(probe), store.model, repr(store.dtype), sorted(self.codes), versions()]
-        digest = xxhash.xxh3_128(json.dumps(settings).encode())
-        for values in (store.index, store.tokens, self.index, *(self.codes[name] for name in sorted(self.codes))):
-            digest.update(values.contiguous().numpy().tobytes())
-        return str(digest.hexdigest())
+
+def _measure(store: RowStore, index: Tensor, codes: Mapping[str, Tensor], probe: Probe) -> ProbeResult:
+    return run_stores(Labelled(store, index, codes), probe)

@@ -6,11 +6,13 @@ from pathlib import Path
 
 from mechclust.commands.clusters.figures import curves_figure, followed_figure
 from mechclust.commands.clusters.result import ClustersResult
+from mechclust.commands.folder import own_folder
 from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.html import table_html
 from mechclust.report.page import write_report
 from mechclust.report.prompt_map import CLUSTER, prompt_map
 from mechclust.report.text import short_name
+from probes import ProbeResult
 
 
 def write_clusters_report(result: ClustersResult, out: str | Path) -> Path:
@@ -19,6 +21,17 @@ def write_clusters_report(result: ClustersResult, out: str | Path) -> Path:
     Raises:
         InputError: when ``out`` cannot be written, or holds the report of another command.
     """
+    with own_folder(out, "clusters"):
+        return _write(result, out)
+
+
+def results_of(result: ClustersResult) -> dict[str, ProbeResult]:
+    """What was measured, by name."""
+    models = {"trained": result.trained, **{f"untrained-seed{i}": m for i, m in enumerate(result.untrained)}}
+    return {f"{name}/{measure}": found for name, curves in models.items() for measure, found in curves.by_name.items()}
+
+
+def _write(result: ClustersResult, out: str | Path) -> Path:
     numbers = {"number": ".3f", "missing": "–"}
     return write_report(
         out,
@@ -36,14 +49,7 @@ def write_clusters_report(result: ClustersResult, out: str | Path) -> Path:
             notes=[*result.sentences[len(result.lead) :], *result.notes],
         ),
         config={"model": result.model, **vars(result.config)},
-        results={
-            f"{name}/{measure}": found
-            for name, curves in [
-                ("trained", result.trained),
-                *((f"untrained-seed{i}", curves) for i, curves in enumerate(result.untrained)),
-            ]
-            for measure, found in curves.by_name.items()
-        },
+        results=results_of(result),
         tables={"clusters": result.to_dataframe(), "features": result.features},
     )
 

@@ -20,6 +20,7 @@ from mechclust.report.chance import LEVEL
 from mechclust.report.html import table_html
 from mechclust.report.text import join, ranges, short_name
 from probes import ProbeResult
+from tasks.text.visible import quoted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -135,7 +136,7 @@ class ClustersResult:
     def notes(self) -> list[str]:
         """What a reader must know of the numbers."""
         found, after = self.trained.raw.metadata, ", after t-SNE" if self.config.tsne else ""
-        clusters = ", ".join(f"{n} for {label!r}" for label, n in found["n_clusters"].items())
+        clusters = ", ".join(f"{n} for {quoted(label)}" for label, n in found["n_clusters"].items())
         return [
             *self.input_notes,
             f"{found['n']} prompts, hidden state at {self.config.states}{after}; clusters: {clusters}.",
@@ -166,7 +167,7 @@ class ClustersResult:
     def _of_given(self) -> list[str]:
         if self.given is None:
             if self._told is not None:
-                within = "" if self.config.within is None else f", within each {self.config.within!r}"
+                within = "" if self.config.within is None else f", within each {quoted(self.config.within)}"
                 return [
                     f"Nothing is left of the task given {self.followed.called(self._told)}: in these prompts it tells "
                     f"the task{within}."
@@ -180,8 +181,8 @@ class ClustersResult:
         for label in self.trained.raw.coords["label"]:
             if self.trained.given is None or label not in self.trained.given.coords["label"]:
                 said.append(
-                    f"Nothing is left of {label!r} given {self.followed.called(self.given)}, which tells it in these "
-                    "prompts."
+                    f"Nothing is left of {quoted(label)} given {self.followed.called(self.given)}, which tells it in "
+                    "these prompts."
                 )
         return said
 
@@ -199,7 +200,7 @@ class ClustersResult:
         if self.trained.linear is None:
             return []
         shares = ", ".join(
-            f"{float(self.trained.linear.sel('majority', label=label)):.2f} for {label!r}"
+            f"{float(self.trained.linear.sel('majority', label=label)):.2f} for {quoted(label)}"
             for label in self.trained.linear.coords["label"]
         )
         return [

@@ -11,6 +11,7 @@ import numpy as np
 from mechclust.commands.clusters.follow import MOSTLY, Followed
 from mechclust.report.chance import LEVEL, corrected, least_permutations
 from mechclust.report.text import join, ranges
+from tasks.text.visible import quoted, short
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -272,23 +273,23 @@ def details(table: pd.DataFrame, label: str, given: str | None, n_untrained: int
     """
     raw = read_raw(table, asked)
     if raw is None:
-        said = [f"By {label!r}, no layer has an index; the notes say why."]
+        said = [f"By {quoted(label)}, no layer has an index; the notes say why."]
     else:
-        said = _said(table, raw, f"By {label!r}", "hidden states cluster", "adjusted Rand index", ".3f")
+        said = _said(table, raw, f"By {quoted(label)}", "hidden states cluster", "adjusted Rand index", ".3f")
         said += _untrained(raw, n_untrained, ".3f") + _too_few(raw, asked[0], "n-permutations")
         said += _below(table, "ari", "null_low", "an index")
         if raw.above and raw.above[0] == 0:
             first = float(table[table["layer"] == 0]["ari"].iloc[0])
             said.append(
                 f"Layer 0, the embedding, is one of them (index {first:z.3f}): there the words themselves (with their "
-                f"places, where the model adds these first) tell the classes of {label!r} apart, before context is "
-                "read."
+                f"places, where the model adds these first) tell the classes of {quoted(label)} apart, before context "
+                "is read."
             )
     if given is not None and (within := read_given(table, asked)) is not None:
-        said += _said(table, within, f"By {label!r}, given {given}", "they cluster", "index", ".3f")
+        said += _said(table, within, f"By {quoted(label)}, given {given}", "they cluster", "index", ".3f")
         said += _untrained(within, n_untrained, ".3f") + _too_few(within, asked[0], "n-permutations")
     if (linear := read_linear(table, asked)) is not None:
-        said += _said(table, linear, f"Of {label!r}", "a linear classifier reads the classes", "accuracy", ".2f")
+        said += _said(table, linear, f"Of {quoted(label)}", "a linear classifier reads the classes", "accuracy", ".2f")
         said += _untrained(linear, n_untrained, ".2f") + _too_few(linear, asked[1], "n-shuffles")
         said += _below(table, "accuracy", "linear_null_low", "an accuracy")
     return said
@@ -351,7 +352,7 @@ def agreements(followed: Followed) -> str:
     """All that the clusters were compared with, in order."""
     layers = sorted(set(followed.table["layer"]))
     above = [layer for layer in layers if layer > 0] or layers
-    found = ", ".join(f"{name} {mean:z.2f}" for name, mean in followed.means.items())
+    found = ", ".join(f"{short(name)} {mean:z.2f}" for name, mean in followed.means.items())
     over = f"layers {ranges(above)}" if len(above) > 1 else f"layer {above[0]}"
     return (
         "Agreement of the clusters with labels and surface features (adjusted mutual information, mean over "

@@ -130,9 +130,7 @@ def find_checkpoints(
     found = [checkpoint("base", base, where), checkpoint("tuned", tuned, tuned_where, adapter=put)]
     known: dict[str, str] = {}
     for control in controls:
-        task, given, path = control.partition("=")
-        if not given or task not in tasks:
-            task, path = Path(control).name, control
+        task, path = _task_and_model(control, tasks)
         if task not in tasks:
             raise InputError(
                 f"no task of the prompts for the control {control!r} (they have {', '.join(tasks)}); "
@@ -143,3 +141,9 @@ def find_checkpoints(
         known[task] = path
         found.append(checkpoint("control", path, tuned_where, task=task))
     return found
+
+
+def _task_and_model(control: str, tasks: Sequence[str]) -> tuple[str, str]:
+    """What ``TASK=MODEL`` means. Both may hold a ``=``: of several tasks that fit, the longest is meant."""
+    places = [i for i, character in enumerate(control) if character == "=" and control[:i] in tasks]
+    return (control[: places[-1]], control[places[-1] + 1 :]) if places else (Path(control).name, control)

@@ -16,6 +16,7 @@ from mechclust.commands.compare.result import CompareResult
 from mechclust.commands.compare.tables import ALL
 from mechclust.report.analysis import Panel
 from mechclust.report.style import BLUE, RED, layer_axis, subplots
+from mechclust.report.text import plain
 from probes import ProbeResult
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def _by_layer(result: CompareResult) -> Figure:
         axis.fill_between(chance.index, low, chance, color=_CHANCE, alpha=0.45, lw=0, label="chance")
     for i, task in enumerate(summary["task"]):
         part = table[table["task"] == task]
-        label = task if i < _NAMED else ("other tasks" if i == _NAMED else None)
+        label = plain(task) if i < _NAMED else ("other tasks" if i == _NAMED else None)
         axis.fill_between(part["layer"], part["low"], part["high"], color=colors[task], alpha=0.16, lw=0)
         axis.plot(part["layer"], part["debiased_cka"], color=colors[task], marker="o", ms=4, label=label)
     part = table[table["task"] == ALL]
@@ -94,7 +95,7 @@ def _by_layer(result: CompareResult) -> Figure:
     axis.set(ylabel="debiased CKA, tuned with base", xlim=ends, ylim=(low, 1.03))
     layer_axis(axis)
     legend = figure.legend(loc="outside right upper", frameon=False)
-    bold = set(summary.loc[summary["stands_out"].eq(True), "task"])
+    bold = set(map(plain, summary.loc[summary["stands_out"].eq(True), "task"]))
     for text in legend.get_texts():
         text.set_fontweight("bold" if text.get_text() in bold else "normal")
     return figure
@@ -106,7 +107,8 @@ def _heat_map(result: CompareResult) -> Figure:
     change, known = result.change.T[order], result.known.T[order]
     out, changed = (x.filled(False).T[order] for x in (result.stands_out, result.changed))
     rows, columns = change.shape
-    size = (min(14.0, 3.4 + 0.36 * columns + 0.06 * max(map(len, result.tasks))), 1.3 + 0.3 * rows)
+    names = list(map(plain, tasks))
+    size = (min(14.0, 3.4 + 0.36 * columns + 0.06 * max(map(len, names))), 1.3 + 0.3 * rows)
     figure, (axis,) = subplots(1, size=size, grid=None)
     top = max(0.1, min(1.0, float(np.nanmax(change)))) if np.isfinite(change).any() else 1.0
     image = axis.imshow(_masked(change), cmap=_map("Blues"), vmin=0, vmax=top, aspect="auto", interpolation="none")
@@ -114,7 +116,7 @@ def _heat_map(result: CompareResult) -> Figure:
     for mask, marker, color in ((out, "o", "#f2a33a"), (known & ~changed, "x", _SOFT), (unknown, "$?$", _INK)):
         y, x = np.nonzero(mask)
         axis.plot(x, y, marker=marker, ls="none", color=color, mec=_INK if marker == "o" else color, mew=0.7, ms=5)
-    axis.set_yticks(range(rows), tasks)
+    axis.set_yticks(range(rows), names)
     step = -(-columns // 20)
     axis.set_xticks(range(0, columns, step), [str(layer) for layer in result.layer_numbers[::step]])
     axis.set_xlabel("layer")
@@ -134,7 +136,7 @@ def _all_pairs(result: CompareResult) -> Figure:
         image = axis.imshow(_masked(grid), cmap=_map("viridis"), vmin=0, vmax=1, origin="lower", extent=extent)
         for i in np.flatnonzero(np.isfinite(grid).any(axis=1)):
             axis.plot(theirs[int(np.nanargmax(grid[i]))], result.layer_numbers[i], "o", color="white", mec=_INK, ms=4)
-        axis.set_title("all prompts" if label == ALL else label, fontsize=10)
+        axis.set_title("all prompts" if label == ALL else plain(label), fontsize=10)
         axis.set(xlabel="base layer", ylabel="tuned layer")
         axis.locator_params(integer=True)
     figure.colorbar(image, ax=axes, label="debiased CKA", shrink=0.8)

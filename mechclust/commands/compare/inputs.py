@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,11 +16,11 @@ from mechclust.commands.settings import Dtype, ModelSettings, PromptSettings, ch
 from mechclust.models.adapters import check_adapter
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import check_read_alike, encoder, n_leading, tokenization, what_is_wrong
-from mechclust.report.folder import check_command, free_space, kept_bytes, record_command
+from mechclust.report.folder import check_command, free_space, kept_bytes
 from probes import CKA, NDims
-from probes.files import write_atomic
+from probes.digest import digest_of
+from probes.files import read_json, write_json
 from probes.functional.cka import LEAST_DEBIASED
-from probes.hooks import check_device
 from tasks import Batch, InputError, LabelledPrompts
 from tasks.errors import check_at_least
 
@@ -73,7 +72,7 @@ class CompareConfig(ModelSettings, PromptSettings):
     def check(self) -> None:
         """Refuse what cannot be measured with, before any work."""
         super().check()
-        check_device(self.tuned_device or self.device)
+        self.check_device(self.tuned_device or self.device)
         check_at_least(n_resamples=(self.n_resamples, 20), n_permutations=(self.n_permutations, 0))
         check_map_prompts(self.map_prompts)
         if self.min_per_task < LEAST_DEBIASED:
@@ -113,7 +112,18 @@ class Inputs:
         """Task to the indices of its prompts."""
         labels = torch.cat([batch.labels["task"] for batch in self.batches])
         index = torch.cat([batch.index for batch in self.batches])
-        return {task: index[labels == k] for k, task in enumerate(self.tasks)}
+        counts = labels.bincount(minlength=len(self.tasks)).tolist()
+        parts = torch.split(index[torch.sort(labels, stable=True).indices], counts)
+        return dict(zip(self.tasks, parts, strict=True))
+
+    def digest(self) -> str:
+        """32 hexadecimal digits that tell these prompts, as they are read, and their tasks from others."""
+        found = []
+        for batch in self.batches:
+            rows = zip(batch.index.tolist(), batch.lengths().tolist(), batch.labels["task"].tolist(), strict=True)
+            for tokens, (index, length, task) in zip(batch.tokens, rows, strict=True):
+                found.append((index, f"{index} {task} {tokens[:length].tolist()}"))
+        return digest_of([json.dumps(list(self.tasks)), *(prompt for _, prompt in sorted(found))])  # in any batches
 
     def batches_of(self, task: str | None) -> list[Batch]:
         """The prompts of one task, or of all."""
@@ -184,7 +194,6 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
     read_as = tokenization(first, chat=config.chat, bos=config.bos)
     inputs = Inputs(checkpoints, tasks, batches, prompts, notes, read_as)
     _check_room(checkpoints, sizes, inputs.of_task(), config, out)
-    _check_same_prompts(batches, tasks, out)
     return inputs
 
 
@@ -258,12 +267,15 @@ def _check_room(
     shapes = {m: [s.d_model or 0] * ((s.n_layers or 0) + 1) for m, s in sizes.items()}
     base, tuned = (shapes[model] for model in checkpoints[:2])
     alike = len(base) == len(tuned)
-    needed = (layers_bytes(tuned[:1], base[:1], n) if alike else layers_bytes(tuned, base, n)) / _GIB
+    needed = (layers_bytes(tuned[:1], base[:1], n) if alike else layers_bytes(tuned, base, n)) / _GIB * config.at_once
     if needed > config.max_memory:
         what = "a layer" if alike else "every layer with every other"
+        fewer = "fewer prompts (--max-per-task)"
+        if config.at_once > 1:
+            what, fewer = f"{what} in each of {config.at_once} workers", f"fewer --workers, {fewer}"
         raise InputError(
             f"comparing {what} takes {needed:.3g} GiB ({n} prompts x {tuned[0]} and {base[0]} dimensions), more than "
-            f"max_memory = {config.max_memory:g}; give fewer prompts (--max-per-task) or raise --max-memory"
+            f"max_memory = {config.max_memory:g}; give {fewer} or raise --max-memory"
         )
     total = sum(
         (n if model.task is None else len(of_task[model.task])) * sum(d) * getattr(torch, model.dtype).itemsize
@@ -278,23 +290,27 @@ def _check_room(
         )
 
 
-def _check_same_prompts(batches: Sequence[Batch], tasks: Sequence[str], out: Path) -> None:
-    """Rows are kept with their labels: refuse a folder begun with others."""
-    digest = hashlib.sha256(json.dumps(list(tasks)).encode())
-    found = []
-    for batch in batches:
-        rows = zip(batch.index.tolist(), batch.lengths().tolist(), batch.labels["task"].tolist(), strict=True)
-        for tokens, (index, length, task) in zip(batch.tokens, rows, strict=True):
-            found.append((index, f"{index} {task} {tokens[:length].tolist()}"))
-    for _, prompt in sorted(found):  # whatever the batches
-        digest.update(prompt.encode())
-    record = (json.dumps({"prompts": digest.hexdigest()}) + "\n").encode()
-    path = out / "rows" / "prompts.json"
+def check_same_prompts(inputs: Inputs, out: Path) -> None:
+    """Rows are kept with their labels: begin a folder, or refuse one that was begun with others.
+
+    Args:
+        inputs: the prompts.
+        out: the folder, which is ours.
+
+    Raises:
+        InputError: saying so.
+    """
+    record = {"prompts": inputs.digest()}
+    path = prompts_file(out)
     if not path.exists():
-        write_atomic(path, record)
-    elif path.read_bytes() != record:
+        write_json(path, record)
+    elif read_json(path) != record:
         raise InputError(
             f"{str(out)!r} holds hidden states of other prompts, tasks or tokens; give the same, "
             "or another folder with --out"
         )
-    record_command(out, "compare")
+
+
+def prompts_file(out: Path) -> Path:
+    """What says of which prompts the rows in a folder are."""
+    return out / "rows" / "prompts.json"

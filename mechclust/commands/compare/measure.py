@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import reduce
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,32 +13,22 @@ import torch
 from torch import Tensor
 
 from mechclust.commands.compare.checkpoints import Checkpoint
-from mechclust.commands.compare.inputs import CompareConfig, Inputs, layers_bytes, read_inputs
+from mechclust.commands.compare.comparison import Comparison, labelled
+from mechclust.commands.compare.inputs import CompareConfig, Inputs, check_same_prompts, prompts_file, read_inputs
 from mechclust.commands.compare.planes import prompt_planes
+from mechclust.commands.compare.report import results_of
 from mechclust.commands.compare.result import CompareResult
 from mechclust.commands.compare.tables import ALL
-from mechclust.jobs import progress_bar
+from mechclust.commands.folder import own_folder
+from mechclust.commands.parts import measured, remove_others, shard_rows
+from mechclust.commands.settings import everywhere
+from mechclust.jobs import map_jobs, progress_bar
 from mechclust.models.adapters import adapter_of, plain_model, set_adapter
 from mechclust.models.pretrained import AnyModel, model_name
 from mechclust.report.folder import rows_errors
-from probes import (
-    CKA,
-    RBFCKA,
-    NDims,
-    NeighbourPurity,
-    ProbeResult,
-    RowStore,
-    residual,
-    resolve,
-    run_stores,
-    save_rows,
-)
-from probes.sites import Selector
+from mechclust.report.page import save_results
+from probes import ProbeResult, RowStore, save_rows
 from tasks import InputError
-
-_SHARD_ROWS, _SHARDS = 128, 64  # of which an interruption costs two: prompts at least, and how many at most
-_ASKED = 10_000  # prompts, at most, whose neighbours are looked for
-_GROUPS = 8  # steps of the progress bar, at least, where there are as many layers
 
 
 def compare_models(
@@ -54,19 +43,22 @@ def compare_models(
     """CKA between a model and the one it was tuned from, at every layer, for every task of the prompts.
 
     One model is in memory at a time: its hidden states go to ``out/rows``, whence all are compared. A second call
-    with the same arguments goes on where the first was interrupted, and runs nothing again that is there.
+    with the same arguments goes on where the first was interrupted, and measures nothing again that is there. With
+    ``config.workers`` or a Ray cluster the models, and then the layers, go to several processes; what is found is the
+    same.
 
     Args:
         base: hub name or local directory, see ``load_pretrained``.
         tuned: likewise; with the same tokenizer on these prompts. Its width and number of layers may be others.
         config: what to measure.
-        out: folder for the hidden states.
+        out: folder for the hidden states and, in ``results``, what was measured.
         progress: show progress bars.
 
     Raises:
         InputError: before any weights are loaded: for bad settings or prompts, a device that is not there, models
-            without weights or tokenizer, tokenizers that read a prompt differently, too little memory or disk, an
-            ``out`` begun with other prompts. Later: for a model that cannot be loaded, an ``out`` that holds another
+            without weights or tokenizer, tokenizers that read a prompt differently, too little memory or disk, a model
+            in memory for several processes, an ``out`` that another process uses, or that was begun with other prompts
+            or models. Later: for a model that cannot be loaded, an ``out`` that holds another
             model's hidden states, and activations that are not finite.
 
     Example:
@@ -75,13 +67,33 @@ def compare_models(
     """
     out = Path(out)
     inputs = read_inputs(base, tuned, config, out, tokenizer)
-    stores = _measured(inputs, config, out, progress)
+    config.check_shared(base, tuned)
+    first, second, *_ = inputs.checkpoints
+    subject = {f"{m.role} model": model_name(everywhere(m.source), everywhere(m.adapter)) for m in (first, second)}
+    subject["texts"] = inputs.digest()
+    with own_folder(out, "compare", None if prompts_file(out).exists() else subject):
+        check_same_prompts(inputs, out)
+        result = _compared(inputs, config, out, progress)
+        save_results(out, "compare", results_of(result), subject)
+    return result
+
+
+def _compared(inputs: Inputs, config: CompareConfig, out: Path, progress: bool) -> CompareResult:
+    """All that is measured, in a folder of our own."""
+    rows = out / "rows" if config.here else (out / "rows").absolute()
+    stores = _measured(inputs, config, rows, progress)
     first, second, *controls = inputs.checkpoints
     pair = {"tuned": stores[second], "base": stores[first]}
     same = stores[first].model == stores[second].model
     told = ["Base and tuned model are one: their weights and configurations are the same."] if same else []
-    found = _compared(pair, inputs.of_task(), config, progress)
-    against = {str(m.task): _of_control(stores[m], str(m.task), pair, config) for m in controls}
+    comparison = Comparison(pair, inputs.of_task(), config, rows / "measured")
+    parts = comparison.parts()
+    against = {str(m.task): comparison.of_control(stores[m], str(m.task)) for m in controls}
+    steps = [part for group in (*parts.values(), *(two.values() for two in against.values())) for part in group]
+    results = measured({"comparing layers": steps}, config, rows, progress=progress)["comparing layers"]
+    by_part = dict(zip((step.path for step in steps), results, strict=True))
+    remove_others(rows / "measured", by_part)
+    found = comparison.joined({name: [by_part[part.path] for part in each] for name, each in parts.items()})
 
     def recorded(result: ProbeResult) -> ProbeResult:
         return replace(result, metadata={**result.metadata, "tokenization": dict(inputs.tokenization)})
@@ -95,7 +107,10 @@ def compare_models(
         rbf=recorded(found["rbf"]) if "rbf" in found else None,
         n_dims=recorded(found["n_dims"]),
         purity=recorded(found["purity"]) if "purity" in found else None,
-        controls={task: {name: recorded(x) for name, x in two.items()} for task, two in against.items()},
+        controls={
+            task: {name: recorded(labelled(by_part[part.path], [task])) for name, part in two.items()}
+            for task, two in against.items()
+        },
         notes=[*told, *inputs.notes],
         distinct=_distinct(found["cka"], pair, inputs.of_task()),
         tokenization=inputs.tokenization,
@@ -103,23 +118,47 @@ def compare_models(
     )
 
 
-def _measured(inputs: Inputs, config: CompareConfig, out: Path, progress: bool) -> dict[Checkpoint, RowStore]:
+def _measured(inputs: Inputs, config: CompareConfig, rows: Path, progress: bool) -> dict[Checkpoint, RowStore]:
     """Each model's hidden states on disk. Checkpoints that are one model with other adapters come one after the other,
-    so that it is loaded once."""
+    so that it is loaded once; but where there are workers for more, each is a job."""
     of_weights: dict[tuple[Any, ...], list[Checkpoint]] = {}
     for model in inputs.checkpoints:
         of_weights.setdefault(model.weights, []).append(model)
-    found: dict[Checkpoint, RowStore] = {}
-    for models in of_weights.values():
-        found |= _measured_with(models, inputs, config, out, progress)
-    return found
+    groups = list(of_weights.values())
+    if config.here:
+        for models in groups:
+            _save(_Weights(models, inputs, config, rows), progress=progress)
+    else:
+        if config.workers is None or config.workers > len(groups):
+            groups = [[model] for model in inputs.checkpoints]
+        jobs = [_Weights([_portable(m) for m in models], inputs, config.portable, rows) for models in groups]
+        map_jobs(_save, jobs, **config.on, folder=rows, progress="hidden states" if progress else None)
+    return {model: RowStore(rows / model.name) for model in inputs.checkpoints}
 
 
-def _measured_with(
-    models: Sequence[Checkpoint], inputs: Inputs, config: CompareConfig, out: Path, progress: bool
-) -> dict[Checkpoint, RowStore]:
-    """The same for one set of weights with each adapter; a model that was loaded for it is gone again."""
-    found: dict[Checkpoint, RowStore] = {}
+def _portable(model: Checkpoint) -> Checkpoint:
+    """For a process in another folder."""
+    return replace(model, source=everywhere(model.source), adapter=everywhere(model.adapter))
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """One set of weights with each adapter, as a job."""
+
+    models: Sequence[Checkpoint]
+    inputs: Inputs
+    config: CompareConfig
+    rows: Path
+
+    @property
+    def name(self) -> str:
+        """In errors."""
+        return ", ".join(model.name for model in self.models)
+
+
+def _save(job: _Weights, *, progress: bool = False) -> None:
+    """Its hidden states; a model that was loaded for it is gone again."""
+    models, config = job.models, job.config
     hooked: Any = None
     for model in models:
         if model.in_memory and model.adapter is not None and (other := adapter_of(model.source)) is not None:
@@ -136,7 +175,7 @@ def _measured_with(
                     own = adapter_of(hooked)
                 if (adapter := model.adapter or own) != adapter_of(hooked):
                     set_adapter(hooked, adapter)
-                found[model] = _rows(hooked, model, inputs, config, out, progress)
+                _save_rows(hooked, model, job, progress)
     finally:
         if models[0].in_memory and adapter_of(hooked) != own:
             set_adapter(hooked, own)  # the weights are the caller's
@@ -144,18 +183,17 @@ def _measured_with(
         gc.collect()  # hooks are cycles: without this, two models would be in memory
         if torch.device(models[0].device).type == "cuda":
             torch.cuda.empty_cache()
-    return found
 
 
-def _rows(hooked: Any, model: Checkpoint, inputs: Inputs, config: CompareConfig, out: Path, progress: bool) -> RowStore:
-    batches = inputs.batches_of(model.task)
-    return save_rows(
+def _save_rows(hooked: Any, model: Checkpoint, job: _Weights, progress: bool) -> None:
+    batches = job.inputs.batches_of(model.task)
+    save_rows(
         hooked,
         progress_bar(batches, desc=f"{model.name}: hidden states", unit="batch") if progress else batches,
-        out / "rows" / model.name,
-        readout=config.readout,
+        job.rows / model.name,
+        readout=job.config.readout,
         labels=("task",),
-        shard_rows=max(_SHARD_ROWS, sum(map(len, batches)) // _SHARDS),
+        shard_rows=shard_rows(sum(map(len, batches))),
     )
 
 
@@ -200,75 +238,3 @@ def _distinct(
             counts.append(len({row.tobytes() for row in rows}))
         found[site, label] = min(counts)
     return found
-
-
-def _compared(
-    pair: Mapping[str, RowStore], of_task: Mapping[str, Tensor], config: CompareConfig, progress: bool
-) -> dict[str, ProbeResult]:
-    """``cka``, ``n_dims``, and, where asked for, ``purity`` and, where layers are the same, ``rbf``."""
-    readout, n = config.readout, len(pair["tuned"])
-    alike = pair["tuned"].sites == pair["base"].sites
-    options: dict[str, Any] = {"readout": readout, "label": "task", "max_memory": config.max_memory}
-    kind: dict[str, Any] = {"pairs": "all", "form": "rows"}
-    if alike:
-        kind = {"n_resamples": config.n_resamples, "n_permutations": config.n_permutations, "seed": config.seed}
-
-    def rbf(at: Selector) -> ProbeResult:  # of all prompts together it would cost as much as the square of their number
-        probe = RBFCKA(at, readout, max_memory=config.max_memory)
-        parts = {task: {name: store.select(index) for name, store in pair.items()} for task, index in of_task.items()}
-        return _joined([_labelled(run_stores(part, probe), [task]) for task, part in parts.items()])
-
-    def purity(at: Selector) -> ProbeResult:
-        return run_stores(pair, NeighbourPurity(at, **options, k=min(10, n - 1), max_rows=_ASKED))
-
-    measures: dict[str, Callable[[Selector], ProbeResult]] = {
-        "cka": lambda at: run_stores(pair, CKA(at, **options, **kind)),
-        "n_dims": lambda at: run_stores(pair, NDims(at, **options)),
-        **({"purity": purity} if config.purity else {}),
-        **({"rbf": rbf} if alike and config.rbf else {}),
-    }
-    groups = _layer_groups(pair, n, config) if alike else [residual()]
-    steps = [(name, at) for at in groups for name in measures]
-    parts: dict[str, list[ProbeResult]] = {name: [] for name in measures}
-    for name, at in progress_bar(steps, desc="comparing layers", unit="step") if progress else steps:
-        parts[name].append(measures[name](at))
-    labels = {"cka": [ALL, *of_task], "n_dims": [ALL, *of_task]}
-    return {name: _labelled(_joined(found), labels.get(name)) for name, found in parts.items()}
-
-
-def _of_control(
-    control: RowStore, task: str, pair: Mapping[str, RowStore], config: CompareConfig
-) -> dict[str, ProbeResult]:
-    """CKA of a control with each model, over the prompts of its task."""
-    probe = CKA(residual(), config.readout, n_resamples=config.n_resamples, max_memory=config.max_memory)
-    return {
-        name: _labelled(run_stores({"control": control, name: store.select(control.index)}, probe), [task])
-        for name, store in pair.items()
-    }
-
-
-def _layer_groups(pair: Mapping[str, RowStore], n: int, config: CompareConfig) -> list[Selector]:
-    """Layers that fit in memory together."""
-    layers = [site.layer for site in resolve(pair["tuned"], residual())]
-    sites = [f"rows/{site}" for site in pair["tuned"].sites]
-    tuned, base = (
-        max(x.shape[1] for x in store.take(store.index[:1], sites).values()) for store in (pair["tuned"], pair["base"])
-    )
-    most = max(1, -(-len(layers) // _GROUPS))
-    fits = (
-        size
-        for size in range(most, 0, -1)
-        if layers_bytes(size * [tuned], size * [base], n) <= config.max_memory * 2**30
-    )
-    size = next(fits, 1)
-    return [residual(layers[i : i + size]) for i in range(0, len(layers), size)]
-
-
-def _joined(parts: Sequence[ProbeResult]) -> ProbeResult:
-    """Parts of one measurement; their notes on small n would be as many as the parts."""
-    return replace(reduce(ProbeResult.merge, parts), notes=[])
-
-
-def _labelled(result: ProbeResult, labels: Sequence[str] | None) -> ProbeResult:
-    """With names for the labels, which a probe knows by number."""
-    return result if labels is None else replace(result, coords={**result.coords, "label": list(labels)}, notes=[])

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 from mechclust.commands.compare.result import CompareResult
 from mechclust.commands.compare.sentences import span
 from mechclust.commands.compare.tables import ALL
+from mechclust.commands.folder import own_folder
 from mechclust.models.tokenizers import in_words
 from mechclust.report.analysis import Analysis
 from mechclust.report.html import table_html
 from mechclust.report.page import write_report
 from mechclust.report.text import join
+from probes import ProbeResult
 from probes.files import file_name
+from tasks.text.visible import short
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,10 +28,20 @@ def write_compare_report(result: CompareResult, out: str | Path) -> Path:
     Raises:
         InputError: when ``out`` cannot be written, or holds the report of another command.
     """
+    with own_folder(out, "compare"):
+        return _write(result, out)
+
+
+def results_of(result: CompareResult) -> dict[str, ProbeResult]:
+    """What was measured, by name."""
     measured = {"cka": result.cka, "n_dims": result.n_dims}
     measured |= {name: x for name, x in (("purity", result.purity), ("rbf", result.rbf)) if x is not None}
     for task, pair in result.controls.items():
         measured |= {f"control-{file_name(task)}-{name}": found for name, found in pair.items()}
+    return measured
+
+
+def _write(result: CompareResult, out: str | Path) -> Path:
     return write_report(
         out,
         command="compare",
@@ -36,7 +49,7 @@ def write_compare_report(result: CompareResult, out: str | Path) -> Path:
         source=f"Base: {result.base}; tuned: {result.tuned}. Prompts: {result.config.prompts}",
         analysis=compare_analysis(result),
         config={"base": result.base, "tuned": result.tuned, **vars(result.config)},
-        results=measured,
+        results=results_of(result),
         tables=result.tables,
     )
 
@@ -98,7 +111,7 @@ def what_to_know(result: CompareResult) -> list[str]:
     ]
     largest = int(table[["d_tuned", "d_base"]].to_numpy().max())
     if (small := counts[counts < 10 * largest]).size:
-        which = "every label" if len(small) == len(counts) else join(small.index)
+        which = "every label" if len(small) == len(counts) else join(map(short, small.index))
         found.append(f"n is below 10 d for {which}: there the biased form, column cka, is too high; read debiased_cka.")
     found += _no_cka(result)
     found += [
@@ -129,7 +142,9 @@ def _no_cka(result: CompareResult) -> list[str]:
             if counts[-1] == 1
             else f"the prompts' hidden states take only {span(counts)} values there, or are all equally far apart"
         )
-        found.append(f"Layer {layer} has no CKA for {'any task' if len(tasks) == many else join(tasks)}: {why}.")
+        found.append(
+            f"Layer {layer} has no CKA for {'any task' if len(tasks) == many else join(map(short, tasks))}: {why}."
+        )
     return found
 
 
@@ -139,5 +154,5 @@ def _second_opinion(table: pd.DataFrame) -> str:
     row = both.loc[(both["rbf_cka"] - both["debiased_cka"]).abs().idxmax()]
     return (
         " A second opinion is rbf_cka, with Gaussian kernels (debiased); the two differ most at layer "
-        f"{row['layer']} for {row['task']}: {row['debiased_cka']:z.2f} and {row['rbf_cka']:z.2f}."
+        f"{row['layer']} for {short(row['task'])}: {row['debiased_cka']:z.2f} and {row['rbf_cka']:z.2f}."
     )

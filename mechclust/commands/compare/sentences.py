@@ -9,6 +9,7 @@ import numpy as np
 from mechclust.commands.compare.tables import ALL, CompareTables
 from mechclust.report.text import join, ranges
 from probes.functional.cka import LEAST_DEBIASED
+from tasks.text.visible import short
 
 _NAMED = 6  # tasks named one by one in a sentence; of more, only the first are
 
@@ -90,17 +91,17 @@ def _tasks(found: CompareTables) -> list[str]:
     is_out = told["stands_out"].astype(bool)
     out, rest = told[is_out], told[~is_out]
     if len(out):
-        names = join(f"{r.task} ({r.change:z.2f}, {r.low:z.2f} to {r.high:z.2f})" for r in out.itertuples())
+        names = join(f"{short(r.task)} ({r.change:z.2f}, {r.low:z.2f} to {r.high:z.2f})" for r in out.itertuples())
         return [
-            f"{over}, {names} stand{'s' * (len(out) == 1)} out (mean 1 - CKA and 95% over prompts), against "
-            f"at most {rest['change'].max():z.2f} ({rest.iloc[0]['task']}) for the other{'s' * (len(rest) > 1)}.",
+            f"{over}, {names} stand{'s' * (len(out) == 1)} out (mean 1 - CKA and 95% over prompts), against at most "
+            f"{rest['change'].max():z.2f} ({short(rest.iloc[0]['task'])}) for the other{'s' * (len(rest) > 1)}.",
             *left_out,
         ]
     first, last = rest.iloc[0], rest.iloc[-1]
     return [
         f"{over}, no task stands out{' of those that can be compared' * bool(left_out)}: mean 1 - CKA is "
-        f"{last.change:z.2f} ({last.task}) to {first.change:z.2f} ({first.task}; 95% over prompts {first.low:z.2f} to "
-        f"{first.high:z.2f}).",
+        f"{last.change:z.2f} ({short(last.task)}) to {first.change:z.2f} ({short(first.task)}; 95% over prompts "
+        f"{first.low:z.2f} to {first.high:z.2f}).",
         *left_out,
     ]
 
@@ -111,7 +112,7 @@ def _left_out(found: CompareTables) -> list[str]:
     for row in table[table["stands_out"].isna()].itertuples():
         lacks = f"no interval at layer{_s(row.no_interval_layers)} {row.no_interval_layers}"
         most = "" if np.isnan(row.largest) else f"; largest 1 - CKA {row.largest:z.2f}, at layer {row.at_layer}"
-        parts.append(f"{row.task} ({lacks}{most})")
+        parts.append(f"{short(row.task)} ({lacks}{most})")
     if not parts:
         return []
     return [f"Whether these stand out cannot be told, and they are not compared: {', '.join(parts)}."]
@@ -137,7 +138,7 @@ def no_interval(found: CompareTables) -> list[str]:
         most = names[int(change.max(axis=0).argmax())]
         size = f"{change.max():z.2f}"
         if change.size > 1:
-            size = f"at most {size}" + f", for {most}" * (len(names) > 1)
+            size = f"at most {size}" + f", for {short(most)}" * (len(names) > 1)
         said.append(f"No interval for {_named(names)} at layer{_s(at)} {at}: {why} (1 - CKA there: {size}).")
     if said:
         said[-1] += " Without one it cannot be told whether a task changed there, nor whether it stands out."
@@ -158,7 +159,7 @@ def _where(found: CompareTables) -> list[str]:
     groups: dict[str, list[str]] = {}
     for row in found.tables["tasks"].itertuples():
         if row.stands_out_layers:
-            groups.setdefault(row.stands_out_layers, []).append(row.task)
+            groups.setdefault(row.stands_out_layers, []).append(short(row.task))
     if not groups:
         return ["At no layer does a task stand out from the others."]
     parts = (f"{join(tasks)} at layer{_s(at)} {at}" for at, tasks in groups.items())
@@ -199,8 +200,8 @@ def span(values: Sequence[int]) -> str:
 def _named(tasks: Sequence[str]) -> str:
     """The first few of many."""
     if len(tasks) <= _NAMED + 1:
-        return join(tasks)
-    return join([*tasks[:_NAMED], f"{len(tasks) - _NAMED} others"])
+        return join(map(short, tasks))
+    return join([*map(short, tasks[:_NAMED]), f"{len(tasks) - _NAMED} others"])
 
 
 def _s(layers: str) -> str:

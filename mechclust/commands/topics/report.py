@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mechclust.commands.folder import own_folder
 from mechclust.commands.topics.result import TopicsResult
 from mechclust.report.analysis import Analysis
 from mechclust.report.html import table_html
 from mechclust.report.page import write_report
 from mechclust.report.text import number_format, short_name
+from probes import ProbeResult
 
 if TYPE_CHECKING:
     import pandas as pd
+
+SHARDS = "shards"  # what workers have measured so far, until the report is there
 
 
 def write_topics_report(result: TopicsResult, out: str | Path) -> Path:
@@ -22,7 +27,26 @@ def write_topics_report(result: TopicsResult, out: str | Path) -> Path:
     Raises:
         InputError: when ``out`` cannot be written, or holds the report of another command.
     """
+    out = Path(out)
+    with own_folder(out, "topics"):
+        page = _write(result, out)
+        shutil.rmtree(out / SHARDS, ignore_errors=True)
+    return page
+
+
+def results_of(result: TopicsResult) -> dict[str, ProbeResult]:
+    """What was measured, by name."""
     models = {"trained": result.trained, **{f"untrained-seed{i}": m for i, m in enumerate(result.untrained)}}
+    return {
+        f"{name}/{kind}-{variant.name}": found
+        for name, measures in models.items()
+        for kind, results in vars(measures).items()
+        for variant, found in zip(result.variants, results, strict=True)
+        if found is not None
+    }
+
+
+def _write(result: TopicsResult, out: Path) -> Path:
     return write_report(
         out,
         command="topics",
@@ -30,13 +54,7 @@ def write_topics_report(result: TopicsResult, out: str | Path) -> Path:
         source=f"Model: {result.model}. Corpus: {', '.join(map(str, result.config.corpus))}",
         analysis=topics_analysis(result),
         config={"model": result.model, **vars(result.config)},
-        results={
-            f"{name}/{kind}-{variant.name}": found
-            for name, measures in models.items()
-            for kind, results in vars(measures).items()
-            for variant, found in zip(result.variants, results, strict=True)
-            if found is not None
-        },
+        results=results_of(result),
         tables=result.tables,
     )
 

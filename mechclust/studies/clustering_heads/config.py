@@ -21,6 +21,7 @@ MLP = "blocks.0.mlp"
 HEAD = "blocks.0.attn.hook_z"
 XI = "blocks.0.hook_resid_mid"  # the sequence embedding
 MITIGATIONS = ("larger eps", "slower feed-forward", "late smaller rate")
+PARTS = ("untrained", "head", "causal", "dynamics")  # what is measured of a network of the base setting
 ABLATIONS = ("batch", "lr", "width", "discount")
 
 
@@ -229,8 +230,16 @@ def jobs(config: ClusteringHeadsConfig) -> list[EnsembleJob]:
 
 
 def unfinished(config: ClusteringHeadsConfig, out: Path) -> list[EnsembleJob]:
-    """The jobs whose results are not there yet."""
-    return [job for job in jobs(config) if not job.result(out).exists()]
+    """The jobs whose results are not all there yet."""
+    return [job for job in jobs(config) if not all(path.exists() for path in results_of(config, job, out))]
+
+
+def results_of(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> list[Path]:
+    """Everything that is measured of one job's networks."""
+    arm = arms(config).get(job.arms[0])
+    parts = {"all": PARTS, "losses": ("dynamics",)}.get(arm.measure, ()) if arm else ()
+    found = [out / "results" / job.arms[0] / f"seed{seed}.{part}.safetensors" for seed in job.seeds for part in parts]
+    return [*found, job.result(out)]
 
 
 def _cost(arm: Arm | None, config: ClusteringHeadsConfig) -> float:

@@ -12,8 +12,10 @@ from torch import Tensor
 from mechclust.models import build_model
 from mechclust.models.weights import set_weights
 from mechclust.studies.clustering_heads.config import ClusteringHeadsConfig, EnsembleJob, PoolingTransformerConfig
+from mechclust.studies.kept import once
 from mechclust.training import Member, TrainConfig, accuracy, train_ensemble
 from probes import ProbeResult
+from probes.identity import fingerprint
 from tasks import SparseModularAddition
 
 ARMS = ("scratch", "curriculum")
@@ -26,8 +28,6 @@ def run_curriculum(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -
     it goes on; ``line`` (place): training loss on the way from the one solution to the other.
     """
     path, seed, c = job.result(out), job.seeds[0], config.curriculum
-    if path.exists():
-        return
     hard = replace(config.task, p=c.p, n_embeddings=max(c.p, config.task.n_embeddings), seed=seed)
     easy = replace(hard, p=2)
     shape = PoolingTransformerConfig(
@@ -53,6 +53,12 @@ def run_curriculum(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -
     }
     model = build_model(shape)
 
+    def print_of(weights: Mapping[str, Tensor]) -> str:
+        set_weights(model, dict(weights))
+        return fingerprint(model)
+
+    of = {name: print_of(weights) for name, weights in {"first": first, **ends}.items()}
+
     def accuracies(weights: Mapping[str, Tensor], task: SparseModularAddition) -> list[float]:
         set_weights(model, dict(weights))
         return [accuracy(model, task, split)[0] for split in ("train", "test")]
@@ -64,15 +70,18 @@ def run_curriculum(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -
         with torch.no_grad():
             return float(hard.loss(model(batch.tokens), batch))
 
-    places = torch.linspace(0, 1, c.points, dtype=torch.float64).tolist()
-    values = {
-        "accuracy": torch.tensor([accuracies(ends[arm], hard) for arm in ARMS], dtype=torch.float64),
-        "first_accuracy": torch.tensor(accuracies(first, easy), dtype=torch.float64),
-        "line": torch.tensor([loss_between(place) for place in places], dtype=torch.float64),
-    }
-    ProbeResult(
-        "Curriculum",
-        values,
-        {"accuracy": ("arm", "split"), "first_accuracy": ("split",), "line": ("place",)},
-        {"arm": list(ARMS), "split": ["train", "test"], "place": [f"{place:.4g}" for place in places]},
-    ).save(path)
+    def measure() -> ProbeResult:
+        places = torch.linspace(0, 1, c.points, dtype=torch.float64).tolist()
+        values = {
+            "accuracy": torch.tensor([accuracies(ends[arm], hard) for arm in ARMS], dtype=torch.float64),
+            "first_accuracy": torch.tensor(accuracies(first, easy), dtype=torch.float64),
+            "line": torch.tensor([loss_between(place) for place in places], dtype=torch.float64),
+        }
+        return ProbeResult(
+            "Curriculum",
+            values,
+            {"accuracy": ("arm", "split"), "first_accuracy": ("split",), "line": ("place",)},
+            {"arm": list(ARMS), "split": ["train", "test"], "place": [f"{place:.4g}" for place in places]},
+        )
+
+    once(path, measure, of)

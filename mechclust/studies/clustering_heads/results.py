@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mechclust.studies.clustering_heads.config import MITIGATIONS, SOLVED, ClusteringHeadsConfig
+from mechclust.studies.clustering_heads.config import MITIGATIONS, PARTS, SOLVED, ClusteringHeadsConfig
 from mechclust.studies.clustering_heads.curves import (
     Spike,
     away_from,
@@ -202,7 +202,7 @@ def load_network(config: ClusteringHeadsConfig, out: Path, seed: int) -> Trained
         InputError: when it is not finished.
     """
     base = out / "results" / "base"
-    paths = {part: base / f"seed{seed}.{part}.safetensors" for part in ("dynamics", "head", "causal", "untrained")}
+    paths = {part: base / f"seed{seed}.{part}.safetensors" for part in PARTS}
     if missing := [part for part, path in paths.items() if not path.exists()]:
         raise InputError(
             f"{str(out)!r} holds a run whose base setting is not finished (seed {seed} has no {missing[0]}); "

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mechclust.studies.clustering_heads.config import (
     HEAD,
+    PARTS,
     SOLVED,
     Arm,
     ClusteringHeadsConfig,
@@ -23,8 +24,10 @@ from mechclust.studies.clustering_heads.config import (
 from mechclust.studies.clustering_heads.curriculum import run_curriculum
 from mechclust.studies.clustering_heads.dynamics import dynamics, measured_rows, task_of
 from mechclust.studies.extra_probes import TrainedModel
+from mechclust.studies.kept import kept, once
 from mechclust.training import Snapshots, accuracy, train_ensemble
 from probes import ClusteringHead, HookedModel, ProbeResult, causal_checks, run
+from probes.identity import fingerprint
 from tasks import Batch
 
 
@@ -36,20 +39,19 @@ def run_job(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> None:
     known, done = arms(config), job.result(out)
     pairs = [(known[name], seed) for name in job.arms for seed in job.seeds]
     first = pairs[0][0]
-    if first.measure == "end" and done.exists():
-        return
     snapshots = _trained(config, pairs, out / "models" / job.name, job.name)
     for i, seed in enumerate(job.seeds):
+        path = out / "results" / first.name / f"seed{seed}"
         if first.measure == "all":
-            _measure_head(snapshots, i, out / "results" / "base" / f"seed{seed}")
+            _measure_head(snapshots, i, path)
         elif first.measure == "losses":
-            path = out / "results" / first.name / f"seed{seed}.dynamics.safetensors"
-            if not path.exists():
-                dynamics(snapshots, i, brief=True).save(path)
-    final = _final(pairs, snapshots)
+            measure = partial(dynamics, snapshots, i, brief=True)
+            once(path.with_suffix(".dynamics.safetensors"), measure, fingerprint(snapshots.model(i)))
+    models = _fingerprints(pairs, snapshots)
+    final = kept(done, models) or _final(pairs, snapshots)
     if first.name == "base" and config.transfer:
         _transfer(config, job, snapshots, final, out)
-    final.save(done)
+    once(done, lambda: final, models)  # the last, for it says that all is done
 
 
 def _trained(
@@ -69,20 +71,28 @@ def _trained(
 def _measure_head(snapshots: Snapshots, member: int, path: Path) -> None:
     """The head before training and at its end, causal checks, and the whole training seen from the end."""
     task = task_of(snapshots, member)
-    paths = {name: path.with_suffix(f".{name}.safetensors") for name in ("untrained", "head", "causal", "dynamics")}
-    if all(file.exists() for file in paths.values()):
+    model, untrained = snapshots.model(member), snapshots.model(member, 0)
+    paths = {name: path.with_suffix(f".{name}.safetensors") for name in PARTS}
+    of = {**dict.fromkeys(PARTS, fingerprint(model)), "untrained": fingerprint(untrained)}
+    if all(kept(paths[name], of[name]) is not None for name in PARTS):
         return
     batch = measured_rows(task).batch
     probe = ClusteringHead(("multiset", "sum"), support=task.positions, modulus=task.p)
-    run(snapshots.model(member, 0), batch, probe).save(paths["untrained"])
-    model = snapshots.model(member)
-    head = run(model, batch, probe)
-    head.save(paths["head"])
-    if not paths["causal"].exists():
-        causal_checks(model, batch, probe, task.accuracy).save(paths["causal"])
-    if not paths["dynamics"].exists():
-        partition = probe.partition(HEAD, 0)[1] if bool(head["integer_head"]) else None
-        dynamics(snapshots, member, partition).save(paths["dynamics"])
+    once(paths["untrained"], lambda: run(untrained, batch, probe), of["untrained"])
+    measured = run(model, batch, probe)  # also for the partition, which the probe keeps
+    head = once(paths["head"], lambda: measured, of["head"])
+    once(paths["causal"], lambda: causal_checks(model, batch, probe, task.accuracy), of["causal"])
+    partition = probe.partition(HEAD, 0)[1] if bool(head["integer_head"]) else None
+    once(paths["dynamics"], lambda: dynamics(snapshots, member, partition), of["dynamics"])
+
+
+def _fingerprints(pairs: Sequence[tuple[Arm, int]], snapshots: Snapshots) -> dict[str, str]:
+    """Of every network of a job at its end, by its name in the result."""
+    return {_network(*pair): fingerprint(snapshots.model(i)) for i, pair in enumerate(pairs)}
+
+
+def _network(arm: Arm, seed: int) -> str:
+    return f"{arm.name}|{seed}"
 
 
 def _final(pairs: Sequence[tuple[Arm, int]], snapshots: Snapshots) -> ProbeResult:
@@ -95,7 +105,7 @@ def _final(pairs: Sequence[tuple[Arm, int]], snapshots: Snapshots) -> ProbeResul
         "Accuracy",
         {"accuracy": torch.tensor(found, dtype=torch.float64)},
         {"accuracy": ("network", "split")},
-        {"network": [f"{arm.name}|{seed}" for arm, seed in pairs], "split": ["train", "test"]},
+        {"network": [_network(*pair) for pair in pairs], "split": ["train", "test"]},
         metadata={"backend": snapshots.backend},
     )
 
@@ -112,7 +122,9 @@ def _transfer(
     arm, name = Arm("transfer", tuple(weights), config.task.p + 1), f"transfer-from-{job.name}"
     pairs = [(arm, seed) for seed in weights]
     trained = _trained(config, pairs, out / "models" / name, name, weights)
-    _final(pairs, trained).save(out / "results" / "final" / f"{name}.safetensors")
+    once(
+        out / "results" / "final" / f"{name}.safetensors", lambda: _final(pairs, trained), _fingerprints(pairs, trained)
+    )
 
 
 def trained_models(config: ClusteringHeadsConfig, out: Path) -> list[TrainedModel]:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mechclust.studies.kept import check_there
 from mechclust.studies.mossa.config import MODELS, MossaConfig, has_ceiling, result_path, suite_of
 from mechclust.studies.mossa.layer_groups import LayerGroups, crossover, layer_groups
 from probes import ProbeResult, load_result
-from tasks import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,8 +113,7 @@ def load_results(config: MossaConfig, out: Path, seed: int) -> SeedResults:
 
     def read(name: str) -> ProbeResult:
         path = result_path(out, seed, name)
-        if not path.exists():
-            raise InputError(f"{str(out)!r} lacks {path.relative_to(out)}; start the study again with the same --out")
+        check_there(out, [path])
         return load_result(path)
 
     found = {kind: [read(f"{name}.{kind}") for name in names] for kind in MODELS}

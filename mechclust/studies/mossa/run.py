@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import Any
 
 import torch
 
-from mechclust.models import build_model, load_model, model_for, save_model
+from mechclust.models import build_model, load_model, model_for, read_metadata, save_model
 from mechclust.studies.extra_probes import TrainedModel
+from mechclust.studies.kept import once
 from mechclust.studies.mossa.config import MODELS, ModelJob, MossaConfig, has_ceiling, result_path, suite_of
 from mechclust.training import train
 from mechclust.training.callbacks import accuracy
@@ -31,8 +33,9 @@ from probes import (
     run,
     token_at,
 )
-from probes.files import versions
+from probes.files import is_whole, versions
 from probes.functional import linear_cka
+from probes.identity import fingerprint
 from tasks import Batch, SkillSuite
 
 
@@ -69,11 +72,18 @@ def trained_models(config: MossaConfig, out: Path) -> list[TrainedModel]:
 def _train(config: MossaConfig, job: ModelJob, out: Path) -> None:
     path = job.model_path(out)
     state = path.with_suffix("")
-    if path.exists():
-        shutil.rmtree(state, ignore_errors=True)  # of a run killed between saving and this
-        return
+    base = None if job.kind == "base" else _load(config, out, ModelJob("base", job.seed))
+    began = {} if base is None else {"base": fingerprint(base)}
+    if is_whole(path):
+        if read_metadata(path)["metadata"].get("base") == began.get("base"):
+            shutil.rmtree(state, ignore_errors=True)  # of a run killed between saving and this
+            return
+        warnings.warn(
+            f"{str(path)!r} was tuned from another base than the one that is there now; it is trained anew",
+            stacklevel=2,
+        )
     suite, settings = suite_of(config, job.seed), config.tuning
-    if job.kind == "base":
+    if base is None:
         suite, settings = replace(suite, stream="pretraining"), config.pretraining
         shape: dict[str, Any] = {"n_layers": config.n_layers, "d_model": config.d_model, "n_heads": config.n_heads}
         init_std = config.d_model**-0.5 if config.init_std is None else config.init_std
@@ -82,9 +92,9 @@ def _train(config: MossaConfig, job: ModelJob, out: Path) -> None:
         if job.kind == "control":
             suite = replace(suite, skills=(job.skill,), stream_seed=1 + job.again)
             settings = replace(settings, steps=config.control_steps)
-        model = _load(config, out, ModelJob("base", job.seed))
+        model = base
     train(model, suite, settings, state, progress=True, name=job.name)
-    save_model(model, path, steps=settings.steps)
+    save_model(model, path, steps=settings.steps, **began)
     shutil.rmtree(state)
 
 
@@ -103,25 +113,26 @@ def _measure(config: MossaConfig, seed: int, out: Path) -> None:
     suite = suite_of(config, seed)
     probe = CKA(at=sites(config), readout=readout())
     models = {kind: _load(config, out, ModelJob(kind, seed)) for kind in MODELS}
+    prints = {kind: fingerprint(model) for kind, model in models.items()}
     for skill in suite.task_names:
-        kinds = (*MODELS, *(["again"] if has_ceiling(config, skill) else []), "accuracy")
-        paths = {kind: result_path(out, seed, f"{skill}.{kind}") for kind in kinds}
-        models.pop("again", None)
-        if all(path.exists() for path in paths.values()):
-            continue
-        batches = list(suite.batches("test", tasks=[skill]))
-        control = _load(config, out, ModelJob("control", seed, skill))
-        if "again" in paths:
-            models["again"] = _load(config, out, ModelJob("control", seed, skill, again=True))
-        for kind, model in models.items():
-            _once(paths[kind], partial(run, {kind: model, "control": control}, batches, probe))
-        _once(paths["accuracy"], partial(_accuracy, {"control": control}, suite, [skill]))
+        load = partial(_load, config, out)
+        others, control = dict(models), load(ModelJob("control", seed, skill))
+        if has_ceiling(config, skill):
+            others["again"] = load(ModelJob("control", seed, skill, again=True))
+        own = fingerprint(control)
+        for kind, model in others.items():
+            measure = partial(run, {kind: model, "control": control}, suite.batches("test", tasks=[skill]), probe)
+            of = {kind: prints.get(kind) or fingerprint(model), "control": own}
+            once(result_path(out, seed, f"{skill}.{kind}"), measure, of)
+        path = result_path(out, seed, f"{skill}.accuracy")
+        once(path, partial(_accuracy, {"control": control}, suite, [skill]), {"control": own})
 
 
 def _describe(config: MossaConfig, seed: int, out: Path) -> None:
     """Dimensions, purity and accuracy of the base and the tuned model, a picture, and CKA's own check."""
     suite, at = suite_of(config, seed), sites(config)
     models = {kind: _load(config, out, ModelJob(kind, seed)) for kind in MODELS}
+    prints = {kind: fingerprint(model) for kind, model in models.items()}
     few = replace(suite, n_eval=min(config.n_purity, suite.n_eval))
     measures: dict[str, tuple[Probe, SkillSuite]] = {
         "dims": (NDims(at=at, readout=readout()), suite),
@@ -134,15 +145,9 @@ def _describe(config: MossaConfig, seed: int, out: Path) -> None:
     for kind, model in models.items():
         for name, (probe, examples) in measures.items():
             batches = examples.batches("test", tasks=suite.seen)
-            _once(result_path(out, seed, f"{kind}.{name}"), partial(run, model, batches, probe))
-    _once(result_path(out, seed, "identity"), partial(_identity, models["base"], few, at, seed))
-    _once(result_path(out, seed, "accuracy"), partial(_accuracy, models, suite, suite.task_names))
-
-
-def _once(path: Path, measure: Callable[[], ProbeResult]) -> None:
-    """What is there is not measured again."""
-    if not path.exists():
-        measure().save(path)
+            once(result_path(out, seed, f"{kind}.{name}"), partial(run, model, batches, probe), prints[kind])
+    once(result_path(out, seed, "identity"), partial(_identity, models["base"], few, at, seed), prints["base"])
+    once(result_path(out, seed, "accuracy"), partial(_accuracy, models, suite, suite.task_names), prints)
 
 
 def _accuracy(models: Mapping[str, HookedModel], suite: SkillSuite, skills: Sequence[str]) -> ProbeResult:

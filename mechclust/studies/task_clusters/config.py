@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from mechclust.studies.study import Job, check_seeds
 from mechclust.training import TrainConfig
+from mechclust.training.callbacks import result_path
 from probes.hooks import check_device
 from tasks import InputError, InstructionFollowing
 
@@ -76,3 +78,21 @@ def task_of(config: TaskClustersConfig, job: Job) -> InstructionFollowing:
     """The data of one run."""
     task = replace(config.task, seed=job.seed, **ARMS[job.arm])
     return replace(task, n_outputs=config.shared_outputs) if job.arm == "shared" else task
+
+
+def pictured_steps(config: TaskClustersConfig) -> list[int]:
+    """When hidden states are pictured: untrained, in the middle of the checkpoints, at the end."""
+    steps = config.training.checkpoint_steps
+    return [0, steps[len(steps) // 2], steps[-1]]
+
+
+def results_of(config: TaskClustersConfig, job: Job, out: Path) -> list[Path]:
+    """Everything that is measured of one run."""
+    folder, steps = out / "results" / job.name, config.training.checkpoint_steps
+    names = [f"{TRAIN}.ari", f"{VALIDATION}.ari", f"{VALIDATION}.accuracy"]
+    found = [result_path(folder, step, name) for step in steps for name in names]
+    if config.tsne:
+        found.append(result_path(folder, steps[-1], f"{VALIDATION}.ari-tsne"))
+    if job == jobs(config)[0]:
+        found += [result_path(folder, step, f"{VALIDATION}.projection") for step in pictured_steps(config)]
+    return [*found, folder / "loss.safetensors"]

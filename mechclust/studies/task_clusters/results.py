@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
+from mechclust.studies.kept import check_there
 from mechclust.studies.study import Job
-from mechclust.studies.task_clusters.config import TRAIN, VALIDATION, TaskClustersConfig
+from mechclust.studies.task_clusters.config import TRAIN, VALIDATION, TaskClustersConfig, results_of
 from mechclust.training import load_steps
 from probes import load_result
-from tasks import InputError
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,11 @@ def load_results(config: TaskClustersConfig, out: Path, job: Job) -> RunResults:
     """Read what a run left.
 
     Raises:
-        InputError: when it did not reach its end.
+        InputError: naming a result that is not there.
     """
+    check_there(out, results_of(config, job, out))
     folder = out / "results" / job.name
     found = {split: load_steps(folder, f"{split}.ari") for split in (TRAIN, VALIDATION)}
-    if config.training.steps not in found[VALIDATION]:
-        raise InputError(f"{str(out)!r} lacks the end of run {job.name}; start the study again with the same --out")
 
     def stack(split: str, measure: str, label: str) -> np.ndarray:
         return np.stack([r.sel(measure, label=label).numpy() for r in found[split].values()])

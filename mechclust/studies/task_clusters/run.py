@@ -8,11 +8,13 @@ from pathlib import Path
 
 from mechclust.models import build_model, load_model, model_for
 from mechclust.studies.extra_probes import TrainedModel
+from mechclust.studies.kept import once
 from mechclust.studies.study import Job
-from mechclust.studies.task_clusters.config import TRAIN, VALIDATION, TaskClustersConfig, jobs, task_of
+from mechclust.studies.task_clusters.config import TRAIN, VALIDATION, TaskClustersConfig, jobs, pictured_steps, task_of
 from mechclust.training import AccuracyCallback, Callback, CheckpointCallback, ProbeCallback, train
-from mechclust.training.callbacks import save_losses
+from mechclust.training.callbacks import loss_result
 from probes import HookedModel, Projection, TaskClusterARI, residual, token_at
+from probes.identity import fingerprint
 from tasks import Batch
 
 
@@ -37,13 +39,10 @@ def run_job(config: TaskClustersConfig, job: Job, out: Path) -> None:
         tsne = TaskClusterARI(**{**ari.parameters(), "reduce": "tsne"})
         callbacks.append(ProbeCallback(results, validation, {"ari-tsne": tsne}, at=[end]))
     if job == jobs(config)[0]:
-        steps = config.training.checkpoint_steps
         picture = Projection(at=residual(), readout=token_at("input"))
-        untrained_to_trained = [0, steps[len(steps) // 2], steps[-1]]
-        callbacks.append(ProbeCallback(results, validation, {"projection": picture}, at=untrained_to_trained))
+        callbacks.append(ProbeCallback(results, validation, {"projection": picture}, at=pictured_steps(config)))
     losses = train(model, task, config.training, models, callbacks, progress=True, name=job.name)
-    if not (results / "loss.safetensors").exists():
-        save_losses(losses, results / "loss.safetensors")
+    once(results / "loss.safetensors", lambda: loss_result(losses), fingerprint(model))
 
 
 def load_trained(config: TaskClustersConfig, out: Path, job: Job) -> HookedModel:

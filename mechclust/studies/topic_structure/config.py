@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from mechclust.models.config import AnyConfig
 from mechclust.studies.study import Job, check_seeds
+from mechclust.training import TrainConfig
+from mechclust.training.callbacks import result_path
 from tasks import InputError, TopicDocuments
 from tasks.errors import check_at_least
 from tasks.settings import check_choices
@@ -189,3 +192,41 @@ def jobs(config: TopicStructureConfig) -> list[Job]:
 def documents_of(config: TopicStructureConfig, job: Job) -> TopicDocuments:
     """The data of one run."""
     return replace(config.documents, seed=job.seed, **arms(config)[job.arm].documents)
+
+
+def training_of(config: TopicStructureConfig, arm: Arm) -> TrainConfig:
+    """How an arm's networks are trained; of E3 every step is a checkpoint."""
+    plain: dict[str, Any] = {"schedule": "constant", "weight_decay": 0.0, "clip": None}
+    if arm.experiment == "E3":
+        plain["checkpoint_every"] = 1
+    return TrainConfig(batch_size=config.batch_size, **{**plain, **arm.training})
+
+
+def attention_steps(config: TopicStructureConfig, arm: Arm) -> list[int]:
+    """When attention is measured: never but in E4, and of the networks behind P6 at the end."""
+    if not arm.experiment.startswith("E4"):
+        return []
+    training = training_of(config, arm)
+    return [training.steps] if arm.experiment == "E4a theory" else training.checkpoint_steps
+
+
+def has_null(config: TopicStructureConfig, job: Job) -> bool:
+    """Whether its last attention is also measured with a permutation interval."""
+    return job.seed == config.seeds[0] and len(attention_steps(config, arms(config)[job.arm])) > 1
+
+
+def model_path(out: Path, job: Job) -> Path:
+    """Where its model stands, of the first seed."""
+    return out / "models" / f"{job.name}.safetensors"
+
+
+def results_of(config: TopicStructureConfig, job: Job, out: Path) -> list[Path]:
+    """Everything that is measured of one run."""
+    folder, arm = out / "results" / job.name, arms(config)[job.arm]
+    found = [folder / f"{name}.safetensors" for name in ("blocks-start", "blocks", "loss")]
+    if arm.experiment == "E3":
+        found.append(folder / "norms.safetensors")
+    found += [result_path(folder, step, "dev.attention") for step in attention_steps(config, arm)]
+    if has_null(config, job):
+        found.append(result_path(folder, training_of(config, arm).steps, "dev.null"))
+    return found

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from mechclust.report.style import BLUE, GREEN, GREY, RED, log_steps, seed_curve, shades, subplots
+from mechclust.report.style import BLUE, GREEN, GREY, MATHTEXT, RED, log_steps, seed_curve, shades, subplots
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure.config import ROWS, TopicStructureConfig, documents_of
 from mechclust.studies.topic_structure.results import PUBLISHED, THEORY_G, ArmRuns, by_row, mixing_values
@@ -46,7 +46,8 @@ def heat_maps(config: TopicStructureConfig, out: Path) -> Figure:
         axis.set_yticks(topics * v + v / 2 - 0.5, topics)
         axis.tick_params(length=0)
         x, y = ("word", "word") if signed else ("key", "query")
-        axis.set(title=title, xlabel=f"{x}, by topic", ylabel=f"{y}, by topic")
+        axis.set_title(title, gid=MATHTEXT)
+        axis.set(xlabel=f"{x}, by topic", ylabel=f"{y}, by topic")
         figure.colorbar(image, ax=axis, shrink=0.85, extend="both" if signed else "max")
     return figure
 
@@ -76,7 +77,7 @@ def norms(runs: ArmRuns) -> Figure:
         if run.stages.boundary is not None:
             axis.axvline(run.stages.boundary, color="#555555", ls=":", lw=1.2)
         verdict = "two stages" if run.stages.holds else "not two stages"
-        axis.set_title(f"{name}\n{verdict}: {100 * run.stages.early:.0f}% of $W_V$'s way", fontsize=9)
+        axis.set_title(f"{name}\n{verdict}: {100 * run.stages.early:.0f}% of $W_V$'s way", fontsize=9, gid=MATHTEXT)
         axis.set(xlabel="training step", ylim=(0, None))
     for axis in axes[::3]:
         axis.set_ylabel("Frobenius norm")
@@ -98,7 +99,8 @@ def ratios(runs: ArmRuns) -> Figure:
             axis.axhline(same / different, color=colors[row], ls=":", lw=1)
         axis.axhline(1, color=GREY, lw=0.8)
         log_steps(axis)
-        axis.set(title=title, yscale="log", xlim=(0, None))
+        axis.set_title(title, gid=MATHTEXT)
+        axis.set(yscale="log", xlim=(0, None))
         axis.grid(alpha=0.25, which="both")
     axes[0].set_ylabel("attention, same topic / different topic")
     handles, labels = axes[1].get_legend_handles_labels()

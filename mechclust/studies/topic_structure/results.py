@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from mechclust.studies.topic_structure.config import ROWS, TopicStructureConfig, arms, jobs
+from mechclust.studies.kept import check_there
+from mechclust.studies.topic_structure.config import ROWS, TopicStructureConfig, arms, jobs, results_of
 from mechclust.studies.topic_structure.stages import TwoStages, two_stages
 from mechclust.training import load_steps
 from probes import ProbeResult, load_result
-from tasks import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,13 +77,12 @@ def load_runs(config: TopicStructureConfig, out: Path) -> dict[str, list[Trained
     """Every arm's runs in the order of the seeds.
 
     Raises:
-        InputError: when a run is missing.
+        InputError: naming a result that is not there.
     """
     runs: dict[str, list[TrainedRun]] = {name: [] for name in arms(config)}
     for job in jobs(config):
         folder = out / "results" / job.name
-        if not (folder / "loss.safetensors").exists():
-            raise InputError(f"{str(out)!r} lacks the end of run {job.name}; start the study again with the same --out")
+        check_there(out, results_of(config, job, out))
         norms: dict[str, np.ndarray] = {}
         if (folder / "norms.safetensors").exists():
             result = load_result(folder / "norms.safetensors")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,57 +11,65 @@ import torch
 
 from mechclust.models import build_model, load_model, save_model
 from mechclust.studies.extra_probes import TrainedModel
+from mechclust.studies.kept import once
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure.blocks import topic_blocks
 from mechclust.studies.topic_structure.config import (
     TopicStructureConfig,
     TopicTransformerConfig,
     arms,
+    attention_steps,
     documents_of,
+    has_null,
     jobs,
+    model_path,
+    results_of,
+    training_of,
 )
 from mechclust.studies.topic_structure.theory import stage_one_value
-from mechclust.training import Callback, ProbeCallback, TrainConfig, WeightNorms, train
-from mechclust.training.callbacks import save_losses
-from probes import HookedModel, ProbeResult, TopicAttention
-from probes.files import versions
+from mechclust.training import Callback, ProbeCallback, WeightNorms, train
+from mechclust.training.callbacks import loss_result
+from probes import HookedModel, ProbeResult, TopicAttention, load_result
+from probes.files import is_whole, versions
+from probes.identity import fingerprint
 from tasks import Batch, TopicDocuments
 from tasks.topic_documents import MASK
 
 
 def run_job(config: TopicStructureConfig, job: Job, out: Path) -> None:
-    """Train one network and measure what its experiment asks for; a run that is done is not done again."""
-    folder = out / "results" / job.name
-    if (folder / "loss.safetensors").exists():
-        return
+    """Train one network and measure what its experiment asks for; what is there is not made again."""
+    folder, first = out / "results" / job.name, job.seed == config.seeds[0]
+    models = [model_path(out, job)] if first else []
+    if all(map(is_whole, [*results_of(config, job, out), *models])):
+        held = load_result(folder / "blocks.safetensors").metadata.get("model")
+        if all(fingerprint(load_model(path)) == held for path in models):
+            return
     arm, task = arms(config)[job.arm], documents_of(config, job)
     model_config = TopicTransformerConfig(d_vocab=task.d_vocab, seed=job.seed, **arm.model)
     model: Any = build_model(model_config)
     if model_config.value == "fixed":
         model.blocks[0].attn.W_V.copy_(stage_one_value(task).T / model_config.input_scale)
-    training: dict[str, Any] = {"schedule": "constant", "weight_decay": 0.0, "clip": None, **arm.training}
-    settings = TrainConfig(batch_size=config.batch_size, **training)
-    start = block_result(model, task)
-    norms = WeightNorms()
+    settings, norms = training_of(config, arm), WeightNorms()
+    start, began = block_result(model, task), fingerprint(model)
     callbacks: list[Callback] = []
     if arm.experiment == "E3":
-        settings = replace(settings, checkpoint_every=1)
         callbacks.append(norms)
-    if arm.experiment.startswith("E4"):
-        batches, end = {"dev": list(task.text("dev", *config.text))}, [settings.steps]
-        at = end if arm.experiment == "E4a theory" else None
+    if at := attention_steps(config, arm):
+        batches = {"dev": list(task.text("dev", *config.text))}
         probe = TopicAttention(task.token_topics, n_permutations=0)
         callbacks.append(ProbeCallback(folder, batches, {"attention": probe}, at))
-        if job.seed == config.seeds[0] and at is None:
-            callbacks.append(ProbeCallback(folder, batches, {"null": TopicAttention(task.token_topics)}, end))
+        if has_null(config, job):
+            callbacks.append(ProbeCallback(folder, batches, {"null": TopicAttention(task.token_topics)}, at[-1:]))
     losses = train(model, task, settings, callbacks=callbacks)
-    start.save(folder / "blocks-start.safetensors")
-    block_result(model, task).save(folder / "blocks.safetensors")
+    own = fingerprint(model)
+    once(folder / "blocks-start.safetensors", lambda: start, began)
+    once(folder / "blocks.safetensors", lambda: block_result(model, task), own)
     if arm.experiment == "E3":
-        norms.compute().save(folder / "norms.safetensors")
-    if job.seed == config.seeds[0]:
-        save_model(model, _model_path(out, job), arm=job.arm)
-    save_losses(losses, folder / "loss.safetensors")
+        once(folder / "norms.safetensors", norms.compute, own)
+    for path in models:
+        if not is_whole(path) or fingerprint(load_model(path)) != own:
+            save_model(model, path, arm=job.arm)
+    once(folder / "loss.safetensors", lambda: loss_result(losses), own)
 
 
 def block_result(model: Any, task: TopicDocuments) -> ProbeResult:
@@ -93,11 +100,7 @@ def block_result(model: Any, task: TopicDocuments) -> ProbeResult:
 
 def load_trained(out: Path, job: Job) -> Any:
     """The network at the end of a run of the first seed, the only one that is kept: a ``TopicTransformer``."""
-    return load_model(_model_path(out, job))
-
-
-def _model_path(out: Path, job: Job) -> Path:
-    return out / "models" / f"{job.name}.safetensors"
+    return load_model(model_path(out, job))
 
 
 def trained_models(config: TopicStructureConfig, out: Path) -> list[TrainedModel]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from mechclust.cli import main
 from mechclust.commands.sandbox import open_sandbox, write_sandbox
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from mechclust.training import Member, TrainConfig, train_ensemble
+from probes.files import write_json
 from tasks import InputError, SparseModularAddition
 
 
@@ -81,7 +80,7 @@ def test_several_snapshots_an_epoch(tmp_path):
 
 
 def test_another_study(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"study": "task-clusters", "config": {}}))
+    write_json(tmp_path / "config.json", {"study": "task-clusters", "config": {}, "machine": {}})
     with pytest.raises(
         InputError, match="holds a run of task-clusters; give one of clustering-heads, or of train_ensemble"
     ):

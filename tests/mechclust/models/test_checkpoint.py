@@ -15,6 +15,7 @@ from torch import nn
 from mechclust.models import ModelConfig, build_model, load_model, load_pretrained, read_metadata, save_model
 from mechclust.models.config import config_from_json
 from mechclust.models.weights import get_weights, initial_weights, set_weights
+from probes.files import write_safetensors
 from tasks import InputError
 
 CONFIG = ModelConfig(d_vocab=9, n_ctx=5, n_layers=1, d_model=8, n_heads=2, init_std=0.3, attention="bidirectional")
@@ -39,7 +40,8 @@ def header_of(path):
 def crafted(path, tensors=None, **header):
     """A copy of a model's file with other tensors or header entries (``None``: left out)."""
     new = {k: v for k, v in {**header_of(path), **header}.items() if v is not None}
-    save_file(load_file(path) if tensors is None else tensors, path.with_name("crafted.safetensors"), new)
+    new.pop("checksum")
+    write_safetensors(path.with_name("crafted.safetensors"), load_file(path) if tensors is None else tensors, new)
     return path.with_name("crafted.safetensors")
 
 

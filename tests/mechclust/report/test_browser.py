@@ -39,3 +39,22 @@ def test_hostile_tokens_are_inert(open_page, tmp_path):
     assert page.locator("h1").inner_text() == HOSTILE
     assert page.locator("img").count() == 0
     assert page.evaluate("window.__pwned") is None
+
+
+INJECTED = f"<script>window.__pwned = 1</script><img src=x onerror='window.__pwned = 1'>{HOSTILE}"
+
+
+def test_a_script_that_got_into_the_page_is_not_run(browser, tmp_path):
+    """The second line of defence: as if somewhere a text were not escaped."""
+    view = attention_view_from_patterns(torch.ones(1, 2, 2) / 2, ["a", "b"], ["L1H0"], causal=False)
+    text = render_report(title="t", source="s", analysis=Analysis(views={"v": view.fragment()}), facts={}, config={})
+    (tmp_path / "report.html").write_text(text.replace("</main>", f"{INJECTED}</main>"), encoding="utf-8")
+    context = browser.new_context(offline=True)
+    page, refused = context.new_page(), []
+    page.on("console", lambda message: refused.append(message.text) if message.type == "error" else None)
+    page.goto((tmp_path / "report.html").as_uri())
+    page.wait_for_selector("canvas")  # the view's own scripts are
+    assert page.evaluate("window.__pwned") is None
+    assert len([text for text in refused if "Content Security Policy" in text]) >= 3
+    assert page.evaluate("fetch('https://example.com').then(() => 'sent', () => 'refused')") == "refused"
+    context.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +15,7 @@ from mechclust.cli import main
 from mechclust.report import Analysis, load_claims
 from mechclust.studies import Study, get_study, list_studies, record_run, run_study
 from mechclust.studies.record import command_of
+from probes.files import read_json, write_json
 from tasks import InputError
 from tasks.settings import configure, to_json
 
@@ -51,8 +51,8 @@ class TestRecord:
 
     def test_has_no_path_of_this_machine(self, run_folder: Path, tmp_path: Path) -> None:
         record_run(run_folder, tmp_path / "kept")
-        record = json.loads((tmp_path / "kept" / "config.json").read_text())
-        expected = json.loads((run_folder / "config.json").read_text())
+        record = read_json(tmp_path / "kept" / "config.json")
+        expected = read_json(run_folder / "config.json")
         assert expected["config"]["corpus"] == "/home/me/texts/corpus.txt"
         expected["config"]["corpus"] = "corpus.txt"
         assert record == expected
@@ -86,8 +86,7 @@ class TestRefusals:
     def test_results_of_another_study(self, run_folder: Path, tmp_path: Path) -> None:
         kept = tmp_path / "kept"
         record_run(run_folder, kept)
-        record = json.loads((kept / "config.json").read_text())
-        (kept / "config.json").write_text(json.dumps({**record, "study": "mossa"}))
+        write_json(kept / "config.json", {**read_json(kept / "config.json"), "study": "mossa"})
         assert self.refused(run_folder, kept) == (
             f"{str(kept)!r} holds the results of mossa, not of toy; choose another folder with --record"
         )
@@ -125,7 +124,7 @@ class TestCommand:
         """Every preset as the changes to another one."""
         study, configs = get_study(name), []
 
-        def run(study: Study, config: Any, *others: Any) -> Analysis:
+        def run(study: Study, config: Any, *others: Any, **options: Any) -> Analysis:
             configs.append(config)
             return Analysis()
 

@@ -14,6 +14,7 @@ import pytest
 from mechclust.report import Analysis
 from mechclust.studies import configure, get_study, list_studies, open_run, report_run, run_study
 from probes import load_result
+from probes.files import read_json, write_json
 from tasks import InputError
 from tasks.settings import from_json, to_json
 
@@ -40,7 +41,7 @@ class TestSmoke:
     def test_folder(self, smoke_run):
         out = smoke_run[1]
         assert sorted(p.name for p in out.iterdir()) == [
-            "claims.json", "config.json", "figures", "models", "report.html", "results",
+            ".mechclust.lock", "claims.json", "config.json", "figures", "models", "report.html", "results",
         ]  # fmt: skip
         assert sorted(p.name for p in (out / "models").iterdir()) == sorted(JOBS)
         assert sorted(p.name for p in (out / "results").iterdir()) == sorted(JOBS)
@@ -80,7 +81,7 @@ class TestGoingOn:
         lost = copy / "results/shared-seed0/step-000020.validation_subset.ari.safetensors"
         content = load_result(lost)
         lost.unlink()
-        with pytest.raises(InputError, match="lacks the end of run shared-seed0; start the study again"):
+        with pytest.raises(InputError, match=f"lacks results/shared-seed0/{lost.name}; start the study again"):
             report_run(STUDY, SMOKE, copy)
         before = times(copy)
         run_study(STUDY, SMOKE, copy, workers=1)
@@ -192,16 +193,34 @@ class TestRefusals:
         )
 
     def test_opening_a_run_of_an_unknown_study(self, copy):
-        record = json.loads((copy / "config.json").read_text())
-        (copy / "config.json").write_text(json.dumps({**record, "study": "no-such"}))
+        write_json(copy / "config.json", {**read_json(copy / "config.json"), "study": "no-such"})
         with pytest.raises(InputError, match="no study 'no-such'"):
             open_run(copy)
 
+    @pytest.mark.parametrize("machine", [None, "here", 3])
+    def test_a_run_whose_configuration_does_not_say_the_machine(self, copy, machine):
+        """Its checksum is right: it was written by something else."""
+        record = read_json(copy / "config.json")
+        del record["machine"]
+        write_json(copy / "config.json", record if machine is None else {**record, "machine": machine})
+        before = times(copy)
+        said = f"{str(copy)!r} holds no run (no readable config.json); "
+        for call, way in (
+            (lambda: run_study(STUDY, SMOKE, copy, workers=1), "choose another folder with --out"),
+            (lambda: report_run(STUDY, SMOKE, copy), "give the --out folder of a run"),
+            (lambda: open_run(copy), "give the --out folder of a run"),
+        ):
+            with pytest.raises(InputError) as refused:
+                call()
+            assert str(refused.value) == said + way
+        after = times(copy)
+        assert [path for path in before if after.get(path) != before[path]] == []
+
     def test_opening_a_run_with_a_field_that_we_do_not_know(self, copy):
         """As another version might leave it."""
-        record = json.loads((copy / "config.json").read_text())
+        record = read_json(copy / "config.json")
         record["config"]["temperature"] = 3
-        (copy / "config.json").write_text(json.dumps(record))
+        write_json(copy / "config.json", record)
         with pytest.raises(InputError, match="temperature"):
             open_run(copy)
 

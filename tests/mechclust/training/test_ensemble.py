@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -334,11 +335,12 @@ class TestResume:
 
     def test_of_a_finished_run_trains_no_more(self, tmp_path, monkeypatch):
         train_ensemble(MEMBERS, ADAM, tmp_path)
-        before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()}
+        before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.glob("*.safetensors")}
         done = count_updates(monkeypatch)
         found = train_ensemble(MEMBERS, ADAM, tmp_path)
         assert (done, found.steps) == ([], [*range(0, 50, 4), 50])
-        assert {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()} == before
+        after = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.glob("*.safetensors")}
+        assert after == before
 
 
 SCRIPT = """
@@ -446,7 +448,7 @@ class TestCompiled:
         assert str(refused.value) == (
             "torch.compile cannot compile this training (no C++ compiler); choose backend 'vmap'"
         )
-        assert list(tmp_path.iterdir()) == []
+        assert [path.name for path in tmp_path.iterdir()] == [".mechclust.lock"]
 
 
 class TestRefusals:
@@ -625,20 +627,44 @@ class TestRefusals:
 class TestLostFiles:
     """What the message promises: training again makes them."""
 
-    @pytest.mark.parametrize("start", [0, 13, 39])
-    def test_of_a_finished_run(self, whole, tmp_path, start):
-        train_ensemble(MEMBERS, ADAM, tmp_path, backend="vmap", snapshot_every=7)
-        (tmp_path / f"snapshots-{start:08d}.safetensors").unlink()
+    @pytest.mark.parametrize("starts", [(0,), (13,), (39,), (13, 26), (0, 39), (0, 13, 26, 39)], ids=str)
+    def test_of_a_finished_run(self, whole, tmp_path, starts):
+        out = shutil.copytree(whole, tmp_path / "run")
+        lost = [out / f"snapshots-{start:08d}.safetensors" for start in starts]
+        for path in lost:
+            path.unlink()
+        kept = {path: path.stat().st_mtime_ns for path in out.glob("*.safetensors")}
         with pytest.raises(InputError, match="train it again with the same settings to make them"):
-            Snapshots(tmp_path)
-        with pytest.warns(UserWarning, match="has lost a file of snapshots; training begins anew to make it"):
-            train_ensemble(MEMBERS, ADAM, tmp_path, backend="vmap", snapshot_every=7)
-        assert_identical(tmp_path, whole)
+            Snapshots(out)
+        with pytest.warns(UserWarning, match="missing; the steps up to there are trained again") as warned:
+            train_ensemble(MEMBERS, ADAM, out, backend="vmap", snapshot_every=7)
+        assert str(warned[0].message).startswith(repr(str(lost[0])))
+        assert_identical(out, whole)
+        assert {path: path.stat().st_mtime_ns for path in kept} == kept  # the finished state too
+
+    def test_no_further_than_it_has_to(self, whole, tmp_path, monkeypatch):
+        out = shutil.copytree(whole, tmp_path / "run")
+        (out / "snapshots-00000000.safetensors").unlink()
+        done = count_updates(monkeypatch)
+        with pytest.warns(UserWarning, match="trained again"):
+            train_ensemble(MEMBERS, ADAM, out, backend="vmap", snapshot_every=7)
+        assert len(done) == 26  # the lost file, and the next to compare with
+
+    @pytest.mark.parametrize("start", [0, 13, 39])
+    def test_is_refused_where_training_goes_another_way(self, whole, tmp_path, monkeypatch, start):
+        out, step = shutil.copytree(whole, tmp_path / "run"), ensemble._Stack.step
+        (out / f"snapshots-{start:08d}.safetensors").unlink()
+        before = contents(out)
+        monkeypatch.setattr(ensemble._Stack, "step", lambda self, x, y, lr: step(self, x, y, lr * (1 + 1e-5)))
+        with pytest.warns(UserWarning, match="trained again"), pytest.raises(InputError) as refused:
+            train_ensemble(MEMBERS, ADAM, out, backend="vmap", snapshot_every=7)
+        assert "is missing and cannot be made again here, where training gives other numbers" in str(refused.value)
+        assert contents(out).keys() == before.keys()
 
     def test_of_an_interrupted_run(self, whole, tmp_path):
         interrupt(tmp_path, ADAM, 30, snapshot_every=7)
         (tmp_path / "snapshots-00000000.safetensors").unlink()
-        with pytest.warns(UserWarning, match="has lost a file"):
+        with pytest.warns(UserWarning, match="trained again"):
             train_ensemble(MEMBERS, ADAM, tmp_path, backend="vmap", snapshot_every=7)
         assert_identical(tmp_path, whole)
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
 import time
+import warnings
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,9 +22,15 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from mechclust.models.weights import get_weights, trainable
-from mechclust.training import TrainConfig, train
+from mechclust.training import AccuracyCallback, CheckpointCallback, ProbeCallback, TrainConfig, loop, train
+from probes import NDims, TaskClusterARI
+from probes.files import read_safetensors, temporary_of, write_safetensors
 from probes.hooks import forward
+from probes.locks import locked
 from tasks import InputError
+from tests.damage import WAYS
+
+ROOT = Path(__file__).parents[3]
 
 CONFIG = TrainConfig(steps=12, batch_size=16, lr=1e-2, n_checkpoints=4, save_every=5)
 
@@ -232,7 +242,264 @@ class TestResume:
 
     def test_only_the_state_is_written(self, task, tiny_model, tmp_path):
         train(tiny_model(), task, CONFIG, tmp_path / "run")
-        assert [p.name for p in (tmp_path / "run").iterdir()] == ["state.safetensors"]
+        assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [".mechclust.lock", "state.safetensors"]
+
+
+def measuring(task, out):
+    """Everything that a study keeps at its checkpoints."""
+    batches = {"validation": list(task.batches("validation_subset"))}
+    return [
+        CheckpointCallback(out, [2, 12]),
+        AccuracyCallback(out, task),
+        ProbeCallback(out, batches, {"ari": TaskClusterARI(n_init=1, n_permutations=9), "dims": NDims()}),
+    ]
+
+
+class TestLostFiles:
+    """A finished training whose measurements are lost makes them again."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def finished(cls, task, tiny_model, tmp_path_factory):
+        out = tmp_path_factory.mktemp("finished")
+        train(tiny_model(), task, CONFIG, out / "run", measuring(task, out / "results"))
+        return out
+
+    @pytest.fixture
+    def copy(self, finished, tmp_path):
+        return shutil.copytree(finished, tmp_path / "copy")
+
+    def again(self, task, model, copy):
+        return train(model, task, CONFIG, copy / "run", measuring(task, copy / "results"))
+
+    @pytest.mark.parametrize("damage", WAYS)
+    @pytest.mark.parametrize("name", ["validation.ari", "validation.accuracy", ""])
+    def test_only_what_is_lost_is_made_again(self, task, tiny_model, finished, copy, uninterrupted, name, damage):
+        path = copy / "results" / f"step-000002.{name}.safetensors".replace("..", ".")
+        damage(path)
+        kept = {p: p.stat().st_mtime_ns for p in copy.rglob("*.safetensors") if p != path}
+        with pytest.warns(UserWarning, match="trained again") as warned:
+            losses = self.again(task, model := tiny_model(), copy)
+        assert [str(each.message) for each in warned] == [
+            f"{str(path)!r} of the training in {str(copy / 'run')!r} is missing or damaged; the steps up to 2 are "
+            "trained again to make what is lost"
+        ]
+        assert [each.filename for each in warned] == [__file__]
+        assert torch.equal(losses, uninterrupted[1])
+        assert_identical(weights_of(model), uninterrupted[0])
+        assert files(copy) == files(finished)
+        assert {p: p.stat().st_mtime_ns for p in kept} == kept  # the finished state too
+
+    def test_several_at_once(self, task, tiny_model, finished, copy):
+        lost = sorted((copy / "results").glob("step-000001.*"))
+        for path in lost:
+            path.unlink()
+        with pytest.warns(UserWarning, match="and 2 more of the training in .* are missing or damaged; .* up to 1 are"):
+            self.again(task, tiny_model(), copy)
+        assert files(copy) == files(finished)
+
+    def test_of_an_interrupted_training(self, task, tiny_model, finished, tmp_path):
+        """Made first; then training goes on from the saved state."""
+        with pytest.raises(Stopped):
+            train(tiny_model(), task, CONFIG, tmp_path / "run", [*measuring(task, tmp_path / "results"), stop_at(12)])
+        (tmp_path / "results" / "step-000001.validation.ari.safetensors").unlink()
+        with pytest.warns(UserWarning, match="the steps up to 1 are trained again"):
+            self.again(task, tiny_model(), tmp_path)
+        assert files(tmp_path) == files(finished)
+
+    @pytest.mark.parametrize(("what", "step"), [("_loss", 0), ("make_optimizer", 1)])
+    def test_is_refused_where_training_goes_another_way(self, task, tiny_model, copy, monkeypatch, what, step):
+        """As on another machine: nothing is mixed, and nothing is touched."""
+        lost = copy / "results" / "step-000002.validation.ari.safetensors"
+        lost.unlink()
+        before, own = files(copy), getattr(loop, what)
+        other = {
+            "_loss": lambda *args: lambda batch: own(*args)(batch) * (1 + 1e-6),
+            "make_optimizer": lambda groups, config: own(groups, replace(config, betas=(0.5, 0.9), weight_decay=0.5)),
+        }
+        monkeypatch.setattr(loop, what, other[what])
+        with pytest.warns(UserWarning, match="trained again"), pytest.raises(InputError) as refused:
+            self.again(task, tiny_model(), copy)
+        said = str(refused.value)
+        assert said.startswith(
+            f"{str(lost)!r} of the training in {str(copy / 'run')!r} is missing or damaged and cannot"
+        )
+        assert f"here: the loss of step {step} is " in said
+        assert said.endswith(
+            " as it was; give the same command on the machine and with the versions and the number of threads it was "
+            "trained with, or give another folder"
+        )
+        assert files(copy) == before
+
+    @pytest.mark.parametrize("damage", WAYS)
+    def test_of_the_last_step_are_made_from_the_state(self, task, tiny_model, finished, copy, damage):
+        damage(copy / "results" / "step-000012.validation.dims.safetensors")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            self.again(task, tiny_model(), copy)
+        assert files(copy) == files(finished)
+
+    def test_interrupted_again(self, task, tiny_model, finished, copy):
+        """While what is lost is made: the state is still that of the end."""
+        for step in (0, 2):
+            (copy / "results" / f"step-00000{step}.validation.ari.safetensors").unlink()
+        state = (copy / "run" / "state.safetensors").read_bytes()
+
+        class Stops:
+            def lacks(self, step, model):
+                return []
+
+            def __call__(self, step, model):
+                if step == 1:
+                    raise Stopped
+
+        with pytest.warns(UserWarning, match="the steps up to 2"), pytest.raises(Stopped):
+            train(tiny_model(), task, CONFIG, copy / "run", [*measuring(task, copy / "results"), Stops()])
+        assert (copy / "run" / "state.safetensors").read_bytes() == state
+        assert (copy / "results" / "step-000000.validation.ari.safetensors").exists()
+        with pytest.warns(
+            UserWarning, match=r"step-000002\.validation\.ari.* is missing or damaged; the steps up to 2"
+        ):
+            self.again(task, tiny_model(), copy)
+        assert files(copy) == files(finished)
+
+    def test_the_state_itself(self, task, tiny_model, finished, copy):
+        (copy / "run" / "state.safetensors").unlink()
+        self.again(task, tiny_model(), copy)
+        assert files(copy) == files(finished)
+
+    @pytest.mark.parametrize("damage", WAYS[1:])
+    def test_a_damaged_state_is_deleted_by_its_owner(self, task, tiny_model, finished, copy, damage):
+        state = copy / "run" / "state.safetensors"
+        damage(state)
+        with pytest.raises(InputError, match=f"^{re.escape(repr(str(state)))}.*; delete it and give the same command"):
+            self.again(task, tiny_model(), copy)
+        state.unlink()
+        self.again(task, tiny_model(), copy)
+        assert files(copy) == files(finished)
+
+    @pytest.mark.parametrize("damage", WAYS[1:])
+    def test_without_a_folder(self, task, tiny_model, finished, copy, damage):
+        """Nothing is kept to go on from: training makes what is missing as it comes by."""
+        damage(copy / "results" / "step-000002.validation.ari.safetensors")
+        train(tiny_model(), task, CONFIG, callbacks=measuring(task, copy / "results"))
+        assert files(copy) == files(finished)
+
+    def test_files_of_other_settings_are_refused_before_work(self, task, tiny_model, copy):
+        """Also those of a step that is past, and the state stays."""
+        before = files(copy)
+        batches = {"validation": list(task.batches("validation_subset"))}
+        calls = []
+        callbacks = [
+            lambda step, model: calls.append(step),
+            ProbeCallback(copy / "results", batches, {"dims": NDims(variance=0.5)}),
+        ]
+        with pytest.raises(InputError, match=r"dims.safetensors' was made with variance = 0.99, not 0.5; give another"):
+            train(tiny_model(), task, CONFIG, copy / "run", callbacks)
+        assert calls == []
+        assert files(copy) == before
+
+
+class TestTheSameModelAgain:
+    """As when the cell of a notebook is run again."""
+
+    def test_after_the_end(self, task, tiny_model, tmp_path, uninterrupted):
+        train(model := tiny_model(), task, CONFIG, tmp_path)
+        state = (tmp_path / "state.safetensors").read_bytes()
+        losses = train(model, task, CONFIG, tmp_path)
+        assert torch.equal(losses, uninterrupted[1])
+        assert_identical(weights_of(model), uninterrupted[0])
+        assert (tmp_path / "state.safetensors").read_bytes() == state
+
+    def test_where_its_state_was_saved(self, task, tiny_model, tmp_path, uninterrupted):
+        config = replace(CONFIG, n_checkpoints=12)
+        model = tiny_model()
+        for step in (5, 10):
+            with pytest.raises(Stopped):
+                train(model, task, config, tmp_path, [stop_at(step)])
+        train(model, task, config, tmp_path)
+        assert_identical(weights_of(model), uninterrupted[0])
+        train(again := tiny_model(), task, config, tmp_path)  # the folder still knows what it began from
+        assert_identical(weights_of(again), uninterrupted[0])
+
+    def test_between_two_saves(self, task, tiny_model, tmp_path):
+        config, model = replace(CONFIG, n_checkpoints=12), tiny_model()
+        with pytest.raises(Stopped):
+            train(model, task, config, tmp_path, [stop_at(8)])
+        with pytest.raises(InputError) as refused:
+            train(model, task, config, tmp_path)
+        assert str(refused.value).endswith(
+            "or this model was trained already; build it again (build_model(config)) to go on, or give another folder"
+        )
+
+    def test_where_something_is_lost(self, task, tiny_model, tmp_path):
+        train(model := tiny_model(), task, CONFIG, tmp_path / "run", measuring(task, tmp_path / "results"))
+        lost = tmp_path / "results" / "step-000002.safetensors"
+        lost.unlink()
+        with pytest.raises(InputError) as refused:
+            train(model, task, CONFIG, tmp_path / "run", measuring(task, tmp_path / "results"))
+        assert str(refused.value) == (
+            f"{str(lost)!r} of the training in {str(tmp_path / 'run')!r} is missing or damaged, and this model was "
+            "trained already; build it again (build_model(config)), which makes what is lost"
+        )
+        assert not lost.exists()
+
+
+def files(folder):
+    return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*.safetensors")}
+
+
+def test_a_measurement_is_of_what_training_goes_on_from(task, tiny_model, tmp_path):
+    """Also where the next steps would not come out the same, as on a GPU."""
+    config = replace(CONFIG, save_every=100)
+    with pytest.raises(Stopped):
+        train(tiny_model(), task, config, tmp_path, [*measuring(task, tmp_path / "results"), stop_at(2)])
+    saved, header = read_safetensors(tmp_path / "state.safetensors")
+    assert header["step"] == "2"
+    kept = load_file(tmp_path / "results" / "step-000002.safetensors")
+    assert_identical(kept, {name.removeprefix("model/"): x for name, x in saved.items() if name.startswith("model/")})
+
+
+OWNER = """
+import sys, time
+from probes.locks import locked
+
+with locked(sys.argv[1]):
+    print(1, flush=True)
+    time.sleep(99)
+"""
+
+
+class TestLock:
+    def test_one_training_in_a_folder(self, task, tiny_model, tmp_path, monkeypatch):
+        monkeypatch.setattr(loop, "WAIT", 0.1)
+        with locked(tmp_path), pytest.raises(InputError) as refused:
+            train(tiny_model(), task, CONFIG, tmp_path)
+        assert str(refused.value) == (
+            f"{str(tmp_path)!r} is in use by another process; wait until it is done, or give another folder"
+        )
+        train(tiny_model(), task, CONFIG, tmp_path)
+
+    def test_dies_with_its_owner(self, task, tiny_model, tmp_path, monkeypatch):
+        monkeypatch.setattr(loop, "WAIT", 0.1)
+        owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT)
+        try:
+            assert owner.stdout is not None
+            assert owner.stdout.readline() == b"1\n"
+            with pytest.raises(InputError, match="is in use by another process"):
+                train(tiny_model(), task, CONFIG, tmp_path)
+        finally:
+            owner.kill()
+            owner.wait()
+        train(tiny_model(), task, CONFIG, tmp_path)
+
+    def test_leftovers_of_a_killed_owner_are_removed(self, task, tiny_model, tmp_path):
+        dead = subprocess.Popen([sys.executable, "-c", ""])
+        dead.wait()
+        name = temporary_of(tmp_path / "state.safetensors").name.replace(str(os.getpid()), str(dead.pid))
+        (tmp_path / name).write_bytes(b"half")
+        train(tiny_model(), task, CONFIG, tmp_path)
+        assert not list(tmp_path.glob("*.tmp"))
 
 
 class TestRefusals:
@@ -264,14 +531,21 @@ class TestRefusals:
         )
         assert (held / "state.safetensors").read_bytes() == state
 
+    def test_other_weights_to_begin_with(self, task, tiny_model, held):
+        """They would be forgotten without a word."""
+        tuned = tiny_model()
+        with torch.no_grad():
+            next(tuned.parameters()).add_(1)
+        with pytest.raises(InputError, match=r"began from other weights \(fingerprint \w{32}, not \w{32}\), or"):
+            train(tuned, task, replace(CONFIG, n_checkpoints=12), held)
+
     def test_state_with_a_setting_that_we_do_not_know(self, task, tiny_model, held):
         """As a later version might leave it."""
         path = held / "state.safetensors"
-        with safe_open(str(path), "pt") as file:
-            header = file.metadata()
+        tensors, header = read_safetensors(path)
         run = json.loads(header["run"])
         run["training"]["momentum"] = 1
-        save_file(load_file(path), path, {**header, "run": json.dumps(run)})
+        write_safetensors(path, {name: x.clone() for name, x in tensors.items()}, {**header, "run": json.dumps(run)})
         with pytest.raises(InputError, match="holds a run with training momentum = 1"):
             train(tiny_model(), task, replace(CONFIG, n_checkpoints=12), held)
 

@@ -54,6 +54,18 @@ def test_reads_a_file_with_a_byte_order_mark(write) -> None:
             [GOOD, "{'prompt': 1}"],
             'line 2 is not JSON (Expecting property name enclosed in double quotes at column 2): "',
         ),
+        (
+            [GOOD, '{"prompt": "a", "task": ' + "9" * 4301 + "}"],
+            "line 2 has an integer of more than 4,300 digits; give the label as a string",
+        ),
+        (
+            ['{"prompt": "a", "task": ' + "[" * 100_000 + "]" * 100_000 + "}"],
+            "line 1 is nested too deeply; give an object of texts, integers and booleans",
+        ),
+        (
+            ['{"prompt": "a", "task": ' + "[" * 20 + "]" * 20 + "}"],
+            "line 1: label 'task' is [[[[[[[...]]]]]]]; expected a string, an integer or a boolean",
+        ),
         ([GOOD, "", [1]], 'line 3 is a JSON list; expected an object with "prompt" and "task"'),
         ([{"prompt": "a"}], 'line 1 has no "task" (it has prompt); add it'),
         ([{}], 'line 1 has no "prompt" (it has nothing); add it'),

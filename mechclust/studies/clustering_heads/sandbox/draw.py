@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mechclust.report.text import plain
 from mechclust.studies.clustering_heads.sandbox.data import GRID_ASPECT, SandboxRun
 from mechclust.studies.clustering_heads.sandbox.panels import SandboxPanel
 from mechclust.studies.clustering_heads.sandbox.style import (
@@ -160,7 +161,7 @@ def _curves(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int) -> Non
         values = np.array(series)
         values[(values <= 0) & panel.log] = np.nan
         axis.plot(epochs, values, color=line_color(i), lw=0.8, alpha=0.25)
-        axis.plot(epochs[past], values[past], color=line_color(i), lw=1, label=name.replace("$", r"\$"))
+        axis.plot(epochs[past], values[past], color=line_color(i), lw=1, label=plain(name))
         if i == 0 and panel.name in ("loss", "spikes"):
             places = np.searchsorted(epochs, [epoch for epoch, _ in run.curves.spikes])
             axis.plot(epochs[places], values[places], "v", color="#b3382c", ms=4, lw=0)

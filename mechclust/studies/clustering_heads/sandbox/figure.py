@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mechclust.report.text import plain
 from mechclust.studies.clustering_heads.sandbox.data import SandboxRun
 from mechclust.studies.clustering_heads.sandbox.draw import draw_panel, wipe
 from mechclust.studies.clustering_heads.sandbox.panels import Grid, SandboxPanel, panel_grid
@@ -127,7 +128,7 @@ def _draw(figure: Figure, axes: Sequence[tuple[SandboxPanel, Axes]], run: Sandbo
         wipe(axis)
         draw_panel(axis, panel, run, frame)
     figure.suptitle(
-        f"{run.title}: epoch {run.epochs[frame]:,} of {run.epochs[-1]:,}".replace("$", r"\$"), fontsize=11, ha="center"
+        f"{plain(run.title, 120)}: epoch {run.epochs[frame]:,} of {run.epochs[-1]:,}", fontsize=11, ha="center"
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mechclust.report.html import template
+from mechclust.report.html import content_policy, template
 from mechclust.studies.clustering_heads.sandbox.data import SandboxRun
 from mechclust.studies.clustering_heads.sandbox.panels import PANELS
 from mechclust.studies.clustering_heads.sandbox.style import (
@@ -54,7 +54,7 @@ def sandbox_page(run: SandboxRun, path: str | Path, *, max_bytes: int = 15_000_0
         raise InputError(f"a sandbox page cannot be written to {str(path)!r}; give a name that ends in .html")
     if len(run.epochs) < 2:
         raise InputError(f"there is {len(run.epochs)} frame to show; a sandbox page needs at least 2")
-    html = render_sandbox(run).encode()
+    html = render_sandbox(run).encode(errors="backslashreplace")
     if len(html) > max_bytes:
         raise InputError(
             f"the page of {len(run.epochs)} epochs would take {len(html) / 1e6:.1f} MB, and max_bytes is "
@@ -71,11 +71,15 @@ def render_sandbox(run: SandboxRun) -> str:
     from plotly.offline import get_plotlyjs
 
     templates = files(_PACKAGE) / "templates"
+    parts = "\n".join((templates / name).read_text(encoding="utf-8") for name in _SCRIPTS)
+    script = f'<script>\n(() => {{\n"use strict";\n{parts}\n}})();\n</script>'
+    plotly = f"<script>{get_plotlyjs()}</script>"
     return template("sandbox", _PACKAGE).render(
+        policy=content_policy(plotly, script, images="data: blob:"),
         title=run.title,
         style=Markup((templates / "sandbox.css").read_text(encoding="utf-8")),
-        scripts=[Markup((templates / name).read_text(encoding="utf-8")) for name in _SCRIPTS],
-        plotly=Markup(get_plotlyjs()),
+        script=Markup(script),
+        plotly=Markup(plotly),
         data=htmlsafe_json_dumps(page_data(run), separators=(",", ":")),
     )
 

@@ -150,8 +150,8 @@ class TestInterrupted:
 
         monkeypatch.setattr("mechclust.commands.clusters.measure.save_rows", saved)
         measure_clusters(str(gpt2), replace(config, untrained=0))
-        monkeypatch.setattr("mechclust.commands.clusters.measure._SHARD_ROWS", 1)
-        monkeypatch.setattr("mechclust.commands.clusters.measure._SHARDS", 9)
+        monkeypatch.setattr("mechclust.commands.parts._SHARD_ROWS", 1)
+        monkeypatch.setattr("mechclust.commands.parts._SHARDS", 9)
         measure_clusters(str(gpt2), replace(config, untrained=0))
         assert asked == [128, 3]
 
@@ -162,7 +162,9 @@ class TestInterrupted:
         monkeypatch.setattr("mechclust.cli.measure_clusters", stopped)
         argv = ["clusters", "x", "--prompts", str(config.prompts), "--out", str(out)]
         assert main(argv) == 130
-        assert capsys.readouterr().err == "\nmechclust: interrupted; nothing was measured yet\n"
+        assert capsys.readouterr().err == (
+            "\nmechclust: interrupted; nothing is kept yet; the same command begins anew\n"
+        )
         (out / "rows").mkdir(parents=True)
         assert main(argv) == 130
         assert capsys.readouterr().err == (
@@ -200,7 +202,7 @@ class TestInTheCommandsWords:
 
     def test_a_disk_that_fills_up(self, gpt2, config, out, monkeypatch):
         def full(*args):
-            raise OSError(28, "No space left on device")
+            raise InputError("cannot write it") from OSError(28, "No space left on device")
 
         monkeypatch.setattr("probes.stores.write_shard", full)
         with pytest.raises(InputError, match="make room there, and give the same command again to go on"):

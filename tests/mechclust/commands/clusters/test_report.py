@@ -33,6 +33,7 @@ class TestReport:
         report = written[1]
         files = sorted(str(p.relative_to(report.parent)) for p in report.parent.rglob("*") if p.is_file())
         assert files == [
+            ".mechclust.lock",
             "clusters.csv",
             "features.csv",
             "figures/curves_by_layer.png",
@@ -81,7 +82,7 @@ class TestReport:
         assert "27 prompts, hidden state at the last prompt token" in page
         assert "untrained" in page
         assert "n_permutations" in page
-        assert "http" not in page
+        assert "http" not in page.replace("http-equiv", "")
         said = html.unescape(page)
         assert all(sentence in said for sentence in [*result.sentences, *result.notes])
         order = [

@@ -83,7 +83,7 @@ def command(tuned_on_two_of_four):
         capture_output=True, text=True, env=environment, cwd=tuned_on_two_of_four, timeout=280,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return done, tuned_on_two_of_four / "runs" / "compare"
+    return done, tuned_on_two_of_four / "runs" / "compare-base-tuned-prompts"
 
 
 class TestCommand:
@@ -101,7 +101,7 @@ class TestCommand:
         assert lines[0].split()[:6] == ["task", "n", "change", "low", "high", "stands_out"]
         assert {line.split()[0] for line in lines[1:3]} == {"first", "second"}
         assert any(line.startswith("- Over layers 1-3, ") and " stand out (mean 1 - CKA" in line for line in lines)
-        assert lines[-1] == f"report: {Path('runs/compare/report.html')}"
+        assert lines[-1] == f"report: {Path('runs/compare-base-tuned-prompts/report.html')}"
         bars = ("base: hidden states", "tuned: hidden states", "comparing layers")
         assert all(bar in command[0].stderr for bar in bars)
 

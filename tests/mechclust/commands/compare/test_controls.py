@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from mechclust.commands.compare import compare_models, write_compare_report
+from mechclust.commands.compare.checkpoints import find_checkpoints
 from mechclust.commands.compare.inputs import read_inputs
 from mechclust.models import load_pretrained
 from probes import RowStore, load_result
@@ -56,10 +57,28 @@ class TestControls:
         assert RowStore(out / "rows" / "control-c").index.tolist() == list(range(24, 36))
 
     def test_a_task_with_an_odd_name(self, gpt2, shaken, config, out):
-        odd = "../x = y"
-        write_prompts(config.prompts, records([odd, "b"]))
-        with pytest.raises(InputError, match="no task of the prompts for the control"):
-            read_inputs(str(gpt2), str(shaken), replace(config, controls=(f"{odd}={gpt2}",)), out)
         write_prompts(config.prompts, records(["../x", "b"]))
         inputs = read_inputs(str(gpt2), str(shaken), replace(config, controls=(f"../x={gpt2}",)), out)
-        assert [model.name for model in inputs.checkpoints] == ["base", "tuned", "control-..%2Fx"]
+        assert [model.name for model in inputs.checkpoints] == ["base", "tuned", "control-%2E.%2Fx"]
+
+    @pytest.mark.parametrize(
+        ("control", "task", "model"),
+        [
+            ("a=b=m", "a=b", "m"),
+            ("a=m", "a", "m"),
+            ("a=m=n", "a", "m=n"),
+            ("../x = y=runs/lr=0.1", "../x = y", "runs/lr=0.1"),
+            ("runs/lr=0.1/b", "b", "runs/lr=0.1/b"),
+            ("=1+2=m", "=1+2", "m"),
+        ],
+    )
+    def test_a_task_or_a_model_with_an_equals_sign(self, control, task, model):
+        tasks = ["a", "a=b", "b", "../x = y", "=1+2"]
+        where = ("cpu", "float32")
+        *_, found = find_checkpoints("m", "n", [control], tasks, adapter=None, where=where, tuned_where=where)
+        assert (found.task, found.source) == (task, model)
+
+    def test_no_task_fits(self):
+        where = ("cpu", "float32")
+        with pytest.raises(InputError, match=r"no task of the prompts for the control 'c=b=m' \(they have a, b\)"):
+            find_checkpoints("m", "n", ["c=b=m"], ["a", "b"], adapter=None, where=where, tuned_where=where)

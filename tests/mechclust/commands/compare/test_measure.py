@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import mechclust.commands.compare.comparison
 import mechclust.commands.compare.measure
 from mechclust.cli import main
 from mechclust.commands.compare import compare_models
@@ -158,7 +159,7 @@ class TestMeasure:
 
     def test_layers_in_groups(self, gpt2, shaken, measured, config, out, monkeypatch):
         """As many layers at a time as fit change nothing; nor do batches."""
-        monkeypatch.setattr(mechclust.commands.compare.measure, "_GROUPS", 1)
+        monkeypatch.setattr(mechclust.commands.compare.comparison, "_GROUPS", 1)
         n, d = 36, 16
         tight = replace(config, max_memory=layers_bytes(2 * [d], 2 * [d], n) / 2**30, tokens_per_batch=40)
         found = compare_models(str(gpt2), str(shaken), tight, out)

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-import mechclust.commands.compare.measure
+import mechclust.commands.parts
 from mechclust.cli import main
 from mechclust.commands.compare import compare_models
-from mechclust.commands.compare.inputs import read_inputs
+from mechclust.commands.compare.inputs import check_same_prompts, read_inputs
 from probes.run import Measuring
 from tasks import InputError
 from tests.mechclust.commands.compare.cases import records, write_prompts
@@ -20,7 +20,7 @@ from tests.mechclust.commands.compare.cases import records, write_prompts
 class TestResume:
     @pytest.fixture(autouse=True)
     def small_shards(self, monkeypatch):
-        monkeypatch.setattr(mechclust.commands.compare.measure, "_SHARD_ROWS", 8)
+        monkeypatch.setattr(mechclust.commands.parts, "_SHARD_ROWS", 8)
 
     def test_an_interrupted_comparison_goes_on(self, gpt2, shaken, measured, config, out, monkeypatch):
         """Killed while the tuned model's rows were written; then the same call again."""
@@ -61,7 +61,7 @@ class TestResume:
 
     @pytest.mark.parametrize("change", ["prompt", "label", "fewer"])
     def test_other_prompts_are_not_mixed_in(self, gpt2, shaken, config, out, change, monkeypatch):
-        read_inputs(str(gpt2), str(shaken), config, out)  # begins the folder
+        check_same_prompts(read_inputs(str(gpt2), str(shaken), config, out), out)  # begins the folder
         rows = records()
         changed = {
             "prompt": [{"prompt": "w1 w2 w3", "task": "a"}, *rows[1:]],

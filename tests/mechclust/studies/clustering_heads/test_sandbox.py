@@ -326,7 +326,7 @@ def test_a_page_is_one_file_that_refers_to_no_other(run, tmp_path):
     path = sandbox_page(run, tmp_path / "sandbox.html")
     html = path.read_text(encoding="utf-8")
     assert not re.search(r"<(link|script|img|iframe)[^>]*(src|href)=.(?!data:)", html)
-    assert "default-src 'none'" in html
+    assert "default-src 'none'" in unescape(html)
     assert html.count("</script>") == 3
     assert html.count("<img") == 0
     assert re.search(r"<h1>(.*?)</h1>", html)[1] == "&lt;/script&gt;&lt;img src=x onerror=window.__pwned=1&gt;$x"

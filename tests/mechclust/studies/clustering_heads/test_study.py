@@ -16,6 +16,7 @@ from mechclust.studies.clustering_heads.results import load_results
 from mechclust.training import Snapshots, accuracy
 from probes import ClusteringHead, run
 from tasks import InputError, SparseModularAddition
+from tests.mechclust.studies.damaged import check_made_whole
 
 SMOKE = get_study("clustering-heads").preset("smoke")
 
@@ -109,3 +110,7 @@ class TestRun:
         assert any(
             "There are 2^13 sequences, too many to measure heads on all of them" in note for note in analysis.notes
         )
+
+
+def test_what_is_lost_or_damaged_is_made_again(smoke, tmp_path):
+    check_made_whole(get_study("clustering-heads"), SMOKE, shutil.copytree(smoke[1], tmp_path / "run"))

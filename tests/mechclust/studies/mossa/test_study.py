@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from mechclust.models import load_model
+from mechclust.models import load_model, read_metadata
 from mechclust.studies import get_study, run_study
 from mechclust.studies.mossa.claims import claims_of
 from mechclust.studies.mossa.config import ModelJob, MossaConfig, jobs, result_path, suite_of
@@ -19,7 +19,9 @@ from mechclust.training import TrainConfig
 from mechclust.training.callbacks import accuracy
 from probes import CKA, load_result, run
 from probes.functional import linear_cka
+from probes.identity import fingerprint
 from tasks import InputError, SkillSuite
+from tests.mechclust.studies.damaged import check_made_whole
 
 PAPER = MossaConfig()
 STUDY = get_study("mossa")
@@ -145,6 +147,30 @@ class TestRun:
             (models / name / ".state.safetensors.7.tmp").write_bytes(b"half")
         run_study(STUDY, SMOKE, copy, workers=1)
         assert [p for p in models.iterdir() if p.is_dir()] == []
+
+    def test_a_model_that_is_another_is_measured_anew(self, smoke, tmp_path):
+        copy = shutil.copytree(smoke[1], tmp_path / "run")
+        models = copy / "models" / "seed0"
+        shutil.copy(models / "control-type-1.safetensors", models / "control-type-0.safetensors")
+        kept = {p: p.stat().st_mtime_ns for p in copy.rglob("*.safetensors") if "type-0" not in p.name}
+        with pytest.warns(UserWarning, match=r"type-0\.tuned\.safetensors' was measured on another model"):
+            STUDY.run_job(SMOKE, ModelJob("measure", 0), copy)
+        control = fingerprint(load_model(models / "control-type-1.safetensors"))
+        for kind in ("base", "tuned", "accuracy"):
+            assert load_result(result_path(copy, 0, f"type-0.{kind}")).metadata["model"]["control"] == control
+        assert {p: p.stat().st_mtime_ns for p in kept} == kept
+
+    def test_a_model_tuned_from_another_base_is_trained_anew(self, smoke, tmp_path):
+        copy = shutil.copytree(smoke[1], tmp_path / "run")
+        models, job = copy / "models" / "seed0", ModelJob("control", 0, "type-0")
+        shutil.copy(models / "tuned.safetensors", models / "base.safetensors")
+        with pytest.warns(UserWarning, match=r"control-type-0\.safetensors' was tuned from another base"):
+            STUDY.run_job(SMOKE, job, copy)
+        base = fingerprint(load_model(models / "tuned.safetensors"))
+        assert read_metadata(job.model_path(copy))["metadata"]["base"] == base
+        times = job.model_path(copy).stat().st_mtime_ns
+        STUDY.run_job(SMOKE, job, copy)  # and no second time
+        assert job.model_path(copy).stat().st_mtime_ns == times
 
     def test_dimensions_and_purity_are_of_the_seen_skills(self, smoke):
         _, out = smoke
@@ -340,3 +366,7 @@ def test_tables_of_the_report():
     assert medians.loc[1, [f"L{i + 1}" for i in range(LAYERS)]].tolist() == pytest.approx(
         np.mean([m.median("tuned") for m in found], axis=0)
     )
+
+
+def test_what_is_lost_or_damaged_is_made_again(smoke, tmp_path):
+    check_made_whole(STUDY, SMOKE, shutil.copytree(smoke[1], tmp_path / "run"))

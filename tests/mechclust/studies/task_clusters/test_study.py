@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
@@ -13,6 +14,7 @@ from mechclust.studies.study import Job
 from mechclust.studies.task_clusters import TaskClustersConfig
 from mechclust.studies.task_clusters.results import load_results
 from probes import load_result
+from tests.mechclust.studies.damaged import check_made_whole
 
 STUDY = get_study("task-clusters")
 SMOKE = STUDY.preset("smoke")
@@ -98,3 +100,7 @@ class TestPresets:
         jobs = STUDY.jobs(config)
         assert [(j.arm, j.seed) for j in jobs] == [("private", 0), ("shared", 0), ("private", 3), ("shared", 3)]
         assert len({j.name for j in jobs}) == 4
+
+
+def test_what_is_lost_or_damaged_is_made_again(smoke_run, tmp_path):
+    check_made_whole(STUDY, SMOKE, shutil.copytree(smoke_run[1], tmp_path / "run"))

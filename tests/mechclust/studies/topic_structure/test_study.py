@@ -19,6 +19,7 @@ from mechclust.studies.topic_structure.results import PUBLISHED, TrainedRun, att
 from mechclust.studies.topic_structure.run import block_result
 from probes import ProbeResult, load_result
 from tasks import InputError, TopicDocuments
+from tests.mechclust.studies.damaged import check_made_whole
 
 PAPER = TopicStructureConfig()
 P2_TO_P5 = ["P2", "P2b", "P3", "P3b", "P4", "P4b", "P5", "P5a", "P5b", "P5c"]
@@ -100,13 +101,23 @@ class TestRun:
         assert {p: p.stat().st_mtime_ns for p in others} == others
         assert repr(again.claims) == repr(analysis.claims)  # the same bits (NaN is not equal to itself)
 
+    def test_a_network_that_is_another_is_trained_anew(self, smoke, tmp_path):
+        _, out, config = smoke
+        copy, job = shutil.copytree(out, tmp_path / "run"), Job("E2", 0)
+        path = copy / "models" / f"{job.name}.safetensors"
+        whole = path.read_bytes()
+        shutil.copy(copy / "models" / f"{Job('E2 weight decay', 0).name}.safetensors", path)
+        get_study("topic-structure").run_job(config, job, copy)
+        assert path.read_bytes() == whole
+
     def test_a_missing_run_is_named(self, smoke, tmp_path):
         _, out, config = smoke
         copy = tmp_path / "run"
         shutil.copytree(out, copy)
         shutil.rmtree(copy / "results" / "e1-seed0")
         with pytest.raises(
-            InputError, match="lacks the end of run e1-seed0; start the study again with the same --out"
+            InputError,
+            match=r"lacks results/e1-seed0/blocks-start\.safetensors; start the study again with the same --out",
         ):
             load_runs(config, copy)
 
@@ -228,3 +239,8 @@ class TestBadInput:
     def test_is_refused(self, changes, message):
         with pytest.raises(InputError, match=message):
             replace(PAPER, **changes)
+
+
+def test_what_is_lost_or_damaged_is_made_again(smoke, tmp_path):
+    _, out, config = smoke
+    check_made_whole(get_study("topic-structure"), config, shutil.copytree(out, tmp_path / "run"))

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
-from mechclust.jobs import close_bars, map_jobs, progress_bar
+from mechclust.jobs import close_bars, each_result, map_jobs, mapping, progress_bar
+from mechclust.jobs.progress import PatientLock
 from probes.hooks import check_device
 from tasks import InputError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def writing(path, text, before=""):
@@ -38,7 +42,7 @@ def test_results_come_in_the_order_of_the_jobs_from_one_thread_a_worker():
 def test_a_failing_job_does_not_stop_the_others(tmp_path, workers):
     fail = "(_ for _ in ()).throw(__import__('tasks').InputError('this one'))"
     jobs = [f"next({fail})", *(writing(tmp_path / f"{i}", i) for i in range(3))]
-    with pytest.raises(InputError, match=r"^this one$"):
+    with pytest.raises(InputError, match=r"^job 1: this one$"):
         map_jobs(eval, jobs, workers=workers)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["0", "1", "2"]
 
@@ -140,3 +144,93 @@ def test_an_error_begins_on_a_line_of_its_own(capsys):
     assert "layers" in shown
     assert not wiped.strip()  # spaces over the bar
     assert told == "mechclust: wrong\n"
+
+
+class TestWhatIsGiven:
+    @pytest.mark.parametrize(
+        ("options", "text"),
+        [
+            ({"workers": 0}, "workers is 0; expected at least 1"),
+            ({"timeout": 0}, "the timeout of a job is 0; expected more than 0 seconds"),
+            ({"engine": "dask"}, "no engine 'dask'; expected 'local', 'ray', or mechclust.Ray(...) with its settings"),
+        ],
+    )
+    def test_what_makes_no_sense_is_refused_before_any_job(self, options, text):
+        with pytest.raises(InputError) as refused:
+            map_jobs(print, ["never"], **options)
+        assert str(refused.value) == text
+
+    def test_jobs_are_named_by_their_own_name_by_one_given_or_by_number(self):
+        class Job:
+            name = "own"
+
+        def fail(job):
+            raise InputError("no")
+
+        for name, said in ((None, "job 'own': no"), (lambda job: "given", "job 'given': no")):
+            with pytest.raises(InputError) as refused:
+                map_jobs(fail, [Job()], workers=1, name=name)
+            assert str(refused.value) == said
+        with pytest.raises(InputError) as refused:
+            map_jobs(fail, [3], workers=1)
+        assert str(refused.value) == "job 1: no"
+
+    def test_a_script_without_a_guard_is_told_so_once(self, tmp_path):
+        script = tmp_path / "script.py"
+        script.write_text("from mechclust.jobs import map_jobs\nmap_jobs(abs, [1, 2], 2)\n")
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True)
+        assert done.returncode == 1
+        assert "before its first job" not in done.stderr
+        last = done.stderr.splitlines()[-1]
+        assert "a worker's process ended at its start with exit code 1, see above; a script that runs jobs" in last
+        assert "needs `if __name__ == '__main__':`" in last
+
+
+def test_a_worker_that_is_lost_while_it_is_made_ready_is_told_in_the_end(monkeypatch):
+    monkeypatch.setattr(mapping, "LOCAL_RETRIES", 1)
+    setup = partial(eval, "__import__('os').kill(__import__('os').getpid(), 9)")
+    with pytest.raises(InputError) as refused:
+        list(each_result(print, [1, 2], 2, setup=setup))
+    assert str(refused.value).startswith(
+        "a worker was lost before its first job 2 times (killed by signal 9, often for too little memory); "
+    )
+
+
+def test_jobs_and_all_jobs_have_bars_in_one_terminal(capfd):
+    job = "[n for n in __import__('mechclust.jobs').jobs.progress_bar(range(3), desc='steps of one')]"
+    assert map_jobs(eval, [job, job], 2, progress="all jobs") == [[0, 1, 2]] * 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "steps of one" in err
+    assert "all jobs: 100%" in err
+    assert "2/2" in err
+
+
+def test_large_jobs_and_large_results_pass_each_other():
+    """More than a pipe holds, both ways at once, with a second job sent while the first is done."""
+    big = "'" + "x" * 2_000_000 + "'"
+    results = each_result(_sized, [big] * 6, 2, setup=dict)
+    assert [outcome.value for outcome in results] == ["x" * 2_000_000] * 6
+
+
+def _sized(resource, job):
+    return eval(job)
+
+
+def test_a_lock_whose_owner_was_killed_stops_nobody_for_long():
+    lock = PatientLock(multiprocessing.get_context("spawn").RLock())
+    holder = threading.Thread(target=lock.lock.acquire)
+    holder.start()
+    holder.join()
+    begin = time.monotonic()
+    for _ in range(3):
+        with lock:
+            pass
+    assert 0.9 < time.monotonic() - begin < 2
+
+
+def test_a_function_that_cannot_be_sent_is_told_before_a_process_starts():
+    way = "give a function at the top level of a module, or a functools.partial of one"
+    with pytest.raises(InputError, match=rf"^'.*<lambda>' cannot be sent to another process \(.*\); {way}$"):
+        map_jobs(lambda job: job, [1, 2], workers=2)

@@ -1,0 +1,33 @@
+"""One measurement by several workers, each with the model: the same numbers as by one.
+
+Here they are two processes of this machine. With `python many_gpus.py ray` they are a Ray cluster's, one GPU each: the
+cluster that RAY_ADDRESS names, or this machine alone. Interrupted, the same command goes on where it was.
+"""
+
+import sys
+
+import torch
+
+from mechclust import Ray, build_model, model_for, run_sharded
+from probes import CKA, NDims, residual, run
+from tasks import InstructionFollowing
+
+TASK = InstructionFollowing(n_tasks=8, variants=60, n_eval=400)
+
+
+def load():
+    """Called once by every worker; of yours: load_pretrained(name, device="cuda")."""
+    return build_model(model_for(TASK, n_layers=3, d_model=64, init_std=0.2))
+
+
+if __name__ == "__main__":  # the workers import this file, too
+    on = {"engine": Ray(gpus_per_job=1)} if "ray" in sys.argv else {"workers": 2}
+    probes = [CKA(residual([0, 1, 2]), form="moments"), NDims(residual([0, 1, 2]))]
+    batches = list(TASK.batches("validation_subset", batch_size=50))
+    found = run_sharded(load, batches, probes, shard_examples=100, out="runs/many_gpus", **on)
+
+    for result, expected in zip(found, run(load(), batches, [probe.clone() for probe in probes]), strict=True):
+        measure = next(iter(result.values))
+        print(result.to_dataframe().query("measure == @measure").round(3).to_string())
+        same = torch.allclose(result[measure], expected[measure], rtol=1e-9, equal_nan=True)
+        print(f"{result.metadata['examples']}: the same as by one process: {same}\n")

@@ -1,0 +1,340 @@
+"""Jobs on a Ray cluster. The only place that imports Ray."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from platform import python_version
+from typing import Any
+
+from mechclust.jobs.engine import Ray
+from mechclust.jobs.outcome import attempt, opened
+from mechclust.jobs.pool import WorkerPool, WorkerLost, Reply, Worker
+from mechclust.jobs.progress import place_bars
+from probes.files import temporary_of
+from probes.locks import wait_for_dead_owners
+from tasks import InputError
+from tasks.errors import first_line
+
+# Read when ray is imported. That a worker or a node was lost we say ourselves, in one sentence and on standard error.
+_NOISE = r"A worker died or was killed|Raylet is terminated|marked dead because|is dead because its worker"
+os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", _NOISE)
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that we start reports to nobody
+
+try:
+    import ray
+    from ray import cloudpickle
+    from ray.exceptions import RayError, RayTaskError
+    from ray.experimental import tqdm_ray
+except ImportError as lacking:
+    if lacking.name != "ray":
+        raise
+    raise InputError("jobs on Ray need the package ray: pip install 'mechclust[ray]'") from None
+
+_PACKAGES = ("mechclust", "torch", "transformer-lens")
+_CARRIED = ("MECHCLUST_", "HF_", "TRANSFORMERS_", "TOKENIZERS_", "OMP_NUM_THREADS", "PYTHONHASHSEED")
+_LOOK = 1.0  # seconds between two looks at what the cluster has
+_START = "start one (ray start --head on one node, ray start --address HOST:PORT on the others) or leave out --address"
+_joined: dict[str, str] = {}  # "address": of the cluster that this process has joined, or "local" for one of its own
+
+
+@dataclass(kw_only=True, eq=False)
+class RayWorker(Worker):
+    """An actor, what it was asked and has not answered yet, and where it is."""
+
+    actor: Any
+    asked: list[Any]
+    where: str = "a process that had not started"
+
+
+# Actors for plain jobs too: an actor that is lost says which process on which node it was, what it was at is known (for
+# the count and for time limits), and it looks at versions and folder once, not once a job.
+class RayPool(WorkerPool[RayWorker]):
+    """At most so many actors, or as many as the cluster has room for."""
+
+    def __init__(
+        self,
+        engine: Ray,
+        fn: Callable[..., Any],
+        setup: Callable[[], Any] | None,
+        workers: int | None,
+        folder: Path | None,
+    ) -> None:
+        _connect(engine.address or os.environ.get("RAY_ADDRESS") or "local")
+        self.engine = engine
+        self.workers = workers
+        self.looked, self.fits = 0.0, 0
+        if not self._look():
+            raise InputError(_no_room(engine))
+        self.token = _write_token(folder) if folder is not None else None
+        terminal = sys.stderr.isatty()
+        if terminal:
+            place_bars(RayBar)
+        self.facts = {
+            "versions": _versions(),
+            "folder": str(folder.absolute()) if folder is not None else None,
+            "token": str(self.token.absolute()) if self.token else None,
+            "environment": {name: text for name, text in os.environ.items() if name.startswith(_CARRIED)},
+            "threads": max(1, int(engine.cpus_per_job)),
+            "flush": 0.5 if terminal else 10.0,
+        }
+        self.work = ray.put(cloudpickle.dumps((fn, setup)))
+        self.kind = ray.remote(_worker_class()).options(
+            num_cpus=engine.cpus_per_job, num_gpus=engine.gpus_per_job, scheduling_strategy="SPREAD", max_restarts=0
+        )
+
+    def room(self) -> int:
+        room = max(1, self._look())  # where the last node is gone, an actor waits for another
+        return room if self.workers is None else min(room, self.workers)
+
+    def _look(self) -> int:
+        """How many jobs fit on the nodes, whoever else uses them now."""
+        if time.monotonic() - self.looked > _LOOK:
+            alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+            self.fits = sum(_fitting(node, self.engine) for node in alive)
+            self.looked = time.monotonic()
+        return self.fits
+
+    def start(self) -> RayWorker:
+        actor = self.kind.remote()
+        return RayWorker(actor=actor, asked=[actor.begin.remote(self.facts, [self.work])])
+
+    def send(self, worker: RayWorker, job: Any) -> None:
+        worker.asked.append(worker.actor.run.remote(cloudpickle.dumps(job)))
+
+    def wait(self, workers: Sequence[RayWorker], seconds: float | None) -> list[tuple[RayWorker, Reply | WorkerLost]]:
+        first = {worker.asked[0]: worker for worker in workers if worker.asked}
+        ray.wait(list(first), timeout=_LOOK if seconds is None else min(seconds, _LOOK))
+        answered, _ = ray.wait(list(first), num_returns=len(first), timeout=0)
+        return [(first[asked], self._receive_from(first[asked])) for asked in answered]
+
+    def _receive_from(self, worker: RayWorker) -> Reply | WorkerLost:
+        try:
+            answer = ray.get(worker.asked.pop(0))
+        except RayTaskError as error:  # what a node cannot even load
+            return Reply(None, error.cause if isinstance(error.cause, Exception) else error)
+        except RayError as error:
+            return WorkerLost(f"{worker.where}, {_cause(error)}")
+        if isinstance(answer, bytes):
+            return Reply(*opened(answer))
+        worker.where = f"process {answer['process']} on node {answer['node']}"
+        if answer["refused"]:
+            return Reply(None, InputError(_refusal(answer, self.facts)))
+        return Reply(*opened(answer["reply"]))
+
+    def end(self, workers: Sequence[RayWorker]) -> None:
+        for worker in workers:
+            with suppress(Exception):  # it is no more, or the cluster is no more
+                ray.kill(worker.actor)
+
+    def close(self, *, broken: bool) -> None:
+        """Broken off, a cluster that we started is stopped, one that we joined is left."""
+        if self.token is not None:
+            self.token.unlink(missing_ok=True)
+        place_bars()
+        if broken:
+            _leave()
+
+
+def _connect(address: str) -> None:
+    """Join the cluster, or start one on this machine; a connection that is there already serves.
+
+    A new cluster on this machine uses Ray's token authentication, as Ray does by itself: the token stands in
+    ``~/.ray/auth_token`` (Ray writes one where there is none), ``RAY_AUTH_MODE=disabled`` does without. A cluster of
+    ``ray start`` and all that join it need the same token: ``RAY_AUTH_MODE=token`` with ``RAY_AUTH_TOKEN_PATH`` or
+    ``~/.ray/auth_token`` on every node and here.
+    """
+    if ray.is_initialized():
+        if _joined.get("address", address) == address:
+            return
+        _leave()
+    options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
+    _check_listening(address)
+    try:
+        ray.init(address=address, logging_level=logging.ERROR, **options)
+    except (OSError, RuntimeError, ValueError, RayError) as error:
+        if "Version mismatch" in str(error):
+            raise InputError(f"the Ray cluster at {address!r} has other versions: {first_line(error)}") from None
+        if "Could not find any running Ray" in str(error):
+            raise InputError(f"no Ray cluster runs on this machine; {_START}") from None
+        way = "run this on one of its nodes, and with its token (RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH)"
+        raise InputError(f"cannot join the Ray cluster at {address!r} ({first_line(error)}); {way}") from None
+    _joined["address"] = address
+
+
+def _check_listening(address: str) -> None:
+    """At once, where Ray itself tries for a minute."""
+    host, colon, port = address.rpartition(":")
+    if "://" in address or (colon and not port.isdecimal()):
+        raise InputError(f"address is {address!r}; expected HOST:PORT (6379 on the head node), auto or local")
+    if colon:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+        except (OSError, OverflowError) as error:
+            raise InputError(f"no Ray cluster answers at {address!r} ({first_line(error)}); {_START}") from None
+
+
+def _leave() -> None:
+    """End the connection that we made; with it ends a cluster that we started."""
+    if _joined.pop("address", None) is not None:
+        ray.shutdown()
+
+
+def _fitting(has: Mapping[str, float], engine: Ray) -> int:
+    """How many jobs a node has room for."""
+    fits = [has.get("CPU", 0) / engine.cpus_per_job]
+    if engine.gpus_per_job:
+        fits.append(has.get("GPU", 0) / engine.gpus_per_job)
+    return math.floor(min(fits) + 1e-9)
+
+
+def _no_room(engine: Ray) -> str:
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    most = " and ".join(f"{max((node.get(kind, 0) for node in nodes), default=0):g} {kind}s" for kind in ("CPU", "GPU"))
+    wanted = f"{engine.cpus_per_job:g} CPUs and {engine.gpus_per_job:g} GPUs"
+    return f"no node of the Ray cluster has {wanted} for a job (at most {most}); give fewer with --gpus-per-job"
+
+
+def _write_token(folder: Path) -> Path:
+    """A file of the driver's in the folder, for the nodes to look for."""
+    token = temporary_of(folder / f"nodes-{uuid.uuid4().hex}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        token.touch()
+    except OSError as error:
+        raise InputError(f"cannot write to {str(folder)!r} ({error.strerror}); give another folder") from None
+    return token
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": ".".join(python_version().split(".")[:2])}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:  # a checkout that is on the path only
+            found[package] = "missing"
+    return found
+
+
+def _refusal(answer: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
+    """Why a node is not fit."""
+    node = f"node {answer['node']}"
+    if answer["refused"] == "folder":
+        way = "give a folder on a file system that all nodes share (--out)"
+        return f"{node} does not see {facts['folder']!r}; {way}"
+    differ = [name for name, ours in facts["versions"].items() if answer["versions"][name] != ours]
+    theirs, ours = (
+        " and ".join(f"{name} {versions[name]}" for name in differ)
+        for versions in (answer["versions"], facts["versions"])
+    )
+    return f"{node} has {theirs}, this process has {ours}; install the same versions on all nodes"
+
+
+def _worker_class() -> type:
+    """Made here so that its code travels to the nodes, which may have another mechclust or none."""
+
+    class MechclustWorker:
+        def begin(self, facts: dict[str, Any], work: list[Any]) -> dict[str, Any]:
+            """Look at this node, then make ready. What is imported here is imported with the driver's environment."""
+            import os
+            import time
+            from importlib.metadata import PackageNotFoundError, version
+            from platform import python_version
+
+            import ray
+
+            os.environ.update(facts["environment"])
+            about: dict[str, Any] = {"node": ray.util.get_node_ip_address(), "process": os.getpid(), "refused": None}
+            ours: dict[str, str] = {"python": ".".join(python_version().split(".")[:2])}
+            for package in facts["versions"]:
+                if package != "python":
+                    try:
+                        ours[package] = version(package)
+                    except PackageNotFoundError:
+                        ours[package] = "missing"
+            if ours != facts["versions"]:
+                return {**about, "refused": "versions", "versions": ours}
+            if facts["token"] is not None:
+                for _ in range(6):  # shared file systems show a new file a little later
+                    if os.path.exists(facts["token"]):
+                        break
+                    time.sleep(0.5)
+                else:
+                    return {**about, "refused": "folder"}
+            from mechclust.jobs.cluster import begin_work
+
+            fn, reply = begin_work(ray.get(work[0]), facts)
+            if fn is not None:
+                self.fn = fn
+            return {**about, "reply": reply}
+
+        def run(self, job: bytes) -> bytes:
+            """Do a job."""
+            from mechclust.jobs.cluster import do
+
+            return do(self.fn, job)
+
+    return MechclustWorker
+
+
+class RayBar:
+    """A bar of tqdm_ray, which the driver draws; closed when its items are done."""
+
+    def __init__(self, items: Iterable[Any] | None = None, **options: Any) -> None:
+        self.bar = tqdm_ray.tqdm(items, **options)
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from self.bar
+        finally:
+            self.bar.close()
+
+    def update(self, n: int = 1) -> None:
+        """So many more are done."""
+        self.bar.update(n)
+
+    def close(self) -> None:
+        """No more is done."""
+        self.bar.close()
+
+
+def begin_work(work: bytes, facts: Mapping[str, Any]) -> tuple[Callable[..., Any] | None, bytes]:
+    """On a node: the function of a job, with what ``setup`` made, and the reply that says so."""
+    import torch
+
+    torch.set_num_threads(facts["threads"])
+    wait_for_dead_owners()
+    place_bars(RayBar, flush_interval_s=facts["flush"])
+    made: list[Callable[..., Any]] = []
+
+    def make() -> None:
+        fn, setup = cloudpickle.loads(work)
+        made.append(fn if setup is None else partial(fn, setup()))
+
+    reply = attempt(make, dumps=cloudpickle.dumps)
+    return (made[0] if made else None), reply
+
+
+def do(fn: Callable[..., Any], job: bytes) -> bytes:
+    """On a node: a job."""
+    return attempt(lambda: fn(cloudpickle.loads(job)), dumps=cloudpickle.dumps)
+
+
+def _cause(error: RayError) -> str:
+    text = str(error).lower()
+    if "node died" in text or "node has died" in text or "node was terminated" in text:
+        return "its node was lost"
+    if "low on memory" in text or "memory monitor" in text:
+        return "killed by Ray for too little memory"
+    return "killed or crashed, often for too little memory"

@@ -1,0 +1,159 @@
+"""Jobs in processes of this machine."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import queue
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from mechclust.jobs.outcome import attempt, opened
+from mechclust.jobs.pool import WorkerPool, WorkerLost, Reply, Worker
+from mechclust.jobs.progress import PatientLock, place_bars
+from probes.locks import wait_for_dead_owners
+from tasks import InputError
+from tasks.errors import first_line
+
+_CONTEXT = multiprocessing.get_context("spawn")
+
+
+@dataclass(kw_only=True, eq=False)
+class LocalWorker(Worker):
+    """A process and the pipe to it. One process a worker, so that one that is killed costs no other's job."""
+
+    process: SpawnProcess
+    pipe: Connection
+    line: int = field(default=1)
+
+
+# Not joblib or an executor: when this process is killed, joblib's workers go on with their jobs; when one worker of a
+# ProcessPoolExecutor is killed, the jobs of all are lost, and the reason is not told.
+class LocalPool(WorkerPool[LocalWorker]):
+    """At most so many processes, with one torch thread each."""
+
+    def __init__(self, fn: Callable[..., Any], setup: Callable[[], Any] | None, workers: int) -> None:
+        self.work = _pickled(fn, setup)
+        self.workers = workers
+        self.lock = PatientLock(_CONTEXT.RLock())
+        self.lines: set[int] = set()
+        tqdm.set_lock(self.lock)
+
+    def room(self) -> int:
+        return self.workers
+
+    def start(self) -> LocalWorker:
+        line = min(set(range(1, self.workers + 1)) - self.lines)
+        self.lines.add(line)
+        ours, theirs = _CONTEXT.Pipe()
+        process = _CONTEXT.Process(target=_serve, args=(theirs, self.work, self.lock, line))
+        with _interrupts_blocked():
+            process.start()
+        theirs.close()
+        return LocalWorker(process=process, pipe=ours, line=line)
+
+    def send(self, worker: LocalWorker, job: Any) -> None:
+        with suppress(OSError):
+            worker.pipe.send_bytes(pickle.dumps(job, protocol=5))
+
+    def wait(self, workers: Sequence[LocalWorker], seconds: float | None) -> list[tuple[LocalWorker, Reply | WorkerLost]]:
+        spoken = wait([worker.pipe for worker in workers], seconds)
+        return [(worker, _receive_from(worker)) for worker in workers if worker.pipe in spoken]
+
+    def end(self, workers: Sequence[LocalWorker]) -> None:
+        for worker in workers:
+            worker.process.kill()
+        for worker in workers:
+            worker.process.join()
+            worker.pipe.close()
+            self.lines.discard(worker.line)
+
+
+def _pickled(fn: Callable[..., Any], setup: Callable[[], Any] | None) -> bytes:
+    try:
+        return pickle.dumps((fn, setup))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise InputError(
+            f"{_name(setup or fn)} cannot be sent to another process ({first_line(error)}); give a function at the top "
+            "level of a module, or a functools.partial of one"
+        ) from None
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return repr(getattr(function, "__qualname__", None) or str(function)[:80])
+
+
+def _receive_from(worker: LocalWorker) -> Reply | WorkerLost:
+    try:
+        reply = worker.pipe.recv_bytes()
+    except (EOFError, OSError):
+        worker.process.join()
+    else:
+        return Reply(*opened(reply))
+    code = worker.process.exitcode or 0
+    if code < 0:
+        return WorkerLost(f"killed by signal {-code}{', often for too little memory' if code == -signal.SIGKILL else ''}")
+    if worker.ready:
+        return WorkerLost(f"its process ended with exit code {code}")
+    guard = "a script that runs jobs in processes needs `if __name__ == '__main__':` before what it does"
+    return WorkerLost(f"a worker's process ended at its start with exit code {code}, see above; {guard}", again=False)
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """For a process begun meanwhile: Ctrl-C at the terminal goes to all, and only the parent is to act on it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _serve(pipe: Connection, work: bytes, lock: PatientLock, line: int) -> None:
+    """What a worker's process does: one job after another."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(1)
+    wait_for_dead_owners()
+    tqdm.set_lock(lock)
+    place_bars(position=line, leave=False)
+    jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(pipe, jobs), daemon=True).start()
+    made: list[Callable[..., Any]] = []
+    pipe.send_bytes(attempt(lambda: made.append(_function(work))))
+    while True:
+        job = jobs.get()
+        pipe.send_bytes(attempt(lambda job=job: made[0](pickle.loads(job))))
+
+
+def _function(work: bytes) -> Callable[..., Any]:
+    fn, setup = pickle.loads(work)
+    return fn if setup is None else partial(fn, setup())
+
+
+def _receive(pipe: Connection, jobs: queue.SimpleQueue[bytes]) -> None:
+    """Jobs come while another one is done; where the parent has ended, so do we."""
+    try:
+        while True:
+            jobs.put(pipe.recv_bytes())
+    except (EOFError, OSError):
+        os._exit(1)
+
+
+def _end_with_parent() -> None:
+    """A killed parent cannot end its workers, and a second run beside them would write to the same files."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

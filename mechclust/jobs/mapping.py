@@ -1,0 +1,172 @@
+"""Independent jobs, each with its result or error."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
+from functools import partial
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from mechclust.jobs.engine import Engine, Ray
+from mechclust.jobs.local import LocalPool
+from mechclust.jobs.outcome import Outcome, named
+from mechclust.jobs.pool import Rules, each_outcome
+from mechclust.jobs.progress import progress_bar
+from tasks import InputError
+
+Job = TypeVar("Job")
+Out = TypeVar("Out")
+
+LOCAL_RETRIES = 3
+
+
+def map_jobs(
+    fn: Callable[[Job], Out],
+    jobs: Sequence[Job],
+    workers: int | None = None,
+    *,
+    engine: Engine = "local",
+    timeout: float | None = None,
+    folder: Path | None = None,
+    name: Callable[[Job], str] | None = None,
+    progress: str | None = None,
+) -> list[Out]:
+    """``[fn(job) for job in jobs]`` over processes, with one thread in each, or over a Ray cluster.
+
+    Two threads on a busy core are many times slower than one, so each worker computes with one. A job that fails does
+    not stop the others; the first one's error is raised when they are done. A job whose process is killed is
+    run again. On Ctrl-C all workers are ended at once: jobs keep what they have written. The results are the same
+    bits for any number of workers and either engine.
+
+    Args:
+        fn: a function at the top level of a module.
+        jobs: its arguments, one for each job.
+        workers: how many at once; ``None``: one per core, on Ray as many as the cluster has room for. With one, or for
+            one job, everything runs in this process, unless there is a ``timeout`` or a cluster.
+        engine: ``"local"``, ``"ray"``, or a ``Ray`` with its settings.
+        timeout: seconds that a job may take; then its process is killed. ``None``: as long as it takes.
+        folder: what the jobs write to; each node of a cluster is asked first whether it sees it.
+        name: of a job in errors; ``job.name``, or its number, by default.
+        progress: what a bar over all jobs is called; ``None``: no such bar.
+
+    Returns:
+        The results in the order of the jobs.
+
+    Raises:
+        InputError: for no such engine, when a job took too long or lost its worker too often, when the cluster cannot
+            be reached, a node does not see the folder or has other versions.
+        Exception: what the first failing job raised; it names the job.
+
+    Example:
+        >>> from mechclust import map_jobs
+        >>> map_jobs(abs, [3, -4], workers=1)
+        [3, 4]
+    """
+    outcomes: list[Outcome[Out]] = []
+    results = each_result(fn, jobs, workers, engine=engine, timeout=timeout, folder=folder, name=name)
+    bar = progress_bar(total=len(jobs), desc=progress, unit="job", disable=progress is None)
+    with closing(results), closing(bar):
+        for outcome in results:
+            outcomes.append(outcome)
+            bar.update()
+    outcomes.sort(key=lambda outcome: outcome.position)
+    for outcome in outcomes:
+        if outcome.error is not None:
+            raise outcome.error
+    return [outcome.value for outcome in outcomes]  # type: ignore[misc] # without an error it is what fn returned
+
+
+def each_result(
+    fn: Callable[..., Out],
+    jobs: Iterable[Job],
+    workers: int | None = None,
+    *,
+    engine: Engine = "local",
+    setup: Callable[[], Any] | None = None,
+    timeout: float | None = None,
+    folder: Path | None = None,
+    name: Callable[[Job], str] | None = None,
+    lead: int | None = None,
+) -> Generator[Outcome[Out], None, None]:
+    """Results as they come, in no order.
+
+    Jobs are drawn as they are needed, at most two per worker ahead. Everything else is as in ``map_jobs``. Close the
+    iterator (``contextlib.closing``) to stop early; the workers end with it.
+
+    Args:
+        fn: a function at the top level of a module, of a job, or of what ``setup`` made and a job.
+        jobs: any iterable; an error that it raises ends everything.
+        workers: see ``map_jobs``.
+        engine: see ``map_jobs``.
+        setup: called once per worker, such as a function that loads a model. What it raises is raised here.
+        timeout: see ``map_jobs``; without the time that ``setup`` takes.
+        folder: see ``map_jobs``.
+        name: see ``map_jobs``.
+        lead: so that few results wait for one that comes before them: no job is begun that is more than ``lead`` times
+            the number of workers behind the first one that is not done. ``None``: any may be.
+
+    Returns:
+        One ``Outcome`` per job.
+
+    Raises:
+        InputError: see ``map_jobs``.
+
+    Example:
+        >>> from mechclust.jobs import each_result
+        >>> [outcome.value for outcome in each_result(abs, [3, -4], workers=1)]
+        [3, 4]
+    """
+    if workers is not None and workers < 1:
+        raise InputError(f"workers is {workers}; expected at least 1")
+    if timeout is not None and not timeout > 0:
+        raise InputError(f"the timeout of a job is {timeout}; expected more than 0 seconds")
+    rules = Rules(
+        ahead=1 if setup is None else 2, retries=LOCAL_RETRIES, timeout=timeout, name=partial(_name, name), lead=lead
+    )
+    if engine == "ray":
+        engine = Ray()
+    if isinstance(engine, Ray):
+        from mechclust.jobs.cluster import RayPool
+
+        rules.retries = engine.retries
+        return each_outcome(RayPool(engine, fn, setup, workers, folder), jobs, rules)
+    if engine != "local":
+        raise InputError(f"no engine {engine!r}; expected 'local', 'ray', or mechclust.Ray(...) with its settings")
+    drawn = iter(jobs)
+    first = list(islice(drawn, workers or os.cpu_count() or 1))
+    jobs = chain(first, drawn)
+    if timeout is None and len(first) <= 1:
+        return _in_this_process(fn, setup, jobs, rules)
+    return each_outcome(LocalPool(fn, setup, len(first)), jobs, rules)
+
+
+def _in_this_process(
+    fn: Callable[..., Out], setup: Callable[[], Any] | None, jobs: Iterable[Any], rules: Rules
+) -> Generator[Outcome[Out], None, None]:
+    """With one thread as in a worker, so that the number of workers changes no bit."""
+    if setup is not None:
+        fn = partial(fn, _with_one_thread(setup))
+    for position, job in enumerate(jobs):
+        try:
+            yield Outcome(position, _with_one_thread(fn, job))
+        except Exception as failure:
+            yield Outcome(position, None, named(failure, f"job {rules.name(position, job)}"))
+
+
+def _with_one_thread(fn: Callable[..., Out], *args: Any) -> Out:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return fn(*args)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _name(given: Callable[[Any], str] | None, position: int, job: Any) -> str:
+    name = given(job) if given else getattr(job, "name", None)
+    return f"{name!r}" if isinstance(name, str) else str(position + 1)

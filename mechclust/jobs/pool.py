@@ -1,0 +1,255 @@
+"""Jobs over workers that may be lost: what local processes and Ray actors share."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from mechclust.jobs.interrupts import without_interrupts
+from mechclust.jobs.outcome import Outcome, named
+from tasks import InputError
+
+
+@dataclass(eq=False)
+class Item:
+    """A job on its way."""
+
+    position: int
+    job: Any
+    losses: int = 0
+
+
+@dataclass(eq=False)
+class Worker:
+    """A process that does one job after another. Jobs sent to it stand in ``items``; it is busy with the first."""
+
+    items: deque[Item] = field(default_factory=deque)
+    ready: bool = False
+    since: float = 0.0
+
+
+W = TypeVar("W", bound=Worker)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A worker is ready (its first reply), or done with the first of its jobs."""
+
+    value: Any
+    error: Exception | None
+
+
+@dataclass(frozen=True)
+class WorkerLost:
+    """A worker's process has ended."""
+
+    why: str
+    again: bool = True  # whether a new worker can succeed
+
+
+class WorkerPool(ABC, Generic[W]):
+    """Workers of one kind. What they share is made by ``open``, and released by ``close`` whatever happens."""
+
+    def open(self) -> None:
+        """Connect, or make what the workers share. Called once, before all else."""
+
+    @abstractmethod
+    def room(self) -> int:
+        """How many there may be at once, now."""
+
+    @abstractmethod
+    def start(self) -> W:
+        """Begin another one; its first reply says that it is ready."""
+
+    @abstractmethod
+    def send(self, worker: W, job: Any) -> None:
+        """Give a ready worker another job. Where its process has ended, ``wait`` says so."""
+
+    @abstractmethod
+    def wait(self, workers: Sequence[W], seconds: float | None) -> list[tuple[W, Reply | WorkerLost]]:
+        """What happened, at most one event a worker; nothing when the seconds are over."""
+
+    @abstractmethod
+    def end(self, workers: Sequence[W]) -> None:
+        """End them at once, whatever they do."""
+
+    def close(self, *, broken: bool) -> None:
+        """Release what ``open`` made: all is done, or ``broken`` off."""
+
+
+@dataclass
+class Rules:
+    """How jobs are run.
+
+    Args:
+        ahead: jobs that a worker has at once, the one that it does included.
+        retries: how often a job is run again that lost its worker.
+        timeout: seconds that a job may take.
+        name: of a job, by its position, for errors.
+        lead: how many jobs, times the workers, one may be ahead of the first that is not done; ``None``: any number.
+    """
+
+    ahead: int
+    retries: int
+    timeout: float | None
+    name: Callable[[int, Any], str]
+    lead: int | None = None
+
+
+def each_outcome(pool: WorkerPool[W], jobs: Iterable[Any], rules: Rules) -> Generator[Outcome, None, None]:
+    """Run the jobs, drawn as they are needed; outcomes as they come, each job's once.
+
+    It comes back started, with the pool open: to close it, or to drop it, releases what the pool holds.
+    """
+    outcomes = _each_outcome(pool, jobs, rules)
+    next(outcomes)
+    return outcomes
+
+
+def _each_outcome(pool: WorkerPool[W], jobs: Iterable[Any], rules: Rules) -> Generator[Outcome, None, None]:
+    run, broken = _Run(pool, jobs, rules), True
+    try:
+        pool.open()
+        yield Outcome(-1)  # it is open
+        while True:
+            run.feed()
+            yield from run.finished()
+            if run.done:
+                break
+            run.wait()
+        broken = False
+    finally:
+        with without_interrupts():
+            pool.end(run.workers)
+            pool.close(broken=broken)
+
+
+class _Run(Generic[W]):
+    def __init__(self, pool: WorkerPool[W], jobs: Iterable[Any], rules: Rules) -> None:
+        self.pool, self.rules = pool, rules
+        self.jobs = (Item(position, job) for position, job in enumerate(jobs))
+        self.drawn = 0
+        self.waiting: deque[Item] = deque()
+        self.workers: list[W] = []
+        self.outcomes: list[Outcome] = []
+        self.lost_early = 0  # workers in succession that were lost before they were ready
+        self.no_more: InputError | None = None  # why no further worker is started
+
+    @property
+    def done(self) -> bool:
+        return not self.waiting and not any(worker.items for worker in self.workers)
+
+    def finished(self) -> list[Outcome]:
+        outcomes, self.outcomes = self.outcomes, []
+        return outcomes
+
+    def feed(self) -> None:
+        """Draw jobs, begin workers, and give each ready one something to do."""
+        room = self.pool.room()
+        self._draw(room)
+        if self.no_more is not None and self.waiting and not self.workers:
+            raise self.no_more
+        busy = sum(bool(worker.items) for worker in self.workers)
+        while self.no_more is None and len(self.workers) < min(room, busy + len(self.waiting)):
+            self.workers.append(self.pool.start())
+        for held in range(self.rules.ahead):
+            for worker in self.workers:
+                idle = sum(not other.items for other in self.workers)
+                if worker.ready and len(worker.items) == held and len(self.waiting) > (idle if held else 0):
+                    self._send(worker, self.waiting.popleft())
+        self._draw(room)
+
+    def _draw(self, room: int) -> None:
+        """As many jobs as may wait, none too far from the first one that is not done."""
+        while len(self.waiting) < room:
+            held = [item.position for items in (self.waiting, *(w.items for w in self.workers)) for item in items]
+            if held and self.rules.lead is not None and self.drawn - min(held) >= self.rules.lead * room:
+                return
+            if (item := next(self.jobs, None)) is None:
+                return
+            self.drawn += 1
+            self.waiting.append(item)
+
+    def _send(self, worker: W, item: Item) -> None:
+        if not worker.items:
+            worker.since = time.monotonic()
+        worker.items.append(item)
+        self.pool.send(worker, item.job)
+
+    def wait(self) -> None:
+        for worker, event in self.pool.wait(self.workers, self._seconds_left()):
+            if isinstance(event, WorkerLost):
+                self._lost(worker, event)
+            elif not worker.ready:
+                self._ready(worker, event)
+            else:
+                self._reply(worker, event)
+        for worker in [worker for worker in self.workers if self._overdue(worker)]:
+            item = self._remove(worker)
+            assert item is not None
+            took = f"took longer than {self.rules.timeout:g} s and was stopped"
+            self._fail(item, f"{took}; give more time (timeout, --job-timeout), or leave it out")
+
+    def _reply(self, worker: W, event: Reply) -> None:
+        item = worker.items.popleft()
+        worker.since = time.monotonic()
+        error = event.error and named(event.error, self._name(item))
+        self.outcomes.append(Outcome(item.position, event.value, error))
+
+    def _ready(self, worker: W, event: Reply) -> None:
+        if event.error is not None:
+            raise event.error
+        worker.ready, self.lost_early = True, 0
+
+    def _lost(self, worker: W, event: WorkerLost) -> None:
+        """Its first job counts a loss and is run again with the others that it had.
+
+        Where workers are lost before they are ready again and again, those that are ready do all that is left.
+        """
+        ready, item = worker.ready, self._remove(worker)
+        if not ready:
+            self.lost_early += 1
+            if not event.again:
+                self.no_more = InputError(event.why)
+            elif self.lost_early > self.rules.retries:
+                self.no_more = InputError(_lost_text("a worker was lost before its first job", self.lost_early, event.why))
+        elif item is not None:
+            item.losses += 1
+            if item.losses > self.rules.retries:
+                self._fail(item, _lost_text("lost its worker", item.losses, event.why))
+            else:
+                self.waiting.appendleft(item)
+
+    def _remove(self, worker: W) -> Item | None:
+        """End a worker; what it has not begun waits for another. Gives the job that it was at."""
+        self.pool.end([worker])
+        self.workers.remove(worker)
+        item = worker.items.popleft() if worker.items else None
+        self.waiting.extendleft(reversed(worker.items))
+        return item
+
+    def _fail(self, item: Item, text: str) -> None:
+        self.outcomes.append(Outcome(item.position, None, InputError(f"{self._name(item)} {text}")))
+
+    def _name(self, item: Item) -> str:
+        return f"job {self.rules.name(item.position, item.job)}"
+
+    def _seconds_left(self) -> float | None:
+        if self.rules.timeout is None:
+            return None
+        ends = [worker.since + self.rules.timeout for worker in self.workers if worker.items]
+        return max(0.0, min(ends) - time.monotonic()) if ends else None
+
+    def _overdue(self, worker: W) -> bool:
+        limit = self.rules.timeout
+        return limit is not None and bool(worker.items) and time.monotonic() - worker.since >= limit
+
+
+def _lost_text(what: str, times: int, why: str) -> str:
+    often = f"{times} times" if times > 1 else "once"
+    way = "what others measured is kept: start the same again, with fewer workers"
+    return f"{what} {often} ({why}); {way}"

@@ -1,0 +1,65 @@
+"""Progress bars, in the driver and in its workers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tqdm import tqdm
+
+_make: Callable[..., Any] = tqdm
+_options: dict[str, Any] = {}
+
+
+def progress_bar(items: Iterable[Any] | None = None, *, disable: bool = False, **options: Any) -> Any:
+    """A tqdm bar on standard error; in a worker its bar stands on the worker's own line of the driver's terminal.
+
+    Example:
+        >>> [layer for layer in progress_bar(range(3), disable=True)]
+        [0, 1, 2]
+    """
+    if disable or _make is tqdm:
+        interval = 0.2 if sys.stderr.isatty() else 10.0
+        return tqdm(items, disable=disable, **{"mininterval": interval, "leave": None, **_options, **options})
+    return _make(items, **_options, **{key: options[key] for key in ("desc", "total", "unit") if key in options})
+
+
+def place_bars(make: Callable[..., Any] = tqdm, **options: Any) -> None:
+    """Say how this process makes its bars from now on: where they stand, or by something else than tqdm."""
+    global _make
+    _make = make
+    _options.clear()
+    _options.update(options)
+
+
+def close_bars() -> None:
+    """Take away the bars that an error left standing, so that what is told of it begins on a line of its own."""
+    for bar in list(getattr(tqdm, "_instances", ())):
+        bar.leave = False
+        bar.close()
+
+
+class PatientLock:
+    """tqdm's lock between processes; a worker that was killed while it held it stops nobody's bars for long."""
+
+    def __init__(self, lock: Any) -> None:
+        self.lock = lock
+        self.lost = False
+
+    def acquire(self, *args: Any, **kwargs: Any) -> bool:
+        """Wait at most a second, once; after that bars are drawn without it."""
+        if not self.lost:
+            self.lost = not self.lock.acquire(timeout=1.0)
+        return True
+
+    def release(self) -> None:
+        """Give it back."""
+        if not self.lost:
+            self.lock.release()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()

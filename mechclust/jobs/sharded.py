@@ -1,0 +1,297 @@
+"""One measurement by many workers: each measures shards of the data, and the states of the probes are merged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, overload
+
+from safetensors.torch import load as tensors_of
+from safetensors.torch import save as bytes_of
+from torch import Tensor
+
+from mechclust.jobs.engine import Engine
+from mechclust.jobs.mapping import each_result
+from mechclust.jobs.outcome import Outcome
+from mechclust.jobs.progress import progress_bar
+from mechclust.jobs.shards import Given, Load, Loaded, Shard, check_given, count_shards, digest_of, shards_of
+from probes.files import (
+    check_safetensors,
+    is_temporary,
+    read_json,
+    read_safetensors,
+    remove_leftovers,
+    write_json,
+    write_safetensors,
+)
+from probes.index_set import IndexSet
+from probes.locks import locked
+from probes.probe import Probe
+from probes.result import ProbeResult
+from probes.run import finished, measuring
+from tasks import InputError
+
+_FORMAT = "mechclust-shards-1"
+_LEAD = 4  # shards per worker whose states may wait for an earlier one's
+
+
+@overload
+def run_sharded(
+    load: Load,
+    batches: Given,
+    probes: Probe,
+    *,
+    engine: Engine = ...,
+    workers: int | None = ...,
+    tokenizer: Any = ...,
+    tokens_per_batch: int = ...,
+    shard_examples: int = ...,
+    out: str | Path | None = ...,
+    timeout: float | None = ...,
+    progress: bool = ...,
+) -> ProbeResult: ...
+@overload
+def run_sharded(
+    load: Load,
+    batches: Given,
+    probes: Sequence[Probe],
+    *,
+    engine: Engine = ...,
+    workers: int | None = ...,
+    tokenizer: Any = ...,
+    tokens_per_batch: int = ...,
+    shard_examples: int = ...,
+    out: str | Path | None = ...,
+    timeout: float | None = ...,
+    progress: bool = ...,
+) -> list[ProbeResult]: ...
+def run_sharded(
+    load: Load,
+    batches: Given,
+    probes: Probe | Sequence[Probe],
+    *,
+    engine: Engine = "local",
+    workers: int | None = None,
+    tokenizer: Any = None,
+    tokens_per_batch: int = 4096,
+    shard_examples: int = 4096,
+    out: str | Path | None = None,
+    timeout: float | None = None,
+    progress: bool = False,
+) -> ProbeResult | list[ProbeResult]:
+    """Measure as ``probes.run`` does, by many workers that hold the model and measure shards of the data.
+
+    The states of the probes are merged, in the order of the shards: the same shards give the same bits, whoever
+    measured them when. The result equals that of ``run``: exactly where probes keep rows and integers, to
+    rounding where they keep sums of real numbers. A shard whose worker was lost is measured again, and none is counted
+    twice.
+
+    Memory of this process: the probes' state and that of a few shards (of two with ``out``), however many there are.
+    Data is drawn as it is needed.
+
+    Args:
+        load: gives the model, or several by name, as ``run`` takes them. It is called once by every worker, and gives
+            the same weights each time; a function at the top level of a module, or a ``functools.partial`` of one.
+        batches: as ``run`` takes them. Or a list of such functions, each of which gives the batches of one shard, so
+            that no data passes through this process; examples that bring no index are numbered from 2^32 times the
+            shard's number on.
+        probes: one or several. They are reset first, and hold the merged state afterwards.
+        engine: ``"local"`` processes, ``"ray"``, or a ``Ray`` with its settings.
+        workers: how many; one per core by default, on Ray as many as the cluster has room for.
+        tokenizer: Hugging Face's, for texts.
+        tokens_per_batch: as in ``run``.
+        shard_examples: least examples of a shard. Batches are not cut.
+        out: a folder in which each shard's state is kept, on a file system that all workers see: the same call goes on
+            where it was interrupted. Disk: one state per shard. ``None``: nothing is kept.
+        timeout: seconds that a shard may take.
+        progress: show a progress bar.
+
+    Returns:
+        One result for one probe, a list for a sequence.
+
+    Raises:
+        InputError: where ``run`` raises it, with the shard's name; for workers whose models differ, a shard that lost
+            its worker too often or took too long, and where ``out`` holds shards of other examples, probes or models.
+
+    Example:
+        >>> from functools import partial
+        >>> import torch
+        >>> from mechclust import ModelConfig, build_model, run_sharded
+        >>> from probes import NDims
+        >>> model = ModelConfig(d_vocab=10, n_ctx=4, n_layers=1, d_model=8, n_heads=2)
+        >>> tokens = torch.arange(80).reshape(20, 4) % 10
+        >>> result = run_sharded(partial(build_model, model), tokens, NDims(), workers=1)
+        >>> result.metadata["examples"][:2]
+        '20'
+    """
+    check_given(batches, shard_examples=shard_examples)
+    several = [probes] if isinstance(probes, Probe) else list(probes)
+    shards = shards_of(batches, shard_examples, tokenizer=tokenizer, tokens_per_batch=tokens_per_batch)
+    total = _Total(several)
+    folder = None if out is None else Path(out).absolute()
+    with ExitStack() as stack:
+        if folder is not None:
+            stack.enter_context(locked(folder))
+            _begin(folder, several)
+        measure = partial(_measure, [probe.clone() for probe in several], folder)
+        outcomes = each_result(
+            measure,
+            shards,
+            workers,
+            engine=engine,
+            setup=partial(Loaded.by, load),
+            timeout=timeout,
+            folder=folder,
+            lead=_LEAD,
+        )
+        stack.enter_context(closing(outcomes))
+        bar = stack.enter_context(
+            progress_bar(total=count_shards(batches), desc="measuring", unit="shard", disable=not progress)
+        )
+        for found in _in_order(outcomes):
+            total.add(found)
+            bar.update()
+    results = finished(several, total.states, total.fingerprints)
+    return results[0] if isinstance(probes, Probe) else results
+
+
+def _in_order(outcomes: Iterator[Outcome[Any]]) -> Iterator[Any]:
+    """Values in the order of their jobs; those that come early wait."""
+    early: dict[int, Any] = {}
+    next_one = 0
+    for outcome in outcomes:
+        if outcome.error is not None:
+            raise outcome.error
+        early[outcome.position] = outcome.value
+        while next_one in early:
+            yield early.pop(next_one)
+            next_one += 1
+
+
+# ---- a shard's states ----
+
+
+@dataclass(frozen=True)
+class _States:
+    """What a shard's probes hold, as a file of safetensors has it.
+
+    Attributes:
+        tensors: of the i-th probe under ``"i/"``.
+        header: ``probes``, ``sites``, ``model`` and ``measured``, each as JSON, and ``data``, a digest.
+    """
+
+    tensors: Mapping[str, Tensor]
+    header: dict[str, str]
+
+    @classmethod
+    def of(cls, probes: Sequence[Probe], header: dict[str, str]) -> _States:
+        states = [probe.state_dict() for probe in probes]
+        tensors = {f"{i}/examples": state["examples"] for i, state in enumerate(states)}
+        tensors |= {f"{i}/tensors/{name}": x for i, state in enumerate(states) for name, x in state["tensors"].items()}
+        return cls(tensors, {**header, "sites": json.dumps([state["sites"] for state in states])})
+
+    def of_probe(self, i: int) -> dict[str, Any]:
+        """What ``Probe.load_state_dict`` takes."""
+        prefix = f"{i}/tensors/"
+        tensors = {name.removeprefix(prefix): x for name, x in self.tensors.items() if name.startswith(prefix)}
+        return {
+            "sites": json.loads(self.header["sites"])[i],
+            "examples": self.tensors[f"{i}/examples"],
+            "tensors": tensors,
+        }
+
+
+class _Total:
+    """The merged states."""
+
+    def __init__(self, probes: Sequence[Probe]) -> None:
+        self._probes = probes
+        self.states: list[Mapping[str, Any]] = []
+        self.fingerprints: list[Mapping[str, str]] = []
+        for probe in probes:  # whatever model it saw before
+            probe.load_state_dict({"sites": [], "examples": IndexSet().tensor(), "tensors": {}})
+
+    def add(self, found: Path | tuple[bytes, dict[str, str]]) -> None:
+        """A shard's, from its file or as it came."""
+        states = (
+            _States(*read_safetensors(found)) if isinstance(found, Path) else _States(tensors_of(found[0]), found[1])
+        )
+        for i, probe in enumerate(self._probes):
+            part = probe.clone()
+            part.load_state_dict(states.of_probe(i))
+            probe.merge(part)
+        self.states.append(json.loads(states.header["measured"]))
+        self.fingerprints.append(json.loads(states.header["model"]))
+
+
+def _measure(
+    probes: Sequence[Probe], folder: Path | None, worker: Loaded, shard: Shard
+) -> Path | tuple[bytes, dict[str, str]]:
+    """What a worker does: its states, or the file of them, which is not made again where it is there."""
+    header = {
+        "format": _FORMAT,
+        "probes": json.dumps(list(map(repr, probes))),
+        "model": json.dumps(worker.fingerprints),
+    }
+    batches = shard.batches(worker.models)
+    path = folder and folder / f"shard-{shard.number:05d}.safetensors"
+    if path is not None:
+        batches = iter(kept := list(batches))
+        header["data"] = digest_of(kept)
+        if (held := _held(path)) is not None:
+            _check_same(path, held, header)
+            return path
+    with measuring(worker.model, probes) as step:
+        for batch in batches:
+            step(batch)
+    header["measured"] = json.dumps(step.state())
+    states = _States.of(probes, header)
+    for probe in probes:
+        probe.reset()
+    if path is None:
+        return bytes_of({name: x.contiguous() for name, x in states.tensors.items()}), states.header
+    write_safetensors(path, states.tensors, states.header)
+    return path
+
+
+# ---- the folder ----
+
+
+def _begin(folder: Path, probes: Sequence[Probe]) -> None:
+    """A folder of shards of these probes, new or begun."""
+    remove_leftovers(folder)
+    path, mine = folder / "shards.json", {"format": _FORMAT, "probes": list(map(repr, probes))}
+    if not path.exists():
+        if any(not is_temporary(file) for file in folder.iterdir()):
+            raise InputError(f"{str(folder)!r} has files and no shards of a measurement; give a new folder")
+        write_json(path, mine)
+    held = read_json(path)
+    if not isinstance(held, dict) or held.get("format") != _FORMAT:
+        raise InputError(f"{str(path)!r} was not written by run_sharded; give a new folder")
+    if held != mine:
+        raise InputError(
+            f"{str(folder)!r} holds shards of {', '.join(held['probes'])}; give a new folder, or delete this one"
+        )
+
+
+def _held(path: Path) -> dict[str, str] | None:
+    """The header of a shard's file; ``None`` where there is none, or a damaged one, which is made anew."""
+    try:
+        return check_safetensors(path)
+    except InputError:
+        return None
+
+
+def _check_same(path: Path, held: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+    words = {
+        "probes": "other probes",
+        "model": "another model",
+        "data": "other examples, or of examples in other batches",
+    }
+    for key, what in words.items():
+        if held.get(key) != wanted[key]:
+            raise InputError(f"{str(path)!r} holds the state of {what}; give the same again, or a new folder as out")

@@ -1,0 +1,63 @@
+"""What a run keeps: made once, and again where it is missing, damaged, or of another model."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from probes import ProbeResult, load_result
+from probes.files import is_whole
+from tasks import InputError
+
+
+def once(path: Path, measure: Callable[[], ProbeResult], model: str | Mapping[str, str]) -> ProbeResult:
+    """The result at ``path``; measured and saved there where it is missing, damaged, or of another model.
+
+    Args:
+        path: of the result.
+        measure: makes it.
+        model: ``fingerprint`` of the model it is of, or of several by name; kept in its metadata.
+
+    Example:
+        >>> import tempfile, torch
+        >>> def measure():
+        ...     print("measuring")
+        ...     return ProbeResult("Demo", {"ari": torch.tensor(0.5)}, {"ari": ()}, {})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "ari.safetensors"
+        ...     print(float(once(path, measure, "3fa")["ari"]), float(once(path, measure, "3fa")["ari"]))
+        measuring
+        0.5 0.5
+    """
+    if (result := kept(path, model)) is not None:
+        return result
+    measured = measure()
+    result = replace(measured, metadata={**measured.metadata, "model": model})
+    result.save(path)
+    return result
+
+
+def kept(path: Path, model: str | Mapping[str, str]) -> ProbeResult | None:
+    """The result at ``path``; ``None`` where it is missing, damaged, or of another model, which is warned of."""
+    if not is_whole(path):
+        return None
+    result = load_result(path)
+    if result.metadata.get("model") == model:
+        return result
+    warnings.warn(
+        f"{str(path)!r} was measured on another model than the one that is there now; it is measured anew", stacklevel=2
+    )
+    return None
+
+
+def check_there(out: Path, paths: Iterable[Path]) -> None:
+    """Refuse a run that lacks something.
+
+    Raises:
+        InputError: naming the first file that is missing.
+    """
+    for path in paths:
+        if not path.exists():
+            raise InputError(f"{str(out)!r} lacks {path.relative_to(out)}; start the study again with the same --out")

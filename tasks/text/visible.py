@@ -1,0 +1,53 @@
+"""Texts of a user's as they are shown: what would act on a terminal or a page is written out."""
+
+from __future__ import annotations
+
+import re
+import reprlib
+
+# Control characters, line and paragraph separators, what turns the reading direction of all that follows, halves of
+# surrogate pairs, and what is no character. Joiners stay: Hindi, Persian and emoji are written with them.
+_ACTING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufeff\ufffe\uffff]")
+_LONGEST = 60
+
+
+def visible(text: str, keep: str = "") -> str:
+    r"""A text whose control characters can be seen and do nothing.
+
+    Args:
+        text: any.
+        keep: control characters that stay, such as ``"\n"``.
+
+    Example:
+        >>> visible("\x1b[31mred\n"), visible("a\nb", keep="\n")
+        ('\\x1b[31mred\\n', 'a\nb')
+    """
+    return _ACTING.sub(lambda found: found[0] if found[0] in keep else _written(found[0]), text)
+
+
+def short(text: str, longest: int = _LONGEST) -> str:
+    """A text as one of several names on a line: visible, and a long one cut in its middle.
+
+    Example:
+        >>> short("a" * 100, longest=9)
+        'aaaa…aaaa'
+    """
+    text = visible(text)
+    half = longest // 2
+    return text if len(text) <= longest else f"{text[:half]}…{text[len(text) - half :]}"
+
+
+def quoted(value: object, longest: int = _LONGEST) -> str:
+    """A value as Python writes it, a long one cut: for messages.
+
+    Example:
+        >>> quoted("sort"), quoted(["a"] * 100)
+        ("'sort'", "['a', 'a', 'a', 'a', 'a', 'a', ...]")
+    """
+    limited = reprlib.Repr()
+    limited.maxstring = limited.maxlong = limited.maxother = longest
+    return limited.repr(value)
+
+
+def _written(character: str) -> str:
+    return character.encode("unicode_escape").decode()

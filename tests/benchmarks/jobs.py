@@ -1,0 +1,175 @@
+"""What it costs to give work away: jobs and shards, in local processes and under Ray, and the driver's own part."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from statistics import median
+from typing import Any
+
+import torch
+
+from mechclust import ModelConfig, Ray, build_model, map_jobs, run_sharded
+from probes import CKA, NDims, Probe, run
+from tasks import Batch
+from tests.benchmarks.driver import busy, most_workers
+from tests.benchmarks.ratio import alternate
+
+_JOBS, _SHARDS = 200, 60
+_MODEL = ModelConfig(d_vocab=50, n_ctx=16, n_layers=2, d_model=32, n_heads=2)
+Table = list[tuple[str, Callable[[], float], str]]
+
+
+@contextmanager
+def cluster() -> Iterator[Ray]:
+    """Two cores of this machine under Ray, up already."""
+    import ray
+
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    try:
+        yield Ray(ray.get_runtime_context().gcs_address)
+    finally:
+        ray.shutdown()
+
+
+def _seconds(what: Callable[[], object], rounds: int = 5) -> float:
+    """Median, after one round that warms up."""
+    times = []
+    for _ in range(rounds + 1):
+        start = time.perf_counter()
+        what()
+        times.append(time.perf_counter() - start)
+    return median(times[1:])
+
+
+@cache
+def job_ms(engine: str) -> float:
+    """Milliseconds per job that does nothing, of two workers, once these are there."""
+
+    def per_job(engine: Any) -> float:
+        few, many = (_seconds(partial(map_jobs, abs, range(n), 2, engine=engine), 3) for n in (4, _JOBS))
+        return 1e3 * (many - few) / (_JOBS - 4)
+
+    if engine == "local":
+        return per_job("local")
+    with cluster() as ray:
+        return per_job(ray)
+
+
+@cache
+def shard_ms(engine: str) -> float:
+    """Milliseconds per shard beside its forward passes, of one worker, once it is there."""
+    tokens = torch.randint(50, (64 * _SHARDS, 16), generator=torch.Generator().manual_seed(0))
+    few, many = Batch(tokens[: 64 * 4]).split(64), Batch(tokens).split(64)
+
+    def per_shard(engine: Any) -> float:
+        def sharded(batches: Any) -> float:
+            load = partial(build_model, _MODEL)
+            return _seconds(lambda: run_sharded(load, batches, NDims(), engine=engine, workers=1, shard_examples=64), 3)
+
+        model, n = build_model(_MODEL), _SHARDS - 4
+        bare = _seconds(lambda: run(model, many, NDims())) - _seconds(lambda: run(model, few, NDims()))
+        return 1e3 * (sharded(many) - sharded(few) - bare) / n
+
+    if engine == "local":
+        return per_shard("local")
+    with cluster() as ray:
+        return per_shard(ray)
+
+
+def _state(probe: Probe, layers: int, width: int, n: int) -> Probe:
+    """A probe that has seen random rows."""
+    from tests.probes.conftest import FakeModel
+
+    draw = torch.Generator().manual_seed(0)
+    tables = [torch.randn(64, width, generator=draw) for _ in range(layers)]
+    models = {name: FakeModel(tables).eval() for name in ("tuned", "base")}
+    run(models, Batch(torch.arange(n)[:, None] % 64), probe)
+    return probe
+
+
+def _sites(layers: int) -> Any:
+    return ["hook_embed", *(f"blocks.{i}.hook_resid_post" for i in range(layers - 1))]
+
+
+@cache
+def _cka_merge(layers: int, width: int) -> tuple[float, float]:
+    """Seconds to merge one state of CKA's moments as the driver does, from a worker's tensors, and its MiB."""
+    total = _state(CKA(_sites(layers), form="moments", pairs="diagonal"), layers, width, 256)
+    state = total.state_dict()
+    size = sum(x.numel() * x.element_size() for x in state["tensors"].values()) / 2**20
+    shift = 1 << 40
+    count = 0
+
+    def merge() -> None:
+        nonlocal count
+        count += 1
+        part = total.clone()
+        part.load_state_dict({**state, "examples": state["examples"] + count * shift})
+        total.merge(part)
+
+    return _seconds(merge), size
+
+
+def merge_ms() -> float:
+    """Milliseconds to merge the moments of 12 layers at d 768."""
+    return 1e3 * _cka_merge(12, 768)[0]
+
+
+def merge_over_addition() -> float:
+    """The same against adding tensors of that size."""
+    total = _state(CKA(_sites(12), form="moments", pairs="diagonal"), 12, 768, 256)
+    state, count = total.state_dict(), 0
+    mine = {name: x.clone() for name, x in state["tensors"].items() if x.is_floating_point()}
+
+    def merge() -> None:
+        nonlocal count
+        count += 1
+        part = total.clone()
+        part.load_state_dict({**state, "examples": state["examples"] + (count << 40)})
+        total.merge(part)
+
+    def add() -> None:
+        for name, x in mine.items():
+            x += state["tensors"][name]
+
+    return alternate(merge, add, rounds=5)
+
+
+def table() -> Table:
+    """What is measured, how, and the goal."""
+    merged = _cka_merge
+    return [
+        ("ms per empty job, 2 local workers (no ratio)", lambda: job_ms("local"), ""),
+        ("ms per empty job, 2 Ray workers (no ratio)", lambda: job_ms("ray"), ""),
+        ("ms per shard beside its forward passes, 1 worker in this process (no ratio)", lambda: shard_ms("local"), ""),
+        ("ms per shard beside its forward passes, 1 Ray actor (no ratio)", lambda: shard_ms("ray"), ""),
+        ("ms to merge CKA's moments, 12 layers, d 768 (no ratio)", merge_ms, ""),
+        ("MiB of that state (no ratio)", lambda: merged(12, 768)[1], ""),
+        ("the same merge / adding tensors of its size", merge_over_addition, "<= 3"),
+    ]
+
+
+def simulation() -> str:
+    """How many workers keep the driver busy for less than half of the time, as a Markdown table."""
+    merges = {
+        "sums, such as `TopicAttention`": shard_ms("ray") / 1e3,
+        "CKA's moments, 12 layers, d 768": shard_ms("ray") / 1e3 + _cka_merge(12, 768)[0],
+        "CKA's moments, 33 layers, d 4,096": shard_ms("ray") / 1e3 + 33 * _cka_merge(1, 4096)[0],
+    }
+    lines = ["| state | driver per shard | shards of 1 s | 10 s | 60 s |", "|---|---|---|---|---|"]
+    for name, merge in merges.items():
+        most = [most_workers(seconds, merge) for seconds in (1, 10, 60)]
+        told = [f"{n:,}" if n < 1000 else "over 1,000" for n in most]
+        lines.append(f"| {name} | {1e3 * merge:.3g} ms | {' | '.join(told)} |")
+    most = most_workers(10, merge)
+    shares = [(n, *busy(n, 10, merge)) for n in (most, 2 * most, 4 * most)]
+    told = [f"with {n} workers driver {driver:.0%}, workers {worker:.0%}" for n, driver, worker in shares]
+    return "\n".join([*lines, "", f"Busy, the last line's state, shards of 10 s: {'; '.join(told)}."])
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    print(simulation())

@@ -1,0 +1,41 @@
+"""Folders removed in the middle of a run: it refuses in one sentence or ends, and the same command makes all anew."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from functools import partial
+
+from tests.faults.bench import Bench, Outcome, Trial
+from tests.faults.process import Failed, Process, sentence
+from tests.faults.subjects import SUBJECTS
+
+KIND = "removed folders"
+
+
+def trials(size: str, draw: random.Random) -> list[Trial]:
+    """Each subject, or a few."""
+    few = ("save_rows", "train", "topics")
+    names = few if size == "small" else [name for name in SUBJECTS if name not in ("artefacts", "report")]
+    rounds = 1 if size == "small" else 3
+    return [Trial(KIND, f"{name}, {k}", partial(_removed, name), [name]) for name in names for k in range(rounds)]
+
+
+def _removed(name: str, bench: Bench, draw: random.Random) -> Outcome:
+    seconds = bench.undisturbed(name).seconds
+    with bench.place(draw) as folder:
+        bench.begin(name, folder)
+        after = draw.uniform(0.05, 0.95) * seconds
+        process = Process(bench.call(name), folder)
+        process.after(after)
+        there = sorted(path for path in (folder / "out", *(folder / "out").rglob("*")) if path.is_dir())
+        gone = draw.choice(there) if there else folder / "out"
+        shutil.rmtree(gone, ignore_errors=True)
+        ended = process.wait()
+        told = f"{gone.relative_to(folder)} removed after {after:.2f} s of {seconds:.2f} s"
+        try:
+            refused = bool(ended.code) and bool(sentence(ended))
+            bench.finish(name, folder)
+        except Failed as failure:
+            raise Failed(f"{told}: {failure}") from None
+    return "refused" if refused else "same bits"

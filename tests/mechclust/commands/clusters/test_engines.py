@@ -1,0 +1,80 @@
+"""Clusters on several processes and on a Ray cluster: what is found is what this process finds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from mechclust.commands.clusters import ClustersConfig, measure_clusters
+from mechclust.models import load_pretrained
+from probes import RowStore
+from tasks import InputError
+from tests.mechclust.commands.clusters.cases import last_word_tells_the_task, write_prompts
+
+MODELS = ("trained", "untrained-seed0")
+
+
+@pytest.fixture(scope="module")
+def here(gpt2, tmp_path_factory):
+    """In this process: settings, folder, result; read only."""
+    folder = tmp_path_factory.mktemp("here")
+    prompts = write_prompts(folder / "prompts.jsonl", last_word_tells_the_task())
+    config = ClustersConfig(
+        prompts, n_init=2, n_permutations=49, n_shuffles=19, tokens_per_batch=24, given="first word"
+    )
+    return config, folder / "out", measure_clusters(str(gpt2), config, folder / "out")
+
+
+def assert_same(here, out, result):
+    """Rows and integers to the bit, and so the statistics, which are computed from the same rows in the same way."""
+    _, known, expected = here
+    for model in MODELS[: 1 + result.config.untrained]:
+        one, other = (RowStore(folder / "rows" / model) for folder in (known, out))
+        assert one.model == other.model
+        names = [f"rows/{site}" for site in one.sites]
+        two = [store.take(one.index, names) for store in (one, other)]
+        assert all(torch.equal(two[0][name], two[1][name]) for name in names)
+    models = (result.trained, *result.untrained)
+    for curves, others in zip((expected.trained, *expected.untrained)[: len(models)], models, strict=True):
+        for name, found in curves.by_name.items():
+            other = others.by_name[name]
+            assert all(torch.equal(x.nan_to_num(9), other[key].nan_to_num(9)) for key, x in found.values.items())
+            assert other.metadata == found.metadata
+    if result.untrained:
+        assert result.to_dataframe().equals(expected.to_dataframe())
+        assert result.lead == expected.lead
+    assert (result.shown.clusters == expected.shown.clusters).all()
+
+
+def test_two_processes_and_then_a_cluster(gpt2, here, tmp_path, nodes, monkeypatch):
+    """The cluster goes on where the processes ended, with an untrained model."""
+    config = replace(here[0], workers=2, untrained=0)
+    assert_same(here, tmp_path, measure_clusters(str(gpt2), config, tmp_path))
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "rows/trained").rglob("*.safetensors")}
+    assert any(path.parent.name == "measured" for path in kept)
+    monkeypatch.chdir(gpt2.parent)  # the nodes have another folder
+    config = replace(here[0], engine="ray", address=nodes.address, workers=1)
+    assert_same(here, tmp_path, measure_clusters(gpt2.name, config, tmp_path))
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+
+
+def test_a_model_in_memory_is_for_this_process_only(gpt2, here, tmp_path):
+    for changes, asked in (({"workers": 2}, "workers=2"), ({"engine": "ray"}, "engine='ray'")):
+        with pytest.raises(InputError) as refused:
+            measure_clusters(load_pretrained(gpt2), replace(here[0], **changes), tmp_path / "out")
+        assert str(refused.value) == (
+            f"a model in memory cannot be loaded by other processes ({asked}); give its name or folder, or leave out "
+            "engine and workers"
+        )
+    assert not (tmp_path / "out").exists()
+
+
+def test_memory_counts_for_all_workers_of_this_machine(gpt2, here, tmp_path):
+    config = replace(here[0], max_memory=0.2)
+    assert measure_clusters(str(gpt2), replace(config, untrained=0, given="none"), tmp_path).trained
+    with pytest.raises(InputError) as refused:
+        measure_clusters(str(gpt2), replace(config, workers=2), tmp_path)
+    assert str(refused.value).startswith("measuring 2 layers at once takes about 0.25")
+    assert str(refused.value).endswith("give fewer --workers or prompts (--max-rows), or raise --max-memory")

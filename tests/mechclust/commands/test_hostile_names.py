@@ -1,0 +1,154 @@
+"""Whole commands with hostile names, prompts and texts: measured, drawn and written, or refused in one sentence."""
+
+from __future__ import annotations
+
+import csv
+import json
+import unicodedata
+from dataclasses import replace
+
+import pytest
+
+from mechclust import cli
+from mechclust.commands.compare import CompareConfig, compare_models, write_compare_report
+from probes import load_result
+from tests.faults.hostile import HOSTILE
+
+# Those of which a full comparison is drawn, which takes its time for each.
+TASKS = [
+    "boxed formula", "bad formula", "29 Chinese characters", "Chinese, too long for a file", "out of the folder",
+    "parent", "script", "clears the screen", "newline", "nul", "formula", "long", "temporary of ours",
+]  # fmt: skip
+LABELS = ["script", "bad formula", "clears the screen", "long", "formula"]
+
+
+def write_prompts(path, tasks, *labels):
+    rows = [
+        {"prompt": f"w{i % 4} w{4 + i // 4} w{10 + k % 8}", "task": task} | dict.fromkeys(labels, f"v{i % 2}")
+        for k, task in enumerate(tasks)
+        for i in range(8)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def harmless(text):
+    return not [c for c in text if c != "\n" and unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")]
+
+
+@pytest.fixture(scope="module")
+def other(write_checkpoint, tmp_path_factory):
+    def change(model):
+        for weight in model.transformer.h[1].parameters():
+            weight += 0.3
+
+    return write_checkpoint(tmp_path_factory.mktemp("other"), change=change)
+
+
+class TestCompare:
+    def test_everything_of_hostile_tasks_is_written(self, gpt2, other, tmp_path):
+        tasks = [HOSTILE[name] for name in TASKS]
+        prompts = write_prompts(tmp_path / "prompts.jsonl", tasks)
+        config = CompareConfig(prompts, min_per_task=4, n_resamples=20, n_permutations=0, rbf=False, purity=False)
+        config = replace(config, controls=tuple(f"{task}={gpt2}" for task in tasks))
+        out = tmp_path / "runs" / "out"
+        before = {path for path in tmp_path.rglob("*") if out not in path.parents}
+        result = compare_models(str(gpt2), str(other), config, out)
+        page = write_compare_report(result, out).read_bytes().decode()
+        assert {path for path in tmp_path.rglob("*") if out not in path.parents} - before <= {out, out.parent}
+        assert "<script>window.hacked" not in page
+        assert "\x1b" not in page
+        figures = {path.name for path in (out / "figures").iterdir()}
+        assert {"cka_by_layer.png", "change_by_task_and_layer.png", "controls.png"} <= figures
+        found = {load_result(path).coords["label"][0] for path in (out / "results").glob("control-*-tuned.safetensors")}
+        assert found == set(tasks)
+        with (out / "tasks.csv").open(newline="") as file:
+            cells = [row["task"] for row in csv.DictReader(file)]
+        assert len(cells) == len(tasks)
+        assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@"))]
+        assert all(len(sentence) < 2_000 for sentence in result.sentences)
+
+    def test_on_a_terminal(self, gpt2, other, tmp_path, capsys):
+        tasks = [HOSTILE[name] for name in ("clears the screen", "bad formula", "carriage return", "eight-bit escape")]
+        prompts = write_prompts(tmp_path / "prompts.jsonl", tasks)
+        argv = ["compare", str(gpt2), str(other), "--prompts", str(prompts), "--out", str(tmp_path / "out")]
+        argv += ["--min-per-task", "4", "--n-resamples", "20", "--n-permutations", "0", "--no-rbf", "--no-purity"]
+        assert cli.main(argv) == 0
+        said = capsys.readouterr().out
+        assert harmless(said)
+        assert "\\x1b[2J" in said
+
+
+class TestClusters:
+    def test_hostile_labels(self, gpt2, tmp_path, capsys):
+        labels = [HOSTILE[name] for name in LABELS]
+        tasks = [HOSTILE[name] for name in ("boxed formula", "right to left", "image with a handler")]
+        prompts = write_prompts(tmp_path / "prompts.jsonl", tasks, *labels)
+        argv = ["clusters", str(gpt2), "--prompts", str(prompts), "--out", str(tmp_path / "out")]
+        argv += ["--also", *labels, "--n-init", "1", "--n-permutations", "5", "--untrained", "0", "--n-shuffles", "5"]
+        assert cli.main(argv) == 0, capsys.readouterr().err
+        said = capsys.readouterr().out
+        assert harmless(said)
+        assert max(map(len, said.splitlines())) < 2_000
+        page = (tmp_path / "out" / "report.html").read_bytes().decode()
+        assert "<script>window.hacked" not in page
+        assert "<img src=x" not in page
+        assert (tmp_path / "out" / "figures" / "curves_by_layer.png").stat().st_size > 10_000
+
+
+class TestRefused:
+    """On the command line, in one sentence that does nothing to the terminal."""
+
+    @pytest.fixture
+    def refused(self, capsys):
+        def run(*argv):
+            assert cli.main(list(argv)) == 2
+            said = capsys.readouterr().err
+            assert said.startswith("mechclust: ")
+            assert said.count("\n") == 1
+            assert harmless(said)
+            assert len(said) < 2_500
+            return said
+
+        return run
+
+    @pytest.mark.parametrize("name", [name for name, text in HOSTILE.items() if "\x00" not in text])
+    def test_a_hostile_model_file_and_command(self, name, refused, tmp_path, gpt2, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        text = HOSTILE[name]
+        if text.startswith("-"):
+            return
+        refused("check", text)
+        refused("clusters", str(gpt2), "--prompts", text)
+        refused("report", text)
+        refused("sandbox", text)
+        if text:
+            refused(text)
+
+    @pytest.mark.parametrize("name", HOSTILE)
+    def test_prompts_that_are_no_prompts(self, name, refused, tmp_path, gpt2):
+        path = tmp_path / "prompts.jsonl"
+        text = HOSTILE[name].encode(errors="surrogatepass")
+        for line in (text, b'{"prompt": "a", "task": ' + text + b"}", b'{"prompt": "a", "task": {"' + text + b'": 1}}'):
+            path.write_bytes(line + b"\n")
+            said = refused("clusters", str(gpt2), "--prompts", str(path))
+            assert "prompts.jsonl" in said
+
+
+@pytest.mark.browser
+def test_reports_of_hostile_names_in_a_browser(gpt2, other, tmp_path, trouble_of, open_page):
+    """With the maps of prompts and the folded tables, and no rule of the page's policy broken."""
+    names = ("script", "end of a script", "image with a handler", "right to left", "jinja", "nul", "newline")
+    tasks, label = [HOSTILE[name] for name in names], HOSTILE["out of an attribute"]
+    prompts = write_prompts(tmp_path / "prompts.jsonl", tasks, label)
+    few = ["--prompts", str(prompts), "--n-permutations", "5"]
+    argv = ["clusters", str(gpt2), *few, "--untrained", "0", "--n-shuffles", "5", "--out", str(tmp_path / "clusters")]
+    assert cli.main(argv) == 0
+    argv = ["compare", str(gpt2), str(other), *few, "--min-per-task", "4", "--n-resamples", "20", "--no-rbf"]
+    assert cli.main([*argv, "--out", str(tmp_path / "compare")]) == 0
+    for command in ("clusters", "compare"):
+        assert trouble_of(tmp_path / command / "report.html") == []
+    page = open_page(tmp_path / "clusters" / "report.html")
+    assert page.locator("canvas.points").count() == 1
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("img").count() == 2

@@ -1,0 +1,271 @@
+"""Whose a command's folder is: named by what is measured, with one owner at a time, and of one model and data."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import mechclust.commands.compare.comparison
+from mechclust.cli import main
+from mechclust.commands.clusters import ClustersConfig, measure_clusters
+from mechclust.commands.compare import CompareConfig, compare_models, write_compare_report
+from mechclust.commands.folder import default_folder, own_folder, until_reported
+from mechclust.commands.topics import TopicsConfig, measure_topics
+from mechclust.report.text import csv
+from probes import load_result, run_stores
+from probes.files import temporary_of
+from probes.locks import locked
+from tasks import InputError
+from tests.mechclust.commands.compare.cases import records, shake, write_prompts
+from tests.mechclust.commands.test_topics import write_planted_corpus
+
+# A command that has measured everything and waits for a file before it writes the first result.
+HELD = """
+import sys, time
+from pathlib import Path
+from mechclust import cli
+command, gate = sys.argv[1], Path(sys.argv[2])
+module = sys.modules[f"mechclust.commands.{command}.measure"]
+save = module.save_results
+def wait(*args):
+    (gate / "measured").touch()
+    while not (gate / "go").exists():
+        time.sleep(0.05)
+    save(*args)
+module.save_results = wait
+sys.exit(cli.main(sys.argv[1:2] + sys.argv[3:]))
+"""
+
+
+@pytest.fixture(scope="module")
+def shaken(write_checkpoint, tmp_path_factory):
+    return write_checkpoint(tmp_path_factory.mktemp("shaken"), change=shake)
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory):
+    return write_prompts(tmp_path_factory.mktemp("prompts") / "prompts.jsonl", records())
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return write_planted_corpus(tmp_path_factory.mktemp("corpus"), 30)
+
+
+@pytest.fixture(scope="module")
+def argv(gpt2, shaken, prompts, corpus):
+    """Each command, quickly; without its folder."""
+    few = ["--n-init", "2", "--n-permutations", "19", "--n-shuffles", "19", "--untrained", "0", "--given", "none"]
+    compare = ["--min-per-task", "8", "--n-resamples", "20", "--n-permutations", "0", "--no-rbf"]
+    topics = ["--n-topics", "3", "--min-documents", "1", "--max-share", "1", "--thresholds", "0.1", "--untrained", "0"]
+    return {
+        "clusters": [str(gpt2), "--prompts", str(prompts), *few],
+        "compare": [str(gpt2), str(shaken), "--prompts", str(prompts), *compare],
+        "topics": [str(gpt2), "--corpus", str(corpus), *topics, "--n-permutations", "9"],
+    }
+
+
+@pytest.fixture(scope="module")
+def compared(gpt2, shaken, prompts, tmp_path_factory):
+    """As ``argv`` compares, without a report: settings, folder, result; read only."""
+    config = CompareConfig(prompts, min_per_task=8, n_resamples=20, n_permutations=0, rbf=False)
+    out = tmp_path_factory.mktemp("compared")
+    return config, out, compare_models(str(gpt2), str(shaken), config, out)
+
+
+class TestOwners:
+    @pytest.fixture
+    def begin(self, argv, tmp_path):
+        """``begin(command)``: a real process that measured, and owns the folder until ``gate / "go"`` is there."""
+        begun = []
+
+        def start(command):
+            gate = tmp_path / "gate"
+            gate.mkdir()
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+            given = [command, str(gate), *argv[command], "--out", str(tmp_path / "out")]
+            process = subprocess.Popen(
+                [sys.executable, "-c", HELD, *given], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+            )
+            begun.append(process)
+            while not (gate / "measured").exists():
+                assert process.poll() is None, process.stderr.read()
+                time.sleep(0.05)
+            return process
+
+        yield start
+        for process in begun:
+            process.kill()
+            process.communicate()
+
+    def refused(self, argv, out, capsys):
+        assert main([*argv, "--out", str(out)]) == 2
+        assert capsys.readouterr().err.splitlines()[-1] == (
+            f"mechclust: {str(out)!r} is in use by another process; wait until it is done, or give another folder with "
+            "--out"
+        )
+
+    @pytest.mark.parametrize("command", ["clusters", "compare", "topics"])
+    def test_every_command(self, command, argv, tmp_path, capsys):
+        with locked(tmp_path):
+            self.refused([command, *argv[command]], tmp_path, capsys)
+
+    def test_the_second_is_refused_and_the_first_is_whole(self, argv, begin, tmp_path, capsys, compared):
+        first, out = begin("compare"), tmp_path / "out"
+        self.refused(["compare", *argv["compare"]], out, capsys)
+        (tmp_path / "gate" / "go").touch()
+        assert first.wait() == 0
+        assert (out / "report.html").exists()
+        assert (out / "compare.csv").read_bytes() == csv(compared[2].to_dataframe())
+
+    def test_the_lock_dies_with_its_owner_and_a_run_after_it_heals(self, argv, begin, tmp_path, capsys):
+        first, out = begin("topics"), tmp_path / "out"
+        self.refused(["topics", *argv["topics"]], out, capsys)
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+        ours = temporary_of(out / "results" / "x")
+        left = ours.with_name(ours.name.replace(f".{os.getpid()}.", f".{first.pid}."))
+        left.parent.mkdir(exist_ok=True)
+        left.write_bytes(b"half")  # as it would have left it
+        assert main(["topics", *argv["topics"], "--out", str(out)]) == 0
+        assert not left.exists()
+        assert (out / "report.html").exists()
+
+    def test_one_lock_from_measurement_to_report(self, tmp_path):
+        with until_reported():
+            with own_folder(tmp_path, "compare"):
+                pass
+            with own_folder(tmp_path, "compare"):  # the report's
+                pass
+            check = "from probes.locks import locked\nimport sys\nwith locked(sys.argv[1]): pass"
+            ended = subprocess.run([sys.executable, "-c", check, str(tmp_path)], capture_output=True, text=True)
+            assert "is in use by another process" in ended.stderr
+        with own_folder(tmp_path, "compare"):
+            pass
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("parts", "name"),
+        [
+            (("gpt2", "./tuned/", "data/prompts.jsonl"), "compare-gpt2-tuned-prompts"),
+            (("meta-llama/Llama-3.2-1B", None, Path("p.v2.jsonl")), "compare-Llama-3.2-1B-p.v2"),
+            (("a b", "x" * 50, "提示.jsonl"), "compare-a-b-19d57fc4-" + "x" * 40 + "-64cde3ee-4103ec26"),
+        ],
+    )
+    def test_by_what_is_measured(self, parts, name):
+        assert default_folder("compare", *parts) == Path("runs") / name
+
+    def test_always_a_file_name_of_its_own(self, monkeypatch, tmp_path):
+        monkeypatch.chdir(tmp_path)
+        given = ["..", "../../..", "a/b\0c", "\ud800", "x" * 5000, "-", "a\nb", "x.jsonl", "", "~"]
+        found = [default_folder("clusters", part) for part in given]
+        assert len(set(found)) >= len(given) - 2  # ".", ".." and "" are what they stand for
+        for folder in found:
+            assert folder.parent == Path("runs")
+            assert len(folder.name) < 80
+            folder.mkdir(parents=True, exist_ok=True)
+
+
+class TestAnother:
+    """A folder that was begun with something else is refused, with the way out."""
+
+    def test_clusters(self, gpt2, shaken, prompts, tmp_path):
+        config = ClustersConfig(prompts, n_init=1, n_permutations=19, n_shuffles=19, untrained=0, given="none")
+        measure_clusters(str(gpt2), config, tmp_path)
+        changed = write_prompts(tmp_path / "other.jsonl", [{**records()[0], "prompt": "w1 w2"}, *records()[1:]])
+        rows = tmp_path / "rows"
+        for model, changes, said in (
+            (shaken, {}, f"{str(rows / 'trained')!r} holds rows of another model"),
+            (gpt2, {"position": "mean"}, f"{str(rows / 'trained')!r} holds rows of another readout"),
+            (gpt2, {"dtype": "float16"}, f"{str(rows / 'trained')!r} holds rows of another model"),
+            (gpt2, {"prompts": changed}, f"{str(tmp_path)!r} holds hidden states of other prompts or tokens"),
+            (gpt2, {"max_rows": 20}, f"{str(tmp_path)!r} holds hidden states of other prompts or tokens"),
+        ):
+            self.check(
+                lambda m=model, c=changes: measure_clusters(str(m), replace(config, **c), tmp_path), said, tmp_path
+            )
+        rows.rename(tmp_path / "rows away")  # then the record of the report tells
+        self.check(
+            lambda: measure_clusters(str(shaken), config, tmp_path),
+            f"{str(tmp_path)!r} holds what was measured of the model {str(gpt2)!r}, and this is {str(shaken)!r}",
+            tmp_path,
+        )
+
+    def test_compare(self, gpt2, shaken, compared, tmp_path):
+        config, out, _ = compared
+        shutil.copytree(out, tmp_path, dirs_exist_ok=True)
+        rows = tmp_path / "rows"
+        renamed = write_prompts(tmp_path / "other.jsonl", [{**r, "task": f"new {r['task']}"} for r in records()])
+        for pair, changes, said in (
+            ((shaken, shaken), {}, f"base {str(shaken)!r}: {str(rows / 'base')!r} holds rows of another model"),
+            ((gpt2, shaken), {"position": "first"}, f"{str(rows / 'base')!r} holds rows of another readout"),
+            ((gpt2, shaken), {"tuned_dtype": "float16"}, f"{str(rows / 'tuned')!r} holds rows of another model"),
+            ((gpt2, shaken), {"max_per_task": 8}, "holds hidden states of other prompts, tasks or tokens"),
+            ((gpt2, shaken), {"prompts": renamed}, "holds hidden states of other prompts, tasks or tokens"),
+        ):
+            self.check(
+                lambda p=pair, c=changes: compare_models(*map(str, p), replace(config, **c), tmp_path), said, tmp_path
+            )
+
+    def test_topics(self, gpt2, shaken, corpus, tmp_path):
+        config = TopicsConfig(
+            (corpus,), n_topics=3, min_documents=1, max_share=1.0, thresholds=(0.1,), n_permutations=9, untrained=0
+        )
+        measure_topics(str(gpt2), config, tmp_path)
+        other = write_planted_corpus(tmp_path / "other", 29)
+        held = f"{str(tmp_path)!r} holds what was measured of "
+        for model, changes, said in (
+            (shaken, {}, f"{held}the model {str(gpt2)!r}, and this is {str(shaken)!r}"),
+            (gpt2, {"corpus": (other,)}, f"{held}other texts"),
+        ):
+            self.check(
+                lambda m=model, c=changes: measure_topics(str(m), replace(config, **c), tmp_path), said, tmp_path
+            )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("mechclust.commands.topics.measure._weights", lambda measures: {"weights": "f" * 32})
+            self.check(
+                lambda: measure_topics(str(gpt2), config, tmp_path), f"{held}other weights of this model", tmp_path
+            )
+
+    def check(self, measure, said, out):
+        """Refused, and the folder still says whose it is."""
+        whose = (out / "mechclust.json").read_bytes()
+        with pytest.raises(InputError) as refused:
+            measure()
+        assert said in str(refused.value)
+        assert "with --out" in str(refused.value)
+        assert (out / "mechclust.json").read_bytes() == whose
+
+
+def test_a_failing_figure_loses_nothing(gpt2, shaken, compared, tmp_path, monkeypatch):
+    def fails(result):
+        raise ValueError("no picture")
+
+    config, out, result = compared
+    shutil.copytree(out, tmp_path, dirs_exist_ok=True)
+    with monkeypatch.context() as broken:
+        broken.setattr("mechclust.commands.compare.figures.compare_panels", fails)
+        with pytest.raises(ValueError, match="no picture"):
+            write_compare_report(result, tmp_path)
+    assert {path.stem for path in (tmp_path / "results").iterdir()} == {"cka", "n_dims", "purity"}
+    kept = load_result(tmp_path / "results/cka.safetensors")["debiased_cka"]
+    assert kept.nan_to_num(9).equal(result.cka["debiased_cka"].nan_to_num(9))
+    ran = []
+    monkeypatch.setattr(
+        mechclust.commands.compare.comparison, "run_stores", lambda *given: ran.append(given) or run_stores(*given)
+    )
+    again = compare_models(str(gpt2), str(shaken), config, tmp_path)
+    assert not ran
+    assert again.to_dataframe().equals(result.to_dataframe())
+    assert write_compare_report(again, tmp_path).exists()
+    compare_models(str(gpt2), str(shaken), replace(config, n_resamples=21), tmp_path)
+    assert ran

@@ -1,0 +1,226 @@
+"""What a cluster adds: nodes that are lost, do not share the folder or have other versions; drivers that are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from mechclust.jobs import Ray, each_result, map_jobs
+from tasks import InputError
+
+pytest.importorskip("ray")
+ROOT = Path(__file__).parents[3]
+PROCESS = "__import__('os').getpid()"
+
+
+def noting(folder, and_then="None"):
+    """A job that leaves a file named by its process."""
+    return f"(__import__('pathlib').Path({str(folder)!r}, str({PROCESS})).touch(), {and_then})[1]"
+
+
+def processes(folder):
+    return [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
+
+
+def lives(process):
+    try:
+        return Path(f"/proc/{process}/stat").read_text().split()[2] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until(true, seconds=60):
+    start = time.monotonic()
+    while not true():
+        assert time.monotonic() - start < seconds, f"nothing happened in {seconds} s"
+        time.sleep(0.1)
+
+
+def test_a_node_lost_in_the_middle_costs_time_only(nodes, tmp_path):
+    """Its job is run again on the other; workers limits how many run at once, and nothing is done twice."""
+    jobs = [noting(tmp_path, f"(__import__('time').sleep(3), {i})[1]") for i in range(3)]
+
+    def lose():
+        wait_until(lambda: len(processes(tmp_path)) == 2)
+        nodes.lose(nodes.second)
+
+    thread = threading.Thread(target=lose)
+    thread.start()
+    outcomes = list(each_result(eval, jobs, engine=Ray(nodes.address)))
+    thread.join()
+    assert sorted((outcome.position, outcome.value) for outcome in outcomes) == [(0, 0), (1, 1), (2, 2)]
+    nodes.whole()
+    one = tmp_path / "one"
+    one.mkdir()
+    assert map_jobs(eval, [noting(one, "1")] * 3, 1, engine=Ray(nodes.address)) == [1, 1, 1]
+    assert len(processes(one)) == 1
+
+
+def test_a_node_that_does_not_see_the_folder(nodes, tmp_path, monkeypatch):
+    """Where a path leads depends on who asks: this process's own folder is another one for a worker."""
+    monkeypatch.chdir(tmp_path)
+    folder = Path("/proc/self/cwd/run")
+    with pytest.raises(InputError) as refused:
+        map_jobs(eval, ["1", "2"], engine=Ray(nodes.address), folder=folder)
+    text = str(refused.value)
+    assert text.startswith("node ")
+    assert text.endswith(
+        "does not see '/proc/self/cwd/run'; give a folder on a file system that all nodes share (--out)"
+    )
+    assert not list((tmp_path / "run").iterdir())  # the token is gone
+    assert map_jobs(eval, ["1", "2"], 1, engine=Ray(nodes.address), folder=tmp_path / "run") == [1, 2]
+
+
+def test_a_node_with_another_version(nodes, tmp_path):
+    """Of all that differs both versions are told."""
+    for package, version in (("torch", "1.2.3"), ("mechclust", "0.0.1")):
+        info = tmp_path / f"{package}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
+    nodes.lose(nodes.second)
+    other = nodes.add(env_vars={"PYTHONPATH": str(tmp_path)})
+    try:
+        with pytest.raises(InputError) as refused:
+            map_jobs(eval, ["__import__('time').sleep(20)"] * 2, engine=Ray(nodes.address))
+    finally:
+        nodes.lose(other)
+    text = str(refused.value)
+    assert " has mechclust 0.0.1 and torch 1.2.3, this process has mechclust " in text
+    assert text.endswith("; install the same versions on all nodes")
+
+
+def driver(tmp_path, engine):
+    """A process that runs two jobs which do not end by themselves."""
+    script = tmp_path / "driver.py"
+    job = noting(tmp_path, "(print('a job says hello'), __import__('time').sleep(500))")
+    script.write_text(
+        "import sys\n"
+        "from mechclust.jobs import Ray, close_bars, map_jobs, one_interrupt\n"
+        "@one_interrupt()\n"
+        "def main():\n"
+        "    try:\n"
+        f"        print(map_jobs(eval, [{job!r}] * 2, 2, engine={engine}, progress='all jobs'))\n"
+        "    except KeyboardInterrupt:\n"
+        "        close_bars()\n"
+        "        return 130\n"
+        "if __name__ == '__main__':\n"
+        "    sys.exit(main())\n"
+    )
+    return subprocess.Popen(
+        [sys.executable, script],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def test_a_killed_driver_takes_its_workers_with_it_and_the_cluster_serves_the_next(nodes, tmp_path):
+    first = driver(tmp_path, f"Ray({nodes.address!r})")
+    wait_until(lambda: len(processes(tmp_path)) == 2, 120)
+    workers = processes(tmp_path)
+    first.kill()
+    first.communicate()
+    wait_until(lambda: not any(map(lives, workers)))
+    assert map_jobs(eval, ["1", "2"], 1, engine=Ray(nodes.address)) == [1, 2]
+
+
+def test_ctrl_c_ends_the_jobs_and_leaves_the_cluster_that_was_joined(nodes, tmp_path):
+    """Many times and fast, to all processes of the terminal."""
+    stopped = driver(tmp_path, f"Ray({nodes.address!r})")
+    said, workers = interrupt(stopped, tmp_path)
+    assert "Traceback" not in said
+    assert stopped.returncode == 130
+    wait_until(lambda: not any(map(lives, workers)))
+    assert nodes.alive() == 2
+
+
+def test_ctrl_c_stops_a_cluster_that_was_started(tmp_path):
+    """A worker's print and the bar over all jobs arrive; Ray's own messages do not."""
+    stopped = driver(tmp_path, "Ray('local')")
+    said, workers = interrupt(stopped, tmp_path, of_ray=True)
+    assert stopped.returncode == 130
+    assert "a job says hello" in said
+    assert "all jobs:   0%" in said
+    assert not {"Traceback", "raylet", "WARNING", "token"} & set(said.replace(")", " ").replace("(", " ").split())
+    wait_until(lambda: not any(map(lives, workers)))
+
+
+def interrupt(process, tmp_path, *, of_ray=False):
+    """Give Ctrl-C until it has ended; gives what it said, and the processes that must end with it."""
+    wait_until(lambda: len(processes(tmp_path)) == 2 or process.poll() is not None, 120)
+    workers = processes(tmp_path)
+    if of_ray:
+        time.sleep(1)  # for the print
+        workers += [
+            int(child) for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        ]
+        assert len(workers) > 4  # two workers, and what makes a cluster
+    while process.poll() is None:
+        os.killpg(process.pid, signal.SIGINT)
+        time.sleep(0.01)
+    return process.communicate()[0], workers
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        (
+            "127.0.0.1:1",
+            r"^no Ray cluster answers at '127.0.0.1:1' \(ConnectionRefused.*\); start one \(ray start --head",
+        ),
+        ("head:x", r"^address is 'head:x'; expected HOST:PORT \(6379 on the head node\), auto or local$"),
+        ("ray://head:10001", r"^address is 'ray://head:10001'; expected HOST:PORT"),
+    ],
+)
+def test_no_such_cluster_is_told_at_once(address, text):
+    from mechclust.jobs import cluster
+
+    cluster._leave()  # a connection that is there would be taken for another address too
+    with pytest.raises(InputError, match=text):
+        map_jobs(abs, [1, 2], engine=Ray(address))
+
+
+def test_more_gpus_than_any_node_has(nodes):
+    with pytest.raises(InputError) as refused:
+        map_jobs(abs, [1, 2], engine=Ray(nodes.address, gpus_per_job=64))
+    assert str(refused.value).startswith(
+        "no node of the Ray cluster has 1 CPUs and 64 GPUs for a job (at most 1 CPUs and "
+    )
+    assert str(refused.value).endswith(" GPUs); give fewer with --gpus-per-job")
+
+
+def test_without_the_package_ray_it_is_said_how_to_get_it():
+    code = (
+        "import sys; sys.modules['ray'] = None\n"
+        "from mechclust.jobs import map_jobs\n"
+        "print(map_jobs(abs, [1], engine='local'))\n"
+        "map_jobs(abs, [1], engine='ray')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "[1]\n"
+    assert done.stderr.endswith("InputError: jobs on Ray need the package ray: pip install 'mechclust[ray]'\n")
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"address": ""}, "address is empty; expected HOST:PORT, auto or local"),
+        ({"gpus_per_job": -1}, "gpus_per_job is -1; expected at least 0"),
+        ({"gpus_per_job": 1.5}, "gpus_per_job is 1.5; expected a whole number, or a part of one GPU"),
+        ({"cpus_per_job": 0}, "cpus_per_job is 0; expected more than 0"),
+        ({"retries": -1}, "retries is -1; expected at least 0"),
+    ],
+)
+def test_settings_are_checked_at_once(settings, text):
+    with pytest.raises(InputError) as refused:
+        Ray(**settings)
+    assert str(refused.value) == text

@@ -1,0 +1,105 @@
+"""One owner for a folder, with real processes."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+
+import pytest
+
+from probes.files import LOCK, is_temporary
+from probes.locks import locked, wait_for_dead_owners
+from tasks import InputError
+
+_OWNER = """
+import sys, time
+from probes.locks import locked
+
+with locked(sys.argv[1]):
+    print("mine", flush=True)
+    time.sleep(float(sys.argv[2]))
+"""
+
+
+@pytest.fixture
+def owner(tmp_path):
+    """Starts a process that owns ``tmp_path/x``."""
+    started = []
+
+    def start(seconds=60.0):
+        command = [sys.executable, "-c", _OWNER, str(tmp_path / "x"), str(seconds)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout.readline() == "mine\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_a_second_owner_is_refused_until_the_first_is_killed(tmp_path, owner):
+    first = owner()
+    words = "is in use by another process; wait until it is done, or give another folder with --out"
+    with (
+        pytest.raises(InputError, match=words) as refused,
+        locked(tmp_path / "x", way="give another folder with --out"),
+    ):
+        pytest.fail("there are two owners")
+    assert repr(str(tmp_path / "x")) in str(refused.value)
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    with locked(tmp_path / "x"):
+        pass
+
+
+def test_waits_for_an_owner_that_is_about_to_end(tmp_path, owner):
+    owner(1.0)
+    began = time.monotonic()
+    with locked(tmp_path / "x", wait=30.0):
+        assert time.monotonic() - began < 20
+
+
+def test_a_worker_waits_for_an_owner_that_is_dead(tmp_path, owner, monkeypatch):
+    monkeypatch.setenv("MECHCLUST_LOCK_WAIT", "0")  # so that what is set below goes again
+    owner(1.0)
+    wait_for_dead_owners(30.0)
+    with locked(tmp_path / "x"):
+        pass
+    monkeypatch.delenv("MECHCLUST_LOCK_WAIT")
+    owner()
+    with pytest.raises(InputError, match="is in use by another process"), locked(tmp_path / "x"):
+        pytest.fail("there are two owners")
+
+
+def test_released_at_the_end_and_after_an_exception(tmp_path):
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError), locked(tmp_path / "x"):
+            _ = 1 // 0
+    assert [is_temporary(path) for path in (tmp_path / "x").iterdir()] == [True]
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"cannot write '.*file/x' \(Not a directory\); give another folder"):
+        locked(tmp_path / "file" / "x").__enter__()
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.EIO, errno.ENOSYS])
+def test_a_file_system_without_locks_gives_one_warning(tmp_path, monkeypatch, number):
+    def without(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", without)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            with locked(tmp_path):
+                assert not (tmp_path / LOCK).exists() or (tmp_path / LOCK).read_bytes() == b""
+    assert len(caught) == 1
+    assert "is on a file system without locks" in str(caught[0].message)
+    assert "let no other process write there" in str(caught[0].message)
