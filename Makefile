@@ -6,13 +6,17 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test examples docs lint bench record real faults dist install clean
+.PHONY: demo test cluster examples docs lint bench record real faults dist install clean
 
 demo: $(VENV)/installed
 	$(BIN)/mechclust run task-clusters --preset quick --out runs/demo
 
 test: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+
+# On a Ray cluster of two nodes, which is started on this machine: nodes and workers are killed, and bits compared.
+cluster: $(VENV)/installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m cluster --timeout 600
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

@@ -374,7 +374,7 @@ def read_json(path: str | Path, *, handwritten: bool = False) -> Any:
         raise InputError(f"no file {str(path)!r}") from None
     except OSError as error:
         raise InputError(f"{str(path)!r} cannot be read ({error.strerror or error})") from None
-    except (ValueError, RecursionError):  # no UTF-8, an integer of 4,301 digits, lists in lists without end
+    except (ValueError, RecursionError):  # no UTF-8, an integer of 4,301 digits, lists in lists too deep
         raise InputError(f"{str(path)!r} is damaged (it is not JSON); {_ANEW}") from None
     for named in sums if verifies() else ():
         if named is None and not handwritten:

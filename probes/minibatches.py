@@ -125,11 +125,6 @@ class MiniBatchState(Keyed[None]):
             self._sum_span(span, sums, precision, home)
         return sums
 
-    def copied(self) -> MiniBatchState:
-        new = super().copied()
-        new._sums, new._rows, new.dims = self._sums.copied(), self._rows.copied(), dict(self.dims)
-        return new
-
     def merge(self, other: MiniBatchState) -> None:
         self._sums.merge(other._sums)
         self._rows.merge(other._rows)

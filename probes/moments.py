@@ -252,9 +252,10 @@ class MomentsState(Keyed[Together]):
     def merge(self, other: MomentsState) -> None:
         for key, value in other._values.items():
             old = self._values.get(key)
-            self._values[key] = (value if old is None else old).copy()
-            if old is not None:
-                self._values[key].merge(value)
+            if old is None:
+                self._values[key] = value.copy()
+            else:
+                old.merge(value)
 
     def tensors(self) -> dict[str, Tensor]:
         return {

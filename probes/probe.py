@@ -174,7 +174,7 @@ class Probe(ABC):
 
         Raises:
             InputError: when the probes differ in class, parameters or sites, or hold an example both. Nothing changes
-                then, nor where anything else goes wrong.
+                then.
         """
         if repr(self) != repr(other):
             raise InputError(f"cannot merge {other!r} into {self!r}; merge probes with the same parameters")
@@ -183,12 +183,10 @@ class Probe(ABC):
                 f"cannot merge {type(self).__name__} states from different sites; "
                 "measure the same model at the same sites"
             )
-        merged = {name: self._state(name).copied() for name in self.states}
-        for name, state in merged.items():
-            state.merge(other._state(name))
         self.examples.update(other.examples)
-        self.__dict__["_states"] = merged
         self._sites = other._sites if self._sites is None else self._sites
+        for name in self.states:  # in place: moments are large
+            self._state(name).merge(other._state(name))
 
     def state_dict(self) -> dict[str, Any]:
         """``{"sites": [[name, layer], ...], "examples": ..., "tensors": {...}}``, JSON and tensors only.

@@ -6,7 +6,6 @@ processes, and states of separate jobs may be merged.
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar, overload
@@ -18,7 +17,6 @@ from tasks import InputError
 
 ValueT = TypeVar("ValueT")
 StateT = TypeVar("StateT", bound="Keyed[Any]")
-KeyedT = TypeVar("KeyedT", bound="Keyed[Any]")
 
 
 class Declared(ABC, Generic[StateT]):
@@ -61,15 +59,9 @@ class Keyed(ABC, Generic[ValueT]):
     def __len__(self) -> int:
         return len(self._values)
 
-    def copied(self: KeyedT) -> KeyedT:
-        """Another state of the same tensors, for a merge, which leaves those as they are."""
-        new = copy.copy(self)
-        new._values = dict(self._values)
-        return new
-
     @abstractmethod
     def merge(self, other: Any) -> None:
-        """Add what another state of the same kind holds, in new tensors."""
+        """Add what another state of the same kind holds."""
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
@@ -265,7 +257,6 @@ class RowsState(Keyed[list[tuple[Tensor, Tensor]]]):
 
     def merge(self, other: RowsState) -> None:
         for key in other:
-            self._values[key] = list(self._values.get(key, []))
             self.add(key, *other._joined(key))
 
     def tensors(self) -> dict[str, Tensor]:

@@ -16,6 +16,14 @@ from tests.mechclust.ray_cluster import nodes, ray_cluster  # noqa: F401 - fixtu
 torch.set_num_threads(1)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What uses the cluster is run by ``make cluster``, one test after another."""
+    for item in items:
+        if {"nodes", "ray_cluster"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker("cluster")
+
+
 @pytest.fixture
 def without_type_checks() -> Iterator[None]:
     """As outside pytest: what is given with the wrong type reaches our own messages."""

@@ -20,7 +20,7 @@ from typing import Any
 
 from mechclust.jobs.engine import Ray
 from mechclust.jobs.outcome import attempt, opened
-from mechclust.jobs.pool import WorkerPool, WorkerLost, Reply, Worker
+from mechclust.jobs.pool import Reply, Worker, WorkerLost, WorkerPool
 from mechclust.jobs.progress import place_bars
 from probes.files import temporary_of
 from probes.locks import wait_for_dead_owners
@@ -45,6 +45,7 @@ except ImportError as lacking:
 _PACKAGES = ("mechclust", "torch", "transformer-lens")
 _CARRIED = ("MECHCLUST_", "HF_", "TRANSFORMERS_", "TOKENIZERS_", "OMP_NUM_THREADS", "PYTHONHASHSEED")
 _LOOK = 1.0  # seconds between two looks at what the cluster has
+_PATIENCE = 30.0  # seconds without a worker on any node, after which that is said
 _START = "start one (ray start --head on one node, ray start --address HOST:PORT on the others) or leave out --address"
 _joined: dict[str, str] = {}  # "address": of the cluster that this process has joined, or "local" for one of its own
 
@@ -56,6 +57,7 @@ class RayWorker(Worker):
     actor: Any
     asked: list[Any]
     where: str = "a process that had not started"
+    placed: bool = False  # on a node
 
 
 # Actors for plain jobs too: an actor that is lost says which process on which node it was, what it was at is known (for
@@ -71,11 +73,16 @@ class RayPool(WorkerPool[RayWorker]):
         workers: int | None,
         folder: Path | None,
     ) -> None:
-        _connect(engine.address or os.environ.get("RAY_ADDRESS") or "local")
-        self.engine = engine
-        self.workers = workers
+        self.engine, self.fn, self.setup = engine, fn, setup
+        self.workers, self.folder = workers, folder
+        self.token: Path | None = None
         self.looked, self.fits = 0.0, 0
-        if not self._look():
+
+    def open(self) -> None:
+        """Join or start the cluster, and see that jobs fit on it."""
+        engine, folder = self.engine, self.folder
+        _connect(engine.address or os.environ.get("RAY_ADDRESS") or "local")
+        if self.workers is None and not self._look():
             raise InputError(_no_room(engine))
         self.token = _write_token(folder) if folder is not None else None
         terminal = sys.stderr.isatty()
@@ -89,14 +96,17 @@ class RayPool(WorkerPool[RayWorker]):
             "threads": max(1, int(engine.cpus_per_job)),
             "flush": 0.5 if terminal else 10.0,
         }
-        self.work = ray.put(cloudpickle.dumps((fn, setup)))
+        work = cloudpickle.dumps((self.fn, self.setup))
+        self.work = ray.put((cloudpickle.dumps((begin_work, do)), work))  # the first is opened once versions agree
         self.kind = ray.remote(_worker_class()).options(
             num_cpus=engine.cpus_per_job, num_gpus=engine.gpus_per_job, scheduling_strategy="SPREAD", max_restarts=0
         )
+        self.waiting_since: float | None = time.monotonic()  # None: it was said
 
     def room(self) -> int:
-        room = max(1, self._look())  # where the last node is gone, an actor waits for another
-        return room if self.workers is None else min(room, self.workers)
+        if self.workers is not None:
+            return self.workers  # whatever is there now: a cluster may start nodes when actors wait
+        return max(1, self._look())  # where the last node is gone, an actor waits for another
 
     def _look(self) -> int:
         """How many jobs fit on the nodes, whoever else uses them now."""
@@ -108,7 +118,7 @@ class RayPool(WorkerPool[RayWorker]):
 
     def start(self) -> RayWorker:
         actor = self.kind.remote()
-        return RayWorker(actor=actor, asked=[actor.begin.remote(self.facts, [self.work])])
+        return RayWorker(actor=actor, asked=[actor.check.remote(self.facts), actor.begin.remote([self.work])])
 
     def send(self, worker: RayWorker, job: Any) -> None:
         worker.asked.append(worker.actor.run.remote(cloudpickle.dumps(job)))
@@ -117,9 +127,22 @@ class RayPool(WorkerPool[RayWorker]):
         first = {worker.asked[0]: worker for worker in workers if worker.asked}
         ray.wait(list(first), timeout=_LOOK if seconds is None else min(seconds, _LOOK))
         answered, _ = ray.wait(list(first), num_returns=len(first), timeout=0)
-        return [(first[asked], self._receive_from(first[asked])) for asked in answered]
+        events = [(first[asked], self._receive_from(first[asked])) for asked in answered]
+        self._tell_of_waiting(workers)
+        return [(worker, event) for worker, event in events if event is not None]
 
-    def _receive_from(self, worker: RayWorker) -> Reply | WorkerLost:
+    def _tell_of_waiting(self, workers: Sequence[RayWorker]) -> None:
+        """Once, after a while in which no node had room."""
+        if any(worker.placed for worker in workers):
+            self.waiting_since = time.monotonic()
+        elif self.waiting_since is not None and time.monotonic() - self.waiting_since > _PATIENCE:
+            wanted = _in_words(_wanted(self.engine))
+            why = f"no node of the Ray cluster has {wanted} free for a job"
+            print(f"mechclust: {why}; waiting until one has, Ctrl-C ends the wait", file=sys.stderr, flush=True)
+            self.waiting_since = None
+
+    def _receive_from(self, worker: RayWorker) -> Reply | WorkerLost | None:
+        """The answer to the first of what it was asked; ``None`` where that is no event: a node that was checked."""
         try:
             answer = ray.get(worker.asked.pop(0))
         except RayTaskError as error:  # what a node cannot even load
@@ -128,14 +151,12 @@ class RayPool(WorkerPool[RayWorker]):
             return WorkerLost(f"{worker.where}, {_cause(error)}")
         if isinstance(answer, bytes):
             return Reply(*opened(answer))
-        worker.where = f"process {answer['process']} on node {answer['node']}"
-        if answer["refused"]:
-            return Reply(None, InputError(_refusal(answer, self.facts)))
-        return Reply(*opened(answer["reply"]))
+        worker.where, worker.placed = f"process {answer['process']} on node {answer['node']}", True
+        return Reply(None, InputError(_refusal(answer, self.facts))) if answer["refused"] else None
 
     def end(self, workers: Sequence[RayWorker]) -> None:
         for worker in workers:
-            with suppress(Exception):  # it is no more, or the cluster is no more
+            with suppress(Exception):  # its process or the cluster has ended
                 ray.kill(worker.actor)
 
     def close(self, *, broken: bool) -> None:
@@ -191,19 +212,32 @@ def _leave() -> None:
         ray.shutdown()
 
 
+def _wanted(engine: Ray) -> dict[str, float]:
+    """What a job needs of its node."""
+    return {"CPU": engine.cpus_per_job} | ({"GPU": engine.gpus_per_job} if engine.gpus_per_job else {})
+
+
+def _in_words(amounts: Mapping[str, float]) -> str:
+    return " and ".join(f"{amount:g} {kind}{'' if amount == 1 else 's'}" for kind, amount in amounts.items())
+
+
 def _fitting(has: Mapping[str, float], engine: Ray) -> int:
     """How many jobs a node has room for."""
-    fits = [has.get("CPU", 0) / engine.cpus_per_job]
-    if engine.gpus_per_job:
-        fits.append(has.get("GPU", 0) / engine.gpus_per_job)
-    return math.floor(min(fits) + 1e-9)
+    return math.floor(min(has.get(kind, 0) / amount for kind, amount in _wanted(engine).items()) + 1e-9)
 
 
 def _no_room(engine: Ray) -> str:
+    """What lacks, and the way out."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    most = " and ".join(f"{max((node.get(kind, 0) for node in nodes), default=0):g} {kind}s" for kind in ("CPU", "GPU"))
-    wanted = f"{engine.cpus_per_job:g} CPUs and {engine.gpus_per_job:g} GPUs"
-    return f"no node of the Ray cluster has {wanted} for a job (at most {most}); give fewer with --gpus-per-job"
+    wanted = _wanted(engine)
+    most = {kind: max((node.get(kind, 0) for node in nodes), default=0) for kind in wanted}
+    lacking = {kind: amount for kind, amount in wanted.items() if most[kind] < amount} or wanted
+    ways = {"CPU": "cpus_per_job", "GPU": "gpus_per_job (--gpus-per-job)"}
+    fewer = " and ".join(ways[kind] for kind in lacking if most[kind])
+    way = f"give fewer {fewer}, or " if fewer else ""
+    way += "say how many workers (--workers), which waits for nodes that the cluster may start"
+    has = _in_words({kind: most[kind] for kind in lacking})
+    return f"no node of the Ray cluster has {_in_words(lacking)} for a job (at most {has}); {way}"
 
 
 def _write_token(folder: Path) -> Path:
@@ -231,7 +265,7 @@ def _refusal(answer: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
     """Why a node is not fit."""
     node = f"node {answer['node']}"
     if answer["refused"] == "folder":
-        way = "give a folder on a file system that all nodes share (--out)"
+        way = "give a folder (--out) on a file system that all nodes share"
         return f"{node} does not see {facts['folder']!r}; {way}"
     differ = [name for name, ours in facts["versions"].items() if answer["versions"][name] != ours]
     theirs, ours = (
@@ -245,8 +279,8 @@ def _worker_class() -> type:
     """Made here so that its code travels to the nodes, which may have another mechclust or none."""
 
     class MechclustWorker:
-        def begin(self, facts: dict[str, Any], work: list[Any]) -> dict[str, Any]:
-            """Look at this node, then make ready. What is imported here is imported with the driver's environment."""
+        def check(self, facts: dict[str, Any]) -> dict[str, Any]:
+            """Look at this node. Mechclust is imported after this, with the driver's environment."""
             import os
             import time
             from importlib.metadata import PackageNotFoundError, version
@@ -272,18 +306,21 @@ def _worker_class() -> type:
                     time.sleep(0.5)
                 else:
                     return {**about, "refused": "folder"}
-            from mechclust.jobs.cluster import begin_work
+            self.facts = facts
+            return about
 
-            fn, reply = begin_work(ray.get(work[0]), facts)
-            if fn is not None:
-                self.fn = fn
-            return {**about, "reply": reply}
+        def begin(self, work: list[Any]) -> bytes:
+            """Make ready."""
+            import ray
+
+            ours, given = ray.get(work[0])
+            begin, self.do = ray.cloudpickle.loads(ours)
+            self.fn, reply = begin(given, self.facts)
+            return reply
 
         def run(self, job: bytes) -> bytes:
             """Do a job."""
-            from mechclust.jobs.cluster import do
-
-            return do(self.fn, job)
+            return self.do(self.fn, job)
 
     return MechclustWorker
 

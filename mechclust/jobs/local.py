@@ -20,7 +20,7 @@ import torch
 from tqdm import tqdm
 
 from mechclust.jobs.outcome import attempt, opened
-from mechclust.jobs.pool import WorkerPool, WorkerLost, Reply, Worker
+from mechclust.jobs.pool import Reply, Worker, WorkerLost, WorkerPool
 from mechclust.jobs.progress import PatientLock, place_bars
 from probes.locks import wait_for_dead_owners
 from tasks import InputError
@@ -67,7 +67,9 @@ class LocalPool(WorkerPool[LocalWorker]):
         with suppress(OSError):
             worker.pipe.send_bytes(pickle.dumps(job, protocol=5))
 
-    def wait(self, workers: Sequence[LocalWorker], seconds: float | None) -> list[tuple[LocalWorker, Reply | WorkerLost]]:
+    def wait(
+        self, workers: Sequence[LocalWorker], seconds: float | None
+    ) -> list[tuple[LocalWorker, Reply | WorkerLost]]:
         spoken = wait([worker.pipe for worker in workers], seconds)
         return [(worker, _receive_from(worker)) for worker in workers if worker.pipe in spoken]
 
@@ -103,7 +105,9 @@ def _receive_from(worker: LocalWorker) -> Reply | WorkerLost:
         return Reply(*opened(reply))
     code = worker.process.exitcode or 0
     if code < 0:
-        return WorkerLost(f"killed by signal {-code}{', often for too little memory' if code == -signal.SIGKILL else ''}")
+        return WorkerLost(
+            f"killed by signal {-code}{', often for too little memory' if code == -signal.SIGKILL else ''}"
+        )
     if worker.ready:
         return WorkerLost(f"its process ended with exit code {code}")
     guard = "a script that runs jobs in processes needs `if __name__ == '__main__':` before what it does"

@@ -133,6 +133,10 @@ def each_result(
     if isinstance(engine, Ray):
         from mechclust.jobs.cluster import RayPool
 
+        drawn = iter(jobs)
+        if not (first := list(islice(drawn, 1))):  # no cluster for nothing
+            return _in_this_process(fn, None, (), rules)
+        jobs = chain(first, drawn)
         rules.retries = engine.retries
         return each_outcome(RayPool(engine, fn, setup, workers, folder), jobs, rules)
     if engine != "local":

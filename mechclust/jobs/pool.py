@@ -216,7 +216,9 @@ class _Run(Generic[W]):
             if not event.again:
                 self.no_more = InputError(event.why)
             elif self.lost_early > self.rules.retries:
-                self.no_more = InputError(_lost_text("a worker was lost before its first job", self.lost_early, event.why))
+                self.no_more = InputError(
+                    _lost_text("a worker was lost before its first job", self.lost_early, event.why)
+                )
         elif item is not None:
             item.losses += 1
             if item.losses > self.rules.retries:
@@ -251,5 +253,5 @@ class _Run(Generic[W]):
 
 def _lost_text(what: str, times: int, why: str) -> str:
     often = f"{times} times" if times > 1 else "once"
-    way = "what others measured is kept: start the same again, with fewer workers"
+    way = "what others measured is kept: give the same command again, with fewer workers (--workers)"
     return f"{what} {often} ({why}); {way}"

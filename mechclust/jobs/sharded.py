@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -18,13 +19,23 @@ from mechclust.jobs.engine import Engine
 from mechclust.jobs.mapping import each_result
 from mechclust.jobs.outcome import Outcome
 from mechclust.jobs.progress import progress_bar
-from mechclust.jobs.shards import Given, Load, Loaded, Shard, check_given, count_shards, digest_of, shards_of
+from mechclust.jobs.shards import (
+    Given,
+    Load,
+    Loaded,
+    Shard,
+    check_given,
+    count_shards,
+    digest_of,
+    remove_temporaries,
+    shards_of,
+)
 from probes.files import (
     check_safetensors,
     is_temporary,
     read_json,
     read_safetensors,
-    remove_leftovers,
+    versions,
     write_json,
     write_safetensors,
 )
@@ -36,6 +47,7 @@ from probes.run import finished, measuring
 from tasks import InputError
 
 _FORMAT = "mechclust-shards-1"
+_SHARD = "shard-*.safetensors"
 _LEAD = 4  # shards per worker whose states may wait for an earlier one's
 
 
@@ -149,26 +161,31 @@ def run_sharded(
             lead=_LEAD,
         )
         stack.enter_context(closing(outcomes))
-        bar = stack.enter_context(
-            progress_bar(total=count_shards(batches), desc="measuring", unit="shard", disable=not progress)
-        )
-        for found in _in_order(outcomes):
+        bar = progress_bar(total=count_shards(batches), desc="measuring", unit="shard", disable=not progress)
+        stack.enter_context(closing(bar))
+        for found in _in_order(outcomes, kept=folder is not None):
             total.add(found)
             bar.update()
     results = finished(several, total.states, total.fingerprints)
     return results[0] if isinstance(probes, Probe) else results
 
 
-def _in_order(outcomes: Iterator[Outcome[Any]]) -> Iterator[Any]:
-    """Values in the order of their jobs; those that come early wait."""
-    early: dict[int, Any] = {}
+def _in_order(outcomes: Iterator[Outcome[Any]], *, kept: bool) -> Iterator[Any]:
+    """Values in the order of their jobs; those that come early wait.
+
+    The first job's error in that order is raised: at once, or where shards are ``kept``, when the others are done.
+    """
+    early: dict[int, Outcome[Any]] = {}
     next_one = 0
     for outcome in outcomes:
-        if outcome.error is not None:
-            raise outcome.error
-        early[outcome.position] = outcome.value
+        early[outcome.position] = outcome
         while next_one in early:
-            yield early.pop(next_one)
+            found = early.pop(next_one)
+            if found.error is not None:
+                if kept:
+                    deque(outcomes, maxlen=0)
+                raise found.error
+            yield found.value
             next_one += 1
 
 
@@ -235,6 +252,7 @@ def _measure(
     header = {
         "format": _FORMAT,
         "probes": json.dumps(list(map(repr, probes))),
+        "versions": json.dumps(versions()),
         "model": json.dumps(worker.fingerprints),
     }
     batches = shard.batches(worker.models)
@@ -263,19 +281,34 @@ def _measure(
 
 def _begin(folder: Path, probes: Sequence[Probe]) -> None:
     """A folder of shards of these probes, new or begun."""
-    remove_leftovers(folder)
-    path, mine = folder / "shards.json", {"format": _FORMAT, "probes": list(map(repr, probes))}
-    if not path.exists():
-        if any(not is_temporary(file) for file in folder.iterdir()):
+    remove_temporaries(folder)
+    path = folder / "shards.json"
+    mine = {"format": _FORMAT, "probes": list(map(repr, probes)), "versions": versions()}
+    held = _description(path)
+    if held is None:  # missing or damaged: the header of each shard says the same
+        if any(not (is_temporary(file) or file == path or file.match(_SHARD)) for file in folder.iterdir()):
             raise InputError(f"{str(folder)!r} has files and no shards of a measurement; give a new folder")
         write_json(path, mine)
-    held = read_json(path)
+        return
     if not isinstance(held, dict) or held.get("format") != _FORMAT:
         raise InputError(f"{str(path)!r} was not written by run_sharded; give a new folder")
-    if held != mine:
+    if held.get("probes") != mine["probes"]:
         raise InputError(
             f"{str(folder)!r} holds shards of {', '.join(held['probes'])}; give a new folder, or delete this one"
         )
+    then, now = held.get("versions") or {}, versions()
+    if differ := [name for name in {**then, **now} if then.get(name) != now.get(name)]:
+        theirs, ours = (" and ".join(f"{name} {of.get(name, 'none')}" for name in differ) for of in (then, now))
+        way = "install the same versions, or give a new folder"
+        raise InputError(f"{str(folder)!r} was measured with {theirs}, this process has {ours}; {way}")
+
+
+def _description(path: Path) -> Any:
+    """What ``shards.json`` says; ``None`` where it is missing or damaged."""
+    try:
+        return read_json(path)
+    except InputError:
+        return None
 
 
 def _held(path: Path) -> dict[str, str] | None:
@@ -289,6 +322,7 @@ def _held(path: Path) -> dict[str, str] | None:
 def _check_same(path: Path, held: Mapping[str, str], wanted: Mapping[str, str]) -> None:
     words = {
         "probes": "other probes",
+        "versions": "other versions of packages",
         "model": "another model",
         "data": "other examples, or of examples in other batches",
     }

@@ -14,8 +14,7 @@ import torch
 from mechclust.jobs.engine import Engine
 from mechclust.jobs.mapping import each_result
 from mechclust.jobs.progress import progress_bar
-from mechclust.jobs.shards import Given, Load, Shard, check_given, count_shards, shards_of
-from probes.files import remove_leftovers
+from mechclust.jobs.shards import Given, Load, Shard, check_given, count_shards, remove_temporaries, shards_of
 from probes.hooks import HookedModel
 from probes.kept_rows import Keeping, Stored, begun, check_space, count_given, files_of
 from probes.locks import locked
@@ -97,7 +96,7 @@ def save_rows_sharded(
     shards = shards_of(batches, shard_rows, tokenizer=tokenizer, tokens_per_batch=tokens_per_batch)
     known = None if count_shards(batches) else count_given(batches)
     with locked(folder, way="give a new folder"):
-        remove_leftovers(folder)
+        remove_temporaries(folder)
         store = _Store(folder, Stored.of(folder, keeping.labels, begun(folder, keeping.settings)))
         results = each_result(
             _measure,
@@ -109,12 +108,16 @@ def save_rows_sharded(
             folder=folder,
         )
         bar = progress_bar(total=count_shards(batches), desc="saving rows", unit="shard", disable=not progress)
-        with closing(results), bar:
+        errors: dict[int, Exception] = {}
+        with closing(results), closing(bar):
             for outcome in results:
                 if outcome.error is not None:
-                    raise outcome.error
-                store.add(outcome.value)  # type: ignore[arg-type] # without an error it is what _measure returned
+                    errors[outcome.position] = outcome.error
+                else:
+                    store.add(outcome.value)  # type: ignore[arg-type] # without an error it is what _measure returned
                 bar.update()
+        if errors:
+            raise errors[min(errors)]
         store.finish()
         return RowStore(folder)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
@@ -64,12 +65,17 @@ def measure_further(
         on: ``workers``, ``engine`` and ``timeout``, see ``map_jobs``.
     """
     names = [trained.name for trained in trained_models(config, out)] if probes else []
+    if not names:
+        return
     measure = partial(_measure, trained_models, config, out, probes)
     outcomes = each_result(measure, range(len(names)), folder=out, name=lambda i: names[i], **on)
-    for outcome in progress_bar(outcomes, desc="further probes", unit="model", total=len(names)) if names else ():
-        if outcome.error is not None:  # its process was lost
-            for probe in probes:
-                _note_failure(out, probe, names[outcome.position], outcome.error)
+    bar = progress_bar(desc="further probes", unit="model", total=len(names))
+    with closing(outcomes), closing(bar):
+        for outcome in outcomes:
+            if outcome.error is not None:
+                for probe in probes:
+                    _note_loss(out, probe, names[outcome.position], outcome.error)
+            bar.update()
 
 
 def _measure(
@@ -100,8 +106,19 @@ def _result_path(out: Path, probe: RegisteredProbe, model: str) -> Path:
 def _note_failure(out: Path, probe: RegisteredProbe, model: str, error: Exception) -> None:
     path = _result_path(out, probe, model)
     path.unlink(missing_ok=True)
+    _write_note(path, f"{probe.name} could not measure {model}", error)
+
+
+def _note_loss(out: Path, probe: RegisteredProbe, model: str, error: Exception) -> None:
+    """Its process was lost, or it took too long: a result that is there is whole, and stays."""
+    path = _result_path(out, probe, model)
+    what = "may hold an earlier measurement of" if path.exists() else "could not measure"
+    _write_note(path, f"{probe.name} {what} {model}", error)
+
+
+def _write_note(path: Path, what: str, error: Exception) -> None:
     why = " ".join(str(error).split()) or type(error).__name__
-    write_atomic(path.with_suffix(".txt"), f"{probe.name} could not measure {model}: {why}\n".encode())
+    write_atomic(path.with_suffix(".txt"), f"{what}: {why}\n".encode())
 
 
 def further_notes(out: Path) -> list[str]:

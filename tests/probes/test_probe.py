@@ -139,23 +139,6 @@ def test_another_model_shape_is_refused_while_state_is_held(measured: WithRows, 
 # ---- state on disk ----
 
 
-def test_a_merge_that_fails_changes_nothing(measured: WithRows, fake: Any) -> None:
-    """Not even the states and the examples that come before the one that fails."""
-    other, whole = WithRows(), WithRows()
-    rest = Batch(TOKENS, index=torch.arange(4, 8))
-    run(fake, rest, other)
-    run(fake, rest, whole)
-    site = measured.site_names[0]
-    other._state("count")._values[site] = torch.zeros(3, dtype=torch.int64)  # "total" is merged before it
-    with pytest.raises(InputError, match=r"a Sum of shape \(\) at 'hook_embed' was given \(3,\)"):
-        measured.merge(other)
-    assert len(measured.examples) == 4
-    measured.merge(whole)
-    both = run(fake, Batch(torch.cat([TOKENS, TOKENS])), WithRows())
-    assert torch.equal(measured.compute()["norm"], both["norm"])
-    assert int(measured.count[site]) == 8
-
-
 def test_a_saved_state_is_computed_and_merged_elsewhere(fake: Any, tmp_path: Path) -> None:
     first, second, whole = WithRows(), WithRows(), WithRows()
     for probe, rows in ((first, slice(0, 3)), (second, slice(3, 4)), (whole, slice(0, 4))):

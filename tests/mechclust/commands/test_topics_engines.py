@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -48,10 +49,19 @@ def assert_same(here, out, result):
     assert result.notes == here[1].notes
 
 
-def test_two_processes_and_then_a_cluster(bert, here, tmp_path, nodes):
-    """The cluster goes on where the processes ended, with an untrained model."""
-    config = replace(here[0], workers=2, untrained=0)
-    assert_same(here, tmp_path, measure_topics(str(bert), config, tmp_path))
+@pytest.fixture(scope="module")
+def by_two(bert, here, tmp_path_factory):
+    """In two processes, without an untrained model: folder and result."""
+    out = tmp_path_factory.mktemp("by_two")
+    return out, measure_topics(str(bert), replace(here[0], workers=2, untrained=0), out)
+
+
+def test_two_processes(here, by_two):
+    assert_same(here, *by_two)
+
+
+def test_a_cluster_goes_on_with_an_untrained_model(bert, here, by_two, tmp_path, nodes):
+    shutil.copytree(by_two[0], tmp_path, dirs_exist_ok=True)
     kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "shards").rglob("shard-*")}
     assert len(kept) == 2
     config = replace(here[0], engine="ray", address=nodes.address, workers=1)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -44,8 +45,8 @@ def wait_until(true, seconds=60):
 
 
 def test_a_node_lost_in_the_middle_costs_time_only(nodes, tmp_path):
-    """Its job is run again on the other; workers limits how many run at once, and nothing is done twice."""
-    jobs = [noting(tmp_path, f"(__import__('time').sleep(3), {i})[1]") for i in range(3)]
+    """Its job is run again on the other, and nothing is done twice."""
+    jobs = [noting(tmp_path, f"(__import__('time').sleep(2), {i})[1]") for i in range(3)]
 
     def lose():
         wait_until(lambda: len(processes(tmp_path)) == 2)
@@ -56,11 +57,6 @@ def test_a_node_lost_in_the_middle_costs_time_only(nodes, tmp_path):
     outcomes = list(each_result(eval, jobs, engine=Ray(nodes.address)))
     thread.join()
     assert sorted((outcome.position, outcome.value) for outcome in outcomes) == [(0, 0), (1, 1), (2, 2)]
-    nodes.whole()
-    one = tmp_path / "one"
-    one.mkdir()
-    assert map_jobs(eval, [noting(one, "1")] * 3, 1, engine=Ray(nodes.address)) == [1, 1, 1]
-    assert len(processes(one)) == 1
 
 
 def test_a_node_that_does_not_see_the_folder(nodes, tmp_path, monkeypatch):
@@ -72,10 +68,18 @@ def test_a_node_that_does_not_see_the_folder(nodes, tmp_path, monkeypatch):
     text = str(refused.value)
     assert text.startswith("node ")
     assert text.endswith(
-        "does not see '/proc/self/cwd/run'; give a folder on a file system that all nodes share (--out)"
+        "does not see '/proc/self/cwd/run'; give a folder (--out) on a file system that all nodes share"
     )
     assert not list((tmp_path / "run").iterdir())  # the token is gone
-    assert map_jobs(eval, ["1", "2"], 1, engine=Ray(nodes.address), folder=tmp_path / "run") == [1, 2]
+    run = tmp_path / "run"
+    assert map_jobs(eval, [noting(run, "1")] * 3, 1, engine=Ray(nodes.address), folder=run) == [1, 1, 1]
+    assert len(processes(run)) == 1  # workers says how many run at once
+    assert len(list(run.iterdir())) == 1
+    each_result(eval, ["1"], 1, engine=Ray(nodes.address), folder=run).close()  # before the first result
+    with pytest.raises(TypeError):
+        map_jobs(threading.Lock(), ["1"], 1, engine=Ray(nodes.address), folder=run)  # cannot be sent
+    assert map_jobs(eval, [], engine=Ray(nodes.address), folder=run) == []
+    assert len(list(run.iterdir())) == 1
 
 
 def test_a_node_with_another_version(nodes, tmp_path):
@@ -143,6 +147,7 @@ def test_ctrl_c_ends_the_jobs_and_leaves_the_cluster_that_was_joined(nodes, tmp_
     assert nodes.alive() == 2
 
 
+@pytest.mark.cluster
 def test_ctrl_c_stops_a_cluster_that_was_started(tmp_path):
     """A worker's print and the bar over all jobs arrive; Ray's own messages do not."""
     stopped = driver(tmp_path, "Ray('local')")
@@ -189,13 +194,31 @@ def test_no_such_cluster_is_told_at_once(address, text):
         map_jobs(abs, [1, 2], engine=Ray(address))
 
 
-def test_more_gpus_than_any_node_has(nodes):
+def test_what_no_node_has_is_told_unless_workers_are_waited_for(nodes, monkeypatch, capfd):
+    way = "say how many workers (--workers), which waits for nodes that the cluster may start"
     with pytest.raises(InputError) as refused:
-        map_jobs(abs, [1, 2], engine=Ray(nodes.address, gpus_per_job=64))
-    assert str(refused.value).startswith(
-        "no node of the Ray cluster has 1 CPUs and 64 GPUs for a job (at most 1 CPUs and "
+        map_jobs(abs, [1, 2], engine=Ray(nodes.address, cpus_per_job=64))
+    assert str(refused.value) == (
+        f"no node of the Ray cluster has 64 CPUs for a job (at most 1 CPU); give fewer cpus_per_job, or {way}"
     )
-    assert str(refused.value).endswith(" GPUs); give fewer with --gpus-per-job")
+    with pytest.raises(InputError, match=r"^no node of the Ray cluster has 999 GPUs for a job \(at most \d+ GPUs?\); "):
+        map_jobs(abs, [1, 2], engine=Ray(nodes.address, gpus_per_job=999))
+
+    from mechclust.jobs import cluster
+
+    monkeypatch.setattr(cluster, "_PATIENCE", 1.0)
+    nodes.lose(nodes.second)
+
+    said = []
+    with ThreadPoolExecutor(1) as thread:
+        results = thread.submit(map_jobs, abs, [1, -2], 1, engine=Ray(nodes.address, cpus_per_job=2))
+        wait_until(lambda: "waiting until" in "".join(said.append(capfd.readouterr().err) or said))
+        nodes.second = nodes.add(num_cpus=2)
+        assert results.result(timeout=60) == [1, 2]
+    said.append(capfd.readouterr().err)
+    nodes.lose(nodes.second)
+    told = "mechclust: no node of the Ray cluster has 2 CPUs free for a job; waiting until one has"
+    assert "".join(said).count(told) == 1
 
 
 def test_without_the_package_ray_it_is_said_how_to_get_it():

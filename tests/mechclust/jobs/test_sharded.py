@@ -17,6 +17,7 @@ import torch
 from mechclust.jobs import Outcome, each_result, run_sharded, sharded
 from mechclust.models import ModelConfig, build_model
 from probes import CKA, NDims, NeighbourPurity, Probe, Rows, Sum, TaskClusterARI, last_token, residual, run
+from probes.files import versions
 from probes.locks import locked
 from tasks import Batch, InputError
 
@@ -200,9 +201,18 @@ class TestOrder:
 
     def test_what_comes_early_waits(self) -> None:
         outcomes = iter([Outcome(2, "c"), Outcome(0, "a"), Outcome(1, "b"), Outcome(3, "d")])
-        merged = sharded._in_order(outcomes)
+        merged = sharded._in_order(outcomes, kept=False)
         assert [next(merged), next(merged), next(merged)] == ["a", "b", "c"]
         assert list(merged) == ["d"]
+
+    def test_of_several_errors_the_first_shards_is_raised_and_what_is_kept_goes_on(self) -> None:
+        """Also where it comes last."""
+        outcomes = [Outcome(1, None, ValueError("b")), Outcome(0, "a"), Outcome(3, "d"), Outcome(2, None, OSError("c"))]
+        for kept, left in ((True, []), (False, [3, 2])):
+            given = iter(outcomes)
+            with pytest.raises(ValueError, match="b"):
+                list(sharded._in_order(given, kept=kept))
+            assert [outcome.position for outcome in given] == left
 
     def test_data_is_drawn_as_it_is_needed(self, monkeypatch: Any) -> None:
         drawn, ahead = [], []
@@ -326,6 +336,45 @@ class TestFolder:
             self.measure(out, probe=NDims(variance=0.5))
         assert str(refused.value) == f"{str(out)!r} holds shards of {NDims()!r}; give a new folder, or delete this one"
 
+    @pytest.mark.parametrize("text", [None, "{", '{"format": "mechclust-shards-1"}'])
+    def test_a_lost_or_damaged_description_is_written_anew(self, out: Path, text: str | None) -> None:
+        """Nothing is measured twice, and other probes are refused as before."""
+        (out / "shards.json").unlink() if text is None else (out / "shards.json").write_text(text)
+        before = (out / "shard-00001.safetensors").stat().st_mtime_ns
+        with pytest.raises(InputError, match="other probes"):
+            self.measure(out, probe=NDims(variance=0.5))
+        (out / "shards.json").unlink()
+        expected = self.measure(out)
+        assert (out / "shard-00001.safetensors").stat().st_mtime_ns == before
+        assert same(self.measure(out), expected)
+
+    def test_other_versions_of_packages(self, out: Path, monkeypatch: Any) -> None:
+        monkeypatch.setattr(sharded, "versions", lambda: {**versions(), "torch": "1.2.3"})
+        with pytest.raises(InputError) as refused:
+            self.measure(out)
+        assert str(refused.value) == (
+            f"{str(out)!r} was measured with torch {torch.__version__}, this process has torch 1.2.3; install the "
+            "same versions, or give a new folder"
+        )
+        (out / "shards.json").unlink()
+        with pytest.raises(InputError, match="holds the state of other versions of packages; give"):
+            self.measure(out)
+
+    def test_the_shards_after_one_that_fails_are_kept(self, tmp_path: Path) -> None:
+        """And the error names the first that failed."""
+        shards = [partial(function, k) for k in range(3)]
+        shards[0] = shards[1] = partial(int, "wrong")
+        with pytest.raises(ValueError, match="wrong") as raised:
+            self.measure(tmp_path / "out", batches=shards)
+        assert "raised by job 'shard 0'" in raised.value.__notes__
+        assert [path.name for path in (tmp_path / "out").glob("shard-*")] == ["shard-00002.safetensors"]
+
+    def test_what_a_lost_node_was_writing_is_removed(self, out: Path) -> None:
+        left = out / ".shard-00001.safetensors.elsewhere.77.tmp"
+        left.touch()
+        self.measure(out)
+        assert not left.exists()
+
     def test_a_folder_of_something_else(self, tmp_path: Path) -> None:
         (tmp_path / "thesis.tex").touch()
         with pytest.raises(InputError) as refused:
@@ -377,7 +426,7 @@ def test_no_shard_is_begun_far_behind_one_that_hangs() -> None:
     def jobs() -> Any:
         for k in range(40):
             started.append(k)
-            yield f"__import__('time').sleep({0 if k else 20})"
+            yield f"__import__('time').sleep({0 if k else 4})"
 
     for outcome in each_result(eval, jobs(), 2, lead=4):
         if outcome.position == 0:

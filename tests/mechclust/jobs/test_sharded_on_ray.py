@@ -12,7 +12,7 @@ from typing import Any
 from mechclust.jobs import Ray, run_sharded, save_rows_sharded
 from probes import CKA, save_rows
 from tests.mechclust.jobs import test_sharded_rows
-from tests.mechclust.jobs.test_sharded import WHOLE, Every, die_once, function, one, same, two
+from tests.mechclust.jobs.test_sharded import WHOLE, die_once, function, one, same, two
 
 
 def wait_on(node: str, flag: Path) -> None:
@@ -24,21 +24,21 @@ def wait_on(node: str, flag: Path) -> None:
         time.sleep(300)
 
 
-def test_run_sharded_where_a_worker_is_killed_in_a_shard(nodes: Any, tmp_path: Path) -> None:
+def trouble(killed: Path | None, node: str, flag: Path) -> None:
+    """A kill of this process, and then the loss of that node."""
+    if killed:
+        die_once(killed)
+    wait_on(node, flag)
+
+
+def test_run_sharded_where_a_worker_is_killed_and_a_node_is_lost_in_a_shard(nodes: Any, tmp_path: Path) -> None:
+    """Their shards are measured again on the other node. What was kept in the folder is not."""
     probes = [CKA(label="task", form="moments"), CKA(label="task", form="rows")]
     expected = run_sharded(two, [partial(function, k) for k in range(3)], probes, workers=1)
-    shards = [partial(function, k) for k in range(3)]
-    shards[1] = partial(function, 1, partial(die_once, tmp_path / "killed"))
-    found = run_sharded(two, shards, [probe.clone() for probe in probes], engine=Ray(nodes.address))
-    assert (tmp_path / "killed").exists()
-    assert all(map(same, found, expected))
-
-
-def test_run_sharded_where_a_node_is_lost_in_a_shard(nodes: Any, tmp_path: Path) -> None:
-    """Its shard is measured again on the other one. What was kept in the folder is not."""
-    expected = run_sharded(one, [partial(function, k) for k in range(3)], Every(), workers=1)
-    flag, second = tmp_path / "measuring", nodes.second
-    shards = [partial(function, k, partial(wait_on, second.node_id, flag)) for k in range(3)]
+    flag, killed, second = tmp_path / "measuring", tmp_path / "killed", nodes.second
+    shards = [
+        partial(function, k, partial(trouble, killed if k == 1 else None, second.node_id, flag)) for k in range(3)
+    ]
 
     def lose() -> None:
         while not flag.exists():
@@ -46,9 +46,12 @@ def test_run_sharded_where_a_node_is_lost_in_a_shard(nodes: Any, tmp_path: Path)
         nodes.lose(second)
 
     threading.Thread(target=lose, daemon=True).start()
-    found = run_sharded(one, shards, Every(), engine=Ray(nodes.address), out=tmp_path / "out")
+    found = run_sharded(
+        two, shards, [probe.clone() for probe in probes], engine=Ray(nodes.address), out=tmp_path / "out"
+    )
     assert flag.exists()
-    assert same(found, expected)
+    assert killed.exists()
+    assert all(map(same, found, expected))
 
 
 def test_save_rows_sharded_where_a_worker_is_killed_in_a_shard(nodes: Any, tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from tests.mechclust.jobs.test_sharded import (
     ROOT,
     TOKENS,
     WHOLE,
-    die_once,
     function,
     one,
     one_worker_a_shard,
@@ -72,18 +71,13 @@ class TestTheSame:
         monkeypatch.setattr(sharded_rows, "each_result", partial(one_worker_a_shard, 1))
         assert same(saved(tmp_path / "s"), expected)
 
-    def test_two_workers_of_which_one_is_killed_in_a_shard(self, tmp_path: Path, expected: RowStore) -> None:
-        shards = [partial(function, k) for k in range(3)]
-        shards[1] = partial(function, 1, partial(die_once, tmp_path / "killed"))
-        assert same(saved(tmp_path / "s", shards, workers=2), expected)
-        assert (tmp_path / "killed").exists()
-
 
 class TestGoingOn:
     def test_the_killed_driver(self, tmp_path: Path, expected: RowStore) -> None:
         """Killed in the second of three shards: the first is not measured again."""
         folder = tmp_path / "s"
         code = f"""
+from tests.mechclust.jobs.test_sharded import die_once
 from tests.mechclust.jobs.test_sharded_rows import *
 shards = [partial(function, k) for k in range(3)]
 shards[1] = partial(function, 1, partial(die_once, Path({str(tmp_path / "killed")!r})))
@@ -116,8 +110,20 @@ saved(Path({str(folder)!r}), shards)
         """A worker on another machine may live on for some seconds: only the owner of the folder adds to the store."""
         folder = tmp_path / "s"
         folder.mkdir()
-        shutil.copytree(expected.folder / "shard-00002", folder / ".shard-00002.elsewhere.77.tmp")
+        left = folder / ".shard-00002.elsewhere.77.tmp"
+        shutil.copytree(expected.folder / "shard-00002", left)
         assert same(saved(folder), expected)
+        assert not left.exists()
+
+    def test_the_shards_after_one_that_fails_are_kept(self, tmp_path: Path, expected: RowStore) -> None:
+        """And the error names the first that failed."""
+        shards = [partial(function, k) for k in range(3)]
+        broken = [partial(int, "wrong"), partial(int, "wrong too"), shards[2]]
+        with pytest.raises(ValueError, match="wrong") as raised:
+            saved(tmp_path / "s", broken)
+        assert "raised by job 'shard 0'" in raised.value.__notes__
+        assert len(list((tmp_path / "s").glob("shard-*"))) == 1
+        assert same(saved(tmp_path / "s", shards), expected)
 
 
 class TestRefusals:

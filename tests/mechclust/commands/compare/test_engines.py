@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mechclust.commands.compare import compare_models
+from mechclust.commands.compare import compare_models, measure
 from mechclust.commands.compare.report import results_of
+from mechclust.jobs import map_jobs
 from mechclust.models import load_pretrained
 from probes import RowStore, load_result
 from tasks import InputError
@@ -59,7 +60,10 @@ def test_a_model_in_memory_is_for_this_process_only(gpt2, shaken, here, tmp_path
     assert not (tmp_path / "out").exists()
 
 
-def test_another_model_is_named_by_the_job(gpt2, shaken, here, tmp_path):
+def test_another_model_is_named_by_the_job(gpt2, here, tmp_path, monkeypatch):
+    monkeypatch.setattr(  # the jobs in this process, for speed
+        measure, "map_jobs", lambda fn, jobs, **on: map_jobs(fn, jobs, **{**on, "workers": 1})
+    )
     shutil.copytree(here[1], tmp_path, dirs_exist_ok=True)
     with pytest.raises(InputError) as refused:
         compare_models(str(gpt2), str(gpt2), replace(here[0], workers=2, controls=()), tmp_path)

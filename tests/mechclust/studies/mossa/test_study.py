@@ -153,8 +153,9 @@ class TestRun:
         models = copy / "models" / "seed0"
         shutil.copy(models / "control-type-1.safetensors", models / "control-type-0.safetensors")
         kept = {p: p.stat().st_mtime_ns for p in copy.rglob("*.safetensors") if "type-0" not in p.name}
-        with pytest.warns(UserWarning, match=r"type-0\.tuned\.safetensors' was measured on another model"):
+        with pytest.warns(UserWarning, match="was measured on another model") as warned:
             STUDY.run_job(SMOKE, ModelJob("measure", 0), copy)
+        assert "type-0.base.safetensors" in str(warned[0].message)
         control = fingerprint(load_model(models / "control-type-1.safetensors"))
         for kind in ("base", "tuned", "accuracy"):
             assert load_result(result_path(copy, 0, f"type-0.{kind}")).metadata["model"]["control"] == control
