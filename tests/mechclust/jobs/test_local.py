@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -192,8 +193,9 @@ def test_a_worker_that_is_lost_while_it_is_made_ready_is_told_in_the_end(monkeyp
     setup = partial(eval, "__import__('os').kill(__import__('os').getpid(), 9)")
     with pytest.raises(InputError) as refused:
         list(each_result(print, [1, 2], 2, setup=setup))
-    assert str(refused.value).startswith(
-        "a worker was lost before its first job 2 times (killed by signal 9, often for too little memory); "
+    assert re.match(  # the other worker may be lost as well by then
+        r"a worker was lost before its first job [23] times \(killed by signal 9, often for too little memory\); ",
+        str(refused.value),
     )
 
 
