@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import time
 from contextlib import closing
@@ -85,7 +86,7 @@ def test_a_job_that_takes_too_long_is_stopped_and_named(engine):
 
 
 def test_setup_is_called_once_a_worker_and_a_lost_workers_jobs_are_done_by_another(engine, tmp_path):
-    """``eval(job, resource)``: the resource is a dictionary of names. Each job is reported once."""
+    """``resource(job)``: the resource is a function. Each job is reported once."""
     calls = tmp_path / "calls"
     drawn = []
 
@@ -94,8 +95,9 @@ def test_setup_is_called_once_a_worker_and_a_lost_workers_jobs_are_done_by_anoth
             drawn.append(i)
             yield once(tmp_path / "died", DIE, "times * 3") if i == 3 else f"times * {i}"
 
-    make = f"{{'times': 10, 'call': open({str(calls)!r}, 'a').write(str({PROCESS}) + ' ')}}"
-    work = each_result(_swapped, jobs(), 2, engine=engine, setup=partial(eval, make))
+    called = f"open({str(calls)!r}, 'a').write(str({PROCESS}) + ' ')"
+    make = f"(lambda called: lambda job: eval(job, {{'times': 10}}))({called})"
+    work = each_result(operator.call, jobs(), 2, engine=engine, setup=partial(eval, make))
     found, ahead = [], []
     with closing(work):
         for outcome in work:
@@ -109,13 +111,9 @@ def test_setup_is_called_once_a_worker_and_a_lost_workers_jobs_are_done_by_anoth
     assert max(ahead) <= 6  # each worker's job and two more
 
 
-def _swapped(names, job):
-    return eval(job, dict(names))
-
-
 def test_what_setup_raises_is_raised(engine):
     with pytest.raises(ZeroDivisionError):
-        list(each_result(_swapped, ["1", "2"], 2, engine=engine, setup=partial(eval, "1 / 0")))
+        list(each_result(operator.call, ["1", "2"], 2, engine=engine, setup=partial(eval, "1 / 0")))
 
 
 def test_an_early_end_ends_the_workers(engine, tmp_path):

@@ -84,8 +84,8 @@ def test_a_node_that_does_not_see_the_folder(nodes, tmp_path, monkeypatch):
 
 def test_a_node_with_another_version(nodes, tmp_path):
     """Of all that differs both versions are told."""
-    for package, version in (("torch", "1.2.3"), ("mechclust", "0.0.1")):
-        info = tmp_path / f"{package}-{version}.dist-info"
+    for package, version in (("torch", "1.2.3"), ("transformer-lens", "0.0.1")):
+        info = tmp_path / f"{package.replace('-', '_')}-{version}.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
     nodes.lose(nodes.second)
@@ -96,7 +96,7 @@ def test_a_node_with_another_version(nodes, tmp_path):
     finally:
         nodes.lose(other)
     text = str(refused.value)
-    assert " has mechclust 0.0.1 and torch 1.2.3, this process has mechclust " in text
+    assert " has torch 1.2.3 and transformer-lens 0.0.1, this process has torch " in text
     assert text.endswith("; install the same versions on all nodes")
 
 
