@@ -62,7 +62,7 @@ def job_ms(engine: str) -> float:
 def shard_ms(engine: str) -> float:
     """Milliseconds per shard beside its forward passes, of one worker, once it is there."""
     tokens = torch.randint(50, (64 * _SHARDS, 16), generator=torch.Generator().manual_seed(0))
-    few, many = Batch(tokens[: 64 * 4]).split(64), Batch(tokens).split(64)
+    few, many = list(Batch(tokens[: 64 * 4]).split(64)), list(Batch(tokens).split(64))
 
     def per_shard(engine: Any) -> float:
         def sharded(batches: Any) -> float:

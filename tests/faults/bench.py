@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -114,8 +116,10 @@ class Bench:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def check_same(self, name: str, folder: Path, ended: Ended) -> None:
+    def check_same(self, name: str, folder: Path, ended: Ended, *, others_print: bool = False) -> None:
         """Compare a run that came to its end with the undisturbed one: all bits, and what it printed.
+
+        With ``others_print`` lines of somebody else, such as Ray's about a lost node, may stand between its own.
 
         Raises:
             Failed: when it did not end well, or something differs.
@@ -125,8 +129,11 @@ class Bench:
             raise Failed(f"exit code {ended.code}:\n{ended.told}")
         if differs := other(bits(folder / "out"), before.bits):
             raise Failed(f"other bits: {differs}")
-        if ended.out.decode(errors="replace") != before.printed:
-            raise Failed(f"other numbers are printed:\n{ended.out.decode(errors='replace')[-600:]}")
+        expected, printed = before.printed.splitlines(), ended.out.decode(errors="replace").splitlines()
+        rest = iter(printed)
+        if not (all(line in rest for line in expected) if others_print else printed == expected):
+            lines = difflib.unified_diff(expected, printed, "undisturbed", "now", n=0)
+            raise Failed("\n".join(["something else is printed:", *islice(lines, 12)]))
 
     def finish(self, name: str, folder: Path) -> None:
         """Give the same command again, and compare.

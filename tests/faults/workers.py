@@ -84,7 +84,7 @@ def _kill_workers(bench: Bench, process: Process, draw: random.Random, workers: 
 
 def _same(bench: Bench, name: str, folder: Path, ended: Ended, told: str) -> Outcome:
     try:
-        bench.check_same(name, folder, ended)
+        bench.check_same(name, folder, ended, others_print=True)
     except Failed as failure:
         raise Failed(f"{told}: {failure}") from None
     return "same bits"
