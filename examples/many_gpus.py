@@ -1,7 +1,7 @@
 """One measurement by several workers, each with the model: the same numbers as by one.
 
 Here they are two processes of this machine. With `python many_gpus.py ray` they are a Ray cluster's, one GPU each: the
-cluster that RAY_ADDRESS names, or this machine alone. Interrupted, the same command goes on where it was.
+cluster that RAY_ADDRESS names, or this machine alone. After an interruption the same command resumes where it stopped.
 """
 
 import sys

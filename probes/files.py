@@ -145,7 +145,7 @@ def is_temporary(path: Path) -> bool:
     return path.name == LOCK or _TEMPORARY.fullmatch(path.name) is not None
 
 
-def remove_leftovers(folder: str | Path, *, recursive: bool = False) -> None:
+def remove_leftovers(folder: str | Path, *, recursive: bool = False, everyones: bool = False) -> None:
     """Remove what killed processes were making in ``folder``; what a living one makes stays.
 
     Call it as the folder's owner (``locks.locked``): what looks dead may be alive in a container of the same name.
@@ -153,6 +153,7 @@ def remove_leftovers(folder: str | Path, *, recursive: bool = False) -> None:
     Args:
         folder: may be missing.
         recursive: in the folders below it too.
+        everyones: also what living processes, or those of other machines, are making: nobody needs it any more.
 
     What processes of other machines were making is removed when it is a day old.
     """
@@ -160,7 +161,7 @@ def remove_leftovers(folder: str | Path, *, recursive: bool = False) -> None:
     for place in folders:
         for path in place.glob(".*.tmp"):
             match = _TEMPORARY.fullmatch(path.name)
-            if match is None or _is_being_made(path, match[1], int(match[2])):
+            if match is None or (not everyones and _is_being_made(path, match[1], int(match[2]))):
                 continue
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)

@@ -1,7 +1,7 @@
 """The format of rows on disk, and what reads it.
 
 A file ``rows.json`` (whose rows they are), and one folder per shard: ``shard.json`` with the checksum of each file
-beside it, ``index.safetensors`` (``index``, ``tokens``, ``labels/<name>``), and one file a site, such as
+beside it, ``index.safetensors`` (``index``, ``tokens``, ``labels/<name>``), and one file per site, such as
 ``blocks.3.hook_resid_post.safetensors`` (``rows``). A shard is there whole or not at all.
 """
 

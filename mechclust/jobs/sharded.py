@@ -27,7 +27,6 @@ from mechclust.jobs.shards import (
     check_given,
     count_shards,
     digest_of,
-    remove_temporaries,
     shards_of,
 )
 from probes.files import (
@@ -35,6 +34,7 @@ from probes.files import (
     is_temporary,
     read_json,
     read_safetensors,
+    remove_leftovers,
     versions,
     write_json,
     write_safetensors,
@@ -281,7 +281,7 @@ def _measure(
 
 def _begin(folder: Path, probes: Sequence[Probe]) -> None:
     """A folder of shards of these probes, new or begun."""
-    remove_temporaries(folder)
+    remove_leftovers(folder, everyones=True)  # workers of an earlier driver, on whatever node
     path = folder / "shards.json"
     mine = {"format": _FORMAT, "probes": list(map(repr, probes)), "versions": versions()}
     held = _description(path)

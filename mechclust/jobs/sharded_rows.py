@@ -14,7 +14,8 @@ import torch
 from mechclust.jobs.engine import Engine
 from mechclust.jobs.mapping import each_result
 from mechclust.jobs.progress import progress_bar
-from mechclust.jobs.shards import Given, Load, Shard, check_given, count_shards, remove_temporaries, shards_of
+from mechclust.jobs.shards import Given, Load, Shard, check_given, count_shards, shards_of
+from probes.files import remove_leftovers
 from probes.hooks import HookedModel
 from probes.kept_rows import Keeping, Stored, begun, check_space, count_given, files_of
 from probes.locks import locked
@@ -96,7 +97,7 @@ def save_rows_sharded(
     shards = shards_of(batches, shard_rows, tokenizer=tokenizer, tokens_per_batch=tokens_per_batch)
     known = None if count_shards(batches) else count_given(batches)
     with locked(folder, way="give a new folder"):
-        remove_temporaries(folder)
+        remove_leftovers(folder, everyones=True)  # workers of an earlier driver, on whatever node
         store = _Store(folder, Stored.of(folder, keeping.labels, begun(folder, keeping.settings)))
         results = each_result(
             _measure,

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pickle
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -14,7 +12,6 @@ import torch
 
 from probes import digest
 from probes.batches import Batches, each_batch, readable
-from probes.files import LOCK, is_temporary
 from probes.hooks import HookedModel
 from probes.identity import fingerprint
 from probes.run import HookedModels
@@ -120,17 +117,6 @@ def _grouped(batches: Iterable[Batch], size: int) -> Iterator[list[Batch]]:
             waiting = []
     if waiting:
         yield waiting
-
-
-def remove_temporaries(folder: Path) -> None:
-    """For the driver, who owns the folder, before its workers start: what workers of an earlier one were writing, on
-    whatever node, is of no use to anybody."""
-    for path in folder.iterdir() if folder.exists() else ():
-        if is_temporary(path) and path.name != LOCK:
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
 
 
 # ---- a batch between processes ----

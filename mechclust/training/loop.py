@@ -84,17 +84,7 @@ class _Training:
         self.path = None if out is None else out / "state.safetensors"
         self.optimizer = make_optimizer(_groups(model, config), config)
         self.losses, self.loss_of = torch.zeros(config.steps), _loss(model, task)
-        # The optimiser's state follows the order of the parameters, which the TransformerLens major decides.
-        major = versions()["transformer-lens"].split(".")[0]
-        self.record = {
-            "task": task.to_config(),
-            "training": to_json(config),
-            "model": {
-                **config_to_json(config_of(model)),
-                "transformer-lens": major,
-                "initial weights": fingerprint(model),
-            },
-        }
+        self.record = {} if out is None else self._record()
 
     def __call__(self, progress: bool, name: str) -> Tensor:
         lacking = self._lacking()
@@ -114,6 +104,17 @@ class _Training:
             self._save(config.steps)
         self._call(config.steps, self.callbacks)
         return self.losses
+
+    def _record(self) -> dict[str, Any]:
+        """What run a saved state belongs to."""
+        # The optimiser's state follows the order of the parameters, which the TransformerLens major decides.
+        major = versions()["transformer-lens"].split(".")[0]
+        began = {"transformer-lens": major, "initial weights": fingerprint(self.model)}
+        return {
+            "task": self.task.to_config(),
+            "training": to_json(self.config),
+            "model": {**config_to_json(config_of(self.model)), **began},
+        }
 
     def _loss(self, step: int) -> Tensor:
         return self.loss_of(self.task.train_batch(step, self.config.batch_size).to(device_of(self.model)))

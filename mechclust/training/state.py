@@ -73,7 +73,9 @@ def load_state(
         raise InputError(f"{str(path)!r} is not a training state; remove it, or choose another output folder")
     weights = {k.removeprefix("model/"): v for k, v in tensors.items() if k.startswith("model/")}
     saved = json.loads(header["run"])
-    _check(path.parent, saved, json.loads(json.dumps(run)), own is not None and _same(own, weights))
+    run = json.loads(json.dumps(run))
+    if saved != run:
+        _check(path.parent, saved, run, own is not None and _same(own, weights))
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         if name.startswith("optimizer/"):
@@ -85,7 +87,7 @@ def load_state(
 
 def _check(folder: Path, saved: dict[str, Any], run: dict[str, Any], trained: bool) -> None:
     """Refuse the state of a run with other settings, naming the first."""
-    for section in {**run, **saved} if saved != run else ():
+    for section in {**run, **saved}:
         old, new = saved.get(section, {}), run.get(section, {})
         for key in {**new, **old}:
             if old.get(key) == new.get(key) or ((section, key) == _BEGAN and trained):

@@ -96,22 +96,31 @@ def _sites(layers: int) -> Any:
     return ["hook_embed", *(f"blocks.{i}.hook_resid_post" for i in range(layers - 1))]
 
 
-@cache
-def _cka_merge(layers: int, width: int) -> tuple[float, float]:
-    """Seconds to merge one state of CKA's moments as the driver does, from a worker's bytes, and its MiB."""
-    total = _state(CKA(_sites(layers), form="moments", pairs="diagonal"), layers, width, 256)
-    state = total.state_dict()
-    data = bytes_of(state["tensors"])
+def _merger(total: Probe, state: dict[str, Any], tensors: Callable[[], dict[str, torch.Tensor]]) -> Callable[[], None]:
+    """Merges one more state of that size, as the driver does; each of examples of its own."""
     count = 0
 
     def merge() -> None:
         nonlocal count
         count += 1
         part = total.clone()
-        part.load_state_dict({**state, "tensors": tensors_of(data), "examples": state["examples"] + (count << 40)})
+        part.load_state_dict({**state, "tensors": tensors(), "examples": state["examples"] + (count << 40)})
         total.merge(part)
 
-    return _seconds(merge), len(data) / 2**20
+    return merge
+
+
+def _cka(layers: int, width: int) -> Probe:
+    return _state(CKA(_sites(layers), form="moments", pairs="diagonal"), layers, width, 256)
+
+
+@cache
+def _cka_merge(layers: int, width: int) -> tuple[float, float]:
+    """Seconds to merge one state of CKA's moments as the driver does, from a worker's bytes, and its MiB."""
+    total = _cka(layers, width)
+    state = total.state_dict()
+    data = bytes_of(state["tensors"])
+    return _seconds(_merger(total, state, lambda: tensors_of(data))), len(data) / 2**20
 
 
 def merge_ms() -> float:
@@ -120,23 +129,16 @@ def merge_ms() -> float:
 
 
 def merge_over_addition() -> float:
-    """The same against adding tensors of that size."""
-    total = _state(CKA(_sites(12), form="moments", pairs="diagonal"), 12, 768, 256)
-    state, count = total.state_dict(), 0
+    """Merging that state, from a worker's tensors, against adding tensors of its size."""
+    total = _cka(12, 768)
+    state = total.state_dict()
     mine = {name: x.clone() for name, x in state["tensors"].items() if x.is_floating_point()}
-
-    def merge() -> None:
-        nonlocal count
-        count += 1
-        part = total.clone()
-        part.load_state_dict({**state, "examples": state["examples"] + (count << 40)})
-        total.merge(part)
 
     def add() -> None:
         for name, x in mine.items():
             x += state["tensors"][name]
 
-    return alternate(merge, add, rounds=5)
+    return alternate(_merger(total, state, lambda: state["tensors"]), add, rounds=5)
 
 
 def table() -> Table:

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Literal
@@ -37,6 +38,20 @@ class Trial:
     run: Callable[[Bench, random.Random], Outcome]
     needs: Sequence[str] = ()
     alone: bool = False
+
+
+def each_subject(
+    kind: str,
+    disturb: Callable[[str, Bench, random.Random], Outcome],
+    size: str,
+    few: Sequence[str],
+    *,
+    never: Sequence[str],
+) -> list[Trial]:
+    """One trial of a few subjects in the small round, three of all but some in the full one."""
+    names = few if size == "small" else [name for name in SUBJECTS if name not in never]
+    rounds = 1 if size == "small" else 3
+    return [Trial(kind, f"{name}, {k}", partial(disturb, name), [name]) for name in names for k in range(rounds)]
 
 
 @dataclass(frozen=True)

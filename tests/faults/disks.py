@@ -11,11 +11,12 @@ import os
 import random
 import resource
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from tests.faults.bench import Bench, Outcome, Trial
+from tests.faults.bench import Bench, Outcome, Trial, each_subject
 from tests.faults.process import Call, Failed, run, sentence
 from tests.faults.subjects import SUBJECTS
 
@@ -27,9 +28,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def trials(size: str, draw: random.Random) -> list[Trial]:
     """Each subject, or a few, on disks of several sizes."""
     few = ("save_rows", "train", "compare", "report")
-    names = few if size == "small" else [name for name in SUBJECTS if name not in ("artefacts",)]
-    rounds = 1 if size == "small" else 3
-    return [Trial(KIND, f"{name}, {k}", partial(_full, name), [name]) for name in names for k in range(rounds)]
+    return each_subject(KIND, _full, size, few, never=("artefacts",))
 
 
 def _full(name: str, bench: Bench, draw: random.Random) -> Outcome:
@@ -75,8 +74,7 @@ def _small(folder: Path, room: int) -> Iterator[tuple[Callable[[Call], Call], Ca
 
 def mounts() -> bool:
     """Whether a file system can be mounted here."""
-    probe = Path(f"/tmp/mechclust-mount-{os.getpid()}")
-    probe.mkdir(exist_ok=True)
+    probe = Path(tempfile.mkdtemp(prefix="mechclust-mount-"))
     try:
         _mount(probe, "size=4096", 0)
         _libc.umount2(os.fsencode(probe), 2)

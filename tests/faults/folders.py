@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import random
 import shutil
-from functools import partial
 
-from tests.faults.bench import Bench, Outcome, Trial
+from tests.faults.bench import Bench, Outcome, Trial, each_subject
 from tests.faults.process import Failed, Process, sentence
-from tests.faults.subjects import SUBJECTS
 
 KIND = "removed folders"
 
@@ -16,9 +14,7 @@ KIND = "removed folders"
 def trials(size: str, draw: random.Random) -> list[Trial]:
     """Each subject, or a few."""
     few = ("save_rows", "train", "topics")
-    names = few if size == "small" else [name for name in SUBJECTS if name not in ("artefacts", "report")]
-    rounds = 1 if size == "small" else 3
-    return [Trial(KIND, f"{name}, {k}", partial(_removed, name), [name]) for name in names for k in range(rounds)]
+    return each_subject(KIND, _removed, size, few, never=("artefacts", "report"))
 
 
 def _removed(name: str, bench: Bench, draw: random.Random) -> Outcome:

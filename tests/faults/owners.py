@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-from functools import partial
 
-from tests.faults.bench import Bench, Outcome, Trial
+from tests.faults.bench import Bench, Outcome, Trial, each_subject
 from tests.faults.process import Failed, Process, sentence
 from tests.faults.subjects import SUBJECTS
 
@@ -15,9 +14,7 @@ KIND = "two owners"
 def trials(size: str, draw: random.Random) -> list[Trial]:
     """Each subject that takes a while, or a few."""
     few = ("save_rows", "train", "compare")
-    names = few if size == "small" else [name for name in SUBJECTS if name not in ("artefacts", "report")]
-    rounds = 1 if size == "small" else 3
-    return [Trial(KIND, f"{name}, {k}", partial(_two, name), [name]) for name in names for k in range(rounds)]
+    return each_subject(KIND, _two, size, few, never=("artefacts", "report"))
 
 
 def _two(name: str, bench: Bench, draw: random.Random) -> Outcome:

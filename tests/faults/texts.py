@@ -132,7 +132,7 @@ def _document(bench: Bench, folder: Path, text: str) -> Call:
 
 
 def _folder(bench: Bench, folder: Path, text: str) -> Call:
-    """The model's folder. A text with a slash is no name of one."""
+    """The model's folder. A text with a slash cannot be its name."""
     _argument(text)
     if "/" in text or text in ("", ".", ".."):
         raise ValueError(text)
