@@ -7,19 +7,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from statistics import median
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from safetensors.torch import load as tensors_of
 from safetensors.torch import save as bytes_of
 
-from mechclust import ModelConfig, Ray, build_model, map_jobs, run_sharded
+from mechclust import ModelConfig, Ray, build_model, run_sharded
+from mechclust.jobs import each_result
 from probes import CKA, NDims, Probe, run
 from tasks import Batch
 from tests.benchmarks.driver import busy, most_workers
 from tests.benchmarks.ratio import alternate
 
-_JOBS, _SHARDS = 200, 60
+_JOBS, _SHARDS = 1000, 200
 _MODEL = ModelConfig(d_vocab=50, n_ctx=16, n_layers=2, d_model=32, n_heads=2)
 Table = list[tuple[str, Callable[[], float], str]]
 
@@ -46,39 +47,52 @@ def _seconds(what: Callable[[], object], rounds: int = 5) -> float:
     return median(times[1:])
 
 
+def _per_step(times: list[float]) -> float:
+    """Milliseconds from one time to the next, without the first tenth: workers start."""
+    steady = times[len(times) // 10 :]
+    return 1e3 * (steady[-1] - steady[0]) / (len(steady) - 1)
+
+
 @cache
 def job_ms(engine: str) -> float:
     """Milliseconds per job that does nothing, of two workers, once these are there."""
 
     def per_job(engine: Any) -> float:
-        few, many = (_seconds(partial(map_jobs, abs, range(n), 2, engine=engine), 3) for n in (4, _JOBS))
-        return 1e3 * (many - few) / (_JOBS - 4)
+        return _per_step([time.perf_counter() for _ in each_result(abs, range(_JOBS), 2, engine=engine)])
 
-    if engine == "local":
-        return per_job("local")
-    with cluster() as ray:
-        return per_job(ray)
+    return _on(engine, per_job)
+
+
+class Timed(NDims):
+    """Notes when the driver has merged a state."""
+
+    times: ClassVar[list[float]] = []
+
+    def merge(self, other: Probe) -> None:
+        super().merge(other)
+        self.times.append(time.perf_counter())
 
 
 @cache
 def shard_ms(engine: str) -> float:
-    """Milliseconds per shard beside its forward passes, of one worker, once it is there."""
+    """Milliseconds per shard beside its forward pass, of one worker, once it is there."""
     tokens = torch.randint(50, (64 * _SHARDS, 16), generator=torch.Generator().manual_seed(0))
-    few, many = list(Batch(tokens[: 64 * 4]).split(64)), list(Batch(tokens).split(64))
+    model, batches = build_model(_MODEL), list(Batch(tokens).split(64))
+    bare = 1e3 * _seconds(lambda: run(model, batches, NDims())) / _SHARDS
 
     def per_shard(engine: Any) -> float:
-        def sharded(batches: Any) -> float:
-            load = partial(build_model, _MODEL)
-            return _seconds(lambda: run_sharded(load, batches, NDims(), engine=engine, workers=1, shard_examples=64), 3)
+        Timed.times.clear()
+        run_sharded(partial(build_model, _MODEL), batches, Timed(), engine=engine, workers=1, shard_examples=64)
+        return _per_step(Timed.times) - bare
 
-        model, n = build_model(_MODEL), _SHARDS - 4
-        bare = _seconds(lambda: run(model, many, NDims())) - _seconds(lambda: run(model, few, NDims()))
-        return 1e3 * (sharded(many) - sharded(few) - bare) / n
+    return _on(engine, per_shard)
 
+
+def _on(engine: str, measure: Callable[[Any], float], rounds: int = 3) -> float:
     if engine == "local":
-        return per_shard("local")
+        return median(measure("local") for _ in range(rounds))
     with cluster() as ray:
-        return per_shard(ray)
+        return median(measure(ray) for _ in range(rounds))
 
 
 def _state(probe: Probe, layers: int, width: int, n: int) -> Probe:
@@ -168,12 +182,14 @@ def simulation() -> str:
         told = [f"{n:,}" if n < 1000 else "over 1,000" for n in most]
         lines.append(f"| {name} | {1e3 * merge:.3g} ms | {' | '.join(told)} |")
     merge = list(merges.values())[1]
-    most = most_workers(60, merge)
-    shares = [(n, *busy(n, 60, merge)) for n in (most, 2 * most, 4 * most)]
+    half = most_workers(60, merge)
+    shares = [(n, *busy(n, 60, merge)) for n in (half, 2 * half, 4 * half)]
     told = [f"with {n} workers the driver {driver:.0%}, they {worker:.0%}" for n, driver, worker in shares]
     return "\n".join([*lines, "", f"Busy, second state, shards of 60 s: {'; '.join(told)}."])
 
 
 if __name__ == "__main__":
+    from tests.benchmarks import jobs  # workers know no __main__
+
     torch.set_num_threads(1)
-    print(simulation())
+    print(jobs.simulation())
