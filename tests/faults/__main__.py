@@ -80,8 +80,9 @@ def campaign(trials: Sequence[Trial], folder: Path, seed: int, size: str, jobs: 
     bench, results = Bench(folder), folder / "results.jsonl"
     results.write_text("")
     bench.prepare()
-    needs = sorted({name for trial in trials for name in trial.needs}, key=lambda name: bench.begins(name) is not None)
-    _shared([name for name in needs if bench.begins(name) is None], jobs, bench.undisturbed)
+    needs = sorted({name for trial in trials for name in trial.needs})
+    for first in (True, False):  # what others begin from comes first
+        _shared([name for name in needs if (bench.begins(name) is None) is first], jobs, bench.undisturbed)
     together = [trial for trial in trials if not trial.alone]
     _shared(together, jobs, lambda trial: _one(trial, bench, seed, size, results))
     _shared([trial for trial in trials if trial.alone], 1, lambda trial: _one(trial, bench, seed, size, results))
