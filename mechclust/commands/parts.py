@@ -36,7 +36,16 @@ class Part:
     measure: Callable[[], ProbeResult]
 
     def kept(self) -> ProbeResult | None:
-        """The result, where it is there and undamaged."""
+        """The result, where it is there and undamaged.
+
+        Raises:
+            InputError: where a folder stands in its place, which nothing can be written over.
+        """
+        if self.path.is_dir():
+            raise InputError(
+                f"{str(self.path)!r} is a folder where a measurement is kept; remove it, or give another folder with "
+                "--out"
+            )
         if self.path.exists():
             with suppress(InputError):  # a damaged one is measured again
                 return load_result(self.path)
