@@ -176,7 +176,8 @@ def sentence(ended: Ended) -> str:
     text = ended.err.decode(errors="replace")
     if ended.code != 2 or "Traceback" in text:
         raise Failed(f"exit code {ended.code}, and not one sentence:\n{ended.told}")
-    said = [line for line in text.replace("\r", "\n").splitlines() if line.startswith("mechclust: ")]
+    lines = text.replace("\r", "\n").replace("\x1b[A", "\n").splitlines()  # as workers' bars move the cursor
+    said = [line for line in lines if line.startswith("mechclust: ")]
     if len(said) != 1:
         raise Failed(f"{len(said)} sentences:\n{ended.told}")
     return said[0].removeprefix("mechclust: ")
