@@ -4,7 +4,8 @@ They stand between two comments, which a page does not show:
 
 - ``<!-- claims: NAME -->``, ``<!-- end -->``: the table of a study's claims, or of those whose names follow its own.
 - ``<!-- checkpoints -->``, ``<!-- end -->``: the real checkpoints that ``make real`` runs on.
-- ``<!-- counts -->``, ``<!-- end -->``: a row for each study, in which is filled in how many claims hold.
+- ``<!-- counts -->``, ``<!-- end -->``: a row for each study, in which is filled in how many findings hold; checks do
+  not count.
 - ``<!-- measured -->``, ``<!-- end -->``: a row for each claim, whose value and verdict are filled in behind its text.
 
 ``mechclust report RUN --record examples/results/NAME-paper`` is what brings the results there; those of real
@@ -63,13 +64,13 @@ def _checkpoints() -> str:
 
 
 def _counted(row: str) -> str:
-    """``| study | paper | claims tested, seeds | of these hold | link |``"""
-    title, paper, _, _, link = _cells(row)
-    claims = _recorded(re.findall(r"([\w-]+)\.md\)", link)[0])
-    tested = [c for c in claims if c.holds is not None]
-    of = "" if len(tested) == len(claims) else f" of {len(claims)}"
-    seeds, hold = max(c.seeds for c in claims), sum(c.holds is True for c in claims)
-    return _row(title, paper, f"{len(tested)}{of}, {seeds} seeds", str(hold), link)
+    """``| study | paper | findings tested, seeds | hold | undecided | do not hold | link |``"""
+    title, paper, *_, link = _cells(row)
+    findings = [c for c in _recorded(re.findall(r"([\w-]+)\.md\)", link)[0]) if c.kind == "finding"]
+    verdicts = [c.verdict for c in findings if c.verdict != "not tested"]
+    of = "" if len(verdicts) == len(findings) else f" of {len(findings)}"
+    counts = (str(verdicts.count(verdict)) for verdict in ("holds", "undecided", "does not hold"))
+    return _row(title, paper, f"{len(verdicts)}{of}, {max(c.seeds for c in findings)} seeds", *counts, link)
 
 
 def _measured(row: str) -> str:

@@ -10,6 +10,7 @@ from mechclust import aliases  # noqa: F401 - first: it refuses files that stand
 from mechclust.commands.check import Check, CheckReport, check_model
 from mechclust.commands.clusters import ClustersConfig, ClustersResult, measure_clusters, write_clusters_report
 from mechclust.commands.compare import CompareConfig, CompareResult, compare_models, write_compare_report
+from mechclust.commands.mossa import MossaConfig, MossaResult, run_mossa, write_mossa_report
 from mechclust.commands.topics import TopicsConfig, TopicsResult, measure_topics, write_topics_report
 from mechclust.jobs import Ray, map_jobs, run_sharded, save_rows_sharded
 from mechclust.models import ModelConfig, build_model, load_model, load_pretrained, model_for, save_model
@@ -24,6 +25,8 @@ __all__ = [
     "CompareConfig",
     "CompareResult",
     "ModelConfig",
+    "MossaConfig",
+    "MossaResult",
     "Ray",
     "TopicsConfig",
     "TopicsResult",
@@ -38,11 +41,13 @@ __all__ = [
     "measure_clusters",
     "measure_topics",
     "model_for",
+    "run_mossa",
     "run_sharded",
     "save_model",
     "save_rows_sharded",
     "train",
     "write_clusters_report",
     "write_compare_report",
+    "write_mossa_report",
     "write_topics_report",
 ]

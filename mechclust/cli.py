@@ -10,17 +10,20 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any
 
 import tyro
-from docstring_parser import parse
-from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructFieldSpec, StructTypeInfo
 
+from mechclust.cli_settings import PRESET_SETTINGS, SETTINGS, Perhaps
 from mechclust.commands.check import check_model
 from mechclust.commands.clusters import ClustersConfig, measure_clusters, write_clusters_report
 from mechclust.commands.compare import CompareConfig, compare_models, write_compare_report
 from mechclust.commands.folder import default_folder, until_reported
+from mechclust.commands.mossa import MossaConfig, presets, run_mossa, write_mossa_report
+from mechclust.commands.mossa.sentences import lead_of, notes_of
+from mechclust.commands.mossa.tables import groups_table
 from mechclust.commands.sandbox import check_output, open_sandbox, write_sandbox
 from mechclust.commands.settings import Dtype, EngineSettings
 from mechclust.commands.topics import TopicsConfig, measure_topics, shown_measures, write_topics_report
@@ -38,9 +41,6 @@ from tasks.text.visible import quoted, short, visible
 app = tyro.extras.SubcommandApp()
 
 _LONGEST = 2000  # characters of an error
-_NOTHING = tyro.conf.arg(help_behavior_hint="")  # after an option's help, in place of "(default: None)"
-_T = TypeVar("_T")
-_Perhaps = Annotated[_T | None, _NOTHING]
 
 
 @one_interrupt()
@@ -60,6 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _verifying(argv) as argv:
             if argv[:1] == ["run"] and len(argv) > 1 and not argv[1].startswith("-"):
                 _run(argv[1], argv[2:])
+                return 0
+            if argv[:1] == ["mossa"]:
+                _mossa(argv[1:])
                 return 0
             return int(app.cli(prog="mechclust", args=argv or ["--help"], description=_DESCRIPTION, **_HELP) or 0)
     except InputError as error:
@@ -107,37 +110,21 @@ def _print(text: object) -> None:
     print(visible(str(text), keep="\n"))
 
 
-def _plain_settings(info: StructTypeInfo) -> StructConstructorSpec | None:
-    """Settings as they stand in help: docstrings without mark-up, and nothing where nothing is the default."""
-    if not dataclasses.is_dataclass(info.type) or info.type.__module__.startswith("tyro."):
-        return None
-    texts: dict[str, str] = {}
-    for cls in reversed(info.type.__mro__):
-        texts |= {param.arg_name: param.description or "" for param in parse(cls.__doc__ or "").params}
-    types = get_type_hints(info.type, include_extras=True)
-    fields = []
-    for field in dataclasses.fields(info.type):
-        default = getattr(info.default, field.name, field.default)
-        if default is dataclasses.MISSING:
-            default = tyro.MISSING if field.default_factory is dataclasses.MISSING else field.default_factory()
-        kind = types[field.name]
-        if default == () or (default is None and not isinstance(info.default, info.type)):  # a run's None may be given
-            kind = Annotated[kind, _NOTHING, tyro.conf.DisallowNone]
-        text = " ".join(texts[field.name].replace("``", "").split()) if field.name in texts else None
-        fields.append(StructFieldSpec(field.name, kind, default, text))
-    return StructConstructorSpec(instantiate=info.type, fields=tuple(fields))
-
-
-_REGISTRY = ConstructorRegistry()
-_REGISTRY.struct_rule(_plain_settings)
 _HELP: dict[str, Any] = {
     "config": (tyro.conf.PositionalMetavarFromFieldName, tyro.conf.DisallowNone),
-    "registry": _REGISTRY,
+    "registry": SETTINGS,
 }
-_COMMANDS = ("run", "list", "report", "check", "clusters", "topics", "compare", "sandbox")
+_COMMANDS = ("run", "list", "report", "check", "clusters", "topics", "compare", "mossa", "sandbox")
 _NO_VERIFY = "--no-verify"
-_READERS = ("run", "report", "clusters", "topics", "compare", "sandbox")
+_READERS = ("run", "report", "clusters", "topics", "compare", "mossa", "sandbox")
 _UNVERIFIED = f"{_NO_VERIFY}: do not compare the checksums of the files that are read."
+_BASE = "a hub name, or a local directory with model and tokenizer (loaded offline)"
+_MOSSA_PRESETS = "defaults of all other options: flan2021: as published; small: for a small model on two CPU cores"
+_MOSSA_OUT = "folder of the adapters, the measurements and the report; runs/mossa-BASE-TASKS by default"
+_MOSSA = (
+    "Train a model on many tasks and one on each task alone, and find the layers that hold them (Zhao, Ziser & Cohen "
+    "2024). Interrupted, the same command goes on where it was."
+)
 _DESCRIPTION = (
     "Where inside a transformer does structure live, and when in training does it appear?\n\n"
     f"{', '.join(_READERS)} also take {_UNVERIFIED}"
@@ -145,7 +132,7 @@ _DESCRIPTION = (
 
 
 @app.command(name="run")
-def _run_help(study: tyro.conf.Positional[str], preset: str = "quick", out: _Perhaps[Path] = None) -> None:
+def _run_help(study: tyro.conf.Positional[str], preset: str = "quick", out: Perhaps[Path] = None) -> None:
     """Run a published experiment, or go on with it: `mechclust run task-clusters --preset quick`.
 
     Every setting of a study is listed by `mechclust run STUDY --help`.
@@ -201,7 +188,7 @@ def _run(name: str, argv: list[str]) -> None:
         prog=f"mechclust run {name}",
         description=f"{study.title}\n\n{_UNVERIFIED}",
         return_unknown_args=True,
-        registry=_REGISTRY,
+        registry=SETTINGS,
     )
     if unknown:
         known = [
@@ -258,7 +245,7 @@ def _origin(package: str) -> str:
 
 
 @app.command(name="report")
-def _report(run_folder: tyro.conf.Positional[Path], markdown: bool = False, record: _Perhaps[Path] = None) -> None:
+def _report(run_folder: tyro.conf.Positional[Path], markdown: bool = False, record: Perhaps[Path] = None) -> None:
     """Write a run's claims, figures and report anew from what it measured.
 
     Args:
@@ -273,11 +260,13 @@ def _report(run_folder: tyro.conf.Positional[Path], markdown: bool = False, reco
         _print(f"record: {record}")
 
 
-def _show(table: str, sentences: Sequence[str], report: Callable[[], Path]) -> None:
+def _show(table: str, sentences: Sequence[str], report: Callable[[], Path], below: str = "") -> None:
     """Print what was found, before the report is written: then nothing is lost where that fails."""
     _print(table)
     if sentences:
         _print("\n" + "\n".join(f"- {visible(sentence)}" for sentence in sentences))
+    if below:
+        _print(f"\n{below}")
     sys.stdout.flush()
     _print(f"\nreport: {report()}")
 
@@ -294,6 +283,8 @@ def _goes_on(out: Path) -> Iterator[None]:
 
 def _so_far(out: Path) -> str:
     """What an interruption left."""
+    if (out / "adapters").exists():
+        return f"; adapters and measurements so far are in {out}; the same command goes on"
     if (out / "rows").exists():
         return f"; hidden states so far are in {out / 'rows'}; the same command goes on"
     if (out / "shards").exists():
@@ -307,7 +298,7 @@ def _so_far(out: Path) -> str:
 def _clusters(
     model: tyro.conf.Positional[str],
     config: tyro.conf.OmitArgPrefixes[ClustersConfig],
-    out: _Perhaps[Path] = None,
+    out: Perhaps[Path] = None,
 ) -> None:
     """What a model's hidden states cluster by on your prompts, layer by layer, and where the task is beside it.
 
@@ -329,7 +320,7 @@ def _clusters(
 def _topics(
     model: tyro.conf.Positional[str],
     config: tyro.conf.OmitArgPrefixes[TopicsConfig],
-    out: _Perhaps[Path] = None,
+    out: Perhaps[Path] = None,
 ) -> None:
     """How far a model's attention and embeddings keep words of your corpus's topics together.
 
@@ -350,7 +341,7 @@ def _compare(
     base: tyro.conf.Positional[str],
     tuned: tyro.conf.Positional[str],
     config: tyro.conf.OmitArgPrefixes[CompareConfig],
-    out: _Perhaps[Path] = None,
+    out: Perhaps[Path] = None,
 ) -> None:
     """Which layers a tuned model changed, for which of your tasks: CKA with the model it was tuned from.
 
@@ -370,12 +361,65 @@ def _compare(
         _show(table_text(table[shown], ".3f"), result.sentences, lambda: write_compare_report(result, folder))
 
 
+@app.command(name="mossa")
+def _mossa_help(
+    base: tyro.conf.Positional[str], tasks: Path, preset: Perhaps[str] = None, out: Perhaps[Path] = None
+) -> None:
+    """Train a model on many tasks, and one on each alone, and find the layers that hold them.
+
+    Every setting is listed by `mechclust mossa --help`.
+
+    Args:
+        base: a hub name, or a local directory with model and tokenizer.
+        tasks: folder of the tasks' files.
+        preset: flan2021 or small.
+        out: folder of the run.
+    """
+    raise AssertionError("main calls _mossa")  # pragma: no cover
+
+
+def _mossa(argv: list[str]) -> None:
+    """With the defaults of the preset, which is read first."""
+    first = argparse.ArgumentParser(prog="mechclust mossa", add_help=False, allow_abbrev=False)
+    first.add_argument("--preset")
+    name = first.parse_known_args(argv)[0].preset
+    known = presets(tyro.MISSING)
+    if name is not None and name not in known:
+        raise InputError(f"no preset {name!r} of mossa{suggest(name, known)}")
+    config = MossaConfig(tasks=tyro.MISSING) if name is None else known[name]
+    told = tyro.conf.arg(help=_MOSSA_PRESETS, help_behavior_hint="", metavar=f"{{{','.join(known)}}}")
+    arguments = dataclasses.make_dataclass(
+        "Arguments",
+        [
+            ("base", Annotated[tyro.conf.Positional[str], tyro.conf.arg(help=_BASE)]),
+            ("preset", Annotated[str | None, told], None),
+            ("out", Annotated[Path | None, tyro.conf.arg(help=_MOSSA_OUT, help_behavior_hint="")], None),
+            ("config", Annotated[MossaConfig, tyro.conf.arg(name="")], config),
+        ],
+        frozen=True,
+    )
+    parsed: Any = tyro.cli(
+        arguments,
+        args=argv,
+        prog="mechclust mossa",
+        description=f"{_MOSSA}\n\n{_UNVERIFIED}",
+        config=(tyro.conf.PositionalMetavarFromFieldName,),
+        registry=PRESET_SETTINGS,
+    )
+    folder = parsed.out or default_folder("mossa", parsed.base, parsed.config.tasks)
+    with _goes_on(folder):
+        result = run_mossa(parsed.base, parsed.config, folder, progress=True)
+        sentences = [*lead_of(result), *notes_of(result)]
+        report = partial(write_mossa_report, result, folder)
+        _show(table_text(groups_table(result), ".3f"), sentences, report, text_table(result.claims))
+
+
 @app.command(name="check")
 def _check(
     model: tyro.conf.Positional[str],
-    adapter: _Perhaps[Path] = None,
+    adapter: Perhaps[Path] = None,
     device: str = "cpu",
-    device_map: _Perhaps[str] = None,
+    device_map: Perhaps[str] = None,
     dtype: Dtype = "float32",
     trust_remote_code: bool = False,
     seed: int = 0,
@@ -410,9 +454,9 @@ def _check(
 @app.command(name="sandbox")
 def _sandbox(
     run_folder: tyro.conf.Positional[Path],
-    seed: _Perhaps[int] = None,
+    seed: Perhaps[int] = None,
     out: Path = Path("sandbox.html"),
-    epoch: _Perhaps[int] = None,
+    epoch: Perhaps[int] = None,
     panels: Annotated[tuple[str, ...], _NOTHING] = (),
     max_frames: int = 300,
 ) -> None:

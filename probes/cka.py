@@ -15,10 +15,12 @@ from probes.functional.cka import (
     HSIC,
     LEAST_DEBIASED,
     CrossMoments,
+    centred,
     cka_from_hsic,
     compact,
     deviations_of,
     few_rows,
+    float64,
     halves_hsic,
     hsic_of_kernels,
     hsic_of_rows,
@@ -28,6 +30,7 @@ from probes.functional.cka import (
     null_of,
 )
 from probes.functional.products import ROUNDING, Precision, check_precision
+from probes.functional.top_components import top_components, without_components
 from probes.hooks import check_device
 from probes.minibatches import MiniBatches
 from probes.moments import home_of
@@ -76,8 +79,8 @@ class CKA(Pairwise, RowsOrMoments):
         pairs: ``"diagonal"``: each site of the first model with the same one of the second, where both have the same
             sites. ``"all"``: every site with every other.
         form: ``"moments"``, ``"rows"``, or ``"auto"``: rows as long as they take less memory, as they do where examples
-            are fewer than dimensions, then moments; always rows where resamples or permutations ask for them. The
-            values are the same.
+            are fewer than dimensions, then moments; always rows where resamples, permutations or ``remove_top`` ask
+            for them. The values are the same.
         precision: of the products of rows, nearly all of the work. ``"float32"`` is two to three times as fast on a
             CPU, and right to about 1e-7; a note says where it may be off by more than 1e-5. The rows are taken minus a
             point near their mean before they are rounded, and all sums are float64 in either.
@@ -93,6 +96,9 @@ class CKA(Pairwise, RowsOrMoments):
         device: where the sums are made, such as ``"cuda"``; by default where the rows come from: the model's device in
             ``run``, the CPU in ``run_stores`` and where rows were kept.
         seed: of half-samples and pairings.
+        remove_top: take this many of the largest principal components out of each side first, of the examples of each
+            class by themselves. A few dimensions with huge values, as last tokens have them, then decide no longer
+            alone. It needs the examples themselves: rows. Half-samples and pairings are of what is left.
 
     Raises:
         InputError: for three models or more, a label given per token, or too much memory.
@@ -120,12 +126,22 @@ class CKA(Pairwise, RowsOrMoments):
         max_memory: float = 8.0,
         device: str | None = None,
         seed: int = 0,
+        remove_top: int = 0,
     ) -> None:
         super().__init__(at, readout, label, pairs, max_memory)
         check_choice(form=(form, FORMS), estimator=(estimator, ("exact", "minibatch")))
         check_at_least(n_resamples=(n_resamples, 0), n_permutations=(n_permutations, 0), seed=(seed, 0))
-        check_at_least(batch_rows=(batch_rows, LEAST_DEBIASED))
-        for name, value in (("n_resamples", n_resamples), ("n_permutations", n_permutations)):
+        check_at_least(batch_rows=(batch_rows, LEAST_DEBIASED), remove_top=(remove_top, 0))
+        if remove_top and estimator == "minibatch":
+            raise InputError(
+                f"remove_top is {remove_top}, and mini-batches have no principal components of all examples; take "
+                "estimator='exact'"
+            )
+        for name, value in (
+            ("n_resamples", n_resamples),
+            ("n_permutations", n_permutations),
+            ("remove_top", remove_top),
+        ):
             if value and form == "moments":
                 raise InputError(f"{name} is {value}, which needs the examples themselves; take form='rows' or 'auto'")
             if value and estimator == "minibatch":
@@ -135,6 +151,7 @@ class CKA(Pairwise, RowsOrMoments):
         if estimator == "minibatch" and form != "auto":
             raise InputError(f"form is {form!r}, which mini-batches do not have; leave it, or take estimator='exact'")
         self.form, self.n_resamples, self.n_permutations, self.seed = form, n_resamples, n_permutations, seed
+        self.remove_top = remove_top
         self.precision, self.estimator, self.batch_rows = check_precision(precision), estimator, batch_rows
         if device is not None:
             check_device(device)
@@ -144,7 +161,8 @@ class CKA(Pairwise, RowsOrMoments):
 
     @property
     def _needs_rows(self) -> bool:
-        return self.form == "rows" or (self.form == "auto" and bool(self.n_resamples or self.n_permutations))
+        asked = self.n_resamples or self.n_permutations or self.remove_top
+        return self.form == "rows" or (self.form == "auto" and bool(asked))
 
     def memory(
         self, d: Sequence[int], other: Sequence[int] | None = None, *, classes: int = 1, n: int | None = None
@@ -200,11 +218,23 @@ class CKA(Pairwise, RowsOrMoments):
         return self._by_minibatches() if self.estimator == "minibatch" else self._exact()
 
     def _exact(self) -> ProbeResult:
-        hsic = cache(self._hsic_of_moments if self._has_moments else self._hsic_of_rows())
-        interval = self._intervals()
+        @cache
+        def top(site: str, group: str) -> tuple[Tensor, str]:
+            return top_components(centred(float64(self._rows_of(site, group))), self.remove_top)
+
+        def left(site: str, group: str) -> Tensor:
+            rows = self._rows_of(site, group)
+            return without_components(centred(float64(rows)), top(site, group)[0]) if self.remove_top else rows
+
+        hsic = cache(self._hsic_of_moments if self._has_moments else self._hsic_of_rows(left))
+        interval = self._intervals(left)
         errors: dict[str, float] = {}  # of the debiased form, by group
 
         def compare(x: str, y: str, group: str) -> Iterator[tuple[str, float, str]]:
+            for side, site in (("x", x), ("y", y)) if self.remove_top else ():
+                if why := top(site, group)[1]:
+                    yield from ((measure, math.nan, f"{side}: {why}") for measure in _FORMS)
+                    return
             terms = hsic(x, y, group), hsic(x, x, group), hsic(y, y, group)
             found = {measure: cka_from_hsic(*terms, debiased=debiased) for measure, debiased in _FORMS.items()}
             for measure, (value, why) in found.items():
@@ -218,22 +248,24 @@ class CKA(Pairwise, RowsOrMoments):
             return [*self._notes(n, values), *self._rounding_notes(errors)]
 
         measures = [measure + suffix for measure in _FORMS for suffix in ("", *self._suffixes())]
-        return self._compared(
-            measures, compare, notes, form="moments" if self._has_moments else "rows", precision=self.precision
-        )
+        kind: dict[str, object] = {"remove_top": self.remove_top} if self.remove_top else {}
+        kind |= {"form": "moments" if self._has_moments else "rows", "precision": self.precision}
+        return self._compared(measures, compare, notes, **kind)
 
     def _suffixes(self) -> list[str]:
         intervals = ["_low", "_high"] if self.n_resamples else []
         return [*intervals, *(["_null_low", "_null_high", "_p_value"] if self.n_permutations else [])]
 
-    def _intervals(self) -> Callable[[str, str, str, Mapping[str, float]], Iterator[tuple[str, float, str]]]:
+    def _intervals(
+        self, rows_of: Callable[[str, str], Tensor]
+    ) -> Callable[[str, str, str, Mapping[str, float]], Iterator[tuple[str, float, str]]]:
         """Of two sites, a group and the measures' values to the measures of interval and null, for both forms from the
         same half-samples and pairings."""
         ends = torch.tensor([0.025, 0.975], dtype=torch.float64)
 
         @lru_cache(2)  # of a pair; more would take as much memory as all rows
         def rows(site: str, group: str) -> Tensor:
-            return compact(matrix(self._rows_of(site, group), site))
+            return compact(matrix(rows_of(site, group), site))
 
         @cache
         def halves(x: str, y: str, group: str) -> list[HSIC]:
@@ -260,14 +292,14 @@ class CKA(Pairwise, RowsOrMoments):
         parts = (self.moments[c].pair(x, y) for c in self._classes_of(group))
         return reduce(CrossMoments.merge, parts).hsic(self.precision)
 
-    def _hsic_of_rows(self) -> Callable[[str, str, str], HSIC]:
+    def _hsic_of_rows(self, rows_of: Callable[[str, str], Tensor]) -> Callable[[str, str, str], HSIC]:
         @lru_cache(len(self.sites))  # those of one group
         def kernels(site: str, group: str) -> Tensor:
-            return kernel(self._rows_of(site, group), self.precision)
+            return kernel(rows_of(site, group), self.precision)
 
         def hsic(x: str, y: str, group: str) -> HSIC:
-            one = self._rows_of(x, group)
-            other = one if x == y else self._rows_of(y, group)
+            one = rows_of(x, group)
+            other = one if x == y else rows_of(y, group)
             if few_rows(one, other):
                 return hsic_of_kernels(kernels(x, group), kernels(y, group))
             return hsic_of_rows(one, other, self.precision)

@@ -26,6 +26,9 @@ DOORS = (
     "mechclust.studies.clustering_heads",
     "mechclust.studies.clustering_heads.sandbox",
     "mechclust.studies.mossa",
+    "mechclust.studies.planted_layers",
+    "mechclust.training.tuning",
+    "tasks.text.instructions",
     "mechclust.studies.task_clusters",
     "mechclust.studies.topic_structure",
 )

@@ -5,11 +5,14 @@ from mechclust.models.build import build_model, model_for
 from mechclust.models.checkpoint import load_model, read_metadata, save_model
 from mechclust.models.config import AnyConfig, ModelConfig
 from mechclust.models.embeddings import token_embeddings
+from mechclust.models.instructions import Answered, InstructionFormat
 from mechclust.models.pretrained import PretrainedModel, load_pretrained
 from mechclust.models.tokenizers import load_tokenizer
 
 __all__ = [
+    "Answered",
     "AnyConfig",
+    "InstructionFormat",
     "ModelConfig",
     "PretrainedModel",
     "build_model",

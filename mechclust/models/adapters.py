@@ -185,6 +185,26 @@ def _read_config(adapter: str | Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def import_peft(work: str, extra: str) -> Any:
+    """The library, imported without the advice that it and bitsandbytes print.
+
+    Args:
+        work: what needs it, in errors.
+        extra: of ours, which installs it.
+
+    Raises:
+        InputError: where it is not installed, or cannot be imported, with the reason.
+    """
+    try:
+        with quiet():
+            import peft
+    except ImportError as error:
+        missing = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "peft"
+        why = f"{work} needs peft" if missing else f"{work} needs peft, which cannot be imported ({first_line(error)})"
+        raise InputError(f"{why}; install it with: pip install 'mechclust[{extra}]'") from None
+    return peft
+
+
 def check_adapter(adapter: str | Path) -> None:
     """Refuse a folder that holds no adapter that can be merged, without loading anything.
 
@@ -192,11 +212,7 @@ def check_adapter(adapter: str | Path) -> None:
         InputError: naming what is missing, or the kind of adapter.
     """
     config = _read_config(adapter)
-    try:
-        with quiet():
-            import peft  # noqa: F401
-    except ImportError:
-        raise InputError("reading an adapter needs peft; install it with: pip install 'mechclust[adapters]'") from None
+    import_peft("reading an adapter", "adapters")
     if not any((Path(adapter) / name).exists() for name in ("adapter_model.safetensors", "adapter_model.bin")):
         raise InputError(f"the adapter {str(adapter)!r} has no weights (adapter_model.safetensors); save it again")
     kind = config.get("peft_type")
@@ -252,7 +268,7 @@ def _merged(plain: Any, adapter: str) -> dict[str, Tensor]:
 
 def _attach(plain: Any, adapter: str) -> Any:
     """Peft's model; biases are copies, since peft writes an adapter's biases into the base's."""
-    from peft import PeftConfig, PeftModel
+    peft = import_peft("reading an adapter", "adapters")
 
     own: dict[int, nn.Parameter] = {}  # what is tied stays tied
     for module in plain.modules():
@@ -262,9 +278,9 @@ def _attach(plain: Any, adapter: str) -> Any:
                 module._parameters[name] = own[id(weight)]
     try:
         with quiet():
-            config = PeftConfig.from_pretrained(adapter)
+            config = peft.PeftConfig.from_pretrained(adapter)
             config.inference_mode = True
-            wrapped = PeftModel(plain, config)
+            wrapped = peft.PeftModel(plain, config)
             found = wrapped.load_adapter(adapter, "default", is_trainable=False)
     except Exception as error:  # whatever peft makes of an adapter for other modules
         raise InputError(_other_base(adapter, plain, error)) from error

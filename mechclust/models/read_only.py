@@ -65,6 +65,8 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
       last block it is that block's output, before the final norm where the model has one.
     - ``blocks.{l}.attn.hook_pattern`` ``[batch head query key]``: ``attentions[l]``, with eager attention.
       Kept only while someone reads a pattern, but then those of all layers at once, and they fire at the end.
+    - ``unembed.hook_in`` ``[batch pos d_model]``: what the head of a causal language model would read: the last hidden
+      state, after the final norm.
 
     Where ALBERT shares weights between blocks, each application is a block of its own. Of an encoder-decoder the
     encoder is used. Heads and poolers are never computed.
@@ -111,7 +113,12 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
         self._positions = _positions(body)
         self._words = _words_alone(body)
         self.cfg = _sizes(body, found, self._positions)
-        self.lacks = {"unembed.hook_in": "it has no head; its output is the last hidden state, after the final norm"}
+        self.lacks = {}
+        self.unembed = nn.Module()
+        if _reads_last_state(model):
+            self.unembed.hook_in = _ReadOnlyPoint()
+        else:
+            self.lacks["unembed.hook_in"] = "it has no head; its output is the last hidden state, after the final norm"
         if not found.patterns:
             self.lacks["attn.hook_pattern"] = _no_patterns(body)
         self.tokenizer = tokenizer
@@ -139,6 +146,7 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
                 f"not of shape {list(tokens.shape)}; give a batch of sequences cut to model.cfg.n_ctx"
             )
         blocks: Any = self.blocks
+        unembed: Any = self.unembed
         patterns = self._found.patterns and any(block.attn.hook_pattern._forward_hooks for block in blocks)
         with self._firing():
             out = self.body(
@@ -152,6 +160,8 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
         if patterns:
             for block, pattern in zip(blocks, out.attentions, strict=True):
                 block.attn.hook_pattern(pattern)
+        if "unembed.hook_in" not in self.lacks:
+            unembed.hook_in(out.last_hidden_state)
         return out.last_hidden_state
 
     def get_input_embeddings(self) -> Any:
@@ -252,6 +262,12 @@ def _block(patterns: bool) -> nn.Module:
         block.attn.hook_pattern = _ReadOnlyPoint()
     block.hook_resid_post = _ReadOnlyPoint()
     return block
+
+
+def _reads_last_state(model: Any) -> bool:
+    """Whether the model has a head that reads the body's last hidden state as it is, as causal language models do."""
+    name = type(model).__name__
+    return name.endswith(("ForCausalLM", "LMHeadModel")) and model.get_output_embeddings() is not None
 
 
 def _check_reads_tokens(config: Any) -> None:

@@ -76,24 +76,36 @@ def encoder(tokenizer: Any, chat: bool = False, template: Any = None, bos: Bos =
         raise InputError("this model's tokenizer has no chat template; leave out --chat")
 
     def encode(texts: Sequence[str]) -> list[list[int]]:
-        rendered = [_rendered(template, text) for text in texts]
-        if len(set(rendered)) == 1 < len(set(texts)):
+        messages = [rendered(template, text) for text in texts]
+        if len(set(messages)) == 1 < len(set(texts)):
             raise InputError(f"the chat template of this model's tokenizer says the same of every prompt; {_MEND}")
-        return read(rendered, add_special_tokens=False)
+        return read(messages, add_special_tokens=False)
 
     return encode
 
 
-def _rendered(template: Any, text: str) -> str:
-    """A text as a user's message in a tokenizer's chat template, which is somebody's program."""
-    message = [{"role": "user", "content": text}]
+def rendered(template: Any, *turns: str, mend: str = _MEND) -> str:
+    """Messages of a user and an assistant by turns in a tokenizer's chat template, which is somebody's program.
+
+    After a user's message it goes up to where the answer begins.
+
+    Args:
+        template: the tokenizer.
+        turns: the messages; the first is the user's.
+        mend: the way out, in errors.
+
+    Raises:
+        InputError: where the template fails or refuses them.
+    """
+    messages = [{"role": ("user", "assistant")[k % 2], "content": text} for k, text in enumerate(turns)]
+    ask = len(turns) % 2 == 1
     try:
-        return str(template.apply_chat_template(message, add_generation_prompt=True, tokenize=False))
+        return str(template.apply_chat_template(messages, add_generation_prompt=ask, tokenize=False))
     except Exception as error:
         line = getattr(error, "lineno", None)
         where = "" if line is None else f" in line {line}"
         raise InputError(
-            f"the chat template of this model's tokenizer fails{where} ({first_line(error)}); {_MEND}"
+            f"the chat template of this model's tokenizer fails{where} ({first_line(error)}); {mend}"
         ) from None
 
 

@@ -26,7 +26,8 @@ _STYLE = """
 .claims td.n { text-align: right; white-space: nowrap; }
 .claims .small { opacity: .7; font-size: .86em; }
 .claims .verdict { font-weight: 600; white-space: nowrap; }
-.claims .true { color: #1d7a46; } .claims .false { color: #b3382c; } .claims .none { font-weight: 400; }
+.claims .holds { color: #1d7a46; } .claims .does-not-hold { color: #b3382c; } .claims .undecided { color: #8a6100; }
+.claims .not-tested { font-weight: 400; }
 """
 
 
@@ -118,4 +119,5 @@ def template(name: str, package: str = "mechclust.report") -> jinja2.Template:
         finalize=lambda value: value if isinstance(value, Markup) or not isinstance(value, str) else safe(value),
     )
     environment.filters["number"] = lambda x: "–" if x is None else f"{x:z.3f}"
+    environment.filters["digits"] = lambda x: "–" if x is None else f"{x:z.3g}"
     return environment.get_template(f"{name}.html.jinja")

@@ -14,6 +14,9 @@ from matplotlib.text import Text
 
 MATHTEXT = "mathtext"  # ``gid`` of a text of ours that is a formula: ``axis.set_title("$W_V$", gid=MATHTEXT)``
 BLUE, RED, GREEN, ORANGE, GREY = "#1b6ca8", "#c8553d", "#3a9a6b", "#e08214", "#999999"
+# Of many: Okabe & Ito's colours, which colour-blind readers tell apart too, and a marker for each.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A8A8A")
+MARKERS = "osv^DPX*"
 
 
 def shades(n: int) -> np.ndarray:
@@ -79,6 +82,41 @@ def layer_axis(axis: Axes) -> None:
     """Layers along x, in whole numbers."""
     axis.locator_params(axis="x", integer=True)
     axis.set_xlabel("layer")
+
+
+def chance_band(
+    axis: Axes, x: Sequence[float] | np.ndarray, low: np.ndarray, high: np.ndarray, color: str = GREY
+) -> None:
+    """What chance gives: hatched, so that it is seen beside coloured bands and in print."""
+    thin = 0.8 if np.nanmax(np.append(high - low, 0.0)) < 0.01 else 0.0  # without width it would not be seen
+    axis.fill_between(x, low, high, facecolor="none", edgecolor=color, hatch="////", alpha=0.55, lw=thin, zorder=0.5)
+
+
+def direct_labels(axis: Axes, labels: Sequence[tuple[float, str, Any]], size: float = 8.5) -> None:
+    """Names of curves at the right of a panel, at their last values; those that would overlap are moved apart.
+
+    Call it when the panel's limits are final.
+
+    Args:
+        axis: the panel.
+        labels: ``(value, name, color)``; those without a value are left out.
+        size: of the letters, in points.
+    """
+    known = sorted((label for label in labels if np.isfinite(label[0])), key=lambda label: label[0])
+    if not known:
+        return
+    figure: Any = axis.get_figure()
+    height = axis.get_position().height * figure.get_size_inches()[1] * 72 * 0.9
+    gap = 1.15 * size / height
+    wanted = [float(axis.transAxes.inverted().transform(axis.transData.transform((0, y)))[1]) for y, _, _ in known]
+    places = [min(max(y, 0.0), 1.0) for y in wanted]
+    for i in range(1, len(places)):
+        places[i] = max(places[i], places[i - 1] + gap)
+    places = [y - max(0.0, places[-1] - 1.0 - gap / 2) for y in places]
+    for i in range(len(places) - 2, -1, -1):
+        places[i] = min(places[i], places[i + 1] - gap)
+    for place, (_, name, color) in zip(places, known, strict=True):
+        axis.text(1.01, place, name, color=color, fontsize=size, va="center", transform=axis.transAxes)
 
 
 def without_formulas(figure: Figure) -> Figure:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mechclust.report.analysis import Analysis
-from mechclust.report.claims import save_claims
+from mechclust.report.claims import save_claims, with_history
 from mechclust.report.folder import check_writable, differences, read_record
 from mechclust.studies.registry import open_run
 from mechclust.studies.study import Study, report_run
@@ -22,7 +22,8 @@ _WAY_OUT = "choose another folder with --record"
 def record_run(run_folder: str | Path, folder: str | Path) -> Analysis:
     """Write a run's ``config.json``, ``claims.json``, ``command.txt`` and ``figures/`` into ``folder``.
 
-    The run's claims, figures and report are made anew for it. Paths of this machine are left out.
+    The run's claims, figures and report are made anew for it. Paths of this machine are left out. What
+    ``folder/history.json`` says of earlier runs stays, and stands in the claims.
 
     Args:
         run_folder: the ``--out`` folder of a run.
@@ -47,7 +48,7 @@ def record_run(run_folder: str | Path, folder: str | Path) -> Analysis:
         earlier.unlink()
     for path, picture in figures.items():
         write_atomic(path, picture)
-    save_claims(analysis.claims, folder / "claims.json")
+    save_claims(with_history(analysis.claims, folder), folder / "claims.json")
     write_json(folder / "config.json", _portable(read_record(run_folder, _WAY_OUT)))
     write_atomic(folder / "command.txt", f"{command_of(study, _portable(to_json(config)))}\n".encode())
     return analysis

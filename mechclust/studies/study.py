@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from mechclust.jobs import Engine, map_jobs
 from mechclust.report.analysis import Analysis
 from mechclust.report.claims import Claims, save_claims
+from mechclust.report.families import family_notes
 from mechclust.report.folder import check_writable, open_folder, read_record
 from mechclust.report.page import write_report
 from mechclust.studies.extra_probes import TrainedModel, chosen_probes, further_notes, further_views, measure_further
@@ -123,8 +124,7 @@ def run_study(
     further = chosen_probes(probes)
     jobs = sorted(study.jobs(config), key=study.stage)  # before anything is written: it refuses what cannot run
     check_writable(out)
-    with locked(out, way="give another folder with --out"):
-        open_folder(out, study.name, to_json(config))
+    with locked(out, way="give another folder with --out"), open_folder(out, study.name, to_json(config)):
         there = out.absolute()  # workers elsewhere have another working directory
         for _, stage in groupby(jobs, study.stage):
             run_job = partial(_run_job, study.run_job, config, there)
@@ -145,7 +145,7 @@ def report_run(study: Study, config: Any, out: Path) -> Analysis:
         found,
         claims=Claims(found.claims),
         views={**found.views, **further_views(out)},
-        notes=[*found.notes, *further_notes(out)],
+        notes=[*found.notes, *family_notes(found.claims), *further_notes(out)],
     )
     record = read_record(out, "give the --out folder of a run")
     save_claims(analysis.claims, out / "claims.json")

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probes.functional.products import ROUNDING, Precision, check_precision, float32_as_it_is, product
+from probes.functional.top_components import top_components, without_components
 from tasks import InputError
 from tasks.errors import check_at_least
 
@@ -268,6 +269,7 @@ def linear_cka(
     *,
     debiased: bool = False,
     precision: Precision = "float64",
+    remove_top: int = 0,
 ) -> Similarity:
     """Linear centred kernel alignment of two representations of the same examples.
 
@@ -286,9 +288,12 @@ def linear_cka(
         y: rows of the other, in the same order.
         debiased: which form.
         precision: of the products; ``"float32"`` is faster and right to about 1e-7. Sums are float64 in either.
+        remove_top: take this many of the largest principal components out of each side first; NaN where
+            they cannot be told.
 
     Raises:
-        InputError: for another precision, arrays that are not paired rows, or that hold NaN or infinity.
+        InputError: for another precision, a negative ``remove_top``, arrays that are not paired rows, or that hold NaN
+            or infinity.
 
     Example:
         >>> x = torch.randn(100, 8, generator=torch.Generator().manual_seed(0))
@@ -299,9 +304,16 @@ def linear_cka(
     """
     x, y = paired(x, y)
     check_precision(precision)
+    check_at_least(remove_top=(remove_top, 0))
+    n, d = len(x), (x.shape[1], y.shape[1])
+    if remove_top:
+        x, y = centred(x), centred(y)
+        (of_x, why_x), (of_y, why_y) = top_components(x, remove_top), top_components(y, remove_top)
+        if why_x or why_y:
+            return Similarity(math.nan, n, d, f"x: {why_x}" if why_x else f"y: {why_y}")
+        x, y = without_components(x, of_x), without_components(y, of_y)
     terms = (hsic_of_rows(a, b, precision) for a, b in ((x, y), (x, x), (y, y)))
     value, why = cka_from_hsic(*terms, debiased=debiased)
-    n, d = len(x), (x.shape[1], y.shape[1])
     return Similarity(value, n, d, why or ("" if debiased else bias_note(n, max(d))))
 
 

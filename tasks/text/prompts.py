@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +14,7 @@ from tasks.batch import Batch, token_batches
 from tasks.errors import InputError, check_choice
 from tasks.text.encoding import check_ids, pad_within
 from tasks.text.files import check_texts, read_text
+from tasks.text.json_lines import check_field, parse_object
 from tasks.text.visible import quoted, short
 
 Encode = Callable[[Sequence[str]], list[list[int]]]
@@ -165,21 +164,9 @@ class LabelledPrompts:
 
 
 def _parse(line: str, where: str) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{where} is not JSON ({error.msg} at column {error.colno}): {line[:60]!r}") from None
-    except RecursionError:
-        raise InputError(f"{where} is nested too deeply; give an object of texts, integers and booleans") from None
-    except ValueError:  # Python reads no integer of more digits
-        raise InputError(
-            f"{where} has an integer of more than {sys.get_int_max_str_digits():,} digits; give the label as a string"
-        ) from None
-    if not isinstance(record, dict):
-        raise InputError(f'{where} is a JSON {type(record).__name__}; expected an object with "prompt" and "task"')
+    record = parse_object(line, where, expected='"prompt" and "task"')
     for field in ("prompt", "task"):
-        if field not in record:
-            raise InputError(f'{where} has no "{field}" (it has {", ".join(map(short, record)) or "nothing"}); add it')
+        check_field(record, field, where)
     if not isinstance(record["prompt"], str):
         raise InputError(f"{where}: the prompt is {quoted(record['prompt'])}; expected a string")
     for name, value in record.items():

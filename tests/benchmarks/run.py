@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from tests.benchmarks import attention, cka, extraction, heads, jobs, kmeans, pairs, stores, topics
+from tests.benchmarks import attention, cka, extraction, heads, jobs, kmeans, mossa, pairs, stores, topics, tuning
 from tests.benchmarks.memory import forget_peak, held, peak, printed
 from tests.benchmarks.ratio import alternate
 
@@ -228,6 +228,8 @@ TABLES: dict[str, Callable[[], Table]] = {
     "topics": _topics,
     "heads": _heads,
     "views": _views,
+    "tuning": tuning.table,
+    "mossa": mossa.table,
 }
 
 

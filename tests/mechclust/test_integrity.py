@@ -16,7 +16,7 @@ from mechclust import ModelConfig, build_model
 from mechclust.cli import main
 from mechclust.models import load_model, save_model
 from mechclust.models.checkpoint import read_metadata
-from mechclust.report import Claim, load_claims
+from mechclust.report import Bound, claim, load_claims
 from mechclust.report.claims import save_claims
 from mechclust.report.folder import check_command, open_folder, read_record, record_command
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
@@ -31,7 +31,7 @@ POOLING = PoolingTransformerConfig(n_ctx=5, d_mlp=4)
 TRAINING = TrainConfig(
     steps=6, batch_size=16, lr=1e-2, schedule="constant", optimizer="adam", weight_decay=0.0, clip=None, save_every=3
 )
-CLAIM = Claim("T1", "ä statement", "ours", None, 0.5, (0.4, 0.6), 2, ">= 0.1", True, per_seed=(0.4, 0.6))
+CLAIM = claim("T1", "ä statement", "ours", [0.4, 0.6], Bound(">=", 0.1))
 
 
 def train_again(folder: Path) -> None:
@@ -90,7 +90,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     members = [Member(replace(POOLING, seed=seed), replace(TASK, seed=seed)) for seed in (0, 1)]
     train_ensemble(members, TRAINING, folder / "ensemble", backend="vmap", snapshot_every=2)
     save_rows(model, [Batch(tokens)], folder / "rows")
-    open_folder(folder / "run", "task-clusters", {"seeds": [1, 2]})
+    with open_folder(folder / "run", "task-clusters", {"seeds": [1, 2]}):
+        pass
     (folder / "report").mkdir()
     record_command(folder / "report", "compare", ["report.html"])
     save_claims([CLAIM, CLAIM], folder / "claims.json")

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -122,6 +123,45 @@ def test_intervals_and_null(fake_model: Any) -> None:
     }
 
 
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+def test_without_the_largest_component_of_each_side(fake_model: Any, precision: Any) -> None:
+    """Of each class by itself; by numpy's singular value decomposition."""
+    planted = states(30, 4, 6)
+    for x in planted:
+        x[:, 1] *= 500
+    probe = CKA(label="task", remove_top=1, n_resamples=5, n_permutations=5, precision=precision)
+    result = run(fake_model(*planted), every_token(30).split(7), probe)
+    assert result.metadata["remove_top"] == 1
+    assert result.metadata["form"] == "rows"
+    task = torch.arange(30) % 3
+    for k, chosen in enumerate([task >= 0, task == 0, task == 1, task == 2]):
+        sides = []
+        for x in planted:
+            part = x[chosen].double().numpy()
+            u, s, vh = np.linalg.svd(part - part.mean(0), full_matrices=False)
+            sides.append(torch.from_numpy((u[:, 1:] * s[1:]) @ vh[1:]))
+        for measure, debiased in FORMS.items():
+            value = float(linear_cka(*sides, debiased=debiased))
+            assert float(result[measure][0, 1, k]) == pytest.approx(value, abs=1e-6)
+            spread = cka_resamples(*sides, 5, debiased=debiased).quantile(torch.tensor([0.025, 0.975]).double())
+            ends = [float(result[f"{measure}_{end}"][0, 1, k]) for end in ("low", "high")]
+            assert ends == pytest.approx([value + float(x) for x in spread], abs=1e-6)
+            high = cka_null(*sides, 5, debiased=debiased).quantile(0.975)
+            assert float(result[f"{measure}_null_high"][0, 1, k]) == pytest.approx(float(high), abs=1e-6)
+
+
+def test_nothing_left_without_the_largest_component(fake_model: Any) -> None:
+    planted = states(20, 3, 3, 3)
+    planted[1] = torch.arange(20.0)[:, None] * torch.ones(3)
+    result = run(fake_model(*planted), every_token(20), CKA(remove_top=1))
+    assert result["debiased_cka"][1].isnan().all()
+    assert not result["debiased_cka"][0, 2].isnan().any()
+    assert (
+        "blocks.0.hook_resid_post: nothing is left without its largest principal component (label all), so its CKA is "
+        "NaN there"
+    ) in result.notes
+
+
 # ---- the contract ----
 
 
@@ -133,8 +173,9 @@ def test_intervals_and_null(fake_model: Any) -> None:
         CKA(residual([0, -1]), n_resamples=2, n_permutations=2),
         CKA([residual(-1, final_norm=True), head_output(1)], mean(), label="task", pairs="all", max_memory=1.0),
         CKA(label="task", estimator="minibatch", batch_rows=4),
+        CKA(residual([1, 2]), label="task", remove_top=1, n_resamples=2),
     ],
-    ids=lambda p: f"{p.form}-{p.label}-{p.n_resamples}-{p.pairs}-{p.precision}-{p.estimator}",
+    ids=lambda p: f"{p.form}-{p.label}-{p.n_resamples}-{p.pairs}-{p.precision}-{p.estimator}-{p.remove_top}",
 )
 def test_the_contract(probe: CKA, model: Any, batch: Batch) -> None:
     check_probe(probe, model, batch)
@@ -432,6 +473,15 @@ def test_too_much_memory_is_refused_with_the_numbers(fake_model: Any) -> None:
         (
             lambda: CKA(form="moments", n_permutations=5),
             "n_permutations is 5, which needs the examples themselves; take",
+        ),
+        (lambda: CKA(remove_top=-1), "remove_top is -1; expected at least 0"),
+        (
+            lambda: CKA(form="moments", remove_top=1),
+            "remove_top is 1, which needs the examples themselves; take form='rows' or 'auto'",
+        ),
+        (
+            lambda: CKA(estimator="minibatch", remove_top=1),
+            "remove_top is 1, and mini-batches have no principal components of all examples; take estimator='exact'",
         ),
         (
             lambda: CKA(form="rows").memory([4]),

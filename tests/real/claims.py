@@ -12,9 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from mechclust.report.claims import Bound, Claim, Claims, claim
+from mechclust.report.claims import Claim, Claims, claim, with_severity
+from mechclust.report.severity import Severity
+from mechclust.report.verdicts import Bound
 
 Found = Mapping[str, Any]  # what run.py gathered, by name
+_SEVERITY = Severity(None, 0, "not computed yet: a null draw is a model without what is claimed, run on the same data")
 
 
 def at_least(value: float) -> Bound:
@@ -27,7 +30,7 @@ def at_most(value: float) -> Bound:
 
 def claims(found: Found) -> Claims:
     """Every claim with what was found for it."""
-    return Claims([*_faithful(found), *_reactions(found), *_others(found)])
+    return Claims(with_severity([*_faithful(found), *_reactions(found), *_others(found)], otherwise=_SEVERITY))
 
 
 def _faithful(found: Found) -> Sequence[Claim]:
@@ -42,6 +45,7 @@ def _faithful(found: Found) -> Sequence[Claim]:
             "this project",
             passed,
             [("no row failed", passed, at_least(1)), ("logits equal", equal, at_least(1))],
+            kind="check",
             shares=True,
             note=f"seeds: {len(checks)} checkpoints",
         ),
@@ -51,6 +55,7 @@ def _faithful(found: Found) -> Sequence[Claim]:
             "rxnfp 0.1.0, README",
             [found["fingerprint"]],
             at_most(1e-4),
+            kind="check",
             chance="numbers of size 1 to 2",
             note="five numbers in the package's README, from an older library: rounding is allowed for",
         ),

@@ -77,8 +77,8 @@ def main() -> None:
         for name in ("claims.json", "models.json"):
             shutil.copy(options.out / name, _RECORD / name)
         shutil.copytree(options.out / "figures", _RECORD / "figures", dirs_exist_ok=True)
-    held = {c.id for c in load_claims(_RECORD) if c.holds} if _RECORD.exists() else set()
-    if lost := [c.id for c in table if c.id in held and c.holds is False]:
+    held = {c.id for c in load_claims(_RECORD) if c.verdict == "holds"} if _RECORD.exists() else set()
+    if lost := [c.id for c in table if c.id in held and c.verdict == "does not hold"]:
         raise SystemExit(f"claims that are recorded as holding do not hold: {', '.join(lost)}")
 
 

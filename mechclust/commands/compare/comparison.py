@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from mechclust.commands.compare.inputs import CompareConfig, layers_bytes
+from mechclust.commands.compare.config import CompareConfig
+from mechclust.commands.compare.draw import drawn_of_each
+from mechclust.commands.compare.inputs import layers_bytes
+from mechclust.commands.compare.opinions import OPINIONS
 from mechclust.commands.compare.tables import ALL
 from mechclust.commands.parts import Part, part_path
-from probes import CKA, RBFCKA, NDims, NeighbourPurity, ProbeResult, RowStore, residual, resolve, run_stores
+from probes import CKA, RBFCKA, SVCCA, NDims, NeighbourPurity, ProbeResult, RowStore, residual, resolve, run_stores
 from probes.probe import Probe
 from probes.sites import Selector
 
-_ASKED = 10_000  # prompts, at most, whose neighbours are looked for
 _GROUPS = 8  # parts of each measure, at least, where there are as many layers
 
 
@@ -43,13 +46,24 @@ class Comparison:
         return self.pair["tuned"].sites == self.pair["base"].sites
 
     def parts(self) -> dict[str, list[Part]]:
-        """By measure: ``cka``, ``n_dims`` and, where asked for, ``purity`` and, where layers are the same, ``rbf``."""
+        """By measure: ``cka`` and, where asked for, ``n_dims``, ``purity`` and, where layers are the same, the second
+        opinions."""
         found: dict[str, list[Part]] = {}
         for at in self._layer_groups() if self.alike else [residual()]:
-            for name, probe in self._probes(at):
-                measure = partial(_by_task, self.of_task) if name == "rbf" else run_stores
-                found.setdefault(name, []).append(self._part(name, probe, self.pair, measure))
+            for name, probe, most in self._probes(at):
+                found.setdefault(name, []).append(self._of_both(name, probe, most))
         return found
+
+    def _of_both(self, name: str, probe: Probe, most: int | None) -> Part:
+        """A measure of at most so many prompts of each task."""
+        of_task = drawn_of_each(self.of_task, most)
+        if name in OPINIONS:
+            return self._part(name, probe, self.pair, partial(_by_task, of_task), arrays=of_task.values())
+        pair = self.pair
+        if of_task is not self.of_task:
+            some = torch.cat([*of_task.values()])
+            pair = {model: store.select(some) for model, store in pair.items()}
+        return self._part(name, probe, pair, run_stores)
 
     def of_control(self, control: RowStore, task: str) -> dict[str, Part]:
         """CKA of a control with each model, over the prompts of its task."""
@@ -68,19 +82,27 @@ class Comparison:
         names = {"cka": [ALL, *self.of_task], "n_dims": [ALL, *self.of_task]}
         return {name: labelled(_joined(parts), names.get(name)) for name, parts in found.items()}
 
-    def _probes(self, at: Selector) -> Iterator[tuple[str, Probe]]:
-        """By measure."""
+    def _probes(self, at: Selector) -> Iterator[tuple[str, Probe, int | None]]:
+        """By measure, and of how many prompts of a task."""
         config, n = self.config, len(self.pair["tuned"])
-        options: dict[str, Any] = {"readout": config.readout, "label": "task", "max_memory": config.max_memory}
+        options: dict[str, Any] = {"readout": config.readout, "max_memory": config.max_memory}
         kind: dict[str, Any] = {"pairs": "all", "form": "rows"}
         if self.alike:
             kind = {"n_resamples": config.n_resamples, "n_permutations": config.n_permutations, "seed": config.seed}
-        yield "cka", CKA(at, **options, **kind)
-        yield "n_dims", NDims(at, **options)
+        yield "cka", CKA(at, label="task", **options, **kind), None
+        if config.n_dims:
+            yield "n_dims", NDims(at, label="task", **options), config.n_dims_prompts
         if config.purity:
-            yield "purity", NeighbourPurity(at, **options, k=min(10, n - 1), max_rows=_ASKED)
-        if self.alike and config.rbf:
-            yield "rbf", RBFCKA(at, config.readout, max_memory=config.max_memory)
+            asked = config.purity_prompts
+            yield "purity", NeighbourPurity(at, label="task", **options, k=min(10, n - 1), max_rows=asked), None
+        if not self.alike:
+            return
+        if config.rbf:
+            yield "rbf", RBFCKA(at, **options), config.rbf_prompts
+        if config.top_pc:
+            yield "without_top_pc", CKA(at, **options, form="rows", remove_top=1), config.top_pc_prompts
+        if config.svcca:
+            yield "svcca", SVCCA(at, **options), config.svcca_prompts
 
     def _part(
         self,
@@ -89,11 +111,13 @@ class Comparison:
         stores: Mapping[str, RowStore],
         measure: Callable[[Mapping[str, RowStore], Probe], ProbeResult],
         of: str = "",
+        *,
+        arrays: Iterable[Tensor] = (),
     ) -> Part:
-        """One measurement."""
+        """One measurement, which depends on these arrays too."""
         settings = [of, repr(probe), {k: [s.model, repr(s.dtype)] for k, s in stores.items()}, list(self.of_task)]
-        arrays = (*(x for store in stores.values() for x in (store.index, store.tokens)), *self.of_task.values())
-        path = part_path(self.folder, name, settings, arrays)
+        of_stores = (x for store in stores.values() for x in (store.index, store.tokens))
+        path = part_path(self.folder, name, settings, (*of_stores, *self.of_task.values(), *arrays))
         return Part(path, f"{name}{of and f' of {of}'}", partial(measure, dict(stores), probe))
 
     def _layer_groups(self) -> list[Selector]:
@@ -105,11 +129,12 @@ class Comparison:
             max(x.shape[1] for x in store.take(store.index[:1], sites).values())
             for store in (pair["tuned"], pair["base"])
         )
+        svcca = config.svcca_of(self.of_task)
         most = max(1, -(-len(layers) // _GROUPS))
         fits = (
             size
             for size in range(most, 0, -1)
-            if layers_bytes(size * [tuned], size * [base], n) * config.at_once <= config.max_memory * 2**30
+            if layers_bytes(size * [tuned], size * [base], n, svcca) * config.at_once <= config.max_memory * 2**30
         )
         size = next(fits, 1)
         return [residual(layers[i : i + size]) for i in range(0, len(layers), size)]

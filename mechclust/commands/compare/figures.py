@@ -12,10 +12,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from torch import Tensor
 
+from mechclust.commands.compare.group_figures import clusters_figure, layer_groups_figure
+from mechclust.commands.compare.opinions import OPINIONS
 from mechclust.commands.compare.result import CompareResult
 from mechclust.commands.compare.tables import ALL
 from mechclust.report.analysis import Panel
-from mechclust.report.style import BLUE, RED, layer_axis, subplots
+from mechclust.report.style import BLUE, GREEN, ORANGE, RED, layer_axis, subplots
 from mechclust.report.text import plain
 from probes import ProbeResult
 
@@ -31,18 +33,13 @@ _BOXES = 5  # controls that make a box plot
 
 def compare_panels(result: CompareResult) -> list[Panel]:
     """Figures in the report's order."""
-    widths = Panel(
-        "dimensions" if result.purity is None else "dimensions_and_purity",
-        _dimensions(result),
-        "Hidden states of each model by layer: dimensions that hold 99% of the variance over all prompts"
-        + ("." if result.purity is None else f" (left), and {_NEIGHBOURS} (right; dotted: by chance)."),
-    )
+    widths = _of_models(result)
     if not result.diagonal:
         caption = (
             "Debiased CKA of every layer of the tuned model with every layer of the base model, over all prompts and "
             "for each task. A dot: the base layer that a tuned layer is most like. Grey: no CKA."
         )
-        return [Panel("every_layer_with_every_other", _all_pairs(result), caption), widths]
+        return [Panel("every_layer_with_every_other", _all_pairs(result), caption), *widths]
     panels = [
         Panel(
             "cka_by_layer",
@@ -66,7 +63,50 @@ def compare_panels(result: CompareResult) -> list[Panel]:
             "2024, arXiv 2410.20008)."
         )
         panels.append(Panel("controls", _controls(result.tables["controls"]), caption))
-    return [*panels, widths]
+    return [*panels, *_of_groups(result), *_of_opinions(result), *widths]
+
+
+def _of_groups(result: CompareResult) -> list[Panel]:
+    """Layer groups and clusters of tasks, where there are any."""
+    panels = []
+    if "layer_groups" in result.tables and result.groups is not None:
+        caption = (
+            "Debiased CKA with the controls by layer: median over the tasks that are not held out, band: quartiles. "
+            "Shades and names: layer groups; bars on top: 95% of where a group ends, over tasks drawn anew."
+        )
+        panels.append(Panel("layer_groups", layer_groups_figure(result.groups), caption))
+    if "clusters" in result.tables:
+        what = (
+            "Debiased CKA of the controls with the tuned and with the base model"
+            if result.controls
+            else "Debiased CKA between the tuned and the base model"
+        )
+        figure = clusters_figure(result.tables["clusters_by_layer"], list(result.tables["clusters"]["cluster"]))
+        caption = f"{what}, by cluster of tasks and layer: median over the cluster's tasks, band: least to greatest."
+        panels.append(Panel("clusters", figure, caption))
+    return panels
+
+
+def _of_opinions(result: CompareResult) -> list[Panel]:
+    if not result.opinions:
+        return []
+    told = "; ".join(f"{OPINIONS[name].column}: {OPINIONS[name].told}" for name in result.opinions)
+    caption = f"Second opinions beside debiased CKA by layer (median over tasks, band: quartiles): {told}."
+    return [Panel("second_opinions", _opinions(result), caption)]
+
+
+def _of_models(result: CompareResult) -> list[Panel]:
+    """Dimensions and neighbour purity of each model, as far as they were asked for."""
+    parts = []
+    if result.n_dims is not None:
+        parts.append(("dimensions", "dimensions that hold 99% of the variance over all prompts"))
+    if result.purity is not None:
+        parts.append(("purity", f"{_NEIGHBOURS} (dotted: by chance)"))
+    if not parts:
+        return []
+    names, told = zip(*parts, strict=True)
+    caption = f"Hidden states of each model by layer: {'; and '.join(told)}."
+    return [Panel("_and_".join(names), _dimensions(result), caption)]
 
 
 def _colors(tasks: Sequence[str]) -> dict[str, Any]:
@@ -173,17 +213,35 @@ def _controls(table: pd.DataFrame) -> Figure:
     return figure
 
 
+def _opinions(result: CompareResult) -> Figure:
+    table = result.tables["compare"]
+    table = table[table["task"] != ALL]
+    figure, (axis,) = subplots(1, size=(9, 3.8))
+    shown = {"debiased_cka": (_INK, "o")}
+    for name, style in zip(result.opinions, ((BLUE, "s"), (ORANGE, "^"), (GREEN, "v")), strict=False):
+        shown[OPINIONS[name].column] = style
+    for column, (color, marker) in shown.items():
+        by_layer = table.groupby("layer")[column]
+        low, middle, high = (by_layer.quantile(share) for share in (0.25, 0.5, 0.75))
+        axis.fill_between(middle.index, low, high, color=color, alpha=0.14, lw=0)
+        axis.plot(middle.index, middle, color=color, marker=marker, ms=4, label=column)
+    axis.set(ylabel="tuned with base, median over tasks", ylim=(None, 1.03))
+    layer_axis(axis)
+    axis.legend(frameon=False)
+    return figure
+
+
 def _dimensions(result: CompareResult) -> Figure:
-    figure, (left, *others) = subplots(1 if result.purity is None else 2, size=(4.5, 3.4))
-    _of_both(left, result.n_dims, result.n_dims.sel("n_dims", label=ALL))
-    left.set_ylabel("dimensions for 99% variance")
-    left.set_ylim(bottom=0)
+    figure, axes = subplots((result.n_dims is not None) + (result.purity is not None), size=(4.5, 3.4))
+    if result.n_dims is not None:
+        _of_both(axes[0], result.n_dims, result.n_dims.sel("n_dims", label=ALL))
+        axes[0].set_ylabel("dimensions for 99% variance")
+        axes[0].set_ylim(bottom=0)
     if result.purity is not None:
-        (right,) = others
-        _of_both(right, result.purity, result.purity["neighbour_purity"])
-        right.axhline(float(result.purity["chance"]), color=_SOFT, ls=":")
-        right.set(ylabel="neighbours of the same task", ylim=(0, 1.04))
-    left.legend(frameon=False)
+        _of_both(axes[-1], result.purity, result.purity["neighbour_purity"])
+        axes[-1].axhline(float(result.purity["chance"]), color=_SOFT, ls=":")
+        axes[-1].set(ylabel="neighbours of the same task", ylim=(0, 1.04))
+    axes[0].legend(frameon=False)
     return figure
 
 

@@ -1,4 +1,4 @@
-"""What ``mechclust compare`` is given, and everything that can be refused before a weight is loaded."""
+"""What ``mechclust compare`` measures, and everything that can be refused before a weight is loaded."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mechclust.commands.compare.checkpoints import Checkpoint, find_checkpoints
-from mechclust.commands.settings import Dtype, ModelSettings, PromptSettings, check_map_prompts
+from mechclust.commands.compare.checkpoints import Checkpoint, adapter_notes, find_checkpoints
+from mechclust.commands.compare.config import CompareConfig
+from mechclust.commands.compare.task_clusters import TaskClusters, find_task_clusters
 from mechclust.models.adapters import check_adapter
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import check_read_alike, encoder, n_leading, tokenization, what_is_wrong
@@ -22,70 +23,8 @@ from probes.digest import digest_of
 from probes.files import read_json, write_json
 from probes.functional.cka import LEAST_DEBIASED
 from tasks import Batch, InputError, LabelledPrompts
-from tasks.errors import check_at_least
 
 _GIB = 2**30
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompareConfig(ModelSettings, PromptSettings):
-    """Settings of ``mechclust compare``; ``mechclust compare --help`` also shows those that commands share.
-
-    Args:
-        controls: models tuned from the same base on one task alone, or adapters on it: ``TASK=MODEL``, or a directory
-            called as the task.
-        adapter: folder that peft saved, an adapter on the tuned model (which may then be the base itself). The base is
-            measured without.
-        chat: wrap each prompt as a user message in the tuned model's chat template, for all models.
-        min_per_task: refuse a task with fewer prompts.
-        max_per_task: use at most this many prompts of a task, drawn at random.
-        tolerance: a layer changed for a task where the 95% interval of 1 - CKA lies above this.
-        factor: a task stands out where it changed at least this many times as much as the others.
-        n_resamples: half-samples behind the 95% intervals over prompts.
-        n_permutations: random pairings behind the chance level; 0 for none.
-        rbf: also CKA with Gaussian kernels, a second opinion; its cost goes with the square of a task's prompts.
-        purity: also the share of a prompt's nearest neighbours that are of its task, of 10,000 prompts at most; its
-            cost goes with these times all prompts.
-        device: of the base model, such as ``cpu`` or ``cuda``.
-        dtype: of the base model's weights.
-        tuned_device: of the tuned model and the controls; as ``device`` by default.
-        tuned_dtype: of the tuned model's and the controls' weights; as ``dtype`` by default.
-        max_memory: most GiB of hidden states to hold at once; layers are compared in groups that fit.
-        map_prompts: most prompts on the report's map of base and tuned; 0 for no map.
-        seed: of the prompts drawn, half-samples and pairings.
-    """
-
-    controls: tuple[str, ...] = ()
-    min_per_task: int = 20
-    max_per_task: int | None = None
-    tolerance: float = 0.01
-    factor: float = 1.5
-    n_resamples: int = 100
-    n_permutations: int = 20
-    rbf: bool = True
-    purity: bool = True
-    tuned_device: str | None = None
-    tuned_dtype: Dtype | None = None
-    max_memory: float = 8.0
-    map_prompts: int = 2000
-
-    def check(self) -> None:
-        """Refuse what cannot be measured with, before any work."""
-        super().check()
-        self.check_device(self.tuned_device or self.device)
-        check_at_least(n_resamples=(self.n_resamples, 20), n_permutations=(self.n_permutations, 0))
-        check_map_prompts(self.map_prompts)
-        if self.min_per_task < LEAST_DEBIASED:
-            raise InputError(
-                f"min_per_task is {self.min_per_task}; expected at least {LEAST_DEBIASED}, the fewest that debiased "
-                "CKA takes"
-            )
-        if self.max_per_task is not None and self.max_per_task < self.min_per_task:
-            raise InputError(f"max_per_task is {self.max_per_task}, below min_per_task = {self.min_per_task}")
-        if not 0 < self.tolerance < 1:
-            raise InputError(f"tolerance is {self.tolerance}; expected a change of CKA between 0 and 1, such as 0.01")
-        if not self.factor > 1:
-            raise InputError(f"factor is {self.factor}; expected a number above 1, such as 1.5")
 
 
 @dataclass(frozen=True)
@@ -99,6 +38,7 @@ class Inputs:
         prompts: the file.
         notes: what a reader must know.
         tokenization: how the prompts were read.
+        clusters: of the tasks.
     """
 
     checkpoints: Sequence[Checkpoint]
@@ -107,6 +47,7 @@ class Inputs:
     prompts: LabelledPrompts
     notes: Sequence[str]
     tokenization: Mapping[str, Any]
+    clusters: TaskClusters = TaskClusters()
 
     def of_task(self) -> dict[str, Tensor]:
         """Task to the indices of its prompts."""
@@ -144,8 +85,8 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
         tokenizer: of models in memory that come without one.
 
     Raises:
-        InputError: for settings, prompts, tokenizers or controls that nothing can be compared with, and where the
-            rows would not fit in memory or on disk.
+        InputError: for settings, prompts, clusters, tokenizers or controls that nothing can be compared with, and where
+            the rows would not fit in memory or on disk.
     """
     prompts = LabelledPrompts.from_jsonl(config.prompts)
     config.check()
@@ -155,6 +96,7 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
             f"{config.prompts} has one task only ({tasks[0]!r}); comparing what a model's tasks became takes at least 2"
         )
     places = _chosen(prompts, config)
+    clusters = find_task_clusters(config.clusters, prompts)
     check_command(out, "compare")
     checkpoints = find_checkpoints(
         base,
@@ -192,7 +134,8 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
                 "save the tokenizer that belongs to the model"
             )
     read_as = tokenization(first, chat=config.chat, bos=config.bos)
-    inputs = Inputs(checkpoints, tasks, batches, prompts, notes, read_as)
+    notes += adapter_notes(checkpoints)
+    inputs = Inputs(checkpoints, tasks, batches, prompts, notes, read_as, clusters)
     _check_room(checkpoints, sizes, inputs.of_task(), config, out)
     return inputs
 
@@ -248,9 +191,11 @@ def _batches(
     return [replace(b, index=where[b.index]) for b in some.batches(encode, config.tokens_per_batch, **options)]
 
 
-def layers_bytes(tuned: Sequence[int], base: Sequence[int], n: int) -> int:
-    """Bytes that layers of these dimensions take while they are compared, over ``n`` prompts."""
-    return max(CKA(form="rows").memory(tuned, base, n=n), NDims().memory([*tuned, *base], n))
+def layers_bytes(tuned: Sequence[int], base: Sequence[int], n: int, svcca: int = 0) -> int:
+    """Bytes that layers of these dimensions take while they are compared, over ``n`` prompts, and by SVCCA over that
+    many of a task."""
+    rows = CKA(form="rows").memory(tuned, base, n=n)
+    return max(rows, NDims().memory([*tuned, *base], n), 3 * 4 * svcca * (sum(tuned) + sum(base)))
 
 
 def _check_room(
@@ -267,7 +212,9 @@ def _check_room(
     shapes = {m: [s.d_model or 0] * ((s.n_layers or 0) + 1) for m, s in sizes.items()}
     base, tuned = (shapes[model] for model in checkpoints[:2])
     alike = len(base) == len(tuned)
-    needed = (layers_bytes(tuned[:1], base[:1], n) if alike else layers_bytes(tuned, base, n)) / _GIB * config.at_once
+    svcca = config.svcca_of(of_task)
+    size = layers_bytes(tuned[:1], base[:1], n, svcca) if alike else layers_bytes(tuned, base, n)
+    needed = size * config.at_once / _GIB
     if needed > config.max_memory:
         what = "a layer" if alike else "every layer with every other"
         fewer = "fewer prompts (--max-per-task)"

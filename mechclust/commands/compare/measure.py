@@ -14,7 +14,8 @@ from torch import Tensor
 
 from mechclust.commands.compare.checkpoints import Checkpoint
 from mechclust.commands.compare.comparison import Comparison, labelled
-from mechclust.commands.compare.inputs import CompareConfig, Inputs, check_same_prompts, prompts_file, read_inputs
+from mechclust.commands.compare.config import CompareConfig
+from mechclust.commands.compare.inputs import Inputs, check_same_prompts, prompts_file, read_inputs
 from mechclust.commands.compare.planes import prompt_planes
 from mechclust.commands.compare.report import results_of
 from mechclust.commands.compare.result import CompareResult
@@ -95,6 +96,8 @@ def _compared(inputs: Inputs, config: CompareConfig, out: Path, progress: bool) 
     remove_others(rows / "measured", by_part)
     found = comparison.joined({name: [by_part[part.path] for part in each] for name, each in parts.items()})
 
+    cka = found.pop("cka")
+
     def recorded(result: ProbeResult) -> ProbeResult:
         return replace(result, metadata={**result.metadata, "tokenization": dict(inputs.tokenization)})
 
@@ -103,16 +106,15 @@ def _compared(inputs: Inputs, config: CompareConfig, out: Path, progress: bool) 
         tuned=model_name(second.source, second.adapter),
         config=config,
         tasks=inputs.tasks,
-        cka=recorded(found["cka"]),
-        rbf=recorded(found["rbf"]) if "rbf" in found else None,
-        n_dims=recorded(found["n_dims"]),
-        purity=recorded(found["purity"]) if "purity" in found else None,
+        cka=recorded(cka),
+        **{name: recorded(result) for name, result in found.items()},
+        clusters=inputs.clusters,
         controls={
             task: {name: recorded(labelled(by_part[part.path], [task])) for name, part in two.items()}
             for task, two in against.items()
         },
         notes=[*told, *inputs.notes],
-        distinct=_distinct(found["cka"], pair, inputs.of_task()),
+        distinct=_distinct(cka, pair, inputs.of_task()),
         tokenization=inputs.tokenization,
         planes=prompt_planes(pair, inputs, config.map_prompts, progress=progress),
     )
@@ -168,13 +170,14 @@ def _save(job: _Weights, *, progress: bool = False) -> None:
                 )
     own: str | None = None  # of a folder that is an adapter and was loaded with its base
     try:
+        with _named(models[0]):
+            hooked = _loaded(models[0], config)
+        own = adapter_of(hooked)
+        for model in models[1:]:  # one that does not fit is refused before a prompt is read
+            _put(hooked, model, own)
         for model in models:
+            _put(hooked, model, own)
             with _named(model):
-                if hooked is None:
-                    hooked = _loaded(model, config)
-                    own = adapter_of(hooked)
-                if (adapter := model.adapter or own) != adapter_of(hooked):
-                    set_adapter(hooked, adapter)
                 _save_rows(hooked, model, job, progress)
     finally:
         if models[0].in_memory and adapter_of(hooked) != own:
@@ -183,6 +186,13 @@ def _save(job: _Weights, *, progress: bool = False) -> None:
         gc.collect()  # hooks are cycles: without this, two models would be in memory
         if torch.device(models[0].device).type == "cuda":
             torch.cuda.empty_cache()
+
+
+def _put(hooked: Any, model: Checkpoint, own: str | None) -> None:
+    """A checkpoint's adapter in the place of the one that is in."""
+    if (adapter := model.adapter or own) != adapter_of(hooked):
+        with _named(model):
+            set_adapter(hooked, adapter)
 
 
 def _save_rows(hooked: Any, model: Checkpoint, job: _Weights, progress: bool) -> None:

@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from html import escape
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mechclust.commands.compare.draw import drawn
 from mechclust.commands.compare.inputs import Inputs
 from mechclust.jobs import progress_bar
 from mechclust.report.prompt_map import prompt_map
 from probes import RowStore, residual, resolve
 from probes.functional.planes import aligned_planes
 from probes.sites import Site
-from probes.state import hashed
 
 
 @dataclass(frozen=True)
@@ -86,13 +85,6 @@ def prompt_planes(
         labels={name: [prompts.labels[name][i] for i in places] for name in names},
         n=len(pair["base"]),
     )
-
-
-def drawn(index: Tensor, most: int) -> Tensor:
-    """At most so many of the prompts, ascending, which depend on their index alone."""
-    if len(index) > most:
-        index = index[torch.sort(hashed(index), stable=True).indices[:most]]
-    return torch.sort(index).values
 
 
 def _rows(store: RowStore, sites: Sequence[Site], index: Tensor, name: str, progress: bool) -> Iterator[Tensor]:

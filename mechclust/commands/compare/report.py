@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from mechclust.commands.compare.opinions import OPINIONS
 from mechclust.commands.compare.result import CompareResult
 from mechclust.commands.compare.sentences import span
 from mechclust.commands.compare.tables import ALL
@@ -17,9 +17,6 @@ from mechclust.report.text import join
 from probes import ProbeResult
 from probes.files import file_name
 from tasks.text.visible import short
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def write_compare_report(result: CompareResult, out: str | Path) -> Path:
@@ -34,8 +31,8 @@ def write_compare_report(result: CompareResult, out: str | Path) -> Path:
 
 def results_of(result: CompareResult) -> dict[str, ProbeResult]:
     """What was measured, by name."""
-    measured = {"cka": result.cka, "n_dims": result.n_dims}
-    measured |= {name: x for name, x in (("purity", result.purity), ("rbf", result.rbf)) if x is not None}
+    others = {"n_dims": result.n_dims, "purity": result.purity}
+    measured = {"cka": result.cka, **result.opinions, **{name: x for name, x in others.items() if x is not None}}
     for task, pair in result.controls.items():
         measured |= {f"control-{file_name(task)}-{name}": found for name, found in pair.items()}
     return measured
@@ -60,8 +57,12 @@ def compare_analysis(result: CompareResult) -> Analysis:
 
     titles = {
         "tasks": f"Tasks, the most changed first (means over {_layers(result)})" if result.diagonal else "Tasks",
+        "clusters": "Clusters of tasks, the most changed first (median, least and most over their tasks)",
         "layers": "Layers, by depth",
+        "layer_groups": "Layer groups, from the controls",
         "controls": "Controls",
+        "clusters_by_layer": "Clusters of tasks by layer",
+        "second_opinions": "Second opinions by layer",
         "compare": "Every layer and task",
     }
     shown = {name: result.tables[name] for name in titles if name in result.tables}
@@ -75,7 +76,12 @@ def compare_analysis(result: CompareResult) -> Analysis:
                 for name, table in shown.items()
             },
         },
-        notes=[*result.sentences, *([rule(result)] if result.diagonal else []), *what_to_know(result)],
+        notes=[
+            *result.sentences,
+            *([rule(result)] if result.diagonal else []),
+            *([group_rule(result)] if "layer_groups" in result.tables else []),
+            *what_to_know(result),
+        ],
     )
 
 
@@ -91,6 +97,26 @@ def rule(result: CompareResult) -> str:
         "ends, over the layers at which every task that is compared has an interval "
         f"({_layers(result)}), since layers change by different amounts. It compares these tasks with each other: "
         "where tuning on some tasks changed all of them alike, none stands out."
+    )
+
+
+def group_rule(result: CompareResult) -> str:
+    """How layer groups are named, for the report."""
+    groups = result.groups
+    assert groups is not None
+    assert groups.found is not None
+    end = (
+        "the first layer with 95% of the most dimensions of the tuned model, over the prompts of every task"
+        if "tuned" in groups.curves.dims
+        else "the last layer before the spread leaves .02 of its minimum"
+    )
+    return (
+        "Layer groups are read from medians over tasks of debiased CKA with each task's control. Shared: before the "
+        "layer from which the tuned model's is above the base's by more than .02 (one exception allowed). Transition: "
+        f"from there to {end}; there is none where the tuned model's interquartile range over tasks never falls to "
+        ".10. Refinement: the rest. The rule is ours; on the curves of Zhao, Ziser & Cohen (2024, arXiv 2410.20008) it "
+        "gives their groups. Intervals know nothing of other seeds of tuning, nor that tasks of one cluster are alike; "
+        f"{'; '.join(groups.found.notes)}."
     )
 
 
@@ -119,7 +145,8 @@ def what_to_know(result: CompareResult) -> list[str]:
         *result.notes,
         "CKA compares geometry among the prompts: it does not see a rotation, a common scale or a shift of all hidden "
         "states, nor whether a change matters to the output; and a few far-off prompts can move it (Davari et al. "
-        f"2022, arXiv 2210.16156).{_second_opinion(table)}",
+        "2022, arXiv 2210.16156).",
+        *_second_opinions(result),
         "Debiased CKA is 1 for the same geometry, near 0 for unrelated ones, and may be negative.",
     ]
     if result.diagonal:
@@ -148,11 +175,26 @@ def _no_cka(result: CompareResult) -> list[str]:
     return found
 
 
-def _second_opinion(table: pd.DataFrame) -> str:
-    if "rbf_cka" not in table or not (both := table[table["rbf_cka"].notna() & table["debiased_cka"].notna()]).size:
-        return ""
-    row = both.loc[(both["rbf_cka"] - both["debiased_cka"]).abs().idxmax()]
-    return (
-        " A second opinion is rbf_cka, with Gaussian kernels (debiased); the two differ most at layer "
-        f"{row['layer']} for {short(row['task'])}: {row['debiased_cka']:z.2f} and {row['rbf_cka']:z.2f}."
-    )
+def _second_opinions(result: CompareResult) -> list[str]:
+    """Where they differ most from debiased CKA, and of how many prompts they are."""
+    table, found = result.tables["compare"], []
+    for name, measured in result.opinions.items():
+        column, _, told = OPINIONS[name]
+        both = table[table[column].notna() & table["debiased_cka"].notna()]
+        if not len(both):
+            continue
+        row = both.loc[(both[column] - both["debiased_cka"]).abs().idxmax()]
+        counts = [*map(int, measured["n"])]
+        few = sum(n < whole for n, whole in zip(counts, result.cka["n"][1:].tolist(), strict=True))
+        drawn = f", of at most {max(counts):,} prompts a task, drawn by their place in the file" if few else ""
+        found.append(
+            f"A second opinion is {column}, {told}{drawn}: it differs most from debiased_cka at layer {row['layer']} "
+            f"for {short(row['task'])}, {row[column]:z.2f} and {row['debiased_cka']:z.2f}."
+        )
+    if result.n_dims is not None:
+        n, whole = (int(x["n"][0]) for x in (result.n_dims, result.cka))
+        if n < whole:
+            found.append(f"Dimensions are of {n:,} of {whole:,} prompts, drawn by their place in the file.")
+    if result.purity is not None and (n := result.purity.metadata.get("n_asked", 0)) < int(result.cka["n"][0]):
+        found.append(f"Nearest neighbours were looked for of {n:,} prompts, among all of them.")
+    return found

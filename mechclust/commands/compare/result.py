@@ -21,10 +21,13 @@ class CompareResult(CompareTables):
         tasks: names.
         cka: of ``CKA`` between tuned and base, with axes (site, label), the labels being ``"(all)"`` and the tasks;
             (site, other_site, label), every layer with every other, where the models' layers are not the same.
-        rbf: ``debiased_rbf_cka`` (site, label) of the tasks, or ``None``.
-        n_dims: of ``NDims``, sites being named ``tuned/hook_embed`` and so on.
-        purity: the same of ``NeighbourPurity``, or ``None``.
         controls: by task, ``CKA`` of its control with the ``tuned`` and with the ``base`` model on its prompts.
+        rbf: ``debiased_rbf_cka`` (site, label) of the tasks, or ``None``.
+        without_top_pc: the same of ``CKA`` without the largest principal component of each side.
+        svcca: the same of ``SVCCA``.
+        n_dims: of ``NDims``, sites being named ``tuned/hook_embed`` and so on, or ``None``.
+        purity: the same of ``NeighbourPurity``, or ``None``.
+        clusters: of the tasks.
         notes: what a reader must know of the input.
         distinct: by site and label without a CKA or an interval, how many different hidden states the prompts have, in
             the model that has fewer.

@@ -23,7 +23,7 @@ def sentences(found: CompareTables) -> list[str]:
     if changed or _open(found).any():
         said += _tasks(found)
     said += [*no_interval(found), *(_where(found) if changed else [])]
-    return [*said, *_controls(found)]
+    return [*said, *_clusters(found), *_controls(found), *(found.groups.sentences if found.groups is not None else [])]
 
 
 def _open(found: CompareTables) -> np.ndarray:
@@ -190,6 +190,29 @@ def _controls(found: CompareTables) -> list[str]:
         f"is, in the median by {gain.max():z.2f} at layer {gain.idxmax()} (most) and {gain.min():z.2f} at layer "
         f"{gain.idxmin()} (least)."
     ]
+
+
+def _clusters(found: CompareTables) -> list[str]:
+    if "clusters" not in found.tables:
+        return []
+    table = found.tables["clusters"]
+    told = table[table["change"].notna()]
+    if not len(told):
+        return []
+    at = told.iloc[0]["layers"]
+    parts = []
+    for row in told.iloc[:_NAMED].itertuples():
+        between = f"{row.change_least:z.2f} to {row.change_most:z.2f}, " if row.change_tasks > 1 else ""
+        many = f"{row.change_tasks} task{'s' * (row.change_tasks != 1)}"
+        parts.append(f"{short(row.cluster)} {row.change:z.2f} ({between}{many})")
+    rest = f", and {len(told) - _NAMED} more" if len(told) > _NAMED else ""
+    said = f"By cluster, mean 1 - CKA over layer{_s(at)} {at}, median and range over tasks: {', '.join(parts)}{rest}."
+    held_out, of_none = found.clusters.held_out, [t for t in found.tasks if t not in found.clusters.of_task]
+    if held_out:
+        said += f" Held-out tasks are in no cluster's numbers: {_named(held_out)}."
+    if of_none := [task for task in of_none if task not in held_out]:
+        said += f" In no cluster: {_named(of_none)}."
+    return [said]
 
 
 def span(values: Sequence[int]) -> str:

@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechclust.commands.compare.inputs import CompareConfig
+from mechclust.commands.compare.cluster_tables import cluster_summary, clusters_by_layer
+from mechclust.commands.compare.config import CompareConfig
+from mechclust.commands.compare.control_groups import ControlGroups, control_groups
+from mechclust.commands.compare.opinions import OPINIONS
 from mechclust.commands.compare.planes import PromptPlanes
 from mechclust.commands.compare.rule import common_layers, standing_out
+from mechclust.commands.compare.task_clusters import TaskClusters
 from mechclust.report.text import ranges
 from probes import ProbeResult
 from tasks import InputError
@@ -38,10 +42,13 @@ class CompareTables:
     config: CompareConfig
     tasks: Sequence[str]
     cka: ProbeResult
-    rbf: ProbeResult | None
-    n_dims: ProbeResult
-    purity: ProbeResult | None
     controls: Mapping[str, Mapping[str, ProbeResult]]
+    rbf: ProbeResult | None = None
+    without_top_pc: ProbeResult | None = None
+    svcca: ProbeResult | None = None
+    n_dims: ProbeResult | None = None
+    purity: ProbeResult | None = None
+    clusters: TaskClusters = TaskClusters()
     notes: Sequence[str] = ()
     distinct: Mapping[tuple[str, str], int] = field(default_factory=dict)
     tokenization: Mapping[str, Any] = field(default_factory=dict)
@@ -51,6 +58,12 @@ class CompareTables:
     def diagonal(self) -> bool:
         """Whether each layer was compared with the same layer of the other model."""
         return "other_site" not in self.cka.coords
+
+    @property
+    def opinions(self) -> dict[str, ProbeResult]:
+        """The second opinions that were asked for, by name."""
+        found = {name: getattr(self, name) for name in OPINIONS}
+        return {name: result for name, result in found.items() if result is not None}
 
     @property
     def layer_numbers(self) -> list[int]:
@@ -117,11 +130,48 @@ class CompareTables:
             found |= {"tasks": self.summary(), "layers": self.by_layer()}
         if self.controls:
             found["controls"] = self.control_table()
+        if self.groups is not None and (groups := self.groups.table()) is not None:
+            found["layer_groups"] = groups
+        if self.diagonal and self.clusters.seen():
+            found["clusters"] = cluster_summary(self.clusters.seen(), found["tasks"])
+            found["clusters_by_layer"] = clusters_by_layer(
+                self.clusters.seen(), found["compare"], found.get("controls")
+            )
+        if self.opinions:
+            found["second_opinions"] = self.opinion_table(found["compare"])
         return found
+
+    @cached_property
+    def groups(self) -> ControlGroups | None:
+        """What the controls say of groups of layers; None without controls."""
+        if not self.diagonal:
+            return None
+        return control_groups(self.controls, self.n_dims, self.clusters, ALL, self.config.seed)
+
+    def opinion_table(self, by_task: pd.DataFrame) -> pd.DataFrame:
+        """One row per layer and measure, of debiased CKA and each second opinion: median, ``least`` and ``most`` over
+        the ``tasks`` that have one there, ``n_least`` and ``n_most`` prompts of a task, and ``differs``, the median
+        over tasks of the difference from debiased CKA."""
+        import pandas as pd
+
+        counts = {"debiased_cka": self.cka["n"][1:]} | {
+            OPINIONS[name].column: result["n"] for name, result in self.opinions.items()
+        }
+        rows = []
+        of_tasks = by_task[by_task["task"] != ALL]
+        for layer, part in of_tasks.groupby("layer"):
+            for column, n in counts.items():
+                values = part[column].dropna()
+                row: dict[str, Any] = {"layer": layer, "measure": column, "tasks": len(values)}
+                row |= {"n_least": int(n.min()), "n_most": int(n.max())}
+                row |= {"median": values.median(), "least": values.min(), "most": values.max()}
+                rows.append({**row, "differs": (part[column] - part["debiased_cka"]).median()})
+        return pd.DataFrame(rows)
 
     def to_dataframe(self) -> pd.DataFrame:
         """One row per layer and task, and ``"(all)"`` prompts together: ``layer, site, task, n, d_tuned, d_base, cka,
-        debiased_cka, low, high, null_high, rbf_cka, change, changed, stands_out``.
+        debiased_cka, low, high, null_high``, the second opinions that were asked for (``rbf_cka``, ``without_top_pc``,
+        ``svcca``), ``change, changed, stands_out``.
 
         ``low`` and ``high``: 95% over prompts. ``null_high``: 97.5% of debiased CKA for prompts paired at random.
         ``change``: 1 - debiased CKA. ``changed`` and ``stands_out`` are missing where there is no interval, and
@@ -142,8 +192,9 @@ class CompareTables:
                 if not self.diagonal:
                     row |= {"base_layer": self.cka.layers[other], "base_site": other}
                 row |= {name: float(self.cka[m][place]) for name, m in _MEASURES.items() if m in self.cka.values}
-                if self.rbf is not None:
-                    row["rbf_cka"] = float(self.rbf["debiased_rbf_cka"][i, k - 1]) if k else np.nan
+                for name, result in self.opinions.items():
+                    column, measure, _ = OPINIONS[name]
+                    row[column] = float(result[measure][i, k - 1]) if k else np.nan
                 row["change"] = 1 - row["debiased_cka"]
                 if self.diagonal:
                     row["changed"] = _told(self.changed[i, k - 1] if k else self.changed_together[i])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from statistics import median
 
 import numpy as np
 
-from mechclust.report.claims import Bound, Claim, claim, interval, share_interval
+from mechclust.report.claims import Claim, claim, untested, with_severity
+from mechclust.report.verdicts import Bound, share_interval
 from mechclust.studies.clustering_heads.config import MITIGATIONS, SOLVED, ClusteringHeadsConfig
 from mechclust.studies.clustering_heads.curves import first_below, loss_drops
 from mechclust.studies.clustering_heads.results import CAUSES, HeadsResults, TrainedNetwork
@@ -28,7 +28,7 @@ def claims_of(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Clai
     """Every claim; one that this size cannot test says so."""
     found = [*_solved(config, results), *_order(results), *sorted(_spikes(config, results), key=lambda c: c.id)]
     found += [_curriculum(config, results), _transfer(config, results), *_causal(results)]
-    return found if config.test_claims else [replace(c, holds=None) for c in found]
+    return with_severity(found if config.test_claims else map(untested, found))
 
 
 _Parts = list[tuple[str, Sequence[float], Bound]]
@@ -37,13 +37,6 @@ _Parts = list[tuple[str, Sequence[float], Bound]]
 def _between(values: Sequence[float], low: float, high: float) -> _Parts:
     """Parts of a claim that a mean lies between two values."""
     return [("", values, Bound(">=", low)), ("", values, Bound("<=", high))]
-
-
-def _positive(values: Sequence[float]) -> _Parts:
-    """Parts of a claim that a mean, and its whole interval, lie above 0."""
-    span = interval(values)
-    low = [] if span is None else [span[0]]
-    return [("", values, Bound(">", 0)), ("lower end of the interval", low, Bound(">", 0))]
 
 
 def _solved(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Claim]:
@@ -129,7 +122,7 @@ def _spikes(config: ClusteringHeadsConfig, results: HeadsResults) -> Iterator[Cl
         crossed = sum(bool(n.curve("crossings")[spike.epoch]) for n, spike, _ in every)
         of = [f"{cause} at {sum(cause in causes for _, _, causes in every)} of {len(every)}" for cause in CAUSES]
         yield claim(
-            id, what, f"{_FIRST}; diagnosis ours", excess, _positive(excess),
+            id, what, f"{_FIRST}; diagnosis ours", excess, Bound(">", 0),
             chance=f"quiet epochs: {np.mean(quiet):.2f}" if quiet else None,
             note=f"{', '.join(of)}; a cluster's centroid changes its class at {crossed} of {len(every)}"
             if every else "",
@@ -145,7 +138,7 @@ def _spikes(config: ClusteringHeadsConfig, results: HeadsResults) -> Iterator[Cl
         yield claim(
             f"H4{letter}", f"a {arm} makes spikes rarer: per 100 epochs after test accuracy first passes {SOLVED}, "
             "base minus mitigated, seeds with 100 such epochs in both", f"{_FIRST}; mitigations ours", less,
-            _positive(less),
+            Bound(">", 0),
             note=f"rates {rates[0]:.2f} and {rates[1]:.2f}; {len(pairs) - len(both)} of {len(pairs)} seeds left "
             f"out; share solved at the end {np.mean(shares[0]):.2f} and {np.mean(shares[1]):.2f}"
             if both and shares[1] else "",
@@ -183,7 +176,7 @@ def _transfer(config: ClusteringHeadsConfig, results: HeadsResults) -> Claim:
     return claim(
         "H6", f"p = {config.task.p + 1}: networks that go on from solved p = {config.task.p} solve it more often than "
         "the same seeds from scratch (difference of shares; direction open before the run)", _FIRST, more,
-        _positive(more),
+        Bound(">", 0),
         note=f"{solved[0]} of {len(pairs)} by transfer (twice the epochs in all; best {max(x for x, _ in pairs):.3f}), "
         f"{solved[1]} of the same seeds from scratch; from scratch over all {len(share)} seeds {np.mean(share):.3f} "
         f"({span[0]:.3f} to {span[1]:.3f})" if pairs and span else "",

@@ -10,9 +10,9 @@ from markupsafe import escape
 from matplotlib.figure import Figure
 
 from mechclust.report.analysis import Panel
-from mechclust.report.claims import share_interval
 from mechclust.report.html import table_html
 from mechclust.report.style import BLUE, GREY, ORANGE, RED, subplots
+from mechclust.report.verdicts import share_interval
 from mechclust.studies.clustering_heads.config import ABLATIONS, MITIGATIONS, SOLVED, ClusteringHeadsConfig, jobs
 from mechclust.studies.clustering_heads.results import CLUSTERED, HeadsResults, TrainedNetwork
 from mechclust.studies.clustering_heads.sandbox import Curves, SandboxRun, sandbox_figure, sandbox_page, sandbox_run

@@ -4,23 +4,92 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from mechclust.studies.study import check_seeds
 from mechclust.training import TrainConfig
 from probes.hooks import check_device
 from tasks import InputError, SkillSuite
 from tasks.errors import check_at_least
+from tasks.settings import check_choices
+from tasks.skills import OPERATIONS
 
 MODELS = ("base", "tuned")
 FROZEN = ("embed", "pos_embed", "unembed")
 
 
 @dataclass(frozen=True)
+class OriginConfig:
+    """Settings of the method's origin: models trained from scratch, on several domains or on one of them.
+
+    Every width is run with the reference's data, every size of the data at the reference's width. Smaller data are the
+    beginning of larger ones, and a control's those of its domain among the other model's.
+
+    Args:
+        domains: operations of the suite, each with all its arguments.
+        width: of the reference's models.
+        widths: of the models, the reference's among them.
+        examples: the reference's training examples of each domain.
+        sizes: of the training data, as multiples of the reference's; 1 among them.
+        training: of the reference's model of all domains. A control has as many steps as its share of the domains, so
+            that both see an example equally often. Learning rates are in inverse proportion to the width.
+        ceiling: also train every control again, from other weights and in another order: how alike two of them are.
+    """
+
+    domains: tuple[str, ...] = ("copy", "swap", "translate", "type", "classify")
+    width: int = 64
+    widths: tuple[int, ...] = (16, 32, 64, 128)
+    examples: int = 2000
+    sizes: tuple[float, ...] = (0.1, 0.5, 1.0, 2.0)
+    training: TrainConfig = TrainConfig(steps=5 * 300, batch_size=32, lr=2e-3, warmup=50)
+    ceiling: bool = True
+
+    def __post_init__(self) -> None:
+        check_at_least(width=(self.width, 1), examples=(self.examples, 1))
+        if unknown := [name for name in self.domains if name not in OPERATIONS]:
+            raise InputError(f"origin.domains has {unknown[0]!r}; expected some of {', '.join(OPERATIONS)}")
+        if len(self.domains) < 2:
+            raise InputError(
+                f"origin.domains has {len(self.domains)}; expected at least 2, or there is nothing to tell"
+            )
+        several: dict[str, tuple[str | float, ...]] = {
+            "domains": self.domains,
+            "widths": self.widths,
+            "sizes": self.sizes,
+        }
+        for name, values in several.items():
+            if twice := [value for i, value in enumerate(values) if value in values[:i]]:
+                raise InputError(f"origin.{name} has {twice[0]!r} twice; give it once")
+        if self.width not in self.widths:
+            raise InputError(f"origin.widths lacks origin.width ({self.width}), the reference; add it")
+        if 1 not in self.sizes:
+            raise InputError("origin.sizes lacks 1, the reference; add it")
+        if (few := min(self.sizes) * self.examples) < 1:
+            raise InputError(f"origin.sizes has {min(self.sizes):g}, {few:g} of {self.examples} examples; give more")
+        if self.control_steps <= self.training.warmup:
+            raise InputError(
+                f"origin.training has {self.training.steps} steps, {self.control_steps} for each of "
+                f"{len(self.domains)} controls, and warmup {self.training.warmup}; expected more steps than that, or "
+                "the controls never reach their learning rate"
+            )
+
+    @property
+    def control_steps(self) -> int:
+        """Training steps of a control."""
+        return self.training.steps // len(self.domains)
+
+
+@dataclass(frozen=True)
 class MossaConfig:
     """Settings of the MOSSA study.
 
+    ``origin`` serves the experiment of that name alone, which takes of the rest ``seeds``, ``suite``, ``n_layers``,
+    ``n_heads``, ``init_std``, ``device`` and ``test_claims``.
+
     Args:
+        experiment: ``"tuning"``: a base model tuned on many tasks and on each alone; ``"origin"``: models trained from
+            scratch on several domains and on each alone, as in the paper that the method is from.
+        origin: settings of the second.
         seeds: one base model, one tuned on all seen skills, and one control for each skill, per seed.
         suite: the skills; its ``seed``, ``stream`` and ``skills`` are set by the run.
         n_layers: transformer blocks.
@@ -39,6 +108,8 @@ class MossaConfig:
         test_claims: whether this size can test the claims.
     """
 
+    experiment: Literal["tuning", "origin"] = "tuning"
+    origin: OriginConfig = OriginConfig()
     seeds: tuple[int, ...] = (30, 31, 32)
     suite: SkillSuite = SkillSuite()
     n_layers: int = 8
@@ -56,6 +127,7 @@ class MossaConfig:
     test_claims: bool = True
 
     def __post_init__(self) -> None:
+        check_choices(self)
         check_seeds(self.seeds)
         own = SkillSuite()
         for name in ("seed", "stream", "skills", "stream_seed"):
@@ -75,6 +147,8 @@ class MossaConfig:
             raise InputError(
                 f"n_neighbours is {self.n_neighbours}, of {few} prompts (n_purity of each seen skill); lower it"
             )
+        if bad := [width for width in self.origin.widths if width < 1 or width % self.n_heads]:
+            raise InputError(f"origin.widths has {bad[0]}; expected multiples of n_heads ({self.n_heads})")
 
 
 class ModelJob(NamedTuple):

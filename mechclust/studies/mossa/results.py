@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from mechclust.report.layer_groups import LayerGroups, crossover, groups_of
+from mechclust.report.task_curves import TaskCurves, Which
 from mechclust.studies.kept import check_there
 from mechclust.studies.mossa.config import MODELS, MossaConfig, has_ceiling, result_path, suite_of
-from mechclust.studies.mossa.layer_groups import LayerGroups, crossover, layer_groups
 from probes import ProbeResult, load_result
 
 if TYPE_CHECKING:
@@ -62,30 +63,41 @@ class SeedResults:
         """The upper half of the layers."""
         return slice(self.n_layers // 2, None)
 
+    @cached_property
+    def curves(self) -> TaskCurves:
+        """Of all tasks, the held-out ones too; without the ceiling, which is of seen tasks only."""
+        return TaskCurves(
+            tasks=tuple(map(str, range(len(self.seen)))),
+            layers=tuple(str(i + 1) for i in range(self.n_layers)),
+            base=self.cka["base"],
+            tuned=self.cka["tuned"],
+            ceiling=None,
+            null=None,
+            held_out=~self.seen,
+            clusters=tuple(map(str, self.cluster)),
+            dims=self.dims,
+        )
+
+    def _of(self, tasks: np.ndarray | None) -> TaskCurves:
+        return self.curves.seen if tasks is None else self.curves.select(tasks)
+
     def median(self, model: str, tasks: np.ndarray | None = None) -> np.ndarray:
         """``[layer]`` over tasks, the seen ones by default."""
-        return np.median(self._rows(model, tasks), axis=0)  # type: ignore[no-any-return]
+        return self._of(tasks).median(cast(Which, model))
 
     def spread(self, model: str, tasks: np.ndarray | None = None) -> np.ndarray:
         """``[layer]`` interquartile range over tasks."""
-        low, high = np.quantile(self._rows(model, tasks), (0.25, 0.75), axis=0)
-        return high - low
-
-    def _rows(self, model: str, tasks: np.ndarray | None) -> np.ndarray:
-        """``[task layer]``; a row of NaN where there is no such task."""
-        values = self.cka[model][self.seen if tasks is None else tasks]
-        return values if len(values) else np.full((1, self.n_layers), np.nan)
+        return self._of(tasks).spread(cast(Which, model))
 
     @cached_property
     def groups(self) -> LayerGroups:
         """Of the seen tasks."""
-        return layer_groups(self.median("base"), self.median("tuned"), self.spread("tuned"), self.dims["tuned"])
+        return groups_of(self.curves.seen)
 
     @cached_property
     def unseen_groups(self) -> LayerGroups:
         """Of the held-out tasks, without dimensions, which are the seen tasks'."""
-        others = ~self.seen
-        return layer_groups(self.median("base", others), self.median("tuned", others), self.spread("tuned", others))
+        return groups_of(self.curves.unseen)
 
     def crossing(self, tasks: np.ndarray) -> int:
         """The layer from which tuned stays above base; one more than there are where it never does."""
@@ -94,12 +106,12 @@ class SeedResults:
     @property
     def gap(self) -> np.ndarray:
         """``[layer]`` tuned - base, of the medians over the seen tasks."""
-        return self.median("tuned") - self.median("base")
+        return self.curves.seen.gap
 
     @property
     def gain(self) -> np.ndarray:
         """``[task]`` tuned - base, mean over the upper half."""
-        return (self.cka["tuned"] - self.cka["base"])[:, self.upper].mean(axis=1)  # type: ignore[no-any-return]
+        return self.curves.gain
 
 
 def load_results(config: MossaConfig, out: Path, seed: int) -> SeedResults:

@@ -6,15 +6,19 @@ Language Models" (EMNLP 2024, arXiv 2410.20008), in miniature.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.html import table_html
+from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.mossa.claims import claims_of
-from mechclust.studies.mossa.config import FROZEN, MODELS, MossaConfig, jobs, result_path
+from mechclust.studies.mossa.config import FROZEN, MODELS, ModelJob, MossaConfig, jobs, result_path
+from mechclust.studies.mossa.origin.jobs import OriginJob, origin_jobs
+from mechclust.studies.mossa.origin.report import analyse_origin
+from mechclust.studies.mossa.origin.run import run_origin_job, trained_origin_models
 from mechclust.studies.mossa.results import SeedResults, groups_table, load_results, medians_table
 from mechclust.studies.mossa.run import run_job, trained_models
 from mechclust.studies.study import Study
@@ -23,8 +27,28 @@ from probes import load_result
 from tasks import SkillSuite
 
 
+def jobs_of(config: MossaConfig) -> Sequence[ModelJob | OriginJob]:
+    """The jobs of the experiment that the configuration asks for."""
+    return origin_jobs(config) if config.experiment == "origin" else jobs(config)
+
+
+def run_any_job(config: MossaConfig, job: ModelJob | OriginJob, out: Path) -> None:
+    """Do a job of either experiment."""
+    if isinstance(job, OriginJob):
+        run_origin_job(config, job, out)
+    else:
+        run_job(config, job, out)
+
+
+def models_trained(config: MossaConfig, out: Path) -> Iterable[TrainedModel]:
+    """What either experiment trained."""
+    return trained_origin_models(config, out) if config.experiment == "origin" else trained_models(config, out)
+
+
 def analyse(config: MossaConfig, out: Path) -> Analysis:
     """Claims, figures and tables of a run."""
+    if config.experiment == "origin":
+        return analyse_origin(config, out)
     from mechclust.studies.mossa import figures
 
     found = [load_results(config, out, seed) for seed in config.seeds]
@@ -147,10 +171,13 @@ STUDY = Study(
             ceiling=False,
         ),
         "paper": MossaConfig(),
+        "origin": MossaConfig(
+            experiment="origin", seeds=(40, 41, 42, 43, 44), suite=SkillSuite(n_eval=500), n_layers=4, n_heads=4
+        ),
     },
-    jobs=jobs,
-    run_job=run_job,
+    jobs=jobs_of,
+    run_job=run_any_job,
     analyse=analyse,
-    trained_models=trained_models,
+    trained_models=models_trained,
     stage=lambda job: job.stage,
 )

@@ -8,7 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from mechclust.report.claims import Bound, Claim, claim
+from mechclust.report.claims import Claim, claim, with_severity
+from mechclust.report.verdicts import Bound
 from mechclust.studies.study import Job
 from mechclust.studies.task_clusters.config import TRAIN, VALIDATION, TaskClustersConfig, task_of
 from mechclust.studies.task_clusters.results import RunResults, by_arm
@@ -43,7 +44,7 @@ def claims_of(config: TaskClustersConfig, runs: Mapping[Job, RunResults]) -> lis
     n_eval_tasks = min(config.task.n_eval_tasks, config.task.n_tasks)
     by_output = [float(run.output_ari[-1, n] - run.ari[VALIDATION][-1, n]) for run in arms.get("shared", [])]
     top_name, chance = f"layer {n - 1} or {n}, the better at the end", f"0; relabelled, 95% within {_band(private)}"
-    return [
+    found = [
         judged("T1", "validation accuracy at the end", "set-up", [float(run.accuracy[-1]) for run in private],
                Bound(">=", 0.95)),
         judged("T2", f"task-ARI of the top layer ({top_name}) is high and far above its start",
@@ -54,18 +55,19 @@ def claims_of(config: TaskClustersConfig, runs: Mapping[Job, RunResults]) -> lis
                [("Spearman", by_layer, Bound(">", 0.8)), (f"layer {n} - layer 1", climb, Bound(">=", 0.2))]),
         judged("T5", "layer 0 (word embedding) stays flat and low over training", _PAPER, flat,
                [("range", flat, Bound("<=", 0.05)), ("maximum", low, Bound("<=", 0.15))],
-               note="one point per input token, fewer than clusters: the partition is the token itself"),
+               kind="check", note="one point per input token, fewer than clusters: the partition is the token itself"),
         judged("T6", f"training subset and validation agree at layer {n}, at the end", _PAPER, agree,
                Bound("<=", 0.1)),
         judged("T7", "before training no layer clusters by task (largest task-ARI)", _PAPER,
                [float(x[0].max()) for x in ari], Bound("<=", 0.1), chance=chance),
         judged("T8", "x alone predicts the task little better than chance", f"{_PAPER}; bound ours (3 x chance)", guess,
-               Bound("<=", 3 / n_eval_tasks), chance=f"{1 / n_eval_tasks:.3g}"),
+               Bound("<=", 3 / n_eval_tasks), kind="check", chance=f"{1 / n_eval_tasks:.3g}"),
         judged("T9", f"shared outputs: layer {n} clusters by output more than by task (difference of ARI)", "ours",
                by_output, Bound(">", 0)),
         judged("T10", f"instructions never seen cluster too ({top_name})", f"{_PAPER}; bound ours",
                grows(unseen)[0][1], grows(unseen), chance=chance),
     ]  # fmt: skip
+    return with_severity(found)
 
 
 def _rho(x: np.ndarray, y: np.ndarray) -> float:

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from mechclust.report.claims import Bound, Claim, claim
+from mechclust.report.claims import Claim, claim, with_severity
+from mechclust.report.verdicts import Bound
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure.config import ROWS, TopicStructureConfig, documents_of
 from mechclust.studies.topic_structure.results import PUBLISHED, THEORY_G, ArmRuns, TrainedRun, mixing_values
@@ -53,9 +54,9 @@ def claims_of(config: TopicStructureConfig, runs: ArmRuns) -> list[Claim]:
     found.append(
         claim("P7", "pretrained encoders: same-topic attention above different-topic in each, falling with the "
               "threshold, ELECTRA highest", _SOURCE, [], Bound(">", 1), tested=False,
-              note="needs their weights and Wikipedia: mechclust topics MODEL --corpus FILES measures it")
+              why_not="needs their weights and Wikipedia: mechclust topics MODEL --corpus FILES measures it")
     )  # fmt: skip
-    return found
+    return with_severity(found)
 
 
 def _weight_decay(config: TopicStructureConfig, runs: ArmRuns) -> list[Claim]:

@@ -148,11 +148,12 @@ class TestWithoutPatterns:
             InputError, match="in this model: attention of kind 'sdpa' keeps no attention patterns; load"
         ):
             resolve(model, attention_pattern())
+        assert resolve(model, residual(3, final_norm=True))[-1] == ("unembed.hook_in", 4)
         with pytest.raises(
             InputError, match=r"'unembed.hook_in' in this model: it has no head; its output is the last"
         ):
-            resolve(model, residual(final_norm=True))
-        names = ["hook_embed", *(name for name in NAMES if "pattern" not in name)]
+            resolve(ReadOnlyModel(fast.model), residual(final_norm=True))
+        names = ["hook_embed", *(name for name in NAMES if "pattern" not in name), "unembed.hook_in"]
         assert sorted(model.hook_dict) == sorted(names)
         with torch.no_grad(), record(model, names) as kept:
             model(TOKENS)

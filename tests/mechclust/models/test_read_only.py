@@ -84,8 +84,11 @@ class TestReadOnly:
     def test_run_with_cache(self, model):
         with torch.no_grad():
             output, cache = model.run_with_cache(TOKENS)
-        assert list(cache) == sorted(NAMES, key=lambda name: "pattern" in name)  # patterns come at the end
-        assert list(model.hook_dict) == NAMES
+        names = [*NAMES, *(name for name in model.hook_dict if name == "unembed.hook_in")]  # of causal models
+        assert list(cache) == sorted(
+            names, key=lambda name: ("pattern" in name) + 2 * ("unembed" in name)
+        )  # as they fire
+        assert sorted(model.hook_dict) == sorted(names)
         with torch.no_grad():
             assert torch.equal(output, model(TOKENS))
         assert not any(point._forward_hooks for point in model.hook_dict.values())

@@ -1,191 +1,309 @@
-"""Claims: how a value is judged, and what is written down about it."""
+"""Claims: how they are judged, what is written down about them, and how they are shown."""
 
 from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from mechclust.report.claims import (
-    Bound,
     Claim,
+    Claims,
+    EarlierRun,
     claim,
-    interval,
+    lacking_severity,
     load_claims,
     markdown_table,
     save_claims,
-    share_interval,
     text_table,
+    untested,
+    with_history,
+    with_severity,
 )
+from mechclust.report.html import claims_html
+from mechclust.report.severity import NOT_COMPUTED, Severity
+from mechclust.report.verdicts import Bound, interval, share_interval
+from tasks import InputError
+
+FIELDS = [
+    "id", "kind", "statement", "source", "paper", "measured", "interval", "seeds", "bound", "verdict", "parts",
+    "chance", "severity", "severity_draws", "severity_note", "power", "history", "note", "per_seed",
+]  # fmt: skip
 
 
 def made(values, bounds, **options):
     return claim("X1", "a statement", "a source", values, bounds, **options)
 
 
-class TestBound:
-    @pytest.mark.parametrize(
-        ("relation", "below", "at", "above"),
-        [(">=", False, True, True), (">", False, False, True), ("<=", True, True, False), ("<", True, False, False)],
-    )
-    def test_met(self, relation, below, at, above):
-        bound = Bound(relation, 0.5)
-        assert [bound.met(x) for x in (0.4, 0.5, 0.6)] == [below, at, above]
-        assert not bound.met(math.nan)
-
-    def test_infinity_meets_what_it_should(self):
-        assert Bound(">=", 5).met(math.inf)
-        assert not Bound("<=", 5).met(math.inf)
-
-    def test_text(self):
-        assert str(Bound(">=", 0.95)) == ">= 0.95"
-        assert str(Bound("<", 3)) == "< 3"
-
-
-class TestInterval:
-    @pytest.mark.parametrize("n", [2, 3, 10])
-    def test_is_student_t(self, n):
-        values = np.random.default_rng(n).normal(3, 2, n).tolist()
-        expected = stats.t.interval(0.95, n - 1, loc=np.mean(values), scale=stats.sem(values))
-        assert interval(values) == pytest.approx(expected)
-
-    def test_of_equal_values_has_no_width(self):
-        assert interval([0.5, 0.5, 0.5]) == (0.5, 0.5)
-
-    @pytest.mark.parametrize("values", [[], [1.0], [1.0, math.nan], [1.0, math.inf, 2.0]])
-    def test_is_none_where_there_is_none(self, values):
-        assert interval(values) is None
-
-    def test_covers_the_mean_in_95_percent_of_samples(self):
-        draws = np.random.default_rng(0).normal(1.0, 1.0, (2000, 3))
-        spans = [interval(row.tolist()) for row in draws]
-        inside = [low <= 1.0 <= high for low, high in spans]
-        assert np.mean(inside) == pytest.approx(0.95, abs=0.015)
-
-
-class TestShareInterval:
-    @pytest.mark.parametrize(("k", "n"), [(0, 5), (3, 7), (40, 40)])
-    def test_is_wilsons(self, k, n):
-        share, z = k / n, 1.959963984540054
-        centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
-        half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
-        found = share_interval([1.0] * k + [0.0] * (n - k))
-        assert found == pytest.approx((max(0, centre - half), min(1, centre + half)))
-
-    def test_of_nothing_is_none(self):
-        assert share_interval([]) is None
-
-    def test_a_claim_about_a_share_has_it(self):
-        values = [1.0, 1.0, 0.0]
-        assert made(values, Bound(">", 0.5), shares=True).interval == share_interval(values)
-        assert made([1.0] * 30, Bound(">", 0.5), shares=True).interval[0] < 0.9  # no certainty from equal values
+def given(**fields):
+    about = {"id": "T1", "statement": "s", "source": "src", "measured": 0.5, "interval": (0.4, 0.6), "seeds": 2}
+    return Claim(**{**about, "bound": "< 1", "verdict": "holds", "per_seed": (0.4, 0.6), **fields})
 
 
 class TestClaim:
-    def test_is_judged_by_its_mean(self):
-        c = made([0.9, 1.0, 1.1], Bound(">=", 1.0), paper=0.99, chance="0.1")
+    def test_is_judged_by_its_interval(self):
+        values = [0.99, 1.0, 1.01]
+        c = made(values, Bound(">=", 0.9), paper=0.99, chance="0.1")
         assert c.measured == pytest.approx(1.0)
-        assert c.holds is True
-        assert c.verdict == "holds"
-        assert c.interval == pytest.approx(interval([0.9, 1.0, 1.1]))
-        assert (c.seeds, c.per_seed, c.bound, c.paper, c.chance) == (3, (0.9, 1.0, 1.1), ">= 1", 0.99, "0.1")
-        assert made([0.9, 1.0], Bound(">=", 1.0)).verdict == "does not hold"
+        assert (c.kind, c.verdict, c.parts) == ("finding", "holds", ())
+        assert c.interval == pytest.approx(interval(values))
+        assert (c.seeds, c.per_seed, c.bound, c.paper, c.chance) == (3, (0.99, 1.0, 1.01), ">= 0.9", 0.99, "0.1")
+        assert made(values, Bound(">=", 1.0)).verdict == "undecided"  # the mean satisfies it
+        assert made(values, Bound(">=", 1.1)).verdict == "does not hold"
 
-    def test_of_one_seed_has_no_interval(self):
+    def test_of_one_seed_is_undecided(self):
         c = made([0.5], Bound("<", 1))
-        assert (c.seeds, c.interval, c.holds) == (1, None, True)
+        assert (c.seeds, c.interval, c.verdict, c.measured) == (1, None, "undecided", 0.5)
 
-    def test_not_tested_at_this_size_still_says_what_was_measured(self):
-        c = made([0.5, 0.7], Bound(">=", 0.1), tested=False)
-        assert c.holds is None
-        assert c.verdict == "not tested at this size"
-        assert c.measured == pytest.approx(0.6)
+    def test_an_interval_may_be_given(self):
+        c = made([0.5], Bound("<", 1), interval=(0.2, 0.8))
+        assert (c.interval, c.verdict) == ((0.2, 0.8), "holds")
+        assert made([0.5, 0.5], Bound("<", 1), interval=(0.2, 1.1)).verdict == "undecided"
+        assert made([0.5], Bound("<", 1), interval=(math.nan, math.nan)).verdict == "undecided"
+
+    def test_intervals_of_parts_may_be_given_by_name(self):
+        parts = [("a", [0.5], Bound(">", 0)), ("a", [0.5], Bound("<", 1)), ("b", [2.0], Bound(">", 1))]
+        first = made([0.5], parts, interval=(0.2, 0.8))
+        assert [part.verdict for part in first.parts] == ["holds", "holds", "undecided"]
+        both = made([0.5], parts, interval={"a": (0.2, 0.8), "b": (1.5, 2.5)})
+        assert (both.verdict, both.parts[2].interval) == ("holds", (1.5, 2.5))
+
+    def test_an_interval_that_cannot_be_is_refused(self):
+        with pytest.raises(InputError) as refused:
+            made([0.5], [("a", [0.5], Bound(">", 0)), ("b", [1.0], Bound(">", 0))], interval={"c": (0.0, 1.0)})
+        assert str(refused.value) == "claim X1 has an interval of 'c'; expected one of its parts ('a', 'b')"
+        with pytest.raises(InputError) as refused:
+            made([0.5], Bound(">", 0), interval=(0.6, 0.4))
+        assert str(refused.value) == "claim X1 has the interval 0.6 to 0.4; give the lower end first"
+
+    def test_about_a_share_has_its_interval(self):
+        values = [1.0, 1.0, 0.0]
+        assert made(values, Bound(">", 0.5), shares=True).interval == share_interval(values)
+        assert made([1.0] * 30, Bound(">", 0.5), shares=True).interval[0] < 0.9  # no certainty from equal values
+        assert made([1.0] * 30, Bound(">=", 0.95), shares=True).verdict == "undecided"
+
+    def test_not_tested_says_why_and_what_was_measured(self):
+        c = made([0.5, 0.7], Bound(">=", 0.1), tested=False, note="a note")
+        assert (c.verdict, c.measured) == ("not tested", pytest.approx(0.6))
+        assert c.note == "not tested: this size of the study cannot test it; a note"
+        assert made([], Bound(">=", 0.1), tested=False, why_not="no model").note == "not tested: no model"
+        assert untested(c) is c
+        other = untested(made([1.0, 1.1], [("a", [1.0], Bound(">", 0)), ("b", [1.0], Bound(">", 0))]), "why")
+        assert (other.verdict, other.note, {p.verdict for p in other.parts}) == (
+            "not tested", "not tested: why", {"not tested"}
+        )  # fmt: skip
 
     def test_not_measured(self):
         c = made([], Bound(">=", 0.1))
-        assert (c.measured, c.interval, c.seeds, c.holds) == (None, None, 0, None)
+        assert (c.measured, c.interval, c.seeds, c.verdict) == (None, None, 0, "not tested")
+        assert c.note == "not tested: the value could not be measured"
+        part = made([1.0, 1.1], [("a", [1.0, 1.1], Bound(">", 0)), ("b", [], Bound(">", 0))])
+        assert (part.verdict, part.note) == ("not tested", "not tested: b could not be measured")
 
     @pytest.mark.parametrize("values", [[math.nan], [math.nan, math.nan], [0.9, math.nan]])
     @pytest.mark.parametrize("relation", [">=", ">", "<=", "<"])
-    def test_nan_never_holds(self, values, relation):
+    def test_an_undefined_value_decides_nothing(self, values, relation):
         c = made(values, Bound(relation, 0.5))
-        assert (c.measured, c.interval, c.holds) == (None, None, False)
+        assert (c.measured, c.interval, c.verdict) == (None, None, "undecided")
+        assert c.note == f"the value is undefined in {sum(map(math.isnan, values))} of {len(values)} seeds"
 
-    def test_all_parts_must_be_met(self):
+    def test_all_parts_must_hold(self):
         def parts(second):
-            return [("end", [0.6, 0.8], Bound(">=", 0.5)), ("ratio", second, Bound(">=", 5))]
+            return [("end", [0.6, 0.61], Bound(">=", 0.5)), ("ratio", second, Bound(">=", 5))]
 
-        good = made([0.6, 0.8], parts([6.0, 8.0]))
-        assert good.holds is True
-        assert good.bound == "end >= 0.5; ratio >= 5"
-        assert good.note == "ratio 7"
-        assert good.measured == pytest.approx(0.7)
-        assert made([0.6, 0.8], parts([4.0, 5.0])).holds is False
-        assert made([0.6, 0.8], parts([math.nan, 5.0])).holds is False
+        good = made([0.6, 0.61], parts([6.0, 6.1]))
+        assert (good.verdict, good.bound, good.note) == ("holds", "end >= 0.5; ratio >= 5", "")
+        assert good.measured == pytest.approx(0.605)
+        assert [(p.name, p.per_seed, p.bound, p.verdict) for p in good.parts] == [
+            ("end", (0.6, 0.61), ">= 0.5", "holds"),
+            ("ratio", (6.0, 6.1), ">= 5", "holds"),
+        ]
+        assert good.parts[1].interval == pytest.approx(interval([6.0, 6.1]))
+        assert made([0.6, 0.61], parts([4.0, 8.0])).verdict == "undecided"
+        assert made([0.6, 0.61], parts([4.0, 4.1])).verdict == "does not hold"
+        assert made([0.6, 0.61], parts([6.0])).verdict == "undecided"
 
-    def test_of_no_seeds_in_parts(self):
-        c = made([], [("end", [], Bound(">=", 0.5)), ("ratio", [], Bound(">=", 5))])
-        assert (c.measured, c.holds) == (None, None)
+    def test_a_check_is_judged_by_its_worst_value(self):
+        c = made([0.1, 0.2, 0.3], Bound("<=", 0.3), kind="check")
+        assert (c.verdict, c.worst, c.severity_note) == ("holds", 0.3, "")
+        assert made([0.1, 0.1, 0.31], Bound("<=", 0.3), kind="check").verdict == "does not hold"
+        assert made([0.1], Bound("<=", 0.3), kind="check").verdict == "holds"
+        assert made([], Bound("<=", 0.3), kind="check").worst is None
+
+    def test_bounds_on_one_part_are_one_row(self):
+        c = made([0.5, 0.5], [("x", [0.5, 0.5], Bound(">", 0)), ("x", [0.5, 0.5], Bound("<", 0.4))])
+        (row,) = c.rows
+        assert (row.bound, row.verdict) == ("> 0; < 0.4", "does not hold")
+
+
+class TestSeverity:
+    def test_of_a_claim(self):
+        c = made([1.0, 1.1], Bound(">", 0), severity=Severity(0.94, 200, "labels exchanged", power=0.8))
+        assert (c.severity, c.severity_draws, c.severity_note, c.power, c.weak) == (
+            0.94, 200, "labels exchanged", 0.8, True
+        )  # fmt: skip
+        assert not replace(c, severity=0.95).weak
+        assert not made([1.0], Bound(">", 0)).weak
+
+    def test_is_lacking_where_nothing_is_said(self):
+        finding, check = made([1.0], Bound(">", 0)), made([1.0], Bound(">", 0), kind="check")
+        assert lacking_severity([finding, check]) == ["X1"]
+        filled = with_severity([finding, check])
+        assert [c.severity_note for c in filled] == [NOT_COMPUTED.note, ""]
+        assert lacking_severity(filled) == []
+
+    def test_by_id_goes_before_what_a_claim_has(self):
+        mine, other = Severity(1.0, 200, "mine"), Severity(0.5, 300, "other")
+        c = made([1.0], Bound(">", 0), severity=mine)
+        assert with_severity([c])[0] == c
+        assert with_severity([c], {"X1": other})[0].severity_draws == 300
 
 
 class TestFile:
     CLAIMS = (
-        made([0.5, 0.7], Bound(">=", 0.1), note="ä <b>"),
+        made([0.5, 0.7], Bound(">=", 0.1), note="ä <b>", severity=Severity(0.99, 200, "noise", 0.9)),
         made([math.nan, 0.7], [("a", [math.nan, 0.7], Bound(">=", 0.1)), ("b", [math.inf], Bound(">=", 5))]),
         made([], Bound("<", 1)),
         made([0.1], Bound("<", 1), tested=False),
+        made([0.1, 0.2], [("a", [0.1, 0.2], Bound("<", 1)), ("b", [1.0, 1.1], Bound(">=", 5))], shares=False),
+        made([0.1], Bound("<", 1), kind="check"),
     )
 
     def test_is_strict_json_with_the_fields_of_the_contract(self, tmp_path):
         save_claims(self.CLAIMS, tmp_path / "claims.json")
         records = json.loads((tmp_path / "claims.json").read_text(), parse_constant=pytest.fail)
-        required = {"id", "statement", "source", "paper", "measured", "interval", "seeds", "bound", "holds"}
-        assert all(required <= record.keys() for record in records)
-        assert [record["holds"] for record in records] == [True, False, None, None]
+        assert [list(record) for record in records] == [[*FIELDS, "checksum"]] * len(self.CLAIMS)
+        assert [record["verdict"] for record in records] == [
+            "undecided", "undecided", "not tested", "not tested", "does not hold", "holds"
+        ]  # fmt: skip
         assert records[1]["measured"] is None
         assert records[1]["per_seed"] == [None, 0.7]
+        assert records[4]["parts"][1] == {
+            "name": "b",
+            "per_seed": [1.0, 1.1],
+            "measured": pytest.approx(1.05),
+            "interval": pytest.approx(interval([1.0, 1.1])),
+            "bound": ">= 5",
+            "verdict": "does not hold",
+        }
 
     def test_round_trip(self, tmp_path):
         save_claims(self.CLAIMS, tmp_path / "claims.json")
         loaded = load_claims(tmp_path / "claims.json")
-        assert loaded[0] == self.CLAIMS[0]
-        assert loaded[2:] == list(self.CLAIMS[2:])
+        assert [c for i, c in enumerate(loaded) if i != 1] == [c for i, c in enumerate(self.CLAIMS) if i != 1]
+        assert np.isnan(loaded[1].per_seed[0])
         save_claims(loaded, tmp_path / "again.json")
         assert (tmp_path / "again.json").read_bytes() == (tmp_path / "claims.json").read_bytes()
 
+    @pytest.mark.parametrize(
+        ("field", "value"), [("verdict", "perhaps"), ("kind", "guess"), ("holds", True), ("parts", None)]
+    )
+    def test_of_another_form_is_refused(self, tmp_path, field, value):
+        save_claims([given()], tmp_path / "claims.json")
+        (record,) = json.loads((tmp_path / "claims.json").read_text())
+        record.pop("checksum")
+        (tmp_path / "claims.json").write_text(json.dumps([{**record, field: value}]))
+        with pytest.raises(
+            InputError, match=r"claims\.json' is not a list of claims \(.+\); mechclust report writes it"
+        ):
+            load_claims(tmp_path)
+
+
+class TestHistory:
+    ROW = {"claim": "T1", "run": "seeds 0 to 2", "seeds": 3, "verdict": "does not hold", "changed": "more steps"}
+    EARLIER = EarlierRun("seeds 0 to 2", 3, "does not hold", "more steps")
+
+    def test_stands_beside_the_claims(self, tmp_path):
+        save_claims([given(), given(id="T2")], tmp_path / "claims.json")
+        assert {c.history for c in load_claims(tmp_path)} == {()}
+        (tmp_path / "history.json").write_text(json.dumps([self.ROW, {**self.ROW, "run": "a second"}]))
+        first, second = load_claims(tmp_path)
+        assert first.history == (self.EARLIER, replace(self.EARLIER, run="a second"))
+        assert second.history == ()
+
+    def test_is_kept_once_in_the_claims(self, tmp_path):
+        (tmp_path / "history.json").write_text(json.dumps([self.ROW]))
+        save_claims(with_history([given()], tmp_path), tmp_path / "claims.json")
+        assert json.loads((tmp_path / "claims.json").read_text())[0]["history"][0]["run"] == "seeds 0 to 2"
+        assert load_claims(tmp_path)[0].history == (self.EARLIER,)
+
+    @pytest.mark.parametrize("text", ['{"T1": 3}', '[{"claim": "T1"}]', "[1", '[{"claim": "T1", "verdict": "no"}]'])
+    def test_that_is_none_is_refused(self, tmp_path, text):
+        (tmp_path / "history.json").write_text(text)
+        with pytest.raises(
+            InputError, match=r"history\.json' is not a list of earlier verdicts.*; expected objects with"
+        ):
+            with_history([given()], tmp_path)
+
 
 class TestTables:
-    HEADS = ("statement", "measured", "95% interval", "seeds", "bound", "verdict")
+    HEADS = ("statement", "measured", "95% interval", "seeds", "bound", "verdict", "severity")
 
-    def test_text_has_a_row_a_claim(self):
+    def test_text_has_a_row_a_part(self):
         lines = text_table(TestFile.CLAIMS).splitlines()
-        assert len(lines) == 2 + len(TestFile.CLAIMS)
         assert all(head in lines[0] for head in self.HEADS)
-        assert "0.600" in lines[2]
-        assert lines[2].endswith("holds")
-        assert lines[3].endswith("does not hold")
-        assert "-" in lines[4].split()
-        assert lines[5].endswith("not tested at this size")
+        rows, (empty, head, _, check) = lines[2:-4], lines[-4:]
+        assert "0.600" in rows[0]
+        assert rows[0].split("  ")[-1] == "0.990 of 200"
+        assert [row.split("  ")[0] for row in rows] == ["X1", "X1", "", "X1", "X1", "X1", ""]
+        assert "and: b" in rows[-1]
+        assert rows[-1].endswith("does not hold")
+        assert "not tested" in rows[3]
+        assert empty == ""
+        assert "worst value" in head
+        assert "severity" not in head
+        assert check.endswith("holds")
 
-    def test_text_shortens_a_long_statement_only(self):
-        long = Claim("T1", "s" * 300, "src", None, 0.5, (0.4, 0.6), 2, "b" * 90, True)
-        row = text_table([long]).splitlines()[2]
+    def test_a_weak_claim_is_marked(self):
+        weak = given(severity=0.9, severity_draws=250, severity_note="noise")
+        for table in (text_table([weak]), markdown_table([weak])):
+            assert "0.900 of 250 (weak)" in table
+            assert "(weak)" not in table.replace("0.900 of 250 (weak)", "")
+        assert "weak" not in text_table([given(severity=0.95, severity_draws=250)])
+
+    def test_text_is_no_wider_than_can_be_read(self):
+        row = text_table([given(statement="s" * 300, bound="b" * 90)]).splitlines()[2]
         assert "s" * 61 + "…" in row
         assert "s" * 62 not in row
-        assert "b" * 90 in row
+        assert "b" * 47 + "…" in row
+        assert len(row) < 190
 
     def test_of_nothing_is_a_heading(self):
         assert all(head in text_table([]).splitlines()[0] for head in self.HEADS)
         assert len(markdown_table([]).splitlines()) == 2
 
+    def test_of_checks_alone_has_no_findings(self):
+        assert "95% interval" not in text_table([given(kind="check")])
+        assert markdown_table([given(kind="check")]).splitlines()[0].startswith("|  | check | worst value |")
+
     def test_markdown_has_as_many_cells_in_every_row(self):
-        odd = Claim("T1", "a | b " + "s" * 300, "src", None, 0.5, (0.4, 0.6), 2, "|x| < 1", True)
-        lines = markdown_table([*TestFile.CLAIMS, odd]).splitlines()
-        assert len(lines) == 3 + len(TestFile.CLAIMS)
-        cells = [line.replace("\\|", "").count("|") for line in lines]
-        assert set(cells) == {8}
-        assert "s" * 300 in lines[-1]
-        assert "not tested at this size" in lines[-2]
+        odd = given(statement="a | b " + "s" * 300, bound="|x| < 1")
+        findings, checks = markdown_table([*TestFile.CLAIMS, odd]).split("\n\n")
+        for table, cells in ((findings, 9), (checks, 7)):
+            assert {line.replace("\\|", "").count("|") for line in table.splitlines()} == {cells}
+        assert "s" * 300 in findings.splitlines()[-1]
+        assert len(findings.splitlines()) == 2 + 8
+        assert len(checks.splitlines()) == 3
+
+    def test_frame_has_verdict_and_severity(self):
+        frame = Claims(TestFile.CLAIMS).to_dataframe()
+        assert frame["verdict"].tolist() == [c.verdict for c in TestFile.CLAIMS]
+        assert frame.loc[0, ["severity", "severity_draws", "power"]].tolist() == [0.99, 200, 0.9]
+        assert frame["kind"].tolist() == ["finding"] * 5 + ["check"]
+
+    def test_html_lists_checks_apart(self):
+        page = claims_html(TestFile.CLAIMS)
+        findings, checks = page.split("Worst value")
+        assert "0.990 of 200" in findings
+        assert "severity: noise" in findings
+        assert "power 0.900" in findings
+        assert "and: b" in findings
+        assert 'class="verdict does-not-hold"' in findings
+        assert checks.count("<tr>") == 1
+        weak = claims_html([given(severity=0.9, severity_draws=200, history=(TestHistory.EARLIER,))])
+        assert "<b>weak</b>" in weak
+        assert "earlier: seeds 0 to 2, 3 seeds: does not hold; more steps" in weak
+        assert "<b>weak</b>" not in page

@@ -40,7 +40,7 @@ def a_claim(**fields):
             "interval": (0.8, 0.95),
             "seeds": 3,
             "bound": ">= 0.5",
-            "holds": True,
+            "verdict": "holds",
             **fields,
         }
     )
@@ -175,8 +175,9 @@ class TestContent:
     def test_claims(self):
         claims = [
             a_claim(note="a note", chance="0.05"),
-            a_claim(id="T2", holds=False, paper=None),
-            a_claim(id="T3", holds=None, measured=None, interval=None, seeds=0),
+            a_claim(id="T2", verdict="does not hold", paper=None),
+            a_claim(id="T3", verdict="not tested", measured=None, interval=None, seeds=0),
+            a_claim(id="T4", verdict="undecided"),
         ]
         text = shown(page_of(analysis=Analysis(claims=claims)))
         assert "states cluster" in text
@@ -185,7 +186,7 @@ class TestContent:
         assert "0.900" in text
         assert "0.876" in text or "0.877" in text
         assert "0.800 to 0.950" in text
-        for verdict in ("holds", "does not hold", "not tested at this size"):
+        for verdict in ("holds", "does not hold", "not tested", "undecided"):
             assert f"&gt;= 0.5 {verdict}" in text or f">= 0.5 {verdict}" in text
         assert "nan" not in text.lower()
 

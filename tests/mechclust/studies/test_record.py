@@ -117,7 +117,9 @@ class TestRefusals:
 
 
 class TestCommand:
-    @pytest.mark.parametrize("name", ["clustering-heads", "mossa", "task-clusters", "topic-structure"])
+    @pytest.mark.parametrize(
+        "name", ["clustering-heads", "mossa", "planted-layers", "task-clusters", "topic-structure"]
+    )
     def test_makes_the_same_settings_again(
         self, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:

@@ -59,7 +59,7 @@ class TestSmoke:
         assert page.count("data:image/png;base64,") == 4
         assert not re.findall(r"""(?:src|href)\s*=\s*["']?\s*(?:https?:)?//""", page)
         assert "url(http" not in page
-        assert "not tested at this size" in page
+        assert "this size of the study cannot test it" in page
         assert "Attention of run private-seed0" in page
         for claim in smoke_run[0].claims:
             assert f"<b>{claim.id}</b>" in page
@@ -165,7 +165,8 @@ class TestRefusals:
         with pytest.raises(InputError) as refused:
             get_study("task-cluster")
         assert str(refused.value) == (
-            "no study 'task-cluster' (it has clustering-heads, mossa, task-clusters, topic-structure); "
+            "no study 'task-cluster' (it has clustering-heads, mossa, planted-layers, task-clusters, "
+            "topic-structure); "
             "did you mean 'task-clusters'?"
         )
 
@@ -233,7 +234,7 @@ class TestPresets:
 
 
 def test_the_studies_are_listed_by_name():
-    names = ["clustering-heads", "mossa", "task-clusters", "topic-structure"]
+    names = ["clustering-heads", "mossa", "planted-layers", "task-clusters", "topic-structure"]
     assert [study.name for study in list_studies()] == names
 
 

@@ -270,3 +270,54 @@ def test_without_enough_examples_there_is_no_interval() -> None:
     assert cka_resamples(*related(7, 2, 2), 5, debiased=True).isnan().all()
     assert cka_resamples(*related(1, 2, 2), 5).isnan().all()
     assert cka_null(torch.ones(5, 2), related(5, 2, 2)[1], 3).isnan().all()
+
+
+# ---- without the largest principal components ----
+
+
+def without_top(x: np.ndarray, k: int) -> np.ndarray:
+    """By numpy's singular value decomposition."""
+    u, s, vh = np.linalg.svd(x - x.mean(0), full_matrices=False)
+    return (u[:, k:] * s[k:]) @ vh[k:]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("debiased", [False, True])
+@pytest.mark.parametrize(("n", "dx", "dy"), [(40, 5, 7), (12, 30, 20), (15, 4, 40)])
+@pytest.mark.parametrize("k", [1, 2])
+def test_without_the_largest_components_as_numpy_has_it(n: int, dx: int, dy: int, k: int, debiased: bool) -> None:
+    x, y = related(n, dx, dy)
+    a, b = without_top(x.numpy(), k), without_top(y.numpy(), k)
+    found = linear_cka(x, y, debiased=debiased, remove_top=k)
+    assert float(found) == pytest.approx(from_kernels(a @ a.T, b @ b.T, debiased), abs=1e-9)
+    assert (found.n, found.d) == (n, (dx, dy))
+
+
+def test_a_massive_dimension_hides_what_is_below_it() -> None:
+    """It is shared and the rest is not: CKA sees the dimension alone, and what is left is near chance."""
+    x, y = gaussians(300, 20, 20)
+    y[:, 0] = x[:, 0] = 1000 * x[:, 0]
+    assert float(linear_cka(x, y, debiased=True)) == pytest.approx(1, abs=1e-3)
+    assert abs(float(linear_cka(x, y, debiased=True, remove_top=1))) < 0.05
+    x[:, 1:] = y[:, 1:]
+    assert float(linear_cka(x, y, debiased=True, remove_top=1)) == pytest.approx(1, abs=1e-9)
+
+
+def test_largest_components_that_cannot_be_told() -> None:
+    (x,) = gaussians(10, 2)
+    ends = torch.tensor([[1.0, 0, 0], [-1, 0, 0], [0, 1, 0], [0, -1, 0], [0, 0, 0.5], [0, 0, -0.5]])
+    nothing = "nothing is left without its 2 largest principal components"
+    cases = [
+        (x, 2, nothing),
+        (torch.cat([x, torch.ones(10, 5)], dim=1), 2, nothing),
+        (ends, 1, "its largest principal component cannot be told from the next one, which holds as much variance"),
+        (torch.ones(10, 3), 1, "all examples are the same"),
+    ]
+    for rows, k, why in cases:
+        (other,) = gaussians(len(rows), 4)
+        found = linear_cka(rows, other, remove_top=k)
+        assert math.isnan(float(found))
+        assert found.note == f"x: {why}"
+        assert linear_cka(other, rows, remove_top=k).note == f"y: {why}"
+    assert float(linear_cka(ends, ends, remove_top=2)) == pytest.approx(1)
+    with pytest.raises(InputError, match="remove_top is -1; expected at least 0"):
+        linear_cka(x, x, remove_top=-1)

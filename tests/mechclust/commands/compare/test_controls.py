@@ -48,9 +48,14 @@ class TestControls:
         assert (at["control_tuned_low"].dropna() <= at["control_tuned_high"].dropna()).all()
         gain = [at.loc[(task, 2), "gain"] for task in "ac"]
         assert f"Against 2 controls, the tuned model is more like a model of the task alone than the base is, in the " \
-            f"median by {max(0, np.median(gain)):.2f}" in result.sentences[-1]  # fmt: skip
+            f"median by {max(0, np.median(gain)):.2f}" in result.sentences[-2]  # fmt: skip
+        assert result.sentences[-1] == (
+            "No layer groups are named: 2 tasks have a control, and medians over tasks and their spread need at least "
+            "4."
+        )
         page = write_compare_report(result, out).read_text()
         assert 'id="controls"' in page
+        assert "layer_groups" not in page
         assert (out / "controls.csv").exists()
         found = load_result(out / "results" / "control-c-tuned.safetensors")
         assert found.coords["label"] == ["c"]

@@ -36,7 +36,7 @@ class TestMeasure:
         table = measured.to_dataframe()
         assert list(table.columns) == [
             "layer", "site", "task", "n", "d_tuned", "d_base", "cka", "debiased_cka", "low", "high", "null_high",
-            "rbf_cka", "change", "changed", "stands_out",
+            "rbf_cka", "without_top_pc", "change", "changed", "stands_out",
         ]  # fmt: skip
         assert table["layer"].tolist() == 4 * [0, 1, 2]
         assert table["task"].tolist() == [t for t in ("(all)", *TASKS) for _ in range(3)]
@@ -148,9 +148,10 @@ class TestMeasure:
         assert any("n is below 10 d for every label: there the biased form" in note for note in said)
         both = measured.to_dataframe().dropna()
         row = both.loc[(both["rbf_cka"] - both["debiased_cka"]).abs().idxmax()]
-        assert said[-2].endswith(
-            f"the two differ most at layer 2 for {row['task']}: {row['debiased_cka']:.2f} and {row['rbf_cka']:.2f}."
-        )
+        assert (
+            "A second opinion is rbf_cka, with Gaussian kernels (debiased): it differs most from debiased_cka at layer "
+            f"2 for {row['task']}, {row['rbf_cka']:.2f} and {row['debiased_cka']:.2f}."
+        ) in said
 
     def test_mean_over_tokens(self, gpt2, shaken, config, out, together):
         result = compare_models(str(gpt2), str(shaken), replace(config, position="mean"), out)

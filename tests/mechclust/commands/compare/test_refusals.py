@@ -60,6 +60,8 @@ class TestRefusals:
             ({"n_resamples": 5}, "n_resamples is 5; expected at least 20"),
             ({"n_permutations": -1}, "n_permutations is -1; expected at least 0"),
             ({"tokens_per_batch": 0}, "tokens_per_batch is 0; expected at least 1"),
+            ({"rbf_prompts": 3}, "rbf_prompts is 3; expected at least 4"),
+            ({"purity_prompts": 0}, "purity_prompts is 0; expected at least 4"),
             ({"seed": -1}, "seed is -1; expected at least 0"),
             ({"tolerance": 0.0}, "tolerance is 0.0; expected a change of CKA between 0 and 1, such as 0.01"),
             ({"factor": 1.0}, "factor is 1.0; expected a number above 1, such as 1.5"),

@@ -25,6 +25,7 @@ class TestReport:
         files = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
         assert files == {
             ".mechclust.lock", "mechclust.json", "report.html", "compare.csv", "tasks.csv", "layers.csv",
+            "second_opinions.csv", "figures/second_opinions.png", "results/without_top_pc.safetensors",
             "figures/cka_by_layer.png", "figures/change_by_task_and_layer.png", "figures/dimensions_and_purity.png",
             "results/cka.safetensors",
             "results/rbf.safetensors", "results/n_dims.safetensors", "results/purity.safetensors",
@@ -43,7 +44,7 @@ class TestReport:
     def test_page(self, written):
         result, report = written
         page = report.read_text()
-        assert page.count("data:image/png;base64,") == 3
+        assert page.count("data:image/png;base64,") == 4
         assert "The rule: a layer changed for a task where the 95% interval" in page
         assert "it does not see a rotation, a common scale or a shift" in page
         assert "min_per_task" in page
@@ -81,8 +82,8 @@ class TestReport:
             return replace(found, values=values, coords={**found.coords, "label": labels})
 
         cka, n_dims = (again(x, ["(all)", *tasks], places) for x in (measured.cka, measured.n_dims))
-        rbf = again(measured.rbf, tasks, [k % 3 for k in range(12)])
-        result = replace(measured, tasks=tasks, tuned=hostile, cka=cka, rbf=rbf, n_dims=n_dims)
+        rbf, less = (again(x, tasks, [k % 3 for k in range(12)]) for x in (measured.rbf, measured.without_top_pc))
+        result = replace(measured, tasks=tasks, tuned=hostile, cka=cka, rbf=rbf, without_top_pc=less, n_dims=n_dims)
         page = write_compare_report(result, tmp_path).read_text()
         assert hostile not in page
         assert "&lt;img src=x" in page

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from mechclust.commands.sandbox import open_sandbox
+from mechclust.report.claims import lacking_severity
 from mechclust.studies import get_study, report_run, run_study
 from mechclust.studies.clustering_heads.config import Ablations, ClusteringHeadsConfig, Curriculum
 from mechclust.studies.clustering_heads.dynamics import measured_rows
@@ -28,7 +29,8 @@ class TestRun:
             "H1", "H1a", "H1b", "H1c", "H1d", "H2", "H3", "H3b", "H4a", "H4b", "H4c", "H4d", "H4e", "H5", "H6",
             "H7", "H7b", "H7c",
         ]  # fmt: skip
-        assert {c.verdict for c in analysis.claims} == {"not tested at this size"}
+        assert {c.verdict for c in analysis.claims} == {"not tested"}
+        assert lacking_severity(analysis.claims) == []
 
     def test_leaves_its_artefacts(self, smoke):
         _, out = smoke

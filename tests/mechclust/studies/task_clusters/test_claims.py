@@ -79,7 +79,7 @@ class TestIdeal:
     def test_every_claim_holds(self):
         claims = judged()
         assert list(claims) == IDS
-        assert [id for id, c in claims.items() if c.holds is not True] == []
+        assert [id for id, c in claims.items() if c.verdict != "holds"] == []
         assert {c.seeds for c in claims.values()} == {2}
 
     def test_measures(self):
@@ -93,7 +93,7 @@ class TestIdeal:
         assert claims["T7"].measured == pytest.approx(0.06)
         assert claims["T9"].measured == pytest.approx(0.95 - 0.9)
         assert claims["T10"].measured == pytest.approx(0.9)
-        assert claims["T2"].note == "end - 5 x start 0.65"
+        assert claims["T2"].parts[1].measured == pytest.approx(0.65)
 
     def test_bounds_are_those_of_the_specification(self):
         assert {id: c.bound for id, c in judged().items()} == {
@@ -146,12 +146,12 @@ class TestEachCanFail:
     def test_on_curves_that_contradict_it(self, name):
         arm, change = FAILING[name]
         claims = judged(**{arm: change})
-        assert claims[name.split()[0]].holds is False
+        assert claims[name.split()[0]].verdict == "does not hold"
 
     @pytest.mark.parametrize("id", ["T1", "T9", "T10"])
     def test_and_alone(self, id):
         changes = dict(FAILING[k] for k in FAILING if k.split()[0] == id)
-        assert [k for k, c in judged(**changes).items() if not c.holds] == [id]
+        assert [k for k, c in judged(**changes).items() if c.verdict != "holds"] == [id]
 
     def test_t8_when_x_gives_the_task_away(self):
         """Each task maps one input of many: x names the task."""
@@ -159,15 +159,15 @@ class TestEachCanFail:
         config = replace(CONFIG, task=replace(task, n_eval_tasks=4), seeds=(0, 2))
         claims = judged(config)
         assert claims["T8"].measured > 0.75
-        assert claims["T8"].holds is False
+        assert claims["T8"].verdict == "does not hold"
 
-    def test_by_one_seed_of_two_when_the_mean_fails(self):
+    def test_by_one_seed_of_two_nothing_is_decided(self):
         curves = runs()
         curves[Job("private", 1)] = accuracy(0.9)(curves[Job("private", 1)])
         claims = {c.id: c for c in claims_of(CONFIG, curves)}
         assert claims["T1"].per_seed == pytest.approx((0.99, 0.9))
-        assert claims["T1"].holds is False
-        assert claims["T2"].holds is True
+        assert claims["T1"].verdict == "undecided"
+        assert claims["T2"].verdict == "holds"
 
 
 class TestFlat:
@@ -176,8 +176,9 @@ class TestFlat:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             claims = judged(private=flat, instruction=flat)
-        assert [claims[k].holds for k in ("T2", "T3", "T4", "T10")] == 4 * [False]
-        assert [claims[k].holds for k in ("T1", "T5", "T7")] == 3 * [True]
+        assert [claims[k].verdict for k in ("T2", "T4", "T10")] == 3 * ["does not hold"]
+        assert claims["T3"].verdict == "undecided"  # a flat curve has no rank
+        assert [claims[k].verdict for k in ("T1", "T5", "T7")] == 3 * ["holds"]
 
     @pytest.mark.filterwarnings("ignore:An input array is constant")
     def test_rank_correlation_of_a_constant_is_not_measured(self):
@@ -191,49 +192,49 @@ class TestDetails:
     def test_top_layer_is_the_better_of_the_two(self):
         """Layer 5 carries T2 where layer 6 falls; a lower layer does not."""
         assert judged(private=edited(sAl6=0.1))["T2"].measured == pytest.approx(0.8)
-        assert judged(private=edited(sAl5=0.1, sAl6=0.1))["T2"].holds is False
+        assert judged(private=edited(sAl5=0.1, sAl6=0.1))["T2"].verdict == "does not hold"
 
     def test_final_norm_is_no_layer(self):
         claims = judged(private=edited(sEl7=0.0), instruction=edited(sEl7=0.0))
-        assert all(c.holds for c in claims.values())
+        assert all(c.verdict == "holds" for c in claims.values())
 
     def test_final_norm_counts_before_training(self):
-        assert judged(private=edited(s0l7=0.2))["T7"].holds is False
+        assert judged(private=edited(s0l7=0.2))["T7"].verdict == "does not hold"
 
     def test_late_change_is_over_the_last_third(self):
         """What moves before two thirds of the way is no late change."""
         early = judged(private=edited(s4l6=0.5))["T3"]
-        assert early.holds is True
-        assert early.note == "late change 0.0255"
+        assert early.verdict == "holds"
+        assert early.parts[1].measured == pytest.approx(0.0255, abs=5e-5)
 
     @pytest.mark.parametrize("start", [0.0, -0.01])
     def test_a_start_at_or_below_zero_divides_nothing(self, start):
         claims = judged(private=edited(s0l5=start, s0l6=start))
-        assert claims["T2"].holds is True
-        assert claims["T2"].note == f"end - 5 x start {0.9 - 5 * start:.3g}"
+        assert claims["T2"].verdict == "holds"
+        assert claims["T2"].parts[1].measured == pytest.approx(0.9 - 5 * start)
 
     def test_one_seed_near_zero_does_not_carry_the_ratio(self):
-        """The mean over seeds grows fivefold or does not, however near to nothing one of them started."""
+        """Growth is a difference, so that a start near nothing is no growth without end."""
         curves = runs(private=edited(s0l5=0.4, s0l6=0.4))
         curves[Job("private", 1)] = edited(s0l5=1e-9, s0l6=1e-9)(ideal())
         claims = {c.id: c for c in claims_of(CONFIG, curves)}
-        assert claims["T2"].holds is False
+        assert claims["T2"].verdict == "undecided"
 
     def test_nan_at_the_start_is_not_growth(self):
         claims = judged(private=edited(s0l5=np.nan, s0l6=np.nan))
-        assert claims["T2"].holds is False
+        assert claims["T2"].verdict == "undecided"
 
     @pytest.mark.parametrize("arms", [("private",), ("private", "shared"), ("private", "instruction")])
     def test_a_missing_arm_is_not_tested(self, arms):
         claims = judged(replace(CONFIG, arms=arms))
         for id, arm in (("T9", "shared"), ("T10", "instruction")):
-            assert claims[id].holds is (True if arm in arms else None)
+            assert claims[id].verdict == ("holds" if arm in arms else "not tested")
             assert claims[id].seeds == (2 if arm in arms else 0)
         assert list(claims) == IDS
 
     def test_a_size_that_cannot_test_says_so(self):
         claims = judged(replace(CONFIG, test_claims=False))
-        assert {c.holds for c in claims.values()} == {None}
+        assert {c.verdict for c in claims.values()} == {"not tested"}
         assert claims["T1"].measured == pytest.approx(0.99)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from mechclust.models import load_model, read_metadata
 from mechclust.report import load_claims
+from mechclust.report.claims import lacking_severity
 from mechclust.studies import get_study
 from mechclust.studies.study import Job
 from mechclust.studies.task_clusters import TaskClustersConfig
@@ -53,7 +54,7 @@ class TestSmoke:
         assert [record["id"] for record in records] == [f"T{i}" for i in range(1, 11)]
         for record in records:
             assert record.keys() >= {
-                "id", "statement", "source", "paper", "measured", "interval", "seeds", "bound", "holds",
+                "id", "statement", "source", "paper", "measured", "interval", "seeds", "bound", "verdict",
             }  # fmt: skip
             assert isinstance(record["statement"], str)
             assert isinstance(record["source"], str)
@@ -62,8 +63,9 @@ class TestSmoke:
             assert isinstance(record["measured"], float)
             assert record["interval"] is None  # one seed
             assert record["seeds"] == 1
-            assert record["holds"] is None  # not tested at this size
+            assert record["verdict"] == "not tested"
         assert load_claims(out / "claims.json") == list(analysis.claims)
+        assert lacking_severity(analysis.claims) == []
 
     def test_curves_are_what_was_measured(self, smoke_run):
         out = smoke_run[1]

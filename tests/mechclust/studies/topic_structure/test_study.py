@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from mechclust.models import load_model
+from mechclust.report.claims import lacking_severity
 from mechclust.studies import get_study, run_study
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure import TopicStructureConfig, stage_one_value, theory_gap, topic_blocks
@@ -82,7 +83,8 @@ class TestRun:
     def test_writes_figures_claims_and_a_report(self, smoke):
         analysis, out, _ = smoke
         assert [c.id for c in analysis.claims] == ["P1a", "P1b", *P2_TO_P5, "P6", "P7"]
-        assert all(c.holds is None for c in analysis.claims)
+        assert {c.verdict for c in analysis.claims} == {"not tested"}
+        assert lacking_severity(analysis.claims) == []
         for panel in analysis.panels:
             assert (out / "figures" / f"{panel.name}.png").stat().st_size > 5000
         page = (out / "report.html").read_text()
@@ -171,15 +173,15 @@ def constructed() -> dict[str, list[TrainedRun]]:
     return runs
 
 
-def verdicts(runs) -> dict[str, bool | None]:
-    return {c.id: c.holds for c in claims_of(replace(PAPER, seeds=(0, 1)), runs)}
+def verdicts(runs) -> dict[str, str]:
+    return {c.id: c.verdict for c in claims_of(replace(PAPER, seeds=(0, 1)), runs)}
 
 
 class TestClaims:
     def test_hold_where_everything_agrees(self):
         found = verdicts(constructed())
-        assert found.pop("P7") is None
-        assert set(found.values()) == {True}
+        assert found.pop("P7") == "not tested"
+        assert set(found.values()) == {"holds"}
 
     @pytest.mark.parametrize(
         ("arm", "run", "broken"),
@@ -205,12 +207,12 @@ class TestClaims:
         runs = constructed()
         runs[arm] = [measured(**run)] * 2
         found = verdicts(runs)
-        assert {id for id, holds in found.items() if holds is False} == broken
+        assert {id for id, verdict in found.items() if verdict == "does not hold"} == broken
 
     def test_are_not_tested_by_short_runs(self):
         short = replace(PAPER, seeds=(0, 1), decay_steps=3000, attention_steps=2000)
-        found = {c.id: c.holds for c in claims_of(short, constructed())}
-        assert [found[id] for id in ("P2", "P2b", "P5b", "P5c", "P5")] == [None] * 4 + [True]
+        found = {c.id: c.verdict for c in claims_of(short, constructed())}
+        assert [found[id] for id in ("P2", "P2b", "P5b", "P5c", "P5")] == ["not tested"] * 4 + ["holds"]
 
     def test_state_the_theorys_values(self):
         found = {c.id: c for c in claims_of(replace(PAPER, seeds=(0, 1)), constructed())}

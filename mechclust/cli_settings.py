@@ -1,0 +1,50 @@
+"""How settings become options of the command line, with their docstrings as help."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from typing import Annotated, TypeVar, get_type_hints
+
+import tyro
+from docstring_parser import parse
+from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructFieldSpec, StructTypeInfo
+
+from tasks.text.visible import visible
+
+_NOTHING = tyro.conf.arg(help_behavior_hint="")  # after an option's help, in place of "(default: None)"
+_T = TypeVar("_T")
+Perhaps = Annotated[_T | None, _NOTHING]
+"""An option that may be left out."""
+
+
+def _plain_settings(info: StructTypeInfo, *, none_given: bool = True) -> StructConstructorSpec | None:
+    """Settings as they stand in help: docstrings without mark-up, and nothing where nothing is the default; except
+    where ``none_given`` in an instance, as in a study's preset."""
+    if not dataclasses.is_dataclass(info.type) or info.type.__module__.startswith("tyro."):
+        return None
+    texts: dict[str, str] = {}
+    for cls in reversed(info.type.__mro__):
+        texts |= {param.arg_name: param.description or "" for param in parse(cls.__doc__ or "").params}
+    types = get_type_hints(info.type, include_extras=True)
+    fields = []
+    for field in dataclasses.fields(info.type):
+        default = getattr(info.default, field.name, field.default)
+        if default is dataclasses.MISSING:
+            default = tyro.MISSING if field.default_factory is dataclasses.MISSING else field.default_factory()
+        kind = types[field.name]
+        if default == () or (default is None and not (none_given and isinstance(info.default, info.type))):
+            kind = Annotated[kind, _NOTHING, tyro.conf.DisallowNone]
+        elif isinstance(default, str) and visible(default) != default:
+            kind = Annotated[kind, tyro.conf.arg(help_behavior_hint=f"(default: {default!r})")]
+        text = " ".join(texts[field.name].replace("``", "").split()) if field.name in texts else None
+        fields.append(StructFieldSpec(field.name, kind, default, text))
+    return StructConstructorSpec(instantiate=info.type, fields=tuple(fields))
+
+
+SETTINGS = ConstructorRegistry()
+"""For commands, whose settings are ``None`` only where nothing is given."""
+SETTINGS.struct_rule(_plain_settings)
+PRESET_SETTINGS = ConstructorRegistry()
+"""For commands with presets."""
+PRESET_SETTINGS.struct_rule(partial(_plain_settings, none_given=False))

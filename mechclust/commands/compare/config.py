@@ -1,0 +1,104 @@
+"""What ``mechclust compare`` is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from mechclust.commands.settings import Dtype, ModelSettings, PromptSettings, check_map_prompts
+from probes.functional.cka import LEAST_DEBIASED
+from tasks import InputError
+from tasks.errors import check_at_least
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareConfig(ModelSettings, PromptSettings):
+    """Settings of ``mechclust compare``; ``mechclust compare --help`` also shows those that commands share.
+
+    Args:
+        controls: models tuned from the same base on one task alone, or adapters on it: ``TASK=MODEL``, or a directory
+            called as the task.
+        adapter: folder that peft saved, an adapter on the tuned model (which may then be the base itself). The base is
+            measured without.
+        chat: wrap each prompt as a user message in the tuned model's chat template, for all models.
+        min_per_task: refuse a task with fewer prompts.
+        max_per_task: use at most this many prompts of a task, drawn at random.
+        tolerance: a layer changed for a task where the 95% interval of 1 - CKA lies above this.
+        factor: a task stands out where it changed at least this many times as much as the others.
+        n_resamples: half-samples behind the 95% intervals over prompts.
+        n_permutations: random pairings behind the chance level; 0 for none.
+        clusters: TOML file with a table ``[clusters]`` of ``name = ["task", ...]``: results by cluster of tasks; a
+            label ``cluster`` of the prompts does the same. Tasks under ``[held_out]``, which the tuned model was not
+            tuned on, count in no cluster and in no layer group.
+        rbf: also CKA with Gaussian kernels, a second opinion; its cost goes with the square of a task's prompts.
+        rbf_prompts: of at most this many prompts of a task.
+        top_pc: also CKA without the largest principal component of each side, a second opinion where a few dimensions
+            have huge values.
+        top_pc_prompts: of at most this many prompts of a task.
+        svcca: also SVCCA, a second opinion; its cost goes with the square of the dimensions.
+        svcca_prompts: of at most this many prompts of a task.
+        n_dims: also how many dimensions hold 99% of the variance.
+        n_dims_prompts: of at most this many prompts of a task.
+        purity: also the share of a prompt's nearest neighbours that are of its task; its cost goes with
+            ``purity_prompts`` times all prompts.
+        purity_prompts: look for the neighbours of at most this many prompts, among all.
+        device: of the base model, such as ``cpu`` or ``cuda``.
+        dtype: of the base model's weights.
+        tuned_device: of the tuned model and the controls; as ``device`` by default.
+        tuned_dtype: of the tuned model's and the controls' weights; as ``dtype`` by default.
+        max_memory: most GiB of hidden states to hold at once; layers are compared in groups that fit.
+        map_prompts: most prompts on the report's map of base and tuned; 0 for no map.
+        seed: of the prompts drawn, half-samples and pairings.
+    """
+
+    controls: tuple[str, ...] = ()
+    min_per_task: int = 20
+    max_per_task: int | None = None
+    tolerance: float = 0.01
+    factor: float = 1.5
+    n_resamples: int = 100
+    n_permutations: int = 20
+    clusters: Path | None = None
+    rbf: bool = True
+    rbf_prompts: int | None = 2000
+    top_pc: bool = True
+    top_pc_prompts: int | None = None
+    svcca: bool = False
+    svcca_prompts: int | None = 2000
+    n_dims: bool = True
+    n_dims_prompts: int | None = None
+    purity: bool = True
+    purity_prompts: int | None = 10_000
+    tuned_device: str | None = None
+    tuned_dtype: Dtype | None = None
+    max_memory: float = 8.0
+    map_prompts: int = 2000
+
+    def check(self) -> None:
+        """Refuse what cannot be measured with, before any work."""
+        super().check()
+        self.check_device(self.tuned_device or self.device)
+        check_at_least(n_resamples=(self.n_resamples, 20), n_permutations=(self.n_permutations, 0))
+        check_map_prompts(self.map_prompts)
+        for name in ("rbf_prompts", "top_pc_prompts", "svcca_prompts", "n_dims_prompts", "purity_prompts"):
+            if (most := getattr(self, name)) is not None:
+                check_at_least(**{name: (most, LEAST_DEBIASED)})
+        if self.min_per_task < LEAST_DEBIASED:
+            raise InputError(
+                f"min_per_task is {self.min_per_task}; expected at least {LEAST_DEBIASED}, the fewest that debiased "
+                "CKA takes"
+            )
+        if self.max_per_task is not None and self.max_per_task < self.min_per_task:
+            raise InputError(f"max_per_task is {self.max_per_task}, below min_per_task = {self.min_per_task}")
+        if not 0 < self.tolerance < 1:
+            raise InputError(f"tolerance is {self.tolerance}; expected a change of CKA between 0 and 1, such as 0.01")
+        if not self.factor > 1:
+            raise InputError(f"factor is {self.factor}; expected a number above 1, such as 1.5")
+
+    def svcca_of(self, of_task: Mapping[str, Tensor]) -> int:
+        """Of how many prompts of the largest task SVCCA is measured; 0: it is not."""
+        most = max(map(len, of_task.values()))
+        return min(most, self.svcca_prompts or most) if self.svcca else 0

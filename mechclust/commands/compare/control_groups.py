@@ -1,0 +1,165 @@
+"""Layer groups from the controls: which layers are shared, in transition, or refine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mechclust.commands.compare.task_clusters import TaskClusters
+from mechclust.report.layer_groups import LayerGroupsInterval, layer_groups_interval
+from mechclust.report.task_curves import TaskCurves
+from mechclust.report.text import join
+from probes import ProbeResult
+from tasks.text.visible import short
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LEAST_CONTROLS = 4  # tasks with a control, from which groups are read
+
+
+@dataclass(frozen=True)
+class ControlGroups:
+    """What the controls say of groups of layers.
+
+    Attributes:
+        curves: of the tasks that have a control, by layer from 1: the embedding is in no group.
+        seed: of the tasks drawn anew behind the intervals.
+    """
+
+    curves: TaskCurves
+    seed: int
+
+    @property
+    def why_none(self) -> str:
+        """Why no groups are named; empty where they are."""
+        n, held_out = len(self.curves.seen.tasks), list(self.curves.unseen.tasks)
+        if n >= LEAST_CONTROLS:
+            return ""
+        without = f" (without the held-out {join(map(short, held_out))})" if held_out else ""
+        return (
+            f"No layer groups are named: {n} task{'s have' if n != 1 else ' has'} a control{without}, and medians over "
+            f"tasks and their spread need at least {LEAST_CONTROLS}."
+        )
+
+    @cached_property
+    def found(self) -> LayerGroupsInterval | None:
+        """The groups of the tasks that are not held out, with intervals over these."""
+        return None if self.why_none else layer_groups_interval(self.curves.seen, seed=self.seed)
+
+    def layer(self, place: int) -> str:
+        """The label of a layer, counted from 1."""
+        return self.curves.layers[place - 1]
+
+    @property
+    def sentences(self) -> list[str]:
+        """The groups in words, or why there are none."""
+        if self.found is None:
+            return [self.why_none]
+        n, parts = len(self.curves.seen.tasks), []
+        for row in self.rows():
+            if row["first_layer"] is None:
+                parts.append(f"no {row['group']}")
+                continue
+            end = "" if row["end_low"] is None else f" (last layer {_span(row['end_low'], row['end_high'])})"
+            if row["first_layer"] == row["last_layer"]:
+                parts.append(f"{row['group']} {row['first_layer']}{end}")
+            else:
+                parts.append(f"{row['group']} {row['first_layer']}-{row['last_layer']}{end}")
+        said = (
+            f"Layer groups, from the controls of {n} tasks: {', '.join(parts)}; in brackets 95% over tasks drawn anew. "
+            "In shared layers tuning brought the model no nearer to its controls, in the transition it does, and "
+            "representations of tasks are formed; refinement is the rest."
+        )
+        if (share := self.found.no_transition) > 0 and self.found.groups.transition:
+            said += f" {share:.0%} of the draws have no transition."
+        elif 0 < share < 1:
+            said += f" {1 - share:.0%} of the draws have a transition."
+        return [said]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One for each group: ``group``, ``first_layer`` and ``last_layer`` (None: no layer is in it), ``end_low`` and
+        ``end_high``, 95% of its last layer over tasks drawn anew, and ``tasks``."""
+        assert self.found is not None
+        ends = {"shared": self.found.shared_end, "transition": self.found.transition_end, "refinement": None}
+        rows = []
+        for name, end in ends.items():
+            layers = getattr(self.found.groups, name)
+            row: dict[str, Any] = {"group": name, "first_layer": None, "last_layer": None}
+            if layers:
+                row |= {"first_layer": self.layer(layers[0]), "last_layer": self.layer(layers[-1])}
+            low, high = (None, None) if end is None else (self._end(layer) for layer in end)
+            rows.append({**row, "end_low": low, "end_high": high, "tasks": len(self.curves.seen.tasks)})
+        return rows
+
+    def _end(self, place: int) -> str:
+        return self.layer(place) if place else "0"
+
+    def table(self) -> pd.DataFrame | None:
+        """``rows``, or None where no groups are named."""
+        import pandas as pd
+
+        if self.found is None:
+            return None
+        table = pd.DataFrame(self.rows(), dtype=object)
+        return table.where(table.notna(), np.nan)
+
+
+def control_groups(
+    controls: Mapping[str, Mapping[str, ProbeResult]],
+    n_dims: ProbeResult | None,
+    clusters: TaskClusters,
+    label: str,
+    seed: int,
+) -> ControlGroups | None:
+    """What the controls say of groups of layers; None without controls.
+
+    Args:
+        controls: by task, debiased CKA of its control with the ``tuned`` and the ``base`` model.
+        n_dims: dimensions of both, or None.
+        clusters: of the tasks.
+        label: of all prompts together.
+        seed: of the tasks drawn anew.
+    """
+    if not controls:
+        return None
+    first = next(iter(controls.values()))["tuned"]
+    places = [i for i, site in enumerate(first.coords["site"]) if first.layers[site] > 0]
+    sites = [first.coords["site"][i] for i in places]
+    curves = {
+        model: np.stack([found[model]["debiased_cka"][places, 0].numpy() for found in controls.values()])
+        for model in ("base", "tuned")
+    }
+    tasks = tuple(controls)
+    return ControlGroups(
+        TaskCurves(
+            tasks=tasks,
+            layers=tuple(str(first.layers[site]) for site in sites),
+            base=curves["base"],
+            tuned=curves["tuned"],
+            ceiling=None,
+            null=None,
+            held_out=np.array([task in clusters.held_out for task in tasks]),
+            clusters=tuple(clusters.of_task.get(task) for task in tasks),
+            dims={} if n_dims is None else _dims(n_dims, sites, label),
+        ),
+        seed,
+    )
+
+
+def _dims(n_dims: ProbeResult, sites: Sequence[str], label: str) -> dict[str, np.ndarray]:
+    """By model ``[layer]``, where it has all of these sites."""
+    found = {}
+    for model in ("base", "tuned"):
+        names = [f"{model}/{site}" for site in sites]
+        if set(names) <= set(n_dims.coords["site"]):
+            found[model] = np.array([float(n_dims.sel("n_dims", site=name, label=label)) for name in names])
+    return found
+
+
+def _span(low: str, high: str) -> str:
+    return low if low == high else f"{low} to {high}"

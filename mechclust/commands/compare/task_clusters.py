@@ -1,0 +1,60 @@
+"""Which tasks belong together, and which the tuned model was not tuned on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tasks import InputError, LabelledPrompts
+from tasks.text.instructions.clusters import check_clusters, read_clusters
+from tasks.text.visible import quoted
+
+_LABEL = "cluster"
+
+
+@dataclass(frozen=True)
+class TaskClusters:
+    """Clusters of tasks.
+
+    Attributes:
+        of_task: task to its cluster; tasks of none are not there.
+        held_out: tasks that the tuned model was not tuned on.
+    """
+
+    of_task: Mapping[str, str] = field(default_factory=dict)
+    held_out: tuple[str, ...] = ()
+
+    def seen(self) -> dict[str, list[str]]:
+        """Cluster to its tasks that are not held out; clusters without any are not there."""
+        found: dict[str, list[str]] = {}
+        for task, cluster in self.of_task.items():
+            if task not in self.held_out:
+                found.setdefault(cluster, []).append(task)
+        return found
+
+
+def find_task_clusters(path: Path | None, prompts: LabelledPrompts) -> TaskClusters:
+    """Of a file, or else of the prompts' label ``cluster``, where they have one.
+
+    Raises:
+        InputError: for a file that cannot be read, a task in two clusters, and one of which there are no prompts.
+    """
+    tasks = prompts.classes["task"]
+    if path is not None:
+        file = read_clusters(path)
+        check_clusters(file, tasks)
+        if not file.clusters:
+            raise InputError(
+                f'{str(path)!r} has no clusters; give a table [clusters] with name = ["task", ...], or leave out '
+                "--clusters"
+            )
+        return TaskClusters({task: file.clusters[task] for task in tasks if task in file.clusters}, file.held_out)
+    of_task: dict[str, str] = {}
+    for task, cluster in zip(prompts.labels["task"], prompts.labels.get(_LABEL, ()), strict=False):
+        if of_task.setdefault(task, cluster) != cluster:
+            raise InputError(
+                f"{prompts.source}: prompts of the task {quoted(task)} have the clusters {quoted(of_task[task])} and "
+                f"{quoted(cluster)}; give every prompt of a task the same, or give clusters of tasks with --clusters"
+            )
+    return TaskClusters({task: of_task[task] for task in tasks if task in of_task})

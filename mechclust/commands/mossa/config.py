@@ -1,0 +1,148 @@
+"""What ``mechclust mossa`` is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from mechclust.commands.settings import ModelSettings
+from mechclust.models.instructions import PLAIN_END
+from mechclust.training.tuning import TuneConfig
+from probes.functional.cka import LEAST_DEBIASED
+from tasks import InputError
+from tasks.errors import check_at_least, check_choice
+from tasks.text.instructions import TaskCollection, choose_held_out, read_natural_instructions, read_task_folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class MossaConfig(ModelSettings):
+    """Settings of ``mechclust mossa``; ``mechclust mossa --help`` also shows those that commands share.
+
+    Args:
+        tasks: folder of the tasks' files, or of natural-instructions.
+        format: ``flan``: JSONL or parquet, prompt and answer in each line; ``natural-instructions``: its JSON files.
+        prompt_field: that has the prompt.
+        answer_field: that has the answer.
+        task_field: that has the task's name, in files of several tasks.
+        clusters: file of clusters and held-out tasks; ``clusters.toml`` in the folder by default.
+        only: names of tasks; all by default.
+        held_out: names of tasks to leave out of the multi-task model, instead of those of the file.
+        n_held_out: where nobody names any: leave out one task of each of so many clusters, by draw.
+        chat: prompts in the tokenizer's chat template: ``auto``: where it has one.
+        end: of a prompt without chat template.
+        cutoff: most tokens of prompt and answer; more are cut from the prompt's left.
+        tuning: how each adapter is trained.
+        steps_per_task: optimiser steps of a single-task model, and of the multi-task model per task, instead of
+            ``tuning.epochs``.
+        max_per_cluster: train the multi-task model on at most so many examples of a cluster, drawn at random.
+        ceilings: so many single-task models are trained again, with another seed: how alike two of them are.
+        nulls: compare the multi-task model with the single-task models of so many other tasks too.
+        n_prompts: test prompts of a task that are measured.
+        n_answers: test prompts of a task whose answers are scored; 0 for none.
+        n_shown: test prompts of a task behind the dimensions and the picture of hidden states.
+        rbf: also CKA with Gaussian kernels, of at most 1,000 prompts a task.
+        without_top: also CKA without the largest principal component of each side.
+        svcca: also mean canonical correlations; slow for wide models.
+        experimental: a multi-task model trained elsewhere, instead of training one: a checkpoint, or an adapter's
+            folder.
+        without_held_out: the same, trained without the held-out tasks.
+        controls: single-task models trained elsewhere: ``TASK=MODEL``, or folders called as tasks.
+        keep_rows: keep all hidden states, not only what is computed from them.
+    """
+
+    tasks: Path
+    format: Literal["flan", "natural-instructions"] = "flan"
+    prompt_field: str = "inputs"
+    answer_field: str = "targets"
+    task_field: str = "task"
+    clusters: Path | None = None
+    only: tuple[str, ...] = ()
+    held_out: tuple[str, ...] = ()
+    n_held_out: int = 0
+    chat: Literal["auto", "yes", "no"] = "auto"
+    end: str = PLAIN_END
+    cutoff: int = 1024
+    tuning: TuneConfig = TuneConfig()
+    steps_per_task: int | None = None
+    max_per_cluster: int = 50_000
+    ceilings: int = 3
+    nulls: int = 2
+    n_prompts: int = 1000
+    n_answers: int = 200
+    n_shown: int = 100
+    rbf: bool = True
+    without_top: bool = True
+    svcca: bool = False
+    experimental: str | None = None
+    without_held_out: str | None = None
+    controls: tuple[str, ...] = ()
+    keep_rows: bool = False
+
+    def check(self) -> None:
+        """Refuse what cannot be run, before anything is read."""
+        super().check()
+        check_choice(format=(self.format, ("flan", "natural-instructions")), chat=(self.chat, ("auto", "yes", "no")))
+        check_at_least(n_held_out=(self.n_held_out, 0), ceilings=(self.ceilings, 0), nulls=(self.nulls, 0))
+        check_at_least(n_prompts=(self.n_prompts, LEAST_DEBIASED), n_answers=(self.n_answers, 0))
+        check_at_least(n_shown=(self.n_shown, 1), max_per_cluster=(self.max_per_cluster, 1))
+        if self.steps_per_task is not None:
+            check_at_least(steps_per_task=(self.steps_per_task, 1))
+            if self.tuning.steps is not None:
+                raise InputError("--steps-per-task and --tuning.steps are both given; give one of them")
+        if self.adapter is not None:
+            raise InputError(
+                "--adapter is not for mossa, which swaps adapters itself; give the merged model as BASE, or the "
+                "adapter as --experimental"
+            )
+        if self.quantize is not None:
+            raise InputError(
+                f"adapters cannot be added exactly to {self.quantize} weights; leave out --quantize (--dtype bfloat16 "
+                "halves the memory)"
+            )
+        if self.controls and self.experimental is None:
+            raise InputError("--controls are given without --experimental; give the multi-task model too")
+        if self.experimental is not None and not self.controls:
+            raise InputError("--experimental is given without --controls; give a single-task model per task too")
+
+    @property
+    def trains(self) -> bool:
+        """Whether the models are to be trained."""
+        return self.experimental is None
+
+    def read(self) -> TaskCollection:
+        """The tasks.
+
+        Raises:
+            InputError: for files that cannot be read, with file and line.
+        """
+        named = self.held_out or None
+        if self.format == "flan":
+            found = read_task_folder(
+                self.tasks,
+                prompt_field=self.prompt_field,
+                answer_field=self.answer_field,
+                task_field=self.task_field,
+                clusters=self.clusters,
+                tasks=self.only,
+                held_out=named,
+            )
+        else:
+            found = read_natural_instructions(self.tasks, clusters=self.clusters, tasks=self.only, held_out=named)
+        if self.n_held_out and not found.held_out:
+            found = found.hold_out(choose_held_out(found, self.n_held_out, seed=self.seed))
+        return found
+
+
+def presets(tasks: Path) -> dict[str, MossaConfig]:
+    """Settings by name: ``flan2021`` as published, ``small`` for a small model on two CPU cores."""
+    published = MossaConfig(tasks=tasks, n_held_out=7, n_prompts=10_000)
+    small = replace(
+        MossaConfig(tasks=tasks),
+        tuning=TuneConfig(lr=1e-3, batch_size=8, accumulation=1, save_every=25),
+        steps_per_task=100,
+        cutoff=256,
+        n_prompts=200,
+        tokens_per_batch=2048,
+    )
+    return {"flan2021": published, "small": small}

@@ -1,0 +1,167 @@
+"""What a MOSSA run measures: prompts of the tasks as tokens, and everything that can be refused before work starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from mechclust.commands.mossa.config import MossaConfig
+from mechclust.commands.mossa.models import Model, format_of, models_of
+from mechclust.models.adapters import check_adapter, is_adapter
+from mechclust.models.instructions import InstructionFormat
+from mechclust.models.sizes import Sizes
+from mechclust.models.tokenizers import check_read_alike, encoder, load_tokenizer
+from mechclust.report.folder import free_space
+from probes.digest import digest_of
+from probes.state import hashed
+from tasks import Batch, InputError
+from tasks.batch import token_batches
+from tasks.text.instructions import InstructionTask, TaskCollection
+
+_GIB = 2**30
+_LEAST_TASKS = 3
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a run is about.
+
+    Attributes:
+        base: name or folder of the base.
+        collection: the tasks.
+        models: the base and all others.
+        sizes: of the base.
+        notes: what a reader must know.
+        format: how prompts are read.
+    """
+
+    base: str
+    collection: TaskCollection
+    models: Sequence[Model]
+    sizes: Sizes
+    notes: Sequence[str]
+    format: InstructionFormat
+
+    @property
+    def measured(self) -> list[InstructionTask]:
+        """Tasks with enough test prompts."""
+        return [task for task in self.collection if not task.too_few]
+
+    def digest(self) -> str:
+        """What tells these tasks and this way of reading them from others."""
+        parts = [str(self.format), str(self.format.cutoff)]
+        for task in self.collection:
+            parts += [task.name, str(task.held_out), str(task.cluster)]
+            parts += [text for part in (task.train, task.test) for e in part for text in (e.prompt, e.answer)]
+        return digest_of(parts)
+
+
+def read_inputs(base: str, config: MossaConfig, out: Path) -> Inputs:
+    """The tasks and the models' names, with tokenizer and sizes but without weights.
+
+    Raises:
+        InputError: for settings, files or models that nothing can be measured with.
+    """
+    config.check()
+    collection = config.read()
+    if len(usable := [task for task in collection.seen if not task.too_few]) < _LEAST_TASKS:
+        raise InputError(
+            f"{collection.source} has {len(usable)} tasks with 4 test prompts or more that are not held out; "
+            f"expected at least {_LEAST_TASKS}"
+        )
+    controls = _controls(config, collection)
+    models = models_of(collection, config, controls)
+    tokenizer, found = load_tokenizer(base, trust_remote_code=config.trust_remote_code)
+    sizes, own = Sizes.of(found), format_of(tokenizer, config)
+    texts = {e.where: e.prompt for task in collection for e in task.test[:2]}
+    notes = [*collection.notes]
+    for model in models:
+        if model.source and is_adapter(model.source):
+            check_adapter(model.source)
+        elif model.source:
+            theirs, other = load_tokenizer(model.source, trust_remote_code=config.trust_remote_code)
+            readers = {name: (t, encoder(t)) for name, t in ((f"base {base!r}", tokenizer), (model.name, theirs))}
+            notes += check_read_alike(texts, readers)
+            if Sizes.of(other).n_layers != sizes.n_layers:
+                raise InputError(
+                    f"{model.name} has {Sizes.of(other).n_layers} layers and the base {sizes.n_layers}; give models "
+                    "tuned from the same base"
+                )
+    notes.append(str(own))
+    inputs = Inputs(str(base), collection, models, sizes, notes, own)
+    _check_room(inputs, config, out)
+    return inputs
+
+
+def _controls(config: MossaConfig, collection: TaskCollection) -> Mapping[str, str]:
+    """Given single-task models by task."""
+    found: dict[str, str] = {}
+    for control in config.controls:
+        task, _, source = control.partition("=")
+        if not source:
+            task, source = Path(control).name, control
+        collection[task]  # which refuses a name that is not there
+        if task in found:
+            raise InputError(f"{found[task]!r} and {source!r} are both controls of {task!r}; give one per task")
+        found[task] = source
+    return found
+
+
+def rows_bytes(inputs: Inputs, config: MossaConfig) -> int:
+    """Most bytes of hidden states on disk at a time, as far as sizes are known."""
+    layers, d = (inputs.sizes.n_layers or 0) + 2, inputs.sizes.d_model or 0
+    most = min(config.n_prompts, max(len(task.test) for task in inputs.measured))
+    models = 4 + config.nulls
+    shown = 2 * min(config.n_shown, most) * len(inputs.measured)
+    at_once = len(inputs.measured) if config.keep_rows else config.at_once
+    return (most * models * at_once + shown) * layers * d * getattr(torch, config.dtype).itemsize
+
+
+def _check_room(inputs: Inputs, config: MossaConfig, out: Path) -> None:
+    needed, free = rows_bytes(inputs, config), free_space(out)
+    if needed > free:
+        raise InputError(
+            f"the hidden states of a task take {needed / _GIB:.3g} GiB on disk and {str(out)!r} has {free / _GIB:.3g} "
+            "GiB free; give fewer prompts (--n-prompts), or another folder with --out"
+        )
+
+
+def test_batches(
+    tasks: Sequence[InstructionTask],
+    most: int,
+    own: InstructionFormat,
+    tokens_per_batch: int,
+    numbers: Mapping[str, int],
+) -> list[Batch]:
+    """Test prompts of tasks as batches: those of like length together.
+
+    Args:
+        tasks: of which.
+        most: prompts of a task, chosen by a hash of their text.
+        own: how they are read.
+        tokens_per_batch: padding included.
+        numbers: of the tasks, for the label ``task``.
+    """
+    texts, labels = [], []
+    for task in tasks:
+        chosen = chosen_prompts(task, most)
+        texts += chosen
+        labels += [numbers[task.name]] * len(chosen)
+    tokens, codes = own.prompts(texts), torch.tensor(labels)
+    lengths = torch.tensor([len(ids) for ids in tokens])
+    found = []
+    for rows in token_batches(lengths.tolist(), tokens_per_batch, lambda i: f"test prompt {texts[i][:40]!r}"):
+        sequences, index = [torch.tensor(tokens[i]) for i in rows], torch.from_numpy(rows)
+        padded = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True)
+        mask = torch.arange(padded.shape[1]) < lengths[index][:, None]
+        found.append(Batch(padded, attention_mask=mask, labels={"task": codes[index]}, index=index))
+    return found
+
+
+def chosen_prompts(task: InstructionTask, most: int) -> list[str]:
+    """At most so many of a task's test prompts, by a hash of their place."""
+    order = hashed(torch.arange(len(task.test))).argsort(stable=True)[:most].sort().values
+    return [task.test[i].prompt for i in order.tolist()]

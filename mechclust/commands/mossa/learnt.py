@@ -1,0 +1,130 @@
+"""What the models of a run learnt: their answers to test prompts, each with an interval over prompts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from mechclust.commands.mossa.result import MossaResult
+from mechclust.report.verdicts import share_interval
+
+Ends = tuple[float, float]
+State = Literal["learnt", "loss only", "not learnt", "not measured"]
+ROLES = ("base", "control", "tuned", "all-tasks")
+_NONE = (math.nan, math.nan)
+_Z, _LEVEL = 1.959964, 0.975
+
+
+@dataclass(frozen=True)
+class Score:
+    """Answers of one model to one task's test prompts; every pair of numbers is a 95% interval over prompts.
+
+    Attributes:
+        n: prompts.
+        exact: share of prompts of which every token of the answer was the most probable one.
+        exact_ends: Wilson's.
+        loss: mean over prompts of the answer's mean loss, in nats a token.
+        loss_ends: Student's t.
+        exact_gain: above the base model's share, on the same prompts.
+        exact_gain_ends: Bonett & Price's (2012), for shares of the same prompts.
+        loss_gain: by which the loss is below the base model's.
+        loss_gain_ends: Student's t over prompts.
+    """
+
+    n: int
+    exact: float
+    exact_ends: Ends
+    loss: float
+    loss_ends: Ends
+    exact_gain: float = math.nan
+    exact_gain_ends: Ends = _NONE
+    loss_gain: float = math.nan
+    loss_gain_ends: Ends = _NONE
+
+    @property
+    def state(self) -> State:
+        """``learnt``: more answers are right than the base model's, by the interval; ``loss only``: they are only more
+        probable; else ``not learnt``."""
+        if self.exact_gain_ends[0] > 0:
+            return "learnt"
+        return "loss only" if self.loss_gain_ends[0] > 0 else "not learnt"
+
+
+def scores_of(result: MossaResult) -> dict[str, dict[str, Score]]:
+    """By task and by role, of ``ROLES`` as far as there are answers."""
+    found: dict[str, dict[str, Score]] = {}
+    for task in result.tasks:
+        answers = {role: result.of_task[task].get(f"{role}.answers") for role in ROLES}
+        of = {
+            role: (np.asarray(x["exact"], dtype=float), np.asarray(x["loss"], dtype=float))
+            for role, x in answers.items()
+            if x is not None
+        }
+        found[task] = {
+            role: score(*values, base=of.get("base") if role != "base" else None) for role, values in of.items()
+        }
+    return found
+
+
+def states_of(result: MossaResult, role: str = "control") -> Mapping[str, State]:
+    """By task, whether a role's model learnt it."""
+    return {
+        task: of[role].state if role in of and "base" in of else "not measured"
+        for task, of in scores_of(result).items()
+    }
+
+
+def score(exact: np.ndarray, loss: np.ndarray, base: tuple[np.ndarray, np.ndarray] | None = None) -> Score:
+    """Of ``[prompt]`` 0 or 1, and ``[prompt]`` losses.
+
+    Args:
+        exact: whether the answer was given.
+        loss: of the answer.
+        base: the same two of the base model on the same prompts.
+
+    Example:
+        >>> found = score(np.ones(20), np.full(20, 0.1), base=(np.zeros(20), np.linspace(2, 3, 20)))
+        >>> found.state, round(found.loss_gain, 2), [round(end, 2) for end in found.exact_gain_ends]
+        ('learnt', 2.4, [0.74, 1.0])
+    """
+    own = Score(
+        n=len(exact),
+        exact=float(exact.mean()),
+        exact_ends=share_interval(exact.tolist()) or _NONE,
+        loss=float(loss.mean()),
+        loss_ends=_mean_ends(loss),
+    )
+    if base is None:
+        return own
+    gained, lower = exact - base[0], base[1] - loss
+    return Score(
+        **vars(own)
+        | {
+            "exact_gain": float(gained.mean()),
+            "exact_gain_ends": _paired_ends(int((gained > 0).sum()), int((gained < 0).sum()), len(gained)),
+            "loss_gain": float(lower.mean()),
+            "loss_gain_ends": _mean_ends(lower),
+        }
+    )
+
+
+def _mean_ends(values: np.ndarray) -> Ends:
+    from scipy.stats import t
+
+    if len(values) < 2:
+        return _NONE
+    half = float(t.ppf(_LEVEL, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
+    return float(values.mean()) - half, float(values.mean()) + half
+
+
+def _paired_ends(up: int, down: int, n: int) -> Ends:
+    """Of the difference of two shares of the same prompts, ``up`` of which changed to right and ``down`` to wrong."""
+    if not n:
+        return _NONE
+    more, less = (up + 1) / (n + 2), (down + 1) / (n + 2)
+    half = _Z * math.sqrt((more + less - (more - less) ** 2) / (n + 2))
+    return max(-1.0, more - less - half), min(1.0, more - less + half)

@@ -1,0 +1,327 @@
+"""Measures the models of a MOSSA run: each task's prompts with every model that they concern, one after the other."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mechclust.commands.mossa.config import MossaConfig
+from mechclust.commands.mossa.inputs import Inputs, test_batches
+from mechclust.commands.mossa.models import AGAIN, BASE, CONTROL, TUNED, UNSEEN, Model, Resident
+from mechclust.commands.parts import Part, part_path
+from mechclust.commands.settings import everywhere
+from mechclust.jobs import progress_bar
+from mechclust.jobs.mapping import each_result
+from mechclust.models.adapters import plain_model
+from mechclust.report.folder import rows_errors
+from mechclust.training.tuning import answer_scores
+from probes import (
+    CKA,
+    RBFCKA,
+    SVCCA,
+    NDims,
+    NeighbourPurity,
+    ProbeResult,
+    Projection,
+    RowStore,
+    last_token,
+    residual,
+    run_stores,
+    save_rows,
+)
+from probes.files import file_name, versions
+from probes.probe import Probe
+from probes.sites import Sites
+from tasks import Batch
+from tasks.text.instructions import InstructionTask
+
+_PERMUTATIONS = 20
+_RBF_PROMPTS = 1000
+_NEIGHBOURS = 10
+_PICTURED = 5  # layers
+READOUT = last_token()
+
+
+def sites(n_layers: int) -> Sites:
+    """Every block's output, and what the final norm makes of the last. The embedding of the last token is one vector
+    for all prompts, which has no CKA."""
+    return residual(list(range(1, n_layers + 1)), final_norm=True)
+
+
+@dataclass(frozen=True)
+class TaskJob:
+    """All measurements on one task's prompts.
+
+    Attributes:
+        task: its name.
+        models: by role: ``base``, ``tuned``, ``control``, and what there is of ``again`` (the control trained once
+            more), ``other-1`` and so on (controls of other tasks) and ``all-tasks`` (for a held-out task: the model
+            that was trained on it too).
+        numbers: of the tasks.
+    """
+
+    task: str
+    models: Mapping[str, Model]
+    numbers: Mapping[str, int]
+
+    @property
+    def name(self) -> str:
+        """In errors."""
+        return self.task
+
+
+@dataclass(frozen=True)
+class ModelJob:
+    """What is measured on the prompts of all seen tasks together.
+
+    Attributes:
+        model: the base or the tuned model.
+        numbers: of the tasks.
+        clusters: ``[task]`` number of each task's cluster.
+    """
+
+    model: Model
+    numbers: Mapping[str, int]
+    clusters: Sequence[int]
+
+    @property
+    def name(self) -> str:
+        """In errors."""
+        return f"{self.model.name}, all tasks"
+
+
+def task_jobs(inputs: Inputs, missing: Sequence[Model], nulls: int) -> list[TaskJob]:
+    """One per task that can be measured.
+
+    Args:
+        inputs: the run's.
+        missing: models whose training was given up.
+        nulls: other tasks' controls to compare with.
+    """
+    there = {(model.kind, model.task): model for model in inputs.models if model not in missing}
+    numbers = {task.name: i for i, task in enumerate(inputs.collection)}
+    able = [task for task in inputs.measured if (CONTROL, task.name) in there]
+    jobs = []
+    for task in able:
+        tuned = there.get((UNSEEN, "")) if task.held_out else there[TUNED, ""]
+        if tuned is None:
+            continue
+        models = {"base": there[BASE, ""], "tuned": tuned, "control": there[CONTROL, task.name]}
+        if (again := there.get((AGAIN, task.name))) is not None:
+            models["again"] = again
+        if task.held_out and there[TUNED, ""] is not tuned:
+            models["all-tasks"] = there[TUNED, ""]
+        for k, other in enumerate(_others(task, able)[:nulls], start=1):
+            models[f"other-{k}"] = there[CONTROL, other.name]
+        jobs.append(TaskJob(task.name, models, numbers))
+    return jobs
+
+
+def _others(task: InstructionTask, tasks: Sequence[InstructionTask]) -> list[InstructionTask]:
+    """Other tasks, of other clusters first, beginning behind the task so that each is taken about as often."""
+    place = [t.name for t in tasks].index(task.name)
+    turned = [*tasks[place + 1 :], *tasks[:place]]
+    return sorted(turned, key=lambda t: t.cluster is not None and t.cluster == task.cluster)
+
+
+def model_jobs(inputs: Inputs) -> list[ModelJob]:
+    """The base and the tuned model."""
+    numbers = {task.name: i for i, task in enumerate(inputs.collection)}
+    names = [*inputs.collection.clusters]
+    clusters = [names.index(t.cluster) if t.cluster is not None else len(names) for t in inputs.collection]
+    return [ModelJob(model, numbers, clusters) for model in inputs.models if model.kind in (BASE, TUNED)]
+
+
+def measure_models(
+    inputs: Inputs, config: MossaConfig, out: Path, missing: Sequence[Model], *, progress: bool = False
+) -> tuple[dict[str, dict[str, ProbeResult]], dict[str, dict[str, ProbeResult]]]:
+    """Results by task and name, and by kind of model and name."""
+    per_task, per_model = task_jobs(inputs, missing, config.nulls), model_jobs(inputs)
+    jobs: list[TaskJob | ModelJob] = [*per_task, *per_model]
+    results = each_result(
+        _measure,
+        jobs,
+        setup=partial(Resident, everywhere(inputs.base), config.portable, out.absolute()),
+        workers=config.workers or 1,
+        engine=config.jobs,
+        timeout=config.job_timeout,
+        folder=out,
+        name=lambda job: job.name,
+    )
+    found: dict[int, dict[str, ProbeResult]] = {}
+    errors: list[Exception] = []
+    bar = progress_bar(total=len(jobs), desc="measuring tasks", unit="job", disable=not progress)
+    with closing(results), closing(bar):
+        for outcome in results:
+            if outcome.error is not None:
+                errors.append(outcome.error)
+            else:
+                found[outcome.position] = outcome.value or {}
+            bar.update()
+    if errors:
+        raise errors[0]
+    of_jobs = [found[i] for i in range(len(jobs))]
+    tasks = {job.task: result for job, result in zip(per_task, of_jobs, strict=False)}
+    models = {job.model.kind: result for job, result in zip(per_model, of_jobs[len(per_task) :], strict=True)}
+    return tasks, models
+
+
+def _measure(resident: Resident, job: TaskJob | ModelJob) -> dict[str, ProbeResult]:
+    with rows_errors("--n-prompts"):
+        return _measure_task(resident, job) if isinstance(job, TaskJob) else _describe(resident, job)
+
+
+# ---- one task ----
+
+
+def _measure_task(resident: Resident, job: TaskJob) -> dict[str, ProbeResult]:
+    config, task = resident.config, resident.collection[job.task]
+    batches = _batches(resident, [task], config.n_prompts, job.numbers)
+    prints = {role: resident.print_of(model) for role, model in job.models.items()}
+    folder = resident.out / "measured" / file_name(task.name)
+    rows = resident.out / "rows" / file_name(task.name)
+    at, tokens = sites(_n_layers(resident)), [t for batch in batches for t in (batch.index, batch.tokens)]
+    stores: dict[str, RowStore] = {}
+    parts: dict[str, Part] = {}
+
+    def path(name: str, *settings: Any) -> Path:
+        return part_path(folder, name, settings, tokens)
+
+    for role in job.models:
+        if role != "control":
+            for measure, probe in _probes(config, at, role).items():
+                name, prints_of = f"{role}.{measure}", (prints[role], prints["control"])
+                make = partial(_compare, stores, role, probe)
+                parts[name] = Part(path(name, *prints_of, repr(probe)), name, make)
+    if config.n_answers and task.test:
+        examples = resident.format.answered(*_texts(task, config.n_answers))
+        for role in ("base", "tuned", "control", *(["all-tasks"] if "all-tasks" in job.models else [])):
+            name = f"{role}.answers"
+            made = path(name, prints[role], str([e.tokens for e in examples]))
+            parts[name] = Part(made, name, partial(_answers, resident, job.models[role], examples))
+    lacking = [part for part in parts.values() if part.kept() is None]
+    if any(not part.name.endswith(".answers") for part in lacking):
+        for role, model in job.models.items():
+            with resident.as_model(model) as hooked:
+                stores[role] = save_rows(hooked, batches, rows / role, at=at, readout=READOUT)
+                answers = parts.get(f"{role}.answers")
+                if answers in lacking:
+                    answers.found()  # while this model is in
+    found = {name: part.found() for name, part in parts.items()}
+    if not config.keep_rows:
+        shutil.rmtree(rows, ignore_errors=True)
+    return found
+
+
+def _probes(config: MossaConfig, at: Sites, role: str) -> dict[str, Probe]:
+    """What is measured of a model with the task's control."""
+    shared: dict[str, Any] = {"at": at, "readout": READOUT}
+    found: dict[str, Probe] = {
+        "cka": CKA(**shared, form="rows", n_permutations=_PERMUTATIONS if role == "tuned" else 0, seed=config.seed)
+    }
+    if role.startswith("other"):
+        return found
+    if role in ("base", "tuned"):
+        found["dims"] = NDims(**shared)
+    if config.without_top:
+        found["without-top"] = CKA(**shared, form="rows", remove_top=1)
+    if config.rbf:
+        found["rbf"] = RBFCKA(**shared)
+    if config.svcca:
+        found["svcca"] = SVCCA(**shared)
+    return found
+
+
+def _compare(stores: Mapping[str, RowStore], role: str, probe: Probe) -> ProbeResult:
+    if isinstance(probe, NDims):
+        return run_stores(stores[role], probe)
+    pair = {role: stores[role], "control": stores["control"]}
+    if isinstance(probe, RBFCKA):
+        pair = {name: store.select(store.index[:_RBF_PROMPTS]) for name, store in pair.items()}
+    return run_stores(pair, probe)
+
+
+def _answers(resident: Resident, model: Model, examples: Sequence[Any]) -> ProbeResult:
+    with resident.as_model(model) as hooked:
+        scores = answer_scores(plain_model(hooked), examples, resident.config.tokens_per_batch)
+    return ProbeResult(
+        "Answers",
+        {"loss": scores.loss, "exact": scores.exact.double()},
+        {"loss": ("example",), "exact": ("example",)},
+        {"example": [str(i) for i in range(len(examples))]},
+        metadata={"n": len(examples), "versions": versions()},
+    )
+
+
+def _texts(task: InstructionTask, most: int) -> tuple[list[str], list[str]]:
+    chosen = task.test[:most]
+    return [e.prompt for e in chosen], [e.answer for e in chosen]
+
+
+# ---- all tasks together ----
+
+
+def _describe(resident: Resident, job: ModelJob) -> dict[str, ProbeResult]:
+    config = resident.config
+    seen = [task for task in resident.collection.seen if not task.too_few]
+    batches = _batches(resident, seen, config.n_shown, job.numbers, job.clusters)
+    at, n_layers = sites(_n_layers(resident)), _n_layers(resident)
+    pictured = sorted({max(1, round(n_layers * k / _PICTURED)) for k in range(1, _PICTURED + 1)})
+    probes: dict[str, Probe] = {
+        "dims": NDims(at=at, readout=READOUT),
+        "projection": Projection("cluster", at=residual(pictured), readout=READOUT, max_rows=None, seed=config.seed),
+    }
+    if len({job.clusters[job.numbers[task.name]] for task in seen}) > 1:
+        probes["purity"] = NeighbourPurity(at=at, readout=READOUT, label="cluster", k=_NEIGHBOURS)
+    tokens = [t for batch in batches for t in (batch.index, batch.tokens)]
+    print_ = resident.print_of(job.model)
+    folder = resident.out / "measured" / "all"
+    stores: list[RowStore] = []
+
+    def store() -> RowStore:
+        if not stores:
+            with resident.as_model(job.model) as hooked:
+                rows = resident.out / "rows" / "all" / job.model.kind
+                stores.append(save_rows(hooked, batches, rows, at=at, readout=READOUT, labels=("task", "cluster")))
+        return stores[0]
+
+    found = {}
+    for name, probe in probes.items():
+        path = part_path(folder, f"{job.model.kind}.{name}", [print_, repr(probe)], tokens)
+        found[name] = Part(path, name, lambda probe=probe: run_stores(store(), probe)).found()  # type: ignore[misc]
+    if not config.keep_rows:
+        shutil.rmtree(resident.out / "rows" / "all" / job.model.kind, ignore_errors=True)
+    return found
+
+
+def _batches(
+    resident: Resident,
+    tasks: Sequence[InstructionTask],
+    most: int,
+    numbers: Mapping[str, int],
+    clusters: Sequence[int] | None = None,
+) -> list[Batch]:
+    found = test_batches(tasks, most, resident.format, resident.config.tokens_per_batch, numbers)
+    if clusters is None:
+        return found
+    of_task = torch.tensor(clusters)
+    return [
+        Batch(
+            b.tokens,
+            attention_mask=b.attention_mask,
+            labels={**b.labels, "cluster": of_task[b.labels["task"]]},
+            index=b.index,
+        )
+        for b in found
+    ]
+
+
+def _n_layers(resident: Resident) -> int:
+    return int(plain_model(resident.hooked).config.get_text_config().num_hidden_layers)

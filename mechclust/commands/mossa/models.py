@@ -1,0 +1,181 @@
+"""The models of a MOSSA run, and a resident base that is each of them in turn."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from mechclust.commands.mossa.config import MossaConfig
+from mechclust.models.adapters import is_adapter, plain_model, set_adapter
+from mechclust.models.instructions import Answered, InstructionFormat
+from mechclust.training.tuning import TuneConfig
+from mechclust.training.tuning.adapter import digest_of_weights
+from probes.files import file_name
+from probes.identity import fingerprint
+from tasks._random import generator
+from tasks.text.instructions import Example, InstructionTask, TaskCollection
+
+BASE, TUNED, UNSEEN, CONTROL, AGAIN = "base", "tuned", "without-held-out", "control", "again"
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model of a run.
+
+    Attributes:
+        kind: ``base``; ``tuned`` on all tasks; tuned ``without-held-out`` tasks; ``control`` of a task; a control
+            trained ``again`` with another seed.
+        task: a control's.
+        source: a checkpoint or an adapter's folder that was given; empty: trained here.
+    """
+
+    kind: str
+    task: str = ""
+    source: str = ""
+
+    @property
+    def name(self) -> str:
+        """In errors, and of its folder."""
+        return self.kind if not self.task else f"{self.kind}-{file_name(self.task)}"
+
+    def folder(self, out: Path) -> Path:
+        """Of its adapter."""
+        return Path(self.source) if self.source else out / "adapters" / self.name
+
+
+class Resident:
+    """One base in memory, its tokenizer and the tasks: what a worker holds.
+
+    Args:
+        base: name or folder.
+        config: of the run.
+        out: its folder.
+    """
+
+    def __init__(self, base: str, config: MossaConfig, out: Path) -> None:
+        self.base, self.config, self.out = base, config, out
+
+    @cached_property
+    def hooked(self) -> Any:
+        return self.config.load(self.base, "prompts", attention="sdpa")
+
+    @property
+    def plain(self) -> Any:
+        """Hugging Face's model, with the weights of the adapter that is in."""
+        return plain_model(self.hooked)
+
+    @cached_property
+    def print(self) -> str:
+        """Fingerprint of the base."""
+        set_adapter(self.hooked, None)
+        return fingerprint(self.hooked)
+
+    @cached_property
+    def collection(self) -> TaskCollection:
+        return self.config.read()
+
+    @cached_property
+    def format(self) -> InstructionFormat:
+        return format_of(self.hooked.tokenizer, self.config)
+
+    @contextmanager
+    def as_model(self, model: Model) -> Iterator[Any]:
+        """The hooked model for a block: the base with an adapter, or a checkpoint of its own, which is loaded and gone
+        again."""
+        folder = None if model.kind == BASE else model.folder(self.out)
+        if folder is None or is_adapter(folder):
+            set_adapter(self.hooked, folder)
+            try:
+                yield self.hooked
+            finally:
+                set_adapter(self.hooked, None)
+            return
+        other = self.config.load(str(folder), "prompts", attention="sdpa")
+        try:
+            yield other
+        finally:
+            del other
+            gc.collect()
+
+    def print_of(self, model: Model) -> str:
+        """What tells a model from others, without loading it where it is an adapter."""
+        folder = model.folder(self.out)
+        if model.kind == BASE:
+            return self.print
+        if is_adapter(folder):
+            return f"{self.print}+{digest_of_weights(folder)}"
+        with self.as_model(model) as hooked:
+            return fingerprint(hooked)
+
+    def training(self, model: Model) -> tuple[list[Answered], TuneConfig]:
+        """What a model is trained on, and how."""
+        examples, tuning = training_examples(model, self.collection, self.config), self.config.tuning
+        tasks = 1 if model.task else len(_trained_on(model, self.collection))
+        if self.config.steps_per_task is not None:
+            tuning = replace(tuning, steps=self.config.steps_per_task * tasks)
+        if model.kind == AGAIN:
+            tuning = replace(tuning, seed=tuning.seed + 1)
+        return self.format.answered([e.prompt for e in examples], [e.answer for e in examples]), tuning
+
+
+def format_of(tokenizer: Any, config: MossaConfig) -> InstructionFormat:
+    """How a run reads prompts and answers."""
+    chat = {"auto": None, "yes": True, "no": False}[config.chat]
+    return InstructionFormat(tokenizer, chat=chat, end=config.end, cutoff=config.cutoff)
+
+
+def models_of(collection: TaskCollection, config: MossaConfig, controls: Mapping[str, str]) -> list[Model]:
+    """The base, and every model of a run; those that take longest to train first.
+
+    Args:
+        collection: the tasks.
+        config: the settings.
+        controls: given ones by task.
+    """
+    found = [Model(BASE), Model(TUNED, source=config.experimental or "")]
+    if collection.held_out and (config.trains or config.without_held_out):
+        found.append(Model(UNSEEN, source=config.without_held_out or ""))
+    if not config.trains:
+        return [*found, *(Model(CONTROL, task, source) for task, source in controls.items())]
+    found += [Model(CONTROL, task.name) for task in collection]
+    return [*found, *(Model(AGAIN, name) for name in ceiling_tasks(collection, config.ceilings))]
+
+
+def ceiling_tasks(collection: TaskCollection, n: int) -> list[str]:
+    """The tasks whose controls are trained twice: seen ones, of as many clusters as there are."""
+    of_cluster: dict[str, list[str]] = {}
+    for task in collection.seen:
+        if not task.too_few:
+            of_cluster.setdefault(task.cluster or task.name, []).append(task.name)
+    rounds = max(map(len, of_cluster.values()), default=0)
+    return [names[i] for i in range(rounds) for names in of_cluster.values() if i < len(names)][:n]
+
+
+def _trained_on(model: Model, collection: TaskCollection) -> Sequence[InstructionTask]:
+    if model.task:
+        return [collection[model.task]]
+    return list(collection) if model.kind == TUNED else collection.seen
+
+
+def training_examples(model: Model, collection: TaskCollection, config: MossaConfig) -> list[Example]:
+    """What a model is trained on: a control on its whole task, a multi-task model on at most ``max_per_cluster``
+    examples of each cluster, drawn at random."""
+    tasks = _trained_on(model, collection)
+    if model.task:
+        return list(tasks[0].train)
+    of_cluster: dict[str, list[Example]] = {}
+    for task in tasks:
+        of_cluster.setdefault(task.cluster or task.name, []).extend(task.train)
+    found: list[Example] = []
+    for name, examples in of_cluster.items():
+        if len(examples) > config.max_per_cluster:
+            draw = generator(config.seed, f"mossa cluster {name}")
+            order = draw.permutation(len(examples))[: config.max_per_cluster]
+            examples = [examples[i] for i in sorted(order.tolist())]
+        found += examples
+    return found

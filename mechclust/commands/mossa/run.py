@@ -1,0 +1,92 @@
+"""From a base model and a folder of tasks to everything that the paper shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from mechclust.commands.folder import own_folder
+from mechclust.commands.mossa.config import MossaConfig
+from mechclust.commands.mossa.inputs import Inputs, chosen_prompts, read_inputs
+from mechclust.commands.mossa.measure import measure_models
+from mechclust.commands.mossa.readability import readability
+from mechclust.commands.mossa.result import MossaResult
+from mechclust.commands.mossa.train import Trained, train_adapters
+from mechclust.commands.settings import everywhere
+from mechclust.models.pretrained import model_name
+from mechclust.report.page import save_results
+from probes import ProbeResult
+from tasks import InputError
+
+
+def run_mossa(base: str | Path, config: MossaConfig, out: str | Path, *, progress: bool = False) -> MossaResult:
+    """Train a model on many tasks and a control on each, and compare their hidden states layer by layer.
+
+    Adapters are trained one job each (``out/adapters``), then each task's prompts are measured with every model that
+    they concern: one base is in memory, and adapters are swapped. A second call with the same arguments goes on where
+    the first was interrupted: finished adapters are not trained again, finished measurements not made again. With
+    ``config.workers`` or a Ray cluster jobs go to several processes.
+
+    Source: Zhao, Ziser & Cohen 2024 (arXiv 2410.20008).
+
+    Args:
+        base: hub name or local directory of a causal language model.
+        config: tasks, training, measures.
+        out: folder of the run.
+        progress: show progress bars.
+
+    Raises:
+        InputError: before work starts: for settings, files, tasks or models that nothing can be made of, and an ``out``
+            that holds a run of others. Later: for a multi-task model whose loss is not finite.
+
+    Example:
+        >>> # result = run_mossa("google/gemma-3-270m", MossaConfig(tasks=Path("flan")), "runs/mossa")
+        >>> # result.claims, result.groups, result.curves().seen.gap
+    """
+    out = Path(out)
+    inputs = read_inputs(str(base), config, out)
+    subject = {"base model": model_name(everywhere(base)), "texts": inputs.digest()}
+    with own_folder(out, "mossa", subject):
+        trained = train_adapters(str(base), inputs.models, config, out, progress=progress)
+        tasks, models = measure_models(inputs, config, out, [*trained.failed], progress=progress)
+        result = _result(inputs, config, trained, tasks, models)
+        save_results(out, "mossa", result.results, subject)
+        return result
+
+
+def _result(
+    inputs: Inputs,
+    config: MossaConfig,
+    trained: Trained,
+    tasks: Mapping[str, Mapping[str, ProbeResult]],
+    models: Mapping[str, Mapping[str, ProbeResult]],
+) -> MossaResult:
+    chosen = sorted((inputs.collection[name] for name in tasks), key=lambda t: (t.held_out, t.cluster or "~", t.name))
+    if not chosen:
+        raise InputError("no task has a control that was trained, so nothing can be compared; lower --tuning.lr")
+    grades: dict[str, dict[str, float]] = {}
+    notes = [*inputs.notes, *(f"{model.name}: {why}" for model, why in trained.failed.items())]
+    try:
+        for task in chosen:
+            grades[task.name], how = readability(chosen_prompts(task, config.n_prompts))
+        notes.append(how)
+    except InputError as error:
+        notes.append(f"Readability is not measured: {error}.")
+    first = tasks[chosen[0].name]["base.cka"]
+    return MossaResult(
+        base=inputs.base,
+        config=config,
+        tasks=[task.name for task in chosen],
+        clusters=[task.cluster for task in chosen],
+        held_out=[task.held_out for task in chosen],
+        n_train=[len(task.train) for task in chosen],
+        readability=grades,
+        of_task=tasks,
+        of_model=models,
+        trained=trained.found,
+        failed=trained.failed,
+        n_layers=len(first.coords["site"]) - 1,
+        d=int(inputs.sizes.d_model or 0),
+        notes=notes,
+        clusters_there=[*inputs.collection.clusters],
+    )

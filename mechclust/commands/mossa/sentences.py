@@ -1,0 +1,291 @@
+"""What a MOSSA run found, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mechclust.commands.mossa.learnt import State, scores_of, states_of
+from mechclust.commands.mossa.result import MossaResult
+from mechclust.commands.mossa.tables import clusters_table, tasks_table
+from mechclust.report.claims import Claim
+from mechclust.report.curve_statistics import upper_gap
+from mechclust.report.layer_groups import LayerGroupsInterval
+from mechclust.report.task_curves import TaskCurves, bootstrap
+from mechclust.report.text import join
+from tasks.text.visible import short
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_NAMED = 6  # tasks or clusters in a list
+_LEAST_GROUPS = 4  # tasks from which layer groups mean something
+
+
+def lead_of(result: MossaResult) -> list[str]:
+    """The conclusion, a sentence each: what was learnt, layers, tasks, what is open, and what cannot be told."""
+    return [
+        *_learnt(result),
+        *_groups(result),
+        *_changed(result),
+        *_held_out(result),
+        *_verdicts(result.claims),
+    ]
+
+
+# ---- what was learnt ----
+
+
+def _learnt(result: MossaResult) -> list[str]:
+    states = states_of(result)
+    if set(states.values()) == {"not measured"}:
+        return ["Answers were not measured, so that nothing says whether any model learnt its tasks."]
+    of: dict[State, list[str]] = {}
+    for task, state in states.items():
+        of.setdefault(state, []).append(task)
+    known = [task for task, state in states.items() if state != "not measured"]
+    learnt = of.get("learnt", [])
+    said = (
+        f"By its own control, {len(learnt) or 'none'} of {_many(len(known), 'task')} "
+        f"{'was' if len(learnt) < 2 else 'were'} learnt (more exact answers than pre, by the 95% interval over "
+        "prompts)"
+    )
+    if half := of.get("loss only"):
+        said += f"; of {_named(half)} only the loss fell, so that right answers became likelier but not more frequent"
+    found = [f"{said}."]
+    if none := of.get("not learnt"):
+        its = "its control is" if len(none) == 1 else "their controls are"
+        found.append(f"Not learnt: {_named(none)}; {its} no better than pre, and CKA with such a control tells little.")
+    return [*found, *_multi_task(result)]
+
+
+def _multi_task(result: MossaResult) -> list[str]:
+    """Of the tuned model: on how many tasks it is better than pre."""
+    states, scores = states_of(result, "tuned"), scores_of(result)
+    held_out = dict(zip(result.tasks, result.held_out, strict=True))
+    parts = []
+    for out, called in ((False, "the tuned model"), (True, "the model that was trained without them")):
+        tasks = [task for task, state in states.items() if held_out[task] == out and state != "not measured"]
+        if not tasks:
+            continue
+        better = sum(states[task] == "learnt" for task in tasks)
+        before, after = (float(np.mean([scores[task][role].exact for task in tasks])) for role in ("base", "tuned"))
+        parts.append(
+            f"{called} on {better or 'none'} of {_many(len(tasks), 'held-out task' if out else 'seen task')} (mean "
+            f"accuracy {after:.2f}, pre {before:.2f})"
+        )
+    return [f"By the interval, more exact answers than pre gives {', and '.join(parts)}."] if parts else []
+
+
+# ---- layers ----
+
+
+def _groups(result: MossaResult) -> list[str]:
+    n = len(result.curves().seen.tasks)
+    if n < _LEAST_GROUPS:
+        return [
+            f"No layer groups are named: {_many(n, 'seen task')}, and medians over tasks and their spread need at "
+            f"least {_LEAST_GROUPS}."
+        ]
+    return [f"Layer groups of {n} seen tasks: {groups_in_words(result.groups)}."]
+
+
+def groups_in_words(found: LayerGroupsInterval) -> str:
+    """Groups with 95% intervals of their ends.
+
+    Example:
+        >>> from mechclust.report.layer_groups import LayerGroups
+        >>> groups = LayerGroups(range(1, 10), range(10, 10), range(10, 33))
+        >>> groups_in_words(LayerGroupsInterval(groups, (8, 9), None, 1.0, 1000))
+        'shared 1-9 (95% over tasks: end at 8 to 9), no transition, refinement 10-32'
+    """
+    parts = []
+    for name, end in (("shared", found.shared_end), ("transition", found.transition_end), ("refinement", None)):
+        layers = getattr(found.groups, name)
+        said = f"no {name}"
+        if layers:
+            said = f"{name} {layers[0]}" + (f"-{layers[-1]}" if len(layers) > 1 else "")
+        notes = []
+        if end is not None and (layers or name == "shared"):
+            notes.append(f"{'95% over tasks: ' * (name == 'shared')}end at {_span(*end)}")
+        if name == "transition" and found.draws:
+            if layers and found.no_transition > 0:
+                notes.append(f"none in {found.no_transition:.0%} of draws")
+            elif not layers and found.no_transition < 1:
+                notes.append(f"there is one in {1 - found.no_transition:.0%} of draws")
+        parts.append(said + (f" ({'; '.join(notes)})" if notes else ""))
+    return ", ".join(parts)
+
+
+# ---- tasks and clusters ----
+
+
+def _changed(result: MossaResult) -> list[str]:
+    curves = result.curves().seen
+    value, (low, high) = bootstrap(curves, upper_gap, seed=result.config.seed)
+    if not np.isfinite(value):
+        return ["Which tasks changed most cannot be told: similarity with the controls is undefined."]
+    ends = f"; 95% over tasks {low:z.2f} to {high:z.2f}" if np.isfinite([low, high]).all() else ""
+    direction = "nearer to" if value > 0 else "farther from"
+    if np.isfinite([low, high]).all() and low <= 0 <= high:
+        direction = "neither clearly nearer to nor farther from"
+    most = int(np.nanargmax(np.abs(curves.gap)))
+    found = [
+        f"In the upper half of the layers, tuned is {direction} the controls than pre: by {value:z.2f} in debiased "
+        f"CKA (difference of medians over {_many(len(curves.tasks), 'seen task')}{ends}); the difference is "
+        f"largest at layer {most + 1} ({curves.gap[most]:z.2f})."
+    ]
+    found += _clusters(clusters_table(result))
+    table = tasks_table(result)
+    table = table[~table["held_out"] & table["gain"].notna()]
+    if len(table) > 1:
+        first, last = table.iloc[0], table.iloc[-1]
+        found.append(
+            f"Of the seen tasks, tuned - pre is greatest for {_gained(first)} and least for {_gained(last)} (mean over "
+            "the upper half; a task by itself has no interval)."
+        )
+    return found
+
+
+def _gained(row: pd.Series) -> str:
+    return f"{short(row['task'])} ({row['gain']:z.2f}, largest at layer {row['at_layer']})"
+
+
+def _clusters(table: pd.DataFrame) -> list[str]:
+    if len(table) < 2:
+        return []
+    parts = []
+    for row in table.iloc[:_NAMED].itertuples():
+        between = f"{row.gain_least:z.2f} to {row.gain_most:z.2f}, " if row.tasks > 1 else ""
+        many = _many(row.tasks, "task")
+        parts.append(f"{short(row.cluster)} {row.gain:z.2f} ({between}{many}, largest at layer {row.at_layer})")
+    rest = f", and {len(table) - _NAMED} more" if len(table) > _NAMED else ""
+    return [f"By cluster, tuned - pre in the upper half, median and range over tasks: {', '.join(parts)}{rest}."]
+
+
+def _held_out(result: MossaResult) -> list[str]:
+    curves = result.curves().unseen
+    if not curves.tasks:
+        return ["No task was held out, so that nothing is said of tasks that the model was not tuned on."]
+    value = float(upper_gap(curves))
+    if not np.isfinite(value):
+        return []
+    whole = curves.gain[np.isfinite(curves.gain)]
+    between = f" ({whole.min():z.2f} to {whole.max():z.2f})" if len(whole) > 1 else ""
+    them = "them" if len(curves.tasks) > 1 else "it"
+    return [
+        f"Held out: {_named(curves.tasks)}. There tuned - pre in the upper half is {value:z.2f}{between} for the model "
+        f"that never saw {them}{_seen_too(result, curves, them)}."
+    ]
+
+
+def _seen_too(result: MossaResult, curves: TaskCurves, them: str) -> str:
+    """What it is for the model that saw them."""
+    values = result.values("all-tasks")[result.curves().held_out]
+    if not np.isfinite(values).any():
+        return ""
+    return f", and {float(upper_gap(replace(curves, tuned=values))):z.2f} for the one that was tuned on {them} too"
+
+
+# ---- claims ----
+
+
+def _verdicts(claims: Iterable[Claim]) -> list[str]:
+    of: dict[str, list[Claim]] = {}
+    for c in claims:
+        if c.kind == "finding":
+            of.setdefault(c.verdict, []).append(c)
+    told = {"holds": "hold", "does not hold": "do not hold", "undecided": "are undecided"}
+    tested = {how: of[verdict] for verdict, how in told.items() if verdict in of}
+    found = []
+    if tested:
+        parts = join(f"{len(some)} {how} ({join(c.id for c in some)})" for how, some in tested.items())
+        found.append(
+            f"Of {_many(sum(map(len, tested.values())), 'claim')} that could be tested, {parts}; undecided is a claim "
+            "whose interval reaches across its bound, or that has none."
+        )
+    reasons: dict[str, list[str]] = {}
+    for c in of.get("not tested", ()):
+        reasons.setdefault(_reason(c), []).append(c.id)
+    if reasons:
+        parts = "; ".join(f"{join(ids)} ({why})" for why, ids in reasons.items())
+        found.append(f"Not tested: {parts}.")
+    return found
+
+
+def _reason(c: Claim) -> str:
+    return c.note.removeprefix("not tested: ").split("; crossing")[0]
+
+
+# ---- what a reader must know ----
+
+
+def notes_of(result: MossaResult) -> list[str]:
+    """What a reader must know of the numbers, with the run's own notes."""
+    curves = result.curves()
+    n, d = result.n, result.d
+    found = [
+        f"Measured at the last token of each test prompt, at the output of every block and after the final norm: n is "
+        f"{n:,} prompts for the task that has the fewest, d = {d:,}. pre is the base model, tuned the base with one "
+        "adapter for all tasks, a control the base with an adapter for one task.",
+        "Debiased CKA is 1 for the same geometry, near 0 for unrelated ones, and may be negative. It does not see a "
+        "rotation, a common scale or a shift, nor whether a change matters to the answers; a few far-off prompts can "
+        "move it.",
+        "Intervals of claims, medians and layer groups are over tasks, by bootstrap: they say how much hangs on which "
+        "tasks were measured. One run has one tuned model; what another seed of its tuning would give is not in them, "
+        "nor that tasks of one cluster are alike.",
+    ]
+    if n < 10 * d:
+        found.append(
+            "n is below 10 d, so that biased CKA is too high (independent states with n far below d come near 1): "
+            "read the debiased form. The paper's numbers are biased."
+        )
+    found += _references(curves, result.config.trains)
+    found += _states_notes(states_of(result))
+    return [*found, *(_sentence(note) for note in result.notes)]
+
+
+def _references(curves: TaskCurves, trains: bool) -> list[str]:
+    found = []
+    if curves.ceiling is None:
+        found.append(
+            "No task has two controls, so that there is no ceiling: how near two models of the same task come is not "
+            "known, and a CKA below 1 may be as high as it can get." + " Ask for it with --ceilings." * trains
+        )
+    else:
+        known = [task for task, row in zip(curves.tasks, curves.ceiling, strict=True) if np.isfinite(row).any()]
+        found.append(
+            f"The ceiling is of {_many(len(known), 'task')}, whose controls were trained twice: {_named(known)}."
+        )
+    if curves.null is None or not np.isfinite(curves.null).any():
+        found.append("Controls of other tasks were not compared, so that there is no null; ask for it with --nulls.")
+    return found
+
+
+def _states_notes(states: Mapping[str, State]) -> list[str]:
+    lacking = [task for task, state in states.items() if state == "not measured"]
+    return [f"Answers were not measured of {_named(lacking)}."] if 0 < len(lacking) < len(states) else []
+
+
+def _sentence(note: str) -> str:
+    """A note as a sentence."""
+    note = note.strip()
+    return note if not note or note.endswith((".", "!", "?")) else f"{note[0].upper()}{note[1:]}."
+
+
+def _many(n: int, what: str) -> str:
+    return f"{n} {what}{'s' * (n != 1)}"
+
+
+def _named(tasks: Sequence[str]) -> str:
+    """The first few of many."""
+    if len(tasks) <= _NAMED + 1:
+        return join(map(short, tasks))
+    return join([*map(short, tasks[:_NAMED]), f"{len(tasks) - _NAMED} others"])
+
+
+def _span(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low} to {high}"

@@ -1,0 +1,160 @@
+"""Instructions and answers as tokens: in a chat template where a tokenizer has one, plainly where it has none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mechclust.models.tokenizers import rendered, special_around
+from tasks import InputError
+from tasks.errors import check_at_least
+
+PLAIN_END = "\nAnswer:"
+"""What ends a prompt without chat template, so that the last prompt token is the same in every prompt."""
+
+_MEND = "mend it in the checkpoint's chat_template.jinja or tokenizer_config.json, or give --chat no"
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A prompt and its answer as tokens.
+
+    Attributes:
+        tokens: both, one after the other.
+        start: where the answer begins.
+
+    Raises:
+        InputError: where one of them has no tokens.
+    """
+
+    tokens: list[int]
+    start: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.start < len(self.tokens):
+            raise InputError(
+                f"an answer begins at token {self.start} of {len(self.tokens)}; expected a token of the prompt before "
+                "it, and one of the answer"
+            )
+
+
+class InstructionFormat:
+    """How prompts and answers become tokens, for training and measuring alike.
+
+    In a chat template a prompt is a user's message, with the system prompt that the template brings; the answer is what
+    the template makes of an assistant's message, with its end of turn. Without a template a prompt is its text and
+    ``end``, and the answer follows after a space and ends with the end-of-sequence token.
+
+    Too many tokens are cut from the prompt's left, special ones at the beginning being kept, so that the answer and the
+    end of the prompt stay.
+
+    Args:
+        tokenizer: of the model.
+        chat: whether to use its chat template; ``None``: where it has one.
+        end: see above.
+        cutoff: most tokens of prompt and answer together.
+
+    Raises:
+        InputError: for ``chat`` without a template, a template that fails, or that leaves out prompts or answers, no
+            end-of-sequence token where one is needed, and a cutoff that leaves no room.
+
+    Example:
+        >>> from tokenizers import Tokenizer, models, pre_tokenizers
+        >>> from transformers import PreTrainedTokenizerFast
+        >>> words = Tokenizer(models.WordLevel({"</s>": 0, "2": 1, "+": 2, "=": 3, "4": 4}, unk_token="</s>"))
+        >>> words.pre_tokenizer = pre_tokenizers.Whitespace()
+        >>> own = InstructionFormat(PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>"), end=" =")
+        >>> own.prompts(["2 + 2"]), own.answered(["2 + 2"], ["4"])
+        ([[1, 2, 1, 3]], [Answered(tokens=[1, 2, 1, 3, 4, 0], start=4)])
+    """
+
+    def __init__(self, tokenizer: Any, *, chat: bool | None = None, end: str = PLAIN_END, cutoff: int = 1024) -> None:
+        has = bool(getattr(tokenizer, "chat_template", None))
+        if chat and not has:
+            raise InputError("this model's tokenizer has no chat template; leave out --chat yes")
+        self.tokenizer, self.chat, self.end, self.cutoff = tokenizer, has if chat is None else chat, end, cutoff
+        self._before, self._after = special_around(tokenizer)
+        check_at_least(cutoff=(cutoff, len(self._before) + 2))
+        if self.chat:
+            self._check_template()
+        elif tokenizer.eos_token_id is None:
+            raise InputError(
+                "this model's tokenizer has no end-of-sequence token, so answers would have no end; "
+                "set tokenizer.eos_token and save the tokenizer"
+            )
+
+    def __str__(self) -> str:
+        """In a sentence."""
+        if self.chat:
+            return "Prompts are user's messages in the tokenizer's chat template, with its default system prompt."
+        why = "" if getattr(self.tokenizer, "chat_template", None) else " (the tokenizer has no chat template)"
+        return f"Prompts are plain texts{why}, ended by {self.end!r}."
+
+    def prompts(self, texts: Sequence[str]) -> list[list[int]]:
+        """Each up to where the answer begins."""
+        whole = [rendered(self.tokenizer, text, mend=_MEND) if self.chat else text + self.end for text in texts]
+        return [self._cut(ids, self.cutoff) for ids in self._read(whole)]
+
+    def answered(self, prompts: Sequence[str], answers: Sequence[str]) -> list[Answered]:
+        """Each prompt with its answer, which is never empty; of an answer that is too long the end is cut.
+
+        Raises:
+            InputError: for a chat template that fails, and an answer without any token, quoting its prompt.
+        """
+        texts = [self._texts(prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)]
+        before = self._read([prompt for prompt, _ in texts])
+        both = self._read([prompt + answer for prompt, answer in texts])
+        found = []
+        for prompt, (_, text), one, two in zip(prompts, texts, before, both, strict=True):
+            # As it is read after its prompt, where that leaves the prompt's own tokens as they are.
+            answer = two[len(one) :] if two[: len(one)] == one else self._alone(text)
+            answer = [*answer, *([] if self.chat else [self.tokenizer.eos_token_id])]
+            answer = answer[: self.cutoff - self._kept(one) - 1]
+            kept = self._cut(one, self.cutoff - len(answer))
+            if not answer or not kept:
+                raise InputError(
+                    f"the {'prompt' if answer else 'answer of the prompt'} {prompt[:60]!r} has no tokens; "
+                    "leave this example out"
+                )
+            found.append(Answered([*kept, *answer], len(kept)))
+        return found
+
+    def _texts(self, prompt: str, answer: str) -> tuple[str, str]:
+        """Prompt and answer, with what is written round them."""
+        if not self.chat:
+            return prompt + self.end, f" {answer}"
+        before = rendered(self.tokenizer, prompt, mend=_MEND)
+        both = rendered(self.tokenizer, prompt, answer, mend=_MEND)
+        if both.startswith(before):
+            return before, both[len(before) :].rstrip("\n")
+        return before, answer + (self.tokenizer.eos_token or "")
+
+    def _read(self, texts: list[str]) -> list[list[int]]:
+        """Their tokens, without special ones at the end, after which no answer could follow."""
+        if not texts:
+            return []
+        found = [list(ids) for ids in self.tokenizer(texts, add_special_tokens=not self.chat)["input_ids"]]
+        n = 0 if self.chat else len(self._after)
+        return [ids[:-n] if n and ids[-n:] == self._after else ids for ids in found]
+
+    def _alone(self, text: str) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def _kept(self, ids: list[int]) -> int:
+        """How many tokens stay where the beginning is cut off."""
+        n = len(self._before)
+        return n if ids[:n] == self._before else int(ids[:1] == [self.tokenizer.bos_token_id])
+
+    def _cut(self, ids: list[int], most: int) -> list[int]:
+        kept = self._kept(ids)
+        return ids if len(ids) <= most else [*ids[:kept], *ids[len(ids) - most + kept :]]
+
+    def _check_template(self) -> None:
+        """Refuse a template that is of no use, before anything is read with it."""
+        asked = [rendered(self.tokenizer, prompt, mend=_MEND) for prompt in ("one", "two")]
+        if asked[0] == asked[1]:
+            raise InputError(f"the chat template of this model's tokenizer says the same of every prompt; {_MEND}")
+        given = [rendered(self.tokenizer, "one", answer, mend=_MEND) for answer in ("one", "two")]
+        if given[0] == given[1]:
+            raise InputError(f"the chat template of this model's tokenizer says the same of every answer; {_MEND}")

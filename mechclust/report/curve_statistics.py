@@ -1,0 +1,272 @@
+"""What claims about curves of similarity by task and layer are about: one number of the curves each.
+
+Every function takes ``TaskCurves`` and looks at all of their tasks, so give it ``curves.seen`` or ``curves.unseen``;
+those that set held-out tasks against the others take both together. Curves with axes in front (``resampled``) give
+arrays with these axes. Bands of layers are shares of the depth, so that models of other depths can be compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from mechclust.report.layer_groups import boundaries_of, crossovers
+from mechclust.report.task_curves import TaskCurves, Which, defined_mean, over_tasks
+
+
+def early(curves: TaskCurves) -> slice:
+    """The second eighth of the layers: layers 5 to 8 of 32."""
+    start = curves.n_layers // 8
+    return slice(start, max(curves.n_layers // 4, start + 1))
+
+
+def middle(curves: TaskCurves) -> slice:
+    """The second quarter of the layers: layers 9 to 16 of 32."""
+    return slice(curves.n_layers // 4, curves.n_layers // 2)
+
+
+# ---- the untuned model ----
+
+
+def fall_with_depth(curves: TaskCurves) -> np.ndarray:
+    """Spearman's correlation of base's median with depth; -1: it falls from layer to layer."""
+    return with_depth(curves.median("base"))
+
+
+def fallen(curves: TaskCurves) -> np.ndarray:
+    """How far base's median falls: mean of the first quarter of the layers - mean of the last."""
+    median, part = curves.median("base"), max(curves.n_layers // 4, 1)
+    return defined_mean(median[..., :part]) - defined_mean(median[..., -part:])
+
+
+def widening(curves: TaskCurves) -> np.ndarray:
+    """Base's interquartile range over tasks, mean of the upper half - twice that of the first layer."""
+    spread = curves.spread("base")
+    return defined_mean(spread[..., curves.upper]) - 2 * spread[..., 0]
+
+
+def widening_with_depth(curves: TaskCurves) -> np.ndarray:
+    """Spearman's correlation of base's interquartile range over tasks with depth."""
+    return with_depth(curves.spread("base"))
+
+
+# ---- tuned against untuned ----
+
+
+def last_gap(curves: TaskCurves) -> np.ndarray:
+    """Tuned - base, of the medians, at the last layer."""
+    return curves.gap[..., -1]
+
+
+def upper_gap(curves: TaskCurves) -> np.ndarray:
+    """Tuned - base, of the medians, mean over the upper half."""
+    return defined_mean(curves.gap[..., curves.upper])
+
+
+def late_gap(curves: TaskCurves) -> np.ndarray:
+    """Tuned - base, of the medians, mean over the layers after the first third."""
+    return defined_mean(curves.gap[..., curves.n_layers // 3 :])
+
+
+def least_upper_gap(curves: TaskCurves) -> np.ndarray:
+    """The least of tuned - base, of the medians, over the upper half."""
+    return _least(curves.gap[..., curves.upper])
+
+
+def least_gap_after_shared(curves: TaskCurves) -> np.ndarray:
+    """The least of tuned - base over the layers after the shared ones; NaN where all are shared.
+
+    The shared layers end where tuned comes above base, so that this is above 0 for most curves there could be.
+    """
+    shared = boundaries_of(curves)[0]
+    return _least(np.where(np.arange(curves.n_layers) >= shared[..., None], curves.gap, np.inf))
+
+
+def early_dip(curves: TaskCurves) -> np.ndarray:
+    """The least of tuned - base, of the medians, over the lower half. Below 0 for most noise: the least of many."""
+    return _least(curves.gap[..., : curves.n_layers // 2])
+
+
+def early_gap(curves: TaskCurves) -> np.ndarray:
+    """Tuned - base, of the medians, mean over the second eighth of the layers."""
+    return defined_mean(curves.gap[..., early(curves)])
+
+
+def narrowing(curves: TaskCurves) -> np.ndarray:
+    """The least interquartile range of tuned after the shared layers, as a share of that at their end.
+
+    NaN where no layer or every layer is shared. The least of many layers is low for noise as well.
+    """
+    spread, shared = curves.spread("tuned"), boundaries_of(curves)[0]
+    after = _least(np.where(np.arange(curves.n_layers) >= shared[..., None], spread, np.inf))
+    at = np.take_along_axis(spread, np.maximum(shared - 1, 0)[..., None], axis=-1)[..., 0]
+    return _ratio(np.where((shared > 0) & (shared < curves.n_layers), after, np.nan), at)
+
+
+def middle_narrowing(curves: TaskCurves) -> np.ndarray:
+    """Tuned's interquartile range, mean of the second quarter of the layers, as a share of the second eighth's."""
+    spread = curves.spread("tuned")
+    return _ratio(defined_mean(spread[..., middle(curves)]), defined_mean(spread[..., early(curves)]))
+
+
+def relative_spread(curves: TaskCurves) -> np.ndarray:
+    """Tuned's interquartile range over tasks as a share of base's, means over the upper half."""
+    tuned, base = (defined_mean(curves.spread(which)[..., curves.upper]) for which in ("tuned", "base"))
+    return _ratio(tuned, base)
+
+
+def gain_correlation(curves: TaskCurves, covariate: str) -> np.ndarray:
+    """Correlation over tasks of tuned - base, mean over the upper half, with a covariate."""
+    return correlation(curves.gain, np.asarray(curves.covariates[covariate], dtype=float))
+
+
+def dims_difference(curves: TaskCurves) -> float:
+    """The least of tuned - base, in dimensions, over the layers after the first third; NaN without dimensions."""
+    if not {"base", "tuned"} <= curves.dims.keys():
+        return float("nan")
+    difference = np.asarray(curves.dims["tuned"]) - np.asarray(curves.dims["base"])
+    return float(_least(difference[curves.n_layers // 3 :]))
+
+
+def boundary_distance(curves: TaskCurves, shared: float, transition: float) -> tuple[np.ndarray, np.ndarray]:
+    """How far both boundaries of the layer groups are from shares of the depth; 1 where there is no transition.
+
+    Args:
+        curves: of the tasks.
+        shared: share of the layers up to the last shared one, such as 9 / 32.
+        transition: up to the last one of the transition.
+    """
+    first, end = boundaries_of(curves)
+    return tuple(  # type: ignore[return-value]
+        np.where(end > first, np.abs(at / curves.n_layers - expected), 1.0)
+        for at, expected in ((first, shared), (end, transition))
+    )
+
+
+# ---- held-out tasks ----
+
+
+def later_crossing(curves: TaskCurves) -> np.ndarray:
+    """How many layers later tuned comes above base for held-out tasks than for the others; NaN where it never does."""
+    found = []
+    for part in (curves.unseen, curves.seen):
+        layer = crossovers(part.median("base"), part.median("tuned"))
+        found.append(np.where(layer > curves.n_layers, np.nan, layer))
+    return found[0] - found[1]
+
+
+def no_transition(curves: TaskCurves) -> np.ndarray:
+    """1 where the tasks have no transition, 0 where they have one."""
+    shared, end = boundaries_of(curves)
+    return (end == shared).astype(float)
+
+
+def smaller_gap(curves: TaskCurves) -> np.ndarray:
+    """Tuned - base of the seen tasks - that of the held-out ones, mean over the second quarter of the layers."""
+    band = middle(curves)
+    return defined_mean(curves.seen.gap[..., band]) - defined_mean(curves.unseen.gap[..., band])
+
+
+def wider_spread(curves: TaskCurves) -> np.ndarray:
+    """Tuned's interquartile range of the held-out tasks - that of the seen ones, mean over the upper half."""
+    unseen, seen = (part.spread("tuned")[..., curves.upper] for part in (curves.unseen, curves.seen))
+    return defined_mean(unseen) - defined_mean(seen)
+
+
+# ---- upper and lower references ----
+
+
+def ceiling_distance(curves: TaskCurves) -> np.ndarray:
+    """Ceiling - tuned, of the medians over the tasks that have a ceiling, mean over the upper half."""
+    return _upper_median(curves, "ceiling") - _upper_median(_with_ceiling(curves), "tuned")
+
+
+def way_to_ceiling(curves: TaskCurves) -> np.ndarray:
+    """How much of the way from base to the ceiling tuned goes, upper half; NaN where they are less than .01 apart."""
+    base, tuned = (_upper_median(_with_ceiling(curves), which) for which in ("base", "tuned"))
+    way = _upper_median(curves, "ceiling") - base
+    return np.where(way >= 0.01, _ratio(tuned - base, way), np.nan)
+
+
+def above_null(curves: TaskCurves) -> np.ndarray:
+    """Tuned with the task's own control - with those of other tasks, upper half's mean, median over tasks."""
+    difference = defined_mean((curves.values("tuned") - curves.values("null"))[..., curves.upper])
+    return over_tasks(difference[..., None], 0.5)[..., 0]
+
+
+def null_level(curves: TaskCurves) -> np.ndarray:
+    """Tuned with controls of other tasks: the median over tasks, mean over the upper half."""
+    return _upper_median(curves, "null")
+
+
+# ---- covariates ----
+
+
+def covariate_correlation(curves: TaskCurves, which: Which, covariate: str) -> np.ndarray:
+    """``[layer]`` correlation over tasks (Pearson's) of a curve with a covariate; NaN with fewer than 3 tasks.
+
+    Raises:
+        InputError: where the curve was not measured.
+    """
+    values = np.moveaxis(curves.values(which), -1, -2)
+    return correlation(values, np.asarray(curves.covariates[covariate], dtype=float)[..., None, :])
+
+
+def band_correlation(curves: TaskCurves, which: Which, covariate: str, layers: slice) -> np.ndarray:
+    """``covariate_correlation``, mean over some layers."""
+    return defined_mean(covariate_correlation(curves, which, covariate)[..., layers])
+
+
+# ---- computing ----
+
+
+def correlation(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Pearson's correlation over the last axis, where both are defined; NaN with fewer than 3 or without variance.
+
+    Example:
+        >>> correlation(np.array([1.0, 2.0, 3.0, np.nan]), np.array([2.0, 4.0, 6.0, 0.0])).item()
+        1.0
+    """
+    known = ~(np.isnan(x) | np.isnan(y))
+    x, y = (np.where(known, values, np.nan) for values in (x, y))
+    x, y = (np.where(known, values - defined_mean(values)[..., None], 0.0) for values in (x, y))
+    scale = np.sqrt((x**2).sum(axis=-1) * (y**2).sum(axis=-1))
+    enough = (known.sum(axis=-1) >= 3) & (scale > 1e-12)
+    return np.where(enough, (x * y).sum(axis=-1) / np.where(enough, scale, 1.0), np.nan)
+
+
+def with_depth(values: np.ndarray) -> np.ndarray:
+    """Spearman's correlation of ``[... layer]`` with depth, where defined; NaN for a flat curve.
+
+    Example:
+        >>> with_depth(np.array([[1.0, 0.9, 0.2], [0.5, 0.5, 0.5]])).round(6).tolist()
+        [-1.0, nan]
+    """
+    from scipy.stats import rankdata
+
+    missing = np.isnan(values)
+    ranks = np.where(missing, np.nan, rankdata(np.where(missing, np.inf, values), axis=-1))
+    return correlation(ranks, np.arange(values.shape[-1], dtype=float))
+
+
+def _least(values: np.ndarray) -> np.ndarray:
+    """The least over layers of what is defined and not infinite; NaN for none."""
+    finite = np.where(np.isnan(values), np.inf, values)
+    least = finite.min(axis=-1, initial=np.inf)
+    return np.where(np.isinf(least), np.nan, least)
+
+
+def _ratio(over: np.ndarray, under: np.ndarray) -> np.ndarray:
+    return np.divide(over, under, out=np.full(np.broadcast_shapes(over.shape, under.shape), np.nan), where=under > 0)
+
+
+def _upper_median(curves: TaskCurves, which: Which) -> np.ndarray:
+    return defined_mean(curves.median(which)[..., curves.upper])
+
+
+def _with_ceiling(curves: TaskCurves) -> TaskCurves:
+    """Base and tuned only where the ceiling is known."""
+    known = ~np.isnan(curves.values("ceiling"))
+    base, tuned = (np.where(known, values, np.nan) for values in (curves.base, curves.tuned))
+    return replace(curves, base=base, tuned=tuned)

@@ -1,0 +1,246 @@
+"""Reading layers off two curves: which are shared, in transition, or refine."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from mechclust.report.task_curves import TaskCurves, percentiles
+from tasks import InputError
+
+_WIDE, _NARROW, _FULL = 0.10, 0.02, 0.95
+_MARGIN = 0.02
+
+
+@dataclass(frozen=True)
+class LayerGroups:
+    """Layers, counted from 1, of each group; ``transition`` may be empty.
+
+    Attributes:
+        shared: where tuning did not bring the model nearer to its controls.
+        transition: where it does, and representations of tasks are formed.
+        refinement: the rest.
+    """
+
+    shared: range
+    transition: range
+    refinement: range
+
+    def __str__(self) -> str:
+        """
+        Example:
+            >>> str(LayerGroups(range(1, 10), range(10, 16), range(16, 33)))
+            'shared 1-9, transition 10-15, refinement 16-32'
+        """
+        parts = []
+        for name, layers in (("shared", self.shared), ("transition", self.transition), ("refinement", self.refinement)):
+            parts.append(f"{name} {layers[0]}-{layers[-1]}" if layers else f"no {name}")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class LayerGroupsInterval:
+    """Layer groups, and how far they hang on which tasks were measured.
+
+    Attributes:
+        groups: of all tasks.
+        shared_end: 95% interval of the last shared layer; 0: none is shared.
+        transition_end: of the last layer of the transition, over the draws that have one; None where none has.
+        no_transition: share of draws without a transition.
+        draws: how often tasks were drawn anew; 0: there were fewer than two.
+        notes: what a reader must know.
+    """
+
+    groups: LayerGroups
+    shared_end: tuple[int, int] | None
+    transition_end: tuple[int, int] | None
+    no_transition: float
+    draws: int
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """
+        Example:
+            >>> groups = LayerGroups(range(1, 10), range(10, 16), range(16, 33))
+            >>> str(LayerGroupsInterval(groups, (8, 9), (14, 18), 0.02, 1000))
+            'shared 1-9 (end 8 to 9), transition 10-15 (end 14 to 18, none in 2% of draws), refinement 16-32'
+        """
+        shared, transition, refinement = str(self.groups).split(", ")
+        if self.shared_end is None:
+            return str(self.groups)
+        first = f"{shared} (end {self.shared_end[0]} to {self.shared_end[1]})"
+        end = "" if self.transition_end is None else f"end {self.transition_end[0]} to {self.transition_end[1]}, "
+        return f"{first}, {transition} ({end}none in {self.no_transition:.0%} of draws), {refinement}"
+
+
+def layer_groups(
+    base: ArrayLike,
+    tuned: ArrayLike,
+    spread: ArrayLike,
+    n_dims: ArrayLike | None = None,
+    *,
+    margin: float = _MARGIN,
+) -> LayerGroups:
+    """Shared, transition and refinement layers, by a fixed rule.
+
+    Shared: the layers before ``crossover(base, tuned, margin)``. Transition: from there to the first layer with 95%
+    of the most dimensions; without dimensions, to the last layer before ``spread`` leaves .02 of its minimum. There
+    is none where the spread never falls to .10 after the shared layers. Refinement: the rest.
+
+    The rule is ours. On the paper's curves it gives the paper's groups, 1-9, 10-15 and 16-32 for seen tasks, and no
+    transition for unseen ones. The first boundary hangs on a difference of .020 at layer 9 there: with an error of
+    .005 in every point, as of reading a figure, it is 8 in about half of the draws.
+
+    Source: Zhao, Ziser & Cohen 2024 (arXiv 2410.20008), figures 2 and 7.
+
+    Args:
+        base: median over tasks of CKA with the controls, by layer from 1; of the untuned model.
+        tuned: of the tuned model. NaN where not known.
+        spread: interquartile range over tasks of ``tuned``.
+        n_dims: dimensions for 99% of the variance, of the tuned model; NaN where not known.
+        margin: how far ``tuned`` has to be above ``base``.
+
+    Example:
+        >>> base, tuned = [1.0, 0.9, 0.7, 0.5, 0.4], [1.0, 0.9, 0.9, 0.9, 0.9]
+        >>> print(layer_groups(base, tuned, spread=[0, 0.2, 0.1, 0.04, 0.1]))
+        shared 1-2, transition 3-4, refinement 5-5
+    """
+    given = (base, tuned, spread, *(() if n_dims is None else (n_dims,)))
+    curves = [np.asarray(values, dtype=float) for values in given]
+    if len({len(values) for values in curves}) != 1 or not len(curves[0]):
+        raise InputError(f"the curves have {', '.join(str(len(v)) for v in curves)} layers; expected one number each")
+    shared, end = boundaries(*curves, margin=margin)
+    return _groups(int(shared), int(end), len(curves[0]))
+
+
+def _groups(shared: int, end: int, last: int) -> LayerGroups:
+    return LayerGroups(range(1, shared + 1), range(shared + 1, end + 1), range(end + 1, last + 1))
+
+
+def boundaries(
+    base: np.ndarray,
+    tuned: np.ndarray,
+    spread: np.ndarray,
+    n_dims: np.ndarray | None = None,
+    *,
+    margin: float = _MARGIN,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The last shared layer and the last layer of the transition, of many curves at once (see ``layer_groups``).
+
+    Args:
+        base, tuned, spread: ``[... layer]``.
+        n_dims: ``[layer]`` or ``[... layer]``.
+
+    Returns:
+        Two arrays of layers, counted from 1; the same layer where there is no transition.
+
+    Example:
+        >>> base, tuned = np.array([[1.0, 0.9, 0.7], [1.0, 1.0, 1.0]]), np.full((2, 3), 0.9)
+        >>> [found.tolist() for found in boundaries(base, tuned, np.full((2, 3), 0.05))]
+        [[2, 3], [3, 3]]
+    """
+    last = base.shape[-1]
+    shared = np.asarray(crossovers(base, tuned, margin)) - 1
+    place = np.arange(last)
+    after = place >= shared[..., None]
+    narrow = np.where(after & ~np.isnan(spread), spread, np.inf)
+    if n_dims is not None and not np.isnan(n_dims).all():
+        full = after & (n_dims >= _FULL * np.nanmax(n_dims, axis=-1, keepdims=True))
+        end = np.where(full.any(axis=-1), np.argmax(full, axis=-1) + 1, shared + 1)
+    else:
+        least = np.argmin(narrow, axis=-1)[..., None]
+        minimum = np.take_along_axis(narrow, least, axis=-1)
+        left = (place > least) & np.isfinite(narrow) & (narrow > minimum + _NARROW)
+        end = np.where(left.any(axis=-1), np.argmax(left, axis=-1), last)
+    found = narrow.min(axis=-1) <= _WIDE
+    return shared, np.where(found, end, shared)
+
+
+def crossover(base: ArrayLike, tuned: ArrayLike, margin: float = 0.0, *, exceptions: int = 1) -> int:
+    """The first layer from which ``tuned - base`` stays above ``margin``, with so many exceptions allowed.
+
+    Layers count from 1; one more than there are where it never does. A layer where either is NaN is not above.
+
+    Example:
+        >>> crossover([1.0, 0.9, 0.8, 0.8, 0.7], [0.9, 0.8, 0.9, 0.8, 0.9])
+        3
+    """
+    found = crossovers(np.asarray(base, dtype=float), np.asarray(tuned, dtype=float), margin, exceptions=exceptions)
+    return int(found)
+
+
+def crossovers(base: np.ndarray, tuned: np.ndarray, margin: float = 0.0, *, exceptions: int = 1) -> np.ndarray:
+    """``crossover`` of many curves at once, ``[... layer]``.
+
+    Example:
+        >>> crossovers(np.array([[0.5, 0.5], [0.5, 0.9]]), np.array([0.4, 0.6])).tolist()
+        [2, 3]
+    """
+    above = tuned - base > margin
+    ahead = np.flip(np.cumsum(np.flip(~above, axis=-1), axis=-1), axis=-1)  # layers not above, from each on
+    starts = above & (ahead <= exceptions)
+    return np.where(starts.any(axis=-1), np.argmax(starts, axis=-1) + 1, above.shape[-1] + 1)
+
+
+def groups_of(curves: TaskCurves) -> LayerGroups:
+    """The layer groups of the curves' tasks, with the dimensions of the tuned model where they are known.
+
+    Example:
+        >>> base, tuned = np.array([[1.0, 0.5, 0.4]] * 3), np.array([[1.0, 0.9, 0.9]] * 3)
+        >>> seen = np.zeros(3, dtype=bool)
+        >>> print(groups_of(TaskCurves(tuple("abc"), tuple("123"), base, tuned, None, None, seen, (None,) * 3)))
+        shared 1-1, transition 2-3, no refinement
+    """
+    shared, end = boundaries_of(curves)
+    return _groups(int(shared), int(end), curves.n_layers)
+
+
+def boundaries_of(curves: TaskCurves) -> tuple[np.ndarray, np.ndarray]:
+    """``boundaries`` of the curves, which may have axes in front."""
+    return boundaries(curves.median("base"), curves.median("tuned"), curves.spread("tuned"), curves.dims.get("tuned"))
+
+
+def layer_groups_interval(curves: TaskCurves, draws: int = 1000, seed: int = 0) -> LayerGroupsInterval:
+    """The layer groups of the curves' tasks, with 95% intervals of both boundaries by bootstrap over tasks.
+
+    Give ``curves.seen`` or ``curves.unseen``: groups of seen and held-out tasks together mean little.
+
+    Args:
+        curves: by task. Dimensions, where there are any, are of all tasks together and the same in every draw.
+        draws: how often tasks are drawn anew.
+        seed: of the draws.
+
+    Example:
+        >>> base, tuned = np.array([[1.0, 0.5, 0.4]] * 3), np.array([[1.0, 0.9, 0.9]] * 3)
+        >>> seen = np.zeros(3, dtype=bool)
+        >>> curves = TaskCurves(tuple("abc"), tuple("123"), base, tuned, None, None, seen, (None,) * 3)
+        >>> print(layer_groups_interval(curves))
+        shared 1-1 (end 1 to 1), transition 2-3 (end 3 to 3, none in 0% of draws), no refinement
+    """
+    groups = groups_of(curves)
+    if len(curves.tasks) < 2:
+        why = f"{len(curves.tasks)} task{'s' * (len(curves.tasks) != 1)}: boundaries have no interval over tasks"
+        return LayerGroupsInterval(groups, None, None, float(not groups.transition), 0, (why,))
+    shared, end = boundaries_of(curves.resampled(draws, seed))
+    found = end > shared
+    notes = [f"intervals are over {len(curves.tasks)} tasks drawn with replacement"]
+    if "tuned" in curves.dims:
+        notes.append("dimensions, which end the transition, are of all tasks together and the same in every draw")
+    if 0 < found.mean() < 1:
+        notes.append("the transition's end is over the draws that have one")
+    return LayerGroupsInterval(
+        groups=groups,
+        shared_end=_whole(shared),
+        transition_end=_whole(end[found]) if found.any() else None,
+        no_transition=float(1 - found.mean()),
+        draws=draws,
+        notes=tuple(notes),
+    )
+
+
+def _whole(layers: np.ndarray) -> tuple[int, int]:
+    low, high = percentiles(layers)
+    return math.floor(low), math.ceil(high)

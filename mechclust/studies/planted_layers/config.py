@@ -1,0 +1,303 @@
+"""What the study of planted layers runs: settings, models, pairs of models, jobs.
+
+What was expected, written down before the confirmatory seeds (10 and above) were run; ``claims.py`` tests it:
+
+1. CKA of the residual stream finds where a change begins: what is below it is the same to the bit.
+2. It does not find where the change ends: what a layer wrote stays in the stream of all layers above it.
+3. Biased CKA misses changes where prompts are fewer than dimensions.
+4. Measured on each block's own contribution, CKA finds both ends. Against it speaks that a block above the change is
+   given another input, so that what it writes changes too; hence 5.
+5. Measured on each block's own contribution with the same input, every measure finds both ends.
+6. Learning rates that fall from block to block make a change of all layers look like one of the upper layers only;
+   twice the steps and weights rounded to bfloat16 do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from typing import NamedTuple
+
+from mechclust.studies.study import check_seeds
+from mechclust.training import TrainConfig
+from probes.hooks import check_device
+from tasks import InputError, SkillSuite
+from tasks.errors import check_at_least
+
+Span = tuple[int, int]
+FROZEN = ("embed", "pos_embed", "unembed", "ln_final")  # only blocks change
+_FRESH = 1  # tunings beside those of the null, for a pair that the threshold has not seen
+
+
+@dataclass(frozen=True)
+class PlantedConfig:
+    """Settings of the study of planted layers.
+
+    Args:
+        seeds: one base model with all that is made of it, per seed; of a given model, the noise of its plants.
+        model: a Hugging Face checkpoint, by name or folder, to plant in instead of the miniature; by noise alone.
+        prompts: of ``model``: a JSONL file with ``prompt`` and ``task`` on every line; of each task the first
+            ``suite.n_eval`` are taken.
+        suite: the skills of the miniature; its ``seed``, ``stream``, ``skills`` and ``stream_seed`` are set by the run.
+        n_measured: of its seen skills, on whose prompts is measured.
+        n_layers: transformer blocks of the miniature.
+        d_model: its width.
+        n_heads: its attention heads.
+        init_std: standard deviation of its initial weights; None: 1 / sqrt(d_model).
+        pretraining: of the base model, on the generic stream.
+        tuning: of what is tuned from it, on all seen skills.
+        layer_decay: of the model that is tuned with learning rates by layer.
+        spans: the first and last layer of each plant, from 1; empty: three, spread over the depth.
+        noise: relative norms of the noise in planted weights, the smallest first.
+        null_noise: the relative norm of noise that is no change, about that of rounding to bfloat16.
+        n_null: models tuned alike but for the order of the data, and models with such noise in all layers; the pairs of
+            either are a null: of what is trained the first, of what is planted as noise the second.
+        margin: a layer is called changed where a measure is above this times its largest value among the null's pairs.
+        least_restored: by patching a layer is called changed where it restores this share of the loss difference.
+        n_few: prompts of each task where they are to be few.
+        n_patched: prompts of each task on which is patched.
+        device: where to train and measure, such as ``cpu`` or ``cuda``.
+        test_claims: whether this size can test the claims.
+    """
+
+    seeds: tuple[int, ...] = tuple(range(10, 20))
+    model: str | None = None
+    prompts: str | None = None
+    suite: SkillSuite = SkillSuite(n_eval=640)
+    n_measured: int = 4
+    n_layers: int = 8
+    d_model: int = 64
+    n_heads: int = 4
+    init_std: float | None = None
+    pretraining: TrainConfig = TrainConfig(steps=1000, batch_size=64, lr=2e-3, warmup=50)
+    tuning: TrainConfig = TrainConfig(steps=240, batch_size=32, lr=2e-3, warmup=20, freeze=FROZEN)
+    layer_decay: float = 0.5
+    spans: tuple[Span, ...] = ()
+    noise: tuple[float, ...] = (0.03, 0.3)
+    null_noise: float = 0.002
+    n_null: int = 3
+    margin: float = 2.0
+    least_restored: float = 0.01
+    n_few: int = 32
+    n_patched: int = 32
+    device: str = "cpu"
+    test_claims: bool = True
+
+    def __post_init__(self) -> None:
+        check_seeds(self.seeds)
+        own = SkillSuite()
+        for name in ("seed", "stream", "skills", "stream_seed"):
+            if getattr(self.suite, name) != getattr(own, name):
+                raise InputError(f"suite.{name} is set by each run; leave it out")
+        if (self.model is None) != (self.prompts is None):
+            given, lacking = ("model", "prompts") if self.prompts is None else ("prompts", "model")
+            raise InputError(f"{given} is given and {lacking} is not; give both, or neither for the miniature")
+        check_at_least(n_few=(self.n_few, 4), n_patched=(self.n_patched, 1), n_null=(self.n_null, 2))
+        check_at_least(n_measured=(self.n_measured, 1), n_layers=(self.n_layers, 2))
+        if self.model is None and self.suite.n_eval <= self.n_few:
+            raise InputError(f"n_few is {self.n_few}, and suite.n_eval {self.suite.n_eval}; expected fewer than these")
+        if self.n_measured > len(self.suite.seen):
+            raise InputError(
+                f"n_measured is {self.n_measured}, of {len(self.suite.seen)} seen skills; expected no more than these"
+            )
+        for name in ("margin", "null_noise", "least_restored"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name} is {getattr(self, name)}; expected a number above 0")
+        if not self.noise or min(self.noise) <= 0 or list(self.noise) != sorted(set(self.noise)):
+            raise InputError(
+                f"noise is {', '.join(f'{x:g}' for x in self.noise) or 'empty'}; expected relative norms above 0, "
+                "the smallest first"
+            )
+        if self.tuning.steps <= self.tuning.warmup:
+            raise InputError(
+                f"tuning.steps is {self.tuning.steps}, and tuning.warmup {self.tuning.warmup}; expected more steps "
+                "than that, or nothing reaches its learning rate"
+            )
+        if self.model is None:
+            spans_of(self, self.n_layers)
+
+
+def spans_of(config: PlantedConfig, n_layers: int) -> list[Span]:
+    """Where is planted in a model of so many layers.
+
+    Raises:
+        InputError: for a span that is not in the model, or that is all of it.
+    """
+    if not config.spans:
+        width = max(1, n_layers // 4)
+        starts = [max(1, (n_layers * quarter + 2) // 4) for quarter in (1, 2, 3)]
+        return list(dict.fromkeys((a, min(a + width - 1, n_layers)) for a in starts))
+    for a, b in config.spans:
+        if not 1 <= a <= b <= n_layers or (a, b) == (1, n_layers):
+            raise InputError(
+                f"spans has {a} to {b}, and the model layers 1 to {n_layers}; expected a first and a last layer among "
+                "these, and not all of them"
+            )
+    return list(config.spans)
+
+
+@dataclass(frozen=True)
+class Made:
+    """A model: a trained one as it is, or with noise in some of its layers, or with its weights rounded.
+
+    Attributes:
+        source: which trained model.
+        noise: relative norm of the noise.
+        layers: where, from 1; empty: in all layers.
+        draw: which noise.
+        rounded: to bfloat16.
+    """
+
+    source: str = "base"
+    noise: float = 0.0
+    layers: tuple[int, ...] = ()
+    draw: int = 0
+    rounded: bool = False
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two models that are compared, and what is true of them.
+
+    Attributes:
+        column: what the comparison is of; in tables a column.
+        base: one model.
+        tuned: the other.
+        truth: first and last layer that were changed; ``None``: none.
+        split: of prompts.
+        number: tells pairs of one column from each other.
+        null: the column of pairs from which its thresholds are.
+    """
+
+    column: str
+    base: Made
+    tuned: Made
+    truth: Span | None = None
+    split: str = "test"
+    number: int = 0
+    null: str = ""
+
+    @property
+    def name(self) -> str:
+        """What its files are called."""
+        where = "" if self.truth is None else f"-{self.truth[0]}-{self.truth[1]}"
+        return f"{self.column.replace(' ', '-')}{where}" + (f"-{self.number}" if self.column in NULLS else "")
+
+
+NULLS = ORDER_NULL, NOISE_NULL = ("null", "null of noise")
+TRAINED, ALL, NONE, ORDER, STEPS, RATES, ROUNDED = (
+    "trained",
+    "all layers",
+    "no change",
+    "other order",
+    "twice the steps",
+    "rates by layer",
+    "bfloat16",
+)
+FALSE = (NONE, ORDER, STEPS, RATES, ROUNDED)  # columns of which every call is false
+
+
+def noisy(noise: float) -> str:
+    """The column of plants by noise of that norm."""
+    return f"noise {noise:g}"
+
+
+def planted_columns(config: PlantedConfig) -> list[str]:
+    """Columns with a first and a last layer to be found."""
+    return [*([TRAINED] if config.model is None else []), *map(noisy, config.noise)]
+
+
+def false_columns(config: PlantedConfig) -> list[str]:
+    """Columns of which no layer was singled out."""
+    return [c for c in FALSE if config.model is None or c not in (STEPS, RATES)]
+
+
+def pairs_of(config: PlantedConfig, n_layers: int) -> list[Pair]:
+    """Every comparison of a seed."""
+    mini, base, draws = config.model is None, Made(), config.n_null + _FRESH
+    orders = [Made(f"order-{k}") for k in range(draws)]
+    noises = [Made(noise=config.null_noise, draw=k) for k in range(draws)]
+    twins, null = (orders, ORDER_NULL) if mini else (noises, NOISE_NULL)
+    found = []
+    for column, made in ((ORDER_NULL, orders), (NOISE_NULL, noises)):
+        if mini or column == NOISE_NULL:
+            found += [Pair(column, *two, number=i) for i, two in enumerate(combinations(made[: config.n_null], 2))]
+    for a, b in spans_of(config, n_layers):
+        if mini:
+            found.append(Pair(TRAINED, base, Made(trained_name((a, b))), (a, b), null=null))
+        for k, noise in enumerate(config.noise):
+            here = Made(noise=noise, layers=tuple(range(a, b + 1)), draw=draws + 100 * a + k)
+            found.append(Pair(noisy(noise), base, here, (a, b), null=NOISE_NULL))
+    everywhere = twins[0] if mini else Made(noise=config.noise[-1], draw=draws)
+    found.append(Pair(ALL, base, everywhere, (1, n_layers), null=null))
+    found.append(Pair(NONE, base, base, split="validation" if mini else "test", null=null))
+    found.append(Pair(ORDER, twins[0], twins[-1], null=null))
+    if mini:
+        found += [
+            Pair(column, twins[0], Made(name), null=null) for column, name in ((STEPS, "steps"), (RATES, "rates"))
+        ]
+    start = twins[0] if mini else base
+    found.append(Pair(ROUNDED, start, replace(start, rounded=True), null=null))
+    return found
+
+
+def trained_name(span: Span) -> str:
+    """The model of which only these layers were trained."""
+    return f"trained-{span[0]}-{span[1]}"
+
+
+def trained_names(config: PlantedConfig) -> list[str]:
+    """Models that are tuned from the base of a seed, the longest training first."""
+    spans = map(trained_name, spans_of(config, config.n_layers))
+    return ["steps", "rates", *(f"order-{k}" for k in range(config.n_null + _FRESH)), *spans]
+
+
+class ModelJob(NamedTuple):
+    """One model to train, or the models of a seed to measure."""
+
+    kind: str  # base, tuned, measure
+    seed: int
+    model: str = ""
+
+    @property
+    def name(self) -> str:
+        """What progress bars and reports call it."""
+        return f"{self.model or self.kind}-seed{self.seed}"
+
+    @property
+    def stage(self) -> int:
+        """What is tuned waits for the base models, what measures for all models."""
+        return {"base": 0, "tuned": 1, "measure": 2}[self.kind]
+
+
+def jobs(config: PlantedConfig) -> list[ModelJob]:
+    """Every model and measurement; a given model is only measured."""
+    check_device(config.device)
+    measures = [ModelJob("measure", seed) for seed in config.seeds]
+    if config.model is not None:
+        return measures
+    tuned = [ModelJob("tuned", seed, name) for seed in config.seeds for name in trained_names(config)]
+    return [*(ModelJob("base", seed, "base") for seed in config.seeds), *tuned, *measures]
+
+
+def suite_of(config: PlantedConfig, seed: int) -> SkillSuite:
+    """The skills of one seed."""
+    return replace(config.suite, seed=seed)
+
+
+def measured_skills(config: PlantedConfig) -> Sequence[str]:
+    """On whose prompts is measured: so many of the seen skills, spread over their operations."""
+    seen = config.suite.seen
+    return [seen[i * len(seen) // config.n_measured] for i in range(config.n_measured)]
+
+
+def model_path(out: Path, seed: int, name: str) -> Path:
+    """Where a trained model stands."""
+    return out / "models" / f"seed{seed}" / f"{name}.safetensors"
+
+
+def result_path(out: Path, seed: int, name: str) -> Path:
+    """Where a measurement stands."""
+    return out / "results" / f"seed{seed}" / f"{name}.safetensors"

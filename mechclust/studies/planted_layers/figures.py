@@ -1,0 +1,111 @@
+"""Figures of the study of planted layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, RED, layer_axis, seed_curve, subplots
+from mechclust.studies.planted_layers.config import PlantedConfig, planted_columns
+from mechclust.studies.planted_layers.measure import ALL, CONTRIBUTION, RESIDUAL, SAME_INPUT
+from mechclust.studies.planted_layers.results import (
+    PATCHED,
+    PROMPTS,
+    ROWS,
+    Row,
+    SeedResults,
+    columns_of,
+    scores_of,
+)
+
+_LINES = {RESIDUAL: (BLUE, "-"), CONTRIBUTION: (ORANGE, "-"), SAME_INPUT: (GREEN, "-")}
+
+
+def curves(config: PlantedConfig, found: Sequence[SeedResults]) -> Figure:
+    """Change by layer for every plant: the residual stream, what blocks add, and what patching restores."""
+    columns = planted_columns(config)
+    spans = [pair.truth for pair in found[0].of(columns[0])]
+    figure, axes = subplots(len(columns) * len(spans), len(spans), size=(4.2, 2.9), sharey="row")
+    layers = np.arange(1, found[0].n_layers + 1)
+    for i, axis in enumerate(axes):
+        column, k = columns[i // len(spans)], i % len(spans)
+        span = found[0].of(column)[k].truth
+        assert span is not None
+        axis.axvspan(span[0] - 0.4, span[1] + 0.4, color=GREY, alpha=0.2, lw=0)
+        for view, (color, line) in _LINES.items():
+            values = np.stack([m.curve(m.of(column)[k], Row(view, "debiased CKA")) for m in found])
+            if np.isfinite(values).all():
+                seed_curve(axis, layers, values, color=color, ls=line, marker=".", label=view)
+        restored = np.stack([m.restored[m.of(column)[k].name] for m in found])
+        if np.isfinite(restored).all():
+            other = axis.twinx()
+            other.plot(layers, restored.mean(axis=0), color=RED, ls=":", marker=".")
+            other.set_ylim(-0.1, 1.1)
+            other.set_ylabel("loss restored" if k == len(spans) - 1 else "", color=RED)
+            other.tick_params(labelright=k == len(spans) - 1)
+        axis.set_title(f"{column}, layers {span[0]}-{span[1]}", fontsize=10)
+        layer_axis(axis)
+        if not k:
+            axis.set_ylabel("1 - debiased CKA")
+    axes[0].legend(frameon=False, fontsize=8)
+    return figure
+
+
+def auc(config: PlantedConfig, found: Sequence[SeedResults]) -> Figure:
+    """Area under the ROC of every measure in every condition with a place to find."""
+    figure, (axis,) = subplots(1, size=(3.6 + 1.0 * len(_keys(config, "planted")), 7.2), grid=None)
+    _heat(axis, config, found, "auc", "planted", "viridis", (0.5, 1.0))
+    axis.set_title("area under the ROC")
+    return figure
+
+
+def errors(config: PlantedConfig, found: Sequence[SeedResults]) -> Figure:
+    """How far the first and the last layer called are from those that were changed."""
+    figure, axes = subplots(2, size=(3.6 + 1.0 * len(_keys(config, "planted")), 7.2), grid=None)
+    for axis, name, title in zip(axes, ("onset", "end"), ("first layer", "last layer"), strict=True):
+        _heat(axis, config, found, name, "planted", "viridis_r", (0.0, found[0].n_layers / 3))
+        axis.set_title(f"{title}: error in layers")
+    return figure
+
+
+def false_calls(config: PlantedConfig, found: Sequence[SeedResults]) -> Figure:
+    """How many layers are called changed where none was singled out."""
+    figure, (axis,) = subplots(1, size=(3.6 + 1.0 * len(_keys(config, "none")), 7.2), grid=None)
+    _heat(axis, config, found, "false", "none", "magma_r", (0.0, 1.0))
+    axis.set_title("share of layers called changed")
+    return figure
+
+
+def _keys(config: PlantedConfig, which: str) -> list[tuple[str, str]]:
+    columns = [c for c in columns_of(config, which) if which == "planted" or c != "all layers"]
+    return [(column, prompts) for column in columns for prompts in PROMPTS]
+
+
+def _heat(
+    axis: Axes,
+    config: PlantedConfig,
+    found: Sequence[SeedResults],
+    name: str,
+    which: str,
+    colors: str,
+    limits: tuple[float, float],
+) -> None:
+    keys = _keys(config, which)
+    rows = [*ROWS, *([PATCHED] if which == "planted" else [])]
+    table = np.full((len(rows), len(keys)), np.nan)
+    for i, row in enumerate(rows):
+        for j, (column, prompts) in enumerate(keys):
+            if row != PATCHED or prompts == ALL:
+                table[i, j] = scores_of(config, found, column, row, prompts)[name].mean()
+    axis.imshow(table, cmap=colors, vmin=limits[0], vmax=limits[1], aspect="auto")
+    for (i, j), value in np.ndenumerate(table):
+        if np.isfinite(value):
+            dark = (value - limits[0]) / (limits[1] - limits[0]) > 0.6
+            white = dark == colors.endswith("_r")
+            axis.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=7, color="white" if white else "black")
+    labels = [column if prompts == ALL else f"{column},\nfew prompts" for column, prompts in keys]
+    axis.set_xticks(range(len(keys)), labels, rotation=45, ha="right", fontsize=8)
+    axis.set_yticks(range(len(rows)), [str(row) for row in rows], fontsize=8)

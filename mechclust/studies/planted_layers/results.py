@@ -1,0 +1,226 @@
+"""What a run of planted layers measured, seed by seed, and how well each measure found what was planted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from mechclust.report.verdicts import interval
+from mechclust.studies.kept import check_there
+from mechclust.studies.planted_layers.config import (
+    ALL,
+    NOISE_NULL,
+    NULLS,
+    Made,
+    Pair,
+    PlantedConfig,
+    false_columns,
+    pairs_of,
+    planted_columns,
+    result_path,
+)
+from mechclust.studies.planted_layers.measure import ALL as ALL_PROMPTS
+from mechclust.studies.planted_layers.measure import FEW, MEASURES, RESIDUAL, VIEWS
+from mechclust.studies.planted_layers.score import (
+    auc,
+    chance_error,
+    errors,
+    partial_call,
+    rise,
+    threshold,
+    truth_of,
+)
+from probes import ProbeResult, load_result
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RISE = "rise of residual"
+PATCHING = "patching"
+ROW_VIEWS = (RESIDUAL, RISE, *VIEWS[1:])
+PROMPTS = (ALL_PROMPTS, FEW)
+SCORES = ("auc", "onset", "end", "hit", "false", "partial")
+
+
+class Row(NamedTuple):
+    """A measure of the table: what of, and where."""
+
+    view: str
+    measure: str
+
+    def __str__(self) -> str:
+        return f"{self.measure}, {self.view}" if self.measure else self.view
+
+
+ROWS = tuple(Row(view, measure) for view in ROW_VIEWS for measure in MEASURES)
+PATCHED = Row(PATCHING, "")
+
+
+@dataclass(frozen=True)
+class SeedResults:
+    """What one seed measured.
+
+    Attributes:
+        pairs: every comparison but those of the nulls.
+        curves: by name of a pair ``[prompts view measure layer]``, medians over tasks; the views are ``ROW_VIEWS``.
+        thresholds: by null ``[prompts view measure layer]``, from its pairs.
+        restored: by name of a pair ``[layer]`` share of the loss difference that patching restores.
+        losses: by name of a pair, of the base and the other model.
+        notes: why a value is NaN.
+    """
+
+    pairs: tuple[Pair, ...]
+    curves: Mapping[str, np.ndarray]
+    thresholds: Mapping[str, np.ndarray]
+    restored: Mapping[str, np.ndarray]
+    losses: Mapping[str, tuple[float, float]]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def n_layers(self) -> int:
+        return int(next(iter(self.thresholds.values())).shape[-1])
+
+    def of(self, column: str) -> list[Pair]:
+        """The pairs of a column."""
+        return [pair for pair in self.pairs if pair.column == column]
+
+    def curve(self, pair: Pair, row: Row, prompts: str = ALL_PROMPTS) -> np.ndarray:
+        """``[layer]`` of one measure."""
+        if row == PATCHED:
+            return np.abs(rise(self.restored[pair.name]))
+        return self.curves[pair.name][_place(row, prompts)]  # type: ignore[no-any-return]
+
+    def bar(self, pair: Pair, row: Row, prompts: str, least_restored: float) -> np.ndarray:
+        """``[layer]`` above which a layer is called changed."""
+        if row == PATCHED:
+            return np.full(self.n_layers, least_restored)
+        return self.thresholds[pair.null][_place(row, prompts)]  # type: ignore[no-any-return]
+
+
+def place_of(row: Row) -> tuple[int, int]:
+    """Where a row stands in curves ``[prompts view measure layer]``."""
+    return ROW_VIEWS.index(row.view), MEASURES.index(row.measure)
+
+
+def _place(row: Row, prompts: str) -> tuple[int, int, int]:
+    return PROMPTS.index(prompts), *place_of(row)
+
+
+def score(curve: np.ndarray, bar: np.ndarray, pair: Pair) -> dict[str, float]:
+    """How well one curve finds what was planted; NaN where the question has no answer.
+
+    ``auc``, ``onset`` and ``end`` (errors in layers), ``hit`` (share of the changed layers that are called), ``false``
+    (share of the others that are called), ``partial`` (whether some layers are called and others not).
+    """
+    n = len(curve)
+    if not np.isfinite(curve).all() or not np.isfinite(bar).all():
+        return dict.fromkeys(SCORES, math.nan)
+    truth, called = truth_of(pair.truth, n), curve > bar
+    onset, end = (math.nan, math.nan) if pair.truth is None else errors(called, pair.truth)
+    return {
+        "auc": auc(curve, truth),
+        "onset": onset,
+        "end": end,
+        "hit": float(called[truth].mean()) if truth.any() else math.nan,
+        "false": float(called[~truth].mean()) if not truth.all() else math.nan,
+        "partial": float(partial_call(called)),
+    }
+
+
+def scores_of(
+    config: PlantedConfig, found: Sequence[SeedResults], column: str, row: Row, prompts: str = ALL_PROMPTS
+) -> dict[str, np.ndarray]:
+    """By score, ``[seed]`` means over the pairs of a column."""
+    values: dict[str, list[float]] = {name: [] for name in SCORES}
+    for m in found:
+        own = [
+            score(m.curve(pair, row, prompts), m.bar(pair, row, prompts, config.least_restored), pair)
+            for pair in m.of(column)
+            if row != PATCHED or pair.name in m.restored
+        ]
+        for name in SCORES:
+            values[name].append(float(np.mean([each[name] for each in own])) if own else math.nan)
+    return {name: np.array(each) for name, each in values.items()}
+
+
+def columns_of(config: PlantedConfig, which: str) -> list[str]:
+    """Columns of a table: ``"planted"`` with places to find, or ``"false"`` without."""
+    return planted_columns(config) if which == "planted" else [*false_columns(config), ALL]
+
+
+def chance_of(column: str, name: str, m: SeedResults) -> float:
+    """What a score would be where layers are chosen at random; NaN where that depends on how many are chosen."""
+    spans = [pair.truth for pair in m.of(column) if pair.truth is not None]
+    if name == "auc":
+        return 0.5
+    if name in ("onset", "end") and spans:
+        return float(np.mean([chance_error(span[name == "end"], m.n_layers) for span in spans]))
+    return math.nan
+
+
+def table_of(config: PlantedConfig, found: Sequence[SeedResults], name: str, which: str = "planted") -> pd.DataFrame:
+    """A row for each measure, a column for each condition: the mean over seeds of a score, with its 95% interval."""
+    import pandas as pd
+
+    keys = [(column, prompts) for column in columns_of(config, which) for prompts in PROMPTS]
+    table = []
+    for row in (*ROWS, *([PATCHED] if which == "planted" else [])):
+        cells = [_cell(scores_of(config, found, column, row, prompts)[name]) for column, prompts in keys]
+        if row == PATCHED:
+            cells = [cell if prompts == ALL_PROMPTS else "" for cell, (_, prompts) in zip(cells, keys, strict=True)]
+        table.append([row.view, row.measure or "loss restored", *cells])
+    chances = [chance_of(column, name, found[0]) for column, _ in keys]
+    if np.isfinite(chances).any():
+        table.append(["chance", "a random layer", *(f"{chance:.2f}" for chance in chances)])
+    heads = [column if prompts == ALL_PROMPTS else f"{column}, few prompts" for column, prompts in keys]
+    return pd.DataFrame(table, columns=["measured on", "measure", *heads])
+
+
+def _cell(values: np.ndarray) -> str:
+    """Mean and interval, as text."""
+    if not len(values) or not np.isfinite(values).all():
+        return "–"
+    span = interval(values.tolist())
+    return f"{values.mean():.2f}" + ("" if span is None else f" ({span[0]:z.2f} to {span[1]:z.2f})")
+
+
+def load_results(config: PlantedConfig, out: Path, seed: int) -> SeedResults:
+    """Read what a seed's jobs measured.
+
+    Raises:
+        InputError: naming a measurement that is not there.
+    """
+
+    def read(name: str) -> ProbeResult:
+        path = result_path(out, seed, name)
+        check_there(out, [path])
+        return load_result(path)
+
+    first = read(f"{Pair(NOISE_NULL, Made(), Made()).name}.change")
+    pairs = pairs_of(config, len(first.coords["layer"]))
+    results = {pair.name: read(f"{pair.name}.change") for pair in pairs}
+    patched = {pair.name: read(f"{pair.name}.patched") for pair in pairs if pair.truth is not None}
+    curves = {name: _with_rise(np.median(r["change"].numpy(), axis=3)) for name, r in results.items()}
+    nulls = {column: [curves[pair.name] for pair in pairs if pair.column == column] for column in NULLS}
+    losses = {name: (float(r["loss"][0]), float(r["loss"][1])) for name, r in patched.items()}
+    return SeedResults(
+        pairs=tuple(pair for pair in pairs if pair.column not in NULLS),
+        curves=curves,
+        thresholds={column: threshold(np.stack(own), config.margin) for column, own in nulls.items() if own},
+        restored={name: r["restored"].numpy() for name, r in patched.items()},
+        losses=losses,
+        notes=tuple(
+            f"seed {seed}, {name}: {note}" for name, r in [*results.items(), *patched.items()] for note in r.notes
+        ),
+    )
+
+
+def _with_rise(curves: np.ndarray) -> np.ndarray:
+    """``[prompts view measure layer]`` with the rise of the residual stream's after it."""
+    residual = curves[:, :1]
+    return np.concatenate([residual, rise(residual), curves[:, 1:]], axis=1)

@@ -1,0 +1,218 @@
+"""One adapter, trained by peft and Hugging Face's Trainer, and resumed to the bit after an interruption."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors.torch import load_file
+
+from mechclust.models.adapters import adapter_of
+from mechclust.models.huggingface import ADAPTER
+from mechclust.models.instructions import Answered
+from mechclust.training.tuning.answers import check_fits
+from mechclust.training.tuning.checkpoints import newest_whole
+from mechclust.training.tuning.config import TuneConfig
+from mechclust.training.tuning.errors import DivergedError
+from mechclust.training.tuning.lora import check_modules, train_lora
+from probes.digest import digest_of
+from probes.files import read_json, versions, write_atomic, write_errors, write_json
+from tasks import InputError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_WEIGHTS = "adapter_model.safetensors"
+_SUBJECT, _RECORD, _CHECKPOINTS = "subject.json", "tuning.json", "checkpoints"
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """An adapter that was trained.
+
+    Attributes:
+        folder: in which it is, as peft saves it.
+        steps: optimiser steps.
+        losses: ``(step, mean loss since the last)`` on the answers' tokens, in nats.
+        examples: how many there were to train on.
+        seconds: that training took, of the process that ended it; 0 where that was killed before it could tell.
+        base: fingerprint of the model that it is for.
+    """
+
+    folder: Path
+    steps: int
+    losses: tuple[tuple[int, float], ...]
+    examples: int
+    seconds: float
+    base: str
+
+
+def tune_adapter(
+    model: PreTrainedModel,
+    examples: Sequence[Answered],
+    config: TuneConfig,
+    folder: str | Path,
+    *,
+    base: str,
+    name: str = "adapter",
+    source: str | None = None,
+    progress: bool = False,
+) -> Tuned:
+    """Train an adapter on answers, and keep it in ``folder``; what is there is not trained again.
+
+    Only the answers' tokens have a loss. Interrupted, also by ``kill -9``, the same call goes on from the last whole
+    checkpoint to the same bits (on a CPU with the same number of threads).
+
+    Args:
+        model: Hugging Face's causal language model, which stays as it is, as does the global random state.
+        examples: see ``InstructionFormat.answered``.
+        config: how to train.
+        folder: gets the adapter as peft saves it, ``tuning.json`` and, until the end, ``checkpoints/``.
+        base: fingerprint of the model, ``probes.identity.fingerprint``.
+        name: in errors.
+        source: name or folder of the model, for the adapter's own configuration.
+        progress: show the Trainer's bar.
+
+    Raises:
+        InputError: for no examples, examples that the model cannot read, layers that it does not have, a model that has
+            an adapter in it, a folder that cannot be written or holds an adapter that was trained otherwise, missing
+            libraries, and, as ``DivergedError``, a loss that is not finite, naming adapter and step.
+    """
+    folder = Path(folder)
+    if not examples:
+        raise InputError(f"{name} has no examples to train on; give some, or leave it out")
+    subject = {"config": asdict(config), "base": base, "data": _digest(examples)}
+    if (found := tuned_at(folder, subject, name)) is not None:
+        shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)  # of a run killed between saving and this
+        return found
+    _check(model, examples, config, name)
+    _begin(folder, subject)
+    steps, seconds = config.steps_for(len(examples)), 0.0
+    last = newest_whole(folder / _CHECKPOINTS)
+    if last is None or last[0] < steps:  # Hugging Face's Trainer, resumed at its end, may take one step more
+        try:
+            resume = None if last is None else last[1]
+            seconds = train_lora(model, examples, config, folder / _CHECKPOINTS, name, source, resume, progress)
+            last = newest_whole(folder / _CHECKPOINTS)
+            if last is None or last[0] != steps:
+                raise RuntimeError(f"Hugging Face's Trainer left no checkpoint of step {steps} of {name}")
+            _check_finite(last[1], steps, name)
+        except DivergedError:  # the way out is another setting, and nothing here is of use for that
+            shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)
+            (folder / _SUBJECT).unlink(missing_ok=True)
+            raise
+    history = _keep(last[1], folder, source)
+    record = {
+        "steps": steps,
+        "losses": [(int(log["step"]), float(log["loss"])) for log in history if "loss" in log],
+        "examples": len(examples),
+        "seconds": seconds,
+        "weights": digest_of_weights(folder),
+        "versions": {**versions(), **{name: version(name) for name in ("accelerate", "peft", "transformers")}},
+    }
+    write_json(folder / _RECORD, {**_as_json(subject), **record})
+    shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)
+    return _tuned(folder, {**subject, **record})
+
+
+def tuned_at(folder: str | Path, subject: dict[str, Any] | None = None, name: str = "adapter") -> Tuned | None:
+    """The finished adapter in a folder, or ``None`` where there is none or it is damaged.
+
+    Raises:
+        InputError: where it was trained otherwise, or is being so, than ``subject`` says.
+    """
+    folder = Path(folder)
+    record = _read(folder / _RECORD)
+    held = _read(folder / _SUBJECT) or record
+    if subject is not None and held is not None:
+        for what, told in (("base", "for another base"), ("data", "on other data"), ("config", "with other settings")):
+            if held.get(what) != _as_json(subject)[what]:
+                raise InputError(
+                    f"{name} in {str(folder)!r} was trained {told}; give the same, or another folder with --out"
+                )
+    return _tuned(folder, record) if record is not None and _is_undamaged(folder, record) else None
+
+
+def digest_of_weights(folder: str | Path) -> str:
+    """What tells an adapter's weights from others."""
+    weights = load_file(Path(folder) / _WEIGHTS)
+    return digest_of([part for name in sorted(weights) for part in (name, weights[name])])
+
+
+def _check(model: PreTrainedModel, examples: Sequence[Answered], config: TuneConfig, name: str) -> None:
+    """Refuse what training would stumble over."""
+    if (within := adapter_of(model)) is not None:
+        raise InputError(f"the base of {name} has the adapter {within!r} in it; take it out with set_adapter first")
+    steps = config.steps_for(len(examples))
+    if config.warmup >= steps:
+        raise InputError(
+            f"tuning.warmup is {config.warmup}, and {name} is trained for {steps} steps; give fewer, or more steps"
+        )
+    check_fits(model, examples, name)
+    check_modules(model, config.modules)
+
+
+def _begin(folder: Path, subject: dict[str, Any]) -> None:
+    """Write down what is trained; checkpoints of what is not known are of no use."""
+    with write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    if _read(folder / _SUBJECT) is None:
+        shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)
+        write_json(folder / _SUBJECT, _as_json(subject))
+
+
+def _check_finite(checkpoint: Path, steps: int, name: str) -> None:
+    """The loss says nothing of the last step's outcome."""
+    if not all(bool(weight.isfinite().all()) for weight in load_file(checkpoint / _WEIGHTS).values()):
+        raise DivergedError(f"the weights of {name} are not finite after step {steps}; lower --tuning.lr")
+
+
+def _keep(checkpoint: Path, folder: Path, source: str | None) -> list[dict[str, Any]]:
+    """Make the last checkpoint's adapter the folder's own; returns what the Trainer logged."""
+    config = json.loads((checkpoint / ADAPTER).read_bytes())
+    if source is not None:
+        config["base_model_name_or_path"] = source
+    config = {key: sorted(value) if key == "target_modules" else value for key, value in config.items()}  # was a set
+    write_atomic(folder / _WEIGHTS, (checkpoint / _WEIGHTS).read_bytes())
+    write_atomic(folder / ADAPTER, (json.dumps(config, indent=2, sort_keys=True) + "\n").encode())
+    return list(json.loads((checkpoint / "trainer_state.json").read_bytes())["log_history"])
+
+
+def _is_undamaged(folder: Path, record: dict[str, Any]) -> bool:
+    try:
+        config = json.loads((folder / ADAPTER).read_bytes())
+        given = record["config"]
+        told = (config["peft_type"], config["r"], config["lora_alpha"], sorted(config["target_modules"]))
+        meant = ("LORA", given["rank"], given["alpha"], sorted(given["modules"]))
+        return bool(told == meant and digest_of_weights(folder) == record["weights"])
+    except Exception:  # whatever a damaged file makes of itself
+        return False
+
+
+def _tuned(folder: Path, record: dict[str, Any]) -> Tuned:
+    losses = tuple((int(step), float(loss)) for step, loss in record["losses"])
+    return Tuned(folder, record["steps"], losses, record["examples"], record["seconds"], record["base"])
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """A record, or ``None`` where there is none or it is damaged."""
+    try:
+        found = read_json(path)
+    except InputError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _as_json(subject: dict[str, Any]) -> dict[str, Any]:
+    return {**subject, "config": {k: list(v) if isinstance(v, tuple) else v for k, v in subject["config"].items()}}
+
+
+def _digest(examples: Sequence[Answered]) -> str:
+    lengths = torch.tensor([[len(e.tokens), e.start] for e in examples])
+    return digest_of([lengths, torch.tensor([token for e in examples for token in e.tokens])])

@@ -1,0 +1,130 @@
+"""How well a language model gives the answers that it is to give."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from mechclust.models.instructions import Answered
+from probes.hooks import device_of, evaluation_mode
+from tasks import InputError
+from tasks.batch import token_batches
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+IGNORED = -100  # Hugging Face's, of labels without a loss
+
+
+@dataclass(frozen=True)
+class AnswerScores:
+    """One value per example.
+
+    Attributes:
+        loss: ``[n]`` mean negative log-likelihood of the answer's tokens, its end included, in nats.
+        exact: ``[n]`` whether each of them is the likeliest next token, which is whether greedy decoding gives exactly
+            this answer.
+    """
+
+    loss: Tensor
+    exact: Tensor
+
+
+@torch.inference_mode()
+def answer_scores(model: PreTrainedModel, examples: Sequence[Answered], tokens_per_batch: int = 4096) -> AnswerScores:
+    """Loss and exact matches from one forward pass per batch, with the right answers fed in.
+
+    Args:
+        model: a Hugging Face causal language model. Its dropout is off while this runs.
+        examples: prompts with answers.
+        tokens_per_batch: most tokens of a batch, padding included.
+
+    Returns:
+        Float64 and bool, in the examples' order.
+
+    Raises:
+        InputError: for examples that the model cannot read, see ``check_fits``, or longer than a batch.
+    """
+    check_fits(model, examples, "the answers")
+    loss = torch.full((len(examples),), torch.nan, dtype=torch.float64)
+    exact = torch.zeros(len(examples), dtype=torch.bool)
+    device, collate = device_of(model), collator(model)
+    options = {"use_cache": False} if "use_cache" in _takes(model) else {}
+    lengths = [len(example.tokens) for example in examples]
+    with evaluation_mode(model):
+        for rows in token_batches(lengths, tokens_per_batch, lambda i: f"example {i + 1}"):
+            inputs = {name: x.to(device) for name, x in collate([examples[i] for i in rows]).items()}
+            labels = inputs.pop("labels")[:, 1:]
+            logits = model(**inputs, **options).logits[:, :-1]
+            known = labels != IGNORED
+            logits, labels = logits[known].float(), labels[known]  # of a large vocabulary a copy of all is much
+            each = cross_entropy(logits, labels, reduction="none").cpu().double()
+            right = (logits.argmax(-1) == labels).cpu()
+            known = known.cpu()
+            index, row = torch.as_tensor(rows), known.nonzero()[:, 0]
+            loss[index] = torch.zeros(len(rows), dtype=torch.float64).index_add_(0, row, each) / known.sum(1)
+            exact[index] = torch.ones(len(rows), dtype=torch.bool).index_fill_(0, row[~right], False)
+    return AnswerScores(loss, exact)
+
+
+def check_fits(model: PreTrainedModel, examples: Sequence[Answered], name: str) -> None:
+    """Refuse examples with more tokens than a model has positions, and tokens of another model.
+
+    Raises:
+        InputError: naming what is too much, and the limit.
+    """
+    config = model.config.get_text_config()
+    longest = max((len(example.tokens) for example in examples), default=0)
+    limit = getattr(config, "max_position_embeddings", None) or 0
+    if longest > limit > 0:
+        raise InputError(
+            f"an example of {name} has {longest} tokens with its answer, and the model takes {limit}; "
+            f"give --cutoff {limit}"
+        )
+    highest = max((max(example.tokens) for example in examples), default=0)
+    if highest >= config.vocab_size:
+        raise InputError(
+            f"an example of {name} has the token {highest}, and the model's vocabulary {config.vocab_size} tokens; "
+            "give the tokenizer of this model"
+        )
+
+
+def collator(model: PreTrainedModel) -> Callable[[Sequence[Answered]], dict[str, Tensor]]:
+    """``padded`` for this Hugging Face model."""
+    return partial(padded, all_logits="logits_to_keep" not in _takes(model))
+
+
+def _takes(model: Any) -> Collection[str]:
+    """Names of what a model's forward pass is given; peft hands on what it does not know."""
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return inspect.signature(inner.forward).parameters
+
+
+def padded(examples: Sequence[Answered], *, all_logits: bool = False) -> dict[str, Tensor]:
+    """A batch, padded on the right, with labels for the answers' tokens alone.
+
+    Logits are asked for from the first place whose next token is of an answer (``logits_to_keep``), and labels are of
+    those places: the head of a model with a large vocabulary otherwise takes most of the time and memory.
+
+    Args:
+        examples: prompts with answers.
+        all_logits: for models that give logits of all places.
+    """
+    sequences = [torch.tensor(example.tokens) for example in examples]
+    tokens = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True)
+    places = torch.arange(tokens.shape[1])
+    ends = torch.tensor([len(example.tokens) for example in examples])[:, None]
+    starts = torch.tensor([example.start for example in examples])[:, None]
+    labels = tokens.masked_fill((places < starts) | (places >= ends), IGNORED)
+    batch = {"input_ids": tokens, "attention_mask": (places < ends).long()}
+    if all_logits:
+        return {**batch, "labels": labels}
+    first = int(starts.min()) - 1
+    return {**batch, "labels": labels[:, first:], "logits_to_keep": places[first:]}

@@ -1,0 +1,9 @@
+"""Why training was given up."""
+
+from __future__ import annotations
+
+from tasks import InputError
+
+
+class DivergedError(InputError):
+    """Training came to a loss that is not finite."""

@@ -1,0 +1,183 @@
+"""What is given to peft and to Hugging Face's Trainer for one adapter, and what they change and get back."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from mechclust.models.adapters import import_peft, shared_copy
+from mechclust.models.huggingface import quiet
+from mechclust.models.instructions import Answered
+from mechclust.training.tuning.answers import collator
+from mechclust.training.tuning.checkpoints import keep_whole
+from mechclust.training.tuning.config import TuneConfig
+from probes.files import write_errors
+from probes.hooks import device_of
+from tasks import InputError
+from tasks.errors import suggest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def train_lora(
+    model: PreTrainedModel,
+    examples: Sequence[Answered],
+    config: TuneConfig,
+    checkpoints: Path,
+    name: str,
+    source: str | None,
+    resume: Path | None,
+    progress: bool,
+) -> float:
+    """Train to the last step, of which a checkpoint stays; see ``tune_adapter``.
+
+    Args:
+        model: the base.
+        examples: all of them.
+        config: how to train.
+        checkpoints: their folder.
+        name: in errors.
+        source: of the base, for the adapter's configuration.
+        resume: the checkpoint to go on from.
+        progress: show the Trainer's bar.
+
+    Returns:
+        Seconds.
+
+    Raises:
+        InputError: for missing libraries and a GPU that the Trainer does not take; ``DivergedError``.
+    """
+    peft = import_peft("training an adapter", "llm")
+    _check_accelerate()
+    device = device_of(model)
+    if device.type == "cuda" and device.index not in (None, 0):
+        raise InputError(
+            f"the base of {name} is on {device}, and Hugging Face's Trainer takes the first GPU that it sees; give "
+            f"this process one GPU with CUDA_VISIBLE_DEVICES={device.index}"
+        )
+    lora = peft.LoraConfig(
+        r=config.rank,
+        lora_alpha=config.alpha,
+        lora_dropout=config.dropout,
+        target_modules=list(config.modules),
+        task_type="CAUSAL_LM",
+    )
+    with write_errors(checkpoints):
+        checkpoints.mkdir(parents=True, exist_ok=True)
+    with quiet(), _borrowed(model), _seeded(config.seed):
+        from mechclust.training.tuning.trainer import AnswerTrainer
+
+        arguments = training_arguments(config, len(examples), checkpoints, device, progress=progress)
+        try:
+            wrapped = peft.get_peft_model(shared_copy(model), lora)
+        except ValueError as error:
+            raise InputError(
+                f"peft puts no adapter beside {', '.join(config.modules)} of {type(model).__name__} "
+                f"({' '.join(str(error).split())[:200]}); name linear layers with --tuning.modules"
+            ) from error
+        if source is not None:
+            wrapped.peft_config["default"].base_model_name_or_path = source
+        trainer = AnswerTrainer(
+            wrapped,
+            arguments,
+            data_collator=collator(model),
+            train_dataset=list(examples),
+            callbacks=[keep_whole()],
+            name=name,
+        )
+        outcome = trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
+    return float(outcome.metrics["train_runtime"])
+
+
+def training_arguments(
+    config: TuneConfig, n_examples: int, folder: Path, device: torch.device, *, progress: bool = False
+) -> Any:
+    """Hugging Face's ``TrainingArguments``: one model on one device; several adapters are several jobs."""
+    from transformers import TrainingArguments
+
+    steps = config.steps_for(n_examples)
+    every = max(1, steps // 100)  # a logged loss is a mean over these
+    arguments = TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=config.batch_size,
+        gradient_accumulation_steps=config.accumulation,
+        max_steps=steps,
+        learning_rate=config.lr,
+        lr_scheduler_type="cosine",
+        warmup_steps=config.warmup,
+        weight_decay=config.weight_decay,
+        max_grad_norm=config.clip,
+        logging_steps=every,
+        logging_nan_inf_filter=False,
+        save_steps=every * math.ceil(config.save_every / every),  # a mean is not cut by an interruption
+        save_total_limit=2,
+        seed=config.seed,
+        data_seed=config.seed,
+        report_to=[],
+        disable_tqdm=not progress,
+        remove_unused_columns=False,
+        use_cpu=device.type == "cpu",
+        dataloader_pin_memory=device.type == "cuda",
+    )
+    arguments._n_gpu = min(1, arguments.n_gpu)
+    return arguments
+
+
+def check_modules(model: PreTrainedModel, modules: Sequence[str]) -> None:
+    """Refuse names that no module of a model has: peft takes it that one of several is found.
+
+    Raises:
+        InputError: naming the first, and the linear layers that there are.
+    """
+    names = [name for name, _ in model.named_modules()]
+    for wanted in modules:
+        if not any(name == wanted or name.endswith(f".{wanted}") for name in names):
+            linear = (name for name, module in model.named_modules() if type(module).__name__ in ("Linear", "Conv1D"))
+            known = sorted({name.rpartition(".")[2] for name in linear})
+            raise InputError(
+                f"{type(model).__name__} has no linear layer {wanted!r}{suggest(wanted, known)}; name some with "
+                "--tuning.modules"
+            )
+
+
+def _check_accelerate() -> None:
+    try:
+        with quiet():
+            import accelerate  # noqa: F401
+    except ImportError:
+        raise InputError(
+            "training an adapter needs accelerate; install it with: pip install 'mechclust[llm]'"
+        ) from None
+
+
+@contextmanager
+def _borrowed(model: PreTrainedModel) -> Iterator[None]:
+    """Peft freezes the weights that its model shares with this one; afterwards they are as they were."""
+    before = [(weight, weight.requires_grad) for weight in model.parameters()]
+    try:
+        yield
+    finally:
+        for weight, needed in before:
+            weight.requires_grad_(needed)
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """The Trainer seeds the global generators, and draws from them; afterwards they are as they were."""
+    kept, arrays = random.getstate(), np.random.get_state()
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
+    try:
+        with torch.random.fork_rng(devices=list(devices)):
+            torch.manual_seed(seed)
+            yield
+    finally:
+        random.setstate(kept)
+        np.random.set_state(arrays)

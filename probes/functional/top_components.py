@@ -1,0 +1,55 @@
+"""The largest principal components of centred rows, and the rows without them."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from probes.functional.products import ROUNDING
+
+# Variances that differ by less than this share of the largest cannot be told apart.
+_RESOLUTION = 1e4 * ROUNDING["float64"]
+
+
+def top_components(rows: Float[Tensor, "n d"], k: int) -> tuple[Float[Tensor, "d k"], str]:
+    """The ``k`` largest principal components, orthonormal, and why they cannot be told (empty where they can).
+
+    They cannot where nothing would be left without them, and where the last of them holds as much variance as the next
+    one. Rows that are all the same are no such case: there is nothing to take out. Exact, by the eigenvectors of the
+    smaller of ``rows' rows`` and ``rows rows'``; cost: ``n d min(n, d)`` and ``min(n, d)^3``.
+
+    Args:
+        rows: centred, in float64.
+        k: how many, at least 1.
+
+    Example:
+        >>> rows = torch.tensor([[100.0, 1.0], [-100.0, 1.0], [0.0, -2.0]], dtype=torch.float64)
+        >>> top_components(rows, 1)[0].abs().tolist()
+        [[1.0], [0.0]]
+        >>> top_components(rows, 2)[1]
+        'nothing is left without its 2 largest principal components'
+    """
+    n, d = rows.shape
+    none = rows.new_zeros(d, k)
+    if not bool(rows.any()):
+        return none, ""
+    which = "its largest principal component" if k == 1 else f"its {k} largest principal components"
+    values, vectors = torch.linalg.eigh(rows.T @ rows if d <= n else rows @ rows.T)
+    resolution = _RESOLUTION * float(values[-1])
+    if k >= len(values) or bool(values[:-k].sum() <= resolution):
+        return none, f"nothing is left without {which}"
+    if bool(values[-k] - values[-k - 1] <= resolution):
+        return none, f"{which} cannot be told from the next one, which holds as much variance"
+    top = vectors[:, -k:] if d <= n else rows.T @ vectors[:, -k:]
+    return torch.linalg.qr(top)[0], ""
+
+
+def without_components(rows: Float[Tensor, "n d"], components: Float[Tensor, "d k"]) -> Float[Tensor, "n d"]:
+    """Rows without what lies along these orthonormal directions.
+
+    Example:
+        >>> without_components(torch.tensor([[3.0, 1.0]]), torch.tensor([[1.0], [0.0]])).tolist()
+        [[0.0, 1.0]]
+    """
+    return rows - (rows @ components) @ components.T

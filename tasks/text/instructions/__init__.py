@@ -1,0 +1,21 @@
+"""Instruction tasks with answers, clusters and held-out tasks, as tuned models are trained and measured on them."""
+
+from tasks.text.instructions.collection import Example, InstructionTask, TaskCollection
+from tasks.text.instructions.flan2021 import FLAN2021, flan2021_cluster, flan2021_name
+from tasks.text.instructions.folder import read_task_folder
+from tasks.text.instructions.held_out import choose_held_out
+from tasks.text.instructions.natural_instructions import read_natural_instructions
+from tasks.text.instructions.splits import split_of
+
+__all__ = [  # noqa: RUF022 - which would put names in capitals first
+    "Example",
+    "FLAN2021",
+    "InstructionTask",
+    "TaskCollection",
+    "choose_held_out",
+    "flan2021_cluster",
+    "flan2021_name",
+    "read_natural_instructions",
+    "read_task_folder",
+    "split_of",
+]

@@ -1,0 +1,124 @@
+"""The tasks of FLAN 2021 in their clusters, and the names that exports of them go by."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
+FLAN2021: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "summarization": (
+            "aeslc",
+            "cnn_dailymail",
+            "gigaword",
+            "multi_news",
+            "newsroom",
+            "samsum",
+            "xsum",
+            "ag_news_subset",
+            "opinion_abstracts_rotten_tomatoes",
+            "opinion_abstracts_idebate",
+            "wiki_lingua_english_en",
+        ),
+        "struct_to_text": ("web_nlg_en", "common_gen", "e2e_nlg", "dart"),
+        "reading_comprehension": ("squad_v1", "squad_v2", "drop", "multirc", "openbookqa", "bool_q"),
+        "closed_book_qa": ("trivia_qa", "natural_questions", "arc_challenge", "arc_easy"),
+        "paraphrase": ("glue_mrpc", "glue_qqp", "paws_wiki", "stsb"),
+        "sentiment": ("imdb_reviews", "sentiment140", "yelp_polarity_reviews", "sst2"),
+        "commonsense": ("copa", "hellaswag", "story_cloze", "piqa"),
+        "translation": (
+            "para_crawl_enes",
+            "wmt14_enfr",
+            "wmt16_deen",
+            "wmt16_tren",
+            "wmt16_csen",
+            "wmt16_fien",
+            "wmt16_roen",
+            "wmt16_ruen",
+        ),
+        "coreference": ("definite_pronoun_resolution", "winogrande", "wsc"),
+        "nli": (
+            "anli_r1",
+            "anli_r2",
+            "anli_r3",
+            "cb",
+            "rte",
+            "mnli_matched",
+            "mnli_mismatched",
+            "qnli",
+            "wnli",
+            "snli",
+        ),
+        "read_comp_with_commonsense": ("record", "cosmos_qa"),
+        "misc": (
+            "fix_punct",
+            "true_case",
+            "word_segment",
+            "math_dataset",
+            "quac",
+            "coqa",
+            "wic",
+            "cola",
+            "trec",
+        ),
+    }
+)
+"""Cluster to the names of its tasks: 60 tasks in 11 clusters, and 9 more of ``"misc"``, which the figures leave out.
+
+Each round of ANLI, each part of ARC, both sides of MNLI and each pair of languages counts as a task. Source: Wei et
+al., arXiv 2109.01652, by the names of its code; in the clusters of Zhao, Ziser and Cohen (MOSSA).
+"""
+
+MISC = "misc"
+"""What belongs to no cluster of alike tasks."""
+
+_CLUSTERS = {task: cluster for cluster, tasks in FLAN2021.items() for task in tasks}
+_ENDING = re.compile(r"(:\d+(\.\d+)*|_\d+templates|_type_\d+)$")
+_OTHERWISE = {
+    "wmt14_fren": "wmt14_enfr",
+    "squad_v1.1": "squad_v1",
+    "squad_v2.0": "squad_v2",
+    "natural_questions_open": "natural_questions",
+    "trivia_qa_rc": "trivia_qa",
+    "wsc.fixed": "wsc",
+    "wsc273": "wsc",
+    "imdb_reviews_plain_text": "imdb_reviews",
+    "paws_wiki_labeled": "paws_wiki",
+    "para_crawl_enes_plain_text": "para_crawl_enes",
+}
+
+
+# Some exports do not say which round, part or side.
+_FAMILIES = {"anli": "nli", "mnli": "nli", "ai2_arc": "closed_book_qa", "arc": "closed_book_qa"}
+
+
+def flan2021_name(task: str) -> str | None:
+    """The name in ``FLAN2021`` of a task, or ``None``.
+
+    Exports call the same task ``glue_mrpc``, ``glue_mrpc_10templates`` or ``glue/mrpc:2.0.0``.
+
+    Example:
+        >>> [flan2021_name(name) for name in ("copa_10templates", "wmt16_translate/de-en:1.0.0", "gsm8k")]
+        ['copa', 'wmt16_deen', None]
+    """
+    return next((name for name in _forms(task) if name in _CLUSTERS), None)
+
+
+def flan2021_cluster(task: str) -> str | None:
+    """The cluster in ``FLAN2021`` of a task under any of its names, or ``None``.
+
+    Example:
+        >>> flan2021_cluster("super_glue/copa:1.0.2"), flan2021_cluster("glue/mnli:2.0.0")
+        ('commonsense', 'nli')
+    """
+    known = _CLUSTERS | _FAMILIES
+    return next((known[name] for name in _forms(task) if name in known), None)
+
+
+def _forms(task: str) -> list[str]:
+    name = _ENDING.sub("", task.strip()).lower()
+    if name.startswith(("wmt14_translate", "wmt16_translate")):
+        name = name.replace("_translate", "").replace("-", "")
+    forms = [form.replace("-", "_") for form in (name.replace("/", "_"), name.rsplit("/", 1)[-1])]
+    return [_OTHERWISE.get(form, form) for form in forms]

@@ -1,0 +1,127 @@
+"""A folder of instruction tasks, in the form of the common FLAN export."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from tasks.errors import InputError
+from tasks.text.instructions.assemble import assemble
+from tasks.text.instructions.clusters import find_clusters
+from tasks.text.instructions.collection import Example, TaskCollection, check_names
+from tasks.text.instructions.flan2021 import flan2021_cluster
+from tasks.text.instructions.layout import TaskFile, task_files
+from tasks.text.instructions.records import Fields, read_examples
+from tasks.text.instructions.splits import Split
+from tasks.text.visible import quoted
+
+
+def read_task_folder(
+    folder: str | Path,
+    *,
+    prompt_field: str = "inputs",
+    answer_field: str = "targets",
+    task_field: str = "task",
+    clusters: str | Path | None = None,
+    tasks: Sequence[str] = (),
+    held_out: Sequence[str] | None = None,
+) -> TaskCollection:
+    """Read JSONL and parquet files of prompts and answers.
+
+    A file is called ``copa.jsonl``, or after its split too: ``copa_train.jsonl``, ``copa-test.parquet``,
+    ``train.jsonl`` or ``test/copa.jsonl``, where ``valid``, ``val`` and ``dev`` mean ``validation``. Shards
+    (``train-00000-of-00002.parquet``) are one file. The task is what the task field says, and where the lines have
+    none, the file's name. Where a task has no test split, ``split_of`` cuts one from its training examples, and a
+    validation split with it where it has none either.
+
+    Clusters and held-out tasks are those of ``clusters.toml`` in the folder. Without it, clusters are those of
+    ``FLAN2021`` where the names match, and no task is held out.
+
+    Memory: all texts, and for a moment about three times the largest JSONL file.
+
+    Args:
+        folder: of the files; of its sub-folders, those count that are called as a split.
+        prompt_field: that has the prompt.
+        answer_field: that has the answer.
+        task_field: that has the task's name, where there is one; empty: the files' names alone tell it.
+        clusters: a file of clusters and held-out tasks elsewhere.
+        tasks: to take; none: all.
+        held_out: tasks that the multi-task model is not trained on, instead of those of the file.
+
+    Raises:
+        InputError: with file and line for what cannot be read as prompts and answers; for a task in two files, one
+            without training examples, names that are not there, and held-out tasks that leave nothing of their
+            cluster.
+
+    Example:
+        >>> import json, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for name in ("copa_train.jsonl", "copa_test.jsonl", "piqa_train.jsonl", "piqa_test.jsonl"):
+        ...         line = json.dumps({"inputs": f"A question of {name}?", "targets": "yes"})
+        ...         _ = (Path(folder) / name).write_text(line)
+        ...     found = read_task_folder(folder)
+        >>> found.clusters, found["copa"].test[0].answer, found.too_few
+        ({'commonsense': ['copa', 'piqa']}, 'yes', ['copa', 'piqa'])
+    """
+    folder = Path(folder)
+    files, notes = task_files(folder)
+    file = find_clusters(folder, clusters)
+    check_names(tasks, tasks, "tasks:")
+    examples, origins = _gather(files, Fields(prompt_field, answer_field, task_field), tasks)
+    known = sorted(examples)
+    check_names(tasks, known, f"{str(folder)!r}: no task is called")
+    chosen = {name: examples[name] for name in known if not tasks or name in tasks}
+    for name, by_split in chosen.items():
+        _check_splits(name, {split: origins[name, split] for split in by_split})
+    return assemble(
+        chosen,
+        source=str(folder),
+        known=known,
+        file=file,
+        clusters=("those of FLAN 2021, by the tasks' names", flan2021_cluster),
+        held_out=held_out,
+        notes=notes,
+    )
+
+
+def _gather(
+    files: Sequence[TaskFile], fields: Fields, chosen: Collection[str]
+) -> tuple[dict[str, dict[Split | None, list[Example]]], dict[tuple[str, Split | None], str]]:
+    """Examples by task and split, kept of chosen tasks only, and the file that they are in."""
+    examples: dict[str, dict[Split | None, list[Example]]] = {}
+    origins: dict[tuple[str, Split | None], str] = {}
+    for file in files:
+        for named, example in read_examples(file.path, fields):
+            task = named or file.task
+            if task is None:
+                raise InputError(
+                    f'{example.where} has no "{fields.task or "task"}", and {file.path.name!r} names a split and no '
+                    "task; call the file after its task, or say which field has it: task_field (--task-field)"
+                )
+            origin = origins.setdefault((task, file.split), file.whole)
+            if origin != file.whole:
+                way_out = (
+                    f'; if "{fields.task}" says something else, give task_field="" (--task-field "")' if named else ""
+                )
+                raise InputError(
+                    f"two tasks are called {quoted(task)}: {origin!r} and {example.where!r}; rename one of them, or "
+                    f"put both into one file{way_out}"
+                )
+            kept = examples.setdefault(task, {}).setdefault(file.split, [])
+            if not chosen or task in chosen:
+                kept.append(example)
+    return examples, origins
+
+
+def _check_splits(task: str, origins: dict[Split | None, str]) -> None:
+    if None in origins and len(origins) > 1:
+        split, other = next((split, origin) for split, origin in origins.items() if split is not None)
+        raise InputError(
+            f"the task {quoted(task)} has a {split} split ({other!r}) and a file of no split ({origins[None]!r}); call "
+            "that one after its split too, such as copa_train.jsonl, or the other task otherwise"
+        )
+    if None not in origins and "train" not in origins:
+        raise InputError(
+            f"the task {quoted(task)} has no training examples, only {', '.join(map(repr, origins.values()))}; add a "
+            "file of its train split, or leave the task out"
+        )

@@ -1,0 +1,52 @@
+"""Which tasks to leave out of the multi-task model, where nobody says it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from tasks._random import generator
+from tasks.errors import InputError, check_count
+from tasks.text.instructions.collection import TaskCollection
+from tasks.text.instructions.flan2021 import MISC
+from tasks.text.visible import short
+
+
+def choose_held_out(
+    collection: TaskCollection, n: int = 7, *, seed: int = 0, without: Collection[str] = (MISC,)
+) -> list[str]:
+    """One task of each of ``n`` clusters, drawn from those that have another task left, sorted.
+
+    The paper holds out 7 of 60 tasks and does not say which. A task with too few test prompts is never drawn, since
+    nothing could be measured on it. The draw depends on the seed and on the names, not on the examples' order.
+
+    Args:
+        collection: its own choice of held-out tasks does not count.
+        n: how many.
+        seed: of the draw.
+        without: clusters that none is drawn from: the tasks of ``"misc"`` are not alike.
+
+    Raises:
+        InputError: for fewer such clusters.
+
+    Example:
+        >>> from tasks.text.instructions.collection import Example, InstructionTask
+        >>> examples = [Example(f"Sort: b a {i}", f"a b {i}") for i in range(4)]
+        >>> names = ("a1", "a2", "b1", "c1", "c2")
+        >>> tasks = TaskCollection([InstructionTask(n, n[0], False, examples, test=examples) for n in names])
+        >>> choose_held_out(tasks, n=2)
+        ['a2', 'c1']
+    """
+    check_count(n=(n, 1), seed=(seed, 0))
+    may: dict[str, list[str]] = {}
+    for cluster, names in collection.clusters.items():
+        measured = [name for name in names if not collection[name].too_few]
+        if cluster not in without and len(names) > 1 and measured:
+            may[cluster] = measured
+    if len(may) < n:
+        raise InputError(
+            f"{collection.source}: {n} tasks to hold out, one of a cluster, and {len(may)} clusters with at least two "
+            f"tasks ({', '.join(map(short, may)) or 'none'}); ask for at most {len(may)}, or name the tasks"
+        )
+    clusters = sorted(may, key=lambda cluster: float(generator(seed, f"held-out cluster {cluster}").random()))[:n]
+    drawn = [(may[cluster], generator(seed, f"held-out task of {cluster}")) for cluster in clusters]
+    return sorted(names[int(draw.integers(len(names)))] for names, draw in drawn)

@@ -1,0 +1,122 @@
+"""Which files of a folder hold instruction tasks, and what their names say: task, split and shard."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.errors import InputError
+from tasks.text.instructions.splits import Split
+from tasks.text.visible import quoted, short
+
+SUFFIXES = (".jsonl", ".parquet")
+_NO_DATA = (".md", ".toml", ".txt", "")  # what else may stand there and goes without saying
+_SPLITS: dict[str, Split] = {
+    "train": "train",
+    "validation": "validation",
+    "valid": "validation",
+    "val": "validation",
+    "dev": "validation",
+    "test": "test",
+}
+_NAME = re.compile(rf"(?:(?P<task>.+)[-_.])?(?P<split>{'|'.join(_SPLITS)})", re.IGNORECASE)
+_WANTED = ".jsonl or .parquet files of prompts and answers"
+_SHARD = re.compile(r"-\d+-of-\d+$")
+
+
+@dataclass(frozen=True)
+class TaskFile:
+    """A file of prompts and answers.
+
+    Attributes:
+        path: of the file.
+        whole: the path without a shard's number: the shards of one file have it in common.
+        task: that the name says; ``None`` for ``train.jsonl``.
+        split: that the name or its folder says.
+    """
+
+    path: Path
+    whole: str
+    task: str | None
+    split: Split | None
+
+
+def task_files(folder: Path) -> tuple[list[TaskFile], list[str]]:
+    """The files of a folder and then of its sub-folders that are called as a split, by name, and what is left out.
+
+    Raises:
+        InputError: for a folder that is missing or has none.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     (Path(folder) / "dev").mkdir()
+        ...     for name in ("copa_train.jsonl", "dev/copa.jsonl", "train-00000-of-00002.parquet", "notes.txt"):
+        ...         (Path(folder) / name).touch()
+        ...     files, notes = task_files(Path(folder))
+        >>> [(file.task, file.split) for file in files], notes
+        ([('copa', 'train'), (None, 'train'), ('copa', 'validation')], [])
+    """
+    entries = entries_of(folder, _WANTED)
+    found = [_named(path, None) for path in entries if _holds_tasks(path)]
+    left_out = []
+    for room in (path for path in entries if path.is_dir()):
+        inside = [path for path in entries_of(room, _WANTED) if _holds_tasks(path)]
+        if room.name.lower() in _SPLITS:
+            found += [_named(path, _SPLITS[room.name.lower()]) for path in inside]
+        elif inside:
+            left_out.append(room.name)
+    if not found:
+        raise InputError(f"the folder {str(folder)!r} has no {_WANTED} ({_instead(entries, left_out)})")
+    notes = [f"sub-folders that are called as no split are left out: {_some(left_out)}"] if left_out else []
+    others = [path.name for path in entries if path.is_file() and path.suffix.lower() not in (*SUFFIXES, *_NO_DATA)]
+    notes += [f"files that are neither .jsonl nor .parquet are left out: {_some(others)}"] if others else []
+    return found, notes
+
+
+def entries_of(folder: Path, wanted: str) -> list[Path]:
+    """What is in a folder, sorted, without hidden files.
+
+    Raises:
+        InputError: for a folder that is missing, or that cannot be read.
+    """
+    try:
+        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except FileNotFoundError:
+        raise InputError(f"no folder {str(folder)!r}; give the path of a folder with {wanted}") from None
+    except NotADirectoryError:
+        raise InputError(f"{str(folder)!r} is no folder; give the path of a folder with {wanted}") from None
+    except (OSError, ValueError) as error:  # a zero byte in the name
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot read the folder {quoted(str(folder), 300)} ({reason}); give another") from None
+
+
+def _holds_tasks(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES and path.is_file()
+
+
+def _named(path: Path, of_folder: Split | None) -> TaskFile:
+    stem = _SHARD.sub("", path.stem)
+    whole = str(path.with_name(stem + path.suffix))
+    match = _NAME.fullmatch(stem)
+    if match is None:
+        return TaskFile(path, whole, stem, of_folder)
+    split = _SPLITS[match["split"].lower()]
+    if of_folder not in (None, split):
+        raise InputError(
+            f"{str(path)!r} is called as a {split} split and its folder as the {of_folder} split; rename one of them"
+        )
+    return TaskFile(path, whole, match["task"], split)
+
+
+def _instead(entries: list[Path], left_out: list[str]) -> str:
+    if any(re.fullmatch(r"task\d+_.*\.json", path.name) for path in entries):
+        return "it has files of natural-instructions; read them with read_natural_instructions"
+    if left_out:
+        return f"its sub-folder {short(left_out[0])} has; give that one"
+    return f"it holds {_some([path.name for path in entries])}" if entries else "it is empty"
+
+
+def _some(names: list[str], most: int = 5) -> str:
+    return f"{', '.join(map(short, names[:most]))}{', ...' if len(names) > most else ''}"

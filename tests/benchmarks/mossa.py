@@ -1,0 +1,94 @@
+"""Measuring a task with every model that it concerns, against bare forward passes of the same models."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from tests.benchmarks.ratio import alternate
+
+Table = list[tuple[str, Callable[[], float], str]]
+_SHAPE = {"num_hidden_layers": 8, "hidden_size": 512, "intermediate_size": 1376, "num_attention_heads": 8}
+_PROMPTS = 200
+
+
+class _Setting(NamedTuple):
+    resident: Any
+    job: Any
+    batches: Any
+
+
+@cache
+def _setting() -> _Setting:
+    """A Llama of eight layers with random weights, three tasks, and adapters that nobody trained."""
+    import transformers
+    from peft import LoraConfig, get_peft_model
+
+    from mechclust.commands.mossa import MossaConfig
+    from mechclust.commands.mossa.inputs import read_inputs
+    from mechclust.commands.mossa.measure import _batches, task_jobs
+    from mechclust.commands.mossa.models import Resident
+    from tests.mechclust.commands.mossa import tiny
+
+    torch.set_num_threads(1)
+    folder = Path(tempfile.mkdtemp(prefix="mechclust-bench-"))
+    base = tiny.write_base(folder / "base", max_position_embeddings=256, **_SHAPE)
+    draw = torch.Generator().manual_seed(0)
+    (folder / "tasks").mkdir()
+    for task in ("one", "two", "three"):
+        for split, n in (("train", 4), ("test", _PROMPTS)):
+            lines = []
+            for i in range(n):
+                length = int(torch.randint(20, 100, (), generator=draw))
+                words = ["abcdef"[k] for k in torch.randint(6, (length,), generator=draw).tolist()]
+                lines.append({"inputs": f"{' '.join(words)} {i}", "targets": "a", "task": task})
+            (folder / "tasks" / f"{task}_{split}.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    plain = transformers.LlamaForCausalLM.from_pretrained(base)
+    for name in ("tuned", "control-one", "control-two", "control-three"):
+        lora = LoraConfig(r=8, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+        wrapped = get_peft_model(plain, lora)
+        wrapped.save_pretrained(folder / "adapters" / name)
+        plain = wrapped.unload()
+    given = tuple(f"{task}={folder / 'adapters' / f'control-{task}'}" for task in ("one", "two", "three"))
+    config = MossaConfig(
+        tasks=folder / "tasks", experimental=str(folder / "adapters" / "tuned"), controls=given, nulls=0, n_answers=0,
+        rbf=False, without_top=False, n_prompts=_PROMPTS,
+    )  # fmt: skip
+    inputs = read_inputs(str(base), config, folder / "out")
+    job = replace(task_jobs(inputs, [], 0)[0])
+    resident = Resident(str(base), config, folder / "out")
+    return _Setting(resident, job, _batches(resident, [resident.collection[job.task]], _PROMPTS, job.numbers))
+
+
+def measuring() -> float:
+    """Bare forward passes of base, tuned model and control over measuring them: hidden states of all layers, CKA of two
+    pairs, dimensions, files. 1: as fast as the forward passes alone."""
+    from mechclust.commands.mossa.measure import _measure_task
+
+    resident, job, batches = _setting()
+    body = resident.plain.model
+
+    @torch.inference_mode()
+    def bare() -> None:
+        for _ in job.models:
+            for batch in batches:
+                body(input_ids=batch.tokens, attention_mask=batch.attention_mask)
+
+    def ours() -> None:
+        shutil.rmtree(resident.out / "measured", ignore_errors=True)
+        _measure_task(resident, job)
+
+    return alternate(bare, ours, rounds=5)
+
+
+def table() -> Table:
+    """What is measured, how, and the goal."""
+    return [("bare forward passes of three models / measuring them with CKA and dimensions", measuring, ">= 0.85")]

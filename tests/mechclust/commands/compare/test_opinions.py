@@ -1,0 +1,86 @@
+"""Second opinions: what they measure, and their switches and caps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from mechclust.commands.compare import compare_models, write_compare_report
+from mechclust.commands.compare.draw import drawn, drawn_of_each
+from mechclust.commands.compare.report import what_to_know
+from probes import CKA, SVCCA, load_result
+from tests.mechclust.commands.compare.cases import TASKS
+
+
+def test_without_the_largest_component_and_svcca(gpt2, shaken, config, out, together):
+    result = compare_models(str(gpt2), str(shaken), replace(config, svcca=True), out)
+    expected = {
+        "without_top_pc": together(CKA(label="task", remove_top=1))["debiased_cka"],
+        "svcca": together(SVCCA(label="task"))["svcca"],
+    }
+    table = result.to_dataframe()
+    for k, task in enumerate(TASKS, 1):
+        rows = table[table["task"] == task]
+        for column, values in expected.items():
+            assert rows[column].tolist() == pytest.approx(values[:, k].tolist(), abs=1e-5, nan_ok=True)
+    assert table.loc[table["task"] == "(all)", ["without_top_pc", "svcca"]].isna().all(axis=None)
+    assert any(
+        note.startswith("A second opinion is svcca, mean canonical correlation") for note in what_to_know(result)
+    )
+
+
+def test_table(measured):
+    table = measured.tables["second_opinions"]
+    by_task = measured.to_dataframe()
+    assert set(table["measure"]) == {"debiased_cka", "rbf_cka", "without_top_pc"}
+    row = table[(table["layer"] == 2) & (table["measure"] == "rbf_cka")].iloc[0]
+    values = by_task[(by_task["layer"] == 2) & (by_task["task"] != "(all)")]
+    assert (row["tasks"], row["n_least"], row["n_most"]) == (3, 12, 12)
+    assert row["median"] == pytest.approx(values["rbf_cka"].median())
+    assert row["differs"] == pytest.approx((values["rbf_cka"] - values["debiased_cka"]).median())
+
+
+def test_all_off(gpt2, shaken, config, out):
+    off = replace(config, rbf=False, top_pc=False, svcca=False, n_dims=False, purity=False)
+    result = compare_models(str(gpt2), str(shaken), off, out)
+    assert result.opinions == {}
+    assert (result.n_dims, result.purity) == (None, None)
+    assert sorted(path.name for path in (out / "results").iterdir()) == ["cka.safetensors"]
+    assert not {"rbf_cka", "without_top_pc", "svcca"} & set(result.to_dataframe())
+    page = write_compare_report(result, out).read_text()
+    assert "second opinion" not in page.lower()
+    assert "Hidden states of each model by layer" not in page
+    assert "second_opinions" not in result.tables
+
+
+def test_caps(gpt2, shaken, config, out, together):
+    """Of eight prompts a task, drawn by their place: the same as of these prompts alone."""
+    caps = dict.fromkeys(("rbf_prompts", "top_pc_prompts", "svcca_prompts", "n_dims_prompts", "purity_prompts"), 8)
+    result = compare_models(str(gpt2), str(shaken), replace(config, rbf=True, svcca=True, **caps), out)
+    for name in result.opinions:
+        assert getattr(result, name)["n"].tolist() == [8, 8, 8]
+        assert load_result(out / "results" / f"{name}.safetensors")["n"].tolist() == [8, 8, 8]
+    assert result.n_dims["n"].tolist() == [24, 8, 8, 8]
+    assert result.purity.metadata["n_asked"] == 8
+    assert result.cka["n"].tolist() == [36, 12, 12, 12]
+    whole = compare_models(str(gpt2), str(shaken), replace(config, rbf=True, svcca=True), out)
+    assert not torch.equal(whole.rbf["debiased_rbf_cka"][2], result.rbf["debiased_rbf_cka"][2])
+    assert whole.rbf["n"].tolist() == [12, 12, 12]
+    said = what_to_know(result)
+    assert any("rbf_cka, with Gaussian kernels (debiased), of at most 8 prompts a task, drawn by" in x for x in said)
+    assert "Dimensions are of 24 of 36 prompts, drawn by their place in the file." in said
+    assert "Nearest neighbours were looked for of 8 prompts, among all of them." in said
+    row = result.tables["second_opinions"].set_index(["layer", "measure"]).loc[(2, "rbf_cka")]
+    assert (row["n_least"], row["n_most"]) == (8, 8)
+
+
+def test_what_is_drawn():
+    of_task = {"a": torch.arange(0, 50, 2), "b": torch.arange(1, 9, 2)}
+    some = drawn_of_each(of_task, 10)
+    assert some["a"].tolist() == drawn(of_task["a"], 10).tolist()
+    assert some["b"].tolist() == of_task["b"].tolist()
+    assert set(drawn_of_each(of_task, 5)["a"].tolist()) < set(some["a"].tolist())
+    assert drawn_of_each(of_task, None) is of_task
+    assert drawn_of_each(of_task, 25) is of_task

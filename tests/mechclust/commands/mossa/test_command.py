@@ -1,0 +1,96 @@
+"""``mechclust mossa`` on the command line."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from functools import partial
+
+import pytest
+
+from mechclust.cli import main
+from mechclust.commands.mossa.claims import claims_of
+
+SETTINGS = [  # those of tiny.run
+    *("--tuning.lr", "1e-2", "--tuning.batch-size", "4", "--tuning.accumulation", "1", "--tuning.save-every", "2"),
+    *("--tuning.rank", "2", "--steps-per-task", "3", "--cutoff", "32", "--ceilings", "1", "--nulls", "1"),
+    *("--n-answers", "4", "--n-shown", "6", "--svcca", "--keep-rows"),
+]
+
+
+@pytest.fixture
+def command(base, tasks, result, out, tmp_path, monkeypatch):
+    """A command whose run is done; its claims have no severity, which takes its time."""
+    monkeypatch.setattr("mechclust.commands.mossa.result.claims_of", partial(claims_of, draws=0, resamples=50))
+    shutil.copytree(out, tmp_path / "run")
+    return ["mossa", str(base), "--tasks", str(tasks), "--out", str(tmp_path / "run"), *SETTINGS]
+
+
+def helped(capsys, *argv):
+    with pytest.raises(SystemExit) as end:
+        main(["mossa", *argv, "--help"])
+    assert end.value.code in (0, None)
+    return " ".join(re.sub("[╭╮╰╯│─]", " ", capsys.readouterr().out).split())
+
+
+def test_groups_sentences_claims_and_the_report(command, tmp_path, capsys):
+    trained = {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "adapters").rglob("*.safetensors")}
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    parts = ["first_layer", "- By its own control", "C2 ", f"report: {tmp_path / 'run' / 'report.html'}"]
+    places = [said.index(part) for part in parts]
+    assert places == sorted(places)
+    assert (tmp_path / "run" / "report.html").exists()
+    assert trained == {path: path.stat().st_mtime_ns for path in trained}
+
+
+def test_an_interruption_says_how_to_go_on(command, tmp_path, monkeypatch, capsys):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mechclust.cli.run_mossa", stop)
+    assert main(command) == 130
+    assert capsys.readouterr().err == (
+        f"\nmechclust: interrupted; adapters and measurements so far are in {tmp_path / 'run'}; the same command goes "
+        "on\n"
+    )
+
+
+def test_help_shows_every_option_and_the_presets_defaults(capsys):
+    said = helped(capsys)
+    assert "mossa [-h] [OPTIONS] BASE" in said
+    assert "--preset {flan2021,small}" in said
+    assert "--tuning.lr FLOAT of AdamW; it falls to 0 along a cosine. (default: 5e-05)" in said
+    assert r"(default: '\nAnswer:')" in said
+    assert not [odd for odd in ("``", "{None}", "(default: None)") if odd in said]
+    small = helped(capsys, "--preset", "small")
+    assert "a cosine. (default: 0.001)" in small
+    assert "instead of tuning.epochs. (default: 100)" in small
+    assert "test prompts of a task that are measured. (default: 10000)" in helped(capsys, "--preset", "flan2021")
+
+
+def test_a_wrong_preset_is_refused(capsys):
+    assert main(["mossa", "base", "--tasks", "x", "--preset", "smal"]) == 2
+    said = "mechclust: no preset 'smal' of mossa (it has flan2021, small); did you mean 'small'?\n"
+    assert capsys.readouterr().err == said
+
+
+def test_what_is_missing_is_refused(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["mossa", "base"])
+    assert end.value.code == 2
+    assert "--tasks" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_not_there_is_refused_in_one_sentence(base, tmp_path, capsys):
+    assert main(["mossa", str(base), "--tasks", str(tmp_path / "none"), "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("mechclust: ")
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_list_of_commands_has_it(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert re.search(r"mossa\s+Train a model on many tasks", capsys.readouterr().out)

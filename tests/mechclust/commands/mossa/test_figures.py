@@ -1,0 +1,175 @@
+"""The figures of a run: which there are, what stands in them, and that no size or name breaks them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from matplotlib.text import Text
+
+from mechclust.commands.mossa.draw import is_published_design
+from mechclust.commands.mossa.figures import mossa_panels
+from mechclust.commands.mossa.measure_figures import correlations_figure, dims_figure, forms_figure, picture_figure
+from mechclust.commands.mossa.task_figures import boxes_figure, clusters_figure, groups_figure, held_out_figure
+from mechclust.commands.mossa.training_figures import answers_figure, losses_figure
+from tasks.text.instructions import FLAN2021
+from tests.faults.hostile import HOSTILE
+from tests.mechclust.commands.mossa.made import ELEVEN, made_result
+
+
+@pytest.fixture(scope="module")
+def result():
+    return made_result(learnt=("aqua", "creak"))
+
+
+@pytest.fixture(scope="module")
+def published():
+    clusters = {name: list(tasks) for name, tasks in FLAN2021.items()}
+    return made_result(clusters, tuple(tasks[0] for tasks in list(clusters.values())[:7]), 32, d=4096)
+
+
+def texts(figure):
+    return [text.get_text() for text in figure.findobj(Text) if text.get_text()]
+
+
+def line(axis, color, index=0):
+    return [found for found in axis.lines if found.get_color() == color][index]
+
+
+def test_every_figure_of_the_paper_and_what_it_lacks(result):
+    assert [panel.name for panel in mossa_panels(result)] == [
+        "answers", "training_losses", "cka_by_layer", "layer_groups", "clusters", "hidden_states", "neighbours",
+        "dimensions", "correlations", "held_out", "held_out_tasks", "final_norm", "biased_and_debiased",
+        "second_opinions",
+    ]  # fmt: skip
+    captions = " ".join(panel.caption for panel in mossa_panels(result))
+    assert all(f"The paper's figure {number}:" in captions for number in range(2, 8))
+    assert "Dashed: the paper's medians" not in captions
+
+
+def test_what_was_not_measured_is_not_drawn():
+    made = made_result(n_answers=0, trained=False, held_out=(), ceilings=0, n_layers=4)
+    made = replace(made, of_model={kind: {"dims": of["dims"]} for kind, of in made.of_model.items()})
+    of_task = {
+        task: {name: found for name, found in of.items() if not name.endswith((".rbf", ".without-top"))}
+        for task, of in made.of_task.items()
+    }
+    assert [panel.name for panel in mossa_panels(replace(made, of_task=of_task))] == [
+        "cka_by_layer", "layer_groups", "clusters", "dimensions", "correlations", "final_norm", "biased_and_debiased",
+    ]  # fmt: skip
+
+
+def test_boxes_show_medians_ceiling_and_null(result):
+    figure = boxes_figure(result)
+    assert {"pre", "tuned", "ceiling", "null", "layer"} <= set(texts(figure))
+    drawn = [np.asarray(found.get_ydata(), dtype=float) for found in figure.axes[0].lines]
+    for which in ("base", "tuned", "ceiling", "null"):
+        median = result.curves().seen.median(which)
+        assert any(len(y) == 18 and np.allclose(y, median) for y in drawn), which
+    assert len(figure.axes[0].patches) == 2 * 18  # a box of each at every layer
+
+
+def test_few_tasks_are_points_not_boxes(result):
+    figure = boxes_figure(result, held_out=True)
+    assert not figure.axes[0].patches
+    assert {"tuned without it", "tuned on it too", "pre"} <= set(texts(figure))
+
+
+def test_panels_of_clusters_and_held_out_tasks(result):
+    titles = [axis.get_title() for axis in clusters_figure(result).axes]
+    assert titles == ["arithmetic (2 tasks)", "explanation (3 tasks)", "multiple_choice (2 tasks)", "yes_no (2 tasks)"]
+    assert [axis.get_title() for axis in held_out_figure(result).axes] == ["gsm8k_work", "qasc"]
+
+
+def test_groups_are_named_and_their_ends_have_intervals(result):
+    figure = groups_figure(result)
+    assert {"shared", "transition"} <= set(texts(figure))
+    shared = result.groups.shared_end
+    at = [tuple(found.get_xdata()) for found in figure.axes[0].lines]
+    assert (shared[0] + 0.5, shared[1] + 0.5) in at
+
+
+def test_many_layers_stay_readable():
+    figure = boxes_figure(made_result(n_layers=80))
+    wide = figure.get_size_inches()[0]
+    assert wide <= 18
+    assert len(figure.axes[0].patches) == 160
+
+
+def test_a_correlation_that_is_undefined_is_said(result):
+    figure = correlations_figure(replace(result, n_train=[100] * 11))
+    assert "no correlation: it is the same for all tasks" in texts(figure)
+    figure = correlations_figure(replace(result, readability={}))
+    assert [axis.get_title() for axis in figure.axes] == ["training examples"]
+
+
+def test_chance_of_both_forms_is_shown(result):
+    figure = forms_figure(result)
+    assert texts(figure).count("at random") == 2
+    bands = [c.get_paths()[0].vertices[:, 1] for axis in figure.axes for c in axis.collections if c.get_hatch()]
+    assert [round(float(band.max()), 2) for band in bands] == [0.04, 0.35]
+
+
+def test_not_learnt_is_marked(result):
+    figure = answers_figure(result)
+    assert texts(figure).count("not learnt") == 1
+    ticks = {tick.get_text(): tick.get_color() for tick in figure.axes[0].get_yticklabels()}
+    assert [task for task, color in ticks.items() if color != "black"] == ["qasc *"]
+    assert ticks["aqua"] == "black"
+
+
+def test_losses_of_every_adapter(result):
+    figure = losses_figure(result)
+    assert sum(len(axis.lines) for axis in figure.axes) == len(result.trained)
+    assert [axis.get_title() for axis in figure.axes] == ["multi-task models", *(f"controls: {c}" for c in ELEVEN)]
+
+
+def test_pictures_have_five_layers_and_name_clusters(result):
+    figure = picture_figure(result)
+    assert [axis.get_title() for axis in figure.axes[:5]] == [f"layer {layer}" for layer in (4, 7, 11, 14, 18)]
+    assert len(figure.axes) == 10
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [*ELEVEN]
+    alone = made_result({"a": ["x", "y"], None: ["odd", "z"]}, held_out=(), n_layers=5)
+    assert [text.get_text() for text in picture_figure(alone).legends[0].get_texts()] == ["a", "no cluster"]
+
+
+class TestPublished:
+    def test_only_where_the_design_is_the_papers(self, result, published):
+        assert is_published_design(published)
+        assert not is_published_design(result)
+        assert not is_published_design(made_result({"a": [f"task {i}" for i in range(60)]}, (), 32))
+
+    def test_is_drawn_behind(self, published):
+        from mechclust.commands.mossa.published import HELD_OUT, SEEN
+
+        for held_out, known in ((False, SEEN), (True, HELD_OUT)):
+            drawn = [np.asarray(x.get_ydata(), float) for x in boxes_figure(published, held_out=held_out).axes[0].lines]
+            for quartiles in known.values():
+                assert any(np.array_equal(y, quartiles.median, equal_nan=True) for y in drawn)
+
+    def test_is_nowhere_else(self, result):
+        from mechclust.commands.mossa.published import DIMS
+
+        drawn = [tuple(found.get_ydata()) for found in dims_figure(result).axes[0].lines]
+        assert tuple(DIMS["base"].values()) not in drawn
+
+    def test_dimensions_and_clusters(self, published):
+        from mechclust.commands.mossa.published import CLUSTERS, DIMS
+
+        drawn = [tuple(found.get_ydata()) for found in dims_figure(published).axes[0].lines]
+        assert tuple(DIMS["tuned"].values()) in drawn
+        (axis,) = [axis for axis in clusters_figure(published).axes if axis.get_title().startswith("sentiment")]
+        points = [(found.get_xdata()[0], found.get_ydata()[0]) for found in axis.lines if len(found.get_xdata()) == 1]
+        layer, base, tuned = CLUSTERS["sentiment"]
+        assert points == [(layer, base), (layer, tuned)]
+
+
+HARD = ["boxed formula", "bad formula", "29 Chinese characters", "long", "newline", "nul", "hidden", "empty"]
+
+
+def test_hostile_names_are_drawn():
+    names = [HOSTILE[name] for name in HARD]
+    made = made_result({name: [name, f"{name} 2"] for name in names}, held_out=(names[0],), n_layers=4)
+    for panel in mossa_panels(made):
+        assert panel.png.startswith(b"\x89PNG")

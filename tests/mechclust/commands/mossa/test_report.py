@@ -1,0 +1,95 @@
+"""The report of a run: its files, its page, and hostile names in it."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+
+import pytest
+import torch
+
+from mechclust.commands.mossa.report import write_mossa_report
+from mechclust.report.claims import load_claims
+from mechclust.report.folder import record_command
+from probes import load_result
+from tasks import InputError
+from tests.faults.hostile import HOSTILE
+from tests.mechclust.commands.mossa.made import made_result, quickly_judged
+
+HARD = ["script", "image with a handler", "end of a script", "jinja", "formula", "out of the folder", "newline", "long"]
+
+
+@pytest.fixture(scope="module")
+def made():
+    return made_result(n_layers=6)
+
+
+@pytest.fixture(scope="module")
+def page(made, tmp_path_factory):
+    return write_mossa_report(made, tmp_path_factory.mktemp("mossa") / "out")
+
+
+def test_files(made, page):
+    folder = page.parent
+    assert {path.stem for path in folder.glob("*.csv")} == {
+        "groups", "tasks", "clusters", "layers", "answers", "adapters", "losses", "curves", "claims",
+    }  # fmt: skip
+    assert len(list((folder / "figures").glob("*.png"))) == 14
+    kept = load_result(folder / "results" / "qasc" / "all-tasks.cka.safetensors")
+    assert torch.equal(kept["debiased_cka"], made.of_task["qasc"]["all-tasks.cka"]["debiased_cka"])
+    assert (folder / "results" / "all" / "tuned.purity.safetensors").exists()
+    assert [c.id for c in load_claims(folder)] == [c.id for c in made.claims]
+
+
+def test_csv_is_what_was_measured(made, page):
+    with (page.parent / "curves.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["task"] == "aqua" and row["role"] == "tuned"]
+    values = [float(row["value"]) for row in rows if row["measure"] == "biased CKA"]
+    assert values == made.of_task["aqua"]["tuned.cka"]["cka"][:, 0].tolist()
+
+
+def test_page(page):
+    text = page.read_text()
+    assert text.count("data:image/png;base64,") == 14
+    assert "<h1>Which layers of google/gemma-3-270m hold which tasks</h1>" in text
+    assert text.index("By its own control") < text.index("<h2>Claims</h2>") < text.index("<h2>Figures</h2>")
+    assert "Which models: how the adapters were trained" in text
+    assert "Clusters are those of &#39;clusters.toml&#39;." in text
+    assert "steps_per_task" in text
+    assert "http" not in text.replace("http-equiv", "")
+
+
+def test_the_same_folder_is_reported_on_again(made, tmp_path):
+    first = write_mossa_report(made, tmp_path)
+    again = write_mossa_report(quickly_judged(replace(made, trained={})), tmp_path)
+    assert again == first
+    assert not (tmp_path / "figures" / "training_losses.png").exists()
+
+
+def test_another_commands_folder_is_refused(made, tmp_path):
+    record_command(tmp_path, "compare")
+    with pytest.raises(InputError, match="holds a report of mechclust compare; give another folder with --out"):
+        write_mossa_report(made, tmp_path)
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_hostile_names(tmp_path, trouble_of):
+    names = [HOSTILE[name] for name in HARD]
+    made = made_result({names[0]: names[:4], names[1]: names[4:]}, held_out=(names[-1],), n_layers=4)
+    out = tmp_path / "runs" / "out"
+    noted = quickly_judged(replace(made, notes=[f"no test split: {HOSTILE['script']}"]))
+    path = write_mossa_report(noted, out)
+    assert {p for p in tmp_path.rglob("*") if out not in p.parents} == {out, out.parent}
+    text = path.read_bytes().decode()
+    assert "<script>window.hacked" not in text
+    assert "<img src=x" not in text
+    assert "{{ 7 * 7 }}" in text
+    with (out / "tasks.csv").open(newline="") as file:
+        assert not [row["task"] for row in csv.DictReader(file) if row["task"].startswith(("=", "+", "-", "@"))]
+    assert trouble_of(path) == []
+
+
+def test_a_run_of_a_tiny_model_is_reported(result, tmp_path):
+    page = write_mossa_report(quickly_judged(replace(result)), tmp_path)
+    assert "Held out: last." in page.read_text()
+    assert len(list((tmp_path / "figures").iterdir())) == 13  # one held-out task has one figure

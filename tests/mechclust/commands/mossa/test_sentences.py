@@ -1,0 +1,123 @@
+"""What is said of a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mechclust.commands.mossa.sentences import groups_in_words, lead_of, notes_of
+from mechclust.report.layer_groups import LayerGroups, LayerGroupsInterval
+from mechclust.report.text import join
+from tests.faults.hostile import HOSTILE
+from tests.mechclust.commands.mossa.made import made_result, quickly_judged
+
+
+@pytest.fixture(scope="module")
+def lead():
+    return lead_of(made_result(learnt=("aqua", "creak")))
+
+
+def one(sentences, opening):
+    (found,) = [sentence for sentence in sentences if sentence.startswith(opening)]
+    return found
+
+
+def test_what_was_learnt_comes_first(lead):
+    assert lead[0].startswith("By its own control, 2 of 11 tasks were learnt (more exact answers than pre, by the 95%")
+    assert "of gsm8k, creak_explain, ecqa_explain, sensemaking_explain, ecqa, sensemaking and 2 others only" in lead[0]
+    assert lead[1] == "Not learnt: qasc; its control is no better than pre, and CKA with such a control tells little."
+    assert lead[2] == (
+        "By the interval, more exact answers than pre gives the tuned model on 2 of 9 seen tasks (mean accuracy 0.21, "
+        "pre 0.10), and the model that was trained without them on none of 2 held-out tasks (mean accuracy 0.10, pre "
+        "0.10)."
+    )
+
+
+def test_nothing_learnt():
+    assert lead_of(made_result(learnt=()))[0].startswith("By its own control, none of 11 tasks was learnt (more exact")
+
+
+def test_without_answers_nothing_is_called_learnt():
+    first = lead_of(made_result(n_answers=0))[0]
+    assert first == "Answers were not measured, so that nothing says whether any model learnt its tasks."
+
+
+def test_layer_groups_have_intervals(lead):
+    assert one(lead, "Layer groups of 9 seen tasks: shared 1-").count("end at") == 2
+
+
+def test_no_layer_groups_of_few_tasks():
+    found = lead_of(made_result({"a": ["x", "y", "z"]}, held_out=()))
+    assert one(found, "No layer groups are named").endswith(
+        "3 seen tasks, and medians over tasks and their spread need at least 4."
+    )
+    assert one(found, "No task was held out")
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (
+            LayerGroupsInterval(LayerGroups(range(1, 10), range(10, 16), range(16, 33)), (8, 9), (14, 18), 0.02, 1000),
+            "shared 1-9 (95% over tasks: end at 8 to 9), transition 10-15 (end at 14 to 18; none in 2% of draws), "
+            "refinement 16-32",
+        ),
+        (
+            LayerGroupsInterval(LayerGroups(range(1, 4), range(4, 4), range(4, 4)), (2, 3), (3, 3), 0.95, 1000),
+            "shared 1-3 (95% over tasks: end at 2 to 3), no transition (there is one in 5% of draws), no refinement",
+        ),
+        (
+            LayerGroupsInterval(LayerGroups(range(1, 1), range(1, 2), range(2, 4)), None, None, 0.0, 0),
+            "no shared, transition 1, refinement 2-3",
+        ),
+    ],
+)
+def test_groups_in_words(found, said):
+    assert groups_in_words(found) == said
+
+
+def test_tasks_and_clusters_are_told_with_their_layers(lead):
+    assert one(lead, "In the upper half of the layers, tuned is nearer to the controls than pre: by 0.2")
+    assert one(lead, "By cluster, tuned - pre in the upper half").count("largest at layer") == 4
+    assert "a task by itself has no interval" in one(lead, "Of the seen tasks, tuned - pre is greatest for ")
+    said = one(lead, "Held out: gsm8k_work and qasc. There tuned - pre in the upper half is 0.")
+    assert "for the model that never saw them, and 0." in said
+
+
+def test_a_tuned_model_that_went_away_is_said_to_be_farther():
+    made = made_result()
+    swapped = {t: {**of, "tuned.cka": of["base.cka"], "base.cka": of["tuned.cka"]} for t, of in made.of_task.items()}
+    said = one(lead_of(quickly_judged(replace(made, of_task=swapped))), "In the upper half")
+    assert "tuned is farther from the controls than pre: by -0.2" in said
+
+
+def test_claims_by_verdict_and_why_some_are_not_tested(lead):
+    claims = [c for c in made_result(learnt=("aqua", "creak")).claims if c.kind == "finding"]
+    of = {verdict: [c.id for c in claims if c.verdict == verdict] for verdict in ("holds", "undecided", "not tested")}
+    said = one(lead, f"Of {len(claims) - len(of['not tested'])} claims that could be tested, ")
+    assert f"{len(of['holds'])} hold ({join(of['holds'])})" in said
+    assert f"{len(of['undecided'])} are undecided ({join(of['undecided'])})" in said
+    assert all(name in one(lead, "Not tested: ") for name in of["not tested"])
+    assert (
+        "(accuracy was not measured, so nothing says that a held-out task was learnt without its examples)" in lead[-1]
+    )
+
+
+def test_notes_say_what_the_numbers_hang_on():
+    notes = " ".join(notes_of(made_result()))
+    assert "n is 200 prompts for the task that has the fewest, d = 640" in notes
+    assert "n is below 10 d" in notes
+    assert "The ceiling is of 3 tasks, whose controls were trained twice: aqua, gsm8k and creak_explain." in notes
+    assert "Clusters are those of 'clusters.toml'." in notes
+    many = " ".join(notes_of(made_result(ceilings=0, n=6400)))
+    assert "n is below 10 d" not in many
+    assert "there is no ceiling" in many
+
+
+def test_long_and_acting_names_are_cut_and_harmless():
+    names = [HOSTILE[name] for name in ("long", "clears the screen", "newline", "script")]
+    said = lead_of(made_result({"a": names}, held_out=()))
+    assert all(len(sentence) < 2_000 for sentence in said)
+    assert "\x1b" not in "".join(said)
+    assert "\n" not in "".join(said)

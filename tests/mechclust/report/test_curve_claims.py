@@ -1,0 +1,86 @@
+"""Claims about curves: the verdict is that of the interval over tasks, and severity is counted with the same code."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mechclust.report.curve_claims import CurveClaim, Null, judged
+from mechclust.report.curve_statistics import last_gap, upper_gap
+from mechclust.report.null_curves import swapped
+from mechclust.report.task_curves import bootstrap
+from mechclust.report.verdicts import Bound
+from tests.mechclust.report.test_task_curves import curves
+
+BASE = np.random.default_rng(0).random((12, 4)) * 0.2
+
+
+def made(tuned, *parts, id="X1", null=swapped, **others):
+    parts = parts or (("", last_gap, Bound(">", 0.1)),)
+    found = curves(BASE, tuned)
+    return CurveClaim(id, "a statement", "ours", parts, Null(null, "a note"), found, **others)
+
+
+@pytest.mark.parametrize(("gap", "verdict"), [(0.5, "holds"), (0.0, "does not hold"), (0.1, "undecided")])
+def test_verdict_is_the_intervals(gap, verdict):
+    noise = np.random.default_rng(1).normal(0, 0.02, BASE.shape)
+    test = made(BASE + gap + noise)
+    (found,) = judged([test], draws=0)
+    assert found.verdict == verdict
+    value, ends = bootstrap(test.curves, last_gap, 1000, 0)
+    assert (found.measured, found.interval) == (value, ends)
+    assert (found.severity, found.severity_note) == (None, "not counted, since no draws were asked for")
+
+
+def test_parts_have_intervals_of_their_own():
+    parts = (("last", last_gap, Bound(">", 0.1)), ("upper", upper_gap, Bound("<", 0.1)))
+    (found,) = judged([made(BASE + 0.5, *parts)], draws=0)
+    assert [part.verdict for part in found.parts] == ["holds", "does not hold"]
+    assert found.verdict == "does not hold"
+    assert found.parts[1].interval == bootstrap(curves(BASE, BASE + 0.5), upper_gap, 1000, 0)[1]
+
+
+def test_severity_and_power_are_shares_of_draws_that_hold():
+    """A null in which the claim is true half of the time, and planted data in which it is in one of four."""
+
+    def half(found, draw):
+        return curves(BASE, BASE + (0.5 if draw.random() < 0.5 else 0.0))
+
+    def quarter(found, draw):
+        return curves(BASE, BASE + (0.5 if draw.random() < 0.25 else 0.0))
+
+    (found,) = judged([made(BASE + 0.5, null=half, planted=quarter)])
+    assert found.severity == pytest.approx(0.5, abs=0.12)
+    assert found.power == pytest.approx(0.25, abs=0.1)
+    assert (found.severity_draws, found.severity_note, found.weak) == (200, "a note", True)
+
+
+def test_claims_judged_together_are_those_judged_alone():
+    noise = np.random.default_rng(1).normal(0, 0.3, BASE.shape)
+    tests = [made(BASE + 0.1 + noise), made(BASE + noise, ("", upper_gap, Bound(">", 0)), id="X2")]
+    together = judged(tests)
+    assert together == [judged([test])[0] for test in tests]
+    assert [c.id for c in together] == ["X1", "X2"]
+
+
+def test_not_tested_has_no_number():
+    (found,) = judged([made(BASE, why_not="no task was learnt")])
+    assert (found.verdict, found.measured, found.severity) == ("not tested", None, None)
+    assert found.note == "not tested: no task was learnt"
+    assert found.severity_note == "no task was learnt"
+
+
+def test_one_task_decides_nothing():
+    alone = curves([[0.1, 0.2]], [[0.8, 0.9]])
+    parts = (("", last_gap, Bound(">", 0)),)
+    (found,) = judged([CurveClaim("X1", "a statement", "ours", parts, Null(swapped, "a note"), alone)])
+    assert (found.verdict, found.interval, found.severity) == ("undecided", None, None)
+    assert found.measured == pytest.approx(0.7)
+    assert found.severity_note == "it has no interval over tasks, and is never called true"
+
+
+def test_an_undefined_value_is_said():
+    parts = (("", lambda c: np.full(c.base.shape[:-2], np.nan), Bound(">", 0)),)
+    (found,) = judged([made(BASE, *parts)], draws=0)
+    assert found.verdict == "undecided"
+    assert "no interval of the value: undefined in more than 5% of the draws of tasks" in found.note

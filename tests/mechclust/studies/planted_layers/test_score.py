@@ -1,0 +1,78 @@
+"""How a curve is judged: by brute force, and by scikit-learn."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from mechclust.studies.planted_layers.config import Made, Pair
+from mechclust.studies.planted_layers.results import score
+from mechclust.studies.planted_layers.score import auc, chance_error, errors, rise, threshold, truth_of
+
+
+def test_auc_is_scikit_learns():
+    draw = np.random.default_rng(0)
+    for _ in range(20):
+        curve, truth = draw.integers(0, 5, 9) / 5, np.zeros(9, bool)
+        truth[draw.choice(9, 3, replace=False)] = True
+        assert auc(curve, truth) == pytest.approx(roc_auc_score(truth, curve))
+
+
+def test_auc_has_no_value_without_both_kinds_or_with_a_gap():
+    assert math.isnan(auc(np.arange(3.0), np.zeros(3, bool)))
+    assert math.isnan(auc(np.arange(3.0), np.ones(3, bool)))
+    assert math.isnan(auc(np.array([0, math.nan, 1]), np.array([True, False, False])))
+
+
+def test_chance_errors_are_those_of_random_layers():
+    draw = np.random.default_rng(1)
+    for layer in (1, 4, 8):
+        assert chance_error(layer, 8) == pytest.approx(np.abs(draw.integers(1, 9, 200_000) - layer).mean(), abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("called", "expected"),
+    [("0110", (0, 0)), ("0111", (0, 1)), ("1000", (1, 2)), ("0001", (2, 1)), ("0000", (1.0, 1.0))],
+)
+def test_errors(called, expected):
+    assert errors(np.array([c == "1" for c in called]), (2, 3)) == expected
+
+
+def test_thresholds_are_a_multiple_of_the_largest_of_the_null_and_never_below_zero():
+    null = np.array([[0.1, -0.3], [0.3, -0.1], [0.2, -0.2]])
+    assert threshold(null, 2.0).tolist() == pytest.approx([0.6, 0.0])
+
+
+def test_rises_add_up_to_the_curve():
+    curve = np.random.default_rng(2).random((2, 5))
+    assert np.allclose(rise(curve).cumsum(axis=-1), curve)
+
+
+class TestScore:
+    BAR = np.full(4, 0.1)
+
+    def pair(self, truth):
+        return Pair("trained", Made(), Made(), truth)
+
+    def test_of_a_curve_that_stays(self):
+        found = score(np.array([0, 0.5, 0.5, 0.5]), self.BAR, self.pair((2, 2)))
+        expected = {"auc": 5 / 6 - 1 / 6, "onset": 0, "end": 2, "hit": 1, "false": 2 / 3, "partial": 1}
+        assert found == pytest.approx(expected)
+
+    def test_without_a_truth_every_call_is_false(self):
+        found = score(np.array([0, 0.5, 0.5, 0.5]), self.BAR, self.pair(None))
+        assert found["false"] == 0.75
+        assert all(math.isnan(found[name]) for name in ("auc", "onset", "end", "hit"))
+
+    def test_where_all_changed_nothing_is_false(self):
+        found = score(np.array([0, 0.5, 0.5, 0.5]), self.BAR, self.pair((1, 4)))
+        assert found["hit"] == 0.75
+        assert (found["onset"], found["end"]) == (1, 0)
+        assert math.isnan(found["false"])
+        assert truth_of((1, 4), 4).all()
+
+    def test_a_gap_leaves_no_score(self):
+        assert all(map(math.isnan, score(np.array([0, math.nan, 0, 1]), self.BAR, self.pair((2, 2))).values()))

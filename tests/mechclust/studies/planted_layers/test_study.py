@@ -1,0 +1,306 @@
+"""The study of planted layers: its models are changed where it says, its scores are of what was measured."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from mechclust.models import load_model
+from mechclust.models.weights import get_weights
+from mechclust.studies import get_study, run_study
+from mechclust.studies.planted_layers import PlantedConfig
+from mechclust.studies.planted_layers.claims import claims_of
+from mechclust.studies.planted_layers.config import (
+    ALL,
+    FALSE,
+    NOISE_NULL,
+    NONE,
+    NULLS,
+    ORDER,
+    ORDER_NULL,
+    RATES,
+    ROUNDED,
+    STEPS,
+    TRAINED,
+    jobs,
+    noisy,
+    pairs_of,
+    result_path,
+    spans_of,
+)
+from mechclust.studies.planted_layers.measure import MEASURES
+from mechclust.studies.planted_layers.results import (
+    PROMPTS,
+    ROW_VIEWS,
+    Row,
+    SeedResults,
+    load_results,
+    place_of,
+    scores_of,
+    table_of,
+)
+from probes import load_result
+from tasks import InputError, SkillSuite
+from tests.mechclust.models.families import FAMILIES
+
+STUDY = get_study("planted-layers")
+SMOKE, PAPER = STUDY.preset("smoke"), STUDY.preset("paper")
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory):
+    """The smoke preset from beginning to end: analysis, folder. Read only."""
+    out = tmp_path_factory.mktemp("planted") / "run"
+    return run_study(STUDY, SMOKE, out, workers=1), out
+
+
+def weights(out, name):
+    return get_weights(load_model(out / "models" / "seed0" / f"{name}.safetensors"))
+
+
+class TestPlan:
+    def test_paper_seeds_are_fresh_and_enough(self):
+        assert len(PAPER.seeds) >= 10
+        assert min(PAPER.seeds) >= 10
+        assert set(STUDY.preset("quick").seeds) <= {0, 1, 2}
+
+    def test_spans_leave_room_above_and_below(self):
+        assert spans_of(PAPER, 8) == [(2, 3), (4, 5), (6, 7)]
+        for n in range(4, 40):
+            assert all(1 <= a <= b <= n and (a, b) != (1, n) for a, b in spans_of(PAPER, n)), n
+        assert spans_of(replace(PAPER, spans=((1, 2),)), 8) == [(1, 2)]
+
+    def test_few_prompts_are_fewer_than_dimensions_and_many_are_ten_times_as_many(self):
+        assert PAPER.n_few < PAPER.d_model
+        assert PAPER.suite.n_eval >= 10 * PAPER.d_model
+
+    def test_pairs_have_names_of_their_own_and_a_null(self):
+        pairs = pairs_of(PAPER, 8)
+        assert len({pair.name for pair in pairs}) == len(pairs)
+        assert {pair.column for pair in pairs} == {*NULLS, *FALSE, TRAINED, ALL, noisy(0.03), noisy(0.3)}
+        assert {pair.null for pair in pairs if pair.column not in NULLS} == set(NULLS)
+        (fresh,) = (pair for pair in pairs if pair.column == ORDER)
+        assert fresh.tuned not in [m for pair in pairs if pair.column == ORDER_NULL for m in (pair.base, pair.tuned)]
+
+    def test_a_given_model_is_not_trained(self):
+        config = replace(PAPER, model="somewhere", prompts="prompts.jsonl")
+        assert {job.kind for job in jobs(config)} == {"measure"}
+        assert {pair.column for pair in pairs_of(config, 12)} == {
+            NOISE_NULL, ALL, NONE, ORDER, ROUNDED, noisy(0.03), noisy(0.3),
+        }  # fmt: skip
+        assert {made.source for pair in pairs_of(config, 12) for made in (pair.base, pair.tuned)} == {"base"}
+
+
+class TestRun:
+    def test_writes_figures_tables_claims_and_a_report(self, smoke):
+        analysis, out = smoke
+        assert [c.id for c in analysis.claims] == [*(f"P{i}" for i in range(1, 11)), "K1", "K2"]
+        assert {c.verdict for c in analysis.claims} == {"not tested"}
+        for panel in analysis.panels:
+            assert (out / "figures" / f"{panel.name}.png").stat().st_size > 5000
+        page = (out / "report.html").read_text()
+        assert "Last changed layer: error in layers" in page
+
+    def test_only_the_planted_layers_were_trained(self, smoke):
+        base, tuned = weights(smoke[1], "base"), weights(smoke[1], "trained-2-2")
+        changed = {name for name in base if not torch.equal(base[name], tuned[name])}
+        assert changed
+        assert all(name.startswith("blocks.1.") for name in changed)
+        order = weights(smoke[1], "order-0")
+        changed = {name.split(".")[1] for name in base if not torch.equal(base[name], order[name])}
+        assert changed == {"0", "1", "2"}
+
+    def test_orders_steps_and_rates_are_other_models(self, smoke):
+        names = ["order-0", "order-1", "order-2", "steps", "rates"]
+        found = [weights(smoke[1], name)["blocks.0.mlp.W_in"] for name in names]
+        assert not any(torch.equal(found[i], found[j]) for i in range(5) for j in range(i))
+
+    def test_a_model_and_itself_do_not_differ(self, smoke):
+        found = load_results(SMOKE, smoke[1], 0)
+        assert np.abs(found.curves[NONE.replace(" ", "-")]).max() == 0
+
+    def test_below_a_plant_nothing_differs_and_patching_restores_nothing(self, smoke):
+        found = load_results(SMOKE, smoke[1], 0)
+        for name in ("trained-2-2", "noise-0.3-2-2"):
+            assert np.abs(found.curves[name][..., 0]).max() == 0
+            assert found.restored[name][0] == pytest.approx(0, abs=1e-3)
+            assert found.restored[name][1:] == pytest.approx(1, abs=1e-3)
+
+    def test_curves_are_medians_over_tasks_and_thresholds_of_the_null(self, smoke):
+        _, out = smoke
+        found = load_results(SMOKE, out, 0)
+        raw = load_result(result_path(out, 0, "trained-2-2.change"))["change"].numpy()
+        (pair,) = found.of(TRAINED)
+        row, at = Row("contribution", "SVCCA"), MEASURES.index("SVCCA")
+        assert np.allclose(found.curve(pair, row), np.median(raw[0, 1, at], axis=0))
+        assert np.allclose(found.curve(pair, Row("rise of residual", "CKA")).cumsum(), np.median(raw[0, 0, 0], axis=0))
+        null = load_result(result_path(out, 0, "null-0.change"))["change"].numpy()
+        expected = SMOKE.margin * np.maximum(np.median(null[0, 1, at], axis=0), 0)
+        assert np.allclose(found.bar(pair, row, "all", 0.01), expected)
+
+    def test_tables_have_a_row_for_each_measure_and_chance(self, smoke):
+        table = table_of(SMOKE, [load_results(SMOKE, smoke[1], 0)], "onset")
+        assert len(table) == len(ROW_VIEWS) * len(MEASURES) + 2
+        assert list(table.columns[2:]) == ["trained", "trained, few prompts", "noise 0.3", "noise 0.3, few prompts"]
+        assert table.iloc[-1].tolist()[2:] == ["0.67"] * 4  # layers 1 and 3 of 3 are one away from layer 2
+
+    def test_goes_on_where_it_was(self, smoke, tmp_path):
+        analysis, out = smoke
+        copy = shutil.copytree(out, tmp_path / "run")
+        lost = [copy / "models" / "seed0" / "steps.safetensors", result_path(copy, 0, "trained-2-2.change")]
+        before = [path.read_bytes() for path in lost]
+        for path in lost:
+            path.unlink()
+        others = {p: p.stat().st_mtime_ns for p in copy.rglob("*.safetensors")}
+        again = run_study(STUDY, SMOKE, copy, workers=1)
+        assert {p: p.stat().st_mtime_ns for p in others} == others
+        assert lost[0].read_bytes() == before[0]
+        assert repr(again.claims) == repr(analysis.claims)
+
+    def test_a_missing_measurement_is_named(self, smoke, tmp_path):
+        copy = shutil.copytree(smoke[1], tmp_path / "run")
+        result_path(copy, 0, "bfloat16.change").unlink()
+        with pytest.raises(InputError) as refused:
+            load_results(SMOKE, copy, 0)
+        assert str(refused.value).endswith(
+            "lacks results/seed0/bfloat16.change.safetensors; start the study again with the same --out"
+        )
+
+
+@pytest.mark.parametrize("kind", ["llama", "electra"])
+def test_a_given_model_is_planted_in_and_measured(kind, tmp_path):
+    folder = FAMILIES[kind].write(tmp_path / kind)
+    draw = np.random.default_rng(0)
+    lines = [
+        {"prompt": " ".join(f"w{i}" for i in draw.integers(0, 20, 5 + k % 3)), "task": "ab"[k % 2]} for k in range(24)
+    ]
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("\n".join(map(json.dumps, lines)))
+    config = replace(SMOKE, model=str(folder), prompts=str(prompts), n_few=5, noise=(0.1, 0.5))
+    run_study(STUDY, config, tmp_path / "run", workers=1)
+    found = load_results(config, tmp_path / "run", 0)
+    for noise in ("0.1", "0.5"):
+        curve = found.curves[f"noise-{noise}-2-2"]
+        assert np.abs(curve[:, 0, :, 0]).max() == 0
+        distance = curve[0, 0, MEASURES.index("distance")]
+        assert distance[1] > 0.01
+    assert not (tmp_path / "run" / "models").exists()
+    same = found.curves["noise-0.5-2-2"][0, ROW_VIEWS.index("same input"), MEASURES.index("distance")]
+    if kind == "llama":
+        assert found.restored["noise-0.5-2-2"] == pytest.approx([0, 1, 1], abs=1e-3)
+        assert same[1] > 0.01
+        assert max(same[0], same[2]) < 1e-5
+    else:
+        assert np.isnan(found.restored["noise-0.5-2-2"]).all()
+        assert np.isnan(same).all()
+    assert load_result(result_path(tmp_path / "run", 0, "no-change.change"))["n"].tolist() == [[12, 12], [5, 5]]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"suite": SkillSuite(seed=1)}, "suite.seed is set by each run; leave it out"),
+        ({"model": "here"}, "model is given and prompts is not; give both, or neither for the miniature"),
+        ({"prompts": "here"}, "prompts is given and model is not; give both, or neither for the miniature"),
+        ({"n_few": 3}, "n_few is 3; expected at least 4"),
+        ({"n_few": 640}, "n_few is 640, and suite.n_eval 640; expected fewer than these"),
+        ({"n_measured": 13}, "n_measured is 13, of 12 seen skills; expected no more than these"),
+        ({"margin": 0.0}, "margin is 0.0; expected a number above 0"),
+        ({"noise": (0.3, 0.1)}, "noise is 0.3, 0.1; expected relative norms above 0, the smallest first"),
+        ({"noise": ()}, "noise is empty; expected relative norms above 0, the smallest first"),
+        (
+            {"spans": ((2, 9),)},
+            "spans has 2 to 9, and the model layers 1 to 8; expected a first and a last layer among these, and not all "
+            "of them",
+        ),
+        (
+            {"spans": ((1, 8),)},
+            "spans has 1 to 8, and the model layers 1 to 8; expected a first and a last layer among these, and not all "
+            "of them",
+        ),
+        ({"seeds": ()}, "seeds is empty; expected at least one seed, such as --seeds 0"),
+    ],
+)
+def test_refusals(fields, message):
+    with pytest.raises(InputError) as refused:
+        PlantedConfig(**fields)
+    assert str(refused.value) == message
+
+
+# ---- claims, on constructed measurements ----
+
+L = 8
+
+
+def measured(seed, *, stays=True, contribution_ends=True, rates_look_partial=True, biased=0.0, steps=0.0, rounded=0.0):
+    """A seed in which every claim is carried unless it is asked otherwise: 1 where changed, thresholds .5."""
+    draw = np.random.default_rng(seed)
+    pairs = [pair for pair in pairs_of(PAPER, L) if pair.column not in NULLS]
+    curves, restored = {}, {}
+    for pair in pairs:
+        curve = 0.01 * draw.random((len(PROMPTS), len(ROW_VIEWS), len(MEASURES), L))
+        if pair.truth is not None:
+            a, b = pair.truth
+            curve[..., a - 1 : b] += 1
+            if stays:
+                curve[:, ROW_VIEWS.index("residual"), :, b:] += 1
+            if not contribution_ends:
+                curve[:, ROW_VIEWS.index("contribution"), :, b:] += 1
+            curve[1, ROW_VIEWS.index("residual"), MEASURES.index("CKA"), :] *= biased
+            restored[pair.name] = (np.arange(1, L + 1) >= a).astype(float)
+        if pair.column == RATES and rates_look_partial:
+            curve[..., 5:] += 1
+        if pair.column == STEPS:
+            curve += steps
+        if pair.column == ROUNDED:
+            curve += rounded
+        if pair.column == NONE:
+            curve[:] = 0
+        curves[pair.name] = curve
+    bars = np.full((len(PROMPTS), len(ROW_VIEWS), len(MEASURES), L), 0.5)
+    return SeedResults(tuple(pairs), curves, dict.fromkeys(NULLS, bars), restored, {})
+
+
+def claimed(**changes):
+    return {c.id: c for c in claims_of(PAPER, [measured(seed, **changes) for seed in range(8)])}
+
+
+@pytest.fixture(scope="module")
+def carried():
+    return claimed()
+
+
+class TestClaims:
+    def test_hold_where_everything_agrees(self, carried):
+        assert {id: c.verdict for id, c in carried.items()} == dict.fromkeys(carried, "holds")
+
+    def test_are_called_true_on_few_draws_in_which_they_are_false(self, carried):
+        assert {id: c.severity for id, c in carried.items() if c.weak} == {}
+        assert all(c.severity_draws >= 200 for c in carried.values() if c.kind == "finding")
+
+    @pytest.mark.parametrize(
+        ("changes", "broken"),
+        [
+            ({"stays": False}, {"P2", "P5"}),
+            ({"contribution_ends": False}, {"P4", "P5"}),
+            ({"rates_look_partial": False}, {"P7"}),
+            ({"biased": 1.0}, {"P3"}),
+            ({"steps": 1.0}, {"P8"}),
+            ({"rounded": 1.0}, {"P9"}),
+        ],
+    )
+    def test_fail_one_by_one(self, changes, broken, monkeypatch):
+        monkeypatch.setattr("mechclust.studies.planted_layers.claims.severity_of", lambda *_: None)
+        found = claimed(**changes)
+        assert {id for id, c in found.items() if c.verdict != "holds"} == broken
+
+    def test_scores_are_per_seed_and_mean_over_plants(self):
+        found = [measured(0), measured(1, stays=False)]
+        ends = scores_of(PAPER, found, TRAINED, Row("residual", "debiased CKA"))["end"]
+        assert ends.tolist() == [(5 + 3 + 1) / 3, 0]
+        assert place_of(Row("same input", "n99")) == (3, 4)

@@ -1,0 +1,127 @@
+"""Loss and exact matches, against one forward pass per example and against greedy decoding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from mechclust.models.instructions import Answered
+from mechclust.training.tuning import answer_scores
+from mechclust.training.tuning.answers import IGNORED, collator, padded
+from tasks import InputError
+from tests.mechclust.training.tuning.small import FAMILIES, examples, language_model
+
+
+def greedy(model: Any, prompt: list[int], n: int) -> list[int]:
+    """What Hugging Face's own decoding gives."""
+    tokens = torch.tensor([prompt])
+    options = {"do_sample": False, "max_new_tokens": n, "min_new_tokens": n, "pad_token_id": 0, "eos_token_id": None}
+    return model.generate(tokens, attention_mask=torch.ones_like(tokens), **options)[0, len(prompt) :].tolist()
+
+
+def decodable(model: Any) -> list[Answered]:
+    """Of every two answers one is what the model decodes, the other is that with one token changed."""
+    model.eval()
+    found = []
+    for i, example in enumerate(examples(12)):
+        prompt = example.tokens[: example.start]
+        answer = greedy(model, prompt, len(example.tokens) - example.start)
+        if i % 2:
+            answer[i % len(answer)] = (answer[i % len(answer)] + 1) % 40
+        found.append(Answered([*prompt, *answer], len(prompt)))
+    model.train()
+    return found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_against_single_forward_passes_and_decoding(family: str) -> None:
+    """Padding, batches and dropout, which GPT-2 has, change nothing."""
+    model = language_model(family)
+    given = decodable(model)
+    assert len({len(example.tokens) for example in given}) > 3
+    assert model.training
+    found = answer_scores(model, given, tokens_per_batch=40)
+    assert model.training
+    model.eval()
+    for i, example in enumerate(given):
+        with torch.no_grad():
+            logits = model(torch.tensor([example.tokens])).logits[0].double()
+        places = torch.arange(example.start, len(example.tokens))
+        own = -logits.log_softmax(-1)[places - 1, torch.tensor(example.tokens)[places]].mean()
+        assert float(found.loss[i]) == pytest.approx(float(own), abs=2e-6)
+        answer = example.tokens[example.start :]
+        assert bool(found.exact[i]) == (greedy(model, example.tokens[: example.start], len(answer)) == answer)
+    assert found.exact.tolist() == [i % 2 == 0 for i in range(12)]
+    assert found.loss.dtype == torch.float64
+
+
+def test_of_no_examples() -> None:
+    found = answer_scores(language_model(), [])
+    assert found.loss.shape == found.exact.shape == (0,)
+
+
+class Simple(transformers.LlamaForCausalLM):
+    """Its forward pass gives logits of all places, as that of models with their own code may."""
+
+    def forward(self, input_ids: Any, attention_mask: Any = None, labels: Any = None, **kwargs: Any) -> Any:
+        assert "logits_to_keep" not in kwargs
+        return super().forward(input_ids, attention_mask=attention_mask, labels=labels, **kwargs)
+
+
+def test_models_that_take_no_logits_to_keep() -> None:
+    model = language_model()
+    simple = Simple(model.config)
+    simple.load_state_dict(model.state_dict())
+    given = examples()
+    assert "logits_to_keep" in collator(model)(given)
+    assert "logits_to_keep" not in collator(simple)(given)
+    few, every = answer_scores(model, given), answer_scores(simple, given)
+    torch.testing.assert_close(few.loss, every.loss, atol=1e-6, rtol=0)
+    assert torch.equal(few.exact, every.exact)
+
+
+def test_only_wanted_logits_are_computed_also_behind_peft() -> None:
+    import peft
+
+    model = peft.get_peft_model(language_model(), peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
+    given = [Answered([1, 2, 3, 4, 5, 6], 4), Answered([1, 2, 3, 4, 5], 4)]
+    seen = []
+    model.get_base_model().lm_head.register_forward_hook(lambda module, args, out: seen.append(tuple(out.shape)))
+    found = answer_scores(model, given)
+    assert seen == [(2, 3, 40)]  # from the last token of the prompt on
+    model.eval()
+    with torch.no_grad():
+        logits = model(torch.tensor([given[1].tokens])).logits[0]
+    assert float(found.loss[1]) == pytest.approx(float(-logits.log_softmax(-1)[3, 5]), abs=2e-6)
+
+
+def test_a_padded_batch_is_what_it_says() -> None:
+    given = [Answered([5, 6, 7, 8], 3), Answered([9, 1], 1)]
+    batch = padded(given)
+    assert batch["input_ids"].tolist() == [[5, 6, 7, 8], [9, 1, 0, 0]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
+    assert batch["labels"].tolist() == [[IGNORED, IGNORED, IGNORED, 8], [IGNORED, 1, IGNORED, IGNORED]]
+    assert batch["logits_to_keep"].tolist() == [0, 1, 2, 3]
+    later = padded([Answered([5, 6, 7, 8], 3), Answered([9, 1, 2], 2)])
+    assert later["labels"].tolist() == [[IGNORED, IGNORED, 8], [IGNORED, 2, IGNORED]]
+    assert later["logits_to_keep"].tolist() == [1, 2, 3]
+
+
+def test_what_a_model_cannot_read() -> None:
+    model = language_model(max_position_embeddings=8)
+    with pytest.raises(InputError) as refused:
+        answer_scores(model, [Answered(list(range(9)), 4)])
+    assert str(refused.value) == (
+        "an example of the answers has 9 tokens with its answer, and the model takes 8; give --cutoff 8"
+    )
+    with pytest.raises(InputError) as refused:
+        answer_scores(model, [Answered([1, 2], 1), Answered([3, 40], 1)])
+    assert str(refused.value) == (
+        "an example of the answers has the token 40, and the model's vocabulary 40 tokens; give the tokenizer of this "
+        "model"
+    )
+    with pytest.raises(InputError, match="fewer than the 5 tokens of example 2; give at least 5"):
+        answer_scores(model, [Answered([1, 2], 1), Answered([1, 2, 3, 4, 5], 2)], tokens_per_batch=4)

@@ -1,0 +1,198 @@
+"""What cannot be trained is one sentence, before work starts or where it ends, and does no harm."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mechclust.models.adapters import check_adapter
+from mechclust.models.instructions import Answered
+from mechclust.training.tuning import TuneConfig, tune_adapter, tuned_at
+from mechclust.training.tuning.adapter import digest_of_weights
+from mechclust.training.tuning.checkpoints import saving
+from mechclust.training.tuning.errors import DivergedError
+from tasks import InputError
+from tests.faults.disks import _small, mounts
+from tests.faults.process import python, run, sentence
+from tests.mechclust.training.tuning.small import examples, language_model, settings
+
+
+def tune(folder: Path, config: TuneConfig | None = None, **changes: Any) -> Any:
+    given = {"model": language_model(), "given": examples(), "base": "b", **changes}
+    return tune_adapter(
+        given["model"], given["given"], config or settings(), folder, base=given["base"], name="control-x"
+    )
+
+
+def refused(folder: Path, config: TuneConfig | None = None, **changes: Any) -> str:
+    with pytest.raises(InputError) as error:
+        tune(folder, config, **changes)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+class TestBeforeWork:
+    def test_no_examples(self, tmp_path: Path) -> None:
+        said = refused(tmp_path / "a", given=[])
+        assert said == "control-x has no examples to train on; give some, or leave it out"
+        assert not (tmp_path / "a").exists()
+
+    def test_examples_of_another_model(self, tmp_path: Path) -> None:
+        assert refused(tmp_path / "a", given=[Answered([1] * 65, 3)]) == (
+            "an example of control-x has 65 tokens with its answer, and the model takes 64; give --cutoff 64"
+        )
+        assert refused(tmp_path / "a", given=[Answered([1, 99], 1)]) == (
+            "an example of control-x has the token 99, and the model's vocabulary 40 tokens; give the tokenizer of "
+            "this model"
+        )
+        assert not (tmp_path / "a").exists()
+
+    def test_modules_that_are_not_there(self, tmp_path: Path) -> None:
+        """Also one of several, which peft takes."""
+        linear = "down_proj, gate_proj, k_proj, lm_head, o_proj, q_proj, up_proj, v_proj"
+        for modules in (("query_proj",), ("q_proj", "query_proj")):
+            assert refused(tmp_path / "a", settings(modules=modules)) == (
+                f"LlamaForCausalLM has no linear layer 'query_proj' (it has {linear}); did you mean 'q_proj'?; name "
+                "some with --tuning.modules"
+            )
+        said = refused(tmp_path / "a", settings(modules=("input_layernorm",)))
+        assert said.startswith("peft puts no adapter beside input_layernorm of LlamaForCausalLM (Target module Llama")
+        assert said.endswith("; name linear layers with --tuning.modules")
+
+    def test_too_long_a_warmup(self, tmp_path: Path) -> None:
+        assert refused(tmp_path / "a", settings(warmup=8)) == (
+            "tuning.warmup is 8, and control-x is trained for 8 steps; give fewer, or more steps"
+        )
+        tune(tmp_path / "a", settings(warmup=7))
+
+    def test_what_was_trained_otherwise(self, tmp_path: Path) -> None:
+        tune(tmp_path)
+        before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+        end = "; give the same, or another folder with --out"
+        begin = f"control-x in {str(tmp_path)!r} was trained "
+        assert refused(tmp_path, base="c") == f"{begin}for another base{end}"
+        assert refused(tmp_path, given=examples(12)) == f"{begin}on other data{end}"
+        assert refused(tmp_path, settings(seed=1)) == f"{begin}with other settings{end}"
+        moved = [Answered(e.tokens, e.start + 1) if len(e.tokens) > e.start + 1 else e for e in examples()]
+        assert refused(tmp_path, given=moved) == f"{begin}on other data{end}"
+        (tmp_path / "subject.json").write_text("damaged")  # the record says it too
+        assert refused(tmp_path, settings(seed=1)) == f"{begin}with other settings{end}"
+        (tmp_path / "subject.json").write_bytes(before["subject.json"])
+        (tmp_path / "tuning.json").unlink()  # and what is being trained
+        assert refused(tmp_path, settings(seed=1)) == f"{begin}with other settings{end}"
+        (tmp_path / "tuning.json").write_bytes(before["tuning.json"])
+        assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def test_a_folder_that_cannot_be_written(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        assert refused(tmp_path / "file" / "a") == (
+            f"cannot write {str(tmp_path / 'file' / 'a')!r} (Not a directory); give another folder, or make this one "
+            "writable"
+        )
+        (tmp_path / "b").mkdir()
+        (tmp_path / "b" / "checkpoints").write_text("")
+        assert refused(tmp_path / "b") == (
+            f"cannot write {str(tmp_path / 'b' / 'checkpoints')!r} (File exists); give another folder, or make this "
+            "one writable"
+        )
+
+
+class TestLibraries:
+    @pytest.mark.parametrize("library", ["peft", "accelerate"])
+    def test_that_are_missing(self, library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        import peft  # noqa: F401 - which imports accelerate
+
+        monkeypatch.setitem(sys.modules, library, None)
+        assert refused(tmp_path / "a") == (
+            f"training an adapter needs {library}; install it with: pip install 'mechclust[llm]'"
+        )
+
+    def test_reading_needs_less(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "peft", None)
+        (tmp_path / "adapter_config.json").write_text("{}")
+        with pytest.raises(InputError) as error:
+            check_adapter(tmp_path)
+        assert str(error.value) == ("reading an adapter needs peft; install it with: pip install 'mechclust[adapters]'")
+
+    def test_one_that_is_broken_says_why(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "peft.py").write_text("from math import no_such_name")
+        monkeypatch.delitem(sys.modules, "peft", raising=False)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        said = refused(tmp_path / "a")
+        assert said.startswith("training an adapter needs peft, which cannot be imported (ImportError: cannot import")
+        assert "no_such_name" in said
+        assert said.endswith("; install it with: pip install 'mechclust[llm]'")
+
+
+class TestDiverged:
+    def test_of_an_absurd_rate(self, tmp_path: Path) -> None:
+        with pytest.raises(DivergedError) as error:
+            tune(tmp_path, settings(lr=1e25, clip=1e30))
+        said = r"the loss of control-x is (nan|inf) at step [23]; lower --tuning.lr, or look for damaged examples"
+        assert re.fullmatch(said, str(error.value))
+        tune(tmp_path)  # the way out, in the same folder
+
+    def test_of_a_weight_that_is_no_number(self, tmp_path: Path) -> None:
+        model = language_model()
+        with torch.no_grad():
+            model.model.layers[1].mlp.up_proj.weight[0, 0] = torch.nan
+        said = refused(tmp_path, model=model)
+        assert said == "the loss of control-x is nan at step 1; lower --tuning.lr, or look for damaged examples"
+        assert not list(tmp_path.iterdir())
+        assert all(weight.requires_grad for weight in model.parameters())
+
+    def test_in_the_last_step(self, tmp_path: Path) -> None:
+        """After which there is no loss."""
+        said = refused(tmp_path, settings(lr=1e39, steps=1))
+        assert said == "the weights of control-x are not finite after step 1; lower --tuning.lr"
+        assert not list(tmp_path.iterdir())
+
+    def test_after_a_checkpoint(self, tmp_path: Path) -> None:
+        """The same call says the same again."""
+        config = settings(lr=1e25, clip=1e30, save_every=1)
+        said = {refused(tmp_path, config) for _ in range(2)}
+        assert len(said) == 1
+        assert not list(tmp_path.iterdir())
+
+
+class TestFullDisk:
+    WIDE = 512  # a checkpoint of about 200 kB
+
+    def tune(self, folder: Path) -> Any:
+        return tune(folder, settings(rank=8, save_every=2, steps=6), model=language_model(hidden_size=self.WIDE))
+
+    @pytest.mark.skipif(not mounts(), reason="no file system can be mounted here")
+    @pytest.mark.parametrize("room", [100_000, 250_000, 480_000])
+    def test_while_training(self, room: int, tmp_path: Path) -> None:
+        """The first checkpoint's weights, its optimiser, the second checkpoint: what was there is not lost."""
+        disk = tmp_path / "disk"
+        with _small(disk, room) as (limited, more):
+            ended = run(limited(python(lambda: self.tune(disk / "a"))), tmp_path)
+            assert sentence(ended) == (
+                f"cannot write '{disk}/a/checkpoints' (No space left on device); make room there and give the same "
+                "command again, what was written before is kept"
+            )
+            assert tuned_at(disk / "a") is None
+            more()
+            self.tune(disk / "a")
+            self.tune(tmp_path / "whole")
+            assert digest_of_weights(disk / "a") == digest_of_weights(tmp_path / "whole")
+
+    @pytest.mark.parametrize(
+        ("raised", "said"),
+        [
+            (OSError(28, "No space left on device"), "No space left on device); make room there"),
+            (RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos"), "unexpected pos); give ano"),
+            (RuntimeError("I/O error: File too large (os error 27)"), "File too large); give another folder"),
+        ],
+    )
+    def test_in_words_of_libraries(self, raised: Exception, said: str, tmp_path: Path) -> None:
+        with pytest.raises(InputError) as error, saving(tmp_path):
+            raise raised
+        assert str(error.value).startswith(f"cannot write {str(tmp_path)!r} (")
+        assert said in str(error.value)
