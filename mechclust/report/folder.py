@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -195,10 +195,12 @@ def machine() -> dict[str, Any]:
     }
 
 
-def open_folder(out: Path, study: str, config: Mapping[str, Any]) -> None:
-    """Begin a run in the folder ``out``, which is ours, or go on with one of the same study and settings.
+@contextmanager
+def open_folder(out: Path, study: str, config: Mapping[str, Any]) -> Iterator[None]:
+    """Begin a run in the folder ``out``, which is ours for the block, or go on with one of the same study and settings.
 
-    What killed processes were making in it is removed.
+    What killed processes were making in it is removed. Where somebody removes the folder inside the block, what is made
+    afterwards is of this run, and the folder says so again at the end.
 
     Raises:
         InputError: when ``out`` cannot be written, or holds something else.
@@ -212,7 +214,7 @@ def open_folder(out: Path, study: str, config: Mapping[str, Any]) -> None:
                 f"{str(out)!r} has {lost[0]}/ and no config.json, which says of which run they are; put config.json "
                 "back, or choose another folder with --out"
             )
-        write_json(out / "config.json", {"study": study, "config": config, "machine": machine()})
+        _begin(out, study, config)
     held = read_record(out, "choose another folder with --out")
     different = "" if held["study"] == study else f"study {held['study']}"
     if not different and held["config"] != config:
@@ -223,6 +225,16 @@ def open_folder(out: Path, study: str, config: Mapping[str, Any]) -> None:
             f"{str(out)!r} holds another run ({different}); choose another folder with --out, "
             "or the same settings to go on"
         )
+    try:
+        yield
+    finally:
+        if out.is_dir() and not (out / "config.json").exists():
+            with suppress(InputError):
+                _begin(out, study, config)
+
+
+def _begin(out: Path, study: str, config: Mapping[str, Any]) -> None:
+    write_json(out / "config.json", {"study": study, "config": config, "machine": machine()})
 
 
 def read_record(out: Path, way_out: str) -> dict[str, Any]:

@@ -123,8 +123,7 @@ def run_study(
     further = chosen_probes(probes)
     jobs = sorted(study.jobs(config), key=study.stage)  # before anything is written: it refuses what cannot run
     check_writable(out)
-    with locked(out, way="give another folder with --out"):
-        open_folder(out, study.name, to_json(config))
+    with locked(out, way="give another folder with --out"), open_folder(out, study.name, to_json(config)):
         there = out.absolute()  # workers elsewhere have another working directory
         for _, stage in groupby(jobs, study.stage):
             run_job = partial(_run_job, study.run_job, config, there)

@@ -90,7 +90,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     members = [Member(replace(POOLING, seed=seed), replace(TASK, seed=seed)) for seed in (0, 1)]
     train_ensemble(members, TRAINING, folder / "ensemble", backend="vmap", snapshot_every=2)
     save_rows(model, [Batch(tokens)], folder / "rows")
-    open_folder(folder / "run", "task-clusters", {"seeds": [1, 2]})
+    with open_folder(folder / "run", "task-clusters", {"seeds": [1, 2]}):
+        pass
     (folder / "report").mkdir()
     record_command(folder / "report", "compare", ["report.html"])
     save_claims([CLAIM, CLAIM], folder / "claims.json")

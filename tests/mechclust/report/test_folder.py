@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +32,8 @@ def leftover(tmp_path: Path) -> Path:
 
 
 def test_a_run_begins_without_leftovers(tmp_path: Path, leftover: Path) -> None:
-    open_folder(tmp_path, "toy", {"seed": 1})
+    with open_folder(tmp_path, "toy", {"seed": 1}):
+        pass
     assert not leftover.exists()
 
 
@@ -45,15 +47,16 @@ def test_a_command_begins_without_leftovers_when_the_folder_is_its_own(tmp_path:
 
 
 def test_a_changed_record_of_a_run(tmp_path: Path) -> None:
-    open_folder(tmp_path, "toy", {"seed": 1})
+    with open_folder(tmp_path, "toy", {"seed": 1}):
+        pass
     path = tmp_path / "config.json"
     path.write_text(path.read_text().replace('"seed": 1', '"seed": 2'))
     message = f"{str(path)!r} was changed or is damaged (its checksum is another); "
     with pytest.raises(InputError) as refused:
         read_record(tmp_path, WAY)
     assert str(refused.value) == message + WAY
-    with pytest.raises(InputError) as refused:
-        open_folder(tmp_path, "toy", {"seed": 2})
+    with pytest.raises(InputError) as refused, open_folder(tmp_path, "toy", {"seed": 2}):
+        pass
     assert str(refused.value) == message + "choose another folder with --out"
     with pytest.raises(InputError) as refused:
         check_command(tmp_path, "compare")
@@ -62,7 +65,8 @@ def test_a_changed_record_of_a_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lacking", ["study", "config", "machine"])
 def test_a_record_that_lacks_a_part(tmp_path: Path, lacking: str) -> None:
-    open_folder(tmp_path, "toy", {"seed": 1})
+    with open_folder(tmp_path, "toy", {"seed": 1}):
+        pass
     record = read_record(tmp_path, WAY)
     del record[lacking]
     write_json(tmp_path / "config.json", record)
@@ -96,6 +100,25 @@ def test_a_changed_record_of_a_report(tmp_path: Path) -> None:
 @pytest.mark.parametrize("left", ["models", "results"])
 def test_a_run_without_its_settings_is_refused(tmp_path, left):
     (tmp_path / left).mkdir()
-    with pytest.raises(InputError, match=f"has {left}/ and no config.json, which says of which run they are; put"):
-        open_folder(tmp_path, "toy", {"seed": 0})
+    said = f"has {left}/ and no config.json, which says of which run they are; put"
+    with pytest.raises(InputError, match=said), open_folder(tmp_path, "toy", {"seed": 0}):
+        pass
     assert not (tmp_path / "config.json").exists()
+
+
+def test_a_folder_that_is_removed_under_a_run_says_again_what_it_holds(tmp_path):
+    """What the run made afterwards is its own: the same settings go on with it."""
+    out = tmp_path / "run"
+
+    def run() -> None:
+        with open_folder(out, "toy", {"seed": 0}):
+            shutil.rmtree(out)
+            (out / "models").mkdir(parents=True)
+            raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        run()
+    assert read_record(out, WAY)["config"] == {"seed": 0}
+    with open_folder(out, "toy", {"seed": 0}):
+        shutil.rmtree(out)
+    assert not out.exists()
