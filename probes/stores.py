@@ -49,8 +49,8 @@ def save_rows(
     """Measure a model as ``run`` does, and keep every example's rows in ``folder``.
 
     Written in shards, each whole or not at all, one file per site: every ``shard_rows`` examples, and whenever 30
-    seconds have passed since the last one. After an interruption the same call goes on where it stopped; examples that are
-    there are not run again. Ctrl-C and a failing forward pass or iterator cost no batch that was measured (an
+    seconds have passed since the last one. After an interruption the same call goes on where it stopped; examples
+    that are there are not run again. Ctrl-C and a failing forward pass or iterator cost no batch that was measured (an
     ``InputError``, after which something else will be given, those since the last shard); ``kill -9`` costs about 30
     seconds of work beside the shard that is being written. A finished store whose files are missing or of another size
     is refused. A folder with rows of another model (any other weight), other sites, another readout or dtype, or other

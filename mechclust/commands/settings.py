@@ -12,6 +12,7 @@ from typing import Any, Literal, Self
 import torch
 
 from mechclust.jobs import Engine, Ray
+from mechclust.jobs.engine import address_of
 from mechclust.models import load_pretrained, set_adapter
 from mechclust.models.adapters import adapter_of, check_adapter
 from mechclust.models.pretrained import Quantization, model_name
@@ -50,12 +51,14 @@ class EngineSettings:
             raise InputError(f"engine is {self.engine!r}; expected local or ray")
         if self.workers is not None:
             check_at_least(workers=(self.workers, 1))
-        check_at_least(gpus_per_job=(self.gpus_per_job, 0))
         if self.job_timeout is not None and not self.job_timeout > 0:
-            raise InputError(f"job_timeout is {self.job_timeout:g}; expected a number of seconds above 0")
+            said = f"job_timeout (--job-timeout) is {self.job_timeout:g}"
+            raise InputError(f"{said}; expected a number of seconds above 0")
         if self.engine == "local" and (self.address is not None or self.gpus_per_job):
             what = "--address" if self.address is not None else "--gpus-per-job"
             raise InputError(f"{what} is for a Ray cluster; add --engine ray, or leave it out")
+        if isinstance(engine := self.jobs, Ray):
+            address_of(engine)
         if self.here and self.job_timeout is not None:
             raise InputError(
                 "--job-timeout ends worker processes, and there are none; add --workers 2 or --engine ray, or leave it "

@@ -1,11 +1,9 @@
-"""Jobs on a Ray cluster. The only place that imports Ray."""
+"""Jobs on a Ray cluster. This and the connection are the only places that import Ray."""
 
 from __future__ import annotations
 
-import logging
 import math
 import os
-import socket
 import sys
 import time
 import uuid
@@ -18,14 +16,14 @@ from pathlib import Path
 from platform import python_version
 from typing import Any
 
-from mechclust.jobs.engine import Ray
+from mechclust.jobs.connection import connect, leave
+from mechclust.jobs.engine import Ray, address_of
 from mechclust.jobs.outcome import attempt, opened
 from mechclust.jobs.pool import Reply, Worker, WorkerLost, WorkerPool
 from mechclust.jobs.progress import place_bars
 from probes.files import temporary_of
 from probes.locks import wait_for_dead_owners
 from tasks import InputError
-from tasks.errors import first_line
 
 # Read when ray is imported. That a worker or a node was lost we say ourselves, in one sentence and on standard error.
 _NOISE = r"A worker died or was killed|Raylet is terminated|marked dead because|is dead because its worker"
@@ -46,8 +44,6 @@ _PACKAGES = ("mechclust", "torch", "transformer-lens")
 _CARRIED = ("MECHCLUST_", "HF_", "TRANSFORMERS_", "TOKENIZERS_", "OMP_NUM_THREADS", "PYTHONHASHSEED")
 _LOOK = 1.0  # seconds between two looks at what the cluster has
 _PATIENCE = 30.0  # seconds without a worker on any node, after which that is said
-_START = "start one (ray start --head on one node, ray start --address HOST:PORT on the others) or leave out --address"
-_joined: dict[str, str] = {}  # "address": of the cluster that this process has joined, or "local" for one of its own
 
 
 @dataclass(kw_only=True, eq=False)
@@ -81,13 +77,15 @@ class RayPool(WorkerPool[RayWorker]):
     def open(self) -> None:
         """Join or start the cluster, and see that jobs fit on it."""
         engine, folder = self.engine, self.folder
-        _connect(engine.address or os.environ.get("RAY_ADDRESS") or "local")
+        connect(address_of(engine))
         if self.workers is None and not self._look():
             raise InputError(_no_room(engine))
         self.token = _write_token(folder) if folder is not None else None
         terminal = sys.stderr.isatty()
         if terminal:
             place_bars(RayBar)
+        else:
+            _without_colours()
         self.facts = {
             "versions": _versions(),
             "folder": str(folder.absolute()) if folder is not None else None,
@@ -165,51 +163,7 @@ class RayPool(WorkerPool[RayWorker]):
             self.token.unlink(missing_ok=True)
         place_bars()
         if broken:
-            _leave()
-
-
-def _connect(address: str) -> None:
-    """Join the cluster, or start one on this machine; a connection that is there already serves.
-
-    A new cluster on this machine uses Ray's token authentication, as Ray does by itself: the token stands in
-    ``~/.ray/auth_token`` (Ray writes one where there is none), ``RAY_AUTH_MODE=disabled`` does without. A cluster of
-    ``ray start`` and all that join it need the same token: ``RAY_AUTH_MODE=token`` with ``RAY_AUTH_TOKEN_PATH`` or
-    ``~/.ray/auth_token`` on every node and here.
-    """
-    if ray.is_initialized():
-        if _joined.get("address", address) == address:
-            return
-        _leave()
-    options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
-    _check_listening(address)
-    try:
-        ray.init(address=address, logging_level=logging.ERROR, **options)
-    except (OSError, RuntimeError, ValueError, RayError) as error:
-        if "Version mismatch" in str(error):
-            raise InputError(f"the Ray cluster at {address!r} has other versions: {first_line(error)}") from None
-        if "Could not find any running Ray" in str(error):
-            raise InputError(f"no Ray cluster runs on this machine; {_START}") from None
-        way = "run this on one of its nodes, and with its token (RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH)"
-        raise InputError(f"cannot join the Ray cluster at {address!r} ({first_line(error)}); {way}") from None
-    _joined["address"] = address
-
-
-def _check_listening(address: str) -> None:
-    """At once, where Ray itself tries for a minute."""
-    host, colon, port = address.rpartition(":")
-    if "://" in address or (colon and not port.isdecimal()):
-        raise InputError(f"address is {address!r}; expected HOST:PORT (6379 on the head node), auto or local")
-    if colon:
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-        except (OSError, OverflowError) as error:
-            raise InputError(f"no Ray cluster answers at {address!r} ({first_line(error)}); {_START}") from None
-
-
-def _leave() -> None:
-    """End the connection that we made; with it ends a cluster that we started."""
-    if _joined.pop("address", None) is not None:
-        ray.shutdown()
+            leave()
 
 
 def _wanted(engine: Ray) -> dict[str, float]:
@@ -232,9 +186,11 @@ def _no_room(engine: Ray) -> str:
     wanted = _wanted(engine)
     most = {kind: max((node.get(kind, 0) for node in nodes), default=0) for kind in wanted}
     lacking = {kind: amount for kind, amount in wanted.items() if most[kind] < amount} or wanted
-    ways = {"CPU": "cpus_per_job", "GPU": "gpus_per_job (--gpus-per-job)"}
-    fewer = " and ".join(ways[kind] for kind in lacking if most[kind])
+    names = {"CPU": "cpus_per_job", "GPU": "gpus_per_job (--gpus-per-job)"}
+    fewer = " and ".join(names[kind] for kind in lacking if most[kind])
     way = f"give fewer {fewer}, or " if fewer else ""
+    if "GPU" in lacking and not most["GPU"]:
+        way += "leave out --gpus-per-job, or "
     way += "say how many workers (--workers), which waits for nodes that the cluster may start"
     has = _in_words({kind: most[kind] for kind in lacking})
     return f"no node of the Ray cluster has {_in_words(lacking)} for a job (at most {has}); {way}"
@@ -344,6 +300,14 @@ class RayBar:
     def close(self) -> None:
         """No more is done."""
         self.bar.close()
+
+
+def _without_colours() -> None:
+    """Where nobody sees them: Ray's own bars and the lines that workers print would have them in files too."""
+    for name in ("RAY_COLOR_PREFIX", "RAY_TQDM_PATCH_PRINT"):
+        os.environ.setdefault(name, "0")
+    with suppress(AttributeError):  # a version of Ray without them
+        tqdm_ray.instance().should_colorize = False
 
 
 def begin_work(work: bytes, facts: Mapping[str, Any]) -> tuple[Callable[..., Any] | None, bytes]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import os
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal, TypeAlias
 
 from tasks import InputError
+from tasks.errors import check_count
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,7 @@ class Ray:
         retries: how often a job is run again that lost its worker or node.
 
     Raises:
-        InputError: for a negative number, or no CPU.
+        InputError: for what is no address, and numbers that no node can give.
 
     Example:
         >>> Ray("auto", gpus_per_job=1).cpus_per_job
@@ -33,16 +37,50 @@ class Ray:
     retries: int = 3
 
     def __post_init__(self) -> None:
-        if self.address == "":
-            raise InputError("address is empty; expected HOST:PORT, auto or local")
-        if self.gpus_per_job < 0:
-            raise InputError(f"gpus_per_job is {self.gpus_per_job}; expected at least 0")
-        if self.gpus_per_job > 1 and self.gpus_per_job % 1:
-            raise InputError(f"gpus_per_job is {self.gpus_per_job}; expected a whole number, or a part of one GPU")
-        if self.cpus_per_job <= 0:
-            raise InputError(f"cpus_per_job is {self.cpus_per_job}; expected more than 0")
-        if self.retries < 0:
-            raise InputError(f"retries is {self.retries}; expected at least 0")
+        if self.address is not None:
+            check_address(self.address)
+        _check_amount("gpus_per_job (--gpus-per-job)", self.gpus_per_job, "GPU", none=True)
+        _check_amount("cpus_per_job", self.cpus_per_job, "CPU", none=False)
+        check_count(retries=(self.retries, 0))
+
+
+def check_address(address: str, name: str = "address") -> None:
+    """Refuse what is no cluster's address.
+
+    Raises:
+        InputError: such as ``"address is 'head'; expected HOST:PORT (6379 on the head node), auto or local"``.
+    """
+    expected = "HOST:PORT (6379 on the head node), auto or local"
+    if not address:
+        raise InputError(f"{name} is empty; expected {expected}")
+    host, _, port = address.rpartition(":")
+    known = address in ("auto", "local") or ("://" not in address and host and port.isascii() and port.isdecimal())
+    if not known:
+        raise InputError(f"{name} is {address!r}; expected {expected}")
+    if host and not 1 <= int(port[:9]) <= 65535:
+        raise InputError(f"{name} is {address!r}; expected a port from 1 to 65535")
+
+
+def address_of(engine: Ray) -> str:
+    """Its address, or else that of the environment, or ``"local"``.
+
+    Raises:
+        InputError: where ``RAY_ADDRESS`` is none.
+    """
+    if engine.address is not None:
+        return engine.address
+    address = os.environ.get("RAY_ADDRESS") or "local"
+    check_address(address, "RAY_ADDRESS")
+    return address
+
+
+def _check_amount(name: str, amount: float, kind: str, *, none: bool) -> None:
+    """Refuse what Ray cannot give to a job: it counts in ten-thousandths, and above 1 in whole ones."""
+    given = isinstance(amount, Real) and not isinstance(amount, bool) and math.isfinite(amount)
+    if not (given and ((none and amount == 0) or 1e-4 <= amount <= 1 or (amount > 1 and amount % 1 == 0))):
+        least = "0, " if none else ""
+        expected = f"{least}a part of one {kind} (at least 0.0001) or a whole number"
+        raise InputError(f"{name} is {amount!r}; expected {expected}")
 
 
 Engine: TypeAlias = Literal["local", "ray"] | Ray

@@ -14,7 +14,7 @@ import torch
 
 from mechclust.jobs.engine import Engine, Ray
 from mechclust.jobs.local import LocalPool
-from mechclust.jobs.outcome import Outcome, named
+from mechclust.jobs.outcome import Outcome, first_of, named
 from mechclust.jobs.pool import Rules, each_outcome
 from mechclust.jobs.progress import progress_bar
 from tasks import InputError
@@ -39,9 +39,9 @@ def map_jobs(
     """``[fn(job) for job in jobs]`` over processes, with one thread in each, or over a Ray cluster.
 
     Two threads on a busy core are many times slower than one, so each worker computes with one. A job that fails does
-    not stop the others; the first one's error is raised when they are done. A job whose process is killed is
-    run again. On Ctrl-C all workers are ended at once: jobs keep what they have written. The results are the same
-    bits for any number of workers and either engine.
+    not stop the others; the first one's error is raised when they are done, and says how many others failed. A job
+    whose process is killed is run again. On Ctrl-C all workers are ended at once: jobs keep what they have written. The
+    results are the same bits for any number of workers and either engine.
 
     Args:
         fn: a function at the top level of a module.
@@ -69,15 +69,14 @@ def map_jobs(
     """
     outcomes: list[Outcome[Out]] = []
     results = each_result(fn, jobs, workers, engine=engine, timeout=timeout, folder=folder, name=name)
-    bar = progress_bar(total=len(jobs), desc=progress, unit="job", disable=progress is None)
+    bar = progress_bar(total=len(jobs), desc=progress, unit="job", disable=progress is None or not jobs)
     with closing(results), closing(bar):
         for outcome in results:
             outcomes.append(outcome)
             bar.update()
     outcomes.sort(key=lambda outcome: outcome.position)
-    for outcome in outcomes:
-        if outcome.error is not None:
-            raise outcome.error
+    if errors := [outcome.error for outcome in outcomes if outcome.error is not None]:
+        raise first_of(errors)
     return [outcome.value for outcome in outcomes]  # type: ignore[misc] # without an error it is what fn returned
 
 

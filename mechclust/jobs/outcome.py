@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -64,3 +64,17 @@ def named(error: Exception, job: str) -> Exception:
         return again
     error.add_note(f"raised by {job}")
     return error
+
+
+def first_of(errors: Sequence[Exception]) -> Exception:
+    """The first one, which says how many others there are."""
+    first, others = errors[0], len(errors) - 1
+    if not others:
+        return first
+    told = f"{others} other job{'s' if others > 1 else ''} failed too"
+    if isinstance(first, InputError):
+        again = InputError(f"{first}; {told}")
+        again.__cause__ = first
+        return again
+    first.add_note(told)
+    return first

@@ -34,6 +34,8 @@ class Worker:
 
 W = TypeVar("W", bound=Worker)
 
+_LONGEST_WAIT = 3600.0  # seconds; what waits for pipes takes no more than some weeks
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -244,7 +246,7 @@ class _Run(Generic[W]):
         if self.rules.timeout is None:
             return None
         ends = [worker.since + self.rules.timeout for worker in self.workers if worker.items]
-        return max(0.0, min(ends) - time.monotonic()) if ends else None
+        return min(max(0.0, min(ends) - time.monotonic()), _LONGEST_WAIT) if ends else None
 
     def _overdue(self, worker: W) -> bool:
         limit = self.rules.timeout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from mechclust.jobs.engine import Engine
 from mechclust.jobs.mapping import each_result
-from mechclust.jobs.outcome import Outcome
+from mechclust.jobs.outcome import Outcome, first_of
 from mechclust.jobs.progress import progress_bar
 from mechclust.jobs.shards import (
     Given,
@@ -182,9 +181,8 @@ def _in_order(outcomes: Iterator[Outcome[Any]], *, kept: bool) -> Iterator[Any]:
         while next_one in early:
             found = early.pop(next_one)
             if found.error is not None:
-                if kept:
-                    deque(outcomes, maxlen=0)
-                raise found.error
+                rest = [*early.values(), *outcomes] if kept else []
+                raise first_of([found.error, *(other.error for other in rest if other.error is not None)])
             yield found.value
             next_one += 1
 

@@ -13,6 +13,7 @@ import torch
 
 from mechclust.jobs.engine import Engine
 from mechclust.jobs.mapping import each_result
+from mechclust.jobs.outcome import first_of
 from mechclust.jobs.progress import progress_bar
 from mechclust.jobs.shards import Given, Load, Shard, check_given, count_shards, shards_of
 from probes.files import remove_leftovers
@@ -118,7 +119,7 @@ def save_rows_sharded(
                     store.add(outcome.value)  # type: ignore[arg-type] # without an error it is what _measure returned
                 bar.update()
         if errors:
-            raise errors[min(errors)]
+            raise first_of([errors[position] for position in sorted(errors)])
         store.finish()
         return RowStore(folder)
 

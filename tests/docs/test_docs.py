@@ -64,7 +64,7 @@ def test_code_runs_and_prints_what_the_page_shows(page: str, tmp_path: Path, mon
                 if title:
                     (tmp_path / title).parent.mkdir(exist_ok=True)
                     (tmp_path / title).write_text(code, encoding="utf-8")
-                    runpy.run_path(title, run_name="__main__")
+                    runpy.run_path(str(tmp_path / title), run_name="__main__")  # workers import it, too
                 else:
                     exec(compile(code, f"{page}: {code.strip().splitlines()[0]}", "exec"), vars(module))
             printed = out.getvalue()

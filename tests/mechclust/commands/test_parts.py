@@ -24,9 +24,11 @@ class TestPart:
 
         part = Part(tmp_path / "a.safetensors", "a", measure)
         assert part.kept() is None
-        assert float(part.found()["ari"]) == float(part.found()["ari"]) == 0.5 and len(made) == 1
+        assert float(part.found()["ari"]) == float(part.found()["ari"]) == 0.5
+        assert len(made) == 1
         part.path.write_bytes(part.path.read_bytes()[:-1])
-        assert float(part.found()["ari"]) == 0.5 and len(made) == 2
+        assert float(part.found()["ari"]) == 0.5
+        assert len(made) == 2
 
     def test_a_folder_in_its_place_is_refused(self, tmp_path):
         """Nothing could be written over it, so that every later run would measure again."""

@@ -10,7 +10,7 @@ import pytest
 
 from mechclust import ClustersConfig, CompareConfig, TopicsConfig
 from mechclust.cli import main
-from mechclust.commands.settings import ModelSettings, PromptSettings
+from mechclust.commands.settings import EngineSettings, ModelSettings, PromptSettings
 from mechclust.models import save_model
 from tasks import InputError
 
@@ -47,15 +47,34 @@ def test_help_has_every_setting_with_what_it_says_and_the_required_one_first(com
         ({"tokens_per_batch": 0}, "tokens_per_batch is 0; expected at least 1"),
         ({"seed": -1}, "seed is -1; expected at least 0"),
         ({"untrained": -1}, "untrained is -1; expected at least 0"),
+        (
+            {"engine": "ray", "address": "localhost:999999"},
+            "address is 'localhost:999999'; expected a port from 1 to 65535",
+        ),
+        (
+            {"engine": "ray", "gpus_per_job": 1.5},
+            "gpus_per_job (--gpus-per-job) is 1.5; expected 0, a part of one GPU (at least 0.0001) or a whole number",
+        ),
     ],
 )
 def test_shared_settings_are_checked_alike(command, changes, said):
     config = CONFIGS[command]
-    if not hasattr(config, *changes):
+    if not all(hasattr(config, name) for name in changes):
         pytest.skip("compare has no untrained models")
     with pytest.raises(InputError) as refused:
         type(config)(getattr(config, fields(config)[0].name), **changes).check()
     assert str(refused.value) == said
+
+
+def test_the_address_of_the_environment_is_checked_where_it_counts(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
+    EngineSettings().check()
+    EngineSettings(engine="ray", address="auto").check()
+    with pytest.raises(InputError) as refused:
+        EngineSettings(engine="ray").check()
+    assert str(refused.value) == (
+        "RAY_ADDRESS is 'ray://head:10001'; expected HOST:PORT (6379 on the head node), auto or local"
+    )
 
 
 def test_only_the_first_setting_may_stand_without_its_name():

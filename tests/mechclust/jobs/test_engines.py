@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from mechclust.jobs import Ray, each_result, mapping
+from mechclust.jobs import Ray, each_result, map_jobs, mapping
 from tasks import InputError
 
 PROCESS = "__import__('os').getpid()"
@@ -83,6 +83,32 @@ def test_a_job_that_takes_too_long_is_stopped_and_named(engine):
         "job 'p(500)' took longer than 2 s and was stopped; give more time (timeout, --job-timeout), or leave it out"
     )
     assert time.monotonic() - start < 100
+
+
+@pytest.mark.parametrize("seconds", [3_000_000.0, float("inf")])
+def test_a_limit_of_months_is_no_limit(seconds):
+    """Pipes are waited for at most some weeks."""
+    assert [outcome.value for outcome in each_result(eval, ["7"], 1, timeout=seconds)] == [7]
+
+
+def test_the_error_that_is_raised_says_how_many_others_there_are():
+    refuse = "next((_ for _ in ()).throw(__import__('tasks').InputError('no')))"
+    with pytest.raises(InputError) as refused:
+        map_jobs(eval, [refuse, "1", refuse], 1)
+    assert str(refused.value) == "job 1: no; 1 other job failed too"
+    with pytest.raises(ZeroDivisionError) as failed:
+        map_jobs(eval, ["1 / 0", refuse, refuse], 1)
+    assert "2 other jobs failed too" in failed.value.__notes__
+    with pytest.raises(InputError) as slow:
+        map_jobs(eval, ["__import__('time').sleep(500)"] * 3, 1, timeout=0.2, name=str)
+    assert str(slow.value).endswith("--job-timeout), or leave it out; 2 other jobs failed too")
+
+
+def test_no_bar_is_drawn_over_no_jobs(capsys):
+    assert map_jobs(abs, [], 2, progress="layers") == []
+    assert capsys.readouterr().err == ""
+    assert map_jobs(abs, [-1], 2, progress="layers") == [1]
+    assert "layers: 100%" in capsys.readouterr().err
 
 
 def test_setup_is_called_once_a_worker_and_a_lost_workers_jobs_are_done_by_another(engine, tmp_path):

@@ -187,9 +187,9 @@ def interrupt(process, tmp_path, *, of_ray=False):
     ],
 )
 def test_no_such_cluster_is_told_at_once(address, text):
-    from mechclust.jobs import cluster
+    from mechclust.jobs import connection
 
-    cluster._leave()  # a connection that is there would be taken for another address too
+    connection.leave()  # a connection that is there would be taken for another address too
     with pytest.raises(InputError, match=text):
         map_jobs(abs, [1, 2], engine=Ray(address))
 
@@ -233,17 +233,37 @@ def test_without_the_package_ray_it_is_said_how_to_get_it():
     assert done.stderr.endswith("InputError: jobs on Ray need the package ray: pip install 'mechclust[ray]'\n")
 
 
+NO_AMOUNTS = (-1, 1.5, 0.00001, float("nan"), float("inf"), "two", True)
+GPUS = "expected 0, a part of one GPU (at least 0.0001) or a whole number"
+CPUS = "expected a part of one CPU (at least 0.0001) or a whole number"
+
+
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"address": ""}, "address is empty; expected HOST:PORT, auto or local"),
-        ({"gpus_per_job": -1}, "gpus_per_job is -1; expected at least 0"),
-        ({"gpus_per_job": 1.5}, "gpus_per_job is 1.5; expected a whole number, or a part of one GPU"),
-        ({"cpus_per_job": 0}, "cpus_per_job is 0; expected more than 0"),
+        ({"address": ""}, "address is empty; expected HOST:PORT (6379 on the head node), auto or local"),
+        ({"address": "head"}, "address is 'head'; expected HOST:PORT (6379 on the head node), auto or local"),
+        ({"address": ":6379"}, "address is ':6379'; expected HOST:PORT (6379 on the head node), auto or local"),
+        (
+            {"address": "ray://head:10001"},
+            "address is 'ray://head:10001'; expected HOST:PORT (6379 on the head node), auto or local",
+        ),
+        ({"address": "head:x"}, "address is 'head:x'; expected HOST:PORT (6379 on the head node), auto or local"),
+        ({"address": "localhost:999999"}, "address is 'localhost:999999'; expected a port from 1 to 65535"),
+        ({"address": "head:0"}, "address is 'head:0'; expected a port from 1 to 65535"),
+        *[({"gpus_per_job": n}, f"gpus_per_job (--gpus-per-job) is {n!r}; {GPUS}") for n in NO_AMOUNTS],
+        *[({"cpus_per_job": n}, f"cpus_per_job is {n!r}; {CPUS}") for n in (*NO_AMOUNTS, 0)],
         ({"retries": -1}, "retries is -1; expected at least 0"),
+        ({"retries": 1.5}, "retries is 1.5; expected an integer of at least 0"),
     ],
 )
 def test_settings_are_checked_at_once(settings, text):
     with pytest.raises(InputError) as refused:
         Ray(**settings)
     assert str(refused.value) == text
+
+
+def test_amounts_that_ray_can_give():
+    for amount in (0.0001, 0.5, 1, 1.0, 2, 8.0):
+        assert Ray(gpus_per_job=amount, cpus_per_job=amount).gpus_per_job == amount
+    assert [Ray(address).address for address in ("auto", "local", "[::1]:6379")] == ["auto", "local", "[::1]:6379"]
