@@ -15,6 +15,7 @@ import torch
 from mechclust.commands.mossa.config import MossaConfig
 from mechclust.commands.mossa.inputs import Inputs, test_batches
 from mechclust.commands.mossa.models import AGAIN, BASE, CONTROL, TUNED, UNSEEN, Model, Resident
+from mechclust.commands.mossa.purity import purity_by_task
 from mechclust.commands.parts import Part, part_path
 from mechclust.commands.settings import everywhere
 from mechclust.jobs import progress_bar
@@ -278,7 +279,7 @@ def _describe(resident: Resident, job: ModelJob) -> dict[str, ProbeResult]:
         "dims": NDims(at=at, readout=READOUT),
         "projection": Projection("cluster", at=residual(pictured), readout=READOUT, max_rows=None, seed=config.seed),
     }
-    if len({job.clusters[job.numbers[task.name]] for task in seen}) > 1:
+    if len({job.clusters[job.numbers[task.name]] for task in seen}) > 1 and sum(map(len, batches)) > _NEIGHBOURS:
         probes["purity"] = NeighbourPurity(at=at, readout=READOUT, label="cluster", k=_NEIGHBOURS)
     tokens = [t for batch in batches for t in (batch.index, batch.tokens)]
     print_ = resident.print_of(job.model)
@@ -296,6 +297,10 @@ def _describe(resident: Resident, job: ModelJob) -> dict[str, ProbeResult]:
     for name, probe in probes.items():
         path = part_path(folder, f"{job.model.kind}.{name}", [print_, repr(probe)], tokens)
         found[name] = Part(path, name, lambda probe=probe: run_stores(store(), probe)).found()  # type: ignore[misc]
+    if "purity" in probes:
+        path = part_path(folder, f"{job.model.kind}.task-purity", [print_, _NEIGHBOURS, str(job.clusters)], tokens)
+        names = {number: name for name, number in job.numbers.items()}
+        found["task-purity"] = Part(path, "task-purity", lambda: purity_by_task(store(), names, _NEIGHBOURS)).found()
     if not config.keep_rows:
         shutil.rmtree(resident.out / "rows" / "all" / job.model.kind, ignore_errors=True)
     return found

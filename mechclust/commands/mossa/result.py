@@ -147,6 +147,19 @@ class MossaResult:
         }
 
     @property
+    def task_purity(self) -> dict[str, np.ndarray] | None:
+        """``base`` and ``tuned`` to ``[task layer]``: the share of a task's prompts' nearest neighbours, among those of
+        all seen tasks, that are of its cluster; NaN for held-out tasks. None where tasks have no clusters."""
+        if not all("task-purity" in self.of_model[kind] for kind in ("base", "tuned")):
+            return None
+        found = {}
+        for kind in ("base", "tuned"):
+            result = self.of_model[kind]["task-purity"]
+            of_task = dict(zip(result.coords["task"], result["purity"].T.tolist(), strict=True))
+            found[kind] = np.array([of_task.get(task, [np.nan] * (self.n_layers + 1)) for task in self.tasks])[:, :-1]
+        return found
+
+    @property
     def covariates(self) -> dict[str, np.ndarray]:
         """``[task]`` readability of the prompts, and the size of the training data."""
         found = {DATA_SIZE: np.array(self.n_train, dtype=float)}
@@ -183,6 +196,10 @@ class MossaResult:
                 biased=biased,
                 gains=gains if np.isfinite(gains).any() else None,
                 task_dims=self.task_dims,
+                purity=self.task_purity,
+                purity_chance=None
+                if self.task_purity is None
+                else float(self.of_model["base"]["task-purity"]["chance"]),
                 seed=self.config.seed,
             )
         )

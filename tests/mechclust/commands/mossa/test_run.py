@@ -89,6 +89,9 @@ def test_what_is_measured(result):
     assert np.isfinite(curves.null).all()
     assert set(curves.dims) == {"base", "tuned"}
     assert curves.dims["tuned"].shape == (3,)
+    assert result.task_purity is not None
+    assert np.isfinite(result.task_purity["tuned"][:4]).all()  # of seen tasks
+    assert np.isnan(result.task_purity["tuned"][4]).all()
     assert set(curves.covariates)
     assert all(len(v) == 5 for v in curves.covariates.values())
     assert ((result.answers("tuned") >= 0) & (result.answers("tuned") <= 1)).all()
