@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from tests.faults.subjects import STUDIES, sharded
 
 LOCAL, RAY = "lost workers of this machine", "lost workers, nodes and drivers of Ray"
 _HELPERS = ("resource_tracker", "forkserver")  # processes of Python's own, which do no job
+_IDLE = re.compile("IDLE|Agent")  # also Ray's own agents: a node ends with its agents, and the driver with its node
 _PATIENCE = 120.0  # seconds in which something to kill must appear
 
 
@@ -135,7 +137,9 @@ class _Cluster:
 
     def actors(self) -> list[int]:
         """Processes of the cluster that hold an actor of ours."""
-        return [pid for pid, line in descendants(self._server.pid) if line.startswith("ray::") and "IDLE" not in line]
+        return [
+            pid for pid, line in descendants(self._server.pid) if line.startswith("ray::") and not _IDLE.search(line)
+        ]
 
 
 def _lose_workers(bench: Bench, cluster: _Cluster, process: Process, draw: random.Random) -> str:
