@@ -62,7 +62,7 @@ def _setting() -> _Setting:
         tasks=folder / "tasks", experimental=str(folder / "adapters" / "tuned"), controls=given, nulls=0, n_answers=0,
         rbf=False, without_top=False, n_prompts=_PROMPTS,
     )  # fmt: skip
-    inputs = read_inputs(str(base), config, folder / "out")
+    inputs = read_inputs(str(base), config)
     job = replace(task_jobs(inputs, [], 0)[0])
     resident = Resident(str(base), config, folder / "out")
     return _Setting(resident, job, _batches(resident, [resident.collection[job.task]], _PROMPTS, job.numbers))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,17 +10,16 @@ import torch
 
 from mechclust.models.sizes import Sizes
 from mechclust.report.folder import free_space, kept_bytes
+from mechclust.report.resources import GIB, duration_text, size_text
 from probes.functional.linear_decodability import ALPHAS
 from tasks import Batch, InputError
 
-_GIB = 2**30
 # Bytes a layer takes per number of its hidden states: the rows (float32), what a probe keeps of them and the copies
 # that k-means and the classifier make (float64); 53 were measured, with more prompts than dimensions.
 _COPIES = 64
 _TARGETS = 128 * 2**20  # bytes of the classifier's targets that are held at once, beside these
 _REPORT = 64 * 2**20  # bytes on disk for all but hidden states
 _ITERATIONS = 20  # of k-means, from one start
-_SECONDS = 0.05  # of the matrix product that is timed
 
 
 @dataclass(frozen=True)
@@ -109,21 +107,22 @@ class Estimate:
         Raises:
             InputError: with both numbers.
         """
-        if self.layer is not None and self.layer * at_once > max_memory * _GIB:
+        if self.layer is not None and self.layer * at_once > max_memory * GIB:
             what, fewer = "a layer", "fewer prompts (--max-rows)"
             if at_once > 1:
                 what, fewer = f"{at_once} layers at once", "fewer --workers or prompts (--max-rows)"
             raise InputError(
-                f"measuring {what} takes about {self.layer * at_once / _GIB:.3g} GiB ({self.n_prompts} prompts), more "
+                f"measuring {what} takes about {self.layer * at_once / GIB:.3g} GiB ({self.n_prompts} prompts), more "
                 f"than max_memory = {max_memory:g}; give {fewer}, or raise --max-memory"
             )
         free = free_space(out)
         if self.disk is not None and (lacking := max(0, self.disk - kept_bytes(rows)) + _REPORT) > free:
             models = "the model" if self.n_models == 1 else f"{self.n_models} models"
             raise InputError(
-                f"the hidden states of {models} take {_size(self.disk)} on disk ({self.n_prompts} prompts), of which "
-                f"{_size(lacking)} with the report are still to be written, and {str(out)!r} has {_size(free)} free; "
-                "give fewer prompts (--max-rows), --dtype bfloat16, or another folder with --out"
+                f"the hidden states of {models} take {size_text(self.disk)} on disk ({self.n_prompts} prompts), of "
+                f"which {size_text(lacking)} with the report are still to be written, and {str(out)!r} has "
+                f"{size_text(free)} free; give fewer prompts (--max-rows), --dtype bfloat16, or another folder with "
+                "--out"
             )
 
     def text(self, speed: float | None, statistics: float | None = None, *, shared: bool = False) -> str:
@@ -139,46 +138,13 @@ class Estimate:
         if self.n_models > 1:
             said.append(f"{self.n_models} models")
         if self.disk is not None and self.layer is not None:
-            said.append(f"hidden states: {_size(self.disk)} on disk, about {_size(self.layer)} of memory for a layer")
+            said.append(
+                f"hidden states: {size_text(self.disk)} on disk, about {size_text(self.layer)} of memory for a layer"
+            )
         if self.operations is not None and speed is not None:
-            said.append(f"forward passes: at least {_duration(self.operations / speed)}")
+            said.append(f"forward passes: at least {duration_text(self.operations / speed)}")
         if self.measuring is not None and statistics is not None:
-            said.append(f"measuring: about {_duration(self.measuring / statistics)}")
+            said.append(f"measuring: about {duration_text(self.measuring / statistics)}")
         if shared and (speed is not None or statistics is not None):
             said.append("times are those of one worker; several share them")
         return "; ".join(said)
-
-
-def matmul_speed(device: str, dtype: torch.dtype, width: int, rows: int) -> float:
-    """Multiplications and additions per second of a short matrix product.
-
-    Args:
-        device: where.
-        dtype: of its numbers.
-        width: of the square matrix.
-        rows: of what it is multiplied with.
-    """
-    x = torch.ones(rows, width, device=device, dtype=dtype)
-    weights = torch.ones(width, width, device=device, dtype=dtype)
-    float((x @ weights)[0, 0])  # the first is slow, and reading a number waits for the device
-    start, times = time.perf_counter(), 0
-    while (taken := time.perf_counter() - start) < _SECONDS or not times:
-        float((x @ weights)[0, 0])
-        times += 1
-    return 2.0 * times * rows * width * width / taken
-
-
-def _size(n: float) -> str:
-    """Bytes in words."""
-    for unit, size in (("GiB", _GIB), ("MiB", 2**20)):
-        if n >= size:
-            return f"{n / size:.3g} {unit}"
-    return f"{n / 1024:.3g} KiB"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 1:
-        return "a second"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from mechclust.commands.clusters.config import ClustersConfig
-from mechclust.commands.clusters.estimate import Estimate, Statistics, matmul_speed
+from mechclust.commands.clusters.estimate import Estimate, Statistics
 from mechclust.commands.clusters.follow import what_clusters_follow
 from mechclust.commands.clusters.inputs import Inputs, check_same_prompts, read_inputs
 from mechclust.commands.clusters.parts import Parts
@@ -29,6 +29,7 @@ from mechclust.jobs import map_jobs, save_rows_sharded
 from mechclust.models.pretrained import AnyModel
 from mechclust.report.folder import check_command, rows_errors
 from mechclust.report.page import save_results
+from mechclust.report.resources import matmul_speed
 from probes import ProbeResult, RowStore, residual, resolve, save_rows
 from probes.digest import digest_of
 from probes.functional.planes import aligned_planes

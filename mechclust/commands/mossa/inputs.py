@@ -14,14 +14,12 @@ from mechclust.models.adapters import check_adapter, is_adapter
 from mechclust.models.instructions import InstructionFormat
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import check_read_alike, encoder, load_tokenizer
-from mechclust.report.folder import free_space
 from probes.digest import digest_of
 from probes.state import hashed
 from tasks import Batch, InputError
 from tasks.batch import token_batches
 from tasks.text.instructions import InstructionTask, TaskCollection
 
-_GIB = 2**30
 _LEAST_TASKS = 3
 
 
@@ -59,7 +57,7 @@ class Inputs:
         return digest_of(parts)
 
 
-def read_inputs(base: str, config: MossaConfig, out: Path) -> Inputs:
+def read_inputs(base: str, config: MossaConfig) -> Inputs:
     """The tasks and the models' names, with tokenizer and sizes but without weights.
 
     Raises:
@@ -91,9 +89,7 @@ def read_inputs(base: str, config: MossaConfig, out: Path) -> Inputs:
                     "tuned from the same base"
                 )
     notes.append(str(own))
-    inputs = Inputs(str(base), collection, models, sizes, notes, own)
-    _check_room(inputs, config, out)
-    return inputs
+    return Inputs(str(base), collection, models, sizes, notes, own)
 
 
 def _controls(config: MossaConfig, collection: TaskCollection) -> Mapping[str, str]:
@@ -118,15 +114,6 @@ def rows_bytes(inputs: Inputs, config: MossaConfig) -> int:
     shown = 2 * min(config.n_shown, most) * len(inputs.measured)
     at_once = len(inputs.measured) if config.keep_rows else config.at_once
     return (most * models * at_once + shown) * layers * d * getattr(torch, config.dtype).itemsize
-
-
-def _check_room(inputs: Inputs, config: MossaConfig, out: Path) -> None:
-    needed, free = rows_bytes(inputs, config), free_space(out)
-    if needed > free:
-        raise InputError(
-            f"the hidden states of a task take {needed / _GIB:.3g} GiB on disk and {str(out)!r} has {free / _GIB:.3g} "
-            "GiB free; give fewer prompts (--n-prompts), or another folder with --out"
-        )
 
 
 def test_batches(

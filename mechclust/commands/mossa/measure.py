@@ -150,7 +150,7 @@ def measure_models(
         _measure,
         jobs,
         setup=partial(Resident, everywhere(inputs.base), config.portable, out.absolute()),
-        workers=config.workers or 1,
+        workers=config.workers or (1 if config.here else None),
         engine=config.jobs,
         timeout=config.job_timeout,
         folder=out,

@@ -114,12 +114,8 @@ class Resident:
 
     def training(self, model: Model) -> tuple[list[Answered], TuneConfig]:
         """What a model is trained on, and how."""
-        examples, tuning = training_examples(model, self.collection, self.config), self.config.tuning
-        tasks = 1 if model.task else len(_trained_on(model, self.collection))
-        if self.config.steps_per_task is not None:
-            tuning = replace(tuning, steps=self.config.steps_per_task * tasks)
-        if model.kind == AGAIN:
-            tuning = replace(tuning, seed=tuning.seed + 1)
+        examples = training_examples(model, self.collection, self.config)
+        tuning = tuning_of(model, self.collection, self.config)
         return self.format.answered([e.prompt for e in examples], [e.answer for e in examples]), tuning
 
 
@@ -156,7 +152,16 @@ def ceiling_tasks(collection: TaskCollection, n: int) -> list[str]:
     return [names[i] for i in range(rounds) for names in of_cluster.values() if i < len(names)][:n]
 
 
-def _trained_on(model: Model, collection: TaskCollection) -> Sequence[InstructionTask]:
+def tuning_of(model: Model, collection: TaskCollection, config: MossaConfig) -> TuneConfig:
+    """How a model is trained."""
+    tuning = config.tuning
+    if config.steps_per_task is not None:
+        tuning = replace(tuning, steps=config.steps_per_task * len(trained_on(model, collection)))
+    return replace(tuning, seed=tuning.seed + 1) if model.kind == AGAIN else tuning
+
+
+def trained_on(model: Model, collection: TaskCollection) -> Sequence[InstructionTask]:
+    """The tasks whose examples a model sees."""
     if model.task:
         return [collection[model.task]]
     return list(collection) if model.kind == TUNED else collection.seen
@@ -165,7 +170,7 @@ def _trained_on(model: Model, collection: TaskCollection) -> Sequence[Instructio
 def training_examples(model: Model, collection: TaskCollection, config: MossaConfig) -> list[Example]:
     """What a model is trained on: a control on its whole task, a multi-task model on at most ``max_per_cluster``
     examples of each cluster, drawn at random."""
-    tasks = _trained_on(model, collection)
+    tasks = trained_on(model, collection)
     if model.task:
         return list(tasks[0].train)
     of_cluster: dict[str, list[Example]] = {}

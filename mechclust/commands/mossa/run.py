@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from mechclust.commands.folder import own_folder
 from mechclust.commands.mossa.config import MossaConfig
+from mechclust.commands.mossa.estimate import Plan, speed_of
 from mechclust.commands.mossa.inputs import Inputs, chosen_prompts, read_inputs
 from mechclust.commands.mossa.measure import measure_models
 from mechclust.commands.mossa.readability import readability
@@ -44,7 +46,11 @@ def run_mossa(base: str | Path, config: MossaConfig, out: str | Path, *, progres
         >>> # result.claims, result.groups, result.curves().seen.gap
     """
     out = Path(out)
-    inputs = read_inputs(str(base), config, out)
+    inputs = read_inputs(str(base), config)
+    plan = Plan.of(inputs, config)
+    plan.check(config, out)
+    if progress:
+        print(plan.text(speed_of(inputs, config)), file=sys.stderr)
     subject = {"base model": model_name(everywhere(base)), "texts": inputs.digest()}
     with own_folder(out, "mossa", subject):
         trained = train_adapters(str(base), inputs.models, config, out, progress=progress)

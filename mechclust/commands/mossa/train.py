@@ -47,10 +47,10 @@ def train_adapters(
     errors: list[Exception] = []
     if wanted:  # also what is there is compared with what is asked for
         results = each_result(
-            _train,
+            partial(_train, progress=progress),
             [*lacking, *(model for model in wanted if model not in lacking)],
             setup=partial(Resident, everywhere(base), config.portable, out.absolute()),
-            workers=config.workers or 1,
+            workers=config.workers or (1 if config.here else None),
             engine=config.jobs,
             timeout=config.job_timeout,
             folder=out,
@@ -74,7 +74,7 @@ def train_adapters(
     return Trained(found, failed)
 
 
-def _train(resident: Resident, model: Model) -> str | None:
+def _train(resident: Resident, model: Model, *, progress: bool) -> str | None:
     """One adapter; why it was given up, or ``None``."""
     examples, tuning = resident.training(model)
     try:
@@ -86,6 +86,7 @@ def _train(resident: Resident, model: Model) -> str | None:
             base=resident.print,
             name=model.name,
             source=str(resident.base),
+            progress=progress,
         )
     except DivergedError as error:
         return str(error)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from mechclust.jobs import progress_bar
 from mechclust.models.adapters import import_peft, shared_copy
 from mechclust.models.huggingface import quiet
 from mechclust.models.instructions import Answered
@@ -47,7 +48,7 @@ def train_lora(
         name: in errors.
         source: of the base, for the adapter's configuration.
         resume: the checkpoint to go on from.
-        progress: show the Trainer's bar.
+        progress: show a bar of steps.
 
     Returns:
         Seconds.
@@ -75,7 +76,7 @@ def train_lora(
     with quiet(), _borrowed(model), _seeded(config.seed):
         from mechclust.training.tuning.trainer import AnswerTrainer
 
-        arguments = training_arguments(config, len(examples), checkpoints, device, progress=progress)
+        arguments = training_arguments(config, len(examples), checkpoints, device)
         try:
             wrapped = peft.get_peft_model(shared_copy(model), lora)
         except ValueError as error:
@@ -90,16 +91,14 @@ def train_lora(
             arguments,
             data_collator=collator(model),
             train_dataset=list(examples),
-            callbacks=[keep_whole()],
+            callbacks=[keep_whole(), *([show_steps(name)] if progress else [])],
             name=name,
         )
         outcome = trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
     return float(outcome.metrics["train_runtime"])
 
 
-def training_arguments(
-    config: TuneConfig, n_examples: int, folder: Path, device: torch.device, *, progress: bool = False
-) -> Any:
+def training_arguments(config: TuneConfig, n_examples: int, folder: Path, device: torch.device) -> Any:
     """Hugging Face's ``TrainingArguments``: one model on one device; several adapters are several jobs."""
     from transformers import TrainingArguments
 
@@ -122,13 +121,33 @@ def training_arguments(
         seed=config.seed,
         data_seed=config.seed,
         report_to=[],
-        disable_tqdm=not progress,
+        disable_tqdm=True,
         remove_unused_columns=False,
         use_cpu=device.type == "cpu",
         dataloader_pin_memory=device.type == "cuda",
     )
     arguments._n_gpu = min(1, arguments.n_gpu)
     return arguments
+
+
+def show_steps(name: str) -> Any:
+    """A callback that shows a bar of steps, in a worker on the worker's own line: from the first steps on it tells the
+    time that is left."""
+    from transformers import TrainerCallback
+
+    class _Bar(TrainerCallback):  # type: ignore[misc]
+        bar: Any = None
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            self.bar = progress_bar(total=state.max_steps, initial=state.global_step, desc=name, unit="step")
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            self.bar.update()
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            self.bar.close()
+
+    return _Bar()
 
 
 def check_modules(model: PreTrainedModel, modules: Sequence[str]) -> None:

@@ -1,0 +1,145 @@
+"""What a MOSSA run will take, before it begins: steps, tokens, disk, memory and time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from mechclust.commands.mossa.config import MossaConfig
+from mechclust.commands.mossa.inputs import Inputs, rows_bytes
+from mechclust.commands.mossa.models import BASE, trained_on, training_examples, tuning_of
+from mechclust.models.sizes import Sizes
+from mechclust.report.folder import free_space
+from mechclust.report.resources import duration_text, matmul_speed, size_text
+from mechclust.training.tuning import TuneConfig
+from tasks import InputError
+
+_SAMPLE = 64  # examples of a task whose tokens are counted
+_FROZEN = 4  # multiplications and additions per weight and token: forward, and back to the activations
+_REPORT = 64 * 2**20  # bytes on disk for all but adapters and hidden states
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Of a run.
+
+    Attributes:
+        steps: optimiser steps, by model that is to be trained.
+        trained: tokens of the training examples, as often as they are seen.
+        measured: tokens of the prompts, once for each model that is measured on them.
+        disk: bytes of hidden states at most, adapters and the report.
+        weights: bytes of the base's; ``None``: not known.
+        operations: multiplications and additions of all forward and backward passes, at least; ``None``: not known.
+    """
+
+    steps: dict[str, int]
+    trained: float
+    measured: float
+    disk: int
+    weights: int | None
+    operations: float | None
+
+    @classmethod
+    def of(cls, inputs: Inputs, config: MossaConfig) -> Plan:
+        """From the tasks and the sizes of a model that is not loaded."""
+        lengths = _lengths(inputs, config)
+        steps, trained = {}, 0.0
+        for model in inputs.models:
+            if model.kind != BASE and not model.source:
+                examples = training_examples(model, inputs.collection, config)
+                tuning = tuning_of(model, inputs.collection, config)
+                steps[model.name] = tuning.steps_for(len(examples))
+                tasks = trained_on(model, inputs.collection)
+                mean = sum(lengths[task.name][0] for task in tasks) / len(tasks)
+                trained += steps[model.name] * tuning.per_step * mean
+        each = 3 + config.nulls
+        measured = sum(each * min(config.n_prompts, len(task.test)) * lengths[task.name][1] for task in inputs.measured)
+        weights = _weights(inputs.sizes)
+        itemsize = getattr(torch, config.dtype).itemsize
+        adapters = len(steps) * _adapter_bytes(inputs.sizes, config.tuning)
+        return cls(
+            steps,
+            trained,
+            measured,
+            rows_bytes(inputs, config) + 4 * adapters + _REPORT,  # an adapter, and its last two checkpoints
+            None if weights is None else weights * itemsize,
+            None if weights is None else weights * (_FROZEN * trained + 2 * measured),
+        )
+
+    def check(self, config: MossaConfig, out: Path) -> None:
+        """Refuse what does not fit on the disk or the device.
+
+        Raises:
+            InputError: with both numbers.
+        """
+        free = free_space(out)
+        if self.disk > free:
+            raise InputError(
+                f"the run takes up to {size_text(self.disk)} on disk, and {str(out)!r} has {size_text(free)} free; "
+                "give fewer prompts (--n-prompts), or another folder with --out"
+            )
+        if self.weights is None or not config.device.startswith("cuda") or config.engine != "local":
+            return
+        room = torch.cuda.mem_get_info(torch.device(config.device))[0]
+        if self.weights * config.at_once > room:
+            raise InputError(
+                f"the base's weights take {size_text(self.weights * config.at_once)} of memory ({config.dtype}, "
+                f"{config.at_once} at a time), and {config.device} has {size_text(room)} free; give --dtype bfloat16, "
+                "or --device-map auto"
+            )
+
+    def text(self, speed: float | None) -> str:
+        """In a sentence.
+
+        Args:
+            speed: multiplications and additions per second of the device.
+        """
+        said = []
+        if self.steps:
+            told = f"{len(self.steps)} adapters, {sum(self.steps.values()):,} steps on about {self.trained:,.0f} tokens"
+            said.append(told)
+        said.append(f"measuring: about {self.measured:,.0f} tokens")
+        said.append(f"disk: up to {size_text(self.disk)}")
+        if self.weights is not None:
+            said.append(f"memory: {size_text(self.weights)} for the base, besides activations and logits")
+        if self.operations is not None and speed is not None:
+            said.append(f"time: at least {duration_text(self.operations / speed)} in one process")
+        return "; ".join(said)
+
+
+def speed_of(inputs: Inputs, config: MossaConfig) -> float | None:
+    """Of the device, where it is here."""
+    if config.engine != "local" or inputs.sizes.d_model is None:
+        return None
+    rows = min(config.tokens_per_batch, 2048)
+    return matmul_speed(config.device, getattr(torch, config.dtype), inputs.sizes.d_model, rows)
+
+
+def _lengths(inputs: Inputs, config: MossaConfig) -> dict[str, tuple[float, float]]:
+    """Mean tokens of an example and of a prompt, by task, of the first ones."""
+    found = {}
+    for task in inputs.collection:
+        examples = task.train[:_SAMPLE]
+        answered = inputs.format.answered([e.prompt for e in examples], [e.answer for e in examples])
+        prompts = inputs.format.prompts([e.prompt for e in (task.test or task.train)[:_SAMPLE]])
+        found[task.name] = (_mean([len(e.tokens) for e in answered]), _mean([len(ids) for ids in prompts]))
+    return found
+
+
+def _mean(values: Sequence[int]) -> float:
+    return sum(values) / len(values)
+
+
+def _weights(sizes: Sizes) -> int | None:
+    """Of the blocks and the embedding."""
+    if sizes.n_layers is None or sizes.block_weights is None:
+        return None
+    return sizes.n_layers * sizes.block_weights + (sizes.d_vocab or 0) * (sizes.d_model or 0)
+
+
+def _adapter_bytes(sizes: Sizes, tuning: TuneConfig) -> int:
+    """Of a float32 adapter, with the optimiser's state of a checkpoint."""
+    return 3 * 4 * 2 * tuning.rank * len(tuning.modules) * (sizes.n_layers or 0) * (sizes.d_model or 0)

@@ -1,0 +1,56 @@
+"""What work takes, measured and in words: speed of a device, bytes, seconds."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+GIB = 2**30
+_SECONDS = 0.05  # of the matrix product that is timed
+
+
+def matmul_speed(device: str, dtype: torch.dtype, width: int, rows: int) -> float:
+    """Multiplications and additions per second of a short matrix product.
+
+    Args:
+        device: where.
+        dtype: of its numbers.
+        width: of the square matrix.
+        rows: of what it is multiplied with.
+    """
+    x = torch.ones(rows, width, device=device, dtype=dtype)
+    weights = torch.ones(width, width, device=device, dtype=dtype)
+    float((x @ weights)[0, 0])  # the first is slow, and reading a number waits for the device
+    start, times = time.perf_counter(), 0
+    while (taken := time.perf_counter() - start) < _SECONDS or not times:
+        float((x @ weights)[0, 0])
+        times += 1
+    return 2.0 * times * rows * width * width / taken
+
+
+def size_text(n: float) -> str:
+    """Bytes in words.
+
+    Example:
+        >>> size_text(3 * 2**30), size_text(2000)
+        ('3 GiB', '1.95 KiB')
+    """
+    for unit, size in (("GiB", GIB), ("MiB", 2**20)):
+        if n >= size:
+            return f"{n / size:.3g} {unit}"
+    return f"{n / 1024:.3g} KiB"
+
+
+def duration_text(seconds: float) -> str:
+    """Seconds in words.
+
+    Example:
+        >>> duration_text(0.2), duration_text(60), duration_text(600), duration_text(9000)
+        ('a second', '60 s', '10 min', '2.5 h')
+    """
+    if seconds < 1:
+        return "a second"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
