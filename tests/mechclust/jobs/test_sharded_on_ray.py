@@ -16,12 +16,16 @@ from tests.mechclust.jobs.test_sharded import WHOLE, die_once, function, one, sa
 
 
 def wait_on(node: str, flag: Path) -> None:
-    """On that node, and once only: for longer than it will live."""
+    """On that node, and once only: for longer than it will live. On the other one until that node is at work, which may
+    have been started only now."""
     import ray
 
-    if ray.get_runtime_context().get_node_id() == node and not flag.exists():
+    here, end = ray.get_runtime_context().get_node_id(), time.monotonic() + 120
+    if here == node and not flag.exists():
         flag.touch()
         time.sleep(300)
+    while here != node and not flag.exists() and time.monotonic() < end:
+        time.sleep(0.1)
 
 
 def trouble(killed: Path | None, node: str, flag: Path) -> None:
