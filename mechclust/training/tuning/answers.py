@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
 
 from mechclust.models.instructions import Answered
 from probes.hooks import device_of, evaluation_mode
@@ -98,7 +99,7 @@ def check_fits(model: PreTrainedModel, examples: Sequence[Answered], name: str) 
 
 def collator(model: PreTrainedModel) -> Callable[[Sequence[Answered]], dict[str, Tensor]]:
     """``padded`` for this Hugging Face model."""
-    return partial(padded, all_logits="logits_to_keep" not in _takes(model))
+    return partial(padded, all_logits=not {"logits_to_keep", "position_ids"} <= {*_takes(model)})
 
 
 def _takes(model: Any) -> Collection[str]:
@@ -108,23 +109,26 @@ def _takes(model: Any) -> Collection[str]:
 
 
 def padded(examples: Sequence[Answered], *, all_logits: bool = False) -> dict[str, Tensor]:
-    """A batch, padded on the right, with labels for the answers' tokens alone.
+    """A batch, with labels for the answers' tokens alone.
 
-    Logits are asked for from the first place whose next token is of an answer (``logits_to_keep``), and labels are of
-    those places: the head of a model with a large vocabulary otherwise takes most of the time and memory.
+    It is padded on the left, so that all answers end in the last place. Logits are asked for from the first place whose
+    next token is of an answer (``logits_to_keep``), and labels are of those places: the head of a model with a large
+    vocabulary otherwise takes most of the time and memory.
 
     Args:
         examples: prompts with answers.
-        all_logits: for models that give logits of all places.
+        all_logits: for models that give logits of all places, or count positions themselves: padded on the right.
     """
     sequences = [torch.tensor(example.tokens) for example in examples]
-    tokens = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True)
+    tokens = pad_sequence(sequences, batch_first=True, padding_side="right" if all_logits else "left")
     places = torch.arange(tokens.shape[1])
-    ends = torch.tensor([len(example.tokens) for example in examples])[:, None]
+    lengths = torch.tensor([len(example.tokens) for example in examples])[:, None]
+    begins = torch.zeros_like(lengths) if all_logits else len(places) - lengths
+    own = places - begins  # each token's position in its example
     starts = torch.tensor([example.start for example in examples])[:, None]
-    labels = tokens.masked_fill((places < starts) | (places >= ends), IGNORED)
-    batch = {"input_ids": tokens, "attention_mask": (places < ends).long()}
+    labels = tokens.masked_fill((own < starts) | (own >= lengths), IGNORED)
+    batch = {"input_ids": tokens, "attention_mask": ((own >= 0) & (own < lengths)).long()}
     if all_logits:
         return {**batch, "labels": labels}
-    first = int(starts.min()) - 1
-    return {**batch, "labels": labels[:, first:], "logits_to_keep": places[first:]}
+    first = int((begins + starts).min()) - 1
+    return {**batch, "position_ids": own.clamp(min=0), "labels": labels[:, first:], "logits_to_keep": places[first:]}

@@ -31,10 +31,11 @@ def plain_script(model: Any, given: Sequence[Answered], config: TuneConfig, fold
     def collate(batch: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
         longest = max(len(row["input_ids"]) for row in batch)
         filled = {"input_ids": 0, "attention_mask": 0, "labels": -100}
-        return {
-            name: torch.tensor([row[name] + [fill] * (longest - len(row[name])) for row in batch])
+        found = {
+            name: torch.tensor([[fill] * (longest - len(row[name])) + row[name] for row in batch])
             for name, fill in filled.items()
         }
+        return {**found, "position_ids": (found["attention_mask"].cumsum(1) - 1).clamp(min=0)}
 
     rows = [
         {

@@ -101,13 +101,16 @@ def test_only_wanted_logits_are_computed_also_behind_peft() -> None:
 def test_a_padded_batch_is_what_it_says() -> None:
     given = [Answered([5, 6, 7, 8], 3), Answered([9, 1], 1)]
     batch = padded(given)
-    assert batch["input_ids"].tolist() == [[5, 6, 7, 8], [9, 1, 0, 0]]
-    assert batch["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
-    assert batch["labels"].tolist() == [[IGNORED, IGNORED, IGNORED, 8], [IGNORED, 1, IGNORED, IGNORED]]
-    assert batch["logits_to_keep"].tolist() == [0, 1, 2, 3]
-    later = padded([Answered([5, 6, 7, 8], 3), Answered([9, 1, 2], 2)])
-    assert later["labels"].tolist() == [[IGNORED, IGNORED, 8], [IGNORED, 2, IGNORED]]
-    assert later["logits_to_keep"].tolist() == [1, 2, 3]
+    assert batch["input_ids"].tolist() == [[5, 6, 7, 8], [0, 0, 9, 1]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1, 1], [0, 0, 1, 1]]
+    assert batch["position_ids"].tolist() == [[0, 1, 2, 3], [0, 0, 0, 1]]
+    assert batch["labels"].tolist() == [[IGNORED, 8], [IGNORED, 1]]  # whatever the prompts' lengths
+    assert batch["logits_to_keep"].tolist() == [2, 3]
+    whole = padded(given, all_logits=True)
+    assert whole["input_ids"].tolist() == [[5, 6, 7, 8], [9, 1, 0, 0]]
+    assert whole["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
+    assert whole["labels"].tolist() == [[IGNORED, IGNORED, IGNORED, 8], [IGNORED, 1, IGNORED, IGNORED]]
+    assert whole.keys() == {"input_ids", "attention_mask", "labels"}
 
 
 def test_what_a_model_cannot_read() -> None:
