@@ -28,6 +28,8 @@ class TuneConfig:
         warmup: steps in which the learning rate rises.
         weight_decay: of AdamW.
         clip: largest norm of the gradient.
+        bf16: multiply matrices in bfloat16 (autocast), which many processors do several times faster; all weights stay
+            in their own format.
         save_every: steps between two checkpoints, of which an interruption costs one at most.
         seed: of the adapter's initial weights and of the order of the examples.
     """
@@ -44,6 +46,7 @@ class TuneConfig:
     warmup: int = 0
     weight_decay: float = 0.0
     clip: float = 1.0
+    bf16: bool = False
     save_every: int = 50
     seed: int = 0
 

@@ -114,6 +114,7 @@ def training_arguments(config: TuneConfig, n_examples: int, folder: Path, device
         warmup_steps=config.warmup,
         weight_decay=config.weight_decay,
         max_grad_norm=config.clip,
+        bf16=config.bf16,
         logging_steps=every,
         logging_nan_inf_filter=False,
         save_steps=every * math.ceil(config.save_every / every),  # a mean is not cut by an interruption
