@@ -97,18 +97,19 @@ def _check_listening(address: str) -> None:
 # warning each; a process with a token waits for ever on answers of a cluster that has none.
 def _find(address: str, given: str | None) -> tuple[str, str | None]:
     """HOST:PORT of the cluster, and what RAY_AUTH_MODE has to be."""
+    with_token = given is not None and given.lower() == "token"
     found, why = _ask(address, "disabled")
     if found is not None:
-        if given is not None and given.lower() == "token":
+        if with_token:
             way = "leave that out, or start the cluster with it"
             raise InputError(f"the Ray cluster at {address!r} uses no token, and {_MODE} is {given!r}; {way}")
         return found, given
     if "AuthenticationError" in why or "InvalidAuthToken" in why:
-        if given is None or given.lower() == "token":
+        if given is None or with_token:
             found, _ = _ask(address, "token")
         if found is None:
             way = "put its nodes' token into ~/.ray/auth_token, or the file's name into RAY_AUTH_TOKEN_PATH"
-            also = f", and {_MODE} is {given!r} here" if given is not None and given.lower() != "token" else ""
+            also = "" if given is None or with_token else f", and {_MODE} is {given!r} here"
             raise InputError(f"the Ray cluster at {address!r} asks for its token{also}; {way}, with {_MODE}=token")
         return found, "token"
     if "Could not find any running Ray" in why:

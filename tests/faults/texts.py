@@ -175,8 +175,7 @@ PLACES: dict[str, Made] = {
 _HIT = """() => [window.hacked, window.__hit].some((x) => x !== undefined)
   || [...document.querySelectorAll("*")].some((node) => [...node.attributes].some((a) =>
     (a.name.startsWith("on") && a.value.includes("hacked")) ||
-    (/^(href|src|action|formaction|data|xlink:href|to|values)$/.test(a.name) &&
-      a.value.trim().toLowerCase().startsWith("javascript:"))))"""
+    (!/^(alt|title|aria-label)$/.test(a.name) && a.value.trim().toLowerCase().startsWith("javascript:"))))"""
 _browser: subprocess.Popen[str] | None = None
 
 

@@ -25,7 +25,7 @@ from tests.faults.subjects import STUDIES, sharded
 
 LOCAL, RAY = "lost workers of this machine", "lost workers, nodes and drivers of Ray"
 _HELPERS = ("resource_tracker", "forkserver")  # processes of Python's own, which do no job
-_IDLE = re.compile("IDLE|Agent")  # also Ray's own agents: a node ends with its agents, and the driver with its node
+_NO_ACTOR = re.compile("IDLE|Agent")  # also Ray's own agents: a node ends with its agents, and the driver with its node
 _PATIENCE = 120.0  # seconds in which something to kill must appear
 
 
@@ -138,7 +138,9 @@ class _Cluster:
     def actors(self) -> list[int]:
         """Processes of the cluster that hold an actor of ours."""
         return [
-            pid for pid, line in descendants(self._server.pid) if line.startswith("ray::") and not _IDLE.search(line)
+            pid
+            for pid, line in descendants(self._server.pid)
+            if line.startswith("ray::") and not _NO_ACTOR.search(line)
         ]
 
 
