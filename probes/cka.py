@@ -263,9 +263,12 @@ class CKA(Pairwise, RowsOrMoments):
         same half-samples and pairings."""
         ends = torch.tensor([0.025, 0.975], dtype=torch.float64)
 
+        def given(site: str, group: str) -> Tensor:
+            return matrix(rows_of(site, group), site)
+
         @lru_cache(2)  # of a pair; more would take as much memory as all rows
         def rows(site: str, group: str) -> Tensor:
-            return compact(matrix(rows_of(site, group), site))
+            return compact(given(site, group))
 
         @cache
         def halves(x: str, y: str, group: str) -> list[HSIC]:
@@ -278,7 +281,7 @@ class CKA(Pairwise, RowsOrMoments):
                     spread = value + deviations_of(*terms, debiased=_FORMS[measure]).quantile(ends)
                     yield from zip((f"{measure}_low", f"{measure}_high"), spread.tolist(), ("", ""), strict=True)
             if self.n_permutations:
-                drawn = null_hsic(rows(x, group), rows(y, group), self.n_permutations, self.seed, self.precision)
+                drawn = null_hsic(given(x, group), given(y, group), self.n_permutations, self.seed, self.precision)
                 for measure, value in values.items():
                     null = null_of(*drawn, debiased=_FORMS[measure])
                     low, high = null.quantile(ends).tolist()

@@ -329,16 +329,21 @@ def cka_null(
         (True, True)
     """
     check_at_least(n_permutations=(n_permutations, 1))
-    x, y = (compact(side) for side in paired(x, y))
-    return null_of(*null_hsic(x, y, n_permutations, seed), debiased=debiased)
+    return null_of(*null_hsic(*paired(x, y), n_permutations, seed), debiased=debiased)
 
 
 def null_hsic(
     x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], n_permutations: int, seed: int, precision: Precision = "float64"
 ) -> tuple[list[HSIC], HSIC, HSIC]:
-    """Of ``compact`` rows paired at random, and of either side with itself: for both forms."""
-    draw, like = torch.Generator().manual_seed(seed), CrossMoments.of(x, y, precision=precision)
+    """Of rows paired at random, and of either side with itself: for both forms."""
+    draw = torch.Generator().manual_seed(seed)
     orders = (torch.randperm(len(x), generator=draw).to(y.device) for _ in range(n_permutations))
+    if len(x) <= min(x.shape[1], y.shape[1]):  # kernel matrices are no larger than the rows, and made once
+        k, other = kernel(x, precision), kernel(y, precision)
+        found = [hsic_of_kernels(k, other[o][:, o]) for o in orders]
+        return found, hsic_of_kernels(k, k), hsic_of_kernels(other, other)
+    x, y = compact(x), compact(y)
+    like = CrossMoments.of(x, y, precision=precision)
     found = [CrossMoments.of(x, y[o], like, precision).hsic(precision) for o in orders]
     return found, hsic_of_rows(x, x, precision), hsic_of_rows(y, y, precision)
 

@@ -115,7 +115,8 @@ def speed_of(inputs: Inputs, config: MossaConfig) -> float | None:
     if config.engine != "local" or inputs.sizes.d_model is None:
         return None
     rows = min(config.tokens_per_batch, 2048)
-    return matmul_speed(config.device, getattr(torch, config.dtype), inputs.sizes.d_model, rows)
+    dtype = torch.bfloat16 if config.tuning.bf16 else getattr(torch, config.dtype)
+    return matmul_speed(config.device, dtype, inputs.sizes.d_model, rows)
 
 
 def _lengths(inputs: Inputs, config: MossaConfig) -> dict[str, tuple[float, float]]:

@@ -223,7 +223,7 @@ def _measure_task(resident: Resident, job: TaskJob) -> dict[str, ProbeResult]:
 
 def _probes(config: MossaConfig, at: Sites, role: str) -> dict[str, Probe]:
     """What is measured of a model with the task's control."""
-    shared: dict[str, Any] = {"at": at, "readout": READOUT}
+    shared: dict[str, Any] = {"at": at, "readout": READOUT, **_where(config)}
     found: dict[str, Probe] = {
         "cka": CKA(**shared, form="rows", n_permutations=_PERMUTATIONS if role == "tuned" else 0, seed=config.seed)
     }
@@ -238,6 +238,11 @@ def _probes(config: MossaConfig, at: Sites, role: str) -> dict[str, Probe]:
     if config.svcca:
         found["svcca"] = SVCCA(**shared)
     return found
+
+
+def _where(config: MossaConfig) -> dict[str, Any]:
+    """Products of many prompts' states take hours on the CPU beside a large model."""
+    return {} if config.device == "cpu" else {"device": config.device}
 
 
 def _compare(stores: Mapping[str, RowStore], role: str, probe: Probe) -> ProbeResult:
@@ -274,13 +279,14 @@ def _describe(resident: Resident, job: ModelJob) -> dict[str, ProbeResult]:
     seen = [task for task in resident.collection.seen if not task.too_few]
     batches = _batches(resident, seen, config.n_shown, job.numbers, job.clusters)
     at, n_layers = sites(_n_layers(resident)), _n_layers(resident)
+    there = _where(config)
     pictured = sorted({max(1, round(n_layers * k / _PICTURED)) for k in range(1, _PICTURED + 1)})
     probes: dict[str, Probe] = {
-        "dims": NDims(at=at, readout=READOUT),
+        "dims": NDims(at=at, readout=READOUT, **there),
         "projection": Projection("cluster", at=residual(pictured), readout=READOUT, max_rows=None, seed=config.seed),
     }
     if len({job.clusters[job.numbers[task.name]] for task in seen}) > 1 and sum(map(len, batches)) > _NEIGHBOURS:
-        probes["purity"] = NeighbourPurity(at=at, readout=READOUT, label="cluster", k=_NEIGHBOURS)
+        probes["purity"] = NeighbourPurity(at=at, readout=READOUT, label="cluster", k=_NEIGHBOURS, **there)
     tokens = [t for batch in batches for t in (batch.index, batch.tokens)]
     print_ = resident.print_of(job.model)
     folder = resident.out / "measured" / "all"

@@ -153,11 +153,13 @@ def ceiling_tasks(collection: TaskCollection, n: int) -> list[str]:
 
 
 def tuning_of(model: Model, collection: TaskCollection, config: MossaConfig) -> TuneConfig:
-    """How a model is trained."""
+    """How a model is trained. Each adapter has initial weights and an order of the data of its own: two that begin alike
+    change the same few directions, and are alike for that."""
     tuning = config.tuning
     if config.steps_per_task is not None:
         tuning = replace(tuning, steps=config.steps_per_task * len(trained_on(model, collection)))
-    return replace(tuning, seed=tuning.seed + 1) if model.kind == AGAIN else tuning
+    draw = generator(tuning.seed, f"mossa adapter {model.name}")
+    return replace(tuning, seed=int(draw.integers(2**31)))
 
 
 def trained_on(model: Model, collection: TaskCollection) -> Sequence[InstructionTask]:

@@ -102,6 +102,8 @@ def training_arguments(config: TuneConfig, n_examples: int, folder: Path, device
     """Hugging Face's ``TrainingArguments``: one model on one device; several adapters are several jobs."""
     from transformers import TrainingArguments
 
+    if config.bf16 and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise InputError(f"{torch.cuda.get_device_name(device)} cannot multiply in bfloat16; leave out --tuning.bf16")
     steps = config.steps_for(n_examples)
     every = max(1, steps // 100)  # a logged loss is a mean over these
     arguments = TrainingArguments(

@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from mechclust.models.instructions import Answered
 from mechclust.training.tuning import TuneConfig, tune_adapter, tuned_at
 from mechclust.training.tuning.adapter import digest_of_weights
 from mechclust.training.tuning.lora import training_arguments
+from tasks import InputError
 from tests.mechclust.training.tuning.small import FAMILIES, MODULES, examples, language_model, settings
 
 
@@ -68,6 +70,7 @@ def plain_script(model: Any, given: Sequence[Answered], config: TuneConfig, fold
         use_cpu=True,
         disable_tqdm=True,
         remove_unused_columns=False,
+        bf16=config.bf16,
     )
     Trainer(wrapped, arguments, train_dataset=rows, data_collator=collate).train()
     return dict(peft.get_peft_model_state_dict(wrapped))
@@ -95,6 +98,30 @@ def test_it_is_that_of_a_plain_script(family: str, fields: dict[str, Any], tmp_p
         torch.testing.assert_close(weight, theirs[name], atol=2e-5, rtol=1e-4)
         assert "lora_B" not in name or float(weight.abs().max()) > 5e-3  # where it was 0
     assert tuned.steps == config.steps_for(len(given)) == tuned.losses[-1][0] == len(tuned.losses)
+
+
+def test_bfloat16_products(tmp_path: Path) -> None:
+    """They change the numbers a little, and no weight's format."""
+    model, given = language_model("llama"), examples()
+    config = settings(modules=MODULES["llama"], steps=4)
+    exact = tune_adapter(model, given, config, tmp_path / "exact", base="b")
+    coarse = tune_adapter(model, given, replace(config, bf16=True), tmp_path / "coarse", base="b")
+    assert exact.losses != coarse.losses
+    for (_, one), (_, other) in zip(exact.losses, coarse.losses, strict=True):
+        assert other == pytest.approx(one, rel=0.02)
+    theirs = plain_script(model, given, replace(config, bf16=True), tmp_path / "theirs")
+    ours = load_file(tmp_path / "coarse" / "adapter_model.safetensors")
+    for name, weight in ours.items():
+        assert weight.dtype == torch.float32
+        torch.testing.assert_close(weight, theirs[name], atol=2e-3, rtol=0)
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+
+
+def test_a_gpu_that_has_no_bfloat16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
+    with pytest.raises(InputError, match=r"^Tesla T4 cannot multiply in bfloat16; leave out --tuning\.bf16$"):
+        training_arguments(settings(bf16=True), 13, tmp_path, torch.device("cuda:0"))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
