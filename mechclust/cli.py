@@ -457,7 +457,7 @@ def _sandbox(
     seed: Perhaps[int] = None,
     out: Path = Path("sandbox.html"),
     epoch: Perhaps[int] = None,
-    panels: Annotated[tuple[str, ...], _NOTHING] = (),
+    panels: Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="")] = (),
     max_frames: int = 300,
 ) -> None:
     """Watch a small network train: an interactive page (.html), a film (.mp4, .gif) or a figure (.png).
