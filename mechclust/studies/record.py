@@ -71,7 +71,12 @@ def _option(path: str, value: Any) -> list[str]:
     section, dot, name = path.replace("_", "-").rpartition(".")
     if isinstance(value, bool):
         return [f"--{section}{dot}{name if value else f'no-{name}'}"]
-    return [f"--{section}{dot}{name}", *map(str, value if isinstance(value, list) else [value])]
+    return [f"--{section}{dot}{name}", *map(str, _flat(value))]
+
+
+def _flat(value: Any) -> list[Any]:
+    """As the command line takes pairs: one number after the other."""
+    return [word for part in value for word in _flat(part)] if isinstance(value, list) else [value]
 
 
 def _portable(value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from mechclust.commands.mossa.result import MossaResult
 from mechclust.report.verdicts import share_interval
 
 Ends = tuple[float, float]
-State = Literal["learnt", "loss only", "not learnt", "not measured"]
+State = Literal["learnt", "form only", "not learnt", "not measured"]
 ROLES = ("base", "control", "tuned", "all-tasks")
 _NONE = (math.nan, math.nan)
 _Z, _LEVEL = 1.959964, 0.975
@@ -33,6 +33,12 @@ class Score:
         exact_gain_ends: Bonett & Price's (2012), for shares of the same prompts.
         loss_gain: by which the loss is below the base model's.
         loss_gain_ends: Student's t over prompts.
+        pairs: of prompts with different answers.
+        margin: by how many nats both right answers of a pair together are more probable than the same two exchanged,
+            mean over pairs; 0 where answers do not hang on their prompts.
+        margin_ends: Student's t over pairs.
+        margin_gain: above the base model's.
+        margin_gain_ends: Student's t over pairs.
     """
 
     n: int
@@ -44,14 +50,20 @@ class Score:
     exact_gain_ends: Ends = _NONE
     loss_gain: float = math.nan
     loss_gain_ends: Ends = _NONE
+    pairs: int = 0
+    margin: float = math.nan
+    margin_ends: Ends = _NONE
+    margin_gain: float = math.nan
+    margin_gain_ends: Ends = _NONE
 
     @property
     def state(self) -> State:
-        """``learnt``: more answers are right than the base model's, by the interval; ``loss only``: they are only more
-        probable; else ``not learnt``."""
-        if self.exact_gain_ends[0] > 0:
+        """``learnt``: right answers are told from those of other prompts better than by the base model, by the
+        interval; ``form only``: they are more probable or more often exact, as they are where a model learnt which
+        answers there are; else ``not learnt``."""
+        if self.margin_gain_ends[0] > 0:
             return "learnt"
-        return "loss only" if self.loss_gain_ends[0] > 0 else "not learnt"
+        return "form only" if max(self.loss_gain_ends[0], self.exact_gain_ends[0]) > 0 else "not learnt"
 
 
 def scores_of(result: MossaResult) -> dict[str, dict[str, Score]]:
@@ -60,7 +72,7 @@ def scores_of(result: MossaResult) -> dict[str, dict[str, Score]]:
     for task in result.tasks:
         answers = {role: result.of_task[task].get(f"{role}.answers") for role in ROLES}
         of = {
-            role: (np.asarray(x["exact"], dtype=float), np.asarray(x["loss"], dtype=float))
+            role: (_numbers(x["exact"]), _numbers(x["loss"]), _numbers(x["margin"]))
             for role, x in answers.items()
             if x is not None
         }
@@ -78,18 +90,29 @@ def states_of(result: MossaResult, role: str = "control") -> Mapping[str, State]
     }
 
 
-def score(exact: np.ndarray, loss: np.ndarray, base: tuple[np.ndarray, np.ndarray] | None = None) -> Score:
-    """Of ``[prompt]`` 0 or 1, and ``[prompt]`` losses.
+def _numbers(values: Any) -> np.ndarray:
+    return np.asarray(values, dtype=float)
+
+
+def score(
+    exact: np.ndarray,
+    loss: np.ndarray,
+    margin: np.ndarray,
+    base: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
+) -> Score:
+    """Of ``[prompt]`` 0 or 1, ``[prompt]`` losses and ``[pair]`` margins.
 
     Args:
         exact: whether the answer was given.
         loss: of the answer.
-        base: the same two of the base model on the same prompts.
+        margin: of pairs of prompts, see ``margins``.
+        base: the same three of the base model on the same prompts.
 
     Example:
-        >>> found = score(np.ones(20), np.full(20, 0.1), base=(np.zeros(20), np.linspace(2, 3, 20)))
-        >>> found.state, round(found.loss_gain, 2), [round(end, 2) for end in found.exact_gain_ends]
-        ('learnt', 2.4, [0.74, 1.0])
+        >>> none = np.zeros(10)  # a model that now always says "no", and as often to prompts that have another answer
+        >>> found = score(np.arange(20) % 2, np.full(20, 0.7), none, base=(np.zeros(20), np.linspace(2, 3, 20), none))
+        >>> found.state, found.exact, round(found.loss_gain, 2), [round(end, 2) for end in found.exact_gain_ends]
+        ('form only', 0.5, 1.8, [0.21, 0.7])
     """
     own = Score(
         n=len(exact),
@@ -97,10 +120,13 @@ def score(exact: np.ndarray, loss: np.ndarray, base: tuple[np.ndarray, np.ndarra
         exact_ends=share_interval(exact.tolist()) or _NONE,
         loss=float(loss.mean()),
         loss_ends=_mean_ends(loss),
+        pairs=len(margin),
+        margin=float(margin.mean()) if len(margin) else math.nan,
+        margin_ends=_mean_ends(margin),
     )
     if base is None:
         return own
-    gained, lower = exact - base[0], base[1] - loss
+    gained, lower, apart = exact - base[0], base[1] - loss, margin - base[2]
     return Score(
         **vars(own)
         | {
@@ -108,6 +134,8 @@ def score(exact: np.ndarray, loss: np.ndarray, base: tuple[np.ndarray, np.ndarra
             "exact_gain_ends": _paired_ends(int((gained > 0).sum()), int((gained < 0).sum()), len(gained)),
             "loss_gain": float(lower.mean()),
             "loss_gain_ends": _mean_ends(lower),
+            "margin_gain": float(apart.mean()) if len(apart) else math.nan,
+            "margin_gain_ends": _mean_ends(apart),
         }
     )
 

@@ -14,6 +14,7 @@ import torch
 
 from mechclust.commands.mossa.config import MossaConfig
 from mechclust.commands.mossa.inputs import Inputs, test_batches
+from mechclust.commands.mossa.margins import Pairs, margins, pairs_of, swapped, total
 from mechclust.commands.mossa.models import AGAIN, BASE, CONTROL, TUNED, UNSEEN, Model, Resident
 from mechclust.commands.mossa.purity import purity_by_task
 from mechclust.commands.parts import Part, part_path
@@ -21,6 +22,7 @@ from mechclust.commands.settings import everywhere
 from mechclust.jobs import progress_bar
 from mechclust.jobs.mapping import each_result
 from mechclust.models.adapters import plain_model
+from mechclust.models.instructions import Answered
 from mechclust.report.folder import rows_errors
 from mechclust.training.tuning import answer_scores
 from probes import (
@@ -202,11 +204,12 @@ def _measure_task(resident: Resident, job: TaskJob) -> dict[str, ProbeResult]:
                 make = partial(_compare, stores, role, probe)
                 parts[name] = Part(path(name, *prints_of, repr(probe)), name, make)
     if config.n_answers and task.test:
-        examples = resident.format.answered(*_texts(task, config.n_answers))
+        examples, exchanged, pairs = _questions(resident, task)
+        asked = str([e.tokens for e in [*examples, *exchanged]])
         for role in ("base", "tuned", "control", *(["all-tasks"] if "all-tasks" in job.models else [])):
             name = f"{role}.answers"
-            made = path(name, prints[role], str([e.tokens for e in examples]))
-            parts[name] = Part(made, name, partial(_answers, resident, job.models[role], examples))
+            make = partial(_answers, resident, job.models[role], examples, exchanged, pairs)
+            parts[name] = Part(path(name, prints[role], asked), name, make)
     lacking = [part for part in parts.values() if part.kept() is None]
     if any(not part.name.endswith(".answers") for part in lacking):
         for role, model in job.models.items():
@@ -254,21 +257,29 @@ def _compare(stores: Mapping[str, RowStore], role: str, probe: Probe) -> ProbeRe
     return run_stores(pair, probe)
 
 
-def _answers(resident: Resident, model: Model, examples: Sequence[Any]) -> ProbeResult:
+def _questions(resident: Resident, task: InstructionTask) -> tuple[list[Answered], list[Answered], Pairs]:
+    """Test prompts with their answers, and pairs of them with answers exchanged."""
+    chosen = task.test[: resident.config.n_answers]
+    prompts, answers = [e.prompt for e in chosen], [e.answer for e in chosen]
+    pairs, answered = pairs_of(answers), resident.format.answered
+    return answered(prompts, answers), answered(*swapped(prompts, answers, pairs)), pairs
+
+
+def _answers(
+    resident: Resident, model: Model, examples: Sequence[Answered], exchanged: Sequence[Answered], pairs: Pairs
+) -> ProbeResult:
+    most = resident.config.tokens_per_batch
     with resident.as_model(model) as hooked:
-        scores = answer_scores(plain_model(hooked), examples, resident.config.tokens_per_batch)
+        plain = plain_model(hooked)
+        scores = answer_scores(plain, examples, most)
+        margin = margins(plain, total(scores.loss, examples), exchanged, pairs, most)
     return ProbeResult(
         "Answers",
-        {"loss": scores.loss, "exact": scores.exact.double()},
-        {"loss": ("example",), "exact": ("example",)},
-        {"example": [str(i) for i in range(len(examples))]},
+        {"loss": scores.loss, "exact": scores.exact.double(), "margin": margin},
+        {"loss": ("example",), "exact": ("example",), "margin": ("pair",)},
+        {"example": [str(i) for i in range(len(examples))], "pair": [f"{i}-{j}" for i, j in pairs]},
         metadata={"n": len(examples), "versions": versions()},
     )
-
-
-def _texts(task: InstructionTask, most: int) -> tuple[list[str], list[str]]:
-    chosen = task.test[:most]
-    return [e.prompt for e in chosen], [e.answer for e in chosen]
 
 
 # ---- all tasks together ----

@@ -153,8 +153,8 @@ def ceiling_tasks(collection: TaskCollection, n: int) -> list[str]:
 
 
 def tuning_of(model: Model, collection: TaskCollection, config: MossaConfig) -> TuneConfig:
-    """How a model is trained. Each adapter has initial weights and an order of the data of its own: two that begin alike
-    change the same few directions, and are alike for that."""
+    """How a model is trained. Each adapter has initial weights and an order of the data of its own: two that begin
+    alike change the same few directions, and are alike for that."""
     tuning = config.tuning
     if config.steps_per_task is not None:
         tuning = replace(tuning, steps=config.steps_per_task * len(trained_on(model, collection)))

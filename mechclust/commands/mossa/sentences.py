@@ -50,11 +50,11 @@ def _learnt(result: MossaResult) -> list[str]:
     learnt = of.get("learnt", [])
     said = (
         f"By its own control, {len(learnt) or 'none'} of {_many(len(known), 'task')} "
-        f"{'was' if len(learnt) < 2 else 'were'} learnt (more exact answers than pre, by the 95% interval over "
-        "prompts)"
+        f"{'was' if len(learnt) < 2 else 'were'} learnt (right answers are told from those of other prompts better "
+        "than by pre, by the 95% interval over pairs of prompts)"
     )
-    if half := of.get("loss only"):
-        said += f"; of {_named(half)} only the loss fell, so that right answers became likelier but not more frequent"
+    if half := of.get("form only"):
+        said += f"; of {_named(half)} only the form of the answers, which hang on their prompts no more than pre's"
     found = [f"{said}."]
     if none := of.get("not learnt"):
         its = "its control is" if len(none) == 1 else "their controls are"
@@ -74,10 +74,10 @@ def _multi_task(result: MossaResult) -> list[str]:
         better = sum(states[task] == "learnt" for task in tasks)
         before, after = (float(np.mean([scores[task][role].exact for task in tasks])) for role in ("base", "tuned"))
         parts.append(
-            f"{called} on {better or 'none'} of {_many(len(tasks), 'held-out task' if out else 'seen task')} (mean "
-            f"accuracy {after:.2f}, pre {before:.2f})"
+            f"{called} learnt {better or 'none'} of {_many(len(tasks), 'held-out task' if out else 'seen task')} "
+            f"(exact answers {after:.0%}, pre {before:.0%})"
         )
-    return [f"By the interval, more exact answers than pre gives {', and '.join(parts)}."] if parts else []
+    return [f"By the same measure, {', and '.join(parts)}."] if parts else []
 
 
 # ---- layers ----
@@ -136,7 +136,7 @@ def _changed(result: MossaResult) -> list[str]:
     found = [
         f"In the upper half of the layers, tuned is {direction} the controls than pre: by {value:z.2f} in debiased "
         f"CKA (difference of medians over {_many(len(curves.tasks), 'seen task')}{ends}); the difference is "
-        f"largest at layer {most + 1} ({curves.gap[most]:z.2f})."
+        f"largest in size at layer {most + 1} ({curves.gap[most]:z.2f})."
     ]
     found += _clusters(clusters_table(result))
     table = tasks_table(result)

@@ -154,16 +154,16 @@ def groups_table(result: MossaResult) -> pd.DataFrame:
 
 
 def answers_table(result: MossaResult) -> pd.DataFrame:
-    """One row per task and model: accuracy and loss of its answers and the gains over the base model, each with a 95%
-    interval over prompts; see ``learnt.Score``."""
+    """One row per task and model: accuracy, loss and margin of its answers and the gains over the base model, each with
+    a 95% interval over prompts; see ``learnt.Score``."""
     import pandas as pd
 
     rows = []
     for i, (task, of) in enumerate(scores_of(result).items()):
         for role, found in of.items():
             row: dict[str, Any] = {"task": task, "cluster": result.clusters[i], "held_out": bool(result.held_out[i])}
-            row |= {"role": role, "n": found.n}
-            for name in ("exact", "loss", "exact_gain", "loss_gain"):
+            row |= {"role": role, "n": found.n, "pairs": found.pairs}
+            for name in ("exact", "loss", "margin", "exact_gain", "loss_gain", "margin_gain"):
                 low, high = getattr(found, f"{name}_ends")
                 row |= {name: getattr(found, name), f"{name}_low": low, f"{name}_high": high}
             rows.append({**row, "learnt": "" if role == "base" else found.state})

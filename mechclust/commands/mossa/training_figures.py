@@ -66,15 +66,15 @@ def _look(model: Model, tasks: Sequence[str]) -> tuple[str, str]:
 
 
 def answers_figure(result: MossaResult) -> Figure:
-    """Accuracy and loss of the answers by task: pre, the control, the tuned model."""
+    """Accuracy, loss and margin of the answers by task: pre, the control, the tuned model."""
     scores, states = scores_of(result), states_of(result)
     tasks = [task for task in result.tasks if scores[task]]
-    figure, axes = subplots(2, size=(5.6, 0.42 * len(tasks) + 1.5), grid="x", sharey=True)
+    figure, axes = subplots(3, size=(4.2, 0.42 * len(tasks) + 1.5), grid="x", sharey=True)
     held_out = dict(zip(result.tasks, result.held_out, strict=True))
     rows = np.arange(len(tasks))
     roles = [role for role in ROLES if any(role in scores[task] for task in tasks)]
     step = 0.76 / len(roles)
-    for axis, value in zip(axes, ("exact", "loss"), strict=True):
+    for axis, value in zip(axes, ("exact", "loss", "margin"), strict=True):
         for k, role in enumerate(roles):
             look, shift = LOOKS[role], (k - (len(roles) - 1) / 2) * step
             at = [row for row, task in zip(rows, tasks, strict=True) if role in scores[task]]
@@ -91,14 +91,14 @@ def answers_figure(result: MossaResult) -> Figure:
     for tick, task in zip(axes[0].get_yticklabels(), tasks, strict=True):
         tick.set_color(_BAD if states[task] == "not learnt" else "black")
     for row, task in enumerate(tasks):
-        if states[task] in ("not learnt", "loss only"):
-            told = "not learnt" if states[task] == "not learnt" else "loss only"
-            axes[1].text(
-                1.01, row, told, transform=axes[1].get_yaxis_transform(), va="center", fontsize=8.5, color=SOFT
-            )
+        if states[task] in ("not learnt", "form only"):
+            place = axes[-1].get_yaxis_transform()
+            axes[-1].text(1.01, row, states[task], transform=place, va="center", fontsize=8.5, color=SOFT)
     axes[0].set(xlabel="share of answers that are exact", xlim=(-0.03, 1.03))
     axes[1].set(xlabel="loss of the answer (nats a token)")
     axes[1].set_xlim(left=0)
+    axes[2].axvline(0, color=SOFT, lw=1, zorder=-1)
+    axes[2].set(xlabel="margin of a pair's right answers over\nthe same two exchanged (nats)")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False, fontsize=9)
     return figure

@@ -256,7 +256,7 @@ def test_a_failing_figure_loses_nothing(gpt2, shaken, compared, tmp_path, monkey
         broken.setattr("mechclust.commands.compare.figures.compare_panels", fails)
         with pytest.raises(ValueError, match="no picture"):
             write_compare_report(result, tmp_path)
-    assert {path.stem for path in (tmp_path / "results").iterdir()} == {"cka", "n_dims", "purity"}
+    assert {path.stem for path in (tmp_path / "results").iterdir()} == {"cka", "n_dims", "purity", "without_top_pc"}
     kept = load_result(tmp_path / "results/cka.safetensors")["debiased_cka"]
     assert kept.nan_to_num(9).equal(result.cka["debiased_cka"].nan_to_num(9))
     ran = []

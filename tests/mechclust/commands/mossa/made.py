@@ -43,7 +43,8 @@ def made_result(
     """Base falls with depth, tuned stays up; a held-out task gains half of that; every second task is learnt.
 
     Args:
-        learnt: tasks whose controls give right answers; those that come after lose loss only, the last learns nothing.
+        learnt: tasks whose controls tell right answers from others; those that come after learn the form only, the last
+            learns nothing.
     """
     draw = np.random.default_rng(seed)
     tasks = [task for names in clusters.values() for task in names]
@@ -68,11 +69,12 @@ def made_result(
     def answers(right: float, loss: float) -> ProbeResult:
         exact = (np.arange(n_answers) < right * n_answers).astype(float)
         losses = loss + 0.05 * draw.standard_normal(n_answers)
+        margins = (3.0 if right > 0.5 else 0.0) + 0.1 * np.random.default_rng(seed).standard_normal(n_answers // 2)
         return ProbeResult(
             "Answers",
-            {"exact": torch.tensor(exact), "loss": torch.tensor(losses)},
-            {"exact": ("example",), "loss": ("example",)},
-            {"example": list(map(str, range(n_answers)))},
+            {"exact": torch.tensor(exact), "loss": torch.tensor(losses), "margin": torch.tensor(margins)},
+            {"exact": ("example",), "loss": ("example",), "margin": ("pair",)},
+            {"example": list(map(str, range(n_answers))), "pair": list(map(str, range(n_answers // 2)))},
         )
 
     of_task = {}

@@ -41,9 +41,9 @@ def test_what_is_trained(result, out):
     assert examples["tuned"] == 5 * tiny.TRAIN
     assert examples["without-held-out"] == 4 * tiny.TRAIN
     assert examples["control-last"] == tiny.TRAIN
-    config = json.loads((out / "adapters" / "again-copy" / "tuning.json").read_text())["config"]
-    assert config["seed"] == 1
-    assert config["rank"] == 2
+    configs = [json.loads((out / "adapters" / name / "tuning.json").read_text())["config"] for name in names]
+    assert len({config["seed"] for config in configs}) == len(names)  # or all would change the same directions
+    assert {config["rank"] for config in configs} == {2}
 
 
 def test_cka_is_that_of_huggingfaces_hidden_states(result, base, tasks, out):
@@ -131,7 +131,9 @@ def test_a_loss_that_is_not_finite_ends_one_adapter(base, tasks, tmp_path, monke
     def poisoned(self, model, inputs, *args, **options):
         if "control-swap" in self._name and self.state.global_step == 1:
             with torch.no_grad():
-                next(p for p in model.parameters() if p.requires_grad).fill_(torch.nan)
+                for weight in model.parameters():
+                    if weight.requires_grad:
+                        weight.fill_(torch.nan)
         return whole(self, model, inputs, *args, **options)
 
     monkeypatch.setattr(AnswerTrainer, "training_step", poisoned)

@@ -11,6 +11,8 @@ from mechclust.commands.mossa.learnt import score
 from mechclust.commands.mossa.tables import FINAL_NORM, adapters_table, before_and_after, parts_of, tables_of
 from tests.mechclust.commands.mossa.made import ELEVEN, LEFT_OUT, made_result, quickly_judged
 
+NONE = np.zeros(0)  # no pairs
+
 
 @pytest.fixture(scope="module")
 def result():
@@ -106,8 +108,10 @@ def test_answers_have_intervals_over_prompts(tables):
     assert control["exact_gain"] == pytest.approx(control["exact"] - base["exact"])
     assert control["loss_gain"] == pytest.approx(base["loss"] - control["loss"])
     assert control["exact_gain_low"] < control["exact_gain"] < control["exact_gain_high"]
+    assert control["margin_gain"] == pytest.approx(control["margin"] - base["margin"])
+    assert control["pairs"] == base["pairs"] == 30
     assert (control["learnt"], base["learnt"]) == ("learnt", "")
-    assert table.loc[("gsm8k", "control"), "learnt"] == "loss only"
+    assert table.loc[("gsm8k", "control"), "learnt"] == "form only"
 
 
 def test_adapters_say_how_they_were_trained(result, tables):
@@ -144,7 +148,7 @@ def test_gains_of_shares_are_covered_by_their_interval():
     for _ in range(400):
         base = (draw.random(40) < 0.3).astype(float)
         exact = np.where(draw.random(40) < true / 0.7, 1.0, base)
-        low, high = score(exact, np.zeros(40), base=(base, np.zeros(40))).exact_gain_ends
+        low, high = score(exact, np.zeros(40), NONE, base=(base, np.zeros(40), NONE)).exact_gain_ends
         covered += low <= true <= high
     assert 0.92 <= covered / 400 <= 0.99
 
@@ -154,13 +158,20 @@ def test_loss_gain_is_students_t():
 
     draw = np.random.default_rng(1)
     base, loss = draw.random(12) + 1, draw.random(12)
-    found = score(np.zeros(12), loss, base=(np.zeros(12), base))
+    margins, before = draw.random(6), draw.random(6)
+    found = score(np.zeros(12), loss, margins, base=(np.zeros(12), base, before))
     ends = ttest_rel(base, loss).confidence_interval(0.95)
     assert found.loss_gain_ends == pytest.approx((ends.low, ends.high))
+    ends = ttest_rel(margins, before).confidence_interval(0.95)
+    assert found.margin_gain_ends == pytest.approx((ends.low, ends.high))
 
 
-def test_not_learnt_is_neither_more_right_nor_more_probable():
-    exact, loss = np.array([1.0, 0.0] * 10), np.linspace(1, 2, 20)
-    assert score(exact, loss, base=(exact, loss[::-1])).state == "not learnt"
-    assert score(exact, loss - 1, base=(exact, loss)).state == "loss only"
-    assert score(np.ones(20), loss + 1, base=(np.zeros(20), loss)).state == "learnt"
+def test_learnt_is_what_hangs_on_the_prompt():
+    """Neither right answers of one kind nor a lower loss are."""
+    exact, loss, margin = np.array([1.0, 0.0] * 10), np.linspace(1, 2, 20), np.linspace(-1, 1, 10)
+    base = (np.zeros(20), loss, margin)
+    assert score(np.zeros(20), loss, margin[::-1], base=base).state == "not learnt"
+    assert score(np.zeros(20), loss - 1, margin, base=base).state == "form only"
+    assert score(exact, loss, margin, base=base).state == "form only"
+    assert score(np.zeros(20), loss + 1, margin + 1, base=base).state == "learnt"
+    assert score(np.ones(20), loss - 1, NONE, base=(np.zeros(20), loss, NONE)).state == "form only"
