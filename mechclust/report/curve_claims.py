@@ -57,8 +57,8 @@ class CurveClaim:
 
     @property
     def has_interval(self) -> bool:
-        """Whether it can be tested on more than one task."""
-        return not self.why_not and self.curves is not None and len(self.curves.tasks) > 1
+        """Whether it can be tested, on enough tasks."""
+        return not self.why_not and self.curves is not None and not self.curves.few
 
 
 def judged(

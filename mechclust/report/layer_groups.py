@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mechclust.report.task_curves import TaskCurves, percentiles
+from mechclust.report.task_curves import LEAST_TASKS, TaskCurves, percentiles
 from tasks import InputError
 
 _WIDE, _NARROW, _FULL = 0.10, 0.02, 0.95
@@ -50,7 +50,7 @@ class LayerGroupsInterval:
         shared_end: 95% interval of the last shared layer; 0: none is shared.
         transition_end: of the last layer of the transition, over the draws that have one; None where none has.
         no_transition: share of draws without a transition.
-        draws: how often tasks were drawn anew; 0: there were fewer than two.
+        draws: how often tasks were drawn anew; 0: there were too few.
         notes: what a reader must know.
     """
 
@@ -214,15 +214,16 @@ def layer_groups_interval(curves: TaskCurves, draws: int = 1000, seed: int = 0) 
         seed: of the draws.
 
     Example:
-        >>> base, tuned = np.array([[1.0, 0.5, 0.4]] * 3), np.array([[1.0, 0.9, 0.9]] * 3)
-        >>> seen = np.zeros(3, dtype=bool)
-        >>> curves = TaskCurves(tuple("abc"), tuple("123"), base, tuned, None, None, seen, (None,) * 3)
+        >>> base, tuned = np.array([[1.0, 0.5, 0.4]] * 6), np.array([[1.0, 0.9, 0.9]] * 6)
+        >>> seen = np.zeros(6, dtype=bool)
+        >>> curves = TaskCurves(tuple("abcdef"), tuple("123"), base, tuned, None, None, seen, (None,) * 6)
         >>> print(layer_groups_interval(curves))
         shared 1-1 (end 1 to 1), transition 2-3 (end 3 to 3, none in 0% of draws), no refinement
     """
     groups = groups_of(curves)
-    if len(curves.tasks) < 2:
-        why = f"{len(curves.tasks)} task{'s' * (len(curves.tasks) != 1)}: boundaries have no interval over tasks"
+    if curves.few:
+        many = f"{len(curves.tasks)} task{'s' * (len(curves.tasks) != 1)}"
+        why = f"{many}: boundaries have no interval over tasks, which needs {LEAST_TASKS}"
         return LayerGroupsInterval(groups, None, None, float(not groups.transition), 0, (why,))
     shared, end = boundaries_of(curves.resampled(draws, seed))
     found = end > shared

@@ -79,6 +79,12 @@ class TaskCurves:
         return len(self.layers)
 
     @property
+    def few(self) -> bool:
+        """Whether the seen or the held-out tasks, where there are any, are fewer than ``LEAST_TASKS``."""
+        unseen = int(self.held_out.sum())
+        return any(0 < count < LEAST_TASKS for count in (unseen, len(self.tasks) - unseen)) or not self.tasks
+
+    @property
     def upper(self) -> slice:
         """The upper half of the layers."""
         return slice(self.n_layers // 2, None)
@@ -212,6 +218,9 @@ def defined_mean(values: np.ndarray) -> np.ndarray:
 
 
 Statistic = Callable[[TaskCurves], Any]
+LEAST_TASKS = 6
+"""From which on there are intervals over tasks: a median of fewer has none of 95% that asks nothing of the data, and
+resampling covers too little (two tasks: 50%, three: 75%)."""
 
 
 def bootstrap(
@@ -230,18 +239,19 @@ def bootstrap(
         seed: of the draws.
 
     Returns:
-        The statistic, and the ends of its interval: numbers, or arrays where the statistic is an array. NaN where
-        fewer than two tasks were measured, or the statistic is undefined in more than 5% of the draws.
+        The statistic, and the ends of its interval: numbers, or arrays where the statistic is an array. NaN for
+        fewer than ``LEAST_TASKS`` seen or held-out tasks, where there are any, and where the statistic is undefined in
+        more than 5% of the draws.
 
     Example:
-        >>> values = np.linspace(0.1, 0.9, 5)[:, None]
-        >>> curves = TaskCurves(tuple("abcde"), ("1",), values, values, None, None, np.zeros(5, bool), (None,) * 5)
+        >>> values = np.linspace(0.1, 0.9, 7)[:, None]
+        >>> curves = TaskCurves(tuple("abcdefg"), ("1",), values, values, None, None, np.zeros(7, bool), (None,) * 7)
         >>> value, (low, high) = bootstrap(curves, lambda c: c.median("base")[..., 0])
         >>> float(value), float(low) < 0.5 < float(high)
         (0.5, True)
     """
     value = np.asarray(statistic(curves), dtype=float)
-    if len(curves.tasks) < 2:
+    if curves.few:
         ends = (np.full(value.shape, np.nan),) * 2
     else:
         ends = percentiles(np.asarray(statistic(curves.resampled(draws, seed)), dtype=float))

@@ -22,13 +22,12 @@ from mechclust.report.claims import Claim, claim
 from mechclust.report.curve_claims import RESAMPLES, CurveClaim, Null, judged
 from mechclust.report.layer_groups import crossover
 from mechclust.report.severity import LEAST_DRAWS
-from mechclust.report.task_curves import TaskCurves
+from mechclust.report.task_curves import LEAST_TASKS, TaskCurves
 from mechclust.report.verdicts import Bound
 
 _PAPER = "Zhao, Ziser & Cohen"
-_LEARNT = 0.05  # above the base model's accuracy
-_LEAST_LAYERS, _LEAST_TASKS, _LEAST_HELD_OUT = 8, 3, 2
-GAIN = "gain of accuracy"
+_LEAST_LAYERS = 8
+GAIN = "share of answers told apart"
 
 _SWAPPED = Null(nulls.swapped, "pre and tuned swapped at random by task")
 _LAYERS = Null(nulls.permuted_layers, "layers in another order, the same for all tasks")
@@ -48,6 +47,7 @@ def claims_of(
     d: int,
     biased: Mapping[str, np.ndarray] | None = None,
     gains: np.ndarray | None = None,
+    learnt: np.ndarray | None = None,
     task_dims: Mapping[str, np.ndarray] | None = None,
     purity: Mapping[str, np.ndarray] | None = None,
     purity_chance: float | None = None,
@@ -63,7 +63,9 @@ def claims_of(
         n: prompts of the task that has the fewest.
         d: width of the model.
         biased: ``"base"`` and ``"tuned"`` to ``[task layer]``, CKA in the biased form.
-        gains: ``[task]`` accuracy of the tuned model - that of the base model.
+        gains: ``[task]`` share of pairs of prompts whose right answers the tuned model tells from the same two
+            exchanged, - that of the base model.
+        learnt: ``[task]`` whether the tuned model learnt it; held-out tasks that it did not learn are in no claim.
         task_dims: ``"base"`` and ``"tuned"`` to ``[task layer]``, dimensions for 99% of the variance by task; without
             them those of ``curves`` are used, which have no interval.
         purity: ``"base"`` and ``"tuned"`` to ``[task layer]``, share of nearest neighbours in the task's cluster.
@@ -78,7 +80,7 @@ def claims_of(
         *_of_layers(curves),
         _of_gain(curves),
         _of_dims(_of_tasks(curves, task_dims, np.log2) or _pooled_dims(curves)),
-        *_of_held_out(curves),
+        *_of_held_out(curves, learnt),
         _of_purity(_of_tasks(curves, purity), purity_chance),
         *_of_references(curves),
         *_of_covariates(curves),
@@ -143,7 +145,8 @@ def _of_layers(curves: TaskCurves) -> list[CurveClaim]:
 
 def _of_gain(curves: TaskCurves) -> CurveClaim:
     return _made(
-        "C7", "the gain (tuned - pre, upper half) is larger where tuning raised accuracy more (correlation over tasks)",
+        "C7", "the gain (tuned - pre, upper half) is larger where tuning told more right answers from others "
+        "(correlation over tasks)",
         parts=(("", partial(of.gain_correlation, covariate=GAIN), Bound(">", 0)),), null=_COVARIATES,
         curves=curves.seen, why_not=_few_tasks(curves) or _lacks(curves, GAIN),
     )  # fmt: skip
@@ -159,8 +162,11 @@ def _of_dims(dims: TaskCurves | None) -> CurveClaim:
     )  # fmt: skip
 
 
-def _of_held_out(curves: TaskCurves) -> list[CurveClaim]:
-    why_not = _few_tasks(curves) or _few_held_out(curves)
+def _of_held_out(curves: TaskCurves, learnt: np.ndarray | None) -> list[CurveClaim]:
+    """C9, C18 and C19, of the held-out tasks that were learnt without their examples."""
+    why_not = _few_tasks(curves) or _few_held_out(curves, learnt)
+    if learnt is not None:
+        curves = curves.select(~curves.held_out | learnt)
     depth = why_not or _few_layers(curves)
     made = partial(_made, curves=curves, planted=planted)
     return [
@@ -191,6 +197,7 @@ def _of_purity(purity: TaskCurves | None, by_chance: float | None) -> CurveClaim
 
 def _of_references(curves: TaskCurves) -> list[CurveClaim]:
     seen, few = curves.seen, _few_tasks(curves)
+    twice = 0 if seen.ceiling is None else int(np.isfinite(seen.ceiling).any(axis=-1).sum())
     made = partial(_made, source="ours", curves=seen)
     return [
         made(
@@ -201,7 +208,7 @@ def _of_references(curves: TaskCurves) -> list[CurveClaim]:
         made(
             "C14", "tuned goes at least half of the way from pre to a second control of the task, upper half",
             parts=(("", of.way_to_ceiling, Bound(">=", 0.5)),), null=_SWAPPED,
-            why_not=few or ("no task has a second control" if seen.ceiling is None else ""),
+            why_not=few or _fewer(twice, "seen task", "with a second control (--ceilings)"),
         ),
     ]  # fmt: skip
 
@@ -251,9 +258,16 @@ def _crossings(curves: TaskCurves) -> str:
 # ---- why a claim cannot be tested ----
 
 
+def _fewer(count: int, what: str, which: str = "") -> str:
+    """Than an interval over tasks needs."""
+    if count >= LEAST_TASKS:
+        return ""
+    many = f"{count or 'no'} {what}{'s' * (count != 1)} {which}".rstrip()
+    return f"{many}; expected at least {LEAST_TASKS}, or there is no interval over tasks"
+
+
 def _few_tasks(curves: TaskCurves) -> str:
-    count = int((~curves.held_out).sum())
-    return "" if count >= _LEAST_TASKS else f"{count} seen tasks; expected at least {_LEAST_TASKS}"
+    return _fewer(int((~curves.held_out).sum()), "seen task")
 
 
 def _few_layers(curves: TaskCurves) -> str:
@@ -262,26 +276,19 @@ def _few_layers(curves: TaskCurves) -> str:
     return f"{curves.n_layers} layers; expected at least {_LEAST_LAYERS}, or eighths of the depth mean little"
 
 
-def _few_held_out(curves: TaskCurves) -> str:
-    count = int(curves.held_out.sum())
-    if count < _LEAST_HELD_OUT:
-        return f"{count or 'no'} held-out task{'s' * (count != 1)}; expected at least {_LEAST_HELD_OUT}"
-    known = curves.covariates.get(GAIN, np.full(len(curves.tasks), np.nan))[curves.held_out]
-    known = known[np.isfinite(known)]
-    if not len(known):
-        return "accuracy was not measured, so nothing says that a held-out task was learnt without its examples"
-    if known.max() >= _LEARNT:
-        return ""
-    return (
-        "no held-out task was learnt without its examples: the largest gain of accuracy over pre is "
-        f"{known.max():.2f}, tested from {_LEARNT} on"
-    )
+def _few_held_out(curves: TaskCurves, learnt: np.ndarray | None) -> str:
+    if learnt is None and curves.held_out.any():
+        return "answers were not measured, so nothing says that a held-out task was learnt without its examples"
+    known = curves.held_out if learnt is None else curves.held_out & learnt
+    return _fewer(int(known.sum()), "held-out task", "learnt without its examples" if curves.held_out.any() else "")
 
 
 def _lacks(curves: TaskCurves, covariate: str) -> str:
     values = np.asarray(curves.covariates.get(covariate, np.full(len(curves.tasks), np.nan)), dtype=float)
-    known = int(np.isfinite(values[~curves.held_out]).sum())
-    return "" if known >= _LEAST_TASKS else f"the {covariate} is known of {known} seen tasks"
+    known = values[~curves.held_out & np.isfinite(values)]
+    if len(known) >= LEAST_TASKS and np.ptp(known) == 0:
+        return f"the {covariate} is the same for all seen tasks ({known[0]:g})"
+    return _fewer(len(known), "seen task", f"of which the {covariate} is known")
 
 
 # ---- curves of other measures ----

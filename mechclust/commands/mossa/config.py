@@ -66,7 +66,7 @@ class MossaConfig(ModelSettings):
     tuning: TuneConfig = TuneConfig()
     steps_per_task: int | None = None
     max_per_cluster: int = 50_000
-    ceilings: int = 3
+    ceilings: int = 6
     nulls: int = 2
     n_prompts: int = 1000
     n_answers: int = 200

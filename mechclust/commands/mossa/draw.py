@@ -12,11 +12,11 @@ from mechclust.commands.mossa.published import N_LAYERS, N_SEEN, Quartiles
 from mechclust.commands.mossa.result import MossaResult
 from mechclust.report.style import BLUE, ORANGE, RED, chance_band, layer_axis
 from mechclust.report.task_curves import TaskCurves, Which, bootstrap
-from tasks.text.instructions import flan2021_name
+from tasks.text.instructions import MISC, flan2021_cluster
 
 INK, SOFT, CEILING, NULL = "#1d2733", "#5b6875", "#007a5a", "#707070"
+_MOST = 0.8  # share of the paper's tasks
 BOXES = 5  # tasks that make a box plot or a band of quartiles
-INTERVALS = 3  # tasks from which a median has an interval
 CKA_LABEL = "debiased CKA with the task's control"
 
 
@@ -39,9 +39,10 @@ LOOKS: Mapping[str, Look] = {
 
 
 def is_published_design(result: MossaResult) -> bool:
-    """Whether the run is of the paper's size: 32 layers and its 60 FLAN tasks, so that its curves can stand behind."""
-    known = sum(flan2021_name(task) is not None for task in result.tasks)
-    return result.n_layers == N_LAYERS and known >= N_SEEN
+    """Whether the run is of the paper's size, so that its curves can stand behind: 32 layers and nearly all of its 60
+    FLAN tasks."""
+    known = sum(flan2021_cluster(task) not in (None, MISC) for task in result.tasks)
+    return result.n_layers == N_LAYERS and known >= _MOST * N_SEEN
 
 
 def places(curves: TaskCurves) -> np.ndarray:
@@ -56,7 +57,7 @@ def width(n_layers: int, least: float = 8.0, most: float = 18.0) -> float:
 
 def interval(curves: TaskCurves, which: Which, seed: int) -> tuple[np.ndarray, np.ndarray] | None:
     """``[layer]`` 95% of the median by bootstrap over tasks; None for too few tasks."""
-    if len(curves.tasks) < INTERVALS:
+    if curves.few:
         return None
     _, ends = bootstrap(curves, lambda c: c.median(which), seed=seed)
     return ends

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mechclust.commands.mossa.draw import BOXES, INTERVALS, is_published_design
-from mechclust.commands.mossa.learnt import scores_of
+from mechclust.commands.mossa.draw import BOXES, is_published_design
 from mechclust.commands.mossa.measure_figures import (
     correlations_figure,
     dims_figure,
@@ -21,6 +20,7 @@ from mechclust.commands.mossa.result import MossaResult
 from mechclust.commands.mossa.task_figures import boxes_figure, clusters_figure, groups_figure, held_out_figure
 from mechclust.commands.mossa.training_figures import answers_figure, losses_figure
 from mechclust.report.analysis import Panel
+from mechclust.report.task_curves import LEAST_TASKS
 
 _BANDS = (
     "Green, dotted: ceiling, two controls of one task that differ only in their seed. Hatched: null, the tuned model "
@@ -38,7 +38,7 @@ def mossa_panels(result: MossaResult) -> list[Panel]:
     published = is_published_design(result)
     readable = any(np.isfinite(values[~held_out]).sum() > 2 for values in result.covariates.values())
     wanted: list[tuple[bool, str, Callable[[MossaResult], object], str]] = [
-        (any(scores_of(result).values()), "answers", answers_figure, _answers_caption(result)),
+        (any(result.scores.values()), "answers", answers_figure, _answers_caption(result)),
         (any(t.losses for t in result.trained.values()), "training_losses", losses_figure, _LOSSES),
         (True, "cka_by_layer", boxes_figure, _boxes_caption(result) + _PUBLISHED * published),
         (True, "layer_groups", groups_figure, _GROUPS),
@@ -68,7 +68,7 @@ def _has(result: MossaResult, probe: str) -> bool:
 def _shape(n: int) -> str:
     """How so many tasks are drawn."""
     parts = ["box plots over tasks, whiskers to the least and the greatest" if n >= BOXES else "a point for each task"]
-    if n >= INTERVALS:
+    if n >= LEAST_TASKS:
         parts.append("bars: 95% intervals of the medians, by bootstrap over tasks")
     return "; ".join(["thin line: the median", *parts])
 
@@ -139,7 +139,7 @@ def _clusters_caption(published: bool) -> str:
     diamonds = " Diamonds: the paper's medians (biased CKA)." if published else ""
     return (
         "The paper's figure 3: debiased CKA with the controls by cluster of tasks. Bold: median over the cluster's "
-        f"seen tasks; thin: each task; bands: 95% of the median by bootstrap over tasks, from {INTERVALS} tasks on. "
+        f"seen tasks; thin: each task; bands: 95% of the median by bootstrap over tasks, from {LEAST_TASKS} tasks on. "
         f"{_BANDS}.{diamonds}"
     )
 

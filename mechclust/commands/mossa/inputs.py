@@ -18,7 +18,7 @@ from probes.digest import digest_of
 from probes.state import hashed
 from tasks import Batch, InputError
 from tasks.batch import token_batches
-from tasks.text.instructions import InstructionTask, TaskCollection
+from tasks.text.instructions import MISC, InstructionTask, TaskCollection
 
 _LEAST_TASKS = 3
 
@@ -55,6 +55,11 @@ class Inputs:
             parts += [task.name, str(task.held_out), str(task.cluster)]
             parts += [text for part in (task.train, task.test) for e in part for text in (e.prompt, e.answer)]
         return digest_of(parts)
+
+
+def cluster_of(task: InstructionTask) -> str | None:
+    """The cluster in figures and claims; those of FLAN's ``"misc"`` are alike in nothing, and have none."""
+    return None if task.cluster == MISC else task.cluster
 
 
 def read_inputs(base: str, config: MossaConfig) -> Inputs:

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mechclust.commands.mossa.result import MossaResult
 from mechclust.report.verdicts import share_interval
+from probes import ProbeResult
 
 Ends = tuple[float, float]
 State = Literal["learnt", "form only", "not learnt", "not measured"]
@@ -37,6 +37,7 @@ class Score:
         margin: by how many nats both right answers of a pair together are more probable than the same two exchanged,
             mean over pairs; 0 where answers do not hang on their prompts.
         margin_ends: Student's t over pairs.
+        apart: share of pairs with a margin above 0, half of those at 0 counted in; by chance .5.
         margin_gain: above the base model's.
         margin_gain_ends: Student's t over pairs.
     """
@@ -53,6 +54,7 @@ class Score:
     pairs: int = 0
     margin: float = math.nan
     margin_ends: Ends = _NONE
+    apart: float = math.nan
     margin_gain: float = math.nan
     margin_gain_ends: Ends = _NONE
 
@@ -66,11 +68,15 @@ class Score:
         return "form only" if max(self.loss_gain_ends[0], self.exact_gain_ends[0]) > 0 else "not learnt"
 
 
-def scores_of(result: MossaResult) -> dict[str, dict[str, Score]]:
-    """By task and by role, of ``ROLES`` as far as there are answers."""
+def scores_of(of_task: Mapping[str, Mapping[str, ProbeResult]]) -> dict[str, dict[str, Score]]:
+    """By task and by role, of ``ROLES`` as far as there are answers.
+
+    Args:
+        of_task: by task and ``"ROLE.answers"``.
+    """
     found: dict[str, dict[str, Score]] = {}
-    for task in result.tasks:
-        answers = {role: result.of_task[task].get(f"{role}.answers") for role in ROLES}
+    for task, results in of_task.items():
+        answers = {role: results.get(f"{role}.answers") for role in ROLES}
         of = {
             role: (_numbers(x["exact"]), _numbers(x["loss"]), _numbers(x["margin"]))
             for role, x in answers.items()
@@ -82,12 +88,9 @@ def scores_of(result: MossaResult) -> dict[str, dict[str, Score]]:
     return found
 
 
-def states_of(result: MossaResult, role: str = "control") -> Mapping[str, State]:
+def states_of(scores: Mapping[str, Mapping[str, Score]], role: str = "control") -> dict[str, State]:
     """By task, whether a role's model learnt it."""
-    return {
-        task: of[role].state if role in of and "base" in of else "not measured"
-        for task, of in scores_of(result).items()
-    }
+    return {task: of[role].state if role in of and "base" in of else "not measured" for task, of in scores.items()}
 
 
 def _numbers(values: Any) -> np.ndarray:
@@ -123,10 +126,11 @@ def score(
         pairs=len(margin),
         margin=float(margin.mean()) if len(margin) else math.nan,
         margin_ends=_mean_ends(margin),
+        apart=float(((margin > 0) + 0.5 * (margin == 0)).mean()) if len(margin) else math.nan,
     )
     if base is None:
         return own
-    gained, lower, apart = exact - base[0], base[1] - loss, margin - base[2]
+    gained, lower, clearer = exact - base[0], base[1] - loss, margin - base[2]
     return Score(
         **vars(own)
         | {
@@ -134,8 +138,8 @@ def score(
             "exact_gain_ends": _paired_ends(int((gained > 0).sum()), int((gained < 0).sum()), len(gained)),
             "loss_gain": float(lower.mean()),
             "loss_gain_ends": _mean_ends(lower),
-            "margin_gain": float(apart.mean()) if len(apart) else math.nan,
-            "margin_gain_ends": _mean_ends(apart),
+            "margin_gain": float(clearer.mean()) if len(clearer) else math.nan,
+            "margin_gain_ends": _mean_ends(clearer),
         }
     )
 

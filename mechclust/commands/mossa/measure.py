@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from mechclust.commands.mossa.config import MossaConfig
-from mechclust.commands.mossa.inputs import Inputs, test_batches
+from mechclust.commands.mossa.inputs import Inputs, cluster_of, test_batches
 from mechclust.commands.mossa.margins import Pairs, margins, pairs_of, swapped, total
 from mechclust.commands.mossa.models import AGAIN, BASE, CONTROL, TUNED, UNSEEN, Model, Resident
 from mechclust.commands.mossa.purity import purity_by_task
@@ -43,7 +43,7 @@ from probes.files import file_name, versions
 from probes.probe import Probe
 from probes.sites import Sites
 from tasks import Batch
-from tasks.text.instructions import InstructionTask
+from tasks.text.instructions import MISC, InstructionTask
 
 _PERMUTATIONS = 20
 _RBF_PROMPTS = 1000
@@ -87,12 +87,14 @@ class ModelJob:
     Attributes:
         model: the base or the tuned model.
         numbers: of the tasks.
-        clusters: ``[task]`` number of each task's cluster.
+        clusters: ``[task]`` number of each task's cluster; of one in none, that of the clusters.
+        n_clusters: number of the clusters.
     """
 
     model: Model
     numbers: Mapping[str, int]
     clusters: Sequence[int]
+    n_clusters: int
 
     @property
     def name(self) -> str:
@@ -137,9 +139,9 @@ def _others(task: InstructionTask, tasks: Sequence[InstructionTask]) -> list[Ins
 def model_jobs(inputs: Inputs) -> list[ModelJob]:
     """The base and the tuned model."""
     numbers = {task.name: i for i, task in enumerate(inputs.collection)}
-    names = [*inputs.collection.clusters]
-    clusters = [names.index(t.cluster) if t.cluster is not None else len(names) for t in inputs.collection]
-    return [ModelJob(model, numbers, clusters) for model in inputs.models if model.kind in (BASE, TUNED)]
+    names = [name for name in inputs.collection.clusters if name != MISC]
+    clusters = [len(names) if (name := cluster_of(t)) is None else names.index(name) for t in inputs.collection]
+    return [ModelJob(model, numbers, clusters, len(names)) for model in inputs.models if model.kind in (BASE, TUNED)]
 
 
 def measure_models(
@@ -296,7 +298,9 @@ def _describe(resident: Resident, job: ModelJob) -> dict[str, ProbeResult]:
         "dims": NDims(at=at, readout=READOUT, **there),
         "projection": Projection("cluster", at=residual(pictured), readout=READOUT, max_rows=None, seed=config.seed),
     }
-    if len({job.clusters[job.numbers[task.name]] for task in seen}) > 1 and sum(map(len, batches)) > _NEIGHBOURS:
+    grouped = [task for task in seen if job.clusters[job.numbers[task.name]] < job.n_clusters]
+    there_are = len({cluster_of(task) for task in grouped}) > 1
+    if there_are and sum(min(config.n_shown, len(task.test)) for task in grouped) > _NEIGHBOURS:
         probes["purity"] = NeighbourPurity(at=at, readout=READOUT, label="cluster", k=_NEIGHBOURS, **there)
     tokens = [t for batch in batches for t in (batch.index, batch.tokens)]
     print_ = resident.print_of(job.model)
@@ -310,17 +314,28 @@ def _describe(resident: Resident, job: ModelJob) -> dict[str, ProbeResult]:
                 stores.append(save_rows(hooked, batches, rows, at=at, readout=READOUT, labels=("task", "cluster")))
         return stores[0]
 
+    def in_clusters() -> RowStore:
+        """Neighbours that are of no cluster are of another one for none."""
+        clusters = store().take(store().index, ["labels/cluster"])["labels/cluster"]
+        return store().select(store().index[clusters < job.n_clusters])
+
     found = {}
     for name, probe in probes.items():
         path = part_path(folder, f"{job.model.kind}.{name}", [print_, repr(probe)], tokens)
-        found[name] = Part(path, name, lambda probe=probe: run_stores(store(), probe)).found()  # type: ignore[misc]
+        of = in_clusters if name == "purity" else store
+        found[name] = Part(path, name, lambda probe=probe, of=of: run_stores(of(), probe)).found()  # type: ignore[misc]
     if "purity" in probes:
         path = part_path(folder, f"{job.model.kind}.task-purity", [print_, _NEIGHBOURS, str(job.clusters)], tokens)
         names = {number: name for name, number in job.numbers.items()}
-        found["task-purity"] = Part(path, "task-purity", lambda: purity_by_task(store(), names, _NEIGHBOURS)).found()
+        make = partial(_purity_by_task, in_clusters, names)
+        found["task-purity"] = Part(path, "task-purity", make).found()
     if not config.keep_rows:
         shutil.rmtree(resident.out / "rows" / "all" / job.model.kind, ignore_errors=True)
     return found
+
+
+def _purity_by_task(rows: Callable[[], RowStore], names: Mapping[int, str]) -> ProbeResult:
+    return purity_by_task(rows(), names, _NEIGHBOURS)
 
 
 def _batches(

@@ -16,10 +16,11 @@ from mechclust.commands.mossa.draw import (
     least,
     median_lines,
     places,
+    published_quartiles,
     references,
     width,
 )
-from mechclust.commands.mossa.published import COLEMAN_LIAU, CORRELATIONS, DATA_SIZE, DIMS, FLESCH_KINCAID
+from mechclust.commands.mossa.published import COLEMAN_LIAU, CORRELATIONS, DATA_SIZE, DIMS, FLESCH_KINCAID, SEEN
 from mechclust.commands.mossa.result import MEASURES, MossaResult
 from mechclust.report.curve_statistics import covariate_correlation
 from mechclust.report.style import COLORS, GREY, MARKERS, chance_band, direct_labels, layer_axis, subplots
@@ -124,6 +125,8 @@ def forms_figure(result: MossaResult) -> Figure:
     labels = []
     for axis, (name, part) in zip(axes, curves.items(), strict=True):
         own = median_lines(axis, part, result.config.seed)
+        if name == "biased CKA" and is_published_design(result):
+            published_quartiles(axis, SEEN)
         value = MEASURES[name][1]
         ends = [
             over_tasks(np.array([_by_layer(result, task, f"{value}_null_{end}") for task in seen]), 0.5)

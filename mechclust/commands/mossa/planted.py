@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from mechclust.commands.mossa.published import CORRELATIONS, HELD_OUT, N_LAYERS, SEEN, Quartiles
+from mechclust.commands.mossa.published import CORRELATIONS, DIMS, HELD_OUT, N_LAYERS, SEEN, Quartiles
 from mechclust.report.task_curves import TaskCurves
 
 _QUARTILE = 0.6745  # of a standard normal distribution
@@ -18,8 +18,8 @@ def planted(curves: TaskCurves, draw: np.random.Generator) -> TaskCurves:
     """As many tasks and layers as the curves have, drawn with the published medians and quartiles.
 
     Layers are matched by their share of the depth. A task lies above or below the median by as much at every layer,
-    but for a tenth of the variance. Known covariates are drawn with the published correlations. There is no ceiling,
-    no null and no dimensions by task, which are not published.
+    but for a tenth of the variance. Known covariates are drawn with the published correlations. Dimensions, where the
+    curves have some, are the published ones. There is no ceiling and no null, which are not published.
 
     Example:
         >>> none, tasks, layers = np.zeros((40, 32)), tuple(map(str, range(40))), tuple(map(str, range(32)))
@@ -42,8 +42,10 @@ def planted(curves: TaskCurves, draw: np.random.Generator) -> TaskCurves:
         if known.covariate in covariates and r > 0:
             noise = covariates[known.covariate]
             covariates[known.covariate] = r * lasting[known.which] + math.sqrt(1 - r**2) * noise
+    depth = np.arange(1, curves.n_layers + 1) * N_LAYERS / curves.n_layers
+    dims = {which: np.interp(depth, [*DIMS[which]], [*DIMS[which].values()]) for which in curves.dims}
     return replace(
-        curves, base=found["base"], tuned=found["tuned"], ceiling=None, null=None, dims={}, covariates=covariates
+        curves, base=found["base"], tuned=found["tuned"], ceiling=None, null=None, dims=dims, covariates=covariates
     )
 
 

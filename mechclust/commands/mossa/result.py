@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from mechclust.commands.mossa.claims import claims_of
 from mechclust.commands.mossa.config import MossaConfig
+from mechclust.commands.mossa.learnt import Score, State, scores_of, states_of
 from mechclust.commands.mossa.models import Model
 from mechclust.commands.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
 from mechclust.report.claims import Claims
@@ -40,7 +40,7 @@ class MossaResult:
         tasks: measured ones, cluster by cluster.
         clusters: of each of them, or ``None``.
         held_out: of each, whether it was left out of the multi-task model.
-        n_train: of each, training examples of its control.
+        n_train: of each, training examples that its control saw.
         readability: of each, grades by index; empty where not known.
         of_task: by task and ``"ROLE.PROBE"``, such as ``"tuned.cka"``, see ``measure.TaskJob``.
         of_model: by ``"base"`` and ``"tuned"``: ``dims``, ``projection`` and ``purity`` over all seen tasks.
@@ -173,6 +173,20 @@ class MossaResult:
         found = [self.of_task[task].get(f"{role}.answers") for task in self.tasks]
         return np.array([np.nan if f is None else float(f[value].mean()) for f in found])
 
+    @cached_property
+    def scores(self) -> dict[str, dict[str, Score]]:
+        """What is known of answers, by task and role."""
+        return scores_of({task: self.of_task[task] for task in self.tasks})
+
+    def states(self, role: str = "control") -> dict[str, State]:
+        """By task, whether a role's model learnt it."""
+        return states_of(self.scores, role)
+
+    def told_apart(self, role: str) -> np.ndarray:
+        """``[task]`` share of pairs of prompts whose right answers are told from the same two exchanged, chance .5; NaN
+        where not measured."""
+        return np.array([self.scores[task][role].apart if role in self.scores[task] else np.nan for task in self.tasks])
+
     @property
     def n(self) -> int:
         """Prompts of the task that has the fewest."""
@@ -187,7 +201,9 @@ class MossaResult:
     def claims(self) -> Claims:
         """Tested statements."""
         biased = {role: self.values(role, "biased CKA") for role in ("base", "tuned")}
-        gains: Any = self.answers("tuned") - self.answers("base")
+        gains = self.told_apart("tuned") - self.told_apart("base")
+        states = self.states("tuned")
+        measured = any(state != "not measured" for state in states.values())
         return Claims(
             claims_of(
                 self.curves(),
@@ -195,6 +211,7 @@ class MossaResult:
                 d=self.d,
                 biased=biased,
                 gains=gains if np.isfinite(gains).any() else None,
+                learnt=np.array([states[task] == "learnt" for task in self.tasks]) if measured else None,
                 task_dims=self.task_dims,
                 purity=self.task_purity,
                 purity_chance=None

@@ -9,8 +9,9 @@ from pathlib import Path
 from mechclust.commands.folder import own_folder
 from mechclust.commands.mossa.config import MossaConfig
 from mechclust.commands.mossa.estimate import Plan, speed_of
-from mechclust.commands.mossa.inputs import Inputs, chosen_prompts, read_inputs
+from mechclust.commands.mossa.inputs import Inputs, chosen_prompts, cluster_of, read_inputs
 from mechclust.commands.mossa.measure import measure_models
+from mechclust.commands.mossa.models import CONTROL, Model
 from mechclust.commands.mossa.readability import readability
 from mechclust.commands.mossa.result import MossaResult
 from mechclust.commands.mossa.train import Trained, train_adapters
@@ -19,6 +20,7 @@ from mechclust.models.pretrained import model_name
 from mechclust.report.page import save_results
 from probes import ProbeResult
 from tasks import InputError
+from tasks.text.instructions import MISC, InstructionTask
 
 
 def run_mossa(base: str | Path, config: MossaConfig, out: str | Path, *, progress: bool = False) -> MossaResult:
@@ -83,9 +85,9 @@ def _result(
         base=inputs.base,
         config=config,
         tasks=[task.name for task in chosen],
-        clusters=[task.cluster for task in chosen],
+        clusters=[cluster_of(task) for task in chosen],
         held_out=[task.held_out for task in chosen],
-        n_train=[len(task.train) for task in chosen],
+        n_train=[_seen(task, trained) for task in chosen],
         readability=grades,
         of_task=tasks,
         of_model=models,
@@ -94,5 +96,11 @@ def _result(
         n_layers=len(first.coords["site"]) - 1,
         d=int(inputs.sizes.d_model or 0),
         notes=notes,
-        clusters_there=[*inputs.collection.clusters],
+        clusters_there=[name for name in inputs.collection.clusters if name != MISC],
     )
+
+
+def _seen(task: InstructionTask, trained: Trained) -> int:
+    """Training examples that a task's control saw, each counted once."""
+    tuned = trained.found.get(Model(CONTROL, task.name))
+    return len(task.train) if tuned is None else min(len(task.train), tuned.steps * tuned.per_step)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mechclust.commands.mossa.learnt import State, scores_of, states_of
+from mechclust.commands.mossa.learnt import State
 from mechclust.commands.mossa.result import MossaResult
 from mechclust.commands.mossa.tables import clusters_table, tasks_table
 from mechclust.report.claims import Claim
@@ -40,7 +40,7 @@ def lead_of(result: MossaResult) -> list[str]:
 
 
 def _learnt(result: MossaResult) -> list[str]:
-    states = states_of(result)
+    states = result.states()
     if set(states.values()) == {"not measured"}:
         return ["Answers were not measured, so that nothing says whether any model learnt its tasks."]
     of: dict[State, list[str]] = {}
@@ -64,7 +64,7 @@ def _learnt(result: MossaResult) -> list[str]:
 
 def _multi_task(result: MossaResult) -> list[str]:
     """Of the tuned model: on how many tasks it is better than pre."""
-    states, scores = states_of(result, "tuned"), scores_of(result)
+    states, scores = result.states("tuned"), result.scores
     held_out = dict(zip(result.tasks, result.held_out, strict=True))
     parts = []
     for out, called in ((False, "the tuned model"), (True, "the model that was trained without them")):
@@ -244,7 +244,7 @@ def notes_of(result: MossaResult) -> list[str]:
             "read the debiased form. The paper's numbers are biased."
         )
     found += _references(curves, result.config.trains)
-    found += _states_notes(states_of(result))
+    found += _states_notes(result.states())
     return [*found, *(_sentence(note) for note in result.notes)]
 
 

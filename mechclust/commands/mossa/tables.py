@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechclust.commands.mossa.learnt import scores_of, states_of
 from mechclust.commands.mossa.result import MEASURES, MossaResult
 from mechclust.report.task_curves import TaskCurves, Which, bootstrap, over_tasks
 from probes import ProbeResult
@@ -38,12 +37,12 @@ def tables_of(result: MossaResult) -> dict[str, pd.DataFrame]:
 
 
 def parts_of(result: MossaResult) -> dict[str, TaskCurves]:
-    """Debiased CKA of the seen tasks of each cluster, by the cluster's name; those of none last."""
+    """Debiased CKA of the seen tasks of each cluster, by the cluster's name; of all where there are none."""
     curves = result.curves().seen
     names = sorted({name for name in curves.clusters if name is not None})
     found = {name: curves.select(np.array([c == name for c in curves.clusters])) for name in names}
     alone = np.array([c is None for c in curves.clusters], dtype=bool)
-    return found | ({NO_CLUSTER: curves.select(alone)} if alone.any() else {})
+    return found or {NO_CLUSTER: curves.select(alone)}
 
 
 # ---- one row per task, cluster, layer, group ----
@@ -56,7 +55,7 @@ def tasks_table(result: MossaResult) -> pd.DataFrame:
     (see ``learnt.Score``) and the accuracies."""
     import pandas as pd
 
-    curves, scores, states = result.curves(), scores_of(result), states_of(result)
+    curves, scores, states = result.curves(), result.scores, result.states()
     gap = curves.tuned - curves.base
     rows = []
     for i, task in enumerate(result.tasks):
@@ -159,10 +158,11 @@ def answers_table(result: MossaResult) -> pd.DataFrame:
     import pandas as pd
 
     rows = []
-    for i, (task, of) in enumerate(scores_of(result).items()):
+    for i, (task, of) in enumerate(result.scores.items()):
         for role, found in of.items():
             row: dict[str, Any] = {"task": task, "cluster": result.clusters[i], "held_out": bool(result.held_out[i])}
             row |= {"role": role, "n": found.n, "pairs": found.pairs}
+            row["told_apart"] = found.apart
             for name in ("exact", "loss", "margin", "exact_gain", "loss_gain", "margin_gain"):
                 low, high = getattr(found, f"{name}_ends")
                 row |= {name: getattr(found, name), f"{name}_low": low, f"{name}_high": high}

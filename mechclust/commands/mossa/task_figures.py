@@ -9,7 +9,6 @@ from matplotlib.transforms import blended_transform_factory
 from mechclust.commands.mossa.draw import (
     BOXES,
     CKA_LABEL,
-    INTERVALS,
     LOOKS,
     SOFT,
     boxes,
@@ -133,7 +132,7 @@ def groups_figure(result: MossaResult) -> Figure:
     for role in roles:
         look = LOOKS[role]
         spread, ends = bootstrap(curves, lambda c, role=role: c.spread(role), seed=seed)  # type: ignore[misc]
-        if len(curves.tasks) >= INTERVALS:
+        if not curves.few:
             axes[1].fill_between(x, *ends, color=look.color, alpha=0.2, lw=0)
         axes[1].plot(x, spread, color=look.color, marker=look.marker, ms=3.5, lw=1.6)
         spreads.append((float(spread[-1]), look.name, look.color))

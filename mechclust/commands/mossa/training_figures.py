@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from mechclust.commands.mossa.draw import LOOKS, SOFT
-from mechclust.commands.mossa.learnt import ROLES, scores_of, states_of
+from mechclust.commands.mossa.learnt import ROLES
 from mechclust.commands.mossa.models import AGAIN, CONTROL, TUNED, UNSEEN, Model
 from mechclust.commands.mossa.result import MossaResult
 from mechclust.report.style import BLUE, COLORS, ORANGE, direct_labels, subplots
@@ -67,7 +67,7 @@ def _look(model: Model, tasks: Sequence[str]) -> tuple[str, str]:
 
 def answers_figure(result: MossaResult) -> Figure:
     """Accuracy, loss and margin of the answers by task: pre, the control, the tuned model."""
-    scores, states = scores_of(result), states_of(result)
+    scores, states = result.scores, result.states()
     tasks = [task for task in result.tasks if scores[task]]
     figure, axes = subplots(3, size=(4.2, 0.42 * len(tasks) + 1.5), grid="x", sharey=True)
     held_out = dict(zip(result.tasks, result.held_out, strict=True))

@@ -41,6 +41,7 @@ class Tuned:
         steps: optimiser steps.
         losses: ``(step, mean loss since the last)`` on the answers' tokens, in nats.
         examples: how many there were to train on.
+        per_step: of them, in a step.
         seconds: that training took, of the process that ended it; 0 where that was killed before it could tell.
         base: fingerprint of the model that it is for.
     """
@@ -51,6 +52,7 @@ class Tuned:
     examples: int
     seconds: float
     base: str
+    per_step: int
 
 
 def tune_adapter(
@@ -197,7 +199,16 @@ def _is_undamaged(folder: Path, record: dict[str, Any]) -> bool:
 
 def _tuned(folder: Path, record: dict[str, Any]) -> Tuned:
     losses = tuple((int(step), float(loss)) for step, loss in record["losses"])
-    return Tuned(folder, record["steps"], losses, record["examples"], record["seconds"], record["base"])
+    given = record["config"]
+    return Tuned(
+        folder,
+        record["steps"],
+        losses,
+        record["examples"],
+        record["seconds"],
+        record["base"],
+        given["batch_size"] * given["accumulation"],
+    )
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -158,7 +158,7 @@ class TestInterval:
     def test_one_task_has_none(self):
         found = layer_groups_interval(_drawn("fig2_seen_tasks.csv", 1))
         assert (found.shared_end, found.transition_end, found.draws) == (None, None, 0)
-        assert found.notes == ("1 task: boundaries have no interval over tasks",)
+        assert found.notes == ("1 task: boundaries have no interval over tasks, which needs 6",)
         assert str(found) == str(found.groups)
 
 

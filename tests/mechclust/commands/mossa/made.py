@@ -158,7 +158,7 @@ def made_result(
         of_task=of_task,
         of_model={"base": of_model(False), "tuned": of_model(True)},
         trained={
-            m: Tuned(Path(m.name), 150, tuple((s, x + 0.1 * draw.random()) for s, x in steps), 900, 480.0, "b")
+            m: Tuned(Path(m.name), 150, tuple((s, x + 0.1 * draw.random()) for s, x in steps), 900, 480.0, "b", 8)
             for m in models
             if trained
         },
@@ -173,5 +173,6 @@ def made_result(
 def quickly_judged(result: MossaResult) -> MossaResult:
     """With claims that have no severity, which takes its time."""
     curves = result.curves()
-    vars(result)["claims"] = Claims(claims_of(curves, n=result.n, d=result.d, draws=0, resamples=50))
+    learnt = np.array([state == "learnt" for state in result.states("tuned").values()])
+    vars(result)["claims"] = Claims(claims_of(curves, n=result.n, d=result.d, learnt=learnt, draws=0, resamples=50))
     return result

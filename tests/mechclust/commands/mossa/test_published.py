@@ -85,9 +85,15 @@ class TestPlanted:
 
     def test_says_nothing_of_what_is_not_published(self):
         found = planted(like(5, 0, 8), np.random.default_rng(0))
-        assert (found.ceiling, found.null, found.dims) == (None, None, {})
+        assert (found.ceiling, found.null) == (None, None)
         assert (found.base <= 1).all()
         assert replace(found, base=found.base).tasks == tuple("01234")
+
+    def test_dimensions_are_the_published_ones_by_depth(self):
+        curves = replace(like(5, 0, 16), dims={"base": np.zeros(16), "tuned": np.zeros(16)})
+        dims = planted(curves, np.random.default_rng(0)).dims
+        assert [dims["base"][i] for i in (4, 9, 15)] == [795, 735, 820]  # layers 10, 20 and 32 of 32
+        assert dims["tuned"][15] == 1520
 
 
 def test_what_the_figures_do_not_show_is_undefined():

@@ -79,9 +79,11 @@ def test_clusters_are_of_seen_tasks(result, tables):
     assert (row["gain_least"], row["gain_most"]) == (part.gain.min(), part.gain.max())
 
 
-def test_tasks_of_no_cluster_come_last():
+def test_tasks_of_no_cluster_are_none():
     made = made_result({"b": ["x", "y"], None: ["odd"], "a": ["z", "w"]}, held_out=(), n_layers=8)
-    assert [*parts_of(made)] == ["a", "b", "(no cluster)"]
+    assert {name: part.tasks for name, part in parts_of(made).items()} == {"a": ("z", "w"), "b": ("x", "y")}
+    alone = parts_of(made_result({None: ["odd", "even"]}, held_out=(), n_layers=8))
+    assert {name: part.tasks for name, part in alone.items()} == {"(no cluster)": ("odd", "even")}
 
 
 def test_groups_are_those_of_the_result(result, tables):
