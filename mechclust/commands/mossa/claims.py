@@ -262,7 +262,7 @@ def _fewer(count: int, what: str, which: str = "") -> str:
     """Than an interval over tasks needs."""
     if count >= LEAST_TASKS:
         return ""
-    many = f"{count or 'no'} {what}{'s' * (count != 1)} {which}".rstrip()
+    many = f"{count or 'no'} {what}{'s' * (count > 1)} {which}".rstrip()
     return f"{many}; expected at least {LEAST_TASKS}, or there is no interval over tasks"
 
 

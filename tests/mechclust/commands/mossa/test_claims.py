@@ -105,10 +105,10 @@ class TestNotTested:
         return {c.id: c.note for c in claims_of(curves, **given) if c.verdict == "not tested"}
 
     def test_no_held_out_task_was_learnt(self, published):
-        why = "not tested: no held-out tasks learnt without its examples; expected at least 6, or there is no interval "
+        why = "not tested: no held-out task learnt without its examples; expected at least 6, or there is no interval "
         assert self.notes(published, learnt=~published.held_out) == dict.fromkeys(HELD, why + "over tasks")
         found = self.notes(published, learnt=np.arange(N) < N_SEEN + 5)
-        assert found == dict.fromkeys(HELD, (why + "over tasks").replace("no held-out", "5 held-out"))
+        assert found == dict.fromkeys(HELD, (why + "over tasks").replace("no held-out task", "5 held-out tasks"))
         assert not self.notes(published, learnt=np.arange(N) < N_SEEN + 6)
 
     def test_held_out_tasks_that_were_not_learnt_are_in_no_claim(self, published):
@@ -120,7 +120,7 @@ class TestNotTested:
 
     def test_nothing_is_held_out_or_one_task_is(self, published):
         end = "; expected at least 6, or there is no interval over tasks"
-        for count, why in ((0, "no held-out tasks"), (1, "1 held-out task learnt without its examples")):
+        for count, why in ((0, "no held-out task"), (1, "1 held-out task learnt without its examples")):
             found = self.notes(replace(published, held_out=np.arange(N) < count))
             assert found == dict.fromkeys(HELD, f"not tested: {why}{end}")
 
@@ -146,17 +146,17 @@ class TestNotTested:
         }
         end = "; expected at least 6, or there is no interval over tasks"
         assert found == {
-            "C7": f"not tested: no seen tasks of which the share of answers told apart is known{end}",
+            "C7": f"not tested: no seen task of which the share of answers told apart is known{end}",
             "C8": "not tested: dimensions were not measured",
             "C9": (unlearnt := "not tested: answers were not measured, so nothing says that a held-out task was learnt "
             "without its examples"),
             "C10": "not tested: the biased form was not measured",
             "C11": "not tested: purity of clusters was not measured by task",
             "C13": "not tested: controls of other tasks were not measured",
-            "C14": f"not tested: no seen tasks with a second control (--ceilings){end}",
-            "C15": f"not tested: no seen tasks of which the {FLESCH_KINCAID} is known{end}",
-            "C16": f"not tested: no seen tasks of which the {COLEMAN_LIAU} is known{end}",
-            "C17": f"not tested: no seen tasks of which the {DATA_SIZE} is known{end}",
+            "C14": f"not tested: no seen task with a second control (--ceilings){end}",
+            "C15": f"not tested: no seen task of which the {FLESCH_KINCAID} is known{end}",
+            "C16": f"not tested: no seen task of which the {COLEMAN_LIAU} is known{end}",
+            "C17": f"not tested: no seen task of which the {DATA_SIZE} is known{end}",
             "C18": unlearnt,
             "C19": unlearnt,
         }  # fmt: skip
