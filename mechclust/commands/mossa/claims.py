@@ -200,8 +200,8 @@ def _of_references(curves: TaskCurves) -> list[CurveClaim]:
         ),
         made(
             "C14", "tuned goes at least half of the way from pre to a second control of the task, upper half",
-            parts=(("", of.way_to_ceiling, Bound(">=", 0.5)),), null=_SWAPPED,
-            why_not=few or ("no task has a second control" if seen.ceiling is None else ""),
+            parts=(("", of.way_to_ceiling, Bound(">=", 0.5)),), null=_SWAPPED, curves=seen.with_ceiling,
+            why_not=few or ("" if seen.with_ceiling.tasks else "no task has a second control"),
         ),
     ]  # fmt: skip
 

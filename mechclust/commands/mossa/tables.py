@@ -130,23 +130,7 @@ def groups_table(result: MossaResult) -> pd.DataFrame:
     ``end_high``, 95% of its last layer over tasks drawn anew (0: before the first layer), and ``tasks``."""
     import pandas as pd
 
-    found = result.groups
-    ends = {"shared": found.shared_end, "transition": found.transition_end, "refinement": None}
-    rows = []
-    for name, end in ends.items():
-        layers = getattr(found.groups, name)
-        row: dict[str, Any] = {
-            "group": name,
-            "first_layer": None,
-            "last_layer": None,
-            "end_low": None,
-            "end_high": None,
-        }
-        if layers:
-            row |= {"first_layer": layers[0], "last_layer": layers[-1]}
-        if end is not None:
-            row |= {"end_low": end[0], "end_high": end[1]}
-        rows.append({**row, "tasks": len(result.curves().seen.tasks)})
+    rows = [{**row, "tasks": len(result.curves().seen.tasks)} for row in result.groups.rows()]
     return pd.DataFrame(rows, dtype=object).astype({"tasks": int})
 
 
