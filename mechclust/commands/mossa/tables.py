@@ -116,7 +116,8 @@ def layers_table(result: MossaResult) -> pd.DataFrame:
         for role in _CURVES:
             if getattr(part, role) is None or not np.isfinite(values := part.values(role)).any():
                 continue
-            median, (low, high) = bootstrap(part, lambda c, role=role: c.median(role), seed=result.config.seed)  # type: ignore[misc]
+            drawn = part.with_ceiling if role == "ceiling" else part
+            median, (low, high) = bootstrap(drawn, lambda c, role=role: c.median(role), seed=result.config.seed)  # type: ignore[misc]
             first, third = part.quartiles(role)
             for i, layer in enumerate(part.layers):
                 row = {"of": of, "role": role, "layer": int(layer), "tasks": int(np.isfinite(values[:, i]).sum())}

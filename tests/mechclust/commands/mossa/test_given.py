@@ -118,8 +118,8 @@ def test_whole_checkpoints_are_loaded_once_a_task(result, base, tasks, out, tmp_
         controls=(f"copy={tmp_path / 'control-copy'}", *controls),
     )
     found = tiny.run(base, tasks, tmp_path / "run", **given)
-    # of three tasks and of all together; of its own and as another's control
-    assert loads == {"base": 1, "tuned": 1 + 3 + 1, "control-copy": 1 + 2}
+    # one for its fingerprint; of three tasks and of all together; of its own and as a control of two others
+    assert loads == {"base": 1, "tuned": 1 + 3 + 1, "control-copy": 1 + 1 + 2}
     copy, place = found.tasks.index("copy"), result.tasks.index("copy")
     for role in ("base", "tuned"):
         np.testing.assert_allclose(found.values(role)[copy], result.values(role)[place], atol=1e-5)

@@ -56,7 +56,7 @@ class TestRoom:
         monkeypatch.setattr("mechclust.commands.mossa.estimate.free_space", lambda _: 2**20)
         with pytest.raises(InputError) as caught:
             plan.check(config, tmp_path)
-        assert str(caught.value).startswith("the run takes up to 1.1 GiB on disk, and ")
+        assert str(caught.value).startswith("the run takes up to 1.06 GiB on disk, and ")
         with pytest.raises(InputError) as caught:
             plan.check(config, out)
         assert " on disk beside what it has kept, and " in str(caught.value)

@@ -54,6 +54,16 @@ def test_no_layer_groups_of_few_tasks():
     assert one(found, "No task was held out")
 
 
+def test_held_out_tasks_that_are_not_measured_are_named():
+    made = made_result({"a": ["x", "y", "z"]}, held_out=())
+    found = lead_of(quickly_judged(replace(made, unmeasured=["v", "w"])))
+    assert one(found, "Held out") == (
+        "Held out and not measured: v and w, so that nothing is said of tasks that the model was not tuned on; the "
+        "notes say why."
+    )
+    assert not [sentence for sentence in found if sentence.startswith("No task was held out")]
+
+
 def test_tasks_and_clusters_are_told_with_their_layers(lead):
     assert one(lead, "In the upper half of the layers, tuned is nearer to the controls than pre: by 0.2")
     assert one(lead, "By cluster, tuned - pre in the upper half").count("largest at layer") == 4
