@@ -134,7 +134,8 @@ def poison(monkeypatch, *names):
         stepped.add(self._name)
         if self._name in names and self.state.global_step == 1:
             with torch.no_grad():
-                next(p for p in model.parameters() if p.requires_grad).fill_(torch.nan)
+                for weight in (p for p in model.parameters() if p.requires_grad):  # attention may lose one that is NaN
+                    weight.fill_(torch.nan)
         return whole(self, model, inputs, *args, **options)
 
     monkeypatch.setattr(AnswerTrainer, "training_step", poisoned)
