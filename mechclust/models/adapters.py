@@ -101,6 +101,15 @@ def base_of(adapter: str | Path) -> str:
     return str(name)
 
 
+def named_base(adapter: str | Path) -> str | None:
+    """The model for which an adapter says that it was trained, there or not."""
+    try:
+        name = _read_config(adapter).get("base_model_name_or_path")
+    except InputError:
+        return None
+    return name if isinstance(name, str) and name else None
+
+
 def tokenizer_source(adapter: str | Path | None, base: Source) -> Source:
     """Where the tokenizer of a model with this adapter is: tuning often saves one, with its chat template."""
     if adapter is None or not (Path(adapter) / "tokenizer_config.json").exists():

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mechclust.models.tokenizers import rendered, special_around
+from mechclust.models.tokenizers import encoder, rendered, special_around
 from tasks import InputError
 from tasks.errors import check_at_least
+from tasks.text.encoding import Bos
 
 PLAIN_END = "\nAnswer:"
 """What ends a prompt without chat template, so that the last prompt token is the same in every prompt."""
@@ -54,10 +55,13 @@ class InstructionFormat:
         chat: whether to use its chat template; ``None``: where it has one.
         end: see above.
         cutoff: most tokens of prompt and answer together.
+        bos: whether a plain prompt begins with the beginning-of-sequence token: ``"model"`` leaves it to the tokenizer,
+            ``"yes"`` puts one where there is none, ``"no"`` takes it away. A chat template brings its own.
 
     Raises:
-        InputError: for ``chat`` without a template, a template that fails, or that leaves out prompts or answers, no
-            end-of-sequence token where one is needed, and a cutoff that leaves no room.
+        InputError: for ``chat`` without a template, ``bos`` with one or without such a token, a template that fails, or
+            that leaves out prompts or answers, no end-of-sequence token where one is needed, and a cutoff that leaves
+            no room.
 
     Example:
         >>> from tokenizers import Tokenizer, models, pre_tokenizers
@@ -69,12 +73,27 @@ class InstructionFormat:
         ([[1, 2, 1, 3]], [Answered(tokens=[1, 2, 1, 3, 4, 0], start=4)])
     """
 
-    def __init__(self, tokenizer: Any, *, chat: bool | None = None, end: str = PLAIN_END, cutoff: int = 1024) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        chat: bool | None = None,
+        end: str = PLAIN_END,
+        cutoff: int = 1024,
+        bos: Bos = "model",
+    ) -> None:
         has = bool(getattr(tokenizer, "chat_template", None))
         if chat and not has:
             raise InputError("this model's tokenizer has no chat template; leave out --chat yes")
         self.tokenizer, self.chat, self.end, self.cutoff = tokenizer, has if chat is None else chat, end, cutoff
-        self._before, self._after = special_around(tokenizer)
+        self.bos = bos
+        if self.chat and bos != "model":
+            raise InputError(
+                f"--bos {bos} is for plain prompts, and the chat template writes its own special tokens; leave out "
+                "--bos, or give --chat no"
+            )
+        self._encode = encoder(tokenizer, bos=bos)
+        self._before, self._after = special_around(tokenizer, bos=bos)
         check_at_least(cutoff=(cutoff, len(self._before) + 2))
         if self.chat:
             self._check_template()
@@ -89,7 +108,8 @@ class InstructionFormat:
         if self.chat:
             return "Prompts are user's messages in the tokenizer's chat template, with its default system prompt."
         why = "" if getattr(self.tokenizer, "chat_template", None) else " (the tokenizer has no chat template)"
-        return f"Prompts are plain texts{why}, ended by {self.end!r}."
+        asked = "" if self.bos == "model" else f" (--bos {self.bos})"
+        return f"Prompts are plain texts{why}, ended by {self.end!r}{asked}."
 
     def prompts(self, texts: Sequence[str]) -> list[list[int]]:
         """Each up to where the answer begins."""
@@ -134,8 +154,9 @@ class InstructionFormat:
         """Their tokens, without special ones at the end, after which no answer could follow."""
         if not texts:
             return []
-        found = [list(ids) for ids in self.tokenizer(texts, add_special_tokens=not self.chat)["input_ids"]]
-        n = 0 if self.chat else len(self._after)
+        if self.chat:
+            return [list(ids) for ids in self.tokenizer(texts, add_special_tokens=False)["input_ids"]]
+        found, n = self._encode(texts), len(self._after)
         return [ids[:-n] if n and ids[-n:] == self._after else ids for ids in found]
 
     def _alone(self, text: str) -> list[int]:

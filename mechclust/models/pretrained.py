@@ -237,7 +237,7 @@ def _plain(model: Any, tokenizer: Any, adapter: Any, options: _Options, untraine
         if tokenizer is None:
             tokenizer = read_tokenizer(tokenizer_source(adapter, source))
         config = read_config(source)
-        auto = _auto_class(config)
+        auto = auto_class(config)
         if untrained:
             return _random(
                 auto.from_config, config, options, seed, trust_remote_code=options.trust_remote_code
@@ -417,7 +417,7 @@ def _check_complete(model: Any, found: dict[str, Any]) -> None:
         raise InputError(f"the checkpoint {lacks} for its config.json")
 
 
-def _auto_class(config: Any) -> Any:
+def auto_class(config: Any) -> Any:
     """The Auto class for a checkpoint: with its head, also where only the body was saved. Encoder families have a
     masked-LM class, decoder families a causal one; what has neither comes without a head."""
     from transformers import (

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from mechclust.report.layer_groups import boundaries_of, crossovers
+from mechclust.report.layer_groups import boundaries_of
 from mechclust.report.task_curves import TaskCurves, Which, defined_mean, over_tasks
 
 
@@ -147,21 +147,6 @@ def boundary_distance(curves: TaskCurves, shared: float, transition: float) -> t
 # ---- held-out tasks ----
 
 
-def later_crossing(curves: TaskCurves) -> np.ndarray:
-    """How many layers later tuned comes above base for held-out tasks than for the others; NaN where it never does."""
-    found = []
-    for part in (curves.unseen, curves.seen):
-        layer = crossovers(part.median("base"), part.median("tuned"))
-        found.append(np.where(layer > curves.n_layers, np.nan, layer))
-    return found[0] - found[1]
-
-
-def no_transition(curves: TaskCurves) -> np.ndarray:
-    """1 where the tasks have no transition, 0 where they have one."""
-    shared, end = boundaries_of(curves)
-    return (end == shared).astype(float)
-
-
 def smaller_gap(curves: TaskCurves) -> np.ndarray:
     """Tuned - base of the seen tasks - that of the held-out ones, mean over the second quarter of the layers."""
     band = middle(curves)
@@ -177,13 +162,11 @@ def wider_spread(curves: TaskCurves) -> np.ndarray:
 # ---- upper and lower references ----
 
 
-def ceiling_distance(curves: TaskCurves) -> np.ndarray:
-    """Ceiling - tuned, of the medians over the tasks that have a ceiling, mean over the upper half."""
-    return _upper_median(curves, "ceiling") - _upper_median(_with_ceiling(curves), "tuned")
-
-
 def way_to_ceiling(curves: TaskCurves) -> np.ndarray:
-    """How much of the way from base to the ceiling tuned goes, upper half; NaN where they are less than .01 apart."""
+    """How much of the way from base to the ceiling tuned goes, upper half; NaN where they are less than .01 apart.
+
+    Give ``curves.with_ceiling``: of tasks drawn from all, many a draw has none with a ceiling.
+    """
     base, tuned = (_upper_median(_with_ceiling(curves), which) for which in ("base", "tuned"))
     way = _upper_median(curves, "ceiling") - base
     return np.where(way >= 0.01, _ratio(tuned - base, way), np.nan)
@@ -193,11 +176,6 @@ def above_null(curves: TaskCurves) -> np.ndarray:
     """Tuned with the task's own control - with those of other tasks, upper half's mean, median over tasks."""
     difference = defined_mean((curves.values("tuned") - curves.values("null"))[..., curves.upper])
     return over_tasks(difference[..., None], 0.5)[..., 0]
-
-
-def null_level(curves: TaskCurves) -> np.ndarray:
-    """Tuned with controls of other tasks: the median over tasks, mean over the upper half."""
-    return _upper_median(curves, "null")
 
 
 # ---- covariates ----

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -62,18 +64,58 @@ class LayerGroupsInterval:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """
+        return self.in_words()
+
+    def in_words(self, labels: Sequence[str] | None = None) -> str:
+        """The groups, with 95% intervals of their ends.
+
+        Args:
+            labels: of the layers; by default their numbers.
+
         Example:
-            >>> groups = LayerGroups(range(1, 10), range(10, 16), range(16, 33))
-            >>> str(LayerGroupsInterval(groups, (8, 9), (14, 18), 0.02, 1000))
-            'shared 1-9 (end 8 to 9), transition 10-15 (end 14 to 18, none in 2% of draws), refinement 16-32'
+            >>> groups = LayerGroups(range(1, 10), range(10, 10), range(10, 33))
+            >>> LayerGroupsInterval(groups, (8, 9), None, 1.0, 1000).in_words()
+            'shared 1-9 (95% over tasks: end at 8 to 9), no transition, refinement 10-32'
         """
-        shared, transition, refinement = str(self.groups).split(", ")
-        if self.shared_end is None:
-            return str(self.groups)
-        first = f"{shared} (end {self.shared_end[0]} to {self.shared_end[1]})"
-        end = "" if self.transition_end is None else f"end {self.transition_end[0]} to {self.transition_end[1]}, "
-        return f"{first}, {transition} ({end}none in {self.no_transition:.0%} of draws), {refinement}"
+        parts = []
+        for row in self.rows(labels):
+            name, first, last = row["group"], row["first_layer"], row["last_layer"]
+            said = f"no {name}" if first is None else f"{name} {first}" + (f"-{last}" if last != first else "")
+            notes = []
+            if row["end_low"] is not None and (first is not None or name == "shared"):
+                low, high = row["end_low"], row["end_high"]
+                ends = f"{low}" if low == high else f"{low} to {high}"
+                notes.append(f"{'95% over tasks: ' * (name == 'shared')}end at {ends}")
+            if name == "transition" and self.draws:
+                if first is not None and self.no_transition > 0:
+                    notes.append(f"none in {self.no_transition:.0%} of draws")
+                elif first is None and self.no_transition < 1:
+                    notes.append(f"there is one in {1 - self.no_transition:.0%} of draws")
+            parts.append(said + (f" ({'; '.join(notes)})" if notes else ""))
+        return ", ".join(parts)
+
+    def rows(self, labels: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """One for each group, for tables.
+
+        Args:
+            labels: of the layers; by default their numbers.
+
+        Returns:
+            ``group``; ``first_layer`` and ``last_layer``, None where no layer is in it; ``end_low`` and ``end_high``,
+            95% of its last layer over tasks drawn anew (0: before the first layer), None where there is none.
+        """
+
+        def called(layer: int | None) -> Any:
+            return layer if layer is None or labels is None else labels[layer - 1] if layer else "0"
+
+        rows = []
+        for name, ends in (("shared", self.shared_end), ("transition", self.transition_end), ("refinement", None)):
+            layers = getattr(self.groups, name)
+            first, last = (layers[0], layers[-1]) if layers else (None, None)
+            low, high = ends or (None, None)
+            places = {"first_layer": first, "last_layer": last, "end_low": low, "end_high": high}
+            rows.append({"group": name, **{what: called(layer) for what, layer in places.items()}})
+        return rows
 
 
 def layer_groups(
@@ -218,7 +260,7 @@ def layer_groups_interval(curves: TaskCurves, draws: int = 1000, seed: int = 0) 
         >>> seen = np.zeros(6, dtype=bool)
         >>> curves = TaskCurves(tuple("abcdef"), tuple("123"), base, tuned, None, None, seen, (None,) * 6)
         >>> print(layer_groups_interval(curves))
-        shared 1-1 (end 1 to 1), transition 2-3 (end 3 to 3, none in 0% of draws), no refinement
+        shared 1 (95% over tasks: end at 1), transition 2-3 (end at 3), no refinement
     """
     groups = groups_of(curves)
     if curves.few:

@@ -99,6 +99,12 @@ class TaskCurves:
         """The held-out tasks; without dimensions, which are the other tasks'."""
         return self.select(self.held_out)
 
+    @cached_property
+    def with_ceiling(self) -> TaskCurves:
+        """The tasks that have a ceiling: what is said of it hangs on these alone."""
+        known = np.zeros(len(self.tasks), dtype=bool) if self.ceiling is None else ~np.isnan(self.ceiling).all(axis=-1)
+        return replace(self.select(known), dims=self.dims)
+
     def select(self, tasks: np.ndarray | Sequence[str]) -> TaskCurves:
         """Some of the tasks, by names or by a mask; without dimensions, which are of all tasks together.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +10,10 @@ from typing import Any
 from mechclust.commands.settings import Dtype
 from mechclust.models import load_tokenizer
 from mechclust.models.adapters import is_adapter
-from mechclust.models.huggingface import ADAPTER
 from mechclust.models.pretrained import model_name
 from mechclust.models.sizes import Sizes
 from probes.files import file_name
 from tasks import InputError
-
-_NAMED = 3  # adapters named in a note
 
 
 @dataclass(frozen=True)
@@ -145,41 +141,6 @@ def find_checkpoints(
         known[task] = path
         found.append(checkpoint("control", path, tuned_where, task=task))
     return found
-
-
-def adapter_notes(checkpoints: Sequence[Checkpoint]) -> list[str]:
-    """Adapters that name another base than the one they are put on. Whether their weights fit is seen when they are put
-    in; models move and are renamed, so that a name alone refuses nothing."""
-    named: dict[tuple[str, str], list[str]] = {}
-    for model in checkpoints:
-        if model.adapter is None:
-            continue
-        trained, base = named_base(model.adapter), model_name(model.source)
-        if trained is not None and Path(trained).name != Path(base).name:
-            named.setdefault((trained, base), []).append(model.adapter)
-    return [
-        f"{_some(adapters)} {'says that it was' if len(adapters) == 1 else 'say that they were'} trained for "
-        f"{trained!r}, and {'is' if len(adapters) == 1 else 'are'} measured on {base!r}: the weights fit, but whether "
-        "the base is the same only you know."
-        for (trained, base), adapters in named.items()
-    ]
-
-
-def named_base(adapter: str | Path) -> str | None:
-    """The model for which an adapter says that it was trained, there or not."""
-    try:
-        found = json.loads((Path(adapter) / ADAPTER).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    name = found.get("base_model_name_or_path") if isinstance(found, dict) else None
-    return name if isinstance(name, str) and name else None
-
-
-def _some(adapters: Sequence[str]) -> str:
-    names = ", ".join(map(repr, adapters[:_NAMED]))
-    more = len(adapters) - _NAMED
-    what = "The adapter" if len(adapters) == 1 else "The adapters"
-    return f"{what} {names}" + (f" and {more} more" if more > 0 else "")
 
 
 def _task_and_model(control: str, tasks: Sequence[str]) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -51,61 +51,25 @@ class ControlGroups:
         """The groups of the tasks that are not held out, with intervals over these."""
         return None if self.why_none else layer_groups_interval(self.curves.seen, seed=self.seed)
 
-    def layer(self, place: int) -> str:
-        """The label of a layer, counted from 1."""
-        return self.curves.layers[place - 1]
-
     @property
     def sentences(self) -> list[str]:
         """The groups in words, or why there are none."""
         if self.found is None:
             return [self.why_none]
-        n, parts = len(self.curves.seen.tasks), []
-        for row in self.rows():
-            if row["first_layer"] is None:
-                parts.append(f"no {row['group']}")
-                continue
-            end = "" if row["end_low"] is None else f" (last layer {_span(row['end_low'], row['end_high'])})"
-            if row["first_layer"] == row["last_layer"]:
-                parts.append(f"{row['group']} {row['first_layer']}{end}")
-            else:
-                parts.append(f"{row['group']} {row['first_layer']}-{row['last_layer']}{end}")
-        said = (
-            f"Layer groups, from the controls of {n} tasks: {', '.join(parts)}; in brackets 95% over tasks drawn anew. "
-            "In shared layers tuning brought the model no nearer to its controls, in the transition it does, and "
-            "representations of tasks are formed; refinement is the rest."
-        )
-        if (share := self.found.no_transition) > 0 and self.found.groups.transition:
-            said += f" {share:.0%} of the draws have no transition."
-        elif 0 < share < 1:
-            said += f" {1 - share:.0%} of the draws have a transition."
-        return [said]
-
-    def rows(self) -> list[dict[str, Any]]:
-        """One for each group: ``group``, ``first_layer`` and ``last_layer`` (None: no layer is in it), ``end_low`` and
-        ``end_high``, 95% of its last layer over tasks drawn anew, and ``tasks``."""
-        assert self.found is not None
-        ends = {"shared": self.found.shared_end, "transition": self.found.transition_end, "refinement": None}
-        rows = []
-        for name, end in ends.items():
-            layers = getattr(self.found.groups, name)
-            row: dict[str, Any] = {"group": name, "first_layer": None, "last_layer": None}
-            if layers:
-                row |= {"first_layer": self.layer(layers[0]), "last_layer": self.layer(layers[-1])}
-            low, high = (None, None) if end is None else (self._end(layer) for layer in end)
-            rows.append({**row, "end_low": low, "end_high": high, "tasks": len(self.curves.seen.tasks)})
-        return rows
-
-    def _end(self, place: int) -> str:
-        return self.layer(place) if place else "0"
+        return [
+            f"Layer groups, from the controls of {len(self.curves.seen.tasks)} tasks: "
+            f"{self.found.in_words(self.curves.layers)}. In shared layers tuning brought the model no nearer to its "
+            "controls, in the transition it does, and representations of tasks are formed; refinement is the rest."
+        ]
 
     def table(self) -> pd.DataFrame | None:
-        """``rows``, or None where no groups are named."""
+        """One row for each group, see ``LayerGroupsInterval.rows``, and ``tasks``; None where no groups are named."""
         import pandas as pd
 
         if self.found is None:
             return None
-        table = pd.DataFrame(self.rows(), dtype=object)
+        rows = [{**row, "tasks": len(self.curves.seen.tasks)} for row in self.found.rows(self.curves.layers)]
+        table = pd.DataFrame(rows, dtype=object)
         return table.where(table.notna(), np.nan)
 
 
@@ -159,7 +123,3 @@ def _dims(n_dims: ProbeResult, sites: Sequence[str], label: str) -> dict[str, np
         if set(names) <= set(n_dims.coords["site"]):
             found[model] = np.array([float(n_dims.sel("n_dims", site=name, label=label)) for name in names])
     return found
-
-
-def _span(low: str, high: str) -> str:
-    return low if low == high else f"{low} to {high}"

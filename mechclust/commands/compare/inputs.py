@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mechclust.commands.compare.checkpoints import Checkpoint, adapter_notes, find_checkpoints
+from mechclust.commands.compare.checkpoints import Checkpoint, find_checkpoints
 from mechclust.commands.compare.config import CompareConfig
 from mechclust.commands.compare.task_clusters import TaskClusters, find_task_clusters
+from mechclust.models.adapter_bases import adapter_notes
 from mechclust.models.adapters import check_adapter
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import check_read_alike, encoder, n_leading, tokenization, what_is_wrong
@@ -134,7 +135,7 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
                 "save the tokenizer that belongs to the model"
             )
     read_as = tokenization(first, chat=config.chat, bos=config.bos)
-    notes += adapter_notes(checkpoints)
+    notes += adapter_notes((m.adapter, m.source) for m in checkpoints if m.adapter is not None)
     inputs = Inputs(checkpoints, tasks, batches, prompts, notes, read_as, clusters)
     _check_room(checkpoints, sizes, inputs.of_task(), config, out)
     return inputs

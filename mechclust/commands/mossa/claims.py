@@ -197,7 +197,6 @@ def _of_purity(purity: TaskCurves | None, by_chance: float | None) -> CurveClaim
 
 def _of_references(curves: TaskCurves) -> list[CurveClaim]:
     seen, few = curves.seen, _few_tasks(curves)
-    twice = 0 if seen.ceiling is None else int(np.isfinite(seen.ceiling).any(axis=-1).sum())
     made = partial(_made, source="ours", curves=seen)
     return [
         made(
@@ -207,8 +206,8 @@ def _of_references(curves: TaskCurves) -> list[CurveClaim]:
         ),
         made(
             "C14", "tuned goes at least half of the way from pre to a second control of the task, upper half",
-            parts=(("", of.way_to_ceiling, Bound(">=", 0.5)),), null=_SWAPPED,
-            why_not=few or _fewer(twice, "seen task", "with a second control (--ceilings)"),
+            parts=(("", of.way_to_ceiling, Bound(">=", 0.5)),), null=_SWAPPED, curves=seen.with_ceiling,
+            why_not=few or _fewer(len(seen.with_ceiling.tasks), "seen task", "with a second control (--ceilings)"),
         ),
     ]  # fmt: skip
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Self
 
-from mechclust.commands.settings import ModelSettings
+from mechclust.commands.settings import ModelSettings, everywhere
 from mechclust.models.instructions import PLAIN_END
 from mechclust.training.tuning import TuneConfig
 from probes.functional.cka import LEAST_DEBIASED
@@ -106,6 +106,17 @@ class MossaConfig(ModelSettings):
             raise InputError("--experimental is given without --controls; give a single-task model per task too")
 
     @property
+    def portable(self) -> Self:
+        """These settings for the process of a job, which may run in another folder."""
+        own = super().portable
+        if self.here:
+            return own
+        names = ("tasks", "clusters", "experimental", "without_held_out")
+        given: dict[str, Any] = {name: everywhere(getattr(self, name)) for name in names}
+        controls = tuple(f"{task}={everywhere(source)}" for task, source in map(control_of, self.controls))
+        return replace(own, **given, controls=controls)
+
+    @property
     def trains(self) -> bool:
         """Whether the models are to be trained."""
         return self.experimental is None
@@ -132,6 +143,17 @@ class MossaConfig(ModelSettings):
         if self.n_held_out and not found.held_out:
             found = found.hold_out(choose_held_out(found, self.n_held_out, seed=self.seed))
         return found
+
+
+def control_of(given: str) -> tuple[str, str]:
+    """Task and model of a given control: ``TASK=MODEL``, or a folder called as the task.
+
+    Example:
+        >>> control_of("copa=models/a"), control_of("models/copa")
+        (('copa', 'models/a'), ('copa', 'models/copa'))
+    """
+    task, _, source = given.partition("=")
+    return (task, source) if source else (Path(given).name, given)
 
 
 def presets(tasks: Path) -> dict[str, MossaConfig]:

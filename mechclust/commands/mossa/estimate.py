@@ -12,9 +12,9 @@ from mechclust.commands.mossa.config import MossaConfig
 from mechclust.commands.mossa.inputs import Inputs, rows_bytes
 from mechclust.commands.mossa.models import BASE, trained_on, training_examples, tuning_of
 from mechclust.models.sizes import Sizes
-from mechclust.report.folder import free_space
+from mechclust.report.folder import free_space, kept_bytes
 from mechclust.report.resources import duration_text, matmul_speed, size_text
-from mechclust.training.tuning import TuneConfig
+from mechclust.training.tuning import TuneConfig, tuned_at
 from tasks import InputError
 
 _SAMPLE = 64  # examples of a task whose tokens are counted
@@ -30,7 +30,8 @@ class Plan:
         steps: optimiser steps, by model that is to be trained.
         trained: tokens of the training examples, as often as they are seen.
         measured: tokens of the prompts, once for each model that is measured on them.
-        disk: bytes of hidden states at most, adapters and the report.
+        adapter: bytes of an adapter that is being trained, with its last two checkpoints.
+        rows: bytes of hidden states at most.
         weights: bytes of the base's; ``None``: not known.
         operations: multiplications and additions of all forward and backward passes, at least; ``None``: not known.
     """
@@ -38,7 +39,8 @@ class Plan:
     steps: dict[str, int]
     trained: float
     measured: float
-    disk: int
+    adapter: int
+    rows: int
     weights: int | None
     operations: float | None
 
@@ -59,15 +61,28 @@ class Plan:
         measured = sum(each * min(config.n_prompts, len(task.test)) * lengths[task.name][1] for task in inputs.measured)
         weights = _weights(inputs.sizes)
         itemsize = getattr(torch, config.dtype).itemsize
-        adapters = len(steps) * _adapter_bytes(inputs.sizes, config.tuning)
         return cls(
             steps,
             trained,
             measured,
-            rows_bytes(inputs, config) + 4 * adapters + _REPORT,  # an adapter, and its last two checkpoints
+            4 * _adapter_bytes(inputs.sizes, config.tuning),
+            rows_bytes(inputs, config),
             None if weights is None else weights * itemsize,
             None if weights is None else weights * (_FROZEN * trained + 2 * measured),
         )
+
+    @property
+    def disk(self) -> int:
+        """Bytes of hidden states at most, adapters and the report."""
+        return self.rows + len(self.steps) * self.adapter + _REPORT
+
+    def lacking(self, out: Path) -> int:
+        """Bytes that the folder of the run does not hold yet: finished adapters need no more room, and those that were
+        begun and kept hidden states need less."""
+        folders = [out / "adapters" / name for name in self.steps]
+        begun = [folder for folder in folders if tuned_at(folder) is None]
+        adapters = sum(max(0, self.adapter - kept_bytes(folder)) for folder in begun)
+        return max(0, self.rows - kept_bytes(out / "rows")) + adapters + _REPORT
 
     def check(self, config: MossaConfig, out: Path) -> None:
         """Refuse what does not fit on the disk or the device.
@@ -75,10 +90,11 @@ class Plan:
         Raises:
             InputError: with both numbers.
         """
-        free = free_space(out)
-        if self.disk > free:
+        free, lacking = free_space(out), self.lacking(out)
+        if lacking > free:
+            more = "" if lacking == self.disk else " beside what it has kept"
             raise InputError(
-                f"the run takes up to {size_text(self.disk)} on disk, and {str(out)!r} has {size_text(free)} free; "
+                f"the run takes up to {size_text(lacking)} on disk{more}, and {str(out)!r} has {size_text(free)} free; "
                 "give fewer prompts (--n-prompts), or another folder with --out"
             )
         if self.weights is None or not config.device.startswith("cuda") or config.engine != "local":

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
-from mechclust.commands.mossa.config import MossaConfig
+from mechclust.commands.mossa.config import MossaConfig, control_of
 from mechclust.commands.mossa.models import Model, format_of, models_of
+from mechclust.models.adapter_bases import adapter_notes, check_fits_base
 from mechclust.models.adapters import check_adapter, is_adapter
 from mechclust.models.instructions import InstructionFormat
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import check_read_alike, encoder, load_tokenizer
+from mechclust.report.text import join
 from probes.digest import digest_of
 from probes.state import hashed
 from tasks import Batch, InputError
 from tasks.batch import token_batches
 from tasks.text.instructions import MISC, InstructionTask, TaskCollection
+from tasks.text.instructions.collection import LEAST_TEST_PROMPTS
+from tasks.text.visible import short
 
 _LEAST_TASKS = 3
+_NAMED = 12  # tasks in a note
 
 
 @dataclass(frozen=True)
@@ -76,34 +80,73 @@ def read_inputs(base: str, config: MossaConfig) -> Inputs:
             f"expected at least {_LEAST_TASKS}"
         )
     controls = _controls(config, collection)
+    left_out = _left_out(config, collection, controls)
     models = models_of(collection, config, controls)
     tokenizer, found = load_tokenizer(base, trust_remote_code=config.trust_remote_code)
     sizes, own = Sizes.of(found), format_of(tokenizer, config)
     texts = {e.where: e.prompt for task in collection for e in task.test[:2]}
-    notes = [*collection.notes]
+    notes, adapters = [*collection.notes, *left_out], [m for m in models if m.source and is_adapter(m.source)]
+    for model in adapters:
+        check_adapter(model.source)
     for model in models:
-        if model.source and is_adapter(model.source):
-            check_adapter(model.source)
-        elif model.source:
+        if model.source and model not in adapters:
             theirs, other = load_tokenizer(model.source, trust_remote_code=config.trust_remote_code)
-            readers = {name: (t, encoder(t)) for name, t in ((f"base {base!r}", tokenizer), (model.name, theirs))}
-            notes += check_read_alike(texts, readers)
+            both = ((f"base {base!r}", tokenizer), (model.name, theirs))
+            notes += check_read_alike(texts, {name: (t, encoder(t, bos=config.bos)) for name, t in both})
             if Sizes.of(other).n_layers != sizes.n_layers:
                 raise InputError(
                     f"{model.name} has {Sizes.of(other).n_layers} layers and the base {sizes.n_layers}; give models "
                     "tuned from the same base"
                 )
+    check_fits_base([m.source for m in adapters], base, trust_remote_code=config.trust_remote_code)
+    notes += adapter_notes((m.source, base) for m in adapters)
     notes.append(str(own))
     return Inputs(str(base), collection, models, sizes, notes, own)
+
+
+def _left_out(config: MossaConfig, collection: TaskCollection, controls: Mapping[str, str]) -> list[str]:
+    """Notes on tasks of which nothing is measured, or nothing trained, and why.
+
+    Raises:
+        InputError: where given controls leave too few seen tasks.
+    """
+    able = [task for task in collection if not task.too_few]
+    held_out = [task.name for task in able if task.held_out]
+    if config.trains:
+        notes = []
+        if few := collection.too_few:
+            notes.append(f"No control is trained for {_listed(few)}, of which nothing could be measured with it")
+        if collection.held_out and not held_out:
+            notes.append(
+                "No model is trained without the held-out tasks, since none of these has "
+                f"{LEAST_TEST_PROMPTS} test prompts"
+            )
+        return notes
+    known = [task.name for task in able if not task.held_out and task.name in controls]
+    if len(known) < _LEAST_TASKS:
+        raise InputError(
+            f"{len(known)} of the tasks that are not held out {'has' if len(known) == 1 else 'have'} a control and "
+            f"{LEAST_TEST_PROMPTS} test prompts or more; expected at least {_LEAST_TASKS}: give more --controls"
+        )
+    notes = []
+    if lacking := [task.name for task in able if task.name not in controls]:
+        notes.append(f"No control was given of {_listed(lacking)}: not measured")
+    if held_out and config.without_held_out is None:
+        notes.append(
+            f"No model that was trained without the held-out tasks was given (--without-held-out): {_listed(held_out)} "
+            f"{'are' if len(held_out) > 1 else 'is'} not measured"
+        )
+    return notes
+
+
+def _listed(tasks: Sequence[str]) -> str:
+    return join([*map(short, tasks[:_NAMED]), *([f"{len(tasks) - _NAMED} more"] if len(tasks) > _NAMED else [])])
 
 
 def _controls(config: MossaConfig, collection: TaskCollection) -> Mapping[str, str]:
     """Given single-task models by task."""
     found: dict[str, str] = {}
-    for control in config.controls:
-        task, _, source = control.partition("=")
-        if not source:
-            task, source = Path(control).name, control
+    for task, source in map(control_of, config.controls):
         collection[task]  # which refuses a name that is not there
         if task in found:
             raise InputError(f"{found[task]!r} and {source!r} are both controls of {task!r}; give one per task")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mechclust.commands.mossa.config import MossaConfig
+from mechclust.commands.settings import everywhere
 from mechclust.models.adapters import is_adapter, plain_model, set_adapter
 from mechclust.models.instructions import Answered, InstructionFormat
 from mechclust.training.tuning import TuneConfig
@@ -59,6 +60,8 @@ class Resident:
 
     def __init__(self, base: str, config: MossaConfig, out: Path) -> None:
         self.base, self.config, self.out = base, config, out
+        self._inside: tuple[Model, Any] | None = None
+        self._prints: dict[Model, str] = {}
 
     @cached_property
     def hooked(self) -> Any:
@@ -86,7 +89,21 @@ class Resident:
     @contextmanager
     def as_model(self, model: Model) -> Iterator[Any]:
         """The hooked model for a block: the base with an adapter, or a checkpoint of its own, which is loaded and gone
-        again."""
+        again. Inside a block of the same model it is the one that is in."""
+        if self._inside is not None and self._inside[0] == model:
+            yield self._inside[1]
+            return
+        outer = self._inside
+        with self._put(model) as hooked:
+            self._inside = model, hooked
+            try:
+                yield hooked
+            finally:
+                self._inside = outer
+                del hooked  # so that a checkpoint is gone before the next one is loaded
+
+    @contextmanager
+    def _put(self, model: Model) -> Iterator[Any]:
         folder = None if model.kind == BASE else model.folder(self.out)
         if folder is None or is_adapter(folder):
             set_adapter(self.hooked, folder)
@@ -103,7 +120,12 @@ class Resident:
             gc.collect()
 
     def print_of(self, model: Model) -> str:
-        """What tells a model from others, without loading it where it is an adapter."""
+        """What tells a model from others, without loading it where it is an adapter; found once."""
+        if model not in self._prints:
+            self._prints[model] = self._print_of(model)
+        return self._prints[model]
+
+    def _print_of(self, model: Model) -> str:
         folder = model.folder(self.out)
         if model.kind == BASE:
             return self.print
@@ -122,24 +144,33 @@ class Resident:
 def format_of(tokenizer: Any, config: MossaConfig) -> InstructionFormat:
     """How a run reads prompts and answers."""
     chat = {"auto": None, "yes": True, "no": False}[config.chat]
-    return InstructionFormat(tokenizer, chat=chat, end=config.end, cutoff=config.cutoff)
+    return InstructionFormat(tokenizer, chat=chat, end=config.end, cutoff=config.cutoff, bos=config.bos)
 
 
 def models_of(collection: TaskCollection, config: MossaConfig, controls: Mapping[str, str]) -> list[Model]:
-    """The base, and every model of a run; those that take longest to train first.
+    """The base, and every model of a run; those that take longest to train first. Of tasks that cannot be measured no
+    control is trained, nor a model without held-out tasks where none of these can be measured.
 
     Args:
         collection: the tasks.
         config: the settings.
         controls: given ones by task.
     """
-    found = [Model(BASE), Model(TUNED, source=config.experimental or "")]
-    if collection.held_out and (config.trains or config.without_held_out):
-        found.append(Model(UNSEEN, source=config.without_held_out or ""))
+    found = [Model(BASE), Model(TUNED, source=_given(config.experimental))]
     if not config.trains:
-        return [*found, *(Model(CONTROL, task, source) for task, source in controls.items())]
-    found += [Model(CONTROL, task.name) for task in collection]
+        if collection.held_out and config.without_held_out:
+            found.append(Model(UNSEEN, source=_given(config.without_held_out)))
+        return [*found, *(Model(CONTROL, task, _given(source)) for task, source in controls.items())]
+    measured = [task for task in collection if not task.too_few]
+    if any(task.held_out for task in measured):
+        found.append(Model(UNSEEN))
+    found += [Model(CONTROL, task.name) for task in measured]
     return [*found, *(Model(AGAIN, name) for name in ceiling_tasks(collection, config.ceilings))]
+
+
+def _given(source: str | None) -> str:
+    """A model that was trained elsewhere, as every process finds it."""
+    return str(everywhere(source)) if source else ""
 
 
 def ceiling_tasks(collection: TaskCollection, n: int) -> list[str]:

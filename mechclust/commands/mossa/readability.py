@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
 
 import numpy as np
+import torch
 
+from mechclust.commands.parts import Part, part_path
+from probes import ProbeResult
+from probes.digest import digest_of
+from probes.files import versions
 from tasks import InputError
 
 INDICES = ("Flesch-Kincaid", "Coleman-Liau")
+_CMU, _HYPHENS = "the CMU pronouncing dictionary", "places of hyphenation"
 
 
 def readability(texts: Sequence[str]) -> tuple[dict[str, float], str]:
@@ -31,20 +39,49 @@ def readability(texts: Sequence[str]) -> tuple[dict[str, float], str]:
         >>> sorted(found)
         ['Coleman-Liau', 'Flesch-Kincaid']
     """
-    try:
-        import textstat
-    except ImportError:
-        raise InputError("readability needs textstat; install it with: pip install 'mechclust[llm]'") from None
+    dictionary = _has_dictionary()
+    import textstat
+
     coleman = float(np.mean([textstat.coleman_liau_index(text) for text in texts]))
-    if _has_dictionary():
-        flesch, how = [textstat.flesch_kincaid_grade(text) for text in texts], "the CMU pronouncing dictionary"
-    else:
-        flesch, how = [_flesch_kincaid(text) for text in texts], "places of hyphenation"
-    return {"Flesch-Kincaid": float(np.mean(flesch)), "Coleman-Liau": coleman}, f"Syllables are counted by {how}."
+    flesch = [textstat.flesch_kincaid_grade(text) if dictionary else _flesch_kincaid(text) for text in texts]
+    how = _CMU if dictionary else _HYPHENS
+    return {"Flesch-Kincaid": float(np.mean(flesch)), "Coleman-Liau": coleman}, _said(how)
+
+
+def kept_readability(texts: Sequence[str], folder: Path) -> tuple[dict[str, float], str]:
+    """``readability``, made once for these texts and kept in a folder: of many it takes minutes.
+
+    Raises:
+        InputError: where textstat is not installed.
+    """
+    digest = digest_of(list(texts))
+    how = _CMU if _has_dictionary() else _HYPHENS
+
+    def made() -> ProbeResult:
+        grades, _ = readability(texts)
+        values = {index: torch.tensor(grade, dtype=torch.float64) for index, grade in grades.items()}
+        return ProbeResult("Readability", values, dict.fromkeys(values, ()), {}, metadata={"versions": versions()})
+
+    path = part_path(folder, "readability", [digest, how, version("textstat")], [])
+    found = Part(path, "readability", made).found()
+    return {index: float(found[index]) for index in INDICES}, _said(how)
+
+
+def _said(how: str) -> str:
+    return f"Syllables are counted by {how}."
 
 
 def _has_dictionary() -> bool:
-    import nltk
+    """Whether the CMU dictionary is here.
+
+    Raises:
+        InputError: where textstat is not installed, which brings NLTK.
+    """
+    try:
+        import nltk
+        import textstat  # noqa: F401
+    except ImportError:
+        raise InputError("readability needs textstat; install it with: pip install 'mechclust[llm]'") from None
 
     try:
         nltk.data.find("corpora/cmudict")

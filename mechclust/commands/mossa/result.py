@@ -51,6 +51,7 @@ class MossaResult:
         notes: what a reader must know.
         clusters_there: names of all clusters of the collection, in the order of the numbers that pictures carry; by
             default those of the measured tasks.
+        unmeasured: held-out tasks of which nothing was measured; the notes say why.
     """
 
     base: str
@@ -68,6 +69,7 @@ class MossaResult:
     d: int
     notes: Sequence[str]
     clusters_there: Sequence[str] = ()
+    unmeasured: Sequence[str] = ()
 
     @property
     def cluster_names(self) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mechclust.commands.folder import own_folder
@@ -11,16 +11,19 @@ from mechclust.commands.mossa.config import MossaConfig
 from mechclust.commands.mossa.estimate import Plan, speed_of
 from mechclust.commands.mossa.inputs import Inputs, chosen_prompts, cluster_of, read_inputs
 from mechclust.commands.mossa.measure import measure_models
-from mechclust.commands.mossa.models import CONTROL, Model
-from mechclust.commands.mossa.readability import readability
+from mechclust.commands.mossa.models import CONTROL, UNSEEN, Model
+from mechclust.commands.mossa.readability import kept_readability
 from mechclust.commands.mossa.result import MossaResult
 from mechclust.commands.mossa.train import Trained, train_adapters
 from mechclust.commands.settings import everywhere
 from mechclust.models.pretrained import model_name
 from mechclust.report.page import save_results
+from mechclust.report.text import join
 from probes import ProbeResult
+from probes.files import file_name
 from tasks import InputError
 from tasks.text.instructions import MISC, InstructionTask
+from tasks.text.visible import short
 
 
 def run_mossa(base: str | Path, config: MossaConfig, out: str | Path, *, progress: bool = False) -> MossaResult:
@@ -41,7 +44,7 @@ def run_mossa(base: str | Path, config: MossaConfig, out: str | Path, *, progres
 
     Raises:
         InputError: before work starts: for settings, files, tasks or models that nothing can be made of, and an ``out``
-            that holds a run of others. Later: for a multi-task model whose loss is not finite.
+            that holds a run of others. Later: for a model of all tasks whose loss is not finite.
 
     Example:
         >>> # result = run_mossa("google/gemma-3-270m", MossaConfig(tasks=Path("flan")), "runs/mossa")
@@ -57,7 +60,7 @@ def run_mossa(base: str | Path, config: MossaConfig, out: str | Path, *, progres
     with own_folder(out, "mossa", subject):
         trained = train_adapters(str(base), inputs.models, config, out, progress=progress)
         tasks, models = measure_models(inputs, config, out, [*trained.failed], progress=progress)
-        result = _result(inputs, config, trained, tasks, models)
+        result = _result(inputs, config, out, trained, tasks, models)
         save_results(out, "mossa", result.results, subject)
         return result
 
@@ -65,6 +68,7 @@ def run_mossa(base: str | Path, config: MossaConfig, out: str | Path, *, progres
 def _result(
     inputs: Inputs,
     config: MossaConfig,
+    out: Path,
     trained: Trained,
     tasks: Mapping[str, Mapping[str, ProbeResult]],
     models: Mapping[str, Mapping[str, ProbeResult]],
@@ -73,10 +77,12 @@ def _result(
     if not chosen:
         raise InputError("no task has a control that was trained, so nothing can be compared; lower --tuning.lr")
     grades: dict[str, dict[str, float]] = {}
-    notes = [*inputs.notes, *(f"{model.name}: {why}" for model, why in trained.failed.items())]
+    unmeasured = [task.name for task in inputs.collection.held_out if task.name not in tasks]
+    notes = [*inputs.notes, *(_given_up(model, why, unmeasured) for model, why in trained.failed.items())]
     try:
         for task in chosen:
-            grades[task.name], how = readability(chosen_prompts(task, config.n_prompts))
+            folder = out / "measured" / file_name(task.name)
+            grades[task.name], how = kept_readability(chosen_prompts(task, config.n_prompts), folder)
         notes.append(how)
     except InputError as error:
         notes.append(f"Readability is not measured: {error}.")
@@ -104,3 +110,11 @@ def _seen(task: InstructionTask, trained: Trained) -> int:
     """Training examples that a task's control saw, each counted once."""
     tuned = trained.found.get(Model(CONTROL, task.name))
     return len(task.train) if tuned is None else min(len(task.train), tuned.steps * tuned.per_step)
+
+
+def _given_up(model: Model, why: str, unmeasured: Sequence[str]) -> str:
+    """A note on a model whose training was given up."""
+    if model.kind != UNSEEN or not unmeasured:
+        return f"{model.name}: {why}"
+    are = "are" if len(unmeasured) > 1 else "is"
+    return f"{model.name}: {why}; without this model {join(map(short, unmeasured))} {are} not measured"

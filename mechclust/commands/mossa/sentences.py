@@ -13,7 +13,6 @@ from mechclust.commands.mossa.result import MossaResult
 from mechclust.commands.mossa.tables import clusters_table, tasks_table
 from mechclust.report.claims import Claim
 from mechclust.report.curve_statistics import upper_gap
-from mechclust.report.layer_groups import LayerGroupsInterval
 from mechclust.report.task_curves import TaskCurves, bootstrap
 from mechclust.report.text import join
 from tasks.text.visible import short
@@ -90,34 +89,7 @@ def _groups(result: MossaResult) -> list[str]:
             f"No layer groups are named: {_many(n, 'seen task')}, and medians over tasks and their spread need at "
             f"least {_LEAST_GROUPS}."
         ]
-    return [f"Layer groups of {n} seen tasks: {groups_in_words(result.groups)}."]
-
-
-def groups_in_words(found: LayerGroupsInterval) -> str:
-    """Groups with 95% intervals of their ends.
-
-    Example:
-        >>> from mechclust.report.layer_groups import LayerGroups
-        >>> groups = LayerGroups(range(1, 10), range(10, 10), range(10, 33))
-        >>> groups_in_words(LayerGroupsInterval(groups, (8, 9), None, 1.0, 1000))
-        'shared 1-9 (95% over tasks: end at 8 to 9), no transition, refinement 10-32'
-    """
-    parts = []
-    for name, end in (("shared", found.shared_end), ("transition", found.transition_end), ("refinement", None)):
-        layers = getattr(found.groups, name)
-        said = f"no {name}"
-        if layers:
-            said = f"{name} {layers[0]}" + (f"-{layers[-1]}" if len(layers) > 1 else "")
-        notes = []
-        if end is not None and (layers or name == "shared"):
-            notes.append(f"{'95% over tasks: ' * (name == 'shared')}end at {_span(*end)}")
-        if name == "transition" and found.draws:
-            if layers and found.no_transition > 0:
-                notes.append(f"none in {found.no_transition:.0%} of draws")
-            elif not layers and found.no_transition < 1:
-                notes.append(f"there is one in {1 - found.no_transition:.0%} of draws")
-        parts.append(said + (f" ({'; '.join(notes)})" if notes else ""))
-    return ", ".join(parts)
+    return [f"Layer groups of {n} seen tasks: {result.groups.in_words()}."]
 
 
 # ---- tasks and clusters ----
@@ -168,6 +140,11 @@ def _clusters(table: pd.DataFrame) -> list[str]:
 
 def _held_out(result: MossaResult) -> list[str]:
     curves = result.curves().unseen
+    if not curves.tasks and result.unmeasured:
+        return [
+            f"Held out and not measured: {_named(result.unmeasured)}, so that nothing is said of tasks that the model "
+            "was not tuned on; the notes say why."
+        ]
     if not curves.tasks:
         return ["No task was held out, so that nothing is said of tasks that the model was not tuned on."]
     value = float(upper_gap(curves))
@@ -285,7 +262,3 @@ def _named(tasks: Sequence[str]) -> str:
     if len(tasks) <= _NAMED + 1:
         return join(map(short, tasks))
     return join([*map(short, tasks[:_NAMED]), f"{len(tasks) - _NAMED} others"])
-
-
-def _span(low: int, high: int) -> str:
-    return str(low) if low == high else f"{low} to {high}"

@@ -115,7 +115,8 @@ def layers_table(result: MossaResult) -> pd.DataFrame:
         for role in _CURVES:
             if getattr(part, role) is None or not np.isfinite(values := part.values(role)).any():
                 continue
-            median, (low, high) = bootstrap(part, lambda c, role=role: c.median(role), seed=result.config.seed)  # type: ignore[misc]
+            drawn = part.with_ceiling if role == "ceiling" else part
+            median, (low, high) = bootstrap(drawn, lambda c, role=role: c.median(role), seed=result.config.seed)  # type: ignore[misc]
             first, third = part.quartiles(role)
             for i, layer in enumerate(part.layers):
                 row = {"of": of, "role": role, "layer": int(layer), "tasks": int(np.isfinite(values[:, i]).sum())}
@@ -129,23 +130,7 @@ def groups_table(result: MossaResult) -> pd.DataFrame:
     ``end_high``, 95% of its last layer over tasks drawn anew (0: before the first layer), and ``tasks``."""
     import pandas as pd
 
-    found = result.groups
-    ends = {"shared": found.shared_end, "transition": found.transition_end, "refinement": None}
-    rows = []
-    for name, end in ends.items():
-        layers = getattr(found.groups, name)
-        row: dict[str, Any] = {
-            "group": name,
-            "first_layer": None,
-            "last_layer": None,
-            "end_low": None,
-            "end_high": None,
-        }
-        if layers:
-            row |= {"first_layer": layers[0], "last_layer": layers[-1]}
-        if end is not None:
-            row |= {"end_low": end[0], "end_high": end[1]}
-        rows.append({**row, "tasks": len(result.curves().seen.tasks)})
+    rows = [{**row, "tasks": len(result.curves().seen.tasks)} for row in result.groups.rows()]
     return pd.DataFrame(rows, dtype=object).astype({"tasks": int})
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from mechclust.commands.mossa.config import MossaConfig
-from mechclust.commands.mossa.models import Model, Resident
+from mechclust.commands.mossa.models import TUNED, Model, Resident
 from mechclust.commands.settings import everywhere
 from mechclust.jobs import progress_bar
 from mechclust.jobs.mapping import each_result
@@ -68,7 +68,7 @@ def train_adapters(
     if errors:
         raise errors[0]
     for model, why in failed.items():
-        if not model.task:
+        if model.kind == TUNED:
             raise InputError(f"{why}; without this model there is nothing to compare the others with")
     found = {model: tuned for model in wanted if (tuned := tuned_at(model.folder(out))) is not None}
     return Trained(found, failed)

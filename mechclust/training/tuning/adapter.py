@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _WEIGHTS = "adapter_model.safetensors"
-_SUBJECT, _RECORD, _CHECKPOINTS = "subject.json", "tuning.json", "checkpoints"
+_SUBJECT, _RECORD, _DIVERGED, _CHECKPOINTS = "subject.json", "tuning.json", "diverged.json", "checkpoints"
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,8 @@ def tune_adapter(
     """Train an adapter on answers, and keep it in ``folder``; what is there is not trained again.
 
     Only the answers' tokens have a loss. Interrupted, also by ``kill -9``, the same call goes on from the last whole
-    checkpoint to the same bits (on a CPU with the same number of threads).
+    checkpoint to the same bits (on a CPU with the same number of threads). Where training diverged, ``diverged.json``
+    is kept instead: the same call says so again without training, and one with other settings trains anew.
 
     Args:
         model: Hugging Face's causal language model, which stays as it is, as does the global random state.
@@ -93,6 +95,8 @@ def tune_adapter(
     if (found := tuned_at(folder, subject, name)) is not None:
         shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)  # of a run killed between saving and this
         return found
+    if (why := _divergence(folder, subject)) is not None:
+        raise DivergedError(why)
     _check(model, examples, config, name)
     _begin(folder, subject)
     steps, seconds = config.steps_for(len(examples)), 0.0
@@ -105,9 +109,11 @@ def tune_adapter(
             if last is None or last[0] != steps:
                 raise RuntimeError(f"Hugging Face's Trainer left no checkpoint of step {steps} of {name}")
             _check_finite(last[1], steps, name)
-        except DivergedError:  # the way out is another setting, and nothing here is of use for that
+        except DivergedError as error:  # the way out is another setting, and nothing here is of use for that
             shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)
             (folder / _SUBJECT).unlink(missing_ok=True)
+            with suppress(InputError):  # what cannot be kept would only be trained again
+                write_json(folder / _DIVERGED, {**_as_json(subject), "why": str(error)})
             raise
     history = _keep(last[1], folder, source)
     record = {
@@ -164,9 +170,17 @@ def _begin(folder: Path, subject: dict[str, Any]) -> None:
     """Write down what is trained; checkpoints of what is not known are of no use."""
     with write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
+    (folder / _DIVERGED).unlink(missing_ok=True)
     if _read(folder / _SUBJECT) is None:
         shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)
         write_json(folder / _SUBJECT, _as_json(subject))
+
+
+def _divergence(folder: Path, subject: dict[str, Any]) -> str | None:
+    """Why the same training was given up before."""
+    held = _read(folder / _DIVERGED) or {}
+    same = all(held.get(what) == value for what, value in _as_json(subject).items())
+    return str(held["why"]) if same and "why" in held else None
 
 
 def _check_finite(checkpoint: Path, steps: int, name: str) -> None:

@@ -51,6 +51,28 @@ def both(own: InstructionFormat, prompt: str = "w1 w2", answer: str = "w3") -> t
 
 
 class TestPlain:
+    def test_the_first_token_as_it_is_asked_for(self) -> None:
+        """In training and measuring alike, and it stays where the beginning is cut off."""
+        assert both(InstructionFormat(tokenizer(), bos="no")) == ("w1 w2 Answer :", "w3 </s>")
+        put = InstructionFormat(tokenizer(around="$A"), bos="yes")
+        assert both(put) == ("<s> w1 w2 Answer :", "w3 </s>")
+        assert str(put).endswith("ended by '\\nAnswer:' (--bos yes).")
+        assert both(InstructionFormat(tokenizer(), bos="yes")) == ("<s> w1 w2 Answer :", "w3 </s>")
+        for own, kept in ((put, ["<s>", "Answer", ":"]), (InstructionFormat(tokenizer(), bos="no"), ["w2", "Answer"])):
+            short = InstructionFormat(own.tokenizer, bos=own.bos, cutoff=3)
+            (ids,) = short.prompts(["w1 w2"])
+            assert own.tokenizer.convert_ids_to_tokens(ids)[: len(kept)] == kept
+
+    def test_the_first_token_is_refused_where_it_cannot_be_asked_for(self) -> None:
+        with pytest.raises(InputError) as error:
+            InstructionFormat(tokenizer(CHAT), bos="no")
+        assert str(error.value) == (
+            "--bos no is for plain prompts, and the chat template writes its own special tokens; leave out --bos, or "
+            "give --chat no"
+        )
+        with pytest.raises(InputError, match="no beginning-of-sequence token, so --bos yes has none to put; leave out"):
+            InstructionFormat(tokenizer(around="$A", bos_token=None), bos="yes")
+
     def test_as_it_is_said(self) -> None:
         own = InstructionFormat(tokenizer())
         assert both(own) == ("<s> w1 w2 Answer :", "w3 </s>")

@@ -10,7 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mechclust.report.layer_groups import LayerGroups, boundaries, crossover, layer_groups, layer_groups_interval
+from mechclust.report.layer_groups import (
+    LayerGroups,
+    LayerGroupsInterval,
+    boundaries,
+    crossover,
+    layer_groups,
+    layer_groups_interval,
+)
 from mechclust.report.task_curves import TaskCurves
 from tasks import InputError
 
@@ -147,7 +154,7 @@ class TestInterval:
     def test_held_out_tasks_have_no_transition(self):
         found = layer_groups_interval(_drawn("fig7_unseen_tasks.csv", 41))
         assert found.no_transition > 0.9
-        assert "no transition (" in str(found)
+        assert "no transition, " in str(found)
 
     def test_dimensions_are_the_same_in_every_draw_and_said_so(self):
         dims = np.where(np.arange(1, 33) < 20, 100.0, 1000.0)
@@ -160,6 +167,42 @@ class TestInterval:
         assert (found.shared_end, found.transition_end, found.draws) == (None, None, 0)
         assert found.notes == ("1 task: boundaries have no interval over tasks, which needs 6",)
         assert str(found) == str(found.groups)
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (
+            LayerGroupsInterval(LayerGroups(range(1, 10), range(10, 16), range(16, 33)), (8, 9), (14, 18), 0.02, 1000),
+            "shared 1-9 (95% over tasks: end at 8 to 9), transition 10-15 (end at 14 to 18; none in 2% of draws), "
+            "refinement 16-32",
+        ),
+        (
+            LayerGroupsInterval(LayerGroups(range(1, 4), range(4, 4), range(4, 4)), (2, 3), (3, 3), 0.95, 1000),
+            "shared 1-3 (95% over tasks: end at 2 to 3), no transition (there is one in 5% of draws), no refinement",
+        ),
+        (
+            LayerGroupsInterval(LayerGroups(range(1, 1), range(1, 2), range(2, 4)), None, None, 0.0, 0),
+            "no shared, transition 1, refinement 2-3",
+        ),
+    ],
+)
+def test_in_words(found, said):
+    assert found.in_words() == str(found) == said
+
+
+def test_layers_are_called_by_their_labels():
+    groups = LayerGroups(range(1, 3), range(3, 3), range(3, 4))
+    found = LayerGroupsInterval(groups, (0, 2), (3, 3), 0.9, 100)
+    assert found.in_words(("2", "4", "6")) == (
+        "shared 2-4 (95% over tasks: end at 0 to 4), no transition (there is one in 10% of draws), refinement 6"
+    )
+    assert found.rows(("2", "4", "6")) == [
+        {"group": "shared", "first_layer": "2", "last_layer": "4", "end_low": "0", "end_high": "4"},
+        {"group": "transition", "first_layer": None, "last_layer": None, "end_low": "6", "end_high": "6"},
+        {"group": "refinement", "first_layer": "6", "last_layer": "6", "end_low": None, "end_high": None},
+    ]
+    assert [row["last_layer"] for row in found.rows()] == [2, None, 3]
 
 
 def plain_rule(base, tuned, spread, dims):

@@ -151,7 +151,7 @@ class TestLayerGroups:
         assert (
             controlled[0]
             .sentences[-1]
-            .startswith("Layer groups, from the controls of 5 tasks: shared 1-2 (last layer 2), ")
+            .startswith("Layer groups, from the controls of 5 tasks: shared 1-2 (95% over tasks: end at 2), ")
         )
 
     def test_the_curves_are_those_of_the_controls(self, controlled):
@@ -279,7 +279,7 @@ def test_command(llama, asked, out, capsys):
     less = ["--min-per-task", "8", "--n-resamples", "20", "--n-permutations", "0", "--map-prompts", "0"]
     assert main([*argv, *controls, *options, *less]) == 0
     printed = capsys.readouterr().out
-    assert "- Layer groups, from the controls of 4 tasks: shared 1-2 (last layer 2)" in printed
+    assert "- Layer groups, from the controls of 4 tasks: shared 1-2 (95% over tasks: end at 2)" in printed
     assert "- By cluster, mean 1 - CKA over layer" in printed
     assert np.isfinite(float((out / "clusters.csv").read_text().splitlines()[1].split(",")[2]))
     assert not list((out / "results").glob("n_dims*")) + list((out / "results").glob("rbf*"))

@@ -224,3 +224,14 @@ def test_power_is_counted_where_the_published_curves_say_what_is_true(counted):
     power = {c.id: c.power for c in counted if c.verdict != "not tested"}
     assert power["C4"] > 0.3
     assert power["C13"] is None
+
+
+def test_the_way_to_the_ceiling_has_an_interval_where_few_tasks_have_one(published):
+    """2 of the tasks: draws of all of them mostly have none with a ceiling."""
+    known = np.zeros(len(published.tasks), dtype=bool)
+    known[np.flatnonzero(~published.held_out)[[0, 5]]] = True
+    few = replace(published, ceiling=np.where(known[:, None], published.tuned + 0.01, np.nan))
+    (found,) = (c for c in claims_of(few, n=50_000, d=4096, draws=0) if c.id == "C14")
+    assert found.interval is not None
+    assert found.interval[0] <= found.measured <= found.interval[1]
+    assert "no interval" not in found.note

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from mechclust.commands.mossa.models import Model
+from mechclust.commands.mossa.sentences import lead_of
 from mechclust.models.adapters import with_adapter
 from mechclust.training.tuning.adapter import digest_of_weights
 from probes.functional import linear_cka
@@ -122,14 +123,15 @@ def test_workers_change_no_bit(result, base, tasks, out, tmp_path):
     assert (out / "rows" / "copy" / "base").exists()
 
 
-def test_a_loss_that_is_not_finite_ends_one_adapter(base, tasks, tmp_path, monkeypatch):
-    """The others go on; the task is left out, and said."""
+def poison(monkeypatch, *names):
+    """In the second step of these adapters; the names of all that take a step."""
     from mechclust.training.tuning.trainer import AnswerTrainer
 
-    whole = AnswerTrainer.training_step
+    whole, stepped = AnswerTrainer.training_step, set()
 
     def poisoned(self, model, inputs, *args, **options):
-        if "control-swap" in self._name and self.state.global_step == 1:
+        stepped.add(self._name)
+        if self._name in names and self.state.global_step == 1:
             with torch.no_grad():
                 for weight in model.parameters():
                     if weight.requires_grad:
@@ -137,28 +139,51 @@ def test_a_loss_that_is_not_finite_ends_one_adapter(base, tasks, tmp_path, monke
         return whole(self, model, inputs, *args, **options)
 
     monkeypatch.setattr(AnswerTrainer, "training_step", poisoned)
+    return stepped
+
+
+def test_a_loss_that_is_not_finite_ends_one_adapter(base, tasks, tmp_path, monkeypatch):
+    """The others go on; what cannot be measured is left out, and said. The same call says so again, trains nothing and
+    reads no text anew; another setting trains what was given up."""
+    stepped = poison(monkeypatch, "control-swap", "without-held-out")
     found = tiny.run(base, tasks, tmp_path / "run")
-    assert found.tasks == ["count", "first", "copy", "last"]
-    said = "the loss of control-swap is nan at step 2; lower --tuning.lr, or look for damaged examples"
-    assert found.failed == {Model("control", "swap"): said}
-    assert f"control-swap: {said}" in found.notes
+    assert found.tasks == ["count", "first", "copy"]
+    assert found.unmeasured == ["last"]
+    said = {
+        name: f"the loss of {name} is nan at step 2; lower --tuning.lr, or look for damaged examples"
+        for name in ("without-held-out", "control-swap")
+    }
+    assert {model.name: why for model, why in found.failed.items()} == said
+    assert f"control-swap: {said['control-swap']}" in found.notes
+    note = f"without-held-out: {said['without-held-out']}; without this model last is not measured"
+    assert note in found.notes
+    assert (
+        "Held out and not measured: last, so that nothing is said of tasks that the model was not tuned on; the notes "
+        "say why."
+    ) in lead_of(found)
+
+    assert stepped == {"tuned", "without-held-out", "again-copy", *(f"control-{task}" for task in tiny.TASKS)}
+    stepped.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr("mechclust.commands.mossa.readability.readability", None)
+        again = tiny.run(base, tasks, tmp_path / "run")
+    assert not stepped
+    assert (again.tasks, again.failed, again.readability) == (found.tasks, found.failed, found.readability)
+    assert again.notes == found.notes
 
 
-def test_models_that_were_trained_elsewhere(result, base, tasks, out, tmp_path):
-    """Adapters given by name measure the same."""
-    given = {name: str(out / "adapters" / f"control-{name}") for name in tiny.TASKS}
-    found = tiny.run(
-        base,
-        tasks,
-        tmp_path / "run",
-        experimental=str(out / "adapters" / "tuned"),
-        without_held_out=str(out / "adapters" / "without-held-out"),
-        controls=tuple(f"{name}={path}" for name, path in given.items()),
+def test_without_a_multi_task_model_there_is_nothing(base, tasks, tmp_path, monkeypatch):
+    stepped = poison(monkeypatch, "tuned")
+    said = (
+        "the loss of tuned is nan at step 2; lower --tuning.lr, or look for damaged examples; without this model there "
+        "is nothing to compare the others with"
     )
-    for role in ("base", "tuned", "all-tasks"):
-        np.testing.assert_array_equal(found.values(role), result.values(role))
-    assert not found.trained
-    assert not (tmp_path / "run" / "adapters").exists()
+    for taken in (True, False):  # the same again, without training
+        stepped.clear()
+        with pytest.raises(InputError) as caught:
+            tiny.run(base, tasks, tmp_path / "run", steps_per_task=1, ceilings=0)
+        assert str(caught.value) == said
+        assert bool(stepped) == taken
 
 
 class TestRefusals:
@@ -177,6 +202,7 @@ class TestRefusals:
             ),
             ({"held_out": ("copy", "swap")}, "is the last of its cluster"),
             ({"n_prompts": 3}, "n_prompts is 3; expected at least 4"),
+            ({"bos": "yes"}, "no beginning-of-sequence token, so --bos yes has none to put; leave out --bos"),
         ],
     )
     def test_before_anything_is_loaded(self, base, tasks, tmp_path, fields, said):
@@ -185,15 +211,19 @@ class TestRefusals:
         assert said in str(caught.value)
         assert not (tmp_path / "run" / "adapters").exists()
 
-    def test_a_task_without_enough_prompts_is_left_out(self, base, tasks, tmp_path):
-        import shutil
-
+    def test_tasks_without_enough_prompts_are_left_out(self, base, tasks, tmp_path):
+        """No control is trained that nothing could be measured with, and no model without the held-out tasks."""
         folder = shutil.copytree(tasks, tmp_path / "tasks")
-        path = folder / "copy_test.jsonl"
-        path.write_text("".join(path.read_text().splitlines(keepends=True)[:3]))
+        for name in ("copy", "last"):
+            path = folder / f"{name}_test.jsonl"
+            path.write_text("".join(path.read_text().splitlines(keepends=True)[:3]))
         found = tiny.run(base, folder, tmp_path / "run", ceilings=0)
-        assert "copy" not in found.tasks
-        assert any("copy" in note and "4" in note for note in found.notes)
+        assert found.tasks == ["count", "first", "swap"]
+        trained = {path.name for path in (tmp_path / "run" / "adapters").iterdir()}
+        assert trained == {"tuned", "control-count", "control-first", "control-swap"}
+        assert "No control is trained for copy and last, of which nothing could be measured with it" in found.notes
+        assert "No model is trained without the held-out tasks, since none of these has 4 test prompts" in found.notes
+        assert any("fewer than 4 test prompts" in note and "copy 3" in note for note in found.notes)
 
     def test_another_run_in_the_folder(self, result, base, tasks, out, tmp_path):
         with pytest.raises(InputError, match="was trained with other settings; give the same, or another folder"):
@@ -201,9 +231,3 @@ class TestRefusals:
         other_base = tiny.write_base(tmp_path / "base", hidden_size=32)
         with pytest.raises(InputError, match="holds what was measured of the base model"):
             tiny.run(other_base, tasks, out)
-
-    def test_an_adapter_for_another_base(self, result, tasks, out, tmp_path):
-        wide = tiny.write_base(tmp_path / "base", hidden_size=32)
-        given = tuple(f"{name}={out / 'adapters' / f'control-{name}'}" for name in tiny.TASKS)
-        with pytest.raises(InputError, match="does not fit this base"):
-            tiny.run(wide, tasks, tmp_path / "run", experimental=str(out / "adapters" / "tuned"), controls=given)

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mechclust.commands.mossa.sentences import groups_in_words, lead_of, notes_of
-from mechclust.report.layer_groups import LayerGroups, LayerGroupsInterval
+from mechclust.commands.mossa.sentences import lead_of, notes_of
 from mechclust.report.text import join
 from tests.faults.hostile import HOSTILE
 from tests.mechclust.commands.mossa.made import made_result, quickly_judged
@@ -59,26 +58,14 @@ def test_no_layer_groups_of_few_tasks():
     assert one(found, "No task was held out")
 
 
-@pytest.mark.parametrize(
-    ("found", "said"),
-    [
-        (
-            LayerGroupsInterval(LayerGroups(range(1, 10), range(10, 16), range(16, 33)), (8, 9), (14, 18), 0.02, 1000),
-            "shared 1-9 (95% over tasks: end at 8 to 9), transition 10-15 (end at 14 to 18; none in 2% of draws), "
-            "refinement 16-32",
-        ),
-        (
-            LayerGroupsInterval(LayerGroups(range(1, 4), range(4, 4), range(4, 4)), (2, 3), (3, 3), 0.95, 1000),
-            "shared 1-3 (95% over tasks: end at 2 to 3), no transition (there is one in 5% of draws), no refinement",
-        ),
-        (
-            LayerGroupsInterval(LayerGroups(range(1, 1), range(1, 2), range(2, 4)), None, None, 0.0, 0),
-            "no shared, transition 1, refinement 2-3",
-        ),
-    ],
-)
-def test_groups_in_words(found, said):
-    assert groups_in_words(found) == said
+def test_held_out_tasks_that_are_not_measured_are_named():
+    made = made_result({"a": ["x", "y", "z"]}, held_out=())
+    found = lead_of(quickly_judged(replace(made, unmeasured=["v", "w"])))
+    assert one(found, "Held out") == (
+        "Held out and not measured: v and w, so that nothing is said of tasks that the model was not tuned on; the "
+        "notes say why."
+    )
+    assert not [sentence for sentence in found if sentence.startswith("No task was held out")]
 
 
 def test_tasks_and_clusters_are_told_with_their_layers(lead):

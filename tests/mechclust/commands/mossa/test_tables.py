@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from mechclust.commands.mossa.learnt import score
-from mechclust.commands.mossa.tables import FINAL_NORM, adapters_table, before_and_after, parts_of, tables_of
+from mechclust.commands.mossa.tables import (
+    FINAL_NORM,
+    adapters_table,
+    before_and_after,
+    layers_table,
+    parts_of,
+    tables_of,
+)
 from tests.mechclust.commands.mossa.made import ELEVEN, LEFT_OUT, made_result, quickly_judged
 
 NONE = np.zeros(0)  # no pairs
@@ -101,6 +108,15 @@ def test_groups_without_layers_have_none():
     same = {task: {**of, "tuned.cka": of["base.cka"]} for task, of in made.of_task.items()}
     table = tables_of(quickly_judged(replace(made, of_task=same)))["groups"].set_index("group")
     assert table.loc["transition", ["first_layer", "last_layer"]].tolist() == [None, None]
+
+
+def test_a_ceiling_of_few_tasks_has_an_interval():
+    """2 of 9: of draws from all tasks, more than 5% have none with a ceiling."""
+    table = layers_table(made_result(ceilings=2))
+    ceiling = table[(table["of"] == "seen") & (table["role"] == "ceiling")]
+    assert len(ceiling) == 18
+    assert ((ceiling["low"] <= ceiling["median"]) & (ceiling["median"] <= ceiling["high"])).all()
+    assert set(ceiling["tasks"]) == {2}
 
 
 def test_answers_have_intervals_over_prompts(tables):

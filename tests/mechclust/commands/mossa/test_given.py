@@ -1,0 +1,129 @@
+"""Models that were trained elsewhere: what fits, what is left out and said, and how often they are loaded."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mechclust.commands.mossa.sentences import lead_of
+from mechclust.commands.settings import ModelSettings
+from mechclust.models.adapters import with_adapter
+from tasks import InputError
+from tests.mechclust.commands.mossa import tiny
+
+
+@pytest.fixture
+def loads(monkeypatch):
+    """How often each model is loaded, by the name of its folder."""
+    counted, whole = Counter(), ModelSettings.load
+
+    def load(self, model, *args, **options):
+        counted[Path(model).name] += 1
+        return whole(self, model, *args, **options)
+
+    monkeypatch.setattr(ModelSettings, "load", load)
+    return counted
+
+
+def adapters(out, names=tuple(tiny.TASKS), **changes):
+    """The adapters of a run as options."""
+    folder = out / "adapters"
+    known = {
+        "experimental": str(folder / "tuned"),
+        "without_held_out": str(folder / "without-held-out"),
+        "controls": tuple(f"{name}={folder / f'control-{name}'}" for name in names),
+    }
+    return {**known, **changes}
+
+
+def test_models_that_were_trained_elsewhere(result, base, tasks, out, tmp_path):
+    """Adapters given by name measure the same."""
+    found = tiny.run(base, tasks, tmp_path / "run", **adapters(out))
+    for role in ("base", "tuned", "all-tasks"):
+        np.testing.assert_array_equal(found.values(role), result.values(role))
+    assert not found.trained
+    assert not (tmp_path / "run" / "adapters").exists()
+
+
+def test_tasks_that_are_left_out_are_told(result, base, tasks, out, tmp_path):
+    """Those without a control, held-out ones without a model that did not see them; and another base's name."""
+    renamed = shutil.copytree(out / "adapters" / "tuned", tmp_path / "renamed")
+    config = json.loads((renamed / "adapter_config.json").read_text())
+    (renamed / "adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": "meta/other"}))
+    few = adapters(out, ("copy", "count", "first", "last"), experimental=str(renamed), without_held_out=None)
+    found = tiny.run(base, tasks, tmp_path / "run", **few)
+    assert sorted(found.tasks) == ["copy", "count", "first"]
+    assert "No control was given of swap: not measured" in found.notes
+    assert (
+        "No model that was trained without the held-out tasks was given (--without-held-out): last is not measured"
+        in found.notes
+    )
+    assert found.unmeasured == ["last"]
+    assert any(sentence.startswith("Held out and not measured: last, so that") for sentence in lead_of(found))
+    assert not any("No task was held out" in sentence for sentence in lead_of(found))
+    assert [note for note in found.notes if "trained for" in note] == [
+        f"The adapter {str(renamed)!r} says that it was trained for 'meta/other', and is measured on {str(base)!r}: "
+        "the weights fit, but whether the base is the same only you know."
+    ]
+
+
+def test_too_few_controls_are_refused_before_work(result, base, tasks, out, tmp_path, loads):
+    for names, said in ((("copy", "count", "last"), "2 of the tasks"), (("copy",), "1 of the tasks")):
+        with pytest.raises(InputError) as caught:
+            tiny.run(base, tasks, tmp_path / "run", **adapters(out, names))
+        has = "has" if said.startswith("1") else "have"
+        assert str(caught.value) == (
+            f"{said} that are not held out {has} a control and 4 test prompts or more; expected at least 3: give more "
+            "--controls"
+        )
+    assert not loads
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_adapter_for_another_base_is_refused_before_work(result, tasks, out, tmp_path, loads):
+    """Also one of several."""
+    wide = tiny.write_base(tmp_path / "wide", hidden_size=32)
+    with pytest.raises(InputError) as caught:
+        tiny.run(wide, tasks, tmp_path / "run", **adapters(out))
+    given = out / "adapters" / "tuned"
+    said = str(caught.value)
+    assert said.startswith(f"the adapter {str(given)!r} does not fit the base {str(wide)!r}: its lora_A.weight of ")
+    assert said.endswith(
+        "'model.layers.0.self_attn.q_proj' has the shape [2, 16], and that layer has 32 inputs and 32 outputs; give "
+        "the base that it was trained for"
+    )
+    assert not loads
+    assert not (tmp_path / "run").exists()
+
+
+def test_whole_checkpoints_are_loaded_once_a_task(result, base, tasks, out, tmp_path, loads):
+    """And once for what tells them from others: answers are scored by the model that is in, and where everything is
+    measured none is loaded for a task."""
+    import transformers
+
+    for name in ("tuned", "control-copy"):
+        plain = transformers.AutoModelForCausalLM.from_pretrained(base)
+        with_adapter(plain, out / "adapters" / name).merge_and_unload().save_pretrained(tmp_path / name)
+        transformers.AutoTokenizer.from_pretrained(base).save_pretrained(tmp_path / name)
+    controls = adapters(out, ("count", "first"))["controls"]
+    given = adapters(
+        out,
+        experimental=str(tmp_path / "tuned"),
+        without_held_out=None,
+        controls=(f"copy={tmp_path / 'control-copy'}", *controls),
+    )
+    found = tiny.run(base, tasks, tmp_path / "run", **given)
+    # one for its fingerprint; of three tasks and of all together; of its own and as a control of two others
+    assert loads == {"base": 1, "tuned": 1 + 3 + 1, "control-copy": 1 + 1 + 2}
+    copy, place = found.tasks.index("copy"), result.tasks.index("copy")
+    for role in ("base", "tuned"):
+        np.testing.assert_allclose(found.values(role)[copy], result.values(role)[place], atol=1e-5)
+    loads.clear()
+    again = tiny.run(base, tasks, tmp_path / "run", **given)
+    assert loads == {"base": 1, "tuned": 1, "control-copy": 1}
+    np.testing.assert_array_equal(again.values("tuned"), found.values("tuned"))
