@@ -103,6 +103,7 @@ def _result(
         d=int(inputs.sizes.d_model or 0),
         notes=notes,
         clusters_there=[name for name in inputs.collection.clusters if name != MISC],
+        unmeasured=unmeasured,
     )
 
 

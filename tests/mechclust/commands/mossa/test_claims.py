@@ -227,9 +227,9 @@ def test_power_is_counted_where_the_published_curves_say_what_is_true(counted):
 
 
 def test_the_way_to_the_ceiling_has_an_interval_where_few_tasks_have_one(published):
-    """2 of the tasks: draws of all of them mostly have none with a ceiling."""
+    """6 of the tasks: some draws of all of them have none with a ceiling."""
     known = np.zeros(len(published.tasks), dtype=bool)
-    known[np.flatnonzero(~published.held_out)[[0, 5]]] = True
+    known[np.flatnonzero(~published.held_out)[::10][:6]] = True
     few = replace(published, ceiling=np.where(known[:, None], published.tuned + 0.01, np.nan))
     (found,) = (c for c in claims_of(few, n=50_000, d=4096, draws=0) if c.id == "C14")
     assert found.interval is not None

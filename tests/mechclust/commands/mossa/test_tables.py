@@ -111,12 +111,14 @@ def test_groups_without_layers_have_none():
 
 
 def test_a_ceiling_of_few_tasks_has_an_interval():
-    """2 of 9: of draws from all tasks, more than 5% have none with a ceiling."""
-    table = layers_table(made_result(ceilings=2))
+    """6 of 9; of fewer there is none."""
+    table = layers_table(made_result(ceilings=6))
     ceiling = table[(table["of"] == "seen") & (table["role"] == "ceiling")]
     assert len(ceiling) == 18
     assert ((ceiling["low"] <= ceiling["median"]) & (ceiling["median"] <= ceiling["high"])).all()
-    assert set(ceiling["tasks"]) == {2}
+    assert set(ceiling["tasks"]) == {6}
+    table = layers_table(made_result(ceilings=5))
+    assert table[(table["of"] == "seen") & (table["role"] == "ceiling")]["low"].isna().all()
 
 
 def test_answers_have_intervals_over_prompts(tables):
