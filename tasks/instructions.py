@@ -104,13 +104,14 @@ class InstructionFollowing(Task):
             raise InputError(
                 f"n_distributions is {self.n_distributions}; expected at most the {least} instructions a task may have"
             )
-        if not 0 <= self.overlap <= 1 or abs(self.overlap * self.n_outputs - self._n_common) > 1e-9:
+        if self.overlap and self.outputs == "shared":
+            raise InputError("overlap is of private outputs, and outputs is 'shared'; leave one of them out")
+        in_common = self.overlap * self.n_outputs
+        if not 0 <= self.overlap <= 1 or abs(in_common - round(in_common)) > 1e-9:
             raise InputError(
                 f"overlap is {self.overlap:g} of {self.n_outputs} outputs; expected 0 to 1 in steps of "
                 f"1/{self.n_outputs}, so that a whole number of them is shared"
             )
-        if self.overlap and self.outputs == "shared":
-            raise InputError("overlap is of private outputs, and outputs is 'shared'; leave one of them out")
         if not 0 < self.validation_share < 1:
             raise InputError(f"validation_share is {self.validation_share}; expected between 0 and 1")
 

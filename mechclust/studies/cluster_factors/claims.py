@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mechclust.report.claims import Claim, EarlierRun, claim
+from mechclust.report.claims import Claim, EarlierRun, claim, with_severity
 from mechclust.report.severity import severity_of
 from mechclust.report.verdicts import Bound
 from mechclust.studies.cluster_factors.config import (
@@ -89,7 +89,7 @@ def claims_of(config: ClusterFactorsConfig, found: Found) -> list[Claim]:
     """T1 to T24; of these T5 and T8 are checks."""
     claims = [_judged(config, test, found) for test in tests_of(config)]
     claims += _checks(config, found)
-    return [_with_history(c) for c in sorted(claims, key=lambda c: int(c.id[1:]))]
+    return with_severity(_with_history(c) for c in sorted(claims, key=lambda c: int(c.id[1:])))
 
 
 def _judged(config: ClusterFactorsConfig, test: _Test, found: Found) -> Claim:
@@ -101,7 +101,7 @@ def _judged(config: ClusterFactorsConfig, test: _Test, found: Found) -> Claim:
         return test.claimed(data, tested=False)
     severity = severity_of(
         lambda rng: test.claimed(test.null(data, rng)).verdict,
-        test.what,
+        test.what + ("" if test.planted is None else "; power: predicted means with the measured spread over seeds"),
         planted=None if test.planted is None else lambda rng: test.claimed(test.planted(data, rng)).verdict,  # type: ignore[misc]
     )
     return test.claimed(data, severity=severity)
@@ -168,7 +168,6 @@ def tests_of(config: ClusterFactorsConfig) -> list[_Test]:
         return np.array([run.swapped["became"][where, kind, 1:] for run in found[PRIVATE]])
 
     def rises(data: Data) -> Parts:
-        steps = np.array(measured_steps(config))
         late = int(np.searchsorted(steps, 2 * config.training.steps / 3))
         return [
             ("Spearman", [_rho(steps, x) for x in data["curve"]], Bound(">", 0.8)),
@@ -190,6 +189,8 @@ def tests_of(config: ClusterFactorsConfig) -> list[_Test]:
         chosen = x[np.arange(len(x)), rng.integers(1, x.shape[1], len(x))]
         return {"above": np.concatenate([chosen[:, None], x[:, 1:]], axis=1)}
 
+    steps = np.array(measured_steps(config))
+    saturated = 0.1 + 0.7 * np.minimum(1, np.log1p(steps) / np.log1p(config.training.steps / 2))
     of_shared = "values of networks whose tasks share all outputs, drawn with replacement"
     last = f"layer {n}"
     least_accuracy: Callable[[Found], np.ndarray] = lambda found: np.min(  # noqa: E731
@@ -202,29 +203,37 @@ def tests_of(config: ClusterFactorsConfig) -> list[_Test]:
     return [
         _Test("T1", "validation accuracy at the end, least of all arms", (), gathered(v=least_accuracy),
               one("v", Bound(">=", 0.95)), at_bound("v", Bound(">=", 0.95)),
-              "the measured spread about the bound", source="set-up"),
+              "the measured spread about the bound", source="set-up",
+              planted=moved_to(v=0.98)),
         _Test("T2", f"two private outputs a task: {last} clusters by task (ARI)", (TWO, SHARED),
               gathered(v=end(TWO, "x task"), other=end(SHARED, "x task")), one("v", clear), replaced("v", "other"),
-              of_shared, source=f"{_PAPER}; bound ours", chance="0"),
+              of_shared, source=f"{_PAPER}; bound ours", chance="0",
+              planted=moved_to(v=0.7)),
         _Test("T3", f"constant learning rate: task-ARI of {last} rises with log step, then saturates (last third)",
               (CONSTANT,), gathered(curve=curve_of(CONSTANT)), rises, random_walk("curve"),
-              "random walks whose steps have the measured sizes", source=_PAPER),
+              "random walks whose steps have the measured sizes", source=_PAPER,
+              planted=moved_to(curve=saturated)),
         _Test("T4", f"two private outputs a task: task-ARI rises with layer, 0 to {n}", (TWO,),
               gathered(layers=end(TWO, "x task", slice(None))), climbs, in_random_order("layers"),
-              "layers in random order", source=_PAPER),
+              "layers in random order", source=_PAPER,
+              planted=moved_to(layers=np.linspace(0.1, 0.8, n + 1))),
         _Test("T6", f"constant learning rate: training subset and validation agree at {last} (difference of task-ARI)",
               (CONSTANT,), gathered(v=lambda found: _agreement(found[CONSTANT], n)), one("v", Bound("<=", 0.1)),
-              at_bound("v", Bound("<=", 0.1)), "the measured spread about the bound", source=_PAPER),
+              at_bound("v", Bound("<=", 0.1)), "the measured spread about the bound", source=_PAPER,
+              planted=moved_to(v=0.03)),
         _Test("T7", "before training no layer clusters by task beyond what x tells (largest task-ARI less its mean "
               "under relabelling within the classes of x)", (PRIVATE,), gathered(above=untrained),
               lambda data: [("", data["above"][:, 0].tolist(), Bound("<=", 0.1))], later,
-              "later checkpoints, drawn at random, in place of the first", source=f"{_PAPER}; bound ours", chance="0"),
+              "later checkpoints, drawn at random, in place of the first", source=f"{_PAPER}; bound ours", chance="0",
+              planted=moved_to(above=0.03)),
         _Test("T9", f"all outputs shared: {last} clusters by output more than by task (difference of ARI)", (SHARED,),
               gathered(a=end(SHARED, "x output"), b=end(SHARED, "x task")), gap("a", "b", Bound(">", 0)),
-              exchanged("a", "b"), "both exchanged at random, seed by seed", chance="0"),
+              exchanged("a", "b"), "both exchanged at random, seed by seed", chance="0",
+              planted=moved_to(a=0.8, b=0.2)),
         _Test("T10", f"instructions never seen: {last} clusters by task (two private outputs)", (UNSEEN, SHARED),
               gathered(v=end(UNSEEN, "x task"), other=end(SHARED, "x task")), one("v", clear), replaced("v", "other"),
-              of_shared, source=f"{_PAPER}; bound ours", chance="0"),
+              of_shared, source=f"{_PAPER}; bound ours", chance="0",
+              planted=moved_to(v=0.7)),
         _Test("T11", f"task-ARI of {last} falls with the overlap of the outputs (Spearman over six overlaps)", overlaps,
               gathered(v=by_overlap("x task")),
               lambda data: [("", [_rho(np.array(OVERLAPS), x) for x in data["v"]], Bound("<", -0.7))],
@@ -233,17 +242,20 @@ def tests_of(config: ClusterFactorsConfig) -> list[_Test]:
         _Test("T12", f"{last} clusters by output at every overlap (least output-ARI of six overlaps)", overlaps,
               gathered(v=by_overlap("x output"), untrained=by_overlap("x output", step=0)),
               lambda data: [("", data["v"].min(1).tolist(), clear)], one_column("v", "untrained"),
-              "of one overlap, drawn at random, the untrained networks"),
+              "of one overlap, drawn at random, the untrained networks",
+              planted=moved_to(v=0.75)),
         _Test("T13", f"at the end of the instruction {last} clusters by task at every overlap (least task-ARI)",
               overlaps, gathered(v=by_overlap("instruction task"), untrained=by_overlap("instruction task", step=0)),
               lambda data: [("", data["v"].min(1).tolist(), clear)], one_column("v", "untrained"),
-              "of one overlap, drawn at random, the untrained networks"),
+              "of one overlap, drawn at random, the untrained networks",
+              planted=moved_to(v=0.8)),
         _Test("T14", f"layer 1 clusters by x more than by output, and {last} the reverse (difference of ARI, mean over "
               "overlaps)", overlaps,
               gathered(x=_over_layers(overlaps, "x input"), y=_over_layers(overlaps, "x output")),
               lambda data: [("layer 1: x - output", (data["x"] - data["y"])[:, 0].tolist(), Bound(">", 0)),
                             (f"{last}: output - x", (data["y"] - data["x"])[:, -1].tolist(), Bound(">", 0))],
-              in_random_order("x", "y"), "layers in random order, seed by seed", chance="0"),
+              in_random_order("x", "y"), "layers in random order, seed by seed", chance="0",
+              planted=moved_to(x=np.linspace(0.8, 0.2, n), y=np.linspace(0.2, 0.8, n))),
         *(
             _Test(id, f"{what}: from step {config.early_step} to the end task-ARI falls in layers 1 to {third} and "
                   f"rises in layers {n + 1 - third} to {n}", (arm,),
@@ -255,17 +267,20 @@ def tests_of(config: ClusterFactorsConfig) -> list[_Test]:
         _Test("T17", "private outputs: with the difference of two tasks' mean states added at x the answer becomes the "
               "other task's, more often than with control directions of its norm (best layer of each)", (PRIVATE,),
               gathered(a=swap(PRIVATE, TASK), b=swap(PRIVATE, RANDOM, HALVES)), gap("a", "b", Bound(">=", 0.3)),
-              exchanged("a", "b"), "both exchanged at random, seed by seed", chance="0"),
+              exchanged("a", "b"), "both exchanged at random, seed by seed", chance="0",
+              planted=moved_to(a=0.7, b=0.05)),
         _Test("T18", "all outputs shared: the same hardly does it", (SHARED, PRIVATE),
               gathered(v=lambda found: swap(SHARED, TASK)(found) - swap(SHARED, RANDOM, HALVES)(found),
                        other=lambda found: swap(PRIVATE, TASK)(found) - swap(PRIVATE, RANDOM, HALVES)(found)),
               one("v", Bound("<=", 0.1)), replaced("v", "other"),
-              "values of networks whose tasks have private outputs, drawn with replacement", chance="0"),
+              "values of networks whose tasks have private outputs, drawn with replacement", chance="0",
+              planted=moved_to(v=0.0)),
         _Test("T19", f"private outputs: it does so in layers {half + 1} to {n} rather than in 1 to {half} (difference "
               "of means)", (PRIVATE,), gathered(v=swap_by_layer),
               lambda data: [("", (data["v"][:, half:].mean(1) - data["v"][:, :half].mean(1)).tolist(),
                              Bound(">=", 0.2))],
-              in_random_order("v"), "layers in random order, seed by seed", chance="0"),
+              in_random_order("v"), "layers in random order, seed by seed", chance="0",
+              planted=moved_to(v=np.linspace(0.0, 0.8, n))),
         _Test("T20", f"all outputs shared: a linear classifier reads the task from {last}, whose states do not cluster "
               "by it", (SHARED, TWO),
               gathered(linear=lambda found: np.array([run.linear[-1, n] for run in found[SHARED]]),
@@ -274,27 +289,35 @@ def tests_of(config: ClusterFactorsConfig) -> list[_Test]:
               lambda data: [("linear accuracy", data["linear"].tolist(), Bound(">=", 0.8)),
                             ("task-ARI", data["ari"].tolist(), Bound("<=", 0.3))],
               one_of(replaced("linear", "of_x"), replaced("ari", "clustered")),
-              "layer 0, or networks whose tasks have two private outputs", chance="accuracy .1"),
-        _Test("T21", f"loss on y alone: {last} clusters alike", (PRIVATE_Y, SHARED_Y),
-              gathered(task=end(PRIVATE_Y, "instruction task"), output=end(SHARED_Y, "x output"),
-                       other=end(SHARED_Y, "x task"),
+              "layer 0, or networks whose tasks have two private outputs", chance="accuracy .1",
+              planted=moved_to(linear=0.95, ari=0.15)),
+        _Test("T21", f"loss on y alone: at the end of the instruction {last} clusters by task with private outputs "
+              "and not with shared ones, with which it clusters by output at x", (PRIVATE_Y, SHARED_Y),
+              gathered(task=end(PRIVATE_Y, "instruction task"), shared=end(SHARED_Y, "instruction task"),
+                       output=end(SHARED_Y, "x output"), other=end(SHARED_Y, "x task"),
                        untrained=start(PRIVATE_Y, "instruction task")),
-              y_parts, one_of(replaced("task", "untrained"), exchanged("output", "other")),
-              "untrained networks, or output and task exchanged at random"),
+              lambda data: [*y_parts(data), ("shared, end of the instruction: task", data["shared"].tolist(),
+                                             Bound("<", config.clear))],
+              one_of(replaced("task", "untrained"), exchanged("output", "other"), replaced("shared", "task")),
+              "untrained networks, output and task exchanged at random, or private outputs in place of shared ones",
+              planted=moved_to(task=0.8, shared=0.2, output=0.8, other=0.2)),
         _Test("T22", f"twice the width: {last} clusters alike", (PRIVATE_WIDE, SHARED_WIDE),
               gathered(task=end(PRIVATE_WIDE, "instruction task"), output=end(SHARED_WIDE, "x output"),
                        other=end(SHARED_WIDE, "x task"),
                        untrained=start(PRIVATE_WIDE, "instruction task")),
               y_parts, one_of(replaced("task", "untrained"), exchanged("output", "other")),
-              "untrained networks, or output and task exchanged at random"),
+              "untrained networks, or output and task exchanged at random",
+              planted=moved_to(task=0.8, output=0.8, other=0.2)),
         _Test("T23", "a bag of symbols clusters by task: mean of the untrained embeddings of the prompt (ARI)",
               (PRIVATE,), gathered(v=lambda found: np.array([run.ari["mean task"][0, 0] for run in found[PRIVATE]])),
-              one("v", clear), at_bound("v", clear), "the measured spread about the bound", chance="0"),
+              one("v", clear), at_bound("v", clear), "the measured spread about the bound", chance="0",
+              planted=moved_to(v=0.65)),
         _Test("T24", f"all outputs shared: {last} clusters by output within tasks, more than by task within outputs "
               "(difference of ARI)", (SHARED,),
               gathered(a=end(SHARED, "x output|task"), b=end(SHARED, "x task|output")),
               gap("a", "b", Bound(">=", 0.2)), exchanged("a", "b"), "both exchanged at random, seed by seed",
-              chance="0"),
+              chance="0",
+              planted=moved_to(a=0.6, b=0.2)),
     ]  # fmt: skip
 
 

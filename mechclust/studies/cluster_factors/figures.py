@@ -26,8 +26,8 @@ from mechclust.studies.cluster_factors.swap import KINDS, POSITIONS
 
 BLUE, VERMILION, GREEN, PURPLE = COLORS[:4]
 _PHASE = {NEITHER: "#d9d9d9", TASK: BLUE, OUTPUT: VERMILION, BOTH: PURPLE, UNDECIDED: "#ffffff"}
-_WHERE = {"x": "at x", "mean": "mean over the prompt"}
-_SHOWN = 5  # checkpoints of the phase diagram
+_WHERE = {"x": "at x", "instruction": "end of instruction", "mean": "mean of prompt"}
+_SHOWN = 6  # checkpoints of the phase diagram
 
 
 def phase_diagram(config: ClusterFactorsConfig, found: Found) -> Figure:
@@ -36,7 +36,7 @@ def phase_diagram(config: ClusterFactorsConfig, found: Found) -> Figure:
     steps = measured_steps(config)[1:]
     shown = sorted({steps[i] for i in np.linspace(0, len(steps) - 1, min(_SHOWN, len(steps))).round().astype(int)})
     figure, axes = subplots(
-        len(_WHERE) * len(shown), len(shown), size=(2.35, 2.55), grid=None, sharex=True, sharey=True
+        len(_WHERE) * len(shown), len(shown), size=(2.05, 2.15), grid=None, sharex=True, sharey=True
     )
     for r, (position, where) in enumerate(_WHERE.items()):
         grid = [phases(found[overlap_arm(o)], config.clear, position) for o in overlaps]
@@ -54,7 +54,7 @@ def phase_diagram(config: ClusterFactorsConfig, found: Found) -> Figure:
             if r == len(_WHERE) - 1:
                 axis.set_xlabel("overlap of outputs")
             if c == 0:
-                axis.set_ylabel(f"layer, {where}")
+                axis.set_ylabel(f"layer\n{where}")
     handles = [
         Patch(facecolor=_PHASE[p], edgecolor="#888888", hatch="////" if p == UNDECIDED else None, label=p)
         for p in PHASES

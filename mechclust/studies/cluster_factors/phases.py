@@ -29,8 +29,10 @@ def phase_of(task: Sequence[float], output: Sequence[float], clear: float) -> st
 
 
 def phases(runs: Sequence[RunResults], clear: float, position: str = "x") -> list[list[str]]:
-    """``[steps][layers]`` phases of an arm."""
-    task, output = (np.stack([run.ari[f"{position} {label}"] for run in runs], -1) for label in (TASK, OUTPUT))
+    """``[steps][layers]`` phases of an arm; at the end of the instruction by task only: no output follows yet."""
+    task = np.stack([run.ari[f"{position} {TASK}"] for run in runs], -1)
+    known = f"{position} {OUTPUT}" in runs[0].ari
+    output = np.stack([run.ari[f"{position} {OUTPUT}"] for run in runs], -1) if known else np.zeros_like(task)
     return [
         [phase_of(t.tolist(), o.tolist(), clear) for t, o in zip(*at, strict=True)]
         for at in zip(task, output, strict=True)

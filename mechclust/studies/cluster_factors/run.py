@@ -55,7 +55,7 @@ def run_job(config: ClusterFactorsConfig, job: Job, out: Path) -> None:
 
 
 def built(config: ClusterFactorsConfig, job: Job) -> HookedModel:
-    """The network of a run before training. Those of a seed differ in their outputs' embeddings at most."""
+    """The network of a run before training."""
     model = build_model(model_for(task_of(config, job), seed=job.seed, **shape_of(config, job.arm)))
     if config.device != "cpu":
         model.to(config.device)

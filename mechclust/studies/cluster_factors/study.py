@@ -39,7 +39,8 @@ def analyse(config: ClusterFactorsConfig, out: Path) -> Analysis:
             figures.phase_diagram(config, found),
             f"What hidden states cluster by, by the share of output tokens that tasks have in common, layer and "
             f"training step; {seeds}. A label is said to be clustered by where the 95% interval of its adjusted Rand "
-            f"index over seeds is wholly at least {config.clear:g}; undecided: an interval reaches across.",
+            f"index over seeds is wholly at least {config.clear:g}; undecided: an interval reaches across. At the end "
+            "of the instruction the output is not known yet: by task only.",
         ),
         Panel(
             "ari_by_layer",

@@ -87,7 +87,10 @@ def swap_centroids(
     axes = ("position", "kind", "layer")
     return ProbeResult(
         "SwappedCentroids",
-        {**{name: torch.from_numpy(x) for name, x in found.items()}, "before": torch.tensor(before, dtype=torch.float64)},
+        {
+            **{name: torch.from_numpy(x) for name, x in found.items()},
+            "before": torch.tensor(before, dtype=torch.float64),
+        },
         {**dict.fromkeys(OUTCOMES, axes), "before": ("outcome",)},
         {
             "position": list(POSITIONS),

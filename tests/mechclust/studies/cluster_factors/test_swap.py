@@ -26,7 +26,7 @@ class Circuit(torch.nn.Module):
         self.task, self.follows = task, follows
         self.of = {tuple(t.tolist()): int(a) for b in known for t, a in zip(b.tokens, b.labels["task"], strict=True)}
         self.weight = torch.nn.Parameter(torch.zeros(1))
-        self.hook_dict = {name: None for name in ("hook_embed", "blocks.0.hook_resid_post")}
+        self.hook_dict = dict.fromkeys(("hook_embed", "blocks.0.hook_resid_post"))
         self._hooks = {}
 
     @contextmanager
