@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from mechclust.report.verdicts import interval
 from mechclust.studies.cluster_factors.config import (
     TRAIN,
     VALIDATION,
@@ -21,6 +23,9 @@ from mechclust.studies.study import Job
 from mechclust.training import load_steps
 from probes import load_result
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 # What is clustered at which position, against which label: the file that holds it, and the label in it.
 CURVES: Mapping[str, tuple[str, str]] = {
     "x task": ("x", "task"),
@@ -33,7 +38,7 @@ CURVES: Mapping[str, tuple[str, str]] = {
     "mean output": ("mean", "output"),
     "mean input": ("mean-input", "input"),
 }
-LINEAR = "x linear"
+LINEAR = "x task, linear"
 
 
 @dataclass(frozen=True)
@@ -113,3 +118,26 @@ def load_results(config: ClusterFactorsConfig, out: Path, job: Job) -> RunResult
 def by_arm(config: ClusterFactorsConfig, runs: Mapping[Job, RunResults]) -> dict[str, list[RunResults]]:
     """Each arm's runs, in the order of the seeds."""
     return {arm: [run for job, run in runs.items() if job.arm == arm] for arm in config.arms}
+
+
+def table_of(found: Found, measure: Literal["ari", "ami"]) -> pd.DataFrame:
+    """The last layer at the end of training: a row for each arm, a column for each curve; means with 95% intervals."""
+    import pandas as pd
+
+    rows = []
+    for arm, runs in found.items():
+        curves = [[getattr(run, measure).get(curve, _UNKNOWN)[-1, -1] for run in runs] for curve in CURVES]
+        linear = [run.linear[-1, -1] for run in runs]
+        rows.append([arm, *map(_cell, curves), _cell(linear)])
+    return pd.DataFrame(rows, columns=["arm", *CURVES, f"{LINEAR} (accuracy)"])
+
+
+_UNKNOWN = np.full((1, 1), np.nan)
+
+
+def _cell(values: Sequence[float]) -> str:
+    """Mean and interval, as text."""
+    if not np.isfinite(values).all():
+        return "–"
+    span = interval([float(v) for v in values])
+    return f"{np.mean(values):z.2f}" + ("" if span is None else f" ({span[0]:z.2f} to {span[1]:z.2f})")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mechclust.report.analysis import Analysis, Panel
+from mechclust.report.html import table_html
 from mechclust.studies.cluster_factors.claims import claims_of
 from mechclust.studies.cluster_factors.config import (
     CONSTANT,
@@ -19,7 +20,7 @@ from mechclust.studies.cluster_factors.config import (
     jobs,
     overlap_arm,
 )
-from mechclust.studies.cluster_factors.results import by_arm, load_results
+from mechclust.studies.cluster_factors.results import by_arm, load_results, table_of
 from mechclust.studies.cluster_factors.run import run_job, trained_models
 from mechclust.studies.study import Study
 from mechclust.training import TrainConfig
@@ -64,7 +65,17 @@ def analyse(config: ClusterFactorsConfig, out: Path) -> Analysis:
         ),
         Panel("accuracy", figures.accuracy(found), f"Validation accuracy of every arm; {seeds}."),
     ]
-    return Analysis(claims=claims_of(config, found), panels=panels, notes=_notes(config))
+    where = "of the last layer at the end, by what is clustered and against which label"
+    tables = {
+        f"Adjusted Rand index {where}": table_of(found, "ari"),
+        f"Adjusted mutual information {where}": table_of(found, "ami"),
+    }
+    return Analysis(
+        claims=claims_of(config, found),
+        panels=panels,
+        folded={title: table_html(table) for title, table in tables.items()},
+        notes=_notes(config),
+    )
 
 
 def _notes(config: ClusterFactorsConfig) -> list[str]:

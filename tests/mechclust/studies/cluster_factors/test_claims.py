@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from mechclust.report.claims import lacking_severity
-from mechclust.studies.cluster_factors import ClusterFactorsConfig
+from mechclust.report.verdicts import interval
+from mechclust.studies.cluster_factors import ClusterFactorsConfig, figures
 from mechclust.studies.cluster_factors.claims import claims_of
 from mechclust.studies.cluster_factors.config import (
     ARMS,
@@ -27,7 +28,7 @@ from mechclust.studies.cluster_factors.config import (
 )
 from mechclust.studies.cluster_factors.nulls import at_bound, exchanged, in_random_order, one_column, random_walk
 from mechclust.studies.cluster_factors.phases import BOTH, NEITHER, OUTPUT, TASK, UNDECIDED, phase_of, phases
-from mechclust.studies.cluster_factors.results import CURVES, RunResults
+from mechclust.studies.cluster_factors.results import CURVES, RunResults, table_of
 from mechclust.studies.cluster_factors.swap import KINDS, POSITIONS
 from tasks import InstructionFollowing
 
@@ -183,6 +184,30 @@ class TestPhases:
         found = phases(runs()[SHARED], 0.5)
         assert [len(found), len(found[0])] == [len(STEPS), len(LAYERS)]
         assert (found[0][6], found[-1][6], found[-1][1]) == (NEITHER, OUTPUT, NEITHER)
+
+
+def test_the_phase_diagram_shows_the_phases_of_every_checkpoint():
+    from matplotlib.colors import to_hex
+    from matplotlib.patches import Rectangle
+
+    found = runs()
+    figure = figures.phase_diagram(CONFIG, found)
+    last = figure.axes[len(STEPS) - 2]  # the top row, the end: step 0 is not shown
+    assert last.get_title() == "step 1000"
+    cells = {(p.get_x() + 0.5, p.get_y() + 0.5): p for p in last.patches if isinstance(p, Rectangle)}
+    for i, overlap in enumerate(OVERLAPS):
+        for layer, phase in enumerate(phases(found[overlap_arm(overlap)], CONFIG.clear)[-1]):
+            assert to_hex(cells[i, layer].get_facecolor()) == figures._PHASE[phase].lower()
+            assert (cells[i, layer].get_hatch() is not None) == (phase == UNDECIDED)
+
+
+def test_the_table_has_means_with_their_intervals():
+    table = table_of(runs(), "ari").set_index("arm")
+    assert table.loc[PRIVATE, "x task|output"] == "–"
+    values = [ideal(SHARED, seed).ari["x output"][-1, -1] for seed in CONFIG.seeds]
+    low, high = interval(values)
+    assert table.loc[SHARED, "x output"] == f"{np.mean(values):.2f} ({low:.2f} to {high:.2f})"
+    assert list(table.columns) == [*CURVES, "x task, linear (accuracy)"]
 
 
 class TestNulls:
