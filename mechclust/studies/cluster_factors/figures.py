@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
 from mechclust.report.style import (
@@ -20,7 +22,7 @@ from mechclust.report.style import (
     subplots,
 )
 from mechclust.studies.cluster_factors.config import OVERLAPS, ClusterFactorsConfig, measured_steps, overlap_arm
-from mechclust.studies.cluster_factors.phases import BOTH, NEITHER, OUTPUT, PHASES, TASK, UNDECIDED, phases
+from mechclust.studies.cluster_factors.phases import BOTH, NEITHER, OUTPUT, PHASES, TASK, UNDECIDED, clear_by, phases
 from mechclust.studies.cluster_factors.results import Found, RunResults
 from mechclust.studies.cluster_factors.swap import KINDS, POSITIONS
 
@@ -46,6 +48,9 @@ def phase_diagram(config: ClusterFactorsConfig, found: Found) -> Figure:
             for i, of in enumerate(grid):
                 for layer, phase in enumerate(of[at]):
                     _cell(axis, i, layer, phase)
+                by_input = clear_by(found[overlap_arm(overlaps[i])], config.clear, f"{position} input")
+                (layers,) = np.nonzero(by_input[at])
+                axis.plot(np.full(len(layers), i), layers, ls="", marker="o", ms=4, color=GREEN, mec="white", mew=0.5)
             axis.set(xlim=(-0.5, len(overlaps) - 0.5), ylim=(-0.5, config.n_layers + 0.5))
             axis.set_xticks(range(len(overlaps)), [f"{o:g}" for o in overlaps])
             axis.set_yticks(range(config.n_layers + 1))
@@ -55,11 +60,12 @@ def phase_diagram(config: ClusterFactorsConfig, found: Found) -> Figure:
                 axis.set_xlabel("overlap of outputs")
             if c == 0:
                 axis.set_ylabel(f"layer\n{where}")
-    handles = [
+    handles: list[Artist] = [
         Patch(facecolor=_PHASE[p], edgecolor="#888888", hatch="////" if p == UNDECIDED else None, label=p)
         for p in PHASES
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(PHASES), frameon=False, title="clusters by")
+    handles.append(Line2D([], [], ls="", marker="o", ms=5, color=GREEN, mec="white", label="and by x"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, title="clusters by")
     return figure
 
 

@@ -37,3 +37,11 @@ def phases(runs: Sequence[RunResults], clear: float, position: str = "x") -> lis
         [phase_of(t.tolist(), o.tolist(), clear) for t, o in zip(*at, strict=True)]
         for at in zip(task, output, strict=True)
     ]
+
+
+def clear_by(runs: Sequence[RunResults], clear: float, curve: str) -> np.ndarray:
+    """``[steps layers]`` where the whole interval of a curve's index over seeds is at least this; else nowhere."""
+    if curve not in runs[0].ari:
+        return np.zeros(runs[0].linear.shape, dtype=bool)
+    values = np.stack([run.ari[curve] for run in runs], -1)
+    return np.array([[Bound(">=", clear).judge(interval(v.tolist())) == "holds" for v in at] for at in values])

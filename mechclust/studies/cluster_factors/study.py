@@ -41,7 +41,7 @@ def analyse(config: ClusterFactorsConfig, out: Path) -> Analysis:
             f"What hidden states cluster by, by the share of output tokens that tasks have in common, layer and "
             f"training step; {seeds}. A label is said to be clustered by where the 95% interval of its adjusted Rand "
             f"index over seeds is wholly at least {config.clear:g}; undecided: an interval reaches across. At the end "
-            "of the instruction the output is not known yet: by task only.",
+            "of the instruction the output is not known yet: by task only. Dots: by x, whatever else.",
         ),
         Panel(
             "ari_by_layer",

@@ -199,6 +199,8 @@ def test_the_phase_diagram_shows_the_phases_of_every_checkpoint():
         for layer, phase in enumerate(phases(found[overlap_arm(overlap)], CONFIG.clear)[-1]):
             assert to_hex(cells[i, layer].get_facecolor()) == figures._PHASE[phase].lower()
             assert (cells[i, layer].get_hatch() is not None) == (phase == UNDECIDED)
+    dots = {(int(x), int(y)) for line in last.lines for x, y in zip(*line.get_data(), strict=True)}
+    assert dots == {(i, layer) for i in range(6) for layer in range(4)}  # x has .85 in layer 1, .58 in 3, .43 in 4
 
 
 def test_the_table_has_means_with_their_intervals():
