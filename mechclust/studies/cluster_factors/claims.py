@@ -77,12 +77,17 @@ class _Test:
     source: str = "ours"
     chance: str | None = None
 
-    def claimed(self, data: Data | None, **more: object) -> Claim:
-        """The claim on some data; without data it is not tested."""
-        parts = [] if data is None else self.parts(data)
-        bounds = parts if len(parts) > 1 else parts[0][2] if parts else Bound(">", 0)
-        values = parts[0][1] if parts else []
-        return claim(self.id, self.statement, self.source, values, bounds, chance=self.chance, **more)  # type: ignore[arg-type]
+    def claimed(self, data: Data, **more: object) -> Claim:
+        """The claim on some data."""
+        parts = self.parts(data)
+        bounds = parts if len(parts) > 1 else parts[0][2]
+        return claim(self.id, self.statement, self.source, parts[0][1], bounds, chance=self.chance, **more)  # type: ignore[arg-type]
+
+    def without(self, arm: str) -> Claim:
+        """The claim where an arm that it needs was not run."""
+        why = f"needs the arm {arm!r}"
+        found = claim(self.id, self.statement, self.source, [], Bound(">", 0), chance=self.chance, why_not=why)
+        return replace(found, bound="-")
 
 
 def claims_of(config: ClusterFactorsConfig, found: Found) -> list[Claim]:
@@ -95,7 +100,7 @@ def claims_of(config: ClusterFactorsConfig, found: Found) -> list[Claim]:
 def _judged(config: ClusterFactorsConfig, test: _Test, found: Found) -> Claim:
     lacking = [arm for arm in test.arms if arm not in found]
     if lacking:
-        return test.claimed(None, why_not=f"needs the arm {lacking[0]!r}")
+        return test.without(lacking[0])
     data = test.data(found)
     if not config.test_claims:
         return test.claimed(data, tested=False)

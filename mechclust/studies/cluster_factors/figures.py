@@ -50,7 +50,7 @@ def phase_diagram(config: ClusterFactorsConfig, found: Found) -> Figure:
                     _cell(axis, i, layer, phase)
                 by_input = clear_by(found[overlap_arm(overlaps[i])], config.clear, f"{position} input")
                 (layers,) = np.nonzero(by_input[at])
-                axis.plot(np.full(len(layers), i), layers, ls="", marker="o", ms=4, color=GREEN, mec="white", mew=0.5)
+                axis.plot(np.full(len(layers), i), layers, ls="", marker="o", ms=5, color=GREEN, mec="white", mew=0.5)
             axis.set(xlim=(-0.5, len(overlaps) - 0.5), ylim=(-0.5, config.n_layers + 0.5))
             axis.set_xticks(range(len(overlaps)), [f"{o:g}" for o in overlaps])
             axis.set_yticks(range(config.n_layers + 1))

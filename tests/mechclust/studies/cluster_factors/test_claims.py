@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mechclust.report.claims import lacking_severity
+from mechclust.report.claims import lacking_severity, markdown_table
+from mechclust.report.families import family_notes
 from mechclust.report.verdicts import interval
 from mechclust.studies.cluster_factors import ClusterFactorsConfig, figures
 from mechclust.studies.cluster_factors.claims import claims_of
@@ -168,6 +169,9 @@ class TestClaims:
         assert found["T9"].verdict == "holds"
         assert found["T10"].verdict == "not tested"
         assert "needs the arm 'outputs-2-unseen'" in found["T10"].note
+        assert found["T10"].bound == "-"
+        assert "| T10 |" in markdown_table(list(found.values()))
+        assert family_notes(list(found.values()))
 
 
 class TestPhases:
