@@ -30,7 +30,8 @@ class InstructionFollowing(Task):
     too.
 
     Labels: ``task``, ``output`` (the token id of ``y``), ``input`` (that of ``x``), ``instruction``
-    (the string's number). Positions: ``input`` and ``output``. Loss on every token but padding.
+    (the string's number). Positions: ``input``, ``output`` and ``instruction_end``, the last token of
+    the instruction. Loss on every token but padding, or on ``y`` alone.
 
     Args:
         n_tasks: number of tasks.
@@ -38,6 +39,10 @@ class InstructionFollowing(Task):
             all tasks draw outputs from one set of ``n_outputs`` tokens. This decides what the top
             layers cluster by, so state it with every result.
         n_outputs: output tokens, per task (private) or overall (shared).
+        overlap: of private outputs, the share that every task has: ``overlap * n_outputs`` of each task's tokens are
+            the same in all tasks, the others are its own, so that any two tasks have exactly this share of their
+            output tokens in common. 0: no token in common; 1: all tasks have the same tokens, as with
+            ``outputs="shared"``. A seed's functions are the same at every overlap, but for the names of the outputs.
         n_inputs: size of the shared input vocabulary.
         n_mappings: inputs that each task maps.
         n_symbols: instruction symbols.
@@ -49,6 +54,7 @@ class InstructionFollowing(Task):
         split_by: ``"instance"``: validation instances (instruction, x) were not trained on.
             ``"instruction"``: validation instruction strings were never seen at all.
         validation_share: share of instances or instructions held out.
+        loss_on: ``"all"``: every token but padding. ``"output"``: ``y`` alone.
         n_eval_tasks: tasks of the evaluation subsets, the first ones (all, where there are fewer).
         n_eval: examples in ``"train_subset"`` and in ``"validation_subset"``.
         seed: what all draws are addressed by.
@@ -66,6 +72,7 @@ class InstructionFollowing(Task):
     n_tasks: int = 50
     outputs: Literal["private", "shared"] = "private"
     n_outputs: int = 2
+    overlap: float = 0.0
     n_inputs: int = 10
     n_mappings: int = 5
     n_symbols: int = 20
@@ -75,6 +82,7 @@ class InstructionFollowing(Task):
     regex_elements: tuple[int, int] = (3, 4)
     split_by: Literal["instance", "instruction"] = "instance"
     validation_share: float = 0.1
+    loss_on: Literal["all", "output"] = "all"
     n_eval_tasks: int = 20
     n_eval: int = 1000
     seed: int = 0
@@ -96,20 +104,30 @@ class InstructionFollowing(Task):
             raise InputError(
                 f"n_distributions is {self.n_distributions}; expected at most the {least} instructions a task may have"
             )
+        if self.overlap and self.outputs == "shared":
+            raise InputError("overlap is of private outputs, and outputs is 'shared'; leave one of them out")
+        in_common = self.overlap * self.n_outputs
+        if not 0 <= self.overlap <= 1 or abs(in_common - round(in_common)) > 1e-9:
+            raise InputError(
+                f"overlap is {self.overlap:g} of {self.n_outputs} outputs; expected 0 to 1 in steps of "
+                f"1/{self.n_outputs}, so that a whole number of them is shared"
+            )
         if not 0 < self.validation_share < 1:
             raise InputError(f"validation_share is {self.validation_share}; expected between 0 and 1")
 
     # ---- vocabulary ----
-    # [PAD | instruction symbols | inputs | outputs]
+    # [PAD | instruction symbols | inputs | outputs], of the outputs first those that all tasks have
+
+    @property
+    def _n_common(self) -> int:
+        """How many output tokens all tasks have."""
+        return self.n_outputs if self.outputs == "shared" else round(self.overlap * self.n_outputs)
 
     @property
     def vocab(self) -> list[str]:
         symbols = [chr(ord("a") + s) if self.n_symbols <= 26 else f"i{s}" for s in range(self.n_symbols)]
-        outputs = (
-            [f"y{o}" for o in range(self.n_outputs)]
-            if self.outputs == "shared"
-            else [f"y{t}.{o}" for t in range(self.n_tasks) for o in range(self.n_outputs)]
-        )
+        common, own = self._n_common, range(self._n_common, self.n_outputs)
+        outputs = [*(f"y{o}" for o in range(common)), *(f"y{t}.{o}" for t in range(self.n_tasks) for o in own)]
         return ["<pad>", *symbols, *(f"x{k}" for k in range(self.n_inputs)), *outputs]
 
     @property
@@ -126,8 +144,9 @@ class InstructionFollowing(Task):
         for t in range(self.n_tasks):
             rng = generator(self.seed, "mapping", t)
             inputs = rng.choice(self.n_inputs, self.n_mappings, replace=False)
-            offset = 0 if self.outputs == "shared" else t * self.n_outputs
-            table[t, inputs] = first + offset + rng.integers(self.n_outputs, size=self.n_mappings)
+            drawn = rng.integers(self.n_outputs, size=self.n_mappings)
+            own = t * (self.n_outputs - self._n_common)
+            table[t, inputs] = first + drawn + np.where(drawn < self._n_common, 0, own)
         return table
 
     @cached_property
@@ -225,13 +244,19 @@ class InstructionFollowing(Task):
         real = np.arange(longest + 2) < (lengths + 2)[:, None]
         targets, counts = np.zeros_like(tokens), np.zeros_like(real)
         targets[:, :-1], counts[:, :-1] = tokens[:, 1:], real[:, 1:]
+        if self.loss_on == "output":
+            counts = np.arange(longest + 2) == lengths[:, None]
         as_tensor = torch.from_numpy
         return Batch(
             tokens=as_tensor(tokens),
             attention_mask=as_tensor(real),
             targets=as_tensor(targets),
             loss_mask=as_tensor(counts),
-            positions={"input": as_tensor(lengths), "output": as_tensor(lengths + 1)},
+            positions={
+                "instruction_end": as_tensor(lengths - 1),
+                "input": as_tensor(lengths),
+                "output": as_tensor(lengths + 1),
+            },
             labels={
                 "task": as_tensor(task),
                 "output": as_tensor(output),

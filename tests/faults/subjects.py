@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # imported by processes only, late
     from probes.hooks import HookedModel
     from tasks import Batch
 
-STUDIES = ("task-clusters", "topic-structure", "clustering-heads", "mossa", "planted-layers")
+STUDIES = ("task-clusters", "cluster-factors", "topic-structure", "clustering-heads", "mossa", "planted-layers")
 N_PER_TASK = 20
 
 

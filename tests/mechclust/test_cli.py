@@ -235,7 +235,7 @@ class TestRun:
 class TestRunRefusals:
     def test_unknown_study(self, refused):
         assert refused("run", "task-cluster") == (
-            "no study 'task-cluster' (it has clustering-heads, mossa, planted-layers, task-clusters, "
+            "no study 'task-cluster' (it has cluster-factors, clustering-heads, mossa, planted-layers, task-clusters, "
             "topic-structure); "
             "did you mean 'task-clusters'?"
         )

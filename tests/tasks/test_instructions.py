@@ -21,6 +21,7 @@ VARIED = [
     {"split_by": "instruction"},
     {"n_distributions": 3, "seed": 4},
     {"variants_spread": 0.0, "validation_share": 0.5},
+    {"n_outputs": 2, "overlap": 0.5, "loss_on": "output"},
 ]
 
 
@@ -75,6 +76,43 @@ def test_private_outputs_belong_to_one_task_and_shared_ones_to_all() -> None:
     assert set(shared.mappings[shared.mappings >= 0].tolist()) <= {shared.d_vocab - k for k in (1, 2, 3)}
 
 
+@pytest.mark.parametrize("overlap", [0.0, 0.25, 0.5, 0.75, 1.0])
+def test_any_two_tasks_have_the_overlap_of_their_outputs_in_common(overlap: float) -> None:
+    # enough inputs that every task uses all of its outputs
+    task = InstructionFollowing(n_tasks=4, variants=5, n_inputs=60, n_mappings=60, n_outputs=4, overlap=overlap)
+    used = [set(row.tolist()) for row in task.mappings]
+    assert {len(outputs) for outputs in used} == {4}
+    assert {len(a & b) / 4 for i, a in enumerate(used) for b in used[:i]} == {overlap}
+    assert task.d_vocab == 1 + 20 + 60 + len(set.union(*used))
+    assert max(max(outputs) for outputs in used) == task.d_vocab - 1
+
+
+def test_functions_are_the_same_at_every_overlap_but_for_names() -> None:
+    tasks = [InstructionFollowing(**SMALL, n_outputs=4, overlap=overlap) for overlap in (0.0, 0.5, 1.0)]
+    for t in range(5):
+        rows = [task.mappings[t] for task in tasks]
+        same = [(row[:, None] == row[None]).tolist() for row in rows]
+        assert same[0] == same[1] == same[2]
+    strings = [[tokens[:-1] for *_, tokens in examples(task, "train")] for task in tasks]
+    assert strings[0] == strings[1] == strings[2]
+
+
+def test_all_outputs_in_common_is_shared_outputs() -> None:
+    fields = {**SMALL, "n_outputs": 4}
+    common = InstructionFollowing(**fields, overlap=1.0)
+    shared = InstructionFollowing(**fields, outputs="shared")
+    assert common.vocab == shared.vocab
+    assert same(common.train_batch(3, 16), shared.train_batch(3, 16))
+
+
+def test_loss_on_the_output_counts_one_token_an_example() -> None:
+    task = InstructionFollowing(**SMALL, loss_on="output")
+    for batch, i, tokens in examples(task, "train_subset"):
+        (counted,) = batch.loss_mask[i].nonzero()[:, 0].tolist()  # type: ignore[index]
+        assert counted == int(batch.positions["input"][i])
+        assert int(batch.targets[i, counted]) == tokens[-1]  # type: ignore[index]
+
+
 @pytest.mark.parametrize("fields", VARIED)
 def test_labels_and_positions_are_what_the_tokens_say(fields: dict[str, Any]) -> None:
     task = InstructionFollowing(**SMALL, **fields)
@@ -93,6 +131,7 @@ def test_labels_and_positions_are_what_the_tokens_say(fields: dict[str, Any]) ->
                 len(tokens) - 2,
                 len(tokens) - 1,
             )
+            assert int(batch.positions["instruction_end"][i]) == len(tokens) - 3
             label = {name: int(values[i]) for name, values in batch.labels.items()}
             assert (label["input"], label["output"]) == (x, y)
             assert task.mappings[label["task"], x - 1 - task.n_symbols] == y
@@ -242,6 +281,16 @@ def test_unknown_config_is_refused_with_what_is_known() -> None:
         ({"variants": -2}, "variants is -2; expected at least 1"),
         ({"n_eval": 0}, "n_eval is 0; expected at least 1"),
         ({"outputs": "own"}, "outputs is 'own'; expected 'private' or 'shared'"),
+        ({"loss_on": "y"}, "loss_on is 'y'; expected 'all' or 'output'"),
+        (
+            {"n_outputs": 4, "overlap": 0.3},
+            "overlap is 0.3 of 4 outputs; expected 0 to 1 in steps of 1/4, so that a whole number of them is shared",
+        ),
+        ({"overlap": 1.5}, "overlap is 1.5 of 2 outputs; expected 0 to 1 in steps of 1/2"),
+        (
+            {"outputs": "shared", "overlap": 0.5},
+            "overlap is of private outputs, and outputs is 'shared'; leave one of them out",
+        ),
         ({"split_by": "task"}, "split_by is 'task'; expected 'instance' or 'instruction'"),
         ({"n_mappings": 11}, "n_mappings is 11; expected at most n_inputs (10)"),
         ({"n_symbols": 2}, "n_symbols is 2; expected at least 3, the largest symbol class"),

@@ -136,7 +136,9 @@ def test_an_unknown_one_is_refused_before_anything_is_written(study, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("name", ["task-clusters", "topic-structure", "clustering-heads", "mossa", "planted-layers"])
+@pytest.mark.parametrize(
+    "name", ["task-clusters", "cluster-factors", "topic-structure", "clustering-heads", "mossa", "planted-layers"]
+)
 def test_every_study_has_trained_models(name, tmp_path):
     study = get_study(name)
     for config in study.presets.values():

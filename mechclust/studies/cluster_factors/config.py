@@ -1,0 +1,198 @@
+"""What the study runs: settings, arms, jobs.
+
+What was expected, written down before the confirmatory seeds (200 to 209) were run; ``claims.py`` tests it. The design
+was explored on seed 0, and what was seen there is behind most of it.
+
+1. At x the last layer clusters by output at every overlap of the outputs (T9, T12). By task it clusters only as far as
+   the outputs tell the task: with private outputs both are seen at once, and task clusters go as the overlap grows
+   (T2, T10, T11). They are by-products of output clusters, not the reverse: with shared outputs, tasks are hardly
+   clustered within outputs, and outputs are within tasks (T24).
+2. The task is there all the same: a linear classifier reads it at x also with shared outputs (T20), and at the last
+   token of the instruction, where no output is known yet, the last layer clusters by task at every overlap (T13).
+3. That holds for a loss on all tokens, which asks at the end of the instruction which inputs the task has. With a loss
+   on y alone it is there only with private outputs (T21). Twice the width changes nothing (T22).
+4. Layer 1 clusters by x, the last by output (T14). Task clusters rise with layer (T4), and during training move up:
+   they fall in layers 1 and 2 from step 100 on while the last two rise (T15), also at a constant learning rate (T16;
+   less sure: on seed 0 the fall was small).
+5. Causes: with private outputs the difference of two tasks' means at x makes the answer the other task's, in the upper
+   half of the layers (T17, T19); with shared outputs it does nothing (T18): there the task is not something added to
+   the state at x.
+6. At a constant learning rate the index still rises (T3), but whether it saturates within .1 is open: k-means merges
+   two clusters now and then, which moves the index by .2. Training and validation agree (T6). Untrained networks
+   cluster by task hardly beyond what x tells (T7); the mean of their embeddings of the prompt, a bag of symbols, does
+   (T23).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from mechclust.studies.study import Job, check_seeds
+from mechclust.training import TrainConfig
+from mechclust.training.callbacks import result_path
+from probes.hooks import check_device
+from tasks import InputError, InstructionFollowing
+from tasks.errors import check_at_least
+
+VALIDATION, TRAIN = "validation_subset", "train_subset"
+OVERLAPS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """How an arm departs from the settings.
+
+    Attributes:
+        task: fields of the data.
+        training: fields of the training loop.
+        wide: of twice the width.
+    """
+
+    task: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
+    wide: bool = False
+
+
+def overlap_arm(overlap: float) -> str:
+    """The arm of that overlap of the tasks' outputs."""
+    return f"overlap-{overlap:g}"
+
+
+PRIVATE, SHARED = overlap_arm(0), overlap_arm(1)
+ONE, TWO, CONSTANT, UNSEEN = "outputs-1", "outputs-2", "outputs-2-constant-rate", "outputs-2-unseen"
+PRIVATE_Y, SHARED_Y, PRIVATE_WIDE, SHARED_WIDE = (
+    f"{arm}-{how}" for how in ("output-loss", "wide") for arm in (PRIVATE, SHARED)
+)
+ARMS: Mapping[str, Arm] = MappingProxyType(
+    {
+        **{overlap_arm(overlap): Arm({"overlap": overlap}) for overlap in OVERLAPS},
+        ONE: Arm({"n_outputs": 1}),
+        TWO: Arm({"n_outputs": 2}),
+        CONSTANT: Arm({"n_outputs": 2}, {"schedule": "constant"}),
+        UNSEEN: Arm({"n_outputs": 2, "split_by": "instruction"}),
+        PRIVATE_Y: Arm({"overlap": 0.0, "loss_on": "output"}),
+        SHARED_Y: Arm({"overlap": 1.0, "loss_on": "output"}),
+        PRIVATE_WIDE: Arm({"overlap": 0.0}, wide=True),
+        SHARED_WIDE: Arm({"overlap": 1.0}, wide=True),
+    }
+)
+
+
+@dataclass(frozen=True)
+class ClusterFactorsConfig:
+    """Settings of the study of what hidden states cluster by.
+
+    Args:
+        seeds: one training run per seed and arm; the seed draws the tasks and the initial weights. The functions of a
+            seed's tasks are the same at every overlap of their outputs, so that arms are compared within seeds.
+        arms: which; see ``ARMS``.
+        task: the data; its ``seed``, ``overlap``, ``split_by`` and ``loss_on`` are set by the run.
+        training: the training loop.
+        first_measured: checkpoints before this step are not measured, but for step 0.
+        early_step: from this checkpoint to the end the migration is measured.
+        n_layers: transformer blocks.
+        d_model: width; twice this in the wide arms.
+        n_heads: attention heads; twice these in the wide arms.
+        n_init: k-means starts.
+        n_permutations: random relabellings behind each null interval.
+        n_shuffles: shuffled labels behind the null interval of linear decodability.
+        clear: states are said to cluster by a label where the index is at least this.
+        device: where to train, such as ``cpu`` or ``cuda``.
+        test_claims: whether this size can test the claims.
+    """
+
+    seeds: tuple[int, ...] = tuple(range(200, 210))
+    arms: tuple[str, ...] = tuple(ARMS)
+    task: InstructionFollowing = InstructionFollowing(n_tasks=20, n_outputs=5, n_eval_tasks=10, n_eval=400)
+    training: TrainConfig = TrainConfig(steps=1000, batch_size=64, lr=2e-3, n_checkpoints=10)
+    first_measured: int = 40
+    early_step: int = 100
+    n_layers: int = 6
+    d_model: int = 64
+    n_heads: int = 4
+    n_init: int = 10
+    n_permutations: int = 200
+    n_shuffles: int = 20
+    clear: float = 0.5
+    device: str = "cpu"
+    test_claims: bool = True
+
+    def __post_init__(self) -> None:
+        check_seeds(self.seeds)
+        own = InstructionFollowing()
+        for name in ("seed", "outputs", "overlap", "split_by", "loss_on"):
+            if getattr(self.task, name) != getattr(own, name):
+                raise InputError(f"task.{name} is set by each run, from seeds and arms; leave it out and set those")
+        if unknown := [arm for arm in self.arms if arm not in ARMS]:
+            raise InputError(f"no arm {unknown[0]!r} (there are {', '.join(ARMS)})")
+        if lacking := [arm for arm in (PRIVATE, SHARED) if arm not in self.arms]:
+            raise InputError(f"arms lacks {lacking[0]!r}, which all others are compared with; add it")
+        check_at_least(n_layers=(self.n_layers, 2), n_init=(self.n_init, 1), n_permutations=(self.n_permutations, 1))
+        if not 0 < self.clear < 1:
+            raise InputError(f"clear is {self.clear:g}; expected an index between 0 and 1")
+        if self.early_step not in measured_steps(self)[1:-1]:
+            raise InputError(
+                f"early_step is {self.early_step}; expected one of the measured checkpoints "
+                f"{', '.join(map(str, measured_steps(self)[1:-1]))}"
+            )
+        for arm in self.arms:
+            task_of(self, Job(arm, self.seeds[0]))
+
+
+def jobs(config: ClusterFactorsConfig) -> list[Job]:
+    """Every run, seed after seed; refuses a device that this machine does not have."""
+    check_device(config.device)
+    return [Job(arm, seed) for seed in config.seeds for arm in config.arms]
+
+
+def task_of(config: ClusterFactorsConfig, job: Job) -> InstructionFollowing:
+    """The data of one run."""
+    return replace(config.task, seed=job.seed, **ARMS[job.arm].task)
+
+
+def training_of(config: ClusterFactorsConfig, arm: str) -> TrainConfig:
+    """The training of an arm; at a constant learning rate half of the other arms' first, their mean."""
+    settings = replace(config.training, **ARMS[arm].training)
+    return replace(settings, lr=settings.lr / 2) if settings.schedule == "constant" else settings
+
+
+def shape_of(config: ClusterFactorsConfig, arm: str) -> dict[str, int]:
+    """The size of an arm's networks."""
+    times = 2 if ARMS[arm].wide else 1
+    return {"n_layers": config.n_layers, "d_model": times * config.d_model, "n_heads": times * config.n_heads}
+
+
+def overlap_of(arm: str) -> float:
+    """The overlap of the tasks' outputs in an arm."""
+    return float(ARMS[arm].task.get("overlap", 0.0))
+
+
+def measured_steps(config: ClusterFactorsConfig) -> list[int]:
+    """The checkpoints at which is measured: untrained, from the first measured one on, the end."""
+    return [s for s in config.training.checkpoint_steps if s == 0 or s >= config.first_measured]
+
+
+def names_of(arm: str) -> list[str]:
+    """What is measured at every checkpoint of an arm, by the name of its file."""
+    fields = ARMS[arm].task
+    partial = {
+        "x-task-given-output": overlap_of(arm) > 0,  # else the output tells the task
+        "x-output-given-task": fields.get("n_outputs") != 1,
+    }
+    return [
+        *("x", "x-input", "x-linear", "instruction", "mean", "mean-input"),
+        *(name for name, possible in partial.items() if possible),
+    ]
+
+
+def results_of(config: ClusterFactorsConfig, job: Job, out: Path) -> list[Path]:
+    """Everything that is measured of one run."""
+    folder, steps = out / "results" / job.name, measured_steps(config)
+    found = [result_path(folder, step, f"{VALIDATION}.{name}") for step in steps for name in names_of(job.arm)]
+    found += [result_path(folder, step, f"{VALIDATION}.accuracy") for step in config.training.checkpoint_steps]
+    found.append(result_path(folder, steps[-1], f"{TRAIN}.x"))
+    return [*found, folder / "swap.safetensors", folder / "loss.safetensors"]

@@ -1,0 +1,173 @@
+"""Figures of the study."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
+
+from mechclust.report.style import (
+    COLORS,
+    chance_band,
+    direct_labels,
+    layer_axis,
+    log_steps,
+    seed_curve,
+    shades,
+    subplots,
+)
+from mechclust.studies.cluster_factors.config import OVERLAPS, ClusterFactorsConfig, measured_steps, overlap_arm
+from mechclust.studies.cluster_factors.phases import BOTH, NEITHER, OUTPUT, PHASES, TASK, UNDECIDED, clear_by, phases
+from mechclust.studies.cluster_factors.results import Found, RunResults
+from mechclust.studies.cluster_factors.swap import KINDS, POSITIONS
+
+BLUE, VERMILION, GREEN, PURPLE = COLORS[:4]
+_PHASE = {NEITHER: "#d9d9d9", TASK: BLUE, OUTPUT: VERMILION, BOTH: PURPLE, UNDECIDED: "#ffffff"}
+_WHERE = {"x": "at x", "instruction": "end of instruction", "mean": "mean of prompt"}
+_SHOWN = 6  # checkpoints of the phase diagram
+
+
+def phase_diagram(config: ClusterFactorsConfig, found: Found) -> Figure:
+    """What states cluster by: overlap of the outputs along x, layer along y, a panel for each checkpoint."""
+    overlaps = [o for o in OVERLAPS if overlap_arm(o) in found]
+    steps = measured_steps(config)[1:]
+    shown = sorted({steps[i] for i in np.linspace(0, len(steps) - 1, min(_SHOWN, len(steps))).round().astype(int)})
+    figure, axes = subplots(
+        len(_WHERE) * len(shown), len(shown), size=(2.05, 2.15), grid=None, sharex=True, sharey=True
+    )
+    for r, (position, where) in enumerate(_WHERE.items()):
+        grid = [phases(found[overlap_arm(o)], config.clear, position) for o in overlaps]
+        for c, step in enumerate(shown):
+            axis = axes[r * len(shown) + c]
+            at = measured_steps(config).index(step)
+            for i, of in enumerate(grid):
+                for layer, phase in enumerate(of[at]):
+                    _cell(axis, i, layer, phase)
+                by_input = clear_by(found[overlap_arm(overlaps[i])], config.clear, f"{position} input")
+                (layers,) = np.nonzero(by_input[at])
+                axis.plot(np.full(len(layers), i), layers, ls="", marker="o", ms=5, color=GREEN, mec="white", mew=0.5)
+            axis.set(xlim=(-0.5, len(overlaps) - 0.5), ylim=(-0.5, config.n_layers + 0.5))
+            axis.set_xticks(range(len(overlaps)), [f"{o:g}" for o in overlaps])
+            axis.set_yticks(range(config.n_layers + 1))
+            if r == 0:
+                axis.set_title(f"step {step}")
+            if r == len(_WHERE) - 1:
+                axis.set_xlabel("overlap of outputs")
+            if c == 0:
+                axis.set_ylabel(f"layer\n{where}")
+    handles: list[Artist] = [
+        Patch(facecolor=_PHASE[p], edgecolor="#888888", hatch="////" if p == UNDECIDED else None, label=p)
+        for p in PHASES
+    ]
+    handles.append(Line2D([], [], ls="", marker="o", ms=5, color=GREEN, mec="white", label="and by x"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, title="clusters by")
+    return figure
+
+
+def _cell(axis: Axes, x: int, y: int, phase: str) -> None:
+    hatch = "////" if phase == UNDECIDED else None
+    edge = "#aaaaaa" if hatch else "#ffffff"
+    axis.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=_PHASE[phase], edgecolor=edge, hatch=hatch, lw=0.8))
+
+
+def by_layer(found: Found) -> Figure:
+    """ARI at x by layer at the end, against task, output and x, a panel for each arm."""
+    figure, axes = subplots(len(found), min(5, len(found)), size=(3.2, 2.7), sharex=True, sharey=True)
+    labels: dict[Axes, list[tuple[float, str, str]]] = {}
+    for axis, (arm, runs) in zip(axes, found.items(), strict=True):
+        layers = np.arange(runs[0].linear.shape[1])
+        null = np.stack([run.null["x task"][-1] for run in runs])
+        chance_band(axis, layers, null[..., 0].min(0), null[..., 1].max(0))
+        labels[axis] = []
+        for name, color in (("task", BLUE), ("output", VERMILION), ("input", GREEN)):
+            values = np.stack([run.ari[f"x {name}"][-1] for run in runs])
+            seed_curve(axis, layers, values, color=color, marker=".")
+            labels[axis].append((float(values[:, -1].mean()), "x" if name == "input" else name, color))
+        linear = np.stack([run.linear[-1] for run in runs])
+        axis.plot(layers, linear.mean(0), color=BLUE, ls=":", lw=1.2)
+        labels[axis].append((float(linear[:, -1].mean()), "task, linear", BLUE))
+        axis.set(title=arm, ylim=(-0.05, 1.05))
+        layer_axis(axis)
+        axis.label_outer()
+    axes[0].set_ylabel("ARI at the end; accuracy")
+    for axis, of in labels.items():
+        direct_labels(axis, of, size=7.5)
+    return figure
+
+
+def over_training(found: Found, arms: Sequence[str]) -> Figure:
+    """Task-ARI over training steps, one line per layer: above at x, below at the end of the instruction."""
+    shown = [arm for arm in arms if arm in found]
+    rows = {"x task": "at x", "instruction task": "end of the instruction"}
+    figure, axes = subplots(len(rows) * len(shown), len(shown), size=(3.2, 2.7), sharex=True, sharey=True)
+    labels: dict[Axes, list[tuple[float, str, object]]] = {}
+    for r, (curve, where) in enumerate(rows.items()):
+        for c, arm in enumerate(shown):
+            axis, runs = axes[r * len(shown) + c], found[arm]
+            null = np.stack([run.null[curve] for run in runs])
+            steps = runs[0].steps
+            chance_band(axis, steps, null[..., 0].min((0, 2)), null[..., 1].max((0, 2)))
+            values = np.stack([run.ari[curve] for run in runs])
+            colors = shades(values.shape[-1])
+            for layer, color in enumerate(colors):
+                seed_curve(axis, steps, values[..., layer], color=color, marker=".", ms=3)
+            labels[axis] = [(float(values[:, -1, k].mean()), str(k), color) for k, color in enumerate(colors)]
+            log_steps(axis)
+            axis.set(ylim=(-0.05, 1.05))
+            if r == 0:
+                axis.set_title(arm)
+            if c == 0:
+                axis.set_ylabel(f"task-ARI, {where}")
+            axis.label_outer()
+    for axis, of in labels.items():
+        direct_labels(axis, of, size=7.5)
+    return figure
+
+
+def swaps(found: Found) -> Figure:
+    """How often the answer becomes the other task's, by the layer in which mean states are exchanged."""
+    figure, axes = subplots(len(POSITIONS) * len(found), len(found), size=(2.3, 2.3), sharex=True, sharey=True)
+    names = dict(
+        zip(KINDS, (("tasks' means", BLUE), ("random", COLORS[7]), ("halves of a task", COLORS[4])), strict=True)
+    )
+    labels: list[tuple[float, str, str]] = []
+    for c, (arm, runs) in enumerate(found.items()):
+        became = np.stack([run.swapped["became"] for run in runs])
+        for p, position in enumerate(POSITIONS):
+            axis = axes[p * len(found) + c]
+            labels = []
+            for k, kind in enumerate(KINDS):
+                name, color = names[kind]
+                seed_curve(axis, np.arange(became.shape[-1]), became[:, p, k], color=color, marker=".")
+                labels.append((float(became[:, p, k, -1].mean()), name, color))
+            axis.set(ylim=(-0.05, 1.05))
+            layer_axis(axis)
+            if p == 0:
+                axis.set_title(arm, fontsize=9)
+            if c == 0:
+                axis.set_ylabel(f"{_SWAPPED_AT[position]}\nshare")
+            axis.label_outer()
+            if c == len(found) - 1:
+                direct_labels(axis, labels, size=7.5)
+    return figure
+
+
+_SWAPPED_AT = dict(zip(POSITIONS, ("end of the instruction", "at x", "whole prompt"), strict=True))
+
+
+def accuracy(found: Mapping[str, Sequence[RunResults]]) -> Figure:
+    """Validation accuracy over steps, a panel for each arm."""
+    figure, axes = subplots(len(found), min(5, len(found)), size=(2.6, 2.0), sharex=True, sharey=True)
+    for axis, (arm, runs) in zip(axes, found.items(), strict=True):
+        seed_curve(axis, runs[0].steps, np.stack([run.accuracy for run in runs]), color=BLUE, marker=".")
+        log_steps(axis)
+        axis.set(ylim=(-0.03, 1.03))
+        axis.set_title(arm, fontsize=9)
+        axis.label_outer()
+    axes[0].set_ylabel("validation accuracy")
+    return figure

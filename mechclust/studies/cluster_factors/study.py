@@ -1,0 +1,122 @@
+"""What do hidden states cluster by: the task, the output, or neither? One factor of the data at a time.
+
+The experiment of Wu & Varshney (arXiv 2402.12151) with what it leaves open made a factor: which outputs tasks share.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mechclust.report.analysis import Analysis, Panel
+from mechclust.report.html import table_html
+from mechclust.studies.cluster_factors.claims import claims_of
+from mechclust.studies.cluster_factors.config import (
+    CONSTANT,
+    OVERLAPS,
+    PRIVATE,
+    SHARED,
+    TWO,
+    ClusterFactorsConfig,
+    jobs,
+    overlap_arm,
+)
+from mechclust.studies.cluster_factors.results import by_arm, load_results, table_of
+from mechclust.studies.cluster_factors.run import run_job, trained_models
+from mechclust.studies.study import Study
+from mechclust.training import TrainConfig
+from tasks import InstructionFollowing
+
+
+def analyse(config: ClusterFactorsConfig, out: Path) -> Analysis:
+    """Claims and figures from a run's artefacts."""
+    from mechclust.studies.cluster_factors import figures
+
+    found = by_arm(config, {job: load_results(config, out, job) for job in jobs(config)})
+    seeds = f"{len(config.seeds)} seed{'s' * (len(config.seeds) > 1)}"
+    swapped = {arm: found[arm] for arm in (*map(overlap_arm, OVERLAPS), TWO) if arm in found}
+    panels = [
+        Panel(
+            "phases",
+            figures.phase_diagram(config, found),
+            f"What hidden states cluster by, by the share of output tokens that tasks have in common, layer and "
+            f"training step; {seeds}. A label is said to be clustered by where the 95% interval of its adjusted Rand "
+            f"index over seeds is wholly at least {config.clear:g}; undecided: an interval reaches across. At the end "
+            "of the instruction the output is not known yet: by task only. Dots: by x, whatever else.",
+        ),
+        Panel(
+            "ari_by_layer",
+            figures.by_layer(found),
+            f"ARI at x by layer at the end, each label with as many clusters as classes; mean over {seeds}, band: "
+            "least to greatest. Dotted: accuracy of a linear classifier that reads the task. Hatched: 95% of the "
+            "task-ARI under relabelling within the classes of x.",
+        ),
+        Panel(
+            "ari_over_training",
+            figures.over_training(found, (TWO, CONSTANT, PRIVATE, SHARED)),
+            "Task-ARI over training, a line for each layer (its number at the right), at x and at the last token of "
+            f"the instruction; mean over {seeds}. Hatched: 95% under relabelling, at x within the classes of x.",
+        ),
+        Panel(
+            "swaps",
+            figures.swaps(swapped),
+            "Share of answers that become another task's when the difference of the two tasks' mean states is added at "
+            "one layer, against a random direction and the difference of two halves of one task, of the same norm; "
+            f"mean over {seeds}. The means are of examples with other inputs.",
+        ),
+        Panel("accuracy", figures.accuracy(found), f"Validation accuracy of every arm; {seeds}."),
+    ]
+    where = "of the last layer at the end, by what is clustered and against which label"
+    tables = {
+        f"Adjusted Rand index {where}": table_of(found, "ari"),
+        f"Adjusted mutual information {where}": table_of(found, "ami"),
+    }
+    return Analysis(
+        claims=claims_of(config, found),
+        panels=panels,
+        folded={title: table_html(table) for title, table in tables.items()},
+        notes=_notes(config),
+    )
+
+
+def _notes(config: ClusterFactorsConfig) -> list[str]:
+    return [
+        "Overlap: the share of its output tokens that a task has in common with every other task. The functions of a "
+        "seed's tasks are the same at every overlap but for the names of the outputs.",
+        "What is measured is held out of training; the answer's token is masked.",
+        "The bag of symbols is layer 0 of the mean over the prompt: the mean of the embeddings of its tokens, of an "
+        "untrained network at step 0.",
+        "Within: clusters of what is left of the states when the means of the other label's classes are removed.",
+        f"Step {config.early_step} of the migration was chosen on seed 0.",
+    ]
+
+
+STUDY = Study(
+    name="cluster-factors",
+    title="What hidden states cluster by: task, output or neither",
+    source="ours, on Wu & Varshney, Transformer-based Causal Language Models Perform Clustering (arXiv 2402.12151)",
+    presets={
+        "smoke": ClusterFactorsConfig(
+            seeds=(0,),
+            arms=(PRIVATE, overlap_arm(0.4), SHARED, TWO),
+            task=InstructionFollowing(
+                n_tasks=4, variants=12, n_outputs=5, n_eval_tasks=4, n_eval=60, validation_share=0.3
+            ),
+            training=TrainConfig(steps=20, batch_size=16, n_checkpoints=4),
+            first_measured=7,
+            early_step=7,
+            n_layers=2,
+            d_model=16,
+            n_heads=2,
+            n_init=1,
+            n_permutations=20,
+            n_shuffles=2,
+            test_claims=False,
+        ),
+        "quick": ClusterFactorsConfig(seeds=(0, 1), arms=(PRIVATE, overlap_arm(0.4), SHARED)),
+        "paper": ClusterFactorsConfig(),
+    },
+    jobs=jobs,
+    run_job=run_job,
+    analyse=analyse,
+    trained_models=trained_models,
+)

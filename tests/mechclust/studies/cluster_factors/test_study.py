@@ -1,0 +1,164 @@
+"""The study of task or output from beginning to end, and what it runs."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from mechclust.models.weights import get_weights
+from mechclust.report import load_claims
+from mechclust.report.claims import lacking_severity
+from mechclust.studies.cluster_factors import ClusterFactorsConfig
+from mechclust.studies.cluster_factors.config import (
+    ARMS,
+    CONSTANT,
+    OVERLAPS,
+    PRIVATE,
+    PRIVATE_WIDE,
+    SHARED,
+    TWO,
+    jobs,
+    measured_steps,
+    names_of,
+    overlap_arm,
+    results_of,
+    shape_of,
+    task_of,
+    training_of,
+)
+from mechclust.studies.cluster_factors.results import load_results
+from mechclust.studies.cluster_factors.run import _without_answer, built
+from mechclust.studies.cluster_factors.study import STUDY
+from mechclust.studies.study import Job, run_study
+from probes import load_result
+from tasks import InputError, InstructionFollowing
+from tests.mechclust.studies.damaged import check_made_whole
+
+SMOKE, PAPER = STUDY.preset("smoke"), STUDY.preset("paper")
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory):
+    """The smoke preset from beginning to end: analysis, folder. Read only."""
+    out = tmp_path_factory.mktemp("factors") / "run"
+    return run_study(STUDY, SMOKE, out, workers=1), out
+
+
+class TestPlan:
+    def test_paper_seeds_are_fresh_and_enough(self):
+        assert len(PAPER.seeds) == 10
+        assert min(PAPER.seeds) > 100  # 0 to 2 and 100 were looked at
+        assert set(STUDY.preset("quick").seeds) <= {0, 1, 2}
+
+    def test_overlaps_go_from_none_to_all_in_five_steps(self):
+        assert np.allclose(np.diff(OVERLAPS), 0.2)
+        assert [task_of(PAPER, Job(overlap_arm(o), 1)).overlap for o in OVERLAPS] == list(OVERLAPS)
+        assert (overlap_arm(0), overlap_arm(1)) == (PRIVATE, SHARED)
+
+    def test_arms_differ_from_the_settings_in_one_thing(self):
+        assert len({job.name for job in jobs(PAPER)}) == len(ARMS) * 10
+        assert shape_of(PAPER, PRIVATE_WIDE) == {"n_layers": 6, "d_model": 128, "n_heads": 8}
+        constant = training_of(PAPER, CONSTANT)
+        assert replace(constant, schedule="cosine", lr=PAPER.training.lr) == PAPER.training
+        rates = [np.mean([t.lr_at(step) for step in range(t.steps)]) for t in (constant, PAPER.training)]
+        assert rates[0] == pytest.approx(rates[1], rel=1e-2)
+
+    def test_what_an_output_tells_is_not_asked_for(self):
+        assert "x-task-given-output" not in names_of(PRIVATE)
+        assert "x-task-given-output" in names_of(SHARED)
+        assert "x-output-given-task" not in names_of("outputs-1")
+
+    def test_networks_of_a_seed_begin_alike(self):
+        one, other = (get_weights(built(SMOKE, Job(arm, 0))) for arm in (PRIVATE, SHARED))
+        assert torch.equal(one["embed.W_E"][:25], other["embed.W_E"][:25])  # padding, symbols and inputs
+        assert not torch.equal(
+            one["blocks.0.attn.W_Q"], get_weights(built(SMOKE, Job(PRIVATE, 1)))["blocks.0.attn.W_Q"]
+        )
+
+    def test_measured_steps(self):
+        assert measured_steps(PAPER)[0] == 0
+        assert measured_steps(PAPER)[-1] == PAPER.training.steps
+        assert PAPER.early_step in measured_steps(PAPER)
+
+
+class TestRun:
+    def test_leaves_everything_it_promises(self, smoke):
+        analysis, out = smoke
+        for job in jobs(SMOKE):
+            held = {path.name for path in (out / "results" / job.name).glob("*.safetensors")}
+            assert held == {path.name for path in results_of(SMOKE, job, out)}
+        assert [c.id for c in analysis.claims] == [f"T{i}" for i in range(1, 25)]
+        assert {c.verdict for c in analysis.claims} == {"not tested"}
+        assert lacking_severity(load_claims(out)) == []
+        assert [p.name for p in analysis.panels] == ["phases", "ari_by_layer", "ari_over_training", "swaps", "accuracy"]
+        for panel in analysis.panels:
+            assert (out / "figures" / f"{panel.name}.png").stat().st_size > 5000
+
+    def test_curves_are_what_was_measured(self, smoke):
+        job = Job(overlap_arm(0.4), 0)
+        found, folder = load_results(SMOKE, smoke[1], job), smoke[1] / "results" / job.name
+        assert found.steps.tolist() == measured_steps(SMOKE)
+        last = load_result(folder / "step-000020.validation_subset.x.safetensors")
+        assert found.ari["x output"][-1].tolist() == last.sel("ari", label="output").tolist()
+        assert found.null["x task"][-1, :, 2].tolist() == last.sel("null_mean", label="task").tolist()
+        within = load_result(folder / "step-000020.validation_subset.x-task-given-output.safetensors")
+        assert found.ari["x task|output"][-1].tolist() == within.sel("ari", label="task").tolist()
+        linear = load_result(folder / "step-000020.validation_subset.x-linear.safetensors")
+        assert found.linear[-1].tolist() == linear.sel("accuracy", label="task").tolist()
+        assert found.at(20) == len(found.steps) - 1
+        assert len(found.loss) == 20
+
+    def test_a_lost_measurement_is_named(self, smoke, tmp_path):
+        copy = shutil.copytree(smoke[1], tmp_path / "run")
+        (copy / "results" / "overlap-0-seed0" / "swap.safetensors").unlink()
+        with pytest.raises(InputError) as refused:
+            STUDY.analyse(SMOKE, copy)
+        assert str(refused.value).endswith(
+            "lacks results/overlap-0-seed0/swap.safetensors; start the study again with the same --out"
+        )
+
+    def test_what_is_lost_or_damaged_is_made_again(self, smoke, tmp_path):
+        check_made_whole(STUDY, SMOKE, shutil.copytree(smoke[1], tmp_path / "run"))
+
+    def test_no_state_of_an_answer_is_measured(self):
+        task = InstructionFollowing(n_tasks=3, variants=8)
+        (batch,) = task.batches("validation")
+        held = _without_answer(batch)
+        assert torch.equal(held.lengths(), batch.lengths() - 1)
+        assert torch.equal(held.last_positions(), batch.position("input"))
+        assert sorted(held.positions) == ["input", "instruction_end"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"task": InstructionFollowing(seed=1)},
+            "task.seed is set by each run, from seeds and arms; leave it out and set those",
+        ),
+        (
+            {"task": InstructionFollowing(loss_on="output")},
+            "task.loss_on is set by each run, from seeds and arms; leave it out and set those",
+        ),
+        ({"arms": (PRIVATE, SHARED, "overlap-2")}, f"no arm 'overlap-2' (there are {', '.join(ARMS)})"),
+        ({"arms": (PRIVATE, TWO)}, "arms lacks 'overlap-1', which all others are compared with; add it"),
+        ({"clear": 1.0}, "clear is 1; expected an index between 0 and 1"),
+        (
+            {"early_step": 99},
+            "early_step is 99; expected one of the measured checkpoints 46, 100, 215, 464, 667",
+        ),
+        (
+            {"task": InstructionFollowing(n_outputs=2)},
+            "overlap is 0.2 of 2 outputs; expected 0 to 1 in steps of 1/2, so that a whole number of them is shared",
+        ),
+        ({"seeds": ()}, "seeds is empty; expected at least one seed, such as --seeds 0"),
+    ],
+)
+def test_refusals(fields, message):
+    with pytest.raises(InputError) as refused:
+        ClusterFactorsConfig(**fields)
+    assert str(refused.value) == message
