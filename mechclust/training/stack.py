@@ -88,7 +88,9 @@ class Stack:
         self.fixed = {name: values for name, values in stacked.items() if name not in self.weights}
         self.optimizer = make_optimizer(groups, config)
         self.gradients: Gradients = vmap(self._gradient)
-        self._base, self._task, self._clip = models[0].to(device), members[0].task, config.clip
+        self._base, self._task, self._clip = models[0], members[0].task, config.clip
+        if device != "cpu":  # TransformerLens tells of every move
+            self._base.to(device)
         self._names = _native_names(models[0])
         self._order, self._convert = list(named[0]), isinstance(members[0].model, ModelConfig)
         self._factors = _factors(members, self.weights)
