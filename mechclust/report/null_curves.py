@@ -54,6 +54,22 @@ def permuted_held_out(curves: TaskCurves, draw: np.random.Generator) -> TaskCurv
     return replace(curves, held_out=draw.permutation(curves.held_out))
 
 
+def permuted_held_out_within(curves: TaskCurves, draw: np.random.Generator) -> TaskCurves:
+    """In each cluster other tasks are called held out, as many.
+
+    Example:
+        >>> one, held = np.zeros((4, 1)), np.array([True, False, False, True])
+        >>> curves = TaskCurves(tuple("abcd"), ("1",), one, one, None, None, held, ("x", "x", "y", "y"))
+        >>> permuted_held_out_within(curves, np.random.default_rng(5)).held_out.tolist()
+        [False, True, True, False]
+    """
+    found, clusters = curves.held_out.copy(), np.array(curves.clusters)
+    for cluster in dict.fromkeys(curves.clusters):
+        own = np.flatnonzero(clusters == cluster)
+        found[own] = draw.permutation(found[own])
+    return replace(curves, held_out=found)
+
+
 def permuted_covariates(curves: TaskCurves, draw: np.random.Generator) -> TaskCurves:
     """Covariates of other tasks, of seen ones for seen ones: they mean nothing."""
     order = np.arange(len(curves.tasks))

@@ -10,16 +10,19 @@ from mechclust.training.callbacks import (
     load_steps,
 )
 from mechclust.training.config import TrainConfig
-from mechclust.training.ensemble import Member, train_ensemble
+from mechclust.training.ensemble import train_ensemble
 from mechclust.training.loop import train
+from mechclust.training.low_rank import LowRank
 from mechclust.training.norms import WeightNorms
 from mechclust.training.snapshots import Snapshots
+from mechclust.training.stack import Member
 
 __all__ = [
     "AccuracyCallback",
     "Callback",
     "CheckpointCallback",
     "KeepsFiles",
+    "LowRank",
     "Member",
     "ProbeCallback",
     "Snapshots",

@@ -198,6 +198,21 @@ class _Training:
 def _groups(model: HookedModel, config: TrainConfig) -> list[dict[str, Any]]:
     """What to train, in groups of one share of the learning rate each."""
     named = trainable(model)
+    shares = trained_names(named, config, type(model).__name__)
+    return [{"params": [named[name] for name in names], "share": share} for share, names in shares.items()]
+
+
+def trained_names(named: Mapping[str, Tensor], config: TrainConfig, kind: str) -> dict[float, list[str]]:
+    """Which parameters are trained, by their share of the learning rate.
+
+    Args:
+        named: the parameters, as ``trainable`` names them.
+        config: what is frozen, and how the rate falls from block to block.
+        kind: what a message calls the model.
+
+    Raises:
+        InputError: where something is frozen that is not there, or nothing is left.
+    """
     frozen = {start: [name for name in named if f"{name}.".startswith(f"{start}.")] for start in config.freeze}
     for start, names in frozen.items():
         if not names:
@@ -206,15 +221,15 @@ def _groups(model: HookedModel, config: TrainConfig) -> list[dict[str, Any]]:
             )
     block = {name: int(match[1]) for name in named if (match := re.match(r"blocks\.(\d+)\.", name))}
     top = max(block.values(), default=-1)
-    groups: dict[int, list[Tensor]] = {}
-    for name, parameter in named.items():
+    groups: dict[int, list[str]] = {}
+    for name in named:
         if any(name in names for names in frozen.values()):
             continue
         depth = top - block.get(name, -1 if name.startswith(("embed.", "pos_embed.")) else top)
-        groups.setdefault(depth if config.layer_decay < 1 else 0, []).append(parameter)
+        groups.setdefault(depth if config.layer_decay < 1 else 0, []).append(name)
     if not groups:
-        raise InputError(f"this {type(model).__name__} has nothing to train; let some parameters require gradients")
-    return [{"params": params, "share": config.layer_decay**depth} for depth, params in groups.items()]
+        raise InputError(f"this {kind} has nothing to train; let some parameters require gradients")
+    return {config.layer_decay**depth: names for depth, names in groups.items()}
 
 
 def make_optimizer(parameters: list[Tensor] | list[dict[str, Any]], config: TrainConfig) -> torch.optim.Optimizer:

@@ -10,7 +10,20 @@ from collections.abc import Callable
 
 import torch
 
-from tests.benchmarks import attention, cka, extraction, heads, jobs, kmeans, mossa, pairs, stores, topics, tuning
+from tests.benchmarks import (
+    attention,
+    cka,
+    ensembles,
+    extraction,
+    heads,
+    jobs,
+    kmeans,
+    mossa,
+    pairs,
+    stores,
+    topics,
+    tuning,
+)
 from tests.benchmarks.memory import forget_peak, held, peak, printed
 from tests.benchmarks.ratio import alternate
 
@@ -227,6 +240,7 @@ TABLES: dict[str, Callable[[], Table]] = {
     "pairs": pairs.table,
     "topics": _topics,
     "heads": _heads,
+    "ensembles": ensembles.table,
     "views": _views,
     "tuning": tuning.table,
     "mossa": mossa.table,

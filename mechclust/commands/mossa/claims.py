@@ -14,13 +14,13 @@ from typing import Literal
 
 import numpy as np
 
-from mechclust.commands.mossa.planted import planted
-from mechclust.commands.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
 from mechclust.report import curve_statistics as of
 from mechclust.report import null_curves as nulls
 from mechclust.report.claims import Claim, claim
 from mechclust.report.curve_claims import RESAMPLES, CurveClaim, Null, judged
 from mechclust.report.layer_groups import crossover
+from mechclust.report.planted_curves import planted
+from mechclust.report.published_mossa import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
 from mechclust.report.severity import LEAST_DRAWS
 from mechclust.report.task_curves import LEAST_TASKS, TaskCurves
 from mechclust.report.verdicts import Bound

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 
-from mechclust.commands.mossa.published import N_LAYERS, N_SEEN, Quartiles
 from mechclust.commands.mossa.result import MossaResult
+from mechclust.report.published_mossa import N_LAYERS, N_SEEN, Quartiles
 from mechclust.report.style import BLUE, ORANGE, RED, chance_band, layer_axis
 from mechclust.report.task_curves import TaskCurves, Which, bootstrap
 from tasks.text.instructions import MISC, flan2021_cluster

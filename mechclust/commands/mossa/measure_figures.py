@@ -20,9 +20,9 @@ from mechclust.commands.mossa.draw import (
     references,
     width,
 )
-from mechclust.commands.mossa.published import COLEMAN_LIAU, CORRELATIONS, DATA_SIZE, DIMS, FLESCH_KINCAID, SEEN
 from mechclust.commands.mossa.result import MEASURES, MossaResult
 from mechclust.report.curve_statistics import covariate_correlation
+from mechclust.report.published_mossa import COLEMAN_LIAU, CORRELATIONS, DATA_SIZE, DIMS, FLESCH_KINCAID, SEEN
 from mechclust.report.style import COLORS, GREY, MARKERS, chance_band, direct_labels, layer_axis, subplots
 from mechclust.report.task_curves import bootstrap, over_tasks
 from mechclust.report.text import plain

@@ -12,9 +12,9 @@ from mechclust.commands.mossa.claims import claims_of
 from mechclust.commands.mossa.config import MossaConfig
 from mechclust.commands.mossa.learnt import Score, State, scores_of, states_of
 from mechclust.commands.mossa.models import Model
-from mechclust.commands.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
 from mechclust.report.claims import Claims
 from mechclust.report.layer_groups import LayerGroupsInterval, layer_groups_interval
+from mechclust.report.published_mossa import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
 from mechclust.report.task_curves import TaskCurves
 from mechclust.training.tuning import Tuned
 from probes import ProbeResult

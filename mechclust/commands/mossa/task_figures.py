@@ -22,9 +22,9 @@ from mechclust.commands.mossa.draw import (
     references,
     width,
 )
-from mechclust.commands.mossa.published import CLUSTERS, HELD_OUT, SEEN
 from mechclust.commands.mossa.result import MossaResult
 from mechclust.commands.mossa.tables import NO_CLUSTER, parts_of
+from mechclust.report.published_mossa import CLUSTERS, HELD_OUT, SEEN
 from mechclust.report.style import GREY, ORANGE, direct_labels, layer_axis, subplots
 from mechclust.report.task_curves import TaskCurves, Which, bootstrap
 from mechclust.report.text import plain

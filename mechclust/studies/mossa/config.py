@@ -16,6 +16,9 @@ from tasks.skills import OPERATIONS
 
 MODELS = ("base", "tuned")
 FROZEN = ("embed", "pos_embed", "unembed")
+# One argument of each operation is never tuned on: its words are, never together. Which one turns with the seed.
+HELD_OUT = ("copy-3", "swap-0", "translate-1", "type-2", "classify-3", "sentiment-0")
+SEEN = tuple(f"{name}-{k}" for name in OPERATIONS for k in range(4) if f"{name}-{k}" not in HELD_OUT)
 
 
 @dataclass(frozen=True)
@@ -92,13 +95,18 @@ class MossaConfig:
         origin: settings of the second.
         seeds: one base model, one tuned on all seen skills, and one control for each skill, per seed.
         suite: the skills; its ``seed``, ``stream`` and ``skills`` are set by the run.
+        turn: the arguments of the seen skills go on by one from seed to seed, so that over seeds no skill is held out
+            more often than another.
         n_layers: transformer blocks.
         d_model: width.
         n_heads: attention heads.
         pretraining: of the base model, on the generic stream.
         tuning: of the model tuned on all seen skills, from the base.
-        control_steps: of the controls, otherwise tuned as that model. With 1 / 12 of its steps (12 skills are seen)
+        rank: tune changes of this rank to the query and value matrices (LoRA, alpha twice the rank), all else being
+            frozen; 0: tune all weights that ``tuning`` does not freeze.
+        control_steps: of the controls, otherwise tuned as that model. With 1 / 18 of its steps (18 skills are seen)
             a control sees its skill as often as that model does, as after the same number of epochs.
+        controls: which skills have a control: all, or those seen; then nothing is said of held-out ones.
         init_std: standard deviation of initial weights; None: 1 / sqrt(d_model). GPT-2's .02 is for a larger width.
         ceiling: also tune the controls of seen skills again with another order of the data: how alike two of them are.
         n_neighbours: nearest neighbours behind cluster purity.
@@ -110,15 +118,18 @@ class MossaConfig:
 
     experiment: Literal["tuning", "origin"] = "tuning"
     origin: OriginConfig = OriginConfig()
-    seeds: tuple[int, ...] = (30, 31, 32)
-    suite: SkillSuite = SkillSuite()
+    seeds: tuple[int, ...] = tuple(range(100, 112))
+    suite: SkillSuite = SkillSuite(seen=SEEN)
+    turn: bool = True
     n_layers: int = 8
     d_model: int = 64
     n_heads: int = 4
     init_std: float | None = None
     pretraining: TrainConfig = TrainConfig(steps=1500, batch_size=64, lr=2e-3, warmup=50)
-    tuning: TrainConfig = TrainConfig(steps=12 * 240, batch_size=32, lr=2e-3, warmup=50, layer_decay=0.5, freeze=FROZEN)
-    control_steps: int = 240
+    tuning: TrainConfig = TrainConfig(steps=18 * 120, batch_size=32, lr=5e-4, warmup=20, freeze=FROZEN)
+    rank: int = 0
+    control_steps: int = 120
+    controls: Literal["all", "seen"] = "all"
     ceiling: bool = True
     n_neighbours: int = 10
     n_purity: int = 250
@@ -136,7 +147,9 @@ class MossaConfig:
         if self.suite.n_eval < 4:
             raise InputError(f"suite.n_eval is {self.suite.n_eval}; CKA needs at least 4 prompts of every skill")
         check_at_least(control_steps=(self.control_steps, 1), n_neighbours=(self.n_neighbours, 1))
-        check_at_least(n_purity=(self.n_purity, 1), n_projected=(self.n_projected, 4))
+        check_at_least(n_purity=(self.n_purity, 1), n_projected=(self.n_projected, 4), rank=(self.rank, 0))
+        if self.rank and self.tuning.layer_decay != 1:
+            raise InputError(f"tuning.layer_decay is {self.tuning.layer_decay:g} and rank {self.rank}; use one of both")
         if self.control_steps <= self.tuning.warmup:
             raise InputError(
                 f"control_steps is {self.control_steps}, and tuning.warmup {self.tuning.warmup}; "
@@ -183,20 +196,36 @@ def jobs(config: MossaConfig) -> list[ModelJob]:
     check_device(config.device)
     found = [ModelJob(kind, seed) for kind in (*MODELS, "measure", "describe") for seed in config.seeds]
     for seed in config.seeds:
-        for skill in config.suite.task_names:
-            times = (False, True) if has_ceiling(config, skill) else (False,)
+        suite = suite_of(config, seed)
+        for skill in controlled(config, suite):
+            times = (False, True) if has_ceiling(config, suite, skill) else (False,)
             found += [ModelJob("control", seed, skill, again) for again in times]
     return found
 
 
-def has_ceiling(config: MossaConfig, skill: str) -> bool:
+def controlled(config: MossaConfig, suite: SkillSuite) -> list[str]:
+    """The skills of a seed that have a control, in the suite's order."""
+    return [name for name in suite.task_names if config.controls == "all" or name in suite.seen]
+
+
+def has_ceiling(config: MossaConfig, suite: SkillSuite, skill: str) -> bool:
     """Whether the skill's control is tuned twice."""
-    return config.ceiling and skill in config.suite.seen
+    return config.ceiling and skill in suite.seen
 
 
 def suite_of(config: MossaConfig, seed: int) -> SkillSuite:
-    """The skills of one seed."""
-    return replace(config.suite, seed=seed)
+    """The skills of one seed.
+
+    Example:
+        >>> every = set(SkillSuite().task_names)
+        >>> [sorted(every - set(suite_of(MossaConfig(), seed).seen))[1] for seed in (100, 101, 102)]
+        ['copy-3', 'copy-0', 'copy-1']
+    """
+    suite = replace(config.suite, seed=seed)
+    if not config.turn or config.experiment == "origin":
+        return suite
+    named = [(operation, int(k)) for operation, k in (name.split("-") for name in suite.seen)]
+    return replace(suite, seen=tuple(f"{operation}-{(k + seed) % suite.n_arguments}" for operation, k in named))
 
 
 def result_path(out: Path, seed: int, name: str) -> Path:

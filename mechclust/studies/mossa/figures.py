@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from mechclust.report.layer_groups import boundaries_of
 from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, RED, layer_axis, subplots
 from mechclust.studies.mossa.results import SeedResults
 from probes import ProbeResult
@@ -58,19 +59,29 @@ def boxes(found: Sequence[SeedResults]) -> Figure:
 
 
 def _both(axis: Axes, found: Sequence[SeedResults], measure: str) -> None:
-    """A measure of both models by layer, one line per seed."""
-    for i, (m, kind) in enumerate(product(found, _COLORS)):
-        values = m.spread(kind) if measure == "spread" else getattr(m, measure)[kind]
-        label = _NAMES[kind] if i < len(_COLORS) else None
-        axis.plot(_layers(found), values, _LINES[kind], marker=".", color=_COLORS[kind], alpha=0.85, label=label)
+    """A measure of both models by layer."""
+    for kind in _COLORS:
+        values = [m.spread(kind) if measure == "spread" else getattr(m, measure)[kind] for m in found]
+        _lines(axis, found, values, _LINES[kind], _COLORS[kind], _NAMES[kind])
+
+
+def _lines(
+    axis: Axes, found: Sequence[SeedResults], values: Sequence[np.ndarray], line: str, color: str, label: str
+) -> None:
+    """A thin line per seed, and their mean."""
+    for one in values if len(values) > 1 else []:
+        axis.plot(_layers(found), one, line, color=color, alpha=0.3, lw=0.8)
+    axis.plot(_layers(found), np.mean(values, axis=0), line, marker=".", color=color, lw=1.8, label=label)
 
 
 def groups(found: Sequence[SeedResults]) -> Figure:
-    """What the layer groups are read from: median difference, spread and dimensions, one line per seed."""
+    """What the layer groups are read from: median difference with both boundaries, spread and dimensions."""
     figure, axes = subplots(3, size=(4.0, 3.6))
     gap, spread, dims = axes
-    for m in found:
-        gap.plot(_layers(found), m.gap, marker=".", color=BLUE, alpha=0.85)
+    _lines(gap, found, [m.gap for m in found], "-", BLUE, "tuned - pre")
+    for at, color in zip(np.transpose([boundaries_of(m.curves.seen) for m in found]), (GREY, GREEN), strict=True):
+        low, high = np.quantile(at, (0.25, 0.75))
+        gap.axvspan(low + 0.45, high + 0.55, color=color, alpha=0.15, lw=0)
     _both(spread, found, "spread")
     _both(dims, found, "dims")
     gap.axhline(0, color=GREY, lw=0.8)
@@ -84,12 +95,28 @@ def groups(found: Sequence[SeedResults]) -> Figure:
     return figure
 
 
-def tasks(found: Sequence[SeedResults], names: Sequence[str]) -> Figure:
-    """Heat maps of CKA, one row per task, one column per layer: pre, tuned and their difference, mean over seeds."""
-    seen, encoded = found[0].seen, found[0].encoded
-    order = [*np.flatnonzero(seen), *np.flatnonzero(~seen)]
-    base, tuned = (np.mean([m.cka[kind] for m in found], axis=0)[order] for kind in ("base", "tuned"))
-    figure, axes = subplots(3, size=(11 / 3, 0.24 * len(order) + 1.2), grid=None, sharey=True)
+def _kinds(found: Sequence[SeedResults], names: Sequence[str]) -> dict[str, list[np.ndarray]]:
+    """Operations, seen and then held out, to which of a seed's tasks they are; held out ones are marked with a star."""
+    kinds = {}
+    for mark in ("", " *"):
+        for number, name in enumerate(names):
+            masks = [(m.cluster == number) & (m.seen == (mark == "")) for m in found]
+            if any(mask.any() for mask in masks):
+                kinds[f"{name}{mark}"] = masks
+    return kinds
+
+
+def operations(found: Sequence[SeedResults], names: Sequence[str]) -> Figure:
+    """Heat maps of CKA, one row per operation, one column per layer: pre, tuned and their difference."""
+    kinds = _kinds(found, names)
+    encoded = {names[i] for i in {int(c) for m in found for c in m.cluster[m.encoded]}}
+
+    def rows(model: str) -> np.ndarray:
+        of = [[m.cka[model][mask] for m, mask in zip(found, masks, strict=True)] for masks in kinds.values()]
+        return np.array([np.nanmean(np.concatenate(each), axis=0) for each in of])
+
+    base, tuned = rows("base"), rows("tuned")
+    figure, axes = subplots(3, size=(11 / 3, 0.26 * len(kinds) + 1.2), grid=None, sharey=True)
     least = min(0.0, float(np.nanmin([base, tuned])))
     parts = {
         "pre": (base, "viridis", least),
@@ -102,9 +129,9 @@ def tasks(found: Sequence[SeedResults], names: Sequence[str]) -> Figure:
         axis.set(title=title, xlabel="layer")
         if title != "pre":
             figure.colorbar(image, ax=axis)
-    axes[0].set_yticks(np.arange(len(order)), [names[i] if seen[i] else f"{names[i]} *" for i in order], fontsize=8)
-    for label, i in zip(axes[0].get_yticklabels(), order, strict=True):
-        label.set_fontweight("bold" if encoded[i] else "normal")
+    axes[0].set_yticks(np.arange(len(kinds)), list(kinds), fontsize=8)
+    for label, name in zip(axes[0].get_yticklabels(), kinds, strict=True):
+        label.set_fontweight("bold" if name.removesuffix(" *") in encoded else "normal")
     return figure
 
 
@@ -129,17 +156,28 @@ def clusters(found: Sequence[SeedResults], names: Sequence[str]) -> Figure:
 
 
 def accuracy(found: Sequence[SeedResults], names: Sequence[str]) -> Figure:
-    """Accuracy by task: base, tuned, the task's own control; the commonest answer's in grey."""
+    """Accuracy by operation, seen and held out: base, tuned, the tasks' own controls; without the skill in grey."""
+    kinds = _kinds(found, names)
     figure, (axis,) = subplots(1, size=(11, 3.6), grid="y")
-    places = np.arange(len(names))
-    kinds = {"base": (RED, "pre"), "tuned": (BLUE, "tuned on the seen tasks"), "control": (GREEN, "control")}
-    axis.bar(places, np.mean([m.chance for m in found], axis=0), width=0.9, color="#dddddd", label="without the skill")
-    for shift, (kind, (color, label)) in zip((-0.27, 0.0, 0.27), kinds.items(), strict=True):
-        values = np.stack([m.accuracy[kind] for m in found])
-        axis.plot(places + shift, values.mean(axis=0), "o", ms=5, color=color, label=label)
-        axis.vlines(places + shift, values.min(axis=0), values.max(axis=0), color=color, lw=1)
-    seen = found[0].seen
-    axis.set_xticks(places, [name if s else f"{name} *" for name, s in zip(names, seen, strict=True)], rotation=60)
+    places = np.arange(len(kinds))
+
+    def means(values: Sequence[np.ndarray]) -> np.ndarray:
+        """``[kind seed]``, NaN where a seed has no such task."""
+        return np.array(
+            [
+                [v[mask].mean() if mask.any() else np.nan for v, mask in zip(values, masks, strict=True)]
+                for masks in kinds.values()
+            ]
+        )
+
+    chance = np.nanmean(means([m.chance for m in found]), axis=1)
+    axis.bar(places, chance, width=0.9, color="#dddddd", label="without the skill")
+    models = {"base": (RED, "pre"), "tuned": (BLUE, "tuned on the seen tasks"), "control": (GREEN, "control")}
+    for shift, (kind, (color, label)) in zip((-0.27, 0.0, 0.27), models.items(), strict=True):
+        values = means([m.accuracy[kind] for m in found])
+        axis.plot(places + shift, np.nanmean(values, axis=1), "o", ms=5, color=color, label=label)
+        axis.vlines(places + shift, np.nanmin(values, axis=1), np.nanmax(values, axis=1), color=color, lw=1)
+    axis.set_xticks(places, list(kinds), rotation=45)
     axis.set(ylabel="test accuracy", ylim=(-0.03, 1.05), title="* held out: not tuned on")
     figure.legend(frameon=False, ncols=4, loc="outside lower center", fontsize=9)
     return figure

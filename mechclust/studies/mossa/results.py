@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +14,7 @@ import numpy as np
 from mechclust.report.layer_groups import LayerGroups, crossover, groups_of
 from mechclust.report.task_curves import TaskCurves, Which
 from mechclust.studies.kept import check_there
-from mechclust.studies.mossa.config import MODELS, MossaConfig, has_ceiling, result_path, suite_of
+from mechclust.studies.mossa.config import MODELS, MossaConfig, controlled, has_ceiling, result_path, suite_of
 from probes import ProbeResult, load_result
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class SeedResults:
     """What one seed measured. Layers are blocks 1 to n; CKA is the debiased form unless it says so.
 
     Attributes:
+        names: ``[task]`` the skills that have a control.
         cka: ``"base"`` and ``"tuned"`` to ``[task layer]``: with the task's control.
         biased: the same in the biased form.
         ceiling: ``[seen task layer]`` of the control with itself tuned in another order, or ``None``.
@@ -40,6 +42,7 @@ class SeedResults:
         notes: why a CKA is NaN.
     """
 
+    names: tuple[str, ...]
     cka: dict[str, np.ndarray]
     biased: dict[str, np.ndarray]
     ceiling: np.ndarray | None
@@ -65,16 +68,20 @@ class SeedResults:
 
     @cached_property
     def curves(self) -> TaskCurves:
-        """Of all tasks, the held-out ones too; without the ceiling, which is of seen tasks only."""
+        """Of all tasks, the held-out ones too, which have no ceiling."""
+        ceiling = None
+        if self.ceiling is not None:
+            ceiling = np.full_like(self.cka["base"], np.nan)
+            ceiling[self.seen] = self.ceiling
         return TaskCurves(
-            tasks=tuple(map(str, range(len(self.seen)))),
+            tasks=self.names,
             layers=tuple(str(i + 1) for i in range(self.n_layers)),
             base=self.cka["base"],
             tuned=self.cka["tuned"],
-            ceiling=None,
+            ceiling=ceiling,
             null=None,
             held_out=~self.seen,
-            clusters=tuple(map(str, self.cluster)),
+            clusters=tuple(name.split("-")[0] for name in self.names),
             dims=self.dims,
         )
 
@@ -109,6 +116,12 @@ class SeedResults:
         return self.curves.seen.gap
 
     @property
+    def zero_shot(self) -> float:
+        """How far tuned is above chance on held-out skills whose operation pre-training did not answer, mean."""
+        cells = ~self.seen & ~self.encoded
+        return float((self.accuracy["tuned"] - self.chance)[cells].mean()) if cells.any() else math.nan
+
+    @property
     def gain(self) -> np.ndarray:
         """``[task]`` tuned - base, mean over the upper half."""
         return self.curves.gain
@@ -121,7 +134,7 @@ def load_results(config: MossaConfig, out: Path, seed: int) -> SeedResults:
         InputError: naming a measurement that is not there.
     """
     suite = suite_of(config, seed)
-    names = suite.task_names
+    names = controlled(config, suite)
 
     def read(name: str) -> ProbeResult:
         path = result_path(out, seed, name)
@@ -129,12 +142,14 @@ def load_results(config: MossaConfig, out: Path, seed: int) -> SeedResults:
         return load_result(path)
 
     found = {kind: [read(f"{name}.{kind}") for name in names] for kind in MODELS}
-    again = [read(f"{name}.again") for name in names if has_ceiling(config, name)]
+    again = [read(f"{name}.again") for name in names if has_ceiling(config, suite, name)]
 
     def layers(results: list[ProbeResult], measure: str = "debiased_cka") -> np.ndarray:
         return np.stack([result.sel(measure, label="all").numpy() for result in results])
 
-    both = read("accuracy")["accuracy"].numpy()
+    accuracies = read("accuracy")
+    places = [accuracies.coords["task"].index(name) for name in names]
+    both = accuracies["accuracy"].numpy()[:, places]
     own = np.array([float(read(f"{name}.accuracy")["accuracy"].flatten()[0]) for name in names])
     chance, identity = suite.chance(), read("identity")
     why = {
@@ -145,6 +160,7 @@ def load_results(config: MossaConfig, out: Path, seed: int) -> SeedResults:
         if "NaN" in note
     }
     return SeedResults(
+        names=tuple(names),
         cka={kind: layers(results) for kind, results in found.items()},
         biased={kind: layers(results, "cka") for kind, results in found.items()},
         ceiling=layers(again) if again else None,

@@ -13,10 +13,20 @@ from typing import Any
 import torch
 
 from mechclust.models import build_model, load_model, model_for, read_metadata, save_model
+from mechclust.models.build import config_of
+from mechclust.models.weights import get_weights
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.kept import once
-from mechclust.studies.mossa.config import MODELS, ModelJob, MossaConfig, has_ceiling, result_path, suite_of
-from mechclust.training import train
+from mechclust.studies.mossa.config import (
+    MODELS,
+    ModelJob,
+    MossaConfig,
+    controlled,
+    has_ceiling,
+    result_path,
+    suite_of,
+)
+from mechclust.training import LowRank, Member, TrainConfig, train, train_ensemble
 from mechclust.training.callbacks import accuracy
 from probes import (
     CKA,
@@ -93,9 +103,24 @@ def _train(config: MossaConfig, job: ModelJob, out: Path) -> None:
             suite = replace(suite, skills=(job.skill,), stream_seed=1 + job.again)
             settings = replace(settings, steps=config.control_steps)
         model = base
-    train(model, suite, settings, state, progress=True, name=job.name)
+    if base is None or not config.rank:
+        train(model, suite, settings, state, progress=True, name=job.name)
+    else:
+        model = _adapted(model, suite, settings, config, state, job.name)
     save_model(model, path, steps=settings.steps, **began)
     shutil.rmtree(state)
+
+
+def _adapted(
+    base: HookedModel, suite: SkillSuite, settings: TrainConfig, config: MossaConfig, state: Path, name: str
+) -> HookedModel:
+    """The base with changes of low rank that were trained, added to its weights."""
+    plan = LowRank(config.rank, 2.0 * config.rank)
+    one = Member(config_of(base), suite, weights={k: v.cpu() for k, v in get_weights(base).items()})
+    settings = replace(settings, freeze=())
+    options: dict[str, Any] = {"low_rank": plan, "backend": "loop", "device": config.device, "progress": True}
+    kept = train_ensemble([one], settings, state, snapshot_every=settings.steps, name=name, **options)
+    return kept.model(0)
 
 
 def _load(config: MossaConfig, out: Path, job: ModelJob) -> HookedModel:
@@ -114,10 +139,10 @@ def _measure(config: MossaConfig, seed: int, out: Path) -> None:
     probe = CKA(at=sites(config), readout=readout())
     models = {kind: _load(config, out, ModelJob(kind, seed)) for kind in MODELS}
     prints = {kind: fingerprint(model) for kind, model in models.items()}
-    for skill in suite.task_names:
+    for skill in controlled(config, suite):
         load = partial(_load, config, out)
         others, control = dict(models), load(ModelJob("control", seed, skill))
-        if has_ceiling(config, skill):
+        if has_ceiling(config, suite, skill):
             others["again"] = load(ModelJob("control", seed, skill, again=True))
         own = fingerprint(control)
         for kind, model in others.items():

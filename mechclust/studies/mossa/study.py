@@ -14,8 +14,8 @@ import numpy as np
 from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.html import table_html
 from mechclust.studies.extra_probes import TrainedModel
-from mechclust.studies.mossa.claims import claims_of
-from mechclust.studies.mossa.config import FROZEN, MODELS, ModelJob, MossaConfig, jobs, result_path
+from mechclust.studies.mossa.claims import boundary_note, claims_of
+from mechclust.studies.mossa.config import FROZEN, MODELS, SEEN, ModelJob, MossaConfig, jobs, result_path
 from mechclust.studies.mossa.origin.jobs import OriginJob, origin_jobs
 from mechclust.studies.mossa.origin.report import analyse_origin
 from mechclust.studies.mossa.origin.run import run_origin_job, trained_origin_models
@@ -67,14 +67,15 @@ def analyse(config: MossaConfig, out: Path) -> Analysis:
         Panel(
             "groups",
             figures.groups(found),
-            "One line per seed. Left: median over seen tasks of tuned - pre. Middle: interquartile range over seen "
-            "tasks of tuned (and pre, dashed). Right: dimensions for 99% of the variance over the "
-            f"{suite.n_eval * len(suite.seen)} prompts of all seen tasks.",
+            "A thin line per seed, thick their mean. Left: median over seen tasks of tuned - pre; shaded, the middle "
+            "half of the seeds: where the shared layers end (grey) and where the transition ends (green). Middle: "
+            "interquartile range over seen tasks of tuned (and pre, dashed). Right: dimensions for 99% of the variance "
+            f"over the {suite.n_eval * len(suite.seen)} prompts of all seen tasks.",
         ),
         Panel(
-            "tasks",
-            figures.tasks(found, suite.task_names),
-            f"Debiased CKA with the task's control by task and layer, mean over {seeds} ({n}). Seen tasks first; "
+            "operations",
+            figures.operations(found, suite.cluster_names),
+            f"Debiased CKA with the task's control by operation and layer, mean over tasks and {seeds} ({n}). "
             "* held out; bold: encoded by pre-training.",
         ),
         Panel(
@@ -85,9 +86,10 @@ def analyse(config: MossaConfig, out: Path) -> Analysis:
         ),
         Panel(
             "accuracy",
-            figures.accuracy(found, suite.task_names),
-            f"Accuracy on {suite.n_eval} test prompts per task, mean and range over {seeds}. Grey: without the skill, "
-            "by the commonest answer or by the operation on a wrong argument, whichever is right more often.",
+            figures.accuracy(found, suite.cluster_names),
+            f"Accuracy on {suite.n_eval} test prompts per task, by operation, mean and range over {seeds}. Grey: "
+            "without the skill, by the commonest answer or by the operation on a wrong argument, whichever is right "
+            "more often.",
         ),
         Panel(
             "projection",
@@ -115,13 +117,17 @@ def analyse(config: MossaConfig, out: Path) -> Analysis:
 def _notes(config: MossaConfig, found: Sequence[SeedResults]) -> list[str]:
     tuning, n_seen = config.tuning, len(config.suite.seen)
     notes = [
-        f"The multi-task model is tuned for {tuning.steps:,} steps on {n_seen} seen skills, {tuning.steps / n_seen:g} "
-        f"per skill on average, each control for {config.control_steps} on its own. How well the controls are trained "
-        "matters: in pilot runs fewer steps gave an early dip below pre (C5) and a wider spread late (C6). The design "
-        "was explored on seeds 0 to 4, and run on seeds 10 to 12 with smaller initial weights (.02).",
+        f"The multi-task model is tuned for {tuning.steps:,} steps on {n_seen} seen skills, "
+        f"{tuning.steps / n_seen:.3g} per skill on average, each control for {config.control_steps} on its own.",
         "The controls of a seed see the same prompts up to the skill's words and answers, so tasks are not independent "
         "draws; intervals are over seeds.",
+        f"Layer groups of the seen tasks: {boundary_note([m.curves.seen for m in found])}.",
     ]
+    if config.rank:
+        notes.append(
+            f"Models are tuned by changes of rank {config.rank} to the query and value matrices (LoRA), added to the "
+            "weights for measuring; all else is the base's."
+        )
     if tuning.layer_decay < 1:
         notes.append(
             f"Tuning multiplies the learning rate by {tuning.layer_decay:g} from each block to the one below and "
@@ -136,6 +142,8 @@ def _notes(config: MossaConfig, found: Sequence[SeedResults]) -> list[str]:
     )
     return [*notes, *(note for m in found for note in m.notes)]
 
+
+_ARM = (100, 101, 102, 103)
 
 STUDY = Study(
     name="mossa",
@@ -163,14 +171,34 @@ STUDY = Study(
         ),
         "quick": MossaConfig(
             seeds=(20,),
-            suite=SkillSuite(n_eval=700),
+            suite=SkillSuite(n_eval=700, seen=SEEN),
             n_layers=6,
             pretraining=TrainConfig(steps=800, batch_size=64, lr=2e-3, warmup=50),
-            tuning=TrainConfig(steps=12 * 80, batch_size=32, lr=2e-3, warmup=30, layer_decay=0.5, freeze=FROZEN),
-            control_steps=80,
+            tuning=TrainConfig(steps=18 * 60, batch_size=32, lr=5e-4, warmup=20, freeze=FROZEN),
+            control_steps=60,
             ceiling=False,
         ),
         "paper": MossaConfig(),
+        # The arms begin with the first bases of the preset above.
+        "lora": MossaConfig(
+            seeds=_ARM,
+            tuning=TrainConfig(steps=18 * 240, batch_size=32, lr=5e-3, warmup=20, freeze=FROZEN),
+            rank=8,
+            control_steps=240,
+            ceiling=False,
+        ),
+        "layer-decay": MossaConfig(
+            seeds=_ARM,
+            tuning=TrainConfig(steps=18 * 120, batch_size=32, lr=2e-3, warmup=20, layer_decay=0.5, freeze=FROZEN),
+            ceiling=False,
+        ),
+        "equal-steps": MossaConfig(
+            seeds=_ARM,
+            tuning=TrainConfig(steps=480, batch_size=32, lr=5e-4, warmup=20, freeze=FROZEN),
+            control_steps=480,
+            controls="seen",
+            ceiling=False,
+        ),
         "origin": MossaConfig(
             experiment="origin", seeds=(40, 41, 42, 43, 44), suite=SkillSuite(n_eval=500), n_layers=4, n_heads=4
         ),

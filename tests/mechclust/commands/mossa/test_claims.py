@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mechclust.commands.mossa.claims import claims_of
-from mechclust.commands.mossa.planted import planted
-from mechclust.commands.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
+from mechclust.report.planted_curves import planted
+from mechclust.report.published_mossa import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
 from mechclust.report.task_curves import TaskCurves
 
 N_SEEN, N_HELD_OUT, LAYERS = 60, 20, 32

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from mechclust.report.layer_groups import layer_groups
-from tests.mechclust.studies.mossa.test_study import SEEN, measured
+from tests.mechclust.studies.mossa.made import SEEN, measured
 
 
 def quartile_range(values: np.ndarray) -> np.ndarray:
@@ -24,6 +24,6 @@ def test_medians_ranges_and_groups_are_over_the_tasks_asked_for():
 
 
 def test_no_task_is_no_number():
-    everything = replace(measured(), seen=np.ones(24, dtype=bool))
+    everything = replace(measured(), seen=np.ones(24, dtype=bool), ceiling=None)
     assert np.isnan(everything.median("base", ~everything.seen)).all()
     assert not everything.unseen_groups.transition

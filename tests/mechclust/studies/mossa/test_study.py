@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from mechclust.models import load_model, read_metadata
+from mechclust.models.weights import get_weights
 from mechclust.report.claims import lacking_severity
 from mechclust.studies import get_study, run_study
-from mechclust.studies.mossa.claims import claims_of
 from mechclust.studies.mossa.config import ModelJob, MossaConfig, jobs, result_path, suite_of
-from mechclust.studies.mossa.results import SeedResults, groups_table, load_results, medians_table
+from mechclust.studies.mossa.results import groups_table, load_results, medians_table
 from mechclust.studies.mossa.run import readout, sites
 from mechclust.training import TrainConfig
 from mechclust.training.callbacks import accuracy
@@ -23,6 +23,7 @@ from probes.functional import linear_cka
 from probes.identity import fingerprint
 from tasks import InputError, SkillSuite
 from tests.mechclust.studies.damaged import check_made_whole
+from tests.mechclust.studies.mossa.made import LAYERS, measured
 
 PAPER = MossaConfig()
 STUDY = get_study("mossa")
@@ -42,14 +43,16 @@ class TestJobs:
         assert kinds == {0: {"base"}, 1: {"tuned", "control"}, 2: {"measure", "describe"}}
 
     def test_are_one_base_one_tuned_and_a_control_a_skill_the_seen_ones_twice(self):
-        own = [j for j in jobs(PAPER) if j.seed == 31]
+        own = [j for j in jobs(PAPER) if j.seed == 101]
         assert len(own) == len({j.name for j in own})
         count = {kind: sum(j.kind == kind for j in own) for kind in ("base", "tuned", "control", "measure")}
-        assert count == {"base": 1, "tuned": 1, "control": 36, "measure": 1}
-        assert sum(j.kind == "control" for j in jobs(replace(PAPER, ceiling=False)) if j.seed == 31) == 24
+        assert count == {"base": 1, "tuned": 1, "control": 42, "measure": 1}
+        for fields, number in (({}, 24), ({"controls": "seen"}, 18)):
+            some = jobs(replace(PAPER, ceiling=False, **fields))
+            assert sum(j.kind == "control" for j in some if j.seed == 101) == number
 
     def test_a_control_sees_its_skill_as_often_as_the_multi_task_model_does(self):
-        for name in ("quick", "paper"):
+        for name in ("quick", "paper", "lora", "layer-decay"):
             config = STUDY.preset(name)
             assert config.control_steps * len(config.suite.seen) == config.tuning.steps
             assert config.suite.n_eval >= 10 * config.d_model  # so that C10 can be tested
@@ -58,7 +61,7 @@ class TestJobs:
 class TestRun:
     def test_writes_figures_claims_and_a_report(self, smoke):
         analysis, out = smoke
-        assert [c.id for c in analysis.claims] == [f"C{i}" for i in range(1, 12)]
+        assert [c.id for c in analysis.claims] == [f"C{i}" for i in (*range(1, 13), 14, 18, 19, 20)]
         assert {c.verdict for c in analysis.claims} == {"not tested"}
         assert lacking_severity(analysis.claims) == []
         for panel in analysis.panels:
@@ -204,12 +207,16 @@ class TestRun:
         ({"n_projected": 3}, "n_projected is 3; expected at least 4"),
         (
             {"n_neighbours": 20, "n_purity": 1},
-            "n_neighbours is 20, of 12 prompts (n_purity of each seen skill); lower it",
+            "n_neighbours is 20, of 18 prompts (n_purity of each seen skill); lower it",
         ),
         (
-            {"control_steps": 50},
-            "control_steps is 50, and tuning.warmup 50; expected more steps than that, or the controls never reach "
+            {"control_steps": 20},
+            "control_steps is 20, and tuning.warmup 20; expected more steps than that, or the controls never reach "
             "their learning rate",
+        ),
+        (
+            {"rank": 4, "tuning": TrainConfig(layer_decay=0.5)},
+            "tuning.layer_decay is 0.5 and rank 4; use one of both",
         ),
         ({"seeds": ()}, "seeds is empty; expected at least one seed, such as --seeds 0"),
     ],
@@ -220,143 +227,69 @@ def test_refusals(fields, message):
     assert str(refused.value) == message
 
 
-# ---- claims, on constructed measurements ----
-
-NAMES = SkillSuite().task_names
-SEEN = np.array([name in SkillSuite().seen for name in NAMES])
-ENCODED = np.array([name.startswith(("copy", "swap")) for name in NAMES])
-LAYERS = 8
-
-
-def curves(median, spread, rows):
-    """``[task layer]`` with this median and interquartile range, exactly, over an even number of tasks."""
-    place = np.linspace(-1, 1, rows)
-    low, high = np.quantile(place, (0.25, 0.75))
-    return np.asarray(median)[None] + place[:, None] / (high - low) * np.asarray(spread)[None]
-
-
-def measured(**changes) -> SeedResults:
-    """A seed that carries every claim, like the paper's figures squeezed into 8 layers."""
-    values = {
-        "pre": [1.0, 0.98, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5],
-        "pre_spread": [0.01, 0.05, 0.1, 0.2, 0.3, 0.3, 0.3, 0.3],
-        "tuned": [0.99, 0.94, 0.93, 0.96, 0.96, 0.95, 0.94, 0.9],
-        "tuned_spread": [0.02, 0.08, 0.1, 0.06, 0.03, 0.04, 0.06, 0.06],
-        "unseen_tuned": [0.99, 0.94, 0.9, 0.85, 0.85, 0.8, 0.75, 0.7],
-        "unseen_tuned_spread": [0.02, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.5],
-        "dims": ([10, 10, 12, 12, 12, 12, 12, 12], [10, 10, 12, 16, 30, 30, 30, 30]),
-        "zero_shot": 0.4,
-        "encoded_gain": -0.05,
-        "purer": 0.3,
-        "bias": 0.01,
-        "identity": 1e-14,
-        **changes,
-    }
-    cka = {kind: np.zeros((24, LAYERS)) for kind in ("base", "tuned")}
-    for tasks, tuned in ((SEEN, "tuned"), (~SEEN, "unseen_tuned")):
-        rows = int(tasks.sum())
-        cka["base"][tasks] = curves(values["pre"], values["pre_spread"], rows)
-        cka["tuned"][tasks] = curves(values[tuned], values[f"{tuned}_spread"], rows)
-    # the order of tasks decides nothing but C7: tuned falls from task to task by as much as asked
-    gain = cka["tuned"][SEEN] - cka["base"][SEEN]
-    order = np.argsort(gain[:, LAYERS // 2 :].mean(axis=1))
-    wanted = np.argsort(np.argsort(np.where(ENCODED[SEEN], values["encoded_gain"], 0.0), kind="stable"))
-    for kind in ("base", "tuned"):
-        cka[kind][SEEN] = cka[kind][SEEN][order][wanted]
-    flat = np.full(LAYERS, 0.4)
-    chance = np.full(24, 0.1)
-    return SeedResults(
-        cka=cka,
-        biased={kind: table + values["bias"] for kind, table in cka.items()},
-        ceiling=np.full((12, LAYERS), 0.99),
-        dims=dict(zip(("base", "tuned"), map(np.array, values["dims"]), strict=True)),
-        purity={"base": flat, "tuned": flat + values["purer"]},
-        purity_chance=0.16,
-        accuracy={"base": chance, "tuned": chance + values["zero_shot"], "control": np.ones(24)},
-        chance=chance,
-        seen=SEEN,
-        encoded=ENCODED,
-        cluster=np.arange(24) // 4,
-        identity=values["identity"],
-    )
-
-
-def verdicts(*found, **config):
-    """Of two seeds that are alike, where one is given: their interval is their mean."""
-    seeds = found if len(found) > 1 else 2 * found
-    return {c.id: c.verdict for c in claims_of(replace(PAPER, **config), seeds)}
-
-
-class TestClaims:
-    def test_hold_where_everything_agrees(self):
-        assert set(verdicts(measured(), measured()).values()) == {"holds"}
-        assert str(measured().groups) == "shared 1-3, transition 4-5, refinement 6-8"
-
-    @pytest.mark.parametrize(
-        ("changes", "broken"),
-        [
-            ({"identity": 1e-8}, {"C1"}),
-            ({"pre_spread": [0.16] + [0.3] * 7}, {"C3"}),
-            ({"tuned": [0.99, 0.94, 0.93, 0.96, 0.96, 0.95, 0.94, 0.69]}, {"C4"}),
-            ({"tuned": [1.0, 0.99, 0.96, 0.96, 0.96, 0.95, 0.94, 0.9]}, {"C5"}),
-            ({"tuned_spread": [0.02, 0.08, 0.1, 0.09, 0.06, 0.06, 0.06, 0.06]}, {"C6"}),
-            ({"encoded_gain": 0.05}, {"C7"}),
-            ({"dims": ([10, 10, 13, 12, 12, 12, 12, 12], [10, 10, 12, 16, 30, 30, 30, 30])}, {"C8"}),
-            ({"dims": ([10, 11, 12, 12, 12, 12, 12, 12], [10, 10, 12, 16, 30, 30, 30, 30])}, set()),
-            ({"unseen_tuned": [0.99, 0.94, 0.93, 0.96, 0.9, 0.9, 0.9, 0.9]}, {"C9"}),
-            ({"unseen_tuned_spread": [0.02, 0.1, 0.15, 0.2, 0.09, 0.4, 0.5, 0.5]}, {"C9"}),
-            ({"bias": 0.021}, {"C10"}),
-            ({"purer": -0.01}, {"C11"}),
-        ],
-        ids=str,
-    )
-    def test_fail_one_by_one(self, changes, broken):
-        found = verdicts(measured(**changes))
-        assert {name for name, verdict in found.items() if verdict == "does not hold"} == broken
-
-    def test_c2_wants_a_fall_with_depth(self):
-        flat = measured(pre=[0.5] * 8)
-        assert verdicts(flat)["C2"] == "undecided"  # a flat curve has no rank
-        assert verdicts(measured(pre=[0.5, 0.6, 0.7, 0.6, 0.5, 0.6, 0.7, 0.6]))["C2"] == "does not hold"
-
-    def test_c4_wants_every_later_layer_above(self):
-        dips = measured(tuned=[0.99, 0.94, 0.93, 0.96, 0.79, 0.95, 0.94, 0.9])
-        assert len(dips.groups.shared) == 3  # one exception does not move the shared layers
-        assert verdicts(dips)["C4"] == "does not hold"
-
-    def test_c9_is_not_tested_without_zero_shot_skill(self):
-        assert verdicts(measured(zero_shot=0.04))["C9"] == "not tested"
-        assert verdicts(measured(zero_shot=0.06))["C9"] == "holds"
-
-    def test_c10_is_not_tested_with_few_examples(self):
-        assert verdicts(measured(), suite=SkillSuite(n_eval=639))["C10"] == "not tested"
-
-    def test_without_a_transition_no_layer_narrows(self):
-        nothing = measured(tuned=[0.9, 0.9, 0.9, 0.85, 0.75, 0.65, 0.55, 0.45])
-        found = verdicts(nothing)
-        assert (found["C4"], found["C6"]) == ("does not hold", "undecided")
-
-    def test_a_suite_without_held_out_skills_leaves_c9_untested(self):
-        everything = replace(measured(), seen=np.ones(24, dtype=bool))
-        found = verdicts(everything)
-        assert found["C9"] == "not tested"
-
-    def test_c9_says_where_the_curves_cross(self):
-        notes = {c.id: c.note for c in claims_of(PAPER, [measured(), measured(unseen_tuned=[0.4] * 8)])}
-        assert "crossing at layer (held out against seen) 5 against 4, never against 4" in notes["C9"]
-
-    def test_smoke_tests_nothing(self):
-        assert set(verdicts(measured(), test_claims=False).values()) == {"not tested"}
-
-
 def test_presets_fit_the_specification():
-    assert list(STUDY.presets) == ["smoke", "quick", "paper", "origin"]
-    assert PAPER.seeds == (30, 31, 32)
+    assert list(STUDY.presets) == ["smoke", "quick", "paper", "lora", "layer-decay", "equal-steps", "origin"]
+    assert len(PAPER.seeds) == 12
     assert (PAPER.n_layers, PAPER.d_model, PAPER.n_heads) == (8, 64, 4)
     assert PAPER.pretraining == TrainConfig(steps=1500, batch_size=64, lr=2e-3, warmup=50)
-    assert PAPER.tuning.layer_decay == 0.5
+    assert (PAPER.tuning.layer_decay, PAPER.rank) == (1, 0)
     assert {j.kind for j in jobs(PAPER)} == {"base", "tuned", "control", "measure", "describe"}
     assert ModelJob("control", 3, "copy-0", again=True).name == "control-copy-0-again-seed3"
+
+
+def test_each_arm_differs_from_the_main_one_in_one_thing():
+    arms = {name: STUDY.preset(name) for name in ("lora", "layer-decay", "equal-steps")}
+    assert (arms["lora"].rank, arms["layer-decay"].tuning.layer_decay) == (8, 0.5)
+    assert arms["equal-steps"].control_steps == arms["equal-steps"].tuning.steps
+    for arm in arms.values():
+        assert set(arm.seeds) < set(PAPER.seeds)  # their bases are the main arm's
+        assert (arm.pretraining, arm.suite, arm.n_layers, arm.d_model) == (
+            PAPER.pretraining, PAPER.suite, PAPER.n_layers, PAPER.d_model,
+        )  # fmt: skip
+
+
+class TestArms:
+    def test_low_rank_changes_queries_and_values_alone(self, tmp_path):
+        config = replace(SMOKE, rank=2, tuning=replace(SMOKE.tuning, layer_decay=1.0, lr=1e-2), controls="seen")
+        for job in (ModelJob("base", 0), ModelJob("control", 0, "copy-0")):
+            STUDY.run_job(config, job, tmp_path)
+        base, control = (
+            get_weights(load_model(ModelJob(kind, 0, skill).model_path(tmp_path)))
+            for kind, skill in (("base", ""), ("control", "copy-0"))
+        )
+        changed = {name.split(".", 2)[-1] for name in base if not torch.equal(base[name], control[name])}
+        assert changed == {"attn.W_Q", "attn.W_V"}
+        change = (control["blocks.1.attn.W_V"] - base["blocks.1.attn.W_V"]).transpose(0, 1).reshape(16, 16)
+        assert int(torch.linalg.matrix_rank(change, tol=1e-6)) == 2
+        times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")}
+        STUDY.run_job(config, ModelJob("control", 0, "copy-0"), tmp_path)
+        assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")} == times
+
+    def test_without_controls_of_held_out_skills(self, tmp_path):
+        config = replace(SMOKE, controls="seen", ceiling=False)
+        analysis = run_study(STUDY, config, tmp_path / "run", workers=1)
+        found = load_results(config, tmp_path / "run", 0)
+        assert found.names == tuple(name for name in SMOKE.suite.task_names if name in SMOKE.suite.seen)
+        assert found.seen.all()
+        accuracies = load_result(result_path(tmp_path / "run", 0, "accuracy"))
+        for name, value in zip(found.names, found.accuracy["tuned"], strict=True):
+            assert value == accuracies["accuracy"][1, accuracies.coords["task"].index(name)]
+        assert {c.verdict for c in analysis.claims} == {"not tested"}
+
+    def test_held_out_skills_turn_with_the_seed(self, tmp_path):
+        config = replace(SMOKE, seeds=(0, 1))
+        run_study(STUDY, config, tmp_path / "run", workers=1)
+        one, other = (load_results(config, tmp_path / "run", seed) for seed in (0, 1))
+        assert one.seen.tolist() == [name in SMOKE.suite.seen for name in SMOKE.suite.task_names]
+        assert other.seen.tolist() == [not seen for seen in one.seen]  # of two arguments the other one
+        again = {path.name for path in (tmp_path / "run" / "models" / "seed1").glob("*-again.safetensors")}
+        assert again == {f"control-{n}-again.safetensors" for n, s in zip(other.names, other.seen, strict=True) if s}
+
+
+def test_over_four_seeds_each_skill_is_held_out_once():
+    held = [set(SkillSuite().task_names) - set(suite_of(PAPER, seed).seen) for seed in range(100, 104)]
+    assert all(len(each) == 6 for each in held)
+    assert len(set.union(*held)) == 24
 
 
 def test_tables_of_the_report():

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from mechclust.commands.mossa.published import CORRELATIONS, DIMS, HELD_OUT, N_LAYERS, SEEN, Quartiles
+from mechclust.report.published_mossa import CORRELATIONS, DIMS, HELD_OUT, N_LAYERS, SEEN, Quartiles
 from mechclust.report.task_curves import TaskCurves
 
 _QUARTILE = 0.6745  # of a standard normal distribution

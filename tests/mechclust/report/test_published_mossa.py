@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mechclust.commands.mossa import published
-from mechclust.commands.mossa.planted import planted
+from mechclust.report import published_mossa as published
 from mechclust.report.layer_groups import layer_groups
+from mechclust.report.planted_curves import planted
 from mechclust.report.task_curves import TaskCurves
 
-_DATA = Path(__file__).parents[3] / "data" / "mossa"
+_DATA = Path(__file__).parents[2] / "data" / "mossa"
 _COLUMNS = {"low": "q1", "median": "median", "high": "q3"}
 
 

@@ -1,0 +1,55 @@
+"""Transformers trained at once by ``train_ensemble`` against one after the other by ``train``: what a step costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tests.benchmarks.ratio import alternate
+
+Table = list[tuple[str, Callable[[], float], str]]
+_STEPS = 4  # of a single run in each round
+
+
+def table() -> Table:
+    """The shape of the MOSSA study, and smaller ones, where the arithmetic is not most of a step."""
+    return [
+        ("12 models, 8 blocks of 64, batch 32: train / train_ensemble", lambda: speedup(12, 8, 64, 32), ""),
+        ("24 such models", lambda: speedup(24, 8, 64, 32), ""),
+        ("12 such models, compiled", lambda: speedup(12, 8, 64, 32, backend="compiled"), ""),
+        ("two processes of train / train_ensemble with two threads, 12 such", lambda: speedup(12, 8, 64, 32, 2), ""),
+        ("12 models, 4 blocks of 32, batch 32", lambda: speedup(12, 4, 32, 32), ""),
+        ("12 models, 2 blocks of 16, batch 8", lambda: speedup(12, 2, 16, 8), ""),
+        ("40 models, 2 blocks of 16, batch 8", lambda: speedup(40, 2, 16, 8), ""),
+    ]
+
+
+def speedup(members: int, layers: int, width: int, batch: int, threads: int = 1, backend: Any = "vmap") -> float:
+    """Seconds of a step of all members, one by one over stacked; so many processes share the single runs."""
+    from mechclust import TrainConfig, build_model, model_for, train
+    from mechclust.training import Member
+    from mechclust.training.stack import Stack, StackData
+    from tasks import SkillSuite
+
+    suites = [SkillSuite(seed=seed) for seed in range(members)]
+    shape = {"n_layers": layers, "d_model": width, "n_heads": 4, "init_std": width**-0.5}
+    given = [Member(model_for(suite, seed=seed, **shape), suite) for seed, suite in enumerate(suites)]
+    config = TrainConfig(steps=_STEPS, batch_size=batch)
+    model, stack = build_model(given[0].model), Stack(given, config, "cpu")
+    (data,) = StackData(given, batch, "cpu")(range(1))
+    stack.use(backend, data, forgiving=False)
+
+    def singly() -> None:
+        torch.set_num_threads(1)
+        train(model, suites[0], config)
+
+    def stacked() -> None:
+        torch.set_num_threads(threads)
+        stack.step(StackData(given, batch, "cpu")(range(1))[0], 1e-3)
+
+    try:
+        return alternate(singly, stacked, rounds=5) * members / _STEPS / threads
+    finally:
+        torch.set_num_threads(1)

@@ -1,0 +1,268 @@
+"""Transformers of one shape at once: each as `train` trains it alone, in float64, where rounding hides nothing."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+
+from mechclust.models import build_model, model_for
+from mechclust.models.weights import get_weights, set_weights
+from mechclust.training import LowRank, Member, Snapshots, TrainConfig, ensemble, stack, train, train_ensemble
+from tasks import InputError, InstructionFollowing, SkillSuite, SparseModularAddition, TopicDocuments
+from tasks.skills import OPERATIONS
+
+SEEN = tuple(f"{operation}-{i % 2}" for i, operation in enumerate(OPERATIONS))
+SUITE = SkillSuite(n_eval=4, n_arguments=2, length=4, seen=SEEN)
+SHAPE = {"n_layers": 2, "d_model": 8, "n_heads": 2, "init_std": 0.3}
+CONFIG = TrainConfig(steps=6, batch_size=8, lr=1e-2, save_every=2)  # clipped, annealed, AdamW
+CLIP = 3.9  # below the gradient norm of some members alone
+EXACT = {"atol": 1e-10, "rtol": 0}
+
+
+@pytest.fixture
+def double(monkeypatch):
+    monkeypatch.setattr(stack, "build_model", lambda config: build_model(config).double())
+
+
+def member(seed, skill=None, shape=SHAPE, **fields):
+    task = replace(SUITE, seed=seed, skills=() if skill is None else (skill,))
+    return Member(model_for(task, seed=seed, **shape), task, **fields)
+
+
+MEMBERS = [member(0, "copy-0"), member(3, "type-1"), member(4)]
+
+
+def alone(one, config):
+    model = build_model(one.model).double()
+    if one.weights is not None:
+        set_weights(model, dict(one.weights))
+    losses = train(model, one.task, config)
+    return losses, {name: values.clone() for name, values in get_weights(model).items()}
+
+
+def assert_equal_train(members, config, out, **options):
+    found = train_ensemble(members, config, out, **options)
+    for i, one in enumerate(members):
+        losses, weights = alone(one, config)
+        torch.testing.assert_close(found.losses()[:, i].float(), losses, atol=1e-6, rtol=0)
+        end = found.at(config.steps)
+        assert end.keys() == weights.keys()
+        for name, values in weights.items():
+            torch.testing.assert_close(end[name][i], values, **EXACT, msg=f"{name} of member {i}")
+    return found
+
+
+SETTINGS = {
+    "clip": CONFIG,
+    "unclipped": replace(CONFIG, clip=None),
+    "clipped in some members": replace(CONFIG, clip=CLIP),
+    "freeze": replace(CONFIG, freeze=("embed", "pos_embed", "unembed", "blocks.0.attn")),
+    "layer_decay": replace(CONFIG, layer_decay=0.5),
+    "warm-up, late drop": replace(CONFIG, warmup=3, schedule="late-drop"),
+    "sgd": replace(CONFIG, optimizer="sgd", lr=0.3),
+}
+
+
+@pytest.mark.usefixtures("double")
+class TestEqualsTrain:
+    @pytest.mark.parametrize("settings", list(SETTINGS))
+    def test_at_all_settings(self, tmp_path, settings):
+        assert_equal_train(MEMBERS, SETTINGS[settings], tmp_path)
+
+    @pytest.mark.parametrize("backend", ["vmap", "loop"])
+    def test_with_every_backend(self, tmp_path, backend):
+        assert assert_equal_train(MEMBERS, CONFIG, tmp_path, backend=backend).backend == backend
+
+    def test_settings_do_something(self):
+        """Else the comparisons say nothing."""
+        ends = [alone(MEMBERS[1], config)[1]["blocks.1.mlp.W_in"] for config in SETTINGS.values()]
+        start = get_weights(build_model(MEMBERS[1].model).double())["blocks.1.mlp.W_in"]
+        for i, end in enumerate(ends):
+            assert float((end - start).abs().max()) > 1e-3
+            assert all(float((end - other).abs().max()) > 1e-6 for other in ends[:i])
+
+    def test_some_members_are_clipped_and_others_are_not(self):
+        norms = []
+        for one in MEMBERS:
+            model = build_model(one.model)
+            batch = one.task.train_batch(0, 8)
+            one.task.loss(model(batch.tokens), batch).backward()
+            norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)))
+        assert min(norms) < CLIP < max(norms)
+
+    def test_on_the_pretraining_stream_from_other_weights(self, tmp_path):
+        weights = alone(MEMBERS[0], CONFIG)[1]
+        members = [replace(one, task=replace(one.task, stream="pretraining"), weights=weights) for one in MEMBERS[:2]]
+        found = assert_equal_train(members, CONFIG, tmp_path)
+        assert all(torch.equal(found.at(0)[name][1], values) for name, values in weights.items())
+
+    def test_bidirectional_models_of_padded_sequences(self, tmp_path):
+        shape = {**SHAPE, "attention": "bidirectional"}
+        lengths = [member(s, None, shape).task.train_batch(0, 8).lengths() for s in (0, 1)]
+        assert all(len(set(each.tolist())) > 1 for each in lengths)  # there is padding
+        members = [member(0, None, shape), member(1, None, shape)]
+        try:
+            alone(members[0], CONFIG)
+        except InputError as error:  # TransformerLens 3.9
+            pytest.skip(str(error))
+        assert_equal_train(members, CONFIG, tmp_path)
+
+    def test_sequences_of_other_lengths_are_padded(self, tmp_path):
+        task = replace(SUITE, length=5)
+        members = [replace(m, model=replace(m.model, n_ctx=12)) for m in (MEMBERS[0], replace(MEMBERS[1], task=task))]
+        assert_equal_train(members, CONFIG, tmp_path)
+
+    def test_other_tasks(self, tmp_path):
+        for i, task in enumerate(
+            (InstructionFollowing(n_tasks=4), SparseModularAddition(length=5, n_support=2, n_train=70, n_test=8))
+        ):
+            members = [Member(model_for(replace(task, seed=s), seed=s, **SHAPE), replace(task, seed=s)) for s in (0, 1)]
+            assert_equal_train(members, CONFIG, tmp_path / str(i))
+
+    def test_rates_by_name(self, tmp_path):
+        rates = {"blocks.0": 0.5, "unembed": 0.0}
+        found = train_ensemble([MEMBERS[0], replace(MEMBERS[1], rates=rates)], CONFIG, tmp_path)
+        assert torch.equal(found.at(6)["unembed.W_U"][1], found.at(0)["unembed.W_U"][1])
+        for name, values in alone(MEMBERS[0], CONFIG)[1].items():
+            torch.testing.assert_close(found.at(6)[name][0], values, **EXACT)
+
+
+class Stopped(Exception):
+    pass
+
+
+class TestFolder:
+    @pytest.mark.parametrize("low_rank", [None, LowRank(rank=2)])
+    def test_an_interruption_leaves_no_trace(self, tmp_path, low_rank):
+        step, done = ensemble.Stack.step, []
+
+        def counted(self, *args):
+            if len(done) == 5:
+                raise Stopped
+            done.append(1)
+            return step(self, *args)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ensemble.Stack, "step", counted)
+            with pytest.raises(Stopped):
+                train_ensemble(MEMBERS, CONFIG, tmp_path / "a", low_rank=low_rank)
+        for out in ("a", "b"):
+            train_ensemble(MEMBERS, CONFIG, tmp_path / out, low_rank=low_rank)
+        files = sorted(path.name for path in (tmp_path / "b").glob("*.safetensors"))
+        assert files == sorted(path.name for path in (tmp_path / "a").glob("*.safetensors"))
+        assert [f for f in files if (tmp_path / "a" / f).read_bytes() != (tmp_path / "b" / f).read_bytes()] == []
+
+    def test_a_member_is_a_model_with_hooks(self, tmp_path):
+        model = train_ensemble(MEMBERS, CONFIG, tmp_path).model(1)
+        seen = []
+        with model.hooks(fwd_hooks=[("blocks.1.hook_resid_post", lambda x, hook: seen.append(x.shape))]):
+            model(SUITE.train_batch(0, 3).tokens)
+        assert seen == [(3, SUITE.n_ctx, 8)]
+
+    def test_lost_snapshots_are_made_again(self, tmp_path):
+        train_ensemble(MEMBERS, CONFIG, tmp_path)
+        path = tmp_path / "snapshots-00000002.safetensors"
+        kept = path.read_bytes()
+        path.unlink()
+        with pytest.warns(UserWarning, match="trained again to make what is lost"):
+            train_ensemble(MEMBERS, CONFIG, tmp_path)
+        assert path.read_bytes() == kept
+        assert len(Snapshots(tmp_path)) == 2
+
+
+@pytest.mark.usefixtures("double")
+class TestLowRank:
+    PLAN = LowRank(rank=2, alpha=6.0, parts=("attn.W_Q", "attn.W_V"))
+
+    def test_changes_of_that_rank_to_those_matrices_alone(self, tmp_path):
+        found = train_ensemble(MEMBERS, CONFIG, tmp_path, low_rank=self.PLAN)
+        start, end = found.at(0), found.at(6)
+        for i, one in enumerate(MEMBERS):
+            assert all(torch.equal(start[k][i], v) for k, v in get_weights(build_model(one.model).double()).items())
+        for name, values in end.items():
+            change = values - start[name]
+            if name.endswith((".attn.W_Q", ".attn.W_V")):
+                matrices = change.permute(0, 1, 3, 2).reshape(len(MEMBERS), -1, 8)  # [member (head out) in]
+                assert torch.linalg.matrix_rank(matrices, tol=1e-12).tolist() == [2, 2, 2]
+            else:
+                assert not change.any()
+
+    def test_equals_peft(self, tmp_path):
+        """The same factors in peft's layers, trained by PyTorch alone."""
+        peft = pytest.importorskip("peft")
+        config, one = replace(CONFIG, steps=4), MEMBERS[1]
+        model = build_model(one.model).double()
+        attention = {name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
+        targets = sorted(n for n in attention if ".attn." in n and (".q." in n or ".v." in n) and "blocks" not in n)
+        if not targets:
+            pytest.skip("this TransformerLens has no linear layers for peft to adapt")
+        settings = peft.LoraConfig(r=2, lora_alpha=6, lora_dropout=0.0, target_modules=targets)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            peft.inject_adapter_in_model(settings, model)
+        drawn = self.PLAN.factors([(one.model.seed, stack.trainable(build_model(one.model).double()))])
+        own = [p for name, p in model.named_parameters() if "lora_" in name]
+        order = [f"blocks.{layer}.attn.W_{k}{end}" for layer in range(2) for k in "QV" for end in (".down", ".up")]
+        with torch.no_grad():
+            for parameter, name in zip(own, order, strict=True):
+                parameter.copy_(drawn[name][0])
+        optimizer = torch.optim.AdamW(own, lr=config.lr, weight_decay=config.weight_decay, betas=config.betas)
+        for step in range(config.steps):
+            for group in optimizer.param_groups:
+                group["lr"] = config.lr_at(step)
+            batch = one.task.train_batch(step, config.batch_size)
+            optimizer.zero_grad()
+            one.task.loss(model(batch.tokens), batch).backward()
+            torch.nn.utils.clip_grad_norm_(own, config.clip)
+            optimizer.step()
+        batch = one.task.train_batch(99, 8)
+        found = train_ensemble([one, MEMBERS[0]], config, tmp_path, low_rank=self.PLAN)
+        merged = build_model(one.model).double()
+        set_weights(merged, {name: values[0] for name, values in found.at(4).items()})
+        torch.testing.assert_close(merged(batch.tokens), model(batch.tokens), **EXACT)
+        assert float((merged(batch.tokens) - build_model(one.model).double()(batch.tokens)).abs().max()) > 1e-3
+
+    @pytest.mark.parametrize(
+        ("fields", "message"),
+        [
+            ({"rank": 0}, "rank is 0; expected at least 1"),
+            ({"alpha": 0.0}, "alpha is 0.0; expected a positive number"),
+            ({"parts": ("mlp.W_in",)}, "parts is ('mlp.W_in',); expected some of attn.W_Q, attn.W_K, attn.W_V"),
+        ],
+    )
+    def test_refusals(self, fields, message):
+        with pytest.raises(InputError) as refused:
+            LowRank(**fields)
+        assert str(refused.value) == message
+
+    @pytest.mark.parametrize("fields", [{"freeze": ("embed",)}, {"layer_decay": 0.5}], ids=str)
+    def test_nothing_else_is_trained(self, tmp_path, fields):
+        with pytest.raises(InputError) as refused:
+            train_ensemble(MEMBERS, replace(CONFIG, **fields), tmp_path, low_rank=self.PLAN)
+        assert str(refused.value) == "low_rank trains nothing else; leave out freeze and layer_decay"
+
+    def test_another_rank_in_the_same_folder(self, tmp_path):
+        train_ensemble(MEMBERS, CONFIG, tmp_path, low_rank=self.PLAN)
+        with pytest.raises(InputError, match="holds a run with training low_rank = "):
+            train_ensemble(MEMBERS, CONFIG, tmp_path, low_rank=replace(self.PLAN, rank=3))
+
+
+class TestRefusals:
+    def test_batches_of_other_shapes(self, tmp_path):
+        sums = SparseModularAddition(length=5, n_support=2, n_train=70, n_test=8)
+        with pytest.raises(InputError) as refused:
+            train_ensemble([MEMBERS[0], replace(MEMBERS[1], task=sums)], CONFIG, tmp_path)
+        assert str(refused.value).startswith("at step 0 member 1 trains on 8 sequences of 5 tokens with ")
+
+    def test_a_loss_that_cannot_be_mapped(self, tmp_path):
+        """It picks out positions, as many as there are."""
+        topics = TopicDocuments(n_topics=3, words_per_topic=4, lengths=(5, 9), n_documents=40, selected_share=0.4)
+        members = [Member(model_for(topics, seed=s, **SHAPE), topics) for s in (0, 1)]
+        config = replace(CONFIG, steps=2)
+        with pytest.raises(InputError, match=r"^torch.func cannot map this training .*; choose backend 'loop'$"):
+            train_ensemble(members, config, tmp_path / "a", backend="vmap")
+        with pytest.warns(UserWarning, match="members are trained in turn"):
+            assert train_ensemble(members, config, tmp_path / "b").backend == "loop"
