@@ -10,8 +10,8 @@ from tasks.text.instructions.splits import split_of
 __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "Example",
     "FLAN2021",
-    "MISC",
     "InstructionTask",
+    "MISC",
     "TaskCollection",
     "choose_held_out",
     "flan2021_cluster",
