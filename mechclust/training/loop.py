@@ -70,7 +70,7 @@ def train(
     if out is None:
         return run(progress, name)
     with locked(out, wait=WAIT):
-        remove_leftovers(out)
+        remove_leftovers(out, recursive=True)  # also what callbacks were writing
         return run(progress, name)
 
 

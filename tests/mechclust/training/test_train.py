@@ -497,9 +497,11 @@ class TestLock:
         dead = subprocess.Popen([sys.executable, "-c", ""])
         dead.wait()
         name = temporary_of(tmp_path / "state.safetensors").name.replace(str(os.getpid()), str(dead.pid))
-        (tmp_path / name).write_bytes(b"half")
+        (tmp_path / "results").mkdir()
+        for folder in (tmp_path, tmp_path / "results"):  # the second is of a callback
+            (folder / name).write_bytes(b"half")
         train(tiny_model(), task, CONFIG, tmp_path)
-        assert not list(tmp_path.glob("*.tmp"))
+        assert not [*tmp_path.rglob(".*.tmp")]
 
 
 class TestRefusals:
