@@ -99,4 +99,4 @@ def _heat(
             axis.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=7, color="white" if white else "black")
     labels = [column if prompts == ALL else f"{column},\nfew prompts" for column, prompts in keys]
     axis.set_xticks(range(len(keys)), labels, rotation=45, ha="right", fontsize=8)
-    axis.set_yticks(range(len(rows)), [str(row) for row in values], fontsize=8)
+    axis.set_yticks(range(len(values)), [str(row) for row in values], fontsize=8)

@@ -126,4 +126,4 @@ def partial_call(called: np.ndarray) -> np.ndarray:
         >>> partial_call(np.array([[False, True], [True, True]])).tolist()
         [True, False]
     """
-    return called.any(axis=-1) & ~called.all(axis=-1)  # type: ignore[no-any-return]
+    return np.asarray(called.any(axis=-1) & ~called.all(axis=-1))
