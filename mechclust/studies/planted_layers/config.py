@@ -101,7 +101,7 @@ class PlantedConfig:
     n_few: int = 32
     n_patched: int = 32
     n_control_spans: int = 2
-    control_steps: int = 120
+    control_steps: int = 240
     gain_margin: float = 0.02
     device: str = "cpu"
     test_claims: bool = True

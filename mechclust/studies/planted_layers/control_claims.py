@@ -19,6 +19,7 @@ from mechclust.studies.planted_layers.measure import ALL, FEW, RESIDUAL, SAME_IN
 from mechclust.studies.planted_layers.reading import (
     Reading,
     SeedReadings,
+    least_learnt,
     no_gain_below,
     place,
     read_scores,
@@ -28,6 +29,7 @@ from mechclust.studies.planted_layers.trios import ALL_DECAYED, EVERYWHERE, LONG
 
 Found = Sequence[SeedReadings]
 Change = Callable[[Reading, np.random.Generator], Reading]
+_LEARNT = 0.1
 _LATE = 0.1  # of the plants in planted draws are found a layer late
 _DEBIASED = "debiased CKA"
 
@@ -36,7 +38,14 @@ def control_claims_of(config: PlantedConfig, found: Found) -> list[Claim]:
     """P11 to P17, and the check K3; none where there are no trios."""
     if not found or not found[0].readings:
         return []
-    claims = [finding.judged(found, tested=config.test_claims) for finding in _findings(config, found[0])]
+    least = least_learnt(found)
+    why_not = (
+        f"a model learnt too little: {least:.2f} more right answers than the base, where {_LEARNT:g} are asked"
+        if least < _LEARNT
+        else ""
+    )
+    tested = config.test_claims and not why_not
+    claims = [finding.judged(found, tested=tested, why_not=why_not) for finding in _findings(config, found[0])]
     below = claim(
         "K3",
         "below the first layer in which both E and its controls were trained E is not more like its controls than the "
@@ -54,7 +63,7 @@ def _findings(config: PlantedConfig, first: SeedReadings) -> list[Finding[Found]
     margin = config.gain_margin
 
     def of(column: str, name: str, view: str = RESIDUAL, measure: str = _DEBIASED, prompts: str = ALL) -> _Values:
-        return lambda found: read_scores(found, column, name, margin)[:, *place(view, measure, prompts)]
+        return lambda found: read_scores(found, column, name, margin, place(view, measure, prompts))
 
     def several(*asked: tuple[str, _Values, Bound]) -> Callable[[Found], Parts]:
         return lambda found: [(name, values(found).tolist(), bound) for name, values, bound in asked]

@@ -43,7 +43,7 @@ class Finding(Generic[F]):
         bounds = parts if len(parts) > 1 else parts[0][2]
         return claim(self.id, self.statement, "ours", parts[0][1], bounds, chance=self.chance, note=self.note, **more)  # type: ignore[arg-type]
 
-    def judged(self, found: F, *, tested: bool) -> Claim:
+    def judged(self, found: F, *, tested: bool, why_not: str = "") -> Claim:
         """The same, with its severity and power where it is tested."""
         severity, planted = None, self.planted
         if tested and all(len(values) for _, values, _ in self.parts(found)):
@@ -52,4 +52,4 @@ class Finding(Generic[F]):
                 self.what,
                 planted=None if planted is None else lambda draw: self.claimed(planted(found, draw)).verdict,
             )
-        return self.claimed(found, tested=tested, severity=severity)
+        return self.claimed(found, tested=tested, why_not=why_not, severity=severity)

@@ -14,7 +14,7 @@ from mechclust.report.layer_groups import boundaries, crossovers
 from mechclust.report.task_curves import over_tasks
 from mechclust.studies.kept import check_there
 from mechclust.studies.planted_layers.alike import CONTROL_VIEWS
-from mechclust.studies.planted_layers.config import PlantedConfig, result_path
+from mechclust.studies.planted_layers.config import PlantedConfig, Span, result_path
 from mechclust.studies.planted_layers.measure import ALL, RESIDUAL, SIMILARITIES
 from mechclust.studies.planted_layers.results import PROMPTS, cell_of, keys_of
 from mechclust.studies.planted_layers.score import auc, chance_error, errors, layer_error, shares, truth_of
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CONTROL_MEASURES = tuple(SIMILARITIES)
+READ = ("auc", "onset", "end", "hit", "false", "crossing", "shared", "transition", "by spread", "shared layers")
 OF_GROUPS = ("shared", "transition", "by spread", "shared layers")  # of the residual stream, whose dimensions they take
 
 
@@ -84,36 +85,53 @@ def reading_scores(reading: Reading, margin: float) -> dict[str, np.ndarray]:
     ``transition``, that of the transition's last layer, and ``by spread`` the same without dimensions; ``shared
     layers``, how many there are. What is not found counts as a random layer.
     """
-    (a, b), n = reading.trio.truth, reading.n_layers
-    truth = truth_of(reading.trio.truth, n)
-    called = reading.gain > margin
-    onset, end = errors(called, (a, b))
-    hit, false = shares(called, truth)
-    curves = reading.base, reading.tuned, reading.spread
-    shared, last = boundaries(*curves, reading.dims[:, None, None], margin=margin)
-    narrow = boundaries(*curves, margin=margin)[1]
-    ends = [layer_error(np.where(found > shared, found, 0), b, n) for found in (last, narrow)]
-    found = {
-        "auc": auc(reading.gain, truth),
-        "onset": onset,
-        "end": end,
-        "hit": hit,
-        "false": false,
-        "crossing": layer_error(np.asarray(crossovers(reading.base, reading.tuned)), a, n),
-        "shared": layer_error(shared + 1, a, n),
-        "transition": ends[0],
-        "by spread": ends[1],
-        "shared layers": shared.astype(float),
-    }
-    known = np.isfinite(reading.gain).all(axis=-1)
-    return {name: np.where(known, values, math.nan) for name, values in found.items()}
+    curves = reading.base, reading.tuned, reading.spread, reading.dims[:, None, None]
+    return {name: _score(name, reading.trio.truth, *curves, margin) for name in READ}
 
 
-def read_scores(found: Sequence[SeedReadings], column: str, name: str, margin: float) -> np.ndarray:
-    """``[seed prompts view measure]`` means over the trios of a column; no seed where there is none."""
-    own = [[reading_scores(reading, margin)[name] for reading in m.of(column)] for m in found]
-    shape = (0, len(PROMPTS), len(CONTROL_VIEWS), len(CONTROL_MEASURES))
-    return np.stack([np.mean(each, axis=0) for each in own]) if all(own) else np.empty(shape)
+def _score(
+    name: str, span: Span, base: np.ndarray, tuned: np.ndarray, spread: np.ndarray, dims: np.ndarray, margin: float
+) -> np.ndarray:
+    """One of ``READ`` of curves ``[... layer]``; NaN where the gain is not defined."""
+    (a, b), n, gain = span, base.shape[-1], tuned - base
+    found: np.ndarray
+    if name == "auc":
+        found = auc(gain, truth_of(span, n))
+    elif name in ("onset", "end"):
+        found = errors(gain > margin, span)[name == "end"]
+    elif name in ("hit", "false"):
+        found = shares(gain > margin, truth_of(span, n))[name == "false"]
+    elif name == "crossing":
+        found = layer_error(np.asarray(crossovers(base, tuned)), a, n)
+    else:
+        shared, last = boundaries(base, tuned, spread, None if name == "by spread" else dims, margin=margin)
+        if name == "shared layers":
+            found = shared.astype(float)
+        elif name == "shared":
+            found = layer_error(shared + 1, a, n)
+        else:
+            found = layer_error(np.where(last > shared, last, 0), b, n)
+    return np.where(np.isfinite(gain).all(axis=-1), found, math.nan)
+
+
+def read_scores(
+    found: Sequence[SeedReadings], column: str, name: str, margin: float, at: tuple[int, int, int] | None = None
+) -> np.ndarray:
+    """``[seed prompts view measure]`` means over the trios of a column; no seed where there is none.
+
+    Args:
+        at: ``place`` of one curve; ``[seed]`` of it alone.
+    """
+    own = [m.of(column) for m in found]
+    if not own or not own[0]:
+        return np.empty((0, len(PROMPTS), len(CONTROL_VIEWS), len(CONTROL_MEASURES)) if at is None else 0)
+    each = []
+    for k, first in enumerate(own[0]):
+        alike = [readings[k] for readings in own]
+        curves = [np.stack([getattr(r, which)[at or ()] for r in alike]) for which in ("base", "tuned", "spread")]
+        dims = np.stack([r.dims[:, None, None] if at is None else r.dims[at[0]] for r in alike])
+        each.append(_score(name, first.trio.truth, *curves, dims, margin))
+    return np.mean(each, axis=0)  # type: ignore[no-any-return]
 
 
 def place(view: str, measure: str, prompts: str = ALL) -> tuple[int, int, int]:
@@ -162,6 +180,12 @@ def accuracy_table(found: Sequence[SeedReadings]) -> pd.DataFrame:
 
     rows = [[name, cell_of(np.array([m.accuracy[name] for m in found]))] for name in found[0].accuracy]
     return pd.DataFrame(rows, columns=["model", "right answers"])
+
+
+def least_learnt(found: Sequence[SeedReadings]) -> float:
+    """How many more right answers (a share) than the base has the model that learnt least, mean over seeds."""
+    gains = [[m.accuracy[name] - m.accuracy["base"] for name in m.accuracy if name != "base"] for m in found]
+    return float(np.mean(gains, axis=0).min())
 
 
 def no_gain_below(found: Sequence[SeedReadings]) -> list[float]:

@@ -182,9 +182,11 @@ class TestReading:
             groups = layer_groups(base, tuned, spread, dims)
             assert found["shared layers"] == len(groups.shared)
             first = len(groups.shared) + 1
-            assert found["shared"] == (abs(first - 3) if first <= L else 20 / 8)  # a random layer: 2 1 0 1 2 3 4 5
+            assert found["shared"] == (
+                abs(first - 3) if first <= L else 18 / 8
+            )  # a random layer is off by 2 1 0 1 2 3 4 5
             end = groups.transition[-1] if groups.transition else None
-            assert found["transition"] == (abs(end - 4) if end else 16 / 8 + 0)
+            assert found["transition"] == (abs(end - 4) if end else 16 / 8)
             by_spread = layer_groups(base, tuned, spread).transition
             assert found["by spread"] == (abs(by_spread[-1] - 4) if by_spread else 16 / 8)
             crossing = crossover(base, tuned)
@@ -222,7 +224,9 @@ def measured(seed, **changes):
             found = replace(found, tuned=tuned, dims=np.stack([dims] * len(PROMPTS)))
         return found
 
-    return SeedReadings(tuple(map(of, trios_of(PAPER))), {"base": 0.1, "controls all": 0.9})
+    models = {name for t in trios_of(PAPER) for name in (t.tuned, f"controls {t.controls}")}
+    accuracy = {"base": 0.1, **dict.fromkeys(models, changes.get("accuracy", 0.9))}
+    return SeedReadings(tuple(map(of, trios_of(PAPER))), accuracy)
 
 
 def claimed(**changes):
@@ -262,6 +266,12 @@ class TestClaims:
         monkeypatch.setattr("mechclust.studies.planted_layers.findings.severity_of", lambda *_, **__: None)
         found = claimed(**changes)
         assert {id for id, c in found.items() if c.verdict != "holds"} == broken
+
+    def test_are_not_tested_where_nothing_was_learnt(self):
+        found = claimed(accuracy=0.15)
+        assert {c.verdict for c in found.values() if c.kind == "finding"} == {"not tested"}
+        assert found["K3"].verdict == "holds"
+        assert "0.05 more right answers than the base" in found["P11"].note
 
     def test_tables_have_a_row_for_each_measure_and_groups_of_the_residual_stream_alone(self):
         found = [measured(0), measured(1)]
