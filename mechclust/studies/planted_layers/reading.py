@@ -128,9 +128,11 @@ def read_scores(
     each = []
     for k, first in enumerate(own[0]):
         alike = [readings[k] for readings in own]
-        curves = [np.stack([getattr(r, which)[at or ()] for r in alike]) for which in ("base", "tuned", "spread")]
+        base, tuned, spread = (
+            np.stack([getattr(r, which)[at or ()] for r in alike]) for which in ("base", "tuned", "spread")
+        )
         dims = np.stack([r.dims[:, None, None] if at is None else r.dims[at[0]] for r in alike])
-        each.append(_score(name, first.trio.truth, *curves, dims, margin))
+        each.append(_score(name, first.trio.truth, base, tuned, spread, dims, margin))
     return np.mean(each, axis=0)  # type: ignore[no-any-return]
 
 
