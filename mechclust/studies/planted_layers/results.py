@@ -132,33 +132,28 @@ def scores_of(
     config: PlantedConfig, found: Sequence[SeedResults], column: str, row: Row, prompts: str = ALL_PROMPTS
 ) -> dict[str, np.ndarray]:
     """By score, ``[seed]`` means over the pairs of a column."""
-    return _means(
-        [
-            [
-                score(m.curve(pair, row, prompts), m.bar(pair, row, prompts, config.least_restored), pair)
-                for pair in m.of(column)
-                if row != PATCHED or pair.name in m.restored
-            ]
-            for m in found
-        ],
-        (),
-    )
+    pairs = [pair for pair in found[0].of(column) if row != PATCHED or pair.name in found[0].restored]
+    each = []
+    for pair in pairs:
+        curves = np.stack([m.curve(pair, row, prompts) for m in found])
+        bars = np.stack([m.bar(pair, row, prompts, config.least_restored) for m in found])
+        each.append(score(curves, bars, pair))
+    return _means(each, (len(found),))
 
 
 def all_scores_of(found: Sequence[SeedResults], column: str) -> dict[str, np.ndarray]:
     """By score, ``[seed prompts view measure]``: ``scores_of`` for all rows but that of patching at once."""
-    own = [[score(m.curves[pair.name], m.thresholds[pair.null], pair) for pair in m.of(column)] for m in found]
-    return _means(own, (len(PROMPTS), len(ROW_VIEWS), len(MEASURES)))
+    each = [
+        score(np.stack([m.curves[pair.name] for m in found]), np.stack([m.thresholds[pair.null] for m in found]), pair)
+        for pair in found[0].of(column)
+    ]
+    return _means(each, (len(found), len(PROMPTS), len(ROW_VIEWS), len(MEASURES)))
 
 
-def _means(own: Sequence[Sequence[Mapping[str, np.ndarray]]], shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """``[seed ...]`` means over the pairs of each seed; NaN where it has none."""
-    return {
-        name: np.stack([
-            np.mean([each[name] for each in pairs], axis=0) if pairs else np.full(shape, math.nan) for pairs in own
-        ])
-        for name in SCORES
-    }  # fmt: skip
+def _means(each: Sequence[Mapping[str, np.ndarray]], shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """Means over the pairs of a column, which are the same in all seeds; NaN where there are none."""
+    none = np.full(shape, math.nan)
+    return {name: np.mean([scores[name] for scores in each], axis=0) if each else none for name in SCORES}
 
 
 def columns_of(config: PlantedConfig, which: str) -> list[str]:
