@@ -7,12 +7,11 @@ in random order, two measures or conditions exchanged at random, or a measure th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from mechclust.report.claims import Claim, claim
-from mechclust.report.severity import severity_of
 from mechclust.report.verdicts import Bound
 from mechclust.studies.planted_layers.config import (
     ALL,
@@ -26,46 +25,22 @@ from mechclust.studies.planted_layers.config import (
     PlantedConfig,
     noisy,
 )
+from mechclust.studies.planted_layers.findings import NEAR, Finding, Parts
 from mechclust.studies.planted_layers.measure import ALL as ALL_PROMPTS
 from mechclust.studies.planted_layers.measure import CONTRIBUTION, FEW, RESIDUAL, SAME_INPUT
 from mechclust.studies.planted_layers.results import ROWS, Row, SeedResults, chance_of, place_of, scores_of
 
 Found = Sequence[SeedResults]
-Parts = list[tuple[str, Sequence[float], Bound]]
 _MEASURE = "debiased CKA"
-
-
-@dataclass(frozen=True)
-class _Test:
-    id: str
-    statement: str
-    parts: Callable[[Found], Parts]
-    null: Callable[[Found, np.random.Generator], Found]
-    what: str
-    chance: str | None = None
-    note: str = ""
-
-    def claimed(self, found: Found, **more: object) -> Claim:
-        parts = self.parts(found)
-        bounds = parts if len(parts) > 1 else parts[0][2]
-        return claim(self.id, self.statement, "ours", parts[0][1], bounds, chance=self.chance, note=self.note, **more)  # type: ignore[arg-type]
 
 
 def claims_of(config: PlantedConfig, found: Found) -> list[Claim]:
     """P1 to P10, and the checks K1 and K2."""
-    claims = []
-    for test in _tests(config, found[0]):
-        severity = None
-        if config.test_claims and all(len(values) for _, values, _ in test.parts(found)):
-            severity = severity_of(
-                lambda draw, test=test: test.claimed(test.null(found, draw)).verdict,  # type: ignore[misc]
-                test.what,
-            )
-        claims.append(test.claimed(found, tested=config.test_claims, severity=severity))
-    return [*claims, *_checks(config, found)]
+    findings = [finding.judged(found, tested=config.test_claims) for finding in _findings(config, found[0])]
+    return [*findings, *_checks(config, found)]
 
 
-def _tests(config: PlantedConfig, first: SeedResults) -> list[_Test]:
+def _findings(config: PlantedConfig, first: SeedResults) -> list[Finding[Found]]:
     """The findings."""
     main = TRAINED if config.model is None else noisy(config.noise[-1])
     how = "trained" if config.model is None else f"given noise of {config.noise[-1]:g} of their norm"
@@ -84,18 +59,17 @@ def _tests(config: PlantedConfig, first: SeedResults) -> list[_Test]:
     def less(a: Callable[[Found], np.ndarray], b: Callable[[Found], np.ndarray]) -> Callable[[Found], np.ndarray]:
         return lambda found: a(found) - b(found)
 
-    near = Bound("<=", 0.5)
     random_order = "the layers of every curve in random order"
     return [
-        _Test(
+        Finding(
             "P1",
             f"debiased CKA of the residual stream finds the first of the layers that were {how} (error in layers)",
-            one(of(main, residual, "onset"), near),
+            one(of(main, residual, "onset"), NEAR),
             _shuffled,
             random_order,
             chance=_chance(first, main, 0),
         ),
-        _Test(
+        Finding(
             "P2",
             f"and does not find the last of them: it is off by a layer or more (layers {how}; error in layers)",
             one(of(main, residual, "end"), Bound(">=", 1)),
@@ -103,7 +77,7 @@ def _tests(config: PlantedConfig, first: SeedResults) -> list[_Test]:
             "curves that are below the threshold above the last changed layer",
             chance=_chance(first, main, 1),
         ),
-        _Test(
+        Finding(
             "P3",
             f"with fewer prompts than dimensions biased CKA misses more of the layers that were {how} than debiased "
             "CKA does (share called, debiased - biased; residual stream)",
@@ -112,15 +86,15 @@ def _tests(config: PlantedConfig, first: SeedResults) -> list[_Test]:
             "both measures exchanged at random, seed by seed",
             chance="0",
         ),
-        _Test(
+        Finding(
             "P4",
             f"debiased CKA of what each block adds finds both ends of the layers that were {how} (errors in layers)",
-            both(main, contribution, ("onset", "onset", near), ("end", "end", near)),
+            both(main, contribution, ("onset", "onset", NEAR), ("end", "end", NEAR)),
             _shuffled,
             random_order,
             chance=f"onset {_chance(first, main, 0)}, end {_chance(first, main, 1)}",
         ),
-        _Test(
+        Finding(
             "P5",
             f"what each block adds tells layers that were {how} from others better than the residual stream does "
             "(area under the ROC, difference; debiased CKA)",
@@ -129,16 +103,16 @@ def _tests(config: PlantedConfig, first: SeedResults) -> list[_Test]:
             "both exchanged at random, seed by seed",
             chance="0",
         ),
-        _Test(
+        Finding(
             "P6",
             f"debiased CKA of what each block adds to the same input calls four in five of the layers that were {how}, "
             "and finds the last of them",
-            both(main, same, ("share called", "hit", Bound(">=", 0.8)), ("end", "end", near)),
+            both(main, same, ("share called", "hit", Bound(">=", 0.8)), ("end", "end", NEAR)),
             _shuffled,
             random_order,
             note="that it calls no other layer is so by construction",
         ),
-        _Test(
+        Finding(
             "P7",
             "learning rates that fall from block to block make debiased CKA of the residual stream say that some "
             "layers changed and others did not, more often than another order of the data does (share of models)",
@@ -147,14 +121,14 @@ def _tests(config: PlantedConfig, first: SeedResults) -> list[_Test]:
             "both models exchanged at random, seed by seed",
             chance="0",
         ),
-        _Test(
+        Finding(
             "P8",
             "twice the steps are not taken for a change: at most one layer in ten is called (debiased CKA, residual)",
             one(of(STEPS, residual, "false"), Bound("<=", 0.1)),
             lambda found, draw: _replaced(found, STEPS, main, draw),
             f"in place of it a model some of whose layers were {how}, in random order",
         ),
-        _Test(
+        Finding(
             "P9",
             "weights rounded to bfloat16 are not taken for a change: at most one layer in twenty is called (debiased "
             "CKA, residual)",
@@ -162,7 +136,7 @@ def _tests(config: PlantedConfig, first: SeedResults) -> list[_Test]:
             lambda found, draw: _replaced(found, ROUNDED, main, draw),
             f"in place of it a model some of whose layers were {how}, in random order",
         ),
-        _Test(
+        Finding(
             "P10",
             "where all layers were changed, nine in ten are called (debiased CKA, residual)",
             one(of(ALL, residual, "hit"), Bound(">=", 0.9)),

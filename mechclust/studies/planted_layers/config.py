@@ -1,4 +1,4 @@
-"""What the study of planted layers runs: settings, models, pairs of models, jobs.
+"""What the study of planted layers runs: settings, models, pairs of models.
 
 What was expected, written down before the confirmatory seeds (10 and above) were run; ``claims.py`` tests it:
 
@@ -10,6 +10,21 @@ What was expected, written down before the confirmatory seeds (10 and above) wer
 5. Measured on each block's own contribution with the same input, every measure finds both ends.
 6. Learning rates that fall from block to block make a change of all layers look like one of the upper layers only;
    twice the steps and weights rounded to bfloat16 do not.
+
+What was expected of the method's own reading, of a model of several tasks (E), its single-task controls and the base,
+written down before any such trio was measured on any seed; ``control_claims.py`` tests it:
+
+7. Where E and its controls were trained in the same layers, E is more like its controls than the base is from the
+   first of these layers on, and that is where the layer groups end the shared layers (P11).
+8. Neither the gain nor the end of the transition marks the last of these layers, since what a layer wrote stays in the
+   stream of all layers above it (P12).
+9. Of what each block adds to the base's stream, the gain finds both ends (P13).
+10. Where all layers were trained with learning rates that fall from block to block, more layers are called shared than
+    where all had one rate (P14); but there, too, the groups call some layers shared, though none is (P15).
+11. Twice the steps of E do not move the end of the shared layers by more than a layer (P16).
+12. With fewer prompts than dimensions biased CKA shows a gain in fewer layers than debiased CKA does (P17).
+13. By construction (check K3): below the first layer in which both E and its controls were trained there is no gain,
+    whichever of them was trained there. What E alone learnt in lower layers is read as shared.
 """
 
 from __future__ import annotations
@@ -18,17 +33,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import NamedTuple
 
 from mechclust.studies.study import check_seeds
 from mechclust.training import TrainConfig
-from probes.hooks import check_device
 from tasks import InputError, SkillSuite
 from tasks.errors import check_at_least
 
 Span = tuple[int, int]
 FROZEN = ("embed", "pos_embed", "unembed", "ln_final")  # only blocks change
-_FRESH = 1  # tunings beside those of the null, for a pair that the threshold has not seen
+FRESH = 1  # tunings beside those of the null, for a pair that the threshold has not seen
 
 
 @dataclass(frozen=True)
@@ -58,6 +71,11 @@ class PlantedConfig:
         least_restored: by patching a layer is called changed where it restores this share of the loss difference.
         n_few: prompts of each task where they are to be few.
         n_patched: prompts of each task on which is patched.
+        n_control_spans: of the spans, in how many a model of several tasks and its single-task controls are trained;
+            0: there are none, and what MOSSA reads is not tested.
+        control_steps: of these controls, otherwise tuned as the others; the model of several tasks has as many for
+            each of its tasks, the ``n_measured``.
+        gain_margin: by how much it has to be more like its controls than the base is, as in ``layer_groups``.
         device: where to train and measure, such as ``cpu`` or ``cuda``.
         test_claims: whether this size can test the claims.
     """
@@ -82,6 +100,9 @@ class PlantedConfig:
     least_restored: float = 0.01
     n_few: int = 32
     n_patched: int = 32
+    n_control_spans: int = 2
+    control_steps: int = 240
+    gain_margin: float = 0.02
     device: str = "cpu"
     test_claims: bool = True
 
@@ -96,13 +117,14 @@ class PlantedConfig:
             raise InputError(f"{given} is given and {lacking} is not; give both, or neither for the miniature")
         check_at_least(n_few=(self.n_few, 4), n_patched=(self.n_patched, 1), n_null=(self.n_null, 2))
         check_at_least(n_measured=(self.n_measured, 1), n_layers=(self.n_layers, 2))
+        check_at_least(n_control_spans=(self.n_control_spans, 0), control_steps=(self.control_steps, 1))
         if self.model is None and self.suite.n_eval <= self.n_few:
             raise InputError(f"n_few is {self.n_few}, and suite.n_eval {self.suite.n_eval}; expected fewer than these")
         if self.n_measured > len(self.suite.seen):
             raise InputError(
                 f"n_measured is {self.n_measured}, of {len(self.suite.seen)} seen skills; expected no more than these"
             )
-        for name in ("margin", "null_noise", "least_restored"):
+        for name in ("margin", "null_noise", "least_restored", "gain_margin"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} is {getattr(self, name)}; expected a number above 0")
         if not self.noise or min(self.noise) <= 0 or list(self.noise) != sorted(set(self.noise)):
@@ -114,6 +136,11 @@ class PlantedConfig:
             raise InputError(
                 f"tuning.steps is {self.tuning.steps}, and tuning.warmup {self.tuning.warmup}; expected more steps "
                 "than that, or nothing reaches its learning rate"
+            )
+        if self.n_control_spans and self.control_steps <= self.tuning.warmup:
+            raise InputError(
+                f"control_steps is {self.control_steps}, and tuning.warmup {self.tuning.warmup}; expected more steps "
+                "than that, or the controls never reach their learning rate"
             )
         if self.model is None:
             spans_of(self, self.n_layers)
@@ -216,7 +243,7 @@ def false_columns(config: PlantedConfig) -> list[str]:
 
 def pairs_of(config: PlantedConfig, n_layers: int) -> list[Pair]:
     """Every comparison of a seed."""
-    mini, base, draws = config.model is None, Made(), config.n_null + _FRESH
+    mini, base, draws = config.model is None, Made(), config.n_null + FRESH
     orders = [Made(f"order-{k}") for k in range(draws)]
     noises = [Made(noise=config.null_noise, draw=k) for k in range(draws)]
     twins, null = (orders, ORDER_NULL) if mini else (noises, NOISE_NULL)
@@ -246,40 +273,6 @@ def pairs_of(config: PlantedConfig, n_layers: int) -> list[Pair]:
 def trained_name(span: Span) -> str:
     """The model of which only these layers were trained."""
     return f"trained-{span[0]}-{span[1]}"
-
-
-def trained_names(config: PlantedConfig) -> list[str]:
-    """Models that are tuned from the base of a seed, the longest training first."""
-    spans = map(trained_name, spans_of(config, config.n_layers))
-    return ["steps", "rates", *(f"order-{k}" for k in range(config.n_null + _FRESH)), *spans]
-
-
-class ModelJob(NamedTuple):
-    """One model to train, or the models of a seed to measure."""
-
-    kind: str  # base, tuned, measure
-    seed: int
-    model: str = ""
-
-    @property
-    def name(self) -> str:
-        """What progress bars and reports call it."""
-        return f"{self.model or self.kind}-seed{self.seed}"
-
-    @property
-    def stage(self) -> int:
-        """What is tuned waits for the base models, what measures for all models."""
-        return {"base": 0, "tuned": 1, "measure": 2}[self.kind]
-
-
-def jobs(config: PlantedConfig) -> list[ModelJob]:
-    """Every model and measurement; a given model is only measured."""
-    check_device(config.device)
-    measures = [ModelJob("measure", seed) for seed in config.seeds]
-    if config.model is not None:
-        return measures
-    tuned = [ModelJob("tuned", seed, name) for seed in config.seeds for name in trained_names(config)]
-    return [*(ModelJob("base", seed, "base") for seed in config.seeds), *tuned, *measures]
 
 
 def suite_of(config: PlantedConfig, seed: int) -> SkillSuite:

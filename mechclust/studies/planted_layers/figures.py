@@ -9,17 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, RED, layer_axis, seed_curve, subplots
+from mechclust.studies.planted_layers.config import ALL as EVERYWHERE
 from mechclust.studies.planted_layers.config import PlantedConfig, planted_columns
 from mechclust.studies.planted_layers.measure import ALL, CONTRIBUTION, RESIDUAL, SAME_INPUT
-from mechclust.studies.planted_layers.results import (
-    PATCHED,
-    PROMPTS,
-    ROWS,
-    Row,
-    SeedResults,
-    columns_of,
-    scores_of,
-)
+from mechclust.studies.planted_layers.results import Row, SeedResults, columns_of, keys_of, table_values
 
 _LINES = {RESIDUAL: (BLUE, "-"), CONTRIBUTION: (ORANGE, "-"), SAME_INPUT: (GREEN, "-")}
 
@@ -80,8 +73,7 @@ def false_calls(config: PlantedConfig, found: Sequence[SeedResults]) -> Figure:
 
 
 def _keys(config: PlantedConfig, which: str) -> list[tuple[str, str]]:
-    columns = [c for c in columns_of(config, which) if which == "planted" or c != "all layers"]
-    return [(column, prompts) for column in columns for prompts in PROMPTS]
+    return [key for key in keys_of(columns_of(config, which)) if which == "planted" or key[0] != EVERYWHERE]
 
 
 def _heat(
@@ -93,13 +85,12 @@ def _heat(
     colors: str,
     limits: tuple[float, float],
 ) -> None:
-    keys = _keys(config, which)
-    rows = [*ROWS, *([PATCHED] if which == "planted" else [])]
-    table = np.full((len(rows), len(keys)), np.nan)
-    for i, row in enumerate(rows):
-        for j, (column, prompts) in enumerate(keys):
-            if row != PATCHED or prompts == ALL:
-                table[i, j] = scores_of(config, found, column, row, prompts)[name].mean()
+    keys, every = _keys(config, which), keys_of(columns_of(config, which))
+    values = table_values(config, found, name, which)
+    table = np.array([
+        [seeds.mean() if len(seeds) else np.nan for seeds, key in zip(own, every, strict=True) if key in keys]
+        for own in values.values()
+    ])  # fmt: skip
     axis.imshow(table, cmap=colors, vmin=limits[0], vmax=limits[1], aspect="auto")
     for (i, j), value in np.ndenumerate(table):
         if np.isfinite(value):
@@ -108,4 +99,4 @@ def _heat(
             axis.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=7, color="white" if white else "black")
     labels = [column if prompts == ALL else f"{column},\nfew prompts" for column, prompts in keys]
     axis.set_xticks(range(len(keys)), labels, rotation=45, ha="right", fontsize=8)
-    axis.set_yticks(range(len(rows)), [str(row) for row in rows], fontsize=8)
+    axis.set_yticks(range(len(values)), [str(row) for row in values], fontsize=8)

@@ -31,23 +31,27 @@ def _distance(x: Tensor, y: Tensor) -> float:
     return float((y - x).norm()) / size if size else math.nan
 
 
-_CHANGE: dict[str, Callable[[Tensor, Tensor], float]] = {
-    "CKA": lambda x, y: 1 - float(linear_cka(x, y)),
-    "debiased CKA": lambda x, y: 1 - float(linear_cka(x, y, debiased=True)),
-    "RBF CKA": lambda x, y: 1 - float(rbf_cka(x, y, debiased=True)),
-    "SVCCA": lambda x, y: 1 - float(svcca(x, y)),
+WITHOUT_TOP = "debiased CKA without the top component"
+SIMILARITIES: dict[str, Callable[[Tensor, Tensor], float]] = {
+    "CKA": lambda x, y: float(linear_cka(x, y)),
+    "debiased CKA": lambda x, y: float(linear_cka(x, y, debiased=True)),
+    WITHOUT_TOP: lambda x, y: float(linear_cka(x, y, debiased=True, remove_top=1)),
+    "RBF CKA": lambda x, y: float(rbf_cka(x, y, debiased=True)),
+    "SVCCA": lambda x, y: float(svcca(x, y)),
+}
+_OTHERS: dict[str, Callable[[Tensor, Tensor], float]] = {
     "n99": lambda x, y: abs(n_dims(y) - n_dims(x)),
     "distance": _distance,
 }
-MEASURES = tuple(_CHANGE)
+MEASURES = (*SIMILARITIES, *_OTHERS)
 
 
 def change_of(x: Tensor, y: Tensor) -> dict[str, float]:
     """How far two models' rows of the same examples are apart, by each measure: 0 where they are the same.
 
-    ``CKA``, ``debiased CKA``, ``RBF CKA`` (debiased) and ``SVCCA`` are 1 minus these; ``n99`` is the change of the
-    dimensions that hold 99% of the variance; ``distance`` is the norm of the difference over that of ``x``, both
-    centred, without any alignment.
+    ``CKA``, ``debiased CKA``, the same without the largest principal component of each side, ``RBF CKA`` (debiased) and
+    ``SVCCA`` are 1 minus these; ``n99`` is the change of the dimensions that hold 99% of the variance; ``distance`` is
+    the norm of the difference over that of ``x``, both centred, without any alignment.
 
     Args:
         x: ``[n d]``, of the base model.
@@ -59,10 +63,28 @@ def change_of(x: Tensor, y: Tensor) -> dict[str, float]:
         >>> round(found["debiased CKA"], 9), found["n99"], round(found["distance"], 9)
         (0.0, 0.0, 1.0)
     """
-    if torch.equal(x, y) and bool((x != x[0]).any()):
+    if _same(x, y):
         return dict.fromkeys(MEASURES, 0.0)
     x, y = x.double(), y.double()
-    return {name: change(x, y) for name, change in _CHANGE.items()}
+    found = {name: 1 - similarity(x, y) for name, similarity in SIMILARITIES.items()}
+    return found | {name: change(x, y) for name, change in _OTHERS.items()}
+
+
+def alike_of(x: Tensor, y: Tensor) -> dict[str, float]:
+    """How alike two models' rows of the same examples are, by each of ``SIMILARITIES``: 1 where they are the same.
+
+    Args:
+        x: ``[n d]``, of one model.
+        y: ``[n d]``, of the other.
+    """
+    if _same(x, y):
+        return dict.fromkeys(SIMILARITIES, 1.0)
+    x, y = x.double(), y.double()
+    return {name: similarity(x, y) for name, similarity in SIMILARITIES.items()}
+
+
+def _same(x: Tensor, y: Tensor) -> bool:
+    return torch.equal(x, y) and bool((x != x[0]).any())
 
 
 def measure_planted(
@@ -168,12 +190,12 @@ def patch_layers(
     else:
         for batch in batches:
             weight += len(batch)
-            logits, states = _states(tuned, batch, posts)
+            logits, states = states_of(tuned, batch, posts)
             found["tuned"] += len(batch) * float(loss(logits, batch))
             for name in posts:
-                logits, _ = _states(base, batch, [name], {name: states[name]})
+                logits, _ = states_of(base, batch, [name], {name: states[name]})
                 found[name] += len(batch) * float(loss(logits, batch))
-            found["base"] += len(batch) * float(loss(_states(base, batch, [])[0], batch))
+            found["base"] += len(batch) * float(loss(states_of(base, batch, [])[0], batch))
         if not weight:
             raise InputError("there are no prompts to patch on; give at least one batch")
     mean = {name: total / weight for name, total in found.items()} or dict.fromkeys(["base", "tuned"], math.nan)
@@ -219,8 +241,8 @@ def _gather(
     writes = can_write(tuned)
     pres, posts = ([f"blocks.{layer}.hook_resid_{end}" for layer in range(n)] for end in ("pre", "post"))
     for batch in batches:
-        first, second = (_states(model, batch, [*pres, *posts])[1] for model in (base, tuned))
-        same = _states(tuned, batch, [*pres, *posts], {name: first[name] for name in pres})[1] if writes else {}
+        first, second = (states_of(model, batch, [*pres, *posts])[1] for model in (base, tuned))
+        same = states_of(tuned, batch, [*pres, *posts], {name: first[name] for name in pres})[1] if writes else {}
         for side, states in zip(kept, (first, second), strict=True):
             for layer in range(n):
                 pre, post = (readout(states[names[layer]], batch).cpu() for names in (pres, posts))
@@ -240,10 +262,10 @@ def _gather(
     return (rows[0], rows[1]), torch.cat(classes)[order]
 
 
-def _states(
+def states_of(
     model: HookedModel, batch: Batch, names: Sequence[str], written: Mapping[str, Tensor] | None = None
 ) -> tuple[Any, dict[str, Tensor]]:
-    """The model's output, and its activations at these hook points, of which some are written."""
+    """A model's output, and its activations at these hook points, of which some are written."""
     states: dict[str, Tensor] = {}
     written = written or {}
 

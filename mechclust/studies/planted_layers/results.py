@@ -32,6 +32,7 @@ from mechclust.studies.planted_layers.score import (
     errors,
     partial_call,
     rise,
+    shares,
     threshold,
     truth_of,
 )
@@ -111,41 +112,48 @@ def _place(row: Row, prompts: str) -> tuple[int, int, int]:
     return PROMPTS.index(prompts), *place_of(row)
 
 
-def score(curve: np.ndarray, bar: np.ndarray, pair: Pair) -> dict[str, float]:
-    """How well one curve finds what was planted; NaN where the question has no answer.
+def score(curve: np.ndarray, bar: np.ndarray, pair: Pair) -> dict[str, np.ndarray]:
+    """How well curves ``[... layer]`` find what was planted; NaN where the question has no answer.
 
     ``auc``, ``onset`` and ``end`` (errors in layers), ``hit`` (share of the changed layers that are called), ``false``
-    (share of the others that are called), ``partial`` (whether some layers are called and others not).
+    (share of the others that are called), ``partial`` (whether some layers are called and others not), each ``[...]``.
     """
-    n = len(curve)
-    if not np.isfinite(curve).all() or not np.isfinite(bar).all():
-        return dict.fromkeys(SCORES, math.nan)
+    n, none = curve.shape[-1], np.full(curve.shape[:-1], math.nan)
     truth, called = truth_of(pair.truth, n), curve > bar
-    onset, end = (math.nan, math.nan) if pair.truth is None else errors(called, pair.truth)
-    return {
-        "auc": auc(curve, truth),
-        "onset": onset,
-        "end": end,
-        "hit": float(called[truth].mean()) if truth.any() else math.nan,
-        "false": float(called[~truth].mean()) if not truth.all() else math.nan,
-        "partial": float(partial_call(called)),
-    }
+    onset, end = (none, none) if pair.truth is None else errors(called, pair.truth)
+    hit, false = shares(called, truth)
+    partial = partial_call(called).astype(float)
+    found = {"auc": auc(curve, truth), "onset": onset, "end": end, "hit": hit, "false": false, "partial": partial}
+    known = np.isfinite(curve).all(axis=-1) & np.isfinite(bar).all(axis=-1)
+    return {name: np.where(known, values, math.nan) for name, values in found.items()}
 
 
 def scores_of(
     config: PlantedConfig, found: Sequence[SeedResults], column: str, row: Row, prompts: str = ALL_PROMPTS
 ) -> dict[str, np.ndarray]:
     """By score, ``[seed]`` means over the pairs of a column."""
-    values: dict[str, list[float]] = {name: [] for name in SCORES}
-    for m in found:
-        own = [
-            score(m.curve(pair, row, prompts), m.bar(pair, row, prompts, config.least_restored), pair)
-            for pair in m.of(column)
-            if row != PATCHED or pair.name in m.restored
-        ]
-        for name in SCORES:
-            values[name].append(float(np.mean([each[name] for each in own])) if own else math.nan)
-    return {name: np.array(each) for name, each in values.items()}
+    pairs = [pair for pair in found[0].of(column) if row != PATCHED or pair.name in found[0].restored]
+    each = []
+    for pair in pairs:
+        curves = np.stack([m.curve(pair, row, prompts) for m in found])
+        bars = np.stack([m.bar(pair, row, prompts, config.least_restored) for m in found])
+        each.append(score(curves, bars, pair))
+    return _means(each, (len(found),))
+
+
+def all_scores_of(found: Sequence[SeedResults], column: str) -> dict[str, np.ndarray]:
+    """By score, ``[seed prompts view measure]``: ``scores_of`` for all rows but that of patching at once."""
+    each = [
+        score(np.stack([m.curves[pair.name] for m in found]), np.stack([m.thresholds[pair.null] for m in found]), pair)
+        for pair in found[0].of(column)
+    ]
+    return _means(each, (len(found), len(PROMPTS), len(ROW_VIEWS), len(MEASURES)))
+
+
+def _means(each: Sequence[Mapping[str, np.ndarray]], shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """Means over the pairs of a column, which are the same in all seeds; NaN where there are none."""
+    none = np.full(shape, math.nan)
+    return {name: np.mean([scores[name] for scores in each], axis=0) if each else none for name in SCORES}
 
 
 def columns_of(config: PlantedConfig, which: str) -> list[str]:
@@ -163,16 +171,36 @@ def chance_of(column: str, name: str, m: SeedResults) -> float:
     return math.nan
 
 
+def keys_of(columns: Sequence[str]) -> list[tuple[str, str]]:
+    """The columns of a table: each with all prompts and with few."""
+    return [(column, prompts) for column in columns for prompts in PROMPTS]
+
+
+def table_values(
+    config: PlantedConfig, found: Sequence[SeedResults], name: str, which: str = "planted"
+) -> dict[Row, list[np.ndarray]]:
+    """For each row ``[seed]`` of each column of ``keys_of``; empty where nothing was measured."""
+    columns = columns_of(config, which)
+    scores = {column: all_scores_of(found, column)[name] for column in columns}
+    table: dict[Row, list[np.ndarray]] = {
+        row: [scores[column][:, PROMPTS.index(prompts), *place_of(row)] for column, prompts in keys_of(columns)]
+        for row in ROWS
+    }
+    if which == "planted":
+        table[PATCHED] = [
+            scores_of(config, found, column, PATCHED)[name] if prompts == ALL_PROMPTS else np.empty(0)
+            for column, prompts in keys_of(columns)
+        ]
+    return table
+
+
 def table_of(config: PlantedConfig, found: Sequence[SeedResults], name: str, which: str = "planted") -> pd.DataFrame:
     """A row for each measure, a column for each condition: the mean over seeds of a score, with its 95% interval."""
     import pandas as pd
 
-    keys = [(column, prompts) for column in columns_of(config, which) for prompts in PROMPTS]
-    table = []
-    for row in (*ROWS, *([PATCHED] if which == "planted" else [])):
-        cells = [_cell(scores_of(config, found, column, row, prompts)[name]) for column, prompts in keys]
-        if row == PATCHED:
-            cells = [cell if prompts == ALL_PROMPTS else "" for cell, (_, prompts) in zip(cells, keys, strict=True)]
+    keys, table = keys_of(columns_of(config, which)), []
+    for row, values in table_values(config, found, name, which).items():
+        cells = [cell_of(seeds) if len(seeds) else "" for seeds in values]
         table.append([row.view, row.measure or "loss restored", *cells])
     chances = [chance_of(column, name, found[0]) for column, _ in keys]
     if np.isfinite(chances).any():
@@ -181,7 +209,7 @@ def table_of(config: PlantedConfig, found: Sequence[SeedResults], name: str, whi
     return pd.DataFrame(table, columns=["measured on", "measure", *heads])
 
 
-def _cell(values: np.ndarray) -> str:
+def cell_of(values: np.ndarray) -> str:
     """Mean and interval, as text."""
     if not len(values) or not np.isfinite(values).all():
         return "–"

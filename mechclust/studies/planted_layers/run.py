@@ -16,10 +16,9 @@ from mechclust.models import build_model, load_model, load_pretrained, model_for
 from mechclust.models.tokenizers import encoder
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.kept import once
+from mechclust.studies.planted_layers.alike import learnt, measure_alike
 from mechclust.studies.planted_layers.config import (
-    FROZEN,
     Made,
-    ModelJob,
     PlantedConfig,
     measured_skills,
     model_path,
@@ -34,6 +33,8 @@ from mechclust.studies.planted_layers.measure import (
     patch_layers,
 )
 from mechclust.studies.planted_layers.plant import n_layers_of, plant_in, rounded_in
+from mechclust.studies.planted_layers.trios import base_name, control_name, control_sets, skills_of, trios_of
+from mechclust.studies.planted_layers.tunings import ModelJob, tunings
 from mechclust.training import train
 from probes import HookedModel, Readout, last_token, token_at
 from probes.files import is_whole
@@ -48,6 +49,8 @@ def run_job(config: PlantedConfig, job: ModelJob, out: Path) -> None:
     """Train a model, or measure all pairs of a seed; what is there is not made again."""
     if job.kind == "measure":
         _measure(config, job.seed, out)
+    elif job.kind == "compare":
+        _compare(config, job.seed, out)
     else:
         _train(config, job, out)
 
@@ -87,17 +90,8 @@ def _train(config: PlantedConfig, job: ModelJob, out: Path) -> None:
         init_std = config.d_model**-0.5 if config.init_std is None else config.init_std
         model = _moved(build_model(model_for(suite, seed=job.seed, init_std=init_std, **shape)), config)
     else:
-        model = base
-        order = int(job.model.removeprefix("order-")) if job.model.startswith("order-") else 0
-        suite = replace(suite, stream_seed=1 + order)
-        if job.model == "steps":
-            settings = replace(settings, steps=2 * settings.steps)
-        elif job.model == "rates":
-            settings = replace(settings, layer_decay=config.layer_decay)
-        elif job.model.startswith("trained-"):
-            a, b = map(int, job.model.split("-")[1:])
-            others = [f"blocks.{i}" for i in range(config.n_layers) if not a <= i + 1 <= b]
-            settings = replace(settings, freeze=(*dict.fromkeys((*settings.freeze, *FROZEN, *others)),))
+        model, tuning = base, tunings(config)[job.model]
+        suite, settings = tuning.suite(suite), tuning.settings(config)
     train(model, suite, settings, state, progress=True, name=job.name)
     save_model(model, path, steps=settings.steps, **began)
     shutil.rmtree(state)
@@ -229,3 +223,34 @@ def _measure(config: PlantedConfig, seed: int, out: Path) -> None:
             if pair.truth is not None:
                 patch = partial(patch_layers, base, tuned, given.patched(pair.split), given.loss)
                 once(result_path(out, seed, f"{pair.name}.patched"), patch, of)
+
+
+def _compare(config: PlantedConfig, seed: int, out: Path) -> None:
+    """How like their controls the base and every model of several tasks are, and what all of them learnt."""
+    suite, skills = suite_of(config, seed), skills_of(config)
+    load = partial(_load, config, seed, out=out)
+    base = load("base")
+    prints = {"base": fingerprint(base)}
+    trios = trios_of(config)
+    for controls in control_sets(config):
+        single = {skill: load(control_name(controls, skill)) for skill in skills}
+        own = {skill: fingerprint(model) for skill, model in single.items()}
+        of_base = (base_name(controls), "base")
+        for name, kind in [of_base, *((trio.name, trio.tuned) for trio in trios if trio.controls == controls)]:
+            model = base if kind == "base" else load(kind)
+            prints.setdefault(kind, fingerprint(model))
+            measure = partial(
+                measure_alike,
+                model,
+                single,
+                base,
+                lambda skill: suite.batches("test", tasks=[skill]),
+                token_at("answer"),
+                n_few=config.n_few,
+            )
+            once(result_path(out, seed, name), measure, {"base": prints["base"], kind: prints[kind], **own})
+        path = result_path(out, seed, f"learnt-{controls}")
+        once(path, partial(learnt, {skill: (model, [skill]) for skill, model in single.items()}, suite), own)
+    for kind in dict.fromkeys(["base", *(trio.tuned for trio in trios)]):
+        path = result_path(out, seed, f"learnt-{kind}")
+        once(path, partial(learnt, {kind: (load(kind), skills)}, suite), {kind: prints[kind]})

@@ -54,46 +54,76 @@ def chance_error(layer: int, n_layers: int) -> float:
     return float(np.abs(np.arange(1, n_layers + 1) - layer).mean())
 
 
-def errors(called: np.ndarray, span: Span) -> tuple[float, float]:
+def errors(called: np.ndarray, span: Span) -> tuple[np.ndarray, np.ndarray]:
     """How far the first and the last layer that are called changed are from the first and the last that were.
 
     Where no layer is called, both are those of layers drawn at random.
 
     Args:
-        called: ``[layer]``.
+        called: ``[... layer]``.
         span: first and last changed layer, from 1.
 
+    Returns:
+        Both, ``[...]``.
+
     Example:
-        >>> errors(np.array([False, True, True, True]), (2, 3))
-        (0.0, 1.0)
+        >>> [error.tolist() for error in errors(np.array([False, True, True, True]), (2, 3))]
+        [0.0, 1.0]
     """
-    found = np.flatnonzero(called) + 1
-    if not len(found):
-        return chance_error(span[0], len(called)), chance_error(span[1], len(called))
-    return float(abs(found[0] - span[0])), float(abs(found[-1] - span[1]))
+    n, some = called.shape[-1], called.any(axis=-1)
+    first, last = called.argmax(axis=-1) + 1, n - np.flip(called, axis=-1).argmax(axis=-1)
+    return layer_error(np.where(some, first, 0), span[0], n), layer_error(np.where(some, last, 0), span[1], n)
 
 
-def auc(curve: np.ndarray, truth: np.ndarray) -> float:
+def layer_error(found: np.ndarray, layer: int, n_layers: int) -> np.ndarray:
+    """How far layers are from this one; where none was found (0, or above the last), as one drawn at random.
+
+    Example:
+        >>> layer_error(np.array([1, 0, 4]), 1, 3).tolist()
+        [0.0, 1.0, 1.0]
+    """
+    there = (found >= 1) & (found <= n_layers)
+    return np.where(there, np.abs(found - layer), chance_error(layer, n_layers)).astype(float)
+
+
+def auc(curve: np.ndarray, truth: np.ndarray) -> np.ndarray:
     """How often a changed layer has a larger value than an unchanged one, ties counting half: the area under the ROC.
 
     NaN where all layers or none were changed, or a value is undefined.
 
+    Args:
+        curve: ``[... layer]``.
+        truth: ``[layer]``.
+
     Example:
-        >>> auc(np.array([0.0, 0.5, 0.4, 0.4]), np.array([False, True, True, False]))
+        >>> auc(np.array([0.0, 0.5, 0.4, 0.4]), np.array([False, True, True, False])).tolist()
         0.875
     """
-    yes, no = curve[truth], curve[~truth]
-    if not len(yes) or not len(no) or not np.isfinite(curve).all():
-        return math.nan
-    above = np.sign(yes[:, None] - no[None])
-    return float((above.mean() + 1) / 2)
+    yes, no = curve[..., truth], curve[..., ~truth]
+    if not truth.any() or truth.all():
+        return np.full(curve.shape[:-1], math.nan)
+    above = np.sign(yes[..., :, None] - no[..., None, :]).mean(axis=(-2, -1))
+    return np.where(np.isfinite(curve).all(axis=-1), (above + 1) / 2, math.nan)
 
 
-def partial_call(called: np.ndarray) -> bool:
+def shares(called: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Share of the changed layers that are called changed, and of the others; NaN where there are none.
+
+    Example:
+        >>> called, truth = np.array([True, True, False]), np.array([True, False, False])
+        >>> [share.tolist() for share in shares(called, truth)]
+        [1.0, 0.5]
+    """
+    none = np.full(called.shape[:-1], math.nan)
+    hit, false = (called[..., chosen].mean(axis=-1) if chosen.any() else none for chosen in (truth, ~truth))
+    return hit, false
+
+
+def partial_call(called: np.ndarray) -> np.ndarray:
     """Whether some layers are called changed and others are not: the change is said to have a place.
 
     Example:
-        >>> partial_call(np.array([False, True])), partial_call(np.array([True, True]))
-        (True, False)
+        >>> partial_call(np.array([[False, True], [True, True]])).tolist()
+        [True, False]
     """
-    return bool(called.any() and not called.all())
+    return np.asarray(called.any(axis=-1) & ~called.all(axis=-1))

@@ -6,22 +6,31 @@ scored on finding it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.html import table_html
 from mechclust.studies.planted_layers.claims import claims_of
-from mechclust.studies.planted_layers.config import FROZEN, PlantedConfig, jobs
+from mechclust.studies.planted_layers.config import FROZEN, PlantedConfig
+from mechclust.studies.planted_layers.control_claims import control_claims_of
+from mechclust.studies.planted_layers.reading import SeedReadings, accuracy_table, load_readings, reading_table
 from mechclust.studies.planted_layers.results import load_results, table_of
 from mechclust.studies.planted_layers.run import run_job, trained_models
+from mechclust.studies.planted_layers.trios import CROSSED, SAME, WHOLE, trios_of
+from mechclust.studies.planted_layers.tunings import jobs
 from mechclust.studies.study import Study
 from mechclust.training import TrainConfig
 from tasks import SkillSuite
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 def analyse(config: PlantedConfig, out: Path) -> Analysis:
     """Claims, figures and tables of a run."""
-    from mechclust.studies.planted_layers import figures
+    from mechclust.studies.planted_layers import control_figures, figures
 
     found = [load_results(config, out, seed) for seed in config.seeds]
     seeds = f"{len(found)} seed{'s' * (len(found) > 1)}"
@@ -68,7 +77,51 @@ def analyse(config: PlantedConfig, out: Path) -> Analysis:
         "Share of models said to have changed in some layers only": ("partial", "none"),
     }
     views = {title: table_html(table_of(config, found, *which)) for title, which in tables.items()}
-    return Analysis(claims=claims_of(config, found), panels=panels, folded=views, notes=_notes(config))
+    claims, notes = claims_of(config, found), _notes(config)
+    if trios_of(config):
+        read = [load_readings(config, out, seed) for seed in config.seeds]
+        claims += control_claims_of(config, read)
+        views |= {title: table_html(table) for title, table in _reading_tables(config, read).items()}
+        notes.append(
+            "What MOSSA reads: E is tuned on the measured skills, and a control on each of them alone. The gain is the "
+            "difference of the medians over tasks of the similarity with a task's control, E's and the base's; a layer "
+            f"has one where it is above {config.gain_margin:g}. Quartiles over {config.n_measured} tasks are coarse."
+        )
+        panels += [
+            Panel(
+                "gains",
+                control_figures.gains(config, read),
+                f"Gain of E over the base in similarity with single-task controls, residual stream, mean over {seeds}, "
+                "band: least to greatest. Grey: the layers in which E was trained; where nothing is grey, all were. "
+                "Dashed: the margin of layer groups.",
+            ),
+            Panel(
+                "reading_errors",
+                control_figures.reading_errors(config, read),
+                "How far what is read is from the first (onset, crossing, shared) and the last (end, transition, by "
+                f"spread) of the layers in which E and its controls were trained, mean over plants and {seeds}. "
+                "What is not found counts as a random layer.",
+            ),
+        ]
+    return Analysis(claims=claims, panels=panels, folded=views, notes=notes)
+
+
+def _reading_tables(config: PlantedConfig, read: Sequence[SeedReadings]) -> dict[str, pd.DataFrame]:
+    planted = (SAME, *CROSSED)
+    tables = {
+        "Gain over the base, area under the ROC": ("auc", planted),
+        "First layer with a gain: error in layers": ("onset", planted),
+        "Layer from which E is above the base: error in layers": ("crossing", planted),
+        "First layer that is not shared: error in layers": ("shared", planted),
+        "Last layer with a gain: error in layers": ("end", planted),
+        "Last layer of the transition: error in layers": ("transition", planted),
+        "Last layer of the transition, without dimensions: error in layers": ("by spread", planted),
+        "Share of the trained layers that have a gain": ("hit", (*planted, *WHOLE)),
+        "Share of the other layers that have a gain": ("false", planted),
+        "How many layers are called shared": ("shared layers", (*planted, *WHOLE)),
+    }
+    found = {title: reading_table(config, read, *which) for title, which in tables.items()}
+    return {**found, "What was learnt: share of right answers": accuracy_table(read)}
 
 
 def _notes(config: PlantedConfig) -> list[str]:
@@ -119,6 +172,7 @@ STUDY = Study(
             n_null=2,
             n_few=6,
             n_patched=4,
+            control_steps=4,
             test_claims=False,
         ),
         "quick": PlantedConfig(

@@ -9,7 +9,7 @@ import torch
 
 from mechclust.models import build_model, load_pretrained, model_for
 from mechclust.studies.planted_layers import change_of, measure_planted, patch_layers, plant_in
-from mechclust.studies.planted_layers.measure import MEASURES, VIEWS, next_token_loss
+from mechclust.studies.planted_layers.measure import MEASURES, VIEWS, WITHOUT_TOP, next_token_loss
 from probes import CKA, RBFCKA, SVCCA, NDims, residual, run, token_at
 from tasks import Batch, InputError, SkillSuite
 from tests.mechclust.models.families import FAMILIES, TOKENS
@@ -47,9 +47,9 @@ class TestMeasurePlanted:
         batches = list(SUITE.batches("test", tasks=SKILLS))
         found = table(measure_planted(models["base"], models["tuned"], batches, AT), "residual")
         at = residual([1, 2, 3, 4])
-        cka, rbf, svcca = run(
-            models, batches, [probe(at=at, readout=AT, label="task") for probe in (CKA, RBFCKA, SVCCA)]
-        )
+        shared = {"at": at, "readout": AT, "label": "task"}
+        probes = [CKA(**shared), RBFCKA(**shared), SVCCA(**shared), CKA(**shared, form="rows", remove_top=1)]
+        cka, rbf, svcca, less = run(models, batches, probes)
         dims = {name: run(model, batches, NDims(at=at, readout=AT, label="task")) for name, model in models.items()}
         tasks = [str(SUITE.task_names.index(skill)) for skill in SKILLS]
         for k, task in enumerate(tasks):
@@ -57,6 +57,7 @@ class TestMeasurePlanted:
             expected = {
                 "CKA": 1 - cka.sel("cka", label=task),
                 "debiased CKA": 1 - cka.sel("debiased_cka", label=task),
+                WITHOUT_TOP: 1 - less.sel("debiased_cka", label=task),
                 "RBF CKA": 1 - rbf.sel("debiased_rbf_cka", label=task),
                 "SVCCA": 1 - svcca.sel("svcca", label=task),
                 "n99": (n99[1] - n99[0]).abs(),

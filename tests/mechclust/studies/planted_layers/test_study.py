@@ -27,7 +27,6 @@ from mechclust.studies.planted_layers.config import (
     ROUNDED,
     STEPS,
     TRAINED,
-    jobs,
     noisy,
     pairs_of,
     result_path,
@@ -44,6 +43,7 @@ from mechclust.studies.planted_layers.results import (
     scores_of,
     table_of,
 )
+from mechclust.studies.planted_layers.tunings import jobs
 from probes import load_result
 from tasks import InputError, SkillSuite
 from tests.mechclust.models.families import FAMILIES
@@ -99,7 +99,9 @@ class TestPlan:
 class TestRun:
     def test_writes_figures_tables_claims_and_a_report(self, smoke):
         analysis, out = smoke
-        assert [c.id for c in analysis.claims] == [*(f"P{i}" for i in range(1, 11)), "K1", "K2"]
+        assert [c.id for c in analysis.claims] == [
+            *(f"P{i}" for i in range(1, 11)), "K1", "K2", *(f"P{i}" for i in range(11, 18)), "K3",
+        ]  # fmt: skip
         assert {c.verdict for c in analysis.claims} == {"not tested"}
         for panel in analysis.panels:
             assert (out / "figures" / f"{panel.name}.png").stat().st_size > 5000
@@ -295,7 +297,7 @@ class TestClaims:
         ],
     )
     def test_fail_one_by_one(self, changes, broken, monkeypatch):
-        monkeypatch.setattr("mechclust.studies.planted_layers.claims.severity_of", lambda *_: None)
+        monkeypatch.setattr("mechclust.studies.planted_layers.findings.severity_of", lambda *_, **__: None)
         found = claimed(**changes)
         assert {id for id, c in found.items() if c.verdict != "holds"} == broken
 
@@ -303,4 +305,4 @@ class TestClaims:
         found = [measured(0), measured(1, stays=False)]
         ends = scores_of(PAPER, found, TRAINED, Row("residual", "debiased CKA"))["end"]
         assert ends.tolist() == [(5 + 3 + 1) / 3, 0]
-        assert place_of(Row("same input", "n99")) == (3, 4)
+        assert place_of(Row("same input", "n99")) == (3, 5)

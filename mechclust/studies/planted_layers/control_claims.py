@@ -1,0 +1,304 @@
+"""The claims on what MOSSA reads, with bounds written before any trio was measured.
+
+Like those of ``claims.py`` they are functions of what was measured, and judge draws in which they are false and draws
+in which they are true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from mechclust.report.claims import Claim, claim
+from mechclust.report.verdicts import Bound
+from mechclust.studies.planted_layers.config import PlantedConfig
+from mechclust.studies.planted_layers.findings import NEAR, Finding, Parts
+from mechclust.studies.planted_layers.measure import ALL, FEW, RESIDUAL, SAME_INPUT
+from mechclust.studies.planted_layers.reading import (
+    Reading,
+    SeedReadings,
+    least_learnt,
+    no_gain_below,
+    place,
+    read_scores,
+    reading_chance,
+)
+from mechclust.studies.planted_layers.trios import ALL_DECAYED, EVERYWHERE, LONGER, SAME
+
+Found = Sequence[SeedReadings]
+Change = Callable[[Reading, np.random.Generator], Reading]
+_LEARNT = 0.1
+_LATE = 0.1  # of the plants in planted draws are found a layer late
+_DEBIASED = "debiased CKA"
+
+
+def control_claims_of(config: PlantedConfig, found: Found) -> list[Claim]:
+    """P11 to P17, and the check K3; none where there are no trios."""
+    if not found or not found[0].readings:
+        return []
+    least = least_learnt(found)
+    why_not = (
+        f"a model learnt too little: {least:.2f} more right answers than the base, where {_LEARNT:g} are asked"
+        if least < _LEARNT
+        else ""
+    )
+    tested = config.test_claims and not why_not
+    claims = [finding.judged(found, tested=tested, why_not=why_not) for finding in _findings(config, found[0])]
+    below = claim(
+        "K3",
+        "below the first layer in which both E and its controls were trained E is not more like its controls than the "
+        "base is (largest gain by any measure)",
+        "definition",
+        no_gain_below(found),
+        Bound("<=", 1e-9),
+        kind="check",
+        tested=config.test_claims,
+    )
+    return [*claims, below]
+
+
+def _findings(config: PlantedConfig, first: SeedReadings) -> list[Finding[Found]]:
+    margin = config.gain_margin
+
+    def of(column: str, name: str, view: str = RESIDUAL, measure: str = _DEBIASED, prompts: str = ALL) -> _Values:
+        return lambda found: read_scores(found, column, name, margin, place(view, measure, prompts))
+
+    def several(*asked: tuple[str, _Values, Bound]) -> Callable[[Found], Parts]:
+        return lambda found: [(name, values(found).tolist(), bound) for name, values, bound in asked]
+
+    def chance(name: str) -> str:
+        return f"{reading_chance(first.of(SAME), name):.2f}, a random layer"
+
+    same = "E and its controls were trained in the same layers"
+    ends, begins = _each(lambda r, draw: _ending(r, draw, margin), SAME), _each(_shuffled, SAME)
+    return [
+        Finding(
+            "P11",
+            f"where {same}, debiased CKA shows a gain of E over the base from the first of them on, and the shared "
+            "layers end there (errors in layers; residual stream)",
+            several(
+                ("first layer with a gain", of(SAME, "onset"), NEAR),
+                ("crossing", of(SAME, "crossing"), NEAR),
+                ("first layer that is not shared", of(SAME, "shared"), NEAR),
+            ),
+            begins,
+            "the layers of every trio's curves in random order",
+            chance=chance("onset"),
+            planted=_each(lambda r, draw: _lasting(r, draw, margin), SAME),
+            note=f"a gain is above {margin:g}, as in layer groups; crossing: from which layer on it stays above 0",
+        ),
+        Finding(
+            "P12",
+            f"where {same}, neither the gain nor the end of the transition marks the last of them: both are off by a "
+            "layer or more (errors in layers; debiased CKA, residual stream)",
+            several(
+                ("last layer with a gain", of(SAME, "end"), Bound(">=", 1)),
+                ("end of the transition", of(SAME, "transition"), Bound(">=", 1)),
+            ),
+            ends,
+            "gains below the margin above the last trained layer, and most dimensions from that layer on",
+            chance=chance("end"),
+            planted=_each(lambda r, draw: _lasting(r, draw, margin), SAME),
+        ),
+        Finding(
+            "P13",
+            f"where {same}, the gain of what each block adds to the base's stream finds both ends (errors in layers; "
+            "debiased CKA)",
+            several(
+                ("onset", of(SAME, "onset", SAME_INPUT), NEAR),
+                ("end", of(SAME, "end", SAME_INPUT), NEAR),
+            ),
+            begins,
+            "the layers of every trio's curves in random order",
+            chance=f"onset {chance('onset')}, end {chance('end')}",
+            planted=_each(lambda r, draw: _ending(r, draw, margin, late=True), SAME),
+            note="that no other layer has a gain is so by construction",
+        ),
+        Finding(
+            "P14",
+            "where all layers were trained with learning rates that fall from block to block, more layers are called "
+            "shared than where all had one rate (difference; debiased CKA)",
+            several(("", _less(of(ALL_DECAYED, "shared layers"), of(EVERYWHERE, "shared layers")), Bound(">", 0))),
+            _exchanged_columns,
+            "both exchanged at random, seed by seed",
+            chance="0",
+            planted=_from_layers({ALL_DECAYED: (4, 5, 6), EVERYWHERE: (1, 2, 3)}, margin),
+        ),
+        Finding(
+            "P15",
+            "where all layers were trained with one rate, layer groups still call a layer or more shared (number; "
+            "debiased CKA)",
+            several(("", of(EVERYWHERE, "shared layers"), Bound(">=", 1))),
+            _from_layers({EVERYWHERE: (1, 1, 1, 2)}, margin),
+            "a gain from the first layer on, in a quarter of the seeds from the second",
+            chance="0 are",
+            planted=_from_layers({EVERYWHERE: (2, 3, 4)}, margin),
+        ),
+        Finding(
+            "P16",
+            "twice the steps of E do not move the end of the shared layers by more than a layer (debiased CKA)",
+            several(
+                ("", _distance(of(LONGER, "shared layers"), of(EVERYWHERE, "shared layers")), Bound("<=", 1)),
+            ),
+            _from_layers({LONGER: range(1, first.readings[0].n_layers + 1)}, margin),
+            "a gain from a random layer on in place of it",
+            planted=_near_columns,
+        ),
+        Finding(
+            "P17",
+            f"where {same} and prompts are fewer than dimensions, biased CKA shows a gain in fewer of them than "
+            "debiased CKA does (share of layers, debiased - biased)",
+            several(
+                (
+                    "",
+                    _less(of(SAME, "hit", prompts=FEW), of(SAME, "hit", measure="CKA", prompts=FEW)),
+                    Bound(">", 0),
+                )
+            ),
+            _exchanged_measures,
+            "both measures exchanged at random, seed by seed",
+            chance="0",
+            planted=_each(lambda r, draw: _biased_misses(r, draw, margin), SAME),
+        ),
+    ]
+
+
+_Values = Callable[[Found], np.ndarray]
+
+
+def _less(one: _Values, other: _Values) -> _Values:
+    return lambda found: one(found) - other(found)
+
+
+def _distance(one: _Values, other: _Values) -> _Values:
+    return lambda found: np.abs(one(found) - other(found))
+
+
+# ---- draws ----
+
+
+def _each(change: Change, column: str) -> Callable[[Found, np.random.Generator], Found]:
+    """Every reading of a column changed."""
+
+    def drawn(found: Found, draw: np.random.Generator) -> Found:
+        return [
+            replace(m, readings=tuple(change(r, draw) if r.trio.column == column else r for r in m.readings))
+            for m in found
+        ]
+
+    return drawn
+
+
+def _with_gain(r: Reading, gain: np.ndarray, last: int) -> Reading:
+    """A reading with this gain, most dimensions from layer ``last`` on, and tasks that hardly differ."""
+    places = np.arange(1, r.n_layers + 1)
+    dims = np.broadcast_to(np.where(places >= last, 100.0, 50.0), r.dims.shape)
+    return replace(r, base=np.ones_like(r.base), tuned=1 + gain, spread=np.zeros_like(r.spread), dims=dims)
+
+
+def _drawn_gain(r: Reading, draw: np.random.Generator, margin: float, first: int, last: int) -> np.ndarray:
+    """Gains between 1 and 10 margins in some layers, and of at most half a margin elsewhere; one for all measures."""
+    places = np.arange(1, r.n_layers + 1)
+    inside = margin * draw.uniform(1.05, 10, r.n_layers)
+    gain = np.where((places >= first) & (places <= last), inside, 0.5 * margin * draw.uniform(-1, 0, r.n_layers))
+    return np.broadcast_to(gain, r.base.shape)
+
+
+def _late(draw: np.random.Generator) -> int:
+    return int(draw.random() < _LATE)
+
+
+def _lasting(r: Reading, draw: np.random.Generator, margin: float) -> Reading:
+    """A gain from the first trained layer to the last of the model, whose dimensions are most at the first or last."""
+    a, b = r.trio.truth
+    top = r.n_layers if b < r.n_layers - 1 else a
+    return _with_gain(r, _drawn_gain(r, draw, margin, a + _late(draw), r.n_layers), top)
+
+
+def _ending(r: Reading, draw: np.random.Generator, margin: float, *, late: bool = False) -> Reading:
+    """A gain in the trained layers alone."""
+    a, b = r.trio.truth
+    return _with_gain(r, _drawn_gain(r, draw, margin, a + (_late(draw) if late else 0), b), b)
+
+
+def _shuffled(r: Reading, draw: np.random.Generator) -> Reading:
+    order = draw.permutation(r.n_layers)
+    return replace(
+        r, base=r.base[..., order], tuned=r.tuned[..., order], spread=r.spread[..., order], dims=r.dims[..., order]
+    )
+
+
+def _from_layers(firsts: dict[str, Sequence[int]], margin: float) -> Callable[[Found, np.random.Generator], Found]:
+    """In each of these columns a gain from one of these layers on."""
+
+    def drawn(found: Found, draw: np.random.Generator) -> Found:
+        for column, layers in firsts.items():
+            chosen = list(layers)
+
+            def change(r: Reading, draw: np.random.Generator, chosen: list[int] = chosen) -> Reading:
+                first = int(draw.choice(chosen))
+                return _with_gain(r, _drawn_gain(r, draw, margin, first, r.n_layers), r.n_layers)
+
+            found = _each(change, column)(found, draw)
+        return found
+
+    return drawn
+
+
+def _exchanged_columns(found: Found, draw: np.random.Generator) -> Found:
+    """Rates by layer and one rate exchanged in half of the seeds."""
+    other = {ALL_DECAYED: EVERYWHERE, EVERYWHERE: ALL_DECAYED}
+    new = []
+    for m in found:
+        if draw.random() < 0.5:
+            trios = {r.trio.column: r.trio for r in m.readings}
+            readings = tuple(
+                replace(r, trio=trios[other[r.trio.column]]) if r.trio.column in other else r for r in m.readings
+            )
+            m = replace(m, readings=readings)
+        new.append(m)
+    return new
+
+
+def _near_columns(found: Found, draw: np.random.Generator) -> Found:
+    """E with twice the steps being E, a quarter of the seeds apart by a layer."""
+    new = []
+    for m in found:
+        (like,) = m.of(EVERYWHERE)
+        moved = draw.random() < 0.25
+        changed = {
+            name: np.roll(getattr(like, name), 1, axis=-1) if moved else getattr(like, name)
+            for name in ("base", "tuned", "spread", "dims")
+        }
+        readings = tuple(replace(r, **changed) if r.trio.column == LONGER else r for r in m.readings)
+        new.append(replace(m, readings=readings))
+    return new
+
+
+def _exchanged_measures(found: Found, draw: np.random.Generator) -> Found:
+    """Biased and debiased CKA exchanged in half of the seeds."""
+    one, other = place(RESIDUAL, "CKA")[2], place(RESIDUAL, _DEBIASED)[2]
+
+    def swapped(values: np.ndarray) -> np.ndarray:
+        new = values.copy()
+        new[:, :, one], new[:, :, other] = values[:, :, other], values[:, :, one]
+        return new
+
+    new = []
+    for m in found:
+        if draw.random() < 0.5:
+            readings = tuple(replace(r, base=swapped(r.base), tuned=swapped(r.tuned)) for r in m.readings)
+            m = replace(m, readings=readings)
+        new.append(m)
+    return new
+
+
+def _biased_misses(r: Reading, draw: np.random.Generator, margin: float) -> Reading:
+    """A gain that biased CKA does not see in half of the layers."""
+    changed = _lasting(r, draw, margin)
+    tuned, biased = changed.tuned.copy(), place(RESIDUAL, "CKA")[2]
+    missed = draw.random(r.n_layers) < 0.5
+    tuned[:, :, biased] = np.where(missed, 1.0, tuned[:, :, biased])
+    return replace(changed, tuned=tuned)

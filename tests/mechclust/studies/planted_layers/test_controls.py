@@ -1,0 +1,306 @@
+"""What MOSSA reads is read as layer groups do, and the claims on it can fail one by one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from mechclust.models import build_model, model_for
+from mechclust.report.layer_groups import crossover, layer_groups
+from mechclust.studies import get_study
+from mechclust.studies.planted_layers import PlantedConfig, plant_in
+from mechclust.studies.planted_layers.alike import CONTROL_VIEWS, learnt, measure_alike
+from mechclust.studies.planted_layers.control_claims import control_claims_of
+from mechclust.studies.planted_layers.measure import SIMILARITIES, WITHOUT_TOP
+from mechclust.studies.planted_layers.reading import (
+    Reading,
+    SeedReadings,
+    place,
+    reading_scores,
+    reading_table,
+)
+from mechclust.studies.planted_layers.results import PROMPTS
+from mechclust.studies.planted_layers.trios import (
+    ABOVE,
+    ALL_DECAYED,
+    BELOW,
+    DECAYED,
+    EVERYWHERE,
+    LONGER,
+    SAME,
+    Trio,
+    control_spans,
+    trios_of,
+)
+from mechclust.studies.planted_layers.tunings import jobs, tunings
+from probes import CKA, RBFCKA, SVCCA, NDims, residual, run, token_at
+from tasks import InputError, SkillSuite
+
+PAPER = get_study("planted-layers").preset("paper")
+SUITE = SkillSuite(n_eval=30)
+SKILLS = ("copy-0", "swap-1")
+AT = token_at("answer")
+L, MARGIN = 8, PAPER.gain_margin
+
+
+class TestPlan:
+    def test_e_and_its_controls_are_trained_in_the_same_layers_and_crossed(self):
+        assert control_spans(PAPER) == [(2, 3), (6, 7)]
+        found = {trio.column: trio for trio in trios_of(PAPER) if trio.column != SAME}
+        assert (found[BELOW].tuned, found[BELOW].controls, found[BELOW].shared) == ("multi-2-3", "6-7", 6)
+        assert (found[ABOVE].tuned, found[ABOVE].controls, found[ABOVE].shared) == ("multi-6-7", "2-3", 6)
+        assert [(t.tuned, t.controls, t.truth) for t in trios_of(PAPER) if t.column == SAME] == [
+            ("multi-2-3", "2-3", (2, 3)),
+            ("multi-6-7", "6-7", (6, 7)),
+        ]
+
+    def test_every_model_of_a_trio_is_trained_and_e_sees_each_task_as_often_as_its_control(self):
+        plan = tunings(PAPER)
+        skills = plan["multi-all"].skills
+        assert len(skills) == PAPER.n_measured
+        for trio in trios_of(PAPER):
+            e, controls = plan[trio.tuned], [plan[f"control-{trio.controls}-{skill}"] for skill in skills]
+            assert e.steps == (2 if trio.column == LONGER else 1) * sum(control.steps for control in controls)
+            assert {control.order for control in controls} != {e.order}
+        assert plan["control-rates-copy-0"].layer_decay == plan["multi-rates"].layer_decay == PAPER.layer_decay
+        assert plan["control-all-copy-0"].settings(PAPER).freeze == PAPER.tuning.freeze
+        frozen = plan["control-2-3-copy-0"].settings(PAPER).freeze
+        assert {name for name in frozen if name.startswith("blocks")} == {f"blocks.{i}" for i in (0, 3, 4, 5, 6, 7)}
+
+    def test_without_spans_for_controls_there_are_none(self):
+        off = replace(PAPER, n_control_spans=0)
+        assert trios_of(off) == []
+        assert {job.kind for job in jobs(off)} == {"base", "tuned", "measure"}
+        assert not [name for name in tunings(off) if name.startswith(("multi", "control"))]
+        assert control_claims_of(off, []) == []
+
+    def test_refusals(self):
+        with pytest.raises(InputError) as refused:
+            PlantedConfig(control_steps=20)
+        assert str(refused.value) == (
+            "control_steps is 20, and tuning.warmup 20; expected more steps than that, or the controls never reach "
+            "their learning rate"
+        )
+        with pytest.raises(InputError, match="gain_margin is 0; expected a number above 0"):
+            PlantedConfig(gain_margin=0)
+
+
+def tiny(seed=0):
+    return build_model(model_for(SUITE, n_layers=3, d_model=16, n_heads=2, init_std=0.25, seed=seed))
+
+
+def prompts(skill):
+    return SUITE.batches("test", tasks=[skill])
+
+
+class TestMeasureAlike:
+    def test_is_what_the_probes_say(self):
+        model, controls = tiny(0), {skill: tiny(1 + k) for k, skill in enumerate(SKILLS)}
+        found = measure_alike(model, controls, tiny(5), prompts, AT, n_few=8)
+        at = residual([1, 2, 3])
+        for k, (skill, control) in enumerate(controls.items()):
+            probes = [CKA(at=at, readout=AT), RBFCKA(at=at, readout=AT), SVCCA(at=at, readout=AT)]
+            probes.append(CKA(at=at, readout=AT, form="rows", remove_top=1))
+            cka, rbf, svcca, less = run({"one": model, "other": control}, list(prompts(skill)), probes)
+            expected = {
+                "CKA": cka.sel("cka", label="all"),
+                "debiased CKA": cka.sel("debiased_cka", label="all"),
+                WITHOUT_TOP: less.sel("debiased_cka", label="all"),
+                "RBF CKA": rbf.sel("debiased_rbf_cka", label="all"),
+                "SVCCA": svcca.sel("svcca", label="all"),
+            }
+            assert list(expected) == list(SIMILARITIES)
+            for m, values in enumerate(expected.values()):
+                measured = found["similarity"][0, CONTROL_VIEWS.index("residual"), m, k]
+                assert measured.tolist() == pytest.approx(values.tolist(), abs=1e-8)
+        dims = run(model, list(SUITE.batches("test", tasks=list(SKILLS))), NDims(at=at, readout=AT))
+        assert found["n_dims"][0].tolist() == dims.sel("n_dims", label="all").tolist()
+        assert found["n"].tolist() == [[30, 30], [8, 8]]
+
+    def test_there_is_no_gain_below_the_first_layer_that_changed_in_both(self):
+        base, model, control = tiny(), tiny(), tiny()
+        with plant_in(model, [3], noise=0.5), plant_in(control, [2], noise=0.5):
+            with_model, with_base = (
+                measure_alike(each, {"copy-0": control}, base, prompts, AT)["similarity"] for each in (model, base)
+            )
+            crossed = measure_alike(control, {"copy-0": model}, base, prompts, AT)["similarity"]
+        gain = with_model - with_base
+        assert bool((with_base[..., 0] == 1).all())
+        assert bool((with_base[:, 0, :, :, 1] < 1).all())
+        assert bool((gain[..., :2] == 0).all())  # E is the base there
+        assert bool((crossed[..., :2] <= 1).all())  # its control is the base there, to which the base is equal
+
+    def test_of_the_same_input_only_blocks_that_changed_differ(self):
+        base, control = tiny(), tiny()
+        with plant_in(control, [2], noise=0.5):
+            found = measure_alike(base, {"copy-0": control}, base, prompts, AT)["similarity"][0]
+        same = found[CONTROL_VIEWS.index("same input"), :, 0]
+        assert bool((same[:, [0, 2]] == 1).all())
+        assert bool((same[:, 1] < 0.9999).all())
+
+    def test_no_prompts(self):
+        with pytest.raises(InputError, match="there are no prompts of 'copy-0' to measure; give at least one batch"):
+            measure_alike(tiny(), {"copy-0": tiny()}, tiny(), lambda skill: [], AT)
+
+    def test_what_was_learnt_is_the_share_of_right_answers(self):
+        found = learnt({"E": (tiny(), SKILLS)}, SUITE)
+        assert found.coords["answer"] == ["E.copy-0", "E.swap-1"]
+        assert bool(((found["accuracy"] >= 0) & (found["accuracy"] <= 1)).all())
+
+
+# ---- readings, constructed ----
+
+SHAPE = (len(PROMPTS), len(CONTROL_VIEWS), len(SIMILARITIES), L)
+
+
+def reading(trio, gain, dims=None, spread=None):
+    """Of one gain by layer, the same by all measures."""
+    zero, gain = np.zeros(SHAPE), np.asarray(gain, dtype=float)
+    full = np.arange(1.0, L + 1) if dims is None else np.asarray(dims, dtype=float)
+    tuned = 0.5 + np.broadcast_to(gain, SHAPE)
+    return Reading(trio, zero + 0.5, tuned, zero if spread is None else zero + spread, np.stack([full] * len(PROMPTS)))
+
+
+class TestReading:
+    TRIO = Trio(SAME, "multi-3-4", "3-4", (3, 4), 3)
+
+    def scores(self, *args, **more):
+        return {
+            name: values[0, 0, 0] for name, values in reading_scores(reading(self.TRIO, *args, **more), 0.02).items()
+        }
+
+    def test_is_that_of_layer_groups(self):
+        draw = np.random.default_rng(0)
+        for _ in range(50):
+            gain, dims, spread = draw.normal(0.02, 0.04, L), draw.integers(1, 60, L), draw.random(L) * 0.15
+            found = self.scores(gain, dims, spread)
+            base, tuned = np.full(L, 0.5), 0.5 + gain
+            groups = layer_groups(base, tuned, spread, dims)
+            assert found["shared layers"] == len(groups.shared)
+            first = len(groups.shared) + 1
+            assert found["shared"] == (
+                abs(first - 3) if first <= L else 18 / 8
+            )  # a random layer is off by 2 1 0 1 2 3 4 5
+            end = groups.transition[-1] if groups.transition else None
+            assert found["transition"] == (abs(end - 4) if end else 16 / 8)
+            by_spread = layer_groups(base, tuned, spread).transition
+            assert found["by spread"] == (abs(by_spread[-1] - 4) if by_spread else 16 / 8)
+            crossing = crossover(base, tuned)
+            assert found["crossing"] == (abs(crossing - 3) if crossing <= L else 18 / 8)
+
+    def test_of_a_gain_where_it_was_planted_and_above(self):
+        found = self.scores([0, 0, 0.1, 0.1, 0.1, 0, 0, 0])
+        assert (found["onset"], found["end"], found["hit"], found["false"]) == (0, 1, 1, 1 / 6)
+
+    def test_a_gap_leaves_no_score(self):
+        found = self.scores([0, math.nan, 0.1, 0.1, 0, 0, 0, 0])
+        assert all(map(math.isnan, found.values()))
+
+
+def measured(seed, **changes):
+    """A seed in which every claim is carried unless a change is asked for, by column or view."""
+    draw = np.random.default_rng(seed)
+
+    def of(trio):
+        a, b = trio.truth
+        first = {SAME: a, BELOW: 6, ABOVE: 6, EVERYWHERE: 3, LONGER: 3, DECAYED: 5, ALL_DECAYED: 6}[trio.column]
+        first = changes.get(trio.column, first)
+        gain = np.where(np.arange(1, L + 1) >= first, 0.1 + 0.02 * draw.random(L), -0.01 * (trio.shared == 1))
+        found = reading(trio, gain)
+        if trio.column == SAME:
+            tuned = found.tuned.copy()
+            ends = changes.get("same input ends", True)
+            if ends:
+                tuned[:, CONTROL_VIEWS.index("same input"), ..., b:] = 0.5
+            if changes.get("residual ends"):
+                tuned[:, CONTROL_VIEWS.index("residual"), ..., b:] = 0.5
+            if changes.get("biased misses", True):
+                tuned[1, :, list(SIMILARITIES).index("CKA")] = 0.5
+            dims = np.where(np.arange(1, L + 1) >= (b if changes.get("residual ends") else L), 9.0, 1.0)
+            found = replace(found, tuned=tuned, dims=np.stack([dims] * len(PROMPTS)))
+        return found
+
+    models = {name for t in trios_of(PAPER) for name in (t.tuned, f"controls {t.controls}")}
+    accuracy = {"base": 0.1, **dict.fromkeys(models, changes.get("accuracy", 0.9))}
+    return SeedReadings(tuple(map(of, trios_of(PAPER))), accuracy)
+
+
+def claimed(**changes):
+    return {c.id: c for c in control_claims_of(PAPER, [measured(seed, **changes) for seed in range(8)])}
+
+
+@pytest.fixture(scope="module")
+def carried():
+    return claimed()
+
+
+class TestClaims:
+    def test_hold_where_everything_agrees(self, carried):
+        assert {id: c.verdict for id, c in carried.items()} == dict.fromkeys(carried, "holds")
+        assert list(carried) == [*(f"P{i}" for i in range(11, 18)), "K3"]
+
+    def test_are_rarely_true_where_they_are_false_and_mostly_where_they_are_true(self, carried):
+        findings = [c for c in carried.values() if c.kind == "finding"]
+        assert {c.id: c.severity for c in findings if c.weak} == {}
+        assert all(c.severity_draws >= 200 for c in findings)
+        assert {c.id: c.power for c in findings if c.power is None or c.power < 0.9} == {}
+
+    @pytest.mark.parametrize(
+        ("changes", "broken"),
+        [
+            ({SAME: 5}, {"P11", "P13", "K3"}),  # of layers 6-7 too early
+            ({"residual ends": True}, {"P11", "P12"}),  # a crossing is where a gain stays
+            ({"same input ends": False}, {"P13"}),
+            ({ALL_DECAYED: 3}, {"P14"}),
+            ({EVERYWHERE: 1, LONGER: 1}, {"P15"}),
+            ({LONGER: 6}, {"P16"}),
+            ({"biased misses": False}, {"P17"}),
+            ({BELOW: 3}, {"K3"}),
+        ],
+    )
+    def test_fail_one_by_one(self, changes, broken, monkeypatch):
+        monkeypatch.setattr("mechclust.studies.planted_layers.findings.severity_of", lambda *_, **__: None)
+        found = claimed(**changes)
+        assert {id for id, c in found.items() if c.verdict != "holds"} == broken
+
+    def test_are_not_tested_where_nothing_was_learnt(self):
+        found = claimed(accuracy=0.15)
+        assert {c.verdict for c in found.values() if c.kind == "finding"} == {"not tested"}
+        assert found["K3"].verdict == "holds"
+        assert "0.05 more right answers than the base" in found["P11"].note
+
+    def test_tables_have_a_row_for_each_measure_and_groups_of_the_residual_stream_alone(self):
+        found = [measured(0), measured(1)]
+        ends = reading_table(PAPER, found, "end", (SAME, BELOW))
+        assert list(ends.columns[2:]) == [SAME, f"{SAME}, few prompts", BELOW, f"{BELOW}, few prompts"]
+        assert len(ends) == len(CONTROL_VIEWS) * len(SIMILARITIES) + 1
+        assert ends[SAME].iloc[place("residual", "SVCCA")[2]].startswith("3.00")  # 8 - 3 and 8 - 7
+        shared = reading_table(PAPER, found, "shared layers", (SAME, EVERYWHERE))
+        assert len(shared) == len(SIMILARITIES)
+        assert shared[EVERYWHERE].iloc[0].startswith("2.00")
+
+
+def test_models_change_where_the_plan_says(tmp_path):
+    from mechclust.models import load_model
+    from mechclust.models.weights import get_weights
+    from mechclust.studies.planted_layers.run import run_job
+
+    config = get_study("planted-layers").preset("smoke")
+    wanted = {"base", "multi-2-2", "control-2-2-copy-0", "control-rates-copy-0"}
+    for job in jobs(config):
+        if job.model in wanted:
+            run_job(config, job, tmp_path)
+    found = {name: get_weights(load_model(tmp_path / "models" / "seed0" / f"{name}.safetensors")) for name in wanted}
+    for name, layers in {
+        "multi-2-2": {"1"},
+        "control-2-2-copy-0": {"1"},
+        "control-rates-copy-0": {"0", "1", "2"},
+    }.items():
+        changed = {k for k, weight in found["base"].items() if not torch.equal(weight, found[name][k])}
+        assert {k.split(".")[1] for k in changed} == layers
+        assert all(k.startswith("blocks.") for k in changed)
+    assert any(not torch.equal(found["multi-2-2"][k], found["control-2-2-copy-0"][k]) for k in found["base"])
