@@ -20,11 +20,12 @@ from probes.hooks import HookPoints, Models
 from probes.index_set import IndexSet
 from probes.readout import Readout, last_token
 from probes.result import ProbeResult
-from probes.sites import Site, Sites, residual, resolve
+from probes.sites import Site, Sites, renumbered, residual, resolve
 from probes.state import Declared, Keyed
 from tasks import Batch, InputError
 
-_FORMAT = "mechclust-probe-state-2"
+_FORMAT = "mechclust-probe-state-3"
+_BEFORE = "mechclust-probe-state-2"  # numbered the layers of heads from 1
 _HELD = ("_states", "_examples", "_sites")  # beside the parameters
 _SHOWN = 64  # an array of more elements is shown by its digest
 ProbeT = TypeVar("ProbeT", bound="Probe")
@@ -226,12 +227,14 @@ class Probe(ABC):
             InputError: for a damaged file, or the state of another probe or other parameters.
         """
         tensors, header = read_safetensors(path)
-        if header.get("format") != _FORMAT:
+        if header.get("format") not in (_FORMAT, _BEFORE):
             raise InputError(f"{str(path)!r} is not a probe's state; expected a file from save_state")
         if header["probe"] != repr(self):
             raise InputError(f"{str(path)!r} holds the state of {header['probe']}; build that probe to load it")
-        examples = tensors.pop("examples")
-        self.load_state_dict({"sites": json.loads(header["sites"]), "examples": examples, "tensors": tensors})
+        examples, sites = tensors.pop("examples"), json.loads(header["sites"])
+        if header["format"] == _BEFORE:
+            sites = [[name, renumbered(name, layer)] for name, layer in sites]
+        self.load_state_dict({"sites": sites, "examples": examples, "tensors": tensors})
 
     def all_reduce(self) -> None:
         """Give every process of the default ``torch.distributed`` group the merged state of all.

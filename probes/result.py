@@ -15,13 +15,15 @@ import torch
 from torch import Tensor
 
 from probes.files import read_safetensors, write_safetensors
+from probes.sites import head_name, renumbered
 from tasks import InputError
 from tasks.errors import check_at_least, suggest
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_FORMAT = "mechclust-result-2"
+_FORMAT = "mechclust-result-3"
+_BEFORE = "mechclust-result-2"  # numbered the layers of heads from 1
 _OWN_COLUMN = ("site", "other_site", "head", "label", "step")
 _INTEGERS = ("layer", "head", "step")
 _MOST_ROWS = 24  # of a table in a notebook
@@ -32,7 +34,7 @@ class Head(NamedTuple):
     """An attention head with a measure's value, as ``ProbeResult.top_heads`` gives it.
 
     Attributes:
-        layer: 1 for ``blocks.0``.
+        layer: the block's number, 0 for ``blocks.0``.
         head: from 0.
         value: of the measure.
     """
@@ -40,6 +42,11 @@ class Head(NamedTuple):
     layer: int
     head: int
     value: float
+
+    @property
+    def name(self) -> str:
+        """Such as ``"L0H3"``."""
+        return head_name(self.layer, self.head)
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,7 +58,7 @@ class ProbeResult:
         values: measure name to tensor.
         axes: measure name to the names of its tensor's axes.
         coords: axis name to the names along it. The axis ``"site"`` holds hook names.
-        layers: hook name to layer number (0 the embedding).
+        layers: hook name to layer number, see ``Site``: in the residual stream 0 the embedding, of heads their block.
         metadata: what the numbers depend on: parameters, number of examples, versions.
         notes: why a value is NaN, and what else a reader must know.
 
@@ -123,9 +130,9 @@ class ProbeResult:
             >>> import torch
             >>> result = ProbeResult("Demo", {"ratio": torch.tensor([[1.0, 3.0]])}, {"ratio": ("site", "head")},
             ...                      {"site": ["blocks.0.attn.hook_pattern"], "head": ["0", "1"]},
-            ...                      {"blocks.0.attn.hook_pattern": 1})
+            ...                      {"blocks.0.attn.hook_pattern": 0})
             >>> result.top_heads("ratio", 1)
-            [Head(layer=1, head=1, value=3.0)]
+            [Head(layer=0, head=1, value=3.0)]
         """
         check_at_least(k=(k, 1))
         tensor = self.sel(measure, **at)
@@ -250,7 +257,7 @@ def load_result(path: str | Path) -> ProbeResult:
         tensor(0.5000)
     """
     tensors, header = read_safetensors(path)
-    if header.get("format") != _FORMAT:
+    if header.get("format") not in (_FORMAT, _BEFORE):
         state = header.get("format", "").startswith("mechclust-probe-state")
         way = (
             f"; it holds the state of {header.get('probe', 'a probe')}: build that, load_state it and compute()"
@@ -260,6 +267,8 @@ def load_result(path: str | Path) -> ProbeResult:
         raise InputError(f"{str(path)!r} is not a probe result; expected a file from ProbeResult.save{way}")
     try:
         meta = json.loads(header["result"])
+        if header["format"] == _BEFORE:
+            meta["layers"] = {site: renumbered(site, layer) for site, layer in meta["layers"].items()}
         return ProbeResult(
             probe=meta["probe"],
             values=tensors,

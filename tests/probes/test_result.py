@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import math
 import os
 import re
@@ -154,16 +155,17 @@ def of_heads(**extra: Any) -> ProbeResult:
     }
     axes: dict[str, tuple[str, ...]] = {"ratio": ("site", "head"), "by": ("site", "head", "bucket")}
     coords = {"site": sites, "head": ["0", "1", "2"], "bucket": ["same", "other"]}
-    return ProbeResult("Demo", values, axes, coords, {sites[0]: 1, sites[1]: 2}, **extra)
+    return ProbeResult("Demo", values, axes, coords, {sites[0]: 0, sites[1]: 1}, **extra)
 
 
 def test_top_heads_are_the_best_with_nan_left_out() -> None:
     found = of_heads().top_heads("ratio", 3)
-    assert found == [(1, 1, 3.0), (2, 0, 2.0), (1, 0, 1.0)]
-    assert (found[0].layer, found[0].head, found[0].value) == (1, 1, 3.0)
-    assert of_heads().top_heads("ratio", 1, smallest=True) == [(2, 1, -1.0)]
+    assert found == [(0, 1, 3.0), (1, 0, 2.0), (0, 0, 1.0)]
+    assert [head.name for head in found] == ["L0H1", "L1H0", "L0H0"]
+    assert (found[0].layer, found[0].head, found[0].value) == (0, 1, 3.0)
+    assert of_heads().top_heads("ratio", 1, smallest=True) == [(1, 1, -1.0)]
     assert len(of_heads().top_heads("ratio", 99)) == 5
-    assert of_heads().top_heads("by", 1, bucket="same") == [(2, 2, 10.0)]
+    assert of_heads().top_heads("by", 1, bucket="same") == [(1, 2, 10.0)]
 
 
 @pytest.mark.parametrize(
@@ -179,6 +181,15 @@ def test_top_heads_needs_heads_and_nothing_else(measure: str, at: dict[str, str]
         of_heads().top_heads(measure, **at)
     with pytest.raises(KeyError, match="no measure 'none'"):
         of_heads().top_heads("none")
+
+
+def test_files_from_before_heads_were_numbered_as_their_blocks(tmp_path: Path) -> None:
+    """They said 1 for the heads of blocks.0; the residual stream has kept its numbers."""
+    site, after = "tuned/blocks.0.attn.hook_pattern", "tuned/blocks.0.hook_resid_post"
+    meta = {"probe": "Demo", "axes": {"r": ["site"]}, "coords": {"site": [site, after]}, "layers": {site: 1, after: 1}}
+    header = {"format": "mechclust-result-2", "result": json.dumps({**meta, "metadata": {}, "notes": []})}
+    write_safetensors(tmp_path / "r", {"r": torch.zeros(2)}, header)
+    assert load_result(tmp_path / "r").layers == {site: 0, after: 1}
 
 
 # ---- tables ----
@@ -328,7 +339,7 @@ def test_steps_come_in_order_and_a_site_has_one_layer() -> None:
     ],
 )
 def test_a_damaged_header_is_told(tmp_path: Path, header: dict[str, str], why: str) -> None:
-    write_safetensors(tmp_path / "r", {"x": torch.zeros(1)}, {"format": "mechclust-result-2", **header})
+    write_safetensors(tmp_path / "r", {"x": torch.zeros(1)}, {"format": "mechclust-result-3", **header})
     with pytest.raises(InputError, match=f"r' is a damaged probe result \\({why}.*\\); measure it again"):
         load_result(tmp_path / "r")
 
