@@ -289,7 +289,7 @@ class Probe(ABC):
             coords=names if "site" in names else {"site": self.site_names, **names},
             layers={site.name: site.layer for site in self.sites} if layers is None else layers,
             metadata={
-                "parameters": {name: shown(value) for name, value in self.parameters().items()},
+                "parameters": {name: plain(value) for name, value in self.parameters().items()},
                 "versions": versions(),
                 **(metadata or {}),
             },
@@ -316,6 +316,22 @@ def computed_of(probe: Probe, n: int) -> ProbeResult:
             f"device memory is too small for what {type(probe).__name__} computes of "
             f"{n if most is None else min(n, most)} examples; {way}"
         ) from None
+
+
+def plain(value: object) -> Any:
+    """A parameter as JSON has it: numbers, texts, lists and tables of them as they are, all else as ``shown``.
+
+    Example:
+        >>> plain(2.0), plain(("task", None)), plain(residual(1))
+        (2.0, ['task', None], 'residual(layers=[1])')
+    """
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, Mapping) and all(type(name) is str for name in value):
+        return {name: plain(part) for name, part in value.items()}
+    if type(value) in (list, tuple):
+        return [plain(part) for part in value]  # type: ignore[attr-defined]
+    return shown(value)
 
 
 def shown(value: object) -> str:

@@ -59,7 +59,7 @@ def test_the_result_is_filled_in(fake: Any) -> None:
     assert result.probe == "MeanNorm"
     assert result.coords == {"site": sites}
     assert result.layers == {name: layer for layer, name in enumerate(sites)}
-    assert result.metadata["parameters"] == {"at": "residual()", "readout": "last_token()", "power": "2.0"}
+    assert result.metadata["parameters"] == {"at": "residual()", "readout": "last_token()", "power": 2.0}
     assert result.metadata["power"] == 2.0
     assert {"torch", "numpy"} <= set(result.metadata["versions"])
     last = fake.layers[2].weight[TOKENS[:, -1]].detach()

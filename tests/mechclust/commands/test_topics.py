@@ -413,7 +413,7 @@ class TestReport:
         for kind, at in (("embedding", repr(MATRIX)), ("vectors", "residual()"), ("attention", "attention_pattern()")):
             saved = load_result(folder / f"{kind}-0.1-overlap.safetensors")
             parameters = saved.metadata["parameters"]
-            assert (parameters["at"], parameters["words"]) == (at, "'word'")
+            assert (parameters["at"], parameters["words"]) == (at, "word")
         assert load_result(folder / "embedding-0.1-overlap.safetensors").coords["site"] == [MATRIX]
 
     def test_notes_of_the_result_are_in_the_page(self, written):
