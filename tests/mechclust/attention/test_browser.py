@@ -72,6 +72,19 @@ def shades(*weights):
     return pytest.approx(np.interp(weights, np.linspace(0, 1, 9), steps).tolist(), abs=5)
 
 
+def test_keys_on_whatever_is_in_focus_are_not_those_of_jupyterlab(show):
+    """Its shortcuts look at the element in focus first: an attribute of the view round it comes too late."""
+    page = show(small(labels=["x", None, "y"], values=[1.0, 2.0]))
+    parts = page.locator(".mechclust-attention :is(button, input, select, a, summary, [tabindex], div)")
+    within = parts.evaluate_all(
+        "all => all.filter(e => !e.closest('.text') || e.matches('.text'))"
+        ".map(e => [e.tagName, e.dataset.lmSuppressShortcuts])"
+    )
+    assert {"BUTTON", "INPUT", "DIV"} <= {tag for tag, _ in within}
+    assert all(value == "true" for _, value in within)
+    assert page.locator(".text :is(button, input, select, a, summary, [tabindex])").count() == 0
+
+
 @pytest.mark.parametrize("attention", ["causal", "bidirectional"])
 def test_saved_page(show, attention):
     config = ModelConfig(d_vocab=8, n_ctx=8, n_layers=2, d_model=16, n_heads=2, init_std=0.8, attention=attention)
