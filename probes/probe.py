@@ -7,7 +7,7 @@ import hashlib
 import inspect
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -256,7 +256,8 @@ class Probe(ABC):
 
     def parameters(self) -> dict[str, Any]:
         """The constructor's arguments and their values."""
-        return {k: getattr(self, k) for k in inspect.signature(type(self).__init__).parameters if k != "self"}
+        _, *names = inspect.signature(type(self).__init__).parameters  # the first is the probe, whatever its name
+        return {name: getattr(self, name) for name in names}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={shown(v)}' for k, v in self.parameters().items())})"
@@ -316,6 +317,22 @@ def computed_of(probe: Probe, n: int) -> ProbeResult:
             f"device memory is too small for what {type(probe).__name__} computes of "
             f"{n if most is None else min(n, most)} examples; {way}"
         ) from None
+
+
+def each_probe(probes: Probe | Sequence[Probe]) -> list[Probe]:
+    """One probe or several, as a list.
+
+    Raises:
+        InputError: for a class in place of a probe, and anything else that is not one.
+    """
+    several = [probes] if isinstance(probes, (Probe, type)) or not isinstance(probes, Iterable) else list(probes)
+    for probe in several:
+        if isinstance(probe, type) and issubclass(probe, Probe):
+            name = probe.__name__
+            raise InputError(f"{name} is the class of a probe; expected a probe: write {name}(), with its settings")
+        if not isinstance(probe, Probe):
+            raise InputError(f"{repr(probe)[:60]} is not a probe; expected one or several, such as CKA()")
+    return several
 
 
 def plain(value: object) -> Any:
