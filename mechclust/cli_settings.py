@@ -65,12 +65,13 @@ def nearest_options(words: Sequence[str], told: str) -> dict[str, str]:
         {'--nperm': '--n-permutations'}
     """
     known = {_letters(option): option for option in re.findall(r"--[a-z][a-z0-9-]*", told)}
-    found = {}
+    found: dict[str, str] = {}
     for word in (word.partition("=")[0] for word in words if word.startswith("--") and word != "--"):
         given = _letters(word)
         begin = sorted((letters for letters in known if letters.startswith(given)), key=len)
         near = [] if given in known else begin or difflib.get_close_matches(given, known, n=1)
-        found |= {word: known[letters] for letters in near[:1]}
+        if near:
+            found[word] = known[near[0]]
     return found
 
 

@@ -91,7 +91,8 @@ def plot(result: Drawable, name: str, at: Mapping[str, str], ax: Axes | None) ->
         title = ", ".join([*(text for text in place if text), *(text for text in at.values())])
         axis.set_title(title or result.probe, fontsize=10).set_parse_math(False)
     if drawn is not None:
-        panels[0].get_figure().colorbar(drawn, ax=panels, label=name)
+        figure: Any = panels[0].get_figure()
+        figure.colorbar(drawn, ax=panels, label=name)
     return panels[0] if n_panels == 1 else np.array(panels, dtype=object)
 
 
