@@ -16,15 +16,14 @@ checks = causal_checks(model, task.batches("test"), probe, task.accuracy, influe
 
 print("Head outputs: scatter within clusters (0 = one point each, 1 = no clusters), in brackets before training,")
 print("share nearest to their own cluster's centre, and the model's accuracy with another output put in its place")
-print("layer  head        within   nearest  support |  the mean  own centre  wrong centre")
-for layer, head, ratio in after.top_heads("within_ratio", k=4, smallest=True, equivalence="multiset"):
-    site = f"blocks.{layer - 1}.attn.hook_z"
-    at = {"site": site, "head": str(head)}
+print("head          within   nearest  support |  the mean  own centre  wrong centre")
+for best in after.top_heads("within_ratio", k=4, smallest=True, equivalence="multiset"):
+    at = {"site": f"blocks.{best.layer}.attn.hook_z", "head": str(best.head)}
     untrained = float(before.sel("within_ratio", equivalence="multiset", **at))
     nearest, mass = float(after.sel("nearest_centroid", equivalence="multiset", **at)), after.sel("support_mass", **at)
     mean = float(checks.sel("ablated_accuracy", **at))
     own, wrong = (float(checks.sel(f"{k}_accuracy", partition="multiset", **at)) for k in ("centroid", "misplaced"))
-    measured = f"{ratio:.2f} ({untrained:.2f}) {nearest:9.2f} {float(mass):8.2f}"
-    print(f"{layer:5} {head:5}   {measured} | {mean:9.2f} {own:11.2f} {wrong:13.2f}")
+    measured = f"{best.value:.2f} ({untrained:.2f}) {nearest:9.2f} {float(mass):8.2f}"
+    print(f"{best.name:<11}   {measured} | {mean:9.2f} {own:11.2f} {wrong:13.2f}")
 print(f"by chance {float(after['within_ratio_chance']):.2f} within; {int(after['clusters'])} clusters")
 print(f"accuracy of the model {float(checks['accuracy']):.3f}, of a constant answer {checks['majority_accuracy']:.3f}")

@@ -9,14 +9,14 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
-from mechclust.cli_settings import PRESET_SETTINGS, SETTINGS, Perhaps
+from mechclust.cli_settings import PRESET_SETTINGS, SETTINGS, Perhaps, nearest_options
 from mechclust.commands.check import check_model
 from mechclust.commands.clusters import ClustersConfig, measure_clusters, write_clusters_report
 from mechclust.commands.compare import CompareConfig, compare_models, write_compare_report
@@ -69,6 +69,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         close_bars()
         print(f"mechclust: {_told(error)}", file=sys.stderr)
         return 2
+    except SystemExit as end:
+        if end.code == 2:  # tyro has said what it did not understand
+            _tell_nearest(argv)
+        raise
     except KeyboardInterrupt as stop:
         close_bars()
         print(f"\nmechclust: interrupted{visible(str(stop.args[0])) if stop.args else ''}", file=sys.stderr)
@@ -98,6 +102,18 @@ def _verifying(argv: list[str]) -> Iterator[list[str]]:
     finally:
         os.environ.pop(VERIFY)
         os.environ.update({} if before is None else {VERIFY: before})
+
+
+def _tell_nearest(argv: Sequence[str]) -> None:
+    """For options that a command does not have, those it may have been meant to be: ``--nperm``."""
+    told = io.StringIO()
+    with suppress(SystemExit), redirect_stdout(told):
+        if argv[0] == "mossa":
+            _mossa(["--help"])
+        else:
+            app.cli(prog="mechclust", args=[argv[0], "--help"], **_HELP)
+    for word, option in nearest_options(argv[1:], told.getvalue()).items():
+        print(f"mechclust: no option {quoted(word)}; did you mean {option!r}?", file=sys.stderr)
 
 
 def _told(error: InputError) -> str:

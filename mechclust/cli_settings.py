@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import re
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, TypeVar, get_type_hints
 
@@ -48,3 +51,29 @@ SETTINGS.struct_rule(_plain_settings)
 PRESET_SETTINGS = ConstructorRegistry()
 """For commands with presets."""
 PRESET_SETTINGS.struct_rule(partial(_plain_settings, none_given=False))
+
+
+def nearest_options(words: Sequence[str], told: str) -> dict[str, str]:
+    """Words that are no options of a command, with those they may have been meant to be.
+
+    Args:
+        words: of the command line.
+        told: the command's help.
+
+    Example:
+        >>> nearest_options(["--nperm", "9", "--seed=3"], "--n-permutations INT, --n-init INT, --seed INT")
+        {'--nperm': '--n-permutations'}
+    """
+    known = {_letters(option): option for option in re.findall(r"--[a-z][a-z0-9-]*", told)}
+    found: dict[str, str] = {}
+    for word in (word.partition("=")[0] for word in words if word.startswith("--") and word != "--"):
+        given = _letters(word)
+        begin = sorted((letters for letters in known if letters.startswith(given)), key=len)
+        near = [] if given in known else begin or difflib.get_close_matches(given, known, n=1)
+        if near:
+            found[word] = known[near[0]]
+    return found
+
+
+def _letters(option: str) -> str:
+    return option.replace("-", "").replace("_", "").lower()

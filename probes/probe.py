@@ -7,7 +7,7 @@ import hashlib
 import inspect
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -20,11 +20,12 @@ from probes.hooks import HookPoints, Models
 from probes.index_set import IndexSet
 from probes.readout import Readout, last_token
 from probes.result import ProbeResult
-from probes.sites import Site, Sites, residual, resolve
+from probes.sites import Site, Sites, renumbered, residual, resolve
 from probes.state import Declared, Keyed
 from tasks import Batch, InputError
 
-_FORMAT = "mechclust-probe-state-2"
+_FORMAT = "mechclust-probe-state-3"
+_BEFORE = "mechclust-probe-state-2"  # numbered the layers of heads from 1
 _HELD = ("_states", "_examples", "_sites")  # beside the parameters
 _SHOWN = 64  # an array of more elements is shown by its digest
 ProbeT = TypeVar("ProbeT", bound="Probe")
@@ -226,12 +227,14 @@ class Probe(ABC):
             InputError: for a damaged file, or the state of another probe or other parameters.
         """
         tensors, header = read_safetensors(path)
-        if header.get("format") != _FORMAT:
+        if header.get("format") not in (_FORMAT, _BEFORE):
             raise InputError(f"{str(path)!r} is not a probe's state; expected a file from save_state")
         if header["probe"] != repr(self):
             raise InputError(f"{str(path)!r} holds the state of {header['probe']}; build that probe to load it")
-        examples = tensors.pop("examples")
-        self.load_state_dict({"sites": json.loads(header["sites"]), "examples": examples, "tensors": tensors})
+        examples, sites = tensors.pop("examples"), json.loads(header["sites"])
+        if header["format"] == _BEFORE:
+            sites = [[name, renumbered(name, layer)] for name, layer in sites]
+        self.load_state_dict({"sites": sites, "examples": examples, "tensors": tensors})
 
     def all_reduce(self) -> None:
         """Give every process of the default ``torch.distributed`` group the merged state of all.
@@ -253,7 +256,8 @@ class Probe(ABC):
 
     def parameters(self) -> dict[str, Any]:
         """The constructor's arguments and their values."""
-        return {k: getattr(self, k) for k in inspect.signature(type(self).__init__).parameters if k != "self"}
+        _, *names = inspect.signature(type(self).__init__).parameters  # the first is the probe, whatever its name
+        return {name: getattr(self, name) for name in names}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={shown(v)}' for k, v in self.parameters().items())})"
@@ -286,7 +290,7 @@ class Probe(ABC):
             coords=names if "site" in names else {"site": self.site_names, **names},
             layers={site.name: site.layer for site in self.sites} if layers is None else layers,
             metadata={
-                "parameters": {name: shown(value) for name, value in self.parameters().items()},
+                "parameters": {name: plain(value) for name, value in self.parameters().items()},
                 "versions": versions(),
                 **(metadata or {}),
             },
@@ -313,6 +317,38 @@ def computed_of(probe: Probe, n: int) -> ProbeResult:
             f"device memory is too small for what {type(probe).__name__} computes of "
             f"{n if most is None else min(n, most)} examples; {way}"
         ) from None
+
+
+def each_probe(probes: Probe | Sequence[Probe]) -> list[Probe]:
+    """One probe or several, as a list.
+
+    Raises:
+        InputError: for a class in place of a probe, and anything else that is not one.
+    """
+    several = [probes] if isinstance(probes, (Probe, type)) or not isinstance(probes, Iterable) else list(probes)
+    for probe in several:
+        if isinstance(probe, type) and issubclass(probe, Probe):
+            name = probe.__name__
+            raise InputError(f"{name} is the class of a probe; expected a probe: write {name}(), with its settings")
+        if not isinstance(probe, Probe):
+            raise InputError(f"{repr(probe)[:60]} is not a probe; expected one or several, such as CKA()")
+    return several
+
+
+def plain(value: object) -> Any:
+    """A parameter as JSON has it: numbers, texts, lists and tables of them as they are, all else as ``shown``.
+
+    Example:
+        >>> plain(2.0), plain(("task", None)), plain(residual(1))
+        (2.0, ['task', None], 'residual(layers=[1])')
+    """
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, Mapping) and all(type(name) is str for name in value):
+        return {name: plain(part) for name, part in value.items()}
+    if type(value) in (list, tuple):
+        return [plain(part) for part in value]  # type: ignore[attr-defined]
+    return shown(value)
 
 
 def shown(value: object) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice, product
 from math import prod
@@ -15,13 +15,18 @@ import torch
 from torch import Tensor
 
 from probes.files import read_safetensors, write_safetensors
+from probes.plots import first_to_draw, plot
+from probes.result_facts import facts, value_of
+from probes.sites import head_name, renumbered
 from tasks import InputError
 from tasks.errors import check_at_least, suggest
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
-_FORMAT = "mechclust-result-2"
+_FORMAT = "mechclust-result-3"
+_BEFORE = "mechclust-result-2"  # numbered the layers of heads from 1, and kept parameters as their repr
 _OWN_COLUMN = ("site", "other_site", "head", "label", "step")
 _INTEGERS = ("layer", "head", "step")
 _MOST_ROWS = 24  # of a table in a notebook
@@ -32,7 +37,7 @@ class Head(NamedTuple):
     """An attention head with a measure's value, as ``ProbeResult.top_heads`` gives it.
 
     Attributes:
-        layer: 1 for ``blocks.0``.
+        layer: the block's number, 0 for ``blocks.0``.
         head: from 0.
         value: of the measure.
     """
@@ -40,6 +45,11 @@ class Head(NamedTuple):
     layer: int
     head: int
     value: float
+
+    @property
+    def name(self) -> str:
+        """Such as ``"L0H3"``."""
+        return head_name(self.layer, self.head)
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,7 +61,7 @@ class ProbeResult:
         values: measure name to tensor.
         axes: measure name to the names of its tensor's axes.
         coords: axis name to the names along it. The axis ``"site"`` holds hook names.
-        layers: hook name to layer number (0 the embedding).
+        layers: hook name to layer number, see ``Site``: in the residual stream 0 the embedding, of heads their block.
         metadata: what the numbers depend on: parameters, number of examples, versions.
         notes: why a value is NaN, and what else a reader must know.
 
@@ -59,8 +69,12 @@ class ProbeResult:
         >>> import torch
         >>> result = ProbeResult("Demo", {"score": torch.tensor([0.5])}, {"score": ("site",)},
         ...                      {"site": ["hook_embed"]}, {"hook_embed": 0})
-        >>> result["score"].tolist()
-        [0.5]
+        >>> result["score"].tolist(), list(result), "score" in result
+        ([0.5], ['score'], True)
+        >>> print(result)
+        Demo
+         layer       site  score
+             0 hook_embed    0.5
     """
 
     probe: str
@@ -96,8 +110,46 @@ class ProbeResult:
             raise KeyError(f"no measure {measure!r} in this {self.probe} result{suggest(measure, self.values)}")
         return self.values[measure]
 
-    def sel(self, measure: str, **at: str) -> Tensor:
-        """The part of a measure at the named coordinates, e.g. ``sel("ari", label="task")``."""
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.values)
+
+    def __contains__(self, measure: object) -> bool:
+        return measure in self.values
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self.values)
+
+    def sel(self, measure: str, **at: str | int) -> Tensor:
+        """The part of a measure at the named coordinates: ``sel("ari", label="task")``, ``sel("ari", layer=2)``.
+
+        Args:
+            measure: which.
+            at: the name along each axis that is to go, such as ``site="hook_embed"`` or ``head=3``; or ``layer``, the
+                number of a site's layer (see ``layers``), where one site has it.
+
+        Raises:
+            InputError: for an axis or name that is not there, and a layer of no site or of several.
+        """
+        return self._sel(measure, self._places(measure, at))
+
+    def _places(self, measure: str, at: Mapping[str, str | int]) -> dict[str, str]:
+        """Names along axes, the layer as the site that has it."""
+        axes = self.axes.get(measure, ())
+        names = {axis: str(name) for axis, name in at.items()}
+        if "layer" not in at or "layer" in axes or "site" not in axes:
+            return names
+        layer = names.pop("layer")
+        sites = [site for site in self.coords["site"] if str(self.layers[site]) == layer]
+        if len(sites) == 1 and "site" not in names:
+            return {"site": sites[0], **names}
+        if "site" in names:
+            raise InputError(f"layer {layer} and site {names['site']!r} are both given; give one of them")
+        if sites:
+            raise InputError(f"layer {layer} of {measure!r} is {', '.join(map(repr, sites))}; give site= in its place")
+        known = dict.fromkeys(self.layers[site] for site in self.coords["site"])
+        raise InputError(f"no layer {layer} in {measure!r} (it has {', '.join(map(str, known))})")
+
+    def _sel(self, measure: str, at: Mapping[str, str]) -> Tensor:
         tensor = self[measure]
         for axis, name in at.items():
             if axis not in self.axes[measure] or name not in self.coords[axis]:
@@ -107,7 +159,39 @@ class ProbeResult:
         place = tuple(self.coords[axis].index(at[axis]) if axis in at else slice(None) for axis in self.axes[measure])
         return tensor[place]
 
-    def top_heads(self, measure: str, k: int = 4, *, smallest: bool = False, **at: str) -> list[Head]:
+    def plot(self, measure: str | None = None, *, ax: Axes | None = None, **at: str | int) -> Any:
+        """Draw a measure with matplotlib, in a way that its axes ask for.
+
+        By layer: a curve for each label, bucket or model, with its interval and, hatched, what chance gives. By head:
+        a map, with a dot where the value is within the chance band. Every site with every other: a matrix, as of CKA.
+        Axes beyond these make panels.
+
+        Args:
+            measure: by default the first that has a chance band, or else the first that can be drawn.
+            ax: where to draw a single panel; a new figure by default.
+            at: coordinates to fix, as in ``sel``.
+
+        Returns:
+            The axes, to go on with: one, or an array of them where there are several panels.
+
+        Raises:
+            InputError: for a measure that has nothing to draw along, and for too many curves or panels.
+
+        Example:
+            >>> import torch
+            >>> result = ProbeResult("Demo", {"score": torch.tensor([0.5, 0.7])}, {"score": ("site",)},
+            ...                      {"site": ["hook_embed", "blocks.0.hook_resid_post"]},
+            ...                      {"hook_embed": 0, "blocks.0.hook_resid_post": 1})
+            >>> axes = result.plot()  # doctest: +SKIP
+            >>> axes.figure.savefig("score.pdf")  # doctest: +SKIP
+        """
+        any_of_sites = next((name for name, axes in self.axes.items() if "site" in axes), "")
+        places = self._places(measure or any_of_sites, at)
+        name = measure or first_to_draw(self, places)
+        self._sel(name, places)
+        return plot(self, name, places, ax)
+
+    def top_heads(self, measure: str, k: int = 4, *, smallest: bool = False, **at: str | int) -> list[Head]:
         """The ``k`` heads with the largest values of a measure, best first; heads whose value is NaN are left out.
 
         Args:
@@ -123,13 +207,14 @@ class ProbeResult:
             >>> import torch
             >>> result = ProbeResult("Demo", {"ratio": torch.tensor([[1.0, 3.0]])}, {"ratio": ("site", "head")},
             ...                      {"site": ["blocks.0.attn.hook_pattern"], "head": ["0", "1"]},
-            ...                      {"blocks.0.attn.hook_pattern": 1})
+            ...                      {"blocks.0.attn.hook_pattern": 0})
             >>> result.top_heads("ratio", 1)
-            [Head(layer=1, head=1, value=3.0)]
+            [Head(layer=0, head=1, value=3.0)]
         """
         check_at_least(k=(k, 1))
-        tensor = self.sel(measure, **at)
-        left = [axis for axis in self.axes[measure] if axis not in at]
+        places = self._places(measure, at)
+        tensor = self._sel(measure, places)
+        left = [axis for axis in self.axes[measure] if axis not in places]
         if set(left) != {"site", "head"}:
             way = "choose a measure of heads" if "head" not in left else "fix the others, as in sel()"
             raise InputError(f"{measure!r} leaves the axes ({', '.join(left)}); expected (site, head): {way}")
@@ -191,36 +276,59 @@ class ProbeResult:
     def __repr__(self) -> str:
         axes = {axis: len(self.coords[axis]) for axes in self.axes.values() for axis in axes}
         along = f" by {', '.join(f'{n} {axis}' for axis, n in axes.items())}" if axes else ""
-        return f"ProbeResult({self.probe}: {', '.join(self.values) or 'no measure'}{along}; see to_dataframe())"
+        return f"ProbeResult({self.probe}: {', '.join(self.values) or 'no measure'}{along}; print() shows them)"
 
     def _repr_html_(self) -> str:
+        tables = [self._html_table(axes, names) for axes, names in self._by_axes().items()]
+        notes = [f"<p>Note: {html.escape(note)}</p>" for note in self.notes]
+        head = f"<p><b>{html.escape(self.probe)}</b> {html.escape(facts(self.metadata))}</p>"
+        return "".join(["<div>", head, *tables, *notes, "</div>"])
+
+    def __str__(self) -> str:
+        """The numbers, for a terminal: as in a notebook."""
+        parts = [f"{self.probe} {facts(self.metadata)}".rstrip()]
+        for axes, names in self._by_axes().items():
+            if not axes:
+                parts.append(self._single(names))
+            elif n := prod(len(self.coords[axis]) for axis in axes):
+                table = self._table(axes, names)
+                parts.append(table.to_string(index=False, float_format="{:.4g}".format))
+                left = n - len(table)
+                parts += [f"and {left:,} more rows: to_dataframe() has them all"] if left else []
+        return "\n".join([*parts, *(f"Note: {note}" for note in self.notes)])
+
+    def _by_axes(self) -> dict[tuple[str, ...], list[str]]:
         by_axes: dict[tuple[str, ...], list[str]] = {}
         for name, axes in self.axes.items():
             by_axes.setdefault(tuple(axes), []).append(name)
-        facts = ", ".join(f"{k} = {v}" for k, v in self.metadata.items() if isinstance(v, (int, float, str)))
-        tables = [self._html_table(axes, names) for axes, names in by_axes.items()]
-        notes = [f"<p>Note: {html.escape(note)}</p>" for note in self.notes]
-        head = f"<p><b>{html.escape(self.probe)}</b> {html.escape(facts)}</p>"
-        return "".join(["<div>", head, *tables, *notes, "</div>"])
+        return by_axes
+
+    def _single(self, names: list[str]) -> str:
+        return ", ".join(f"{name} {self.values[name].item():.4g}" for name in names)
 
     def _html_table(self, axes: tuple[str, ...], names: list[str]) -> str:
         """One row per place, one column per measure; text for numbers without axes."""
-        import pandas as pd
-
         if not axes:
-            return f"<p>{html.escape(', '.join(f'{name} {self.values[name].item():.4g}' for name in names))}</p>"
+            return f"<p>{html.escape(self._single(names))}</p>"
         n = prod(len(self.coords[axis]) for axis in axes)
         if not n:
             return ""
+        frame = self._table(axes, names)
+        shown: str = frame.to_html(index=False, border=0, float_format="{:.4g}".format)
+        left = n - len(frame)
+        return shown + (f"<p>and {left:,} more rows: to_dataframe() has them all</p>" if left else "")
+
+    def _table(self, axes: tuple[str, ...], names: list[str]) -> pd.DataFrame:
+        """The first rows, with the layer beside the site."""
+        import pandas as pd
+
         frame = pd.DataFrame(islice(product(*(self.coords[axis] for axis in axes)), _MOST_ROWS), columns=list(axes))
         if axes[0] == "site":
             frame.insert(0, "layer", [self.layers[site] for site in frame["site"]])
         for name in names:  # a measure may be called like an axis
             column = self.values[name].flatten()[:_MOST_ROWS].tolist()
             frame.insert(frame.shape[1], name, column, allow_duplicates=True)
-        shown: str = frame.to_html(index=False, border=0, float_format="{:.4g}".format)
-        left = n - len(frame)
-        return shown + (f"<p>and {left:,} more rows: to_dataframe() has them all</p>" if left else "")
+        return frame
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file with the rest as JSON in its header, atomically."""
@@ -250,7 +358,7 @@ def load_result(path: str | Path) -> ProbeResult:
         tensor(0.5000)
     """
     tensors, header = read_safetensors(path)
-    if header.get("format") != _FORMAT:
+    if header.get("format") not in (_FORMAT, _BEFORE):
         state = header.get("format", "").startswith("mechclust-probe-state")
         way = (
             f"; it holds the state of {header.get('probe', 'a probe')}: build that, load_state it and compute()"
@@ -260,6 +368,10 @@ def load_result(path: str | Path) -> ProbeResult:
         raise InputError(f"{str(path)!r} is not a probe result; expected a file from ProbeResult.save{way}")
     try:
         meta = json.loads(header["result"])
+        if header["format"] == _BEFORE:
+            meta["layers"] = {site: renumbered(site, layer) for site, layer in meta["layers"].items()}
+            if "parameters" in meta["metadata"]:
+                meta["metadata"]["parameters"] = {k: value_of(v) for k, v in meta["metadata"]["parameters"].items()}
         return ProbeResult(
             probe=meta["probe"],
             values=tensors,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from probes.batches import Batches, each_batch, one_batch
 from probes.hooks import HookedModel, device_of, evaluation_mode, forward, record
 from probes.identity import Examples, fingerprint
-from probes.probe import Probe, computed_of
+from probes.probe import Probe, computed_of, each_probe
 from probes.readout import Readout, check_readout
 from probes.result import ProbeResult
 from probes.sites import split_site
@@ -245,7 +245,7 @@ def attach(model: HookedModel, probes: Probe | Sequence[Probe]) -> Iterator[Atta
     """
     if isinstance(model, Mapping):
         raise InputError(f"attach measures one model, and was given {len(model)}; use run() for probes that compare")
-    several = [probes] if isinstance(probes, Probe) else list(probes)
+    several = each_probe(probes)
     for probe in several:
         probe.bind(model)
     recorder = _Recorder(model, several, stops=False)
@@ -313,7 +313,7 @@ def run(
             no batches, NaN in the activations, several models with vocabularies of different sizes, token ids
             outside the vocabulary, more tokens than the model's context, or too little memory.
     """
-    several = [probes] if isinstance(probes, Probe) else list(probes)
+    several = each_probe(probes)
     models = dict(model) if isinstance(model, Mapping) else {"": model}
     source = each_batch(
         batches,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from probes.hooks import HookPoints
 from probes.identity import Examples
-from probes.probe import Probe, computed_of
+from probes.probe import Probe, computed_of, each_probe
 from probes.result import ProbeResult
 from probes.sites import split_site
 from tasks import Batch, InputError
@@ -92,7 +92,7 @@ def run_stores(stores: Stores, probes: Probe | Sequence[Probe]) -> ProbeResult |
         >>> run_stores(rows, NDims("hook_embed"))["n_dims"].shape
         torch.Size([1, 1])
     """
-    several = [probes] if isinstance(probes, Probe) else list(probes)
+    several = each_probe(probes)
     named: dict[str, RowSource] = dict(stores) if isinstance(stores, Mapping) else {"": stores}
     for store in named.values():
         _check_source(store)

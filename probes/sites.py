@@ -17,8 +17,8 @@ class Site(NamedTuple):
 
     Attributes:
         name: the hook name, as in ``model.hook_dict``.
-        layer: 0 for the embedding, ``l + 1`` for everything in ``blocks.l``, one more than the
-            last block for what follows it.
+        layer: in the residual stream 0 for the embedding, ``l + 1`` for ``blocks.l``, one more than the last layer for
+            what follows it; of the parts of a block, such as its heads, the block's own number, ``l`` for ``blocks.l``.
     """
 
     name: str
@@ -38,6 +38,28 @@ def split_site(name: str) -> tuple[str, str]:
     return model, hook
 
 
+def head_name(block: int, head: int) -> str:
+    """A head as TransformerLens and papers name it, both numbers from 0.
+
+    Example:
+        >>> head_name(0, 3)
+        'L0H3'
+    """
+    return f"L{block}H{head}"
+
+
+def renumbered(name: str, layer: int) -> int:
+    """The number of a layer that a file says, which counted the parts of blocks from 1 before they had their block's.
+
+    Example:
+        >>> renumbered("blocks.0.attn.hook_pattern", 1), renumbered("tuned/blocks.0.hook_resid_post", 1)
+        (0, 1)
+    """
+    hook = split_site(name)[1]
+    match = None if _STREAM.fullmatch(hook) else re.match(r"blocks\.(\d+)\.", hook)
+    return layer - 1 if match and layer == int(match[1]) + 1 else layer
+
+
 @dataclass(frozen=True)
 class Selector:
     """A family of hook points, one per layer. Make one with ``residual()`` and its like."""
@@ -54,6 +76,8 @@ class Selector:
 Sites = Selector | str | Sequence[Selector | str]
 """Where to measure: a selector, a hook's name, or several of them."""
 
+# What stands in a block and yet belongs to the residual stream; TransformerLens 4 calls its ends hook_in and hook_out.
+_STREAM = re.compile(r"blocks\.(\d+)\.hook_(resid_(pre|mid|post)|in|out)")
 _BLOCK_HOOKS = {
     "residual": "hook_resid_post",
     "attention_pattern": "attn.hook_pattern",
@@ -88,12 +112,21 @@ def embedding() -> Selector:
 
 
 def attention_pattern(layers: int | Sequence[int] | None = None) -> Selector:
-    """Attention probabilities ``[batch head query key]`` of layers 1 to ``n_layers``."""
+    """Attention probabilities ``[batch head query key]`` of blocks 0 to ``n_layers - 1``.
+
+    Args:
+        layers: which blocks, by TransformerLens's numbers: 0 is ``blocks.0``, whose heads are ``L0H0``, ``L0H1``, ...
+            Block ``l`` reads layer ``l`` of the residual stream. Negative ones count from the last; all when ``None``.
+    """
     return Selector("attention_pattern", _layers(layers))
 
 
 def head_output(layers: int | Sequence[int] | None = None) -> Selector:
-    """Head outputs ``z`` before the output projection, ``[batch pos head d_head]``, of layers 1 to ``n_layers``."""
+    """Head outputs ``z`` before the output projection, ``[batch pos head d_head]``, of blocks 0 to ``n_layers - 1``.
+
+    Args:
+        layers: which blocks, as in ``attention_pattern``.
+    """
     return Selector("head_output", _layers(layers))
 
 
@@ -134,8 +167,10 @@ def _n_blocks(names: Sequence[str]) -> int:
 
 
 def _layer_of(name: str, names: Sequence[str]) -> int:
-    if match := re.match(r"blocks\.(\d+)\.", name):
+    if match := _STREAM.fullmatch(name):
         return int(match[1]) + 1
+    if match := re.match(r"blocks\.(\d+)\.", name):
+        return int(match[1])
     return _n_blocks(names) + 1 if name.startswith(("ln_final", "unembed", "hook_unembed")) else 0
 
 
@@ -143,17 +178,18 @@ def _select(selector: Selector, names: Sequence[str], lacks: Mapping[str, str]) 
     n = _n_blocks(names)
     if selector.kind == "embedding":
         return [Site(_existing("hook_embed", names, lacks), 0)]
-    first = 0 if selector.kind == "residual" else 1
-    layers = range(first, n + 1) if selector.layers is None else selector.layers
+    stream = selector.kind == "residual"
+    last = n if stream else n - 1
     sites = []
-    for layer in layers:
-        absolute = layer + n + 1 if layer < 0 else layer
-        if not first <= absolute <= n:
+    for layer in range(last + 1) if selector.layers is None else selector.layers:
+        absolute = layer + last + 1 if layer < 0 else layer
+        if not 0 <= absolute <= last:
             raise InputError(
-                f"no layer {layer} for {selector.kind}() in this model (it has layers {first}-{n}"
-                f"{', layer 0 the embedding' if first == 0 else ''})"
+                f"no layer {layer} for {selector.kind}() in this model (it has layers 0-{last}, layer 0 "
+                f"{'the embedding' if stream else 'is blocks.0'})"
             )
-        name = "hook_embed" if absolute == 0 else f"blocks.{absolute - 1}.{_BLOCK_HOOKS[selector.kind]}"
+        block = absolute - 1 if stream else absolute
+        name = "hook_embed" if block < 0 else f"blocks.{block}.{_BLOCK_HOOKS[selector.kind]}"
         sites.append(Site(_existing(name, names, lacks), absolute))
     if selector.final_norm:
         sites.append(Site(_existing("unembed.hook_in", names, lacks), n + 1))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from probes import Head, HookedModel, attention_pattern, resolve
+from probes.sites import head_name
 from tasks import InputError
 
 Heads: TypeAlias = int | Sequence[int] | Sequence[tuple[int, int]] | Sequence[Head]
@@ -26,8 +27,8 @@ class ChosenHead(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Such as ``"L1H0"``."""
-        return f"L{self.layer}H{self.head}"
+        """Such as ``"L0H3"``."""
+        return head_name(self.layer, self.head)
 
 
 def choose_heads(
@@ -58,7 +59,7 @@ def choose_heads(
             meant, instead = _span(found[first]), _span(found[other])
             raise InputError(
                 f"these are heads {meant} in model {first!r} and {instead} in model {other!r}; "
-                "expected the same in both; choose heads that both have, such as heads=[(1, 0), (1, 1)]"
+                "expected the same in both; choose heads that both have, such as heads=[(0, 0), (0, 1)]"
             )
     return found[first]
 
@@ -99,7 +100,7 @@ def _in_model(
         wanted = [(resolve(model, attention_pattern(int(layer)))[0], head, value) for layer, head, value in triples]
     for site, head, _ in wanted:
         if not -n <= head < n:
-            raise InputError(f"no head {head} in layer {site.layer} (it has heads 0-{n - 1})")
+            raise InputError(f"no head {head} in layer {site.layer}, blocks.{site.layer} (it has heads 0-{n - 1})")
     return [ChosenHead(site.name, site.layer, int(head) % n, value) for site, head, value in wanted]
 
 

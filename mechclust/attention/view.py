@@ -41,7 +41,7 @@ class AttentionView:
     Attributes:
         patterns: ``[head query key]`` weights, or ``[model head query key]`` where ``models`` stand side by side.
         str_tokens: one per position, as given.
-        names: one per head, such as ``"L1H0"``.
+        names: one per head, such as ``"L0H3"``.
         causal: no weight can stand above the diagonal; that part is drawn grey.
         models: their names, where several stand side by side; else empty.
         labels: one per position, by which tokens are coloured, ``None`` where there is none; or empty.
@@ -132,8 +132,8 @@ def attention_view(
         model: anything with TransformerLens's hook protocol, or several by name, ``{"tuned": a, "base": b}``, to see
             the same heads side by side on the same tokens.
         tokens: ``[pos]`` or ``[1 pos]`` token ids, or a text when the model has a tokenizer.
-        layers: which layers, 1 to ``n_layers`` as in ``probes.attention_pattern``; negative ones count
-            from the last. All of them when ``None``.
+        layers: which blocks, from 0 as in ``probes.attention_pattern``: 0 is ``blocks.0``; negative ones count from
+            the last. All of them when ``None``.
         heads: which heads of each layer, from 0; all of them when ``None``. Or ``(layer, head)`` pairs, such as
             ``result.top_heads("ratio")``, whose values are then shown beside the names; leave out ``layers``.
         str_tokens: one string per position. By default the tokenizer's, or the ids without one.
@@ -144,7 +144,7 @@ def attention_view(
             0.3 MB more, or 0.5 MB where attention goes both ways.
 
     Returns:
-        The view; its heads are named ``L{layer}H{head}``.
+        The view; its heads are named as TransformerLens numbers them, ``L0H3`` for head 3 of ``blocks.0``.
 
     Raises:
         InputError: for more than one sequence, a layer or head that is not there, models without these heads in
@@ -154,15 +154,15 @@ def attention_view(
         >>> from mechclust.models.build import build_model
         >>> from mechclust.models.config import ModelConfig
         >>> model = build_model(ModelConfig(d_vocab=9, n_ctx=4, n_layers=2, d_model=8, n_heads=2))
-        >>> attention_view(model, torch.tensor([3, 1, 4]), layers=2)
-        AttentionView(2 heads (L2H0 to L2H1), 3 tokens, causal); print() lists weights, .save("view.html") draws them
+        >>> attention_view(model, torch.tensor([3, 1, 4]), layers=1)
+        AttentionView(2 heads (L1H0 to L1H1), 3 tokens, causal); print() lists weights, .save("view.html") draws them
 
         Chosen heads of two models side by side, tokens coloured by label:
 
         >>> other = build_model(ModelConfig(d_vocab=9, n_ctx=4, n_layers=2, d_model=8, n_heads=2, seed=1))
-        >>> view = attention_view({"a": model, "b": other}, [3, 1, 4], heads=[(2, 0), (1, 1)], labels=["x", "x", None])
+        >>> view = attention_view({"a": model, "b": other}, [3, 1, 4], heads=[(1, 0), (0, 1)], labels=["x", "x", None])
         >>> view.names, view.models, tuple(view.patterns.shape)
-        (('L2H0', 'L1H1'), ('a', 'b'), (2, 2, 3, 3))
+        (('L1H0', 'L0H1'), ('a', 'b'), (2, 2, 3, 3))
     """
     models = dict(model) if isinstance(model, Mapping) else {"": model}
     if isinstance(model, Mapping):
@@ -297,7 +297,7 @@ def _n_heads(model: HookedModel, batch: Batch) -> int:
     """Heads of each layer; a model without a configuration is asked."""
     n = getattr(getattr(model, "cfg", None), "n_heads", None)
     if n is None:
-        (pattern,) = _patterns(model, [resolve(model, attention_pattern(1))[0].name], batch).values()
+        (pattern,) = _patterns(model, [resolve(model, attention_pattern(0))[0].name], batch).values()
         n = len(pattern)
     return int(n)
 

@@ -40,7 +40,7 @@ from probes.files import (
 )
 from probes.index_set import IndexSet
 from probes.locks import locked
-from probes.probe import Probe
+from probes.probe import Probe, each_probe
 from probes.result import ProbeResult
 from probes.run import finished, measuring
 from tasks import InputError
@@ -140,7 +140,7 @@ def run_sharded(
         '20'
     """
     check_given(batches, shard_examples=shard_examples)
-    several = [probes] if isinstance(probes, Probe) else list(probes)
+    several = each_probe(probes)
     shards = shards_of(batches, shard_examples, tokenizer=tokenizer, tokens_per_batch=tokens_per_batch)
     total = _Total(several)
     folder = None if out is None else Path(out).absolute()

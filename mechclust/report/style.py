@@ -12,11 +12,13 @@ from matplotlib.cbook import is_math_text
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from probes.plots import COLORS as COLORS
+from probes.plots import GREY as GREY
+from probes.plots import MARKERS as MARKERS
+from probes.plots import chance_band as chance_band
+
 MATHTEXT = "mathtext"  # ``gid`` of a text of ours that is a formula: ``axis.set_title("$W_V$", gid=MATHTEXT)``
-BLUE, RED, GREEN, ORANGE, GREY = "#1b6ca8", "#c8553d", "#3a9a6b", "#e08214", "#999999"
-# Of many: Okabe & Ito's colours, which colour-blind readers tell apart too, and a marker for each.
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A8A8A")
-MARKERS = "osv^DPX*"
+BLUE, RED, GREEN, ORANGE = "#1b6ca8", "#c8553d", "#3a9a6b", "#e08214"
 
 
 def shades(n: int) -> np.ndarray:
@@ -82,14 +84,6 @@ def layer_axis(axis: Axes) -> None:
     """Layers along x, in whole numbers."""
     axis.locator_params(axis="x", integer=True)
     axis.set_xlabel("layer")
-
-
-def chance_band(
-    axis: Axes, x: Sequence[float] | np.ndarray, low: np.ndarray, high: np.ndarray, color: str = GREY
-) -> None:
-    """What chance gives: hatched, so that it is seen beside coloured bands and in print."""
-    thin = 0.8 if np.nanmax(np.append(high - low, 0.0)) < 0.01 else 0.0  # without width it would not be seen
-    axis.fill_between(x, low, high, facecolor="none", edgecolor=color, hatch="////", alpha=0.55, lw=thin, zorder=0.5)
 
 
 def direct_labels(axis: Axes, labels: Sequence[tuple[float, str, Any]], size: float = 8.5) -> None:

@@ -18,7 +18,7 @@ from probes import Probe, ProbeResult, load_result, run
 from probes.files import is_whole, versions
 from probes.hooks import HookedModel, device_of, evaluation_mode, forward
 from probes.identity import Examples, fingerprint
-from probes.probe import shown
+from probes.probe import plain
 from tasks import Batch, InputError, Task
 
 _WAY = "give another folder, or the same settings to go on"
@@ -125,7 +125,7 @@ class ProbeCallback:
         for split, batches in self.batches.items():
             examples = ""
             for name, probe in self.probes.items():
-                own = _texts({key: shown(value) for key, value in probe.parameters().items()})
+                own = _texts({key: plain(value) for key, value in probe.parameters().items()})
                 for path, held in _held(self.out, f"{split}.{name}"):
                     examples = examples or _digest(batches)
                     _compare(path, {"probe": held.probe}, {"probe": type(probe).__name__})
@@ -237,9 +237,9 @@ def _digest(batches: Sequence[Batch]) -> str:
     return examples.digest
 
 
-def _texts(values: Mapping[str, str]) -> dict[str, str]:
-    """Without addresses in memory, which change from process to process."""
-    return {name: re.sub(r" at 0x[0-9a-f]+", "", text) for name, text in values.items()}
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    """As text, without addresses in memory, which change from process to process."""
+    return {name: re.sub(r" at 0x[0-9a-f]+", "", str(value)) for name, value in values.items()}
 
 
 def _compare(path: Path, held: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ from tasks.text.files import check_texts, read_text
 from tasks.text.json_lines import check_field, parse_object
 from tasks.text.visible import quoted, short
 
-Encode = Callable[[Sequence[str]], list[list[int]]]
+Encode = Callable[[Sequence[str]], Any]
 """Texts to token ids, all at once: tokenizers are faster so."""
 
 
@@ -122,7 +122,8 @@ class LabelledPrompts:
         ``index`` is a prompt's place in the file, from 0.
 
         Args:
-            encode: texts to token ids, such as ``lambda texts: tokenizer(texts)["input_ids"]``.
+            encode: a Hugging Face tokenizer, or any function of texts to token ids, such as
+                ``lambda texts: tokenizer(texts, add_special_tokens=False)["input_ids"]``.
             tokens_per_batch: most tokens of a batch, padding included.
             pad_id: the id to pad with, or 0 where the model has no embedding for it; the attention mask hides it.
             max_length: the model's context length.
@@ -136,7 +137,8 @@ class LabelledPrompts:
                 token, or to one that the model has no embedding for.
         """
         check_choice(too_long=(too_long, ("refuse", "truncate")))
-        encoded = [list(ids) for ids in encode(list(self.prompts))]
+        given = encode(list(self.prompts))
+        encoded = [list(ids) for ids in (given["input_ids"] if isinstance(given, Mapping) else given)]
         for i, ids in enumerate(encoded):
             if not ids:
                 raise InputError(f"{self.source}: prompt {i + 1} encodes to no token; remove it")

@@ -40,7 +40,7 @@ def _pages() -> tuple[Path, Path, int]:
     scores = torch.randn(_HEADS, _TOKENS, _TOKENS, generator=torch.Generator().manual_seed(0))
     above = torch.ones(_TOKENS, _TOKENS).triu(1).bool()
     patterns = torch.softmax(scores.masked_fill(above, -torch.inf), -1)
-    names, tokens = [f"L1H{head}" for head in range(_HEADS)], [f" word{i}" for i in range(_TOKENS)]
+    names, tokens = [f"L0H{head}" for head in range(_HEADS)], [f" word{i}" for i in range(_TOKENS)]
     rounded = [[[round(weight, 3) for weight in query] for query in head] for head in patterns.tolist()]
     props = json.dumps({"attention": rounded, "attentionHeadNames": names, "maskUpperTri": True, "tokens": tokens})
     folder = Path(tempfile.mkdtemp())

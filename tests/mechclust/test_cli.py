@@ -329,10 +329,10 @@ class TestClusters:
         assert main(clusters) == 0
         printed = capsys.readouterr().out.splitlines()
         assert printed[0].split() == [
-            "layer", "label", "ari", "null_low", "null_high", "p_value", "untrained", "accuracy", "linear_p",
+            "layer", "site", "label", "ari", "null_low", "null_high", "p_value", "untrained", "accuracy", "linear_p",
             "untrained_accuracy",
         ]  # fmt: skip
-        assert printed[1].split()[:3] == ["0", "task", "1.000"]
+        assert printed[1].split()[:4] == ["0", "hook_embed", "task", "1.000"]
         assert len(printed[1:4]) == 3
         sentences = [line for line in printed if line.startswith("- ")]
         assert sentences[0].startswith("- The clusters of the hidden states ")

@@ -232,7 +232,7 @@ def test_two_layers_of_two_heads_on_padded_batches(model: Any, batch: Batch, tas
     assert found.notes == [
         "the sequences differ in length, so influence, spurious_* and permutation_* are undefined",
     ]
-    assert list(found.layers.items()) == [("blocks.0.attn.hook_z", 1), ("blocks.1.attn.hook_z", 2)]
+    assert list(found.layers.items()) == [("blocks.0.attn.hook_z", 0), ("blocks.1.attn.hook_z", 1)]
     frame = found.to_dataframe()
     assert len(frame) == sum(v.numel() for v in found.values.values())
 

@@ -218,7 +218,7 @@ def test_a_transformer_with_padding_is_measured_at_the_query(
     result = run(model, batch.split(5), ClusteringHead(("task", "output"), query=query))
     where = batch.last_positions() if position is None else batch.position(position)
     assert result.coords["site"] == names[::2]
-    assert list(result.layers.items()) == [(names[0], 1), (names[2], 2)]
+    assert list(result.layers.items()) == [(names[0], 0), (names[2], 1)]
     assert result["within_ratio"].shape == (2, 2, 2)
     for layer in range(2):
         for head in range(2):

@@ -54,7 +54,7 @@ def test_the_contract_on_the_pooling_transformer(probe: ClusteringHead, sequence
     "probe",
     [
         ClusteringHead("task", at=BOTH),
-        ClusteringHead(("output", "task"), at=[head_output(2), attention_pattern(2)], query=token_at("input")),
+        ClusteringHead(("output", "task"), at=[head_output(1), attention_pattern(1)], query=token_at("input")),
         ClusteringHead("task", max_rows=7),
     ],
     ids=repr,
@@ -216,6 +216,6 @@ def test_a_saved_result_and_state_come_back(tmp_path: Any) -> None:
 
 
 def test_several_layers_in_one_result(task: InstructionFollowing, model: Any) -> None:
-    result = run(model, task.batches("validation_subset"), ClusteringHead("task", at=head_output(2)))
+    result = run(model, task.batches("validation_subset"), ClusteringHead("task", at=head_output(1)))
     assert result.coords["site"] == ["blocks.1.attn.hook_z"]
-    assert result.layers == {"blocks.1.attn.hook_z": 2}
+    assert result.layers == {"blocks.1.attn.hook_z": 1}

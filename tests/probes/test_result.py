@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import math
 import os
 import re
@@ -154,16 +155,17 @@ def of_heads(**extra: Any) -> ProbeResult:
     }
     axes: dict[str, tuple[str, ...]] = {"ratio": ("site", "head"), "by": ("site", "head", "bucket")}
     coords = {"site": sites, "head": ["0", "1", "2"], "bucket": ["same", "other"]}
-    return ProbeResult("Demo", values, axes, coords, {sites[0]: 1, sites[1]: 2}, **extra)
+    return ProbeResult("Demo", values, axes, coords, {sites[0]: 0, sites[1]: 1}, **extra)
 
 
 def test_top_heads_are_the_best_with_nan_left_out() -> None:
     found = of_heads().top_heads("ratio", 3)
-    assert found == [(1, 1, 3.0), (2, 0, 2.0), (1, 0, 1.0)]
-    assert (found[0].layer, found[0].head, found[0].value) == (1, 1, 3.0)
-    assert of_heads().top_heads("ratio", 1, smallest=True) == [(2, 1, -1.0)]
+    assert found == [(0, 1, 3.0), (1, 0, 2.0), (0, 0, 1.0)]
+    assert [head.name for head in found] == ["L0H1", "L1H0", "L0H0"]
+    assert (found[0].layer, found[0].head, found[0].value) == (0, 1, 3.0)
+    assert of_heads().top_heads("ratio", 1, smallest=True) == [(1, 1, -1.0)]
     assert len(of_heads().top_heads("ratio", 99)) == 5
-    assert of_heads().top_heads("by", 1, bucket="same") == [(2, 2, 10.0)]
+    assert of_heads().top_heads("by", 1, bucket="same") == [(1, 2, 10.0)]
 
 
 @pytest.mark.parametrize(
@@ -179,6 +181,21 @@ def test_top_heads_needs_heads_and_nothing_else(measure: str, at: dict[str, str]
         of_heads().top_heads(measure, **at)
     with pytest.raises(KeyError, match="no measure 'none'"):
         of_heads().top_heads("none")
+
+
+def test_files_from_before_heads_were_numbered_as_their_blocks(tmp_path: Path) -> None:
+    """They said 1 for the heads of blocks.0; the residual stream has kept its numbers."""
+    site, after = "tuned/blocks.0.attn.hook_pattern", "tuned/blocks.0.hook_resid_post"
+    meta = {"probe": "Demo", "axes": {"r": ["site"]}, "coords": {"site": [site, after]}, "layers": {site: 1, after: 1}}
+    kept = {"at": "residual()", "label": "'task'", "k": "(1, None)"}
+    header = {
+        "format": "mechclust-result-2",
+        "result": json.dumps({**meta, "metadata": {"parameters": kept}, "notes": []}),
+    }
+    write_safetensors(tmp_path / "r", {"r": torch.zeros(2)}, header)
+    loaded = load_result(tmp_path / "r")
+    assert loaded.layers == {site: 0, after: 1}
+    assert loaded.metadata["parameters"] == {"at": "residual()", "label": "task", "k": [1, None]}
 
 
 # ---- tables ----
@@ -218,6 +235,57 @@ def test_a_notebook_shows_a_row_a_place_and_a_column_a_measure() -> None:
     assert "n = 7, kind = &lt;b&gt;" in html
     assert "one 0.25" in html
     assert "0.3333" in html
+
+
+# ---- what people read and type ----
+
+
+def test_print_shows_the_numbers() -> None:
+    result = ProbeResult(
+        "Demo",
+        {"ari": torch.tensor([0.25, math.nan]), "n": torch.tensor(7)},
+        {"ari": ("site",), "n": ()},
+        {"site": ["hook_embed", "blocks.0.hook_resid_post"]},
+        {"hook_embed": 0, "blocks.0.hook_resid_post": 1},
+        {"examples": "12-" + "0" * 16, "model": "a1b2c3d4" + "f" * 56, "padding": 0.1234567},
+        ["'ari' is NaN: one class"],
+    )
+    assert str(result).splitlines() == [
+        "Demo examples = 12, model = a1b2c3d4, padding = 0.1235",
+        " layer                     site  ari",
+        "     0               hook_embed 0.25",
+        "     1 blocks.0.hook_resid_post  NaN",
+        "n 7",
+        "Note: 'ari' is NaN: one class",
+    ]
+    assert repr(result) == "ProbeResult(Demo: ari, n by 2 site; print() shows them)"
+    assert "f" * 56 not in result._repr_html_()
+
+
+def test_measures_are_found_counted_and_completed(result: ProbeResult) -> None:
+    assert list(result) == ["ari", "n", "label"]
+    assert "ari" in result
+    assert "no such" not in result
+    assert result._ipython_key_completions_() == ["ari", "n", "label"]
+
+
+def test_a_layer_by_its_number(result: ProbeResult) -> None:
+    assert result.sel("ari", layer=1, label="task") == 0.3
+    assert result.sel("ari", layer=0).tolist() == [0.1, 0.2]
+    assert of_heads().sel("ratio", layer=0, head=1) == 3.0
+
+
+def test_a_layer_of_no_site_or_several_is_told(result: ProbeResult) -> None:
+    with pytest.raises(InputError, match=re.escape("no layer 7 in 'ari' (it has 0, 1)")):
+        result.sel("ari", layer=7)
+    with pytest.raises(InputError, match=re.escape("layer 1 and site 'hook_embed' are both given; give one of them")):
+        result.sel("ari", layer=1, site="hook_embed")
+    two = replace(result, layers=dict.fromkeys(result.layers, 1))
+    words = "layer 1 of 'ari' is 'hook_embed', 'blocks.0.hook_z'; give site= in its place"
+    with pytest.raises(InputError, match=re.escape(words)):
+        two.sel("ari", layer=1)
+    with pytest.raises(InputError, match=re.escape("no layer '1' in 'n' (it has axes )")):
+        result.sel("n", layer=1)
 
 
 # ---- two results as one ----
@@ -328,7 +396,7 @@ def test_steps_come_in_order_and_a_site_has_one_layer() -> None:
     ],
 )
 def test_a_damaged_header_is_told(tmp_path: Path, header: dict[str, str], why: str) -> None:
-    write_safetensors(tmp_path / "r", {"x": torch.zeros(1)}, {"format": "mechclust-result-2", **header})
+    write_safetensors(tmp_path / "r", {"x": torch.zeros(1)}, {"format": "mechclust-result-3", **header})
     with pytest.raises(InputError, match=f"r' is a damaged probe result \\({why}.*\\); measure it again"):
         load_result(tmp_path / "r")
 

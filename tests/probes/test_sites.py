@@ -12,8 +12,8 @@ from tasks import Batch, InputError
 
 EMBED, FIRST, LAST = Site("hook_embed", 0), Site("blocks.0.hook_resid_post", 1), Site("blocks.1.hook_resid_post", 2)
 NORM = Site("unembed.hook_in", 3)
-PATTERNS = [Site(f"blocks.{i}.attn.hook_pattern", i + 1) for i in range(2)]
-OUTPUTS = [Site(f"blocks.{i}.attn.hook_z", i + 1) for i in range(2)]
+PATTERNS = [Site(f"blocks.{i}.attn.hook_pattern", i) for i in range(2)]
+OUTPUTS = [Site(f"blocks.{i}.attn.hook_z", i) for i in range(2)]
 
 
 @pytest.mark.parametrize(
@@ -29,13 +29,14 @@ OUTPUTS = [Site(f"blocks.{i}.attn.hook_z", i + 1) for i in range(2)]
         (attention_pattern(), PATTERNS),
         (attention_pattern(-1), PATTERNS[1:]),
         (head_output(), OUTPUTS),
-        (head_output(layers=[1]), OUTPUTS[:1]),
+        (head_output(layers=[0]), OUTPUTS[:1]),
+        ("blocks.1.hook_mlp_out", [Site("blocks.1.hook_mlp_out", 1)]),
         ("hook_embed", [EMBED]),
         ("blocks.1.hook_resid_pre", [Site("blocks.1.hook_resid_pre", 2)]),
         ("unembed.hook_in", [NORM]),
         ("ln_final.hook_normalized", [Site("ln_final.hook_normalized", 3)]),
         (["hook_pos_embed", residual(), embedding(), residual(-1)], [Site("hook_pos_embed", 0), EMBED, FIRST, LAST]),
-        ((head_output(2), attention_pattern(1)), [OUTPUTS[1], PATTERNS[0]]),
+        ((head_output(1), attention_pattern(0)), [OUTPUTS[1], PATTERNS[0]]),
     ],
     ids=str,
 )
@@ -66,8 +67,11 @@ def test_selectors_are_values_whose_repr_rebuilds_them(selector: Selector) -> No
         ("xyz", "no hook point 'xyz' in this model; see model.hook_dict for the names"),
         (residual(3), "no layer 3 for residual() in this model (it has layers 0-2, layer 0 the embedding)"),
         (residual([0, -4]), "no layer -4 for residual() in this model (it has layers 0-2, layer 0 the embedding)"),
-        (attention_pattern(0), "no layer 0 for attention_pattern() in this model (it has layers 1-2)"),
-        (head_output(-3), "no layer -3 for head_output() in this model (it has layers 1-2)"),
+        (
+            attention_pattern(2),
+            "no layer 2 for attention_pattern() in this model (it has layers 0-1, layer 0 is blocks.0)",
+        ),
+        (head_output(-3), "no layer -3 for head_output() in this model (it has layers 0-1, layer 0 is blocks.0)"),
         ([], "no sites given; name a hook point or a selector such as residual()"),
         (residual([]), "no sites given"),
     ],

@@ -57,6 +57,9 @@ function paint(canvas, weights, n, causal, shade, pool = 1) {
 function el(tag, className, ...children) {
   const made = document.createElement(tag);
   if (className) made.className = className;
+  // Without it JupyterLab takes keys for its own: x, or d d, deletes the cell. It reads the attribute of the element in
+  // focus before it asks whether a shortcut is meant, and that of the elements around it only afterwards.
+  made.dataset.lmSuppressShortcuts = "true";
   made.append(...children);
   return made;
 }

@@ -70,7 +70,7 @@ def _resolved(checked: CheckedModel, selector: Selector) -> list[str]:
             "see model.hook_dict"
         )
     layers = []
-    for layer in range(1, checked.model.cfg.n_layers + 1):
+    for layer in range(checked.model.cfg.n_layers):
         with suppress(InputError):
             resolve(checked.model, replace(selector, layers=(layer,)))
             layers.append(layer)

@@ -44,7 +44,7 @@ _LINEAR = {
     "p_value": "linear_p",
 }
 _SHOWN = [
-    "layer", "label", "n_clusters", "ari", "null_low", "null_high", "p_value", "untrained",
+    "layer", "site", "label", "n_clusters", "ari", "null_low", "null_high", "p_value", "untrained",
     "given_ari", "given_p", "untrained_given", "accuracy", "linear_p", "untrained_accuracy",
 ]  # fmt: skip
 
@@ -267,9 +267,11 @@ class ClustersResult:
 
     @property
     def features(self) -> pd.DataFrame:
-        """Agreement of the clusters with labels and surface features: ``layer, name, kind, n_values, ami, ari, p_value,
-        p_corrected``, a row per layer and candidate."""
-        return self.followed.table.copy()
+        """Agreement of the clusters with labels and surface features: ``layer, site, name, kind, n_values, ami, ari,
+        p_value, p_corrected``, a row per layer and candidate."""
+        table, layers = self.followed.table.copy(), self.trained.raw.layers
+        table.insert(1, "site", table["layer"].map({layers[site]: site for site in self.trained.raw.coords["site"]}))
+        return table
 
     def _repr_html_(self) -> str:
         title = f"What the hidden states of {short_name(self.model)} cluster by"

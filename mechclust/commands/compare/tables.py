@@ -159,10 +159,10 @@ class CompareTables:
         }
         rows = []
         of_tasks = by_task[by_task["task"] != ALL]
-        for layer, part in of_tasks.groupby("layer"):
+        for (layer, site), part in of_tasks.groupby(["layer", "site"], sort=False):
             for column, n in counts.items():
                 values = part[column].dropna()
-                row: dict[str, Any] = {"layer": layer, "measure": column, "tasks": len(values)}
+                row: dict[str, Any] = {"layer": layer, "site": site, "measure": column, "tasks": len(values)}
                 row |= {"n_least": int(n.min()), "n_most": int(n.max())}
                 row |= {"median": values.median(), "least": values.min(), "most": values.max()}
                 rows.append({**row, "differs": (part[column] - part["debiased_cka"]).median()})

@@ -91,7 +91,7 @@ def _medians(layers: pd.DataFrame) -> pd.DataFrame:
     """One row per layer, a column for each role of the seen and the held-out tasks."""
     chosen = layers[layers["of"].isin(["seen", "held out"])]
     names = chosen["of"] + ", " + chosen["role"]
-    wide = chosen.assign(name=names).pivot(index="layer", columns="name", values="median")
+    wide = chosen.assign(name=names).pivot(index=["layer", "hook"], columns="name", values="median")
     return wide[list(dict.fromkeys(names))].reset_index()
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from mechclust.commands.mossa.result import MEASURES, MossaResult
 from mechclust.report.task_curves import TaskCurves, Which, bootstrap, over_tasks
 from probes import ProbeResult
+from probes.vllm_rows import site_called
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -103,8 +104,8 @@ def clusters_table(result: MossaResult) -> pd.DataFrame:
 
 def layers_table(result: MossaResult) -> pd.DataFrame:
     """One row per layer, curve and set of tasks, debiased CKA with the controls: ``of`` (``seen``, ``held out`` or a
-    cluster), ``role``, ``layer``, ``tasks``, ``median`` with ``low`` and ``high``, 95% by bootstrap over tasks, and
-    ``first_quartile``, ``third_quartile``."""
+    cluster), ``role``, ``layer`` and its ``hook``, ``tasks``, ``median`` with ``low`` and ``high``, 95% by
+    bootstrap over tasks, and ``first_quartile``, ``third_quartile``."""
     import pandas as pd
 
     curves = result.curves()
@@ -119,7 +120,13 @@ def layers_table(result: MossaResult) -> pd.DataFrame:
             median, (low, high) = bootstrap(drawn, lambda c, role=role: c.median(role), seed=result.config.seed)  # type: ignore[misc]
             first, third = part.quartiles(role)
             for i, layer in enumerate(part.layers):
-                row = {"of": of, "role": role, "layer": int(layer), "tasks": int(np.isfinite(values[:, i]).sum())}
+                row = {
+                    "of": of,
+                    "role": role,
+                    "layer": int(layer),
+                    "hook": site_called(int(layer)),
+                    "tasks": int(np.isfinite(values[:, i]).sum()),
+                }
                 row |= {"median": median[i], "low": low[i], "high": high[i]}
                 rows.append(row | {"first_quartile": first[i], "third_quartile": third[i]})
     return pd.DataFrame(rows)

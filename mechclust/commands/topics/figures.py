@@ -32,7 +32,7 @@ def topics_panels(result: TopicsResult) -> list[Panel]:
             "attention_by_head",
             _heads(tables["attention"], thresholds),
             "Mean attention between different words of one topic over that between words of different topics, by "
-            "layer and head, a panel for each threshold. White is 1. A dot: within the central 95% under random "
+            "block and head, a panel for each threshold. White is 1. A dot: within the central 95% under random "
             "relabelling of the words.",
         ),
         Panel(
@@ -76,7 +76,7 @@ def _heads(table: pd.DataFrame, thresholds: Sequence[float]) -> Figure:
         y, x = np.nonzero((low <= ratio) & (ratio <= high))
         axis.plot(heads[0] + x, layers[0] + y, "o", color=_INK, mec="white", mew=0.6, ms=3.6)
     for axis in axes[:: len(thresholds)]:
-        axis.set_ylabel("layer")
+        axis.set_ylabel("block")
     for axis in axes[len(thresholds) :]:
         axis.set_xlabel("head")
     if image is not None:

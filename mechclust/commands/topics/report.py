@@ -99,7 +99,7 @@ def _views(result: TopicsResult) -> dict[str, str]:
     measured = heads[heads["ratio"].notna()]
     first = measured[variant].head(1)  # without overlap, where anything is left there
     best = measured.merge(first).sort_values("ratio", ascending=False).head(10)
-    columns = ["layer", "head", "same_topic", "different_topic", "ratio", "null_low", "null_high", "p_value"]
+    columns = ["layer", "site", "head", "same_topic", "different_topic", "ratio", "null_low", "null_high", "p_value"]
     columns += ["untrained"] * bool(result.untrained)
     where = "".join(f"threshold {threshold:g}" for threshold in first["threshold"]) or "none"
     return {

@@ -98,8 +98,8 @@ class TopicsResult:
     empty_files: Sequence[str] = ()
 
     def to_dataframe(self) -> pd.DataFrame:
-        """One row per variant, layer and head: mean attention and pairs by bucket, their ratio with its
-        null interval, and the ratio of untrained models. NaN where a variant leaves nothing."""
+        """One row per variant, layer (0: ``blocks.0``) and head: mean attention and pairs by bucket, their ratio with
+        its null interval, and the ratio of untrained models. NaN where a variant leaves nothing."""
         import pandas as pd
 
         rows = []
@@ -108,7 +108,7 @@ class TopicsResult:
             found = self.trained.attention[i]
             for s, site in enumerate(some.coords["site"]):
                 for h, head in enumerate(some.coords["head"]):
-                    row = {**_key(variant), "layer": some.layers[site], "head": int(head)}
+                    row = {**_key(variant), "layer": some.layers[site], "site": site, "head": int(head)}
                     for b, bucket in enumerate(some.coords["bucket"]):
                         row[bucket] = _number(found, "mean", s, h, b)
                         row[f"pairs_{bucket}"] = 0 if found is None else int(found["pairs"][b])

@@ -9,6 +9,7 @@ import numpy as np
 
 from mechclust.report.chance import LEVEL, corrected, least_permutations
 from mechclust.report.text import join, number_format
+from probes.sites import head_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,15 +81,15 @@ def _heads(heads: pd.DataFrame, n_permutations: int) -> list[str]:
     where, m = f"At {_where(table.head(1))}", len(table)
     best = table.loc[table["ratio"].idxmax()]
     highest = (
-        f"the highest ratio is {_number(best.ratio)}, of head {best['head']} in layer {best.layer} (chance: "
+        f"the highest ratio is {_number(best.ratio)}, of {head_name(best.layer, best['head'])} (chance: "
         f"{_number(best.null_low)} to {_number(best.null_high)})"
     )
     above = table[corrected(table["p_value"]) <= LEVEL]
     if len(above):
-        layers, verb = sorted(set(above["layer"])), "attends" if len(above) == 1 else "attend"
+        blocks, verb = sorted(set(above["layer"])), "attends" if len(above) == 1 else "attend"
         return [
             f"{where}, {len(above)} of {m} heads {verb} more within topics than by chance, corrected for {m} heads, in "
-            f"layer{'s' * (len(layers) > 1)} {join(map(str, layers))}; {highest}."
+            f"block{'s' * (len(blocks) > 1)} {join(map(str, blocks))}; {highest}."
         ]
     few = _few(table["p_value"], n_permutations)
     over = int((table["ratio"] > table["null_high"]).sum())

@@ -46,7 +46,7 @@ def show(open_page, tmp_path):
 
 
 def small(**more):
-    return attention_view_from_patterns(PATTERN, ["a", "b", "c"], ["L1H0", "L1H1"], causal=True, **more)
+    return attention_view_from_patterns(PATTERN, ["a", "b", "c"], ["L0H0", "L0H1"], causal=True, **more)
 
 
 def at(page, query, key, large=0, n=3):
@@ -72,6 +72,19 @@ def shades(*weights):
     return pytest.approx(np.interp(weights, np.linspace(0, 1, 9), steps).tolist(), abs=5)
 
 
+def test_keys_on_whatever_is_in_focus_are_not_those_of_jupyterlab(show):
+    """Its shortcuts look at the element in focus first: an attribute of the view round it comes too late."""
+    page = show(small(labels=["x", None, "y"], values=[1.0, 2.0]))
+    parts = page.locator(".mechclust-attention :is(button, input, select, a, summary, [tabindex], div)")
+    within = parts.evaluate_all(
+        "all => all.filter(e => !e.closest('.text') || e.matches('.text'))"
+        ".map(e => [e.tagName, e.dataset.lmSuppressShortcuts])"
+    )
+    assert {"BUTTON", "INPUT", "DIV"} <= {tag for tag, _ in within}
+    assert all(value == "true" for _, value in within)
+    assert page.locator(".text :is(button, input, select, a, summary, [tabindex])").count() == 0
+
+
 @pytest.mark.parametrize("attention", ["causal", "bidirectional"])
 def test_saved_page(show, attention):
     config = ModelConfig(d_vocab=8, n_ctx=8, n_layers=2, d_model=16, n_heads=2, init_std=0.8, attention=attention)
@@ -80,7 +93,7 @@ def test_saved_page(show, attention):
     page = show(view, title="<b>Heads</b> & tokens")
 
     assert page.locator("h1").inner_text() == "<b>Heads</b> & tokens"
-    assert page.locator(".thumb b").all_inner_texts() == ["L1H0", "L1H1", "L2H0", "L2H1"]
+    assert page.locator(".thumb b").all_inner_texts() == ["L0H0", "L0H1", "L1H0", "L1H1"]
     boxes = [canvas.bounding_box() for canvas in page.locator("canvas").all()]
     assert [box["width"] > size and box["height"] > size for box, size in zip(boxes, [40] * 4 + [220], strict=True)]
     assert page.locator(".chip").all_inner_texts() == SHOWN
@@ -89,8 +102,8 @@ def test_saved_page(show, attention):
     assert page.evaluate("window.__pwned") is None
     assert page.locator("img").count() == 0
 
-    page.locator(".thumb", has_text="L2H1").click()
-    assert page.locator(".large .title").inner_text() == "L2H1"
+    page.locator(".thumb", has_text="L1H1").click()
+    assert page.locator(".large .title").inner_text() == "L1H1"
     pixels = torch.tensor(page.locator("canvas.cells").evaluate(PIXELS))
     red = pixels[..., 0].float()  # falls as weights grow
     order = (red[:, :, None, None] - red[None, None]) * (view.patterns[3][:, :, None, None] - view.patterns[3])
@@ -133,7 +146,7 @@ def test_negative_weights_are_red(show):
 
 def test_pointing_at_a_cell(show):
     page = show(small(values=[2.5, 1.0]))
-    assert page.locator(".large .title").inner_text() == "L1H0 2.5"
+    assert page.locator(".large .title").inner_text() == "L0H0 2.5"
     assert read(page) == {"query": "2 c", "key": "0 a", "weight": "0.5000"}  # the last token's strongest
     at(page, 1, 0)
     assert read(page) == {"query": "1 b", "key": "0 a", "weight": "0.2500"}
@@ -163,7 +176,7 @@ def test_a_click_holds_the_query(show):
     page.locator(".chip", has_text="a").click()
     page.mouse.move(0, 0)
     page.get_by_text("is attended by").click()
-    assert page.locator(".textbox .title").inner_text() == "L1H0: what attends to a0"
+    assert page.locator(".textbox .title").inner_text() == "L0H0: what attends to a0"
     page.wait_for_function("() => document.querySelector('.readout').innerText.includes('1.0000')")
     assert darkness(page) == shades(1, 0.25, 0.5)  # the column of the first token
 
@@ -181,8 +194,8 @@ def test_keyboard(show):
     page = show(small())
     page.locator(".thumb").first.focus()
     page.keyboard.press("ArrowRight")
-    assert page.locator(".large .title").inner_text() == "L1H1"
-    assert page.evaluate("document.activeElement.textContent") == "L1H1"
+    assert page.locator(".large .title").inner_text() == "L0H1"
+    assert page.evaluate("document.activeElement.textContent") == "L0H1"
     page.keyboard.press("Home")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "plot"  # one stop for all thumbnails
@@ -200,7 +213,7 @@ def test_label_colours(show):
     n = 27
     labels = ["first", "first", None, *(f"label {i}" for i in range(24))]
     view = attention_view_from_patterns(
-        torch.eye(n)[None], [f"t{i}" for i in range(n)], ["L1H0"], causal=True, labels=labels
+        torch.eye(n)[None], [f"t{i}" for i in range(n)], ["L0H0"], causal=True, labels=labels
     )
     page = show(view)
     style = "chip => { const s = getComputedStyle(chip); return [s.borderBottomColor, s.borderBottomStyle]; }"
@@ -224,10 +237,10 @@ def test_two_models_are_linked(show):
     other = PATTERN.clone()
     other[0, 2] = torch.tensor([0.1, 0.1, 0.8])
     view = attention_view_from_patterns(
-        {HOSTILE: PATTERN, "base": other}, ["a", "b", "c"], ["L1H0", "L1H1"], causal=True
+        {HOSTILE: PATTERN, "base": other}, ["a", "b", "c"], ["L0H0", "L0H1"], causal=True
     )
     page = show(view)
-    assert page.locator(".large .title").all_inner_texts() == [f"{HOSTILE} L1H0", "base L1H0"]
+    assert page.locator(".large .title").all_inner_texts() == [f"{HOSTILE} L0H0", "base L0H0"]
     first, second = (canvas.bounding_box() for canvas in page.locator("canvas.cells").all())
     assert first["y"] == second["y"]
     assert second["x"] > first["x"] + first["width"]
@@ -238,7 +251,7 @@ def test_two_models_are_linked(show):
     assert darkness(page, 0) == shades(0.5, 0.3, 0.2)
     assert darkness(page, 1) == shades(0.1, 0.1, 0.8)
     page.locator(".thumb").nth(1).click()
-    assert page.locator(".large .title").all_inner_texts() == [f"{HOSTILE} L1H1", "base L1H1"]
+    assert page.locator(".large .title").all_inner_texts() == [f"{HOSTILE} L0H1", "base L0H1"]
     assert page.locator("canvas.cells").first.evaluate(PIXELS) == page.locator("canvas.cells").last.evaluate(PIXELS)
     assert page.evaluate("window.__pwned") is None
 
@@ -246,7 +259,7 @@ def test_two_models_are_linked(show):
 def test_narrow_pages_and_many_tokens(show):
     n = 128
     patterns = torch.softmax(torch.randn(2, 12, n, n, generator=torch.Generator().manual_seed(0)), -1)
-    names, tokens = [f"L1H{i}" for i in range(12)], [f" token{i}" for i in range(n)]
+    names, tokens = [f"L0H{i}" for i in range(12)], [f" token{i}" for i in range(n)]
     page = show(attention_view_from_patterns({"a": patterns[0], "b": patterns[1]}, tokens, names, causal=False))
     assert page.locator(".thumb").count() == 12
     first, second = page.locator("canvas.cells").all()
@@ -321,7 +334,7 @@ def test_without_javascript_there_is_text(browser, tmp_path):
 def test_long_model_names_leave_the_weights_readable(open_page, tmp_path):
     name = "Llama-3.1-8B-Instruct-my-finetune"
     patterns = {f"{name}-v{i}": torch.eye(3)[None] for i in (1, 2)}
-    attention_view_from_patterns(patterns, ["a", "b", "c"], ["L1H0"], causal=True).save(tmp_path / "view.html")
+    attention_view_from_patterns(patterns, ["a", "b", "c"], ["L0H0"], causal=True).save(tmp_path / "view.html")
     page = open_page(tmp_path / "view.html")
     weights = page.evaluate(
         """() => [...document.querySelectorAll(".readout > *")]

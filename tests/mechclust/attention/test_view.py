@@ -62,7 +62,7 @@ def with_tokenizer(tokenizer, **fields):
 
 def patterns_of(model, layer):
     kept = []
-    hook = (f"blocks.{layer - 1}.attn.hook_pattern", lambda pattern, hook: kept.append(pattern[0].detach().clone()))
+    hook = (f"blocks.{layer}.attn.hook_pattern", lambda pattern, hook: kept.append(pattern[0].detach().clone()))
     with torch.no_grad(), model.hooks(fwd_hooks=[hook]):
         model(TOKENS[None])
     return kept[0]
@@ -77,7 +77,7 @@ def weights_of(data, i=0):
     return np.frombuffer(base64.b64decode(data["weights"][i]), "<i2") / data["steps"]
 
 
-def view_of(str_tokens, names=("L1H0",), **more):
+def view_of(str_tokens, names=("L0H0",), **more):
     n = len(str_tokens)
     return attention_view_from_patterns(torch.eye(n).repeat(len(names), 1, 1), str_tokens, names, causal=True, **more)
 
@@ -85,24 +85,24 @@ def view_of(str_tokens, names=("L1H0",), **more):
 class TestFromModel:
     def test_every_head_of_every_layer_by_default(self):
         view = attention_view(model(), TOKENS)
-        assert view.names == ("L1H0", "L1H1", "L2H0", "L2H1", "L3H0", "L3H1")
+        assert view.names == ("L0H0", "L0H1", "L1H0", "L1H1", "L2H0", "L2H1")
         assert view.str_tokens == ("3", "1", "4", "1", "5")
         assert (view.models, view.labels, view.values) == ((), (), ())
-        for layer in (1, 2, 3):
-            torch.testing.assert_close(view.patterns[2 * layer - 2 : 2 * layer], patterns_of(model(), layer))
+        for layer in range(3):
+            torch.testing.assert_close(view.patterns[2 * layer : 2 * layer + 2], patterns_of(model(), layer))
 
     def test_chosen_layers_and_heads(self):
-        view = attention_view(model(), TOKENS[None], layers=[-1, 1], heads=1, str_tokens=list("abcde"))
-        assert view.names == ("L3H1", "L1H1")
+        view = attention_view(model(), TOKENS[None], layers=[-1, 0], heads=1, str_tokens=list("abcde"))
+        assert view.names == ("L2H1", "L0H1")
         assert view.str_tokens == tuple("abcde")
-        torch.testing.assert_close(view.patterns[0], patterns_of(model(), 3)[1])
-        assert attention_view(model(), TOKENS, layers=2, heads=[-1]).names == ("L2H1",)
+        torch.testing.assert_close(view.patterns[0], patterns_of(model(), 2)[1])
+        assert attention_view(model(), TOKENS, layers=1, heads=[-1]).names == ("L1H1",)
 
     def test_pairs_of_layer_and_head_in_their_order(self):
-        view = attention_view(model(), TOKENS, heads=[(3, 1), (1, 0), (-1, -2)])
-        assert view.names == ("L3H1", "L1H0", "L3H0")
+        view = attention_view(model(), TOKENS, heads=[(2, 1), (0, 0), (-1, -2)])
+        assert view.names == ("L2H1", "L0H0", "L2H0")
         assert view.values == ()
-        for pattern, (layer, head) in zip(view.patterns, [(3, 1), (1, 0), (3, 0)], strict=True):
+        for pattern, (layer, head) in zip(view.patterns, [(2, 1), (0, 0), (2, 0)], strict=True):
             torch.testing.assert_close(pattern, patterns_of(model(), layer)[head])
 
     def test_heads_chosen_by_a_probe(self):
@@ -112,12 +112,12 @@ class TestFromModel:
             {"ratio": torch.tensor([[1.0, 3.25], [2.0, float("nan")], [0.5, 0.1]])},
             {"ratio": ("site", "head")},
             {"site": names, "head": ["0", "1"]},
-            {name: i + 1 for i, name in enumerate(names)},
+            {name: i for i, name in enumerate(names)},
         )
         view = attention_view(model(), TOKENS, heads=result.top_heads("ratio", 2))
-        assert view.names == ("L1H1", "L2H0")
+        assert view.names == ("L0H1", "L1H0")
         assert view.values == (3.25, 2.0)
-        assert data_of(view.fragment())["heads"] == [{"name": "L1H1", "value": "3.25"}, {"name": "L2H0", "value": "2"}]
+        assert data_of(view.fragment())["heads"] == [{"name": "L0H1", "value": "3.25"}, {"name": "L1H0", "value": "2"}]
 
     @pytest.mark.parametrize(("attention", "causal"), [("causal", True), ("bidirectional", False)])
     def test_the_mask_follows_the_model(self, attention, causal):
@@ -125,7 +125,7 @@ class TestFromModel:
         assert view.causal is causal
         assert data_of(view.fragment())["causal"] is causal
         assert repr(view).startswith(
-            f"AttentionView(6 heads (L1H0 to L3H1), 5 tokens, {'causal' if causal else 'bidirectional'});"
+            f"AttentionView(6 heads (L0H0 to L2H1), 5 tokens, {'causal' if causal else 'bidirectional'});"
         )
 
     def test_the_weights_correct_a_configuration_that_says_causal(self):
@@ -138,7 +138,7 @@ class TestFromModel:
     def test_without_a_configuration_the_weights_decide(self, attention, causal):
         view = attention_view(Wrapped(model(attention)), TOKENS)
         assert view.causal is causal
-        assert view.names[-1] == "L3H1"
+        assert view.names[-1] == "L2H1"
 
     @pytest.mark.parametrize("mask", [[0, 0, 1, 1, 1], [1, 1, 1, 0, 0]])
     def test_padding_is_left_out(self, mask):
@@ -170,7 +170,7 @@ class TestFromModel:
 
         ours = model()
         with pytest.raises(InputError) as error:
-            attention_view(Odd(ours, cfg=ours.cfg), TOKENS, layers=2)
+            attention_view(Odd(ours, cfg=ours.cfg), TOKENS, layers=1)
         assert str(error.value) == (
             f"hook point 'blocks.1.attn.hook_pattern' fired {times} times in one forward pass; expected once; "
             "choose layers whose attention the model computes once"
@@ -195,21 +195,24 @@ class TestFromModel:
                 {"tokens": ["the", " cat"]},
                 r"tokens is \['the', ' cat'\]; expected one sequence of integers; give token ids",
             ),
-            ({"layers": 4}, r"no layer 4 for attention_pattern\(\) in this model \(it has layers 1-3\)"),
-            ({"heads": 2}, r"no head 2 in layer 1 \(it has heads 0-1\)"),
-            ({"heads": [(1, 0), (2, -3)]}, r"no head -3 in layer 2 \(it has heads 0-1\)"),
-            ({"heads": [(4, 0)]}, r"no layer 4 for attention_pattern\(\)"),
+            (
+                {"layers": 3},
+                r"no layer 3 for attention_pattern\(\) in this model \(it has layers 0-2, layer 0 is blocks.0\)",
+            ),
+            ({"heads": 2}, r"no head 2 in layer 0, blocks.0 \(it has heads 0-1\)"),
+            ({"heads": [(0, 0), (1, -3)]}, r"no head -3 in layer 1, blocks.1 \(it has heads 0-1\)"),
+            ({"heads": [(3, 0)]}, r"no layer 3 for attention_pattern\(\)"),
             ({"heads": []}, "heads is empty"),
             (
-                {"heads": [(1, 0)], "layers": 1},
-                "layers is 1, and heads has pairs with layers of their own; leave out layers, or give heads as numbers",
+                {"heads": [(0, 0)], "layers": 0},
+                "layers is 0, and heads has pairs with layers of their own; leave out layers, or give heads as numbers",
             ),
             (
                 {"heads": [0, (1, 1)]},
                 r"heads is \[0, \(1, 1\)\]; expected head numbers, or \(layer, head\) pairs such as those of "
                 "result.top_heads",
             ),
-            ({"heads": "L1H0"}, r"heads is \['L', '1', 'H', '0'\]; expected head numbers"),
+            ({"heads": "L0H0"}, r"heads is \['L', '0', 'H', '0'\]; expected head numbers"),
             ({"str_tokens": ["a"]}, "str_tokens has 1 strings for 5 token ids; expected one per position"),
             ({"labels": ["a"]}, "labels has 1 labels for 5 tokens; expected one label per position, None where"),
             ({"labels": torch.zeros(5, 2)}, r"labels has shape \(5, 2\) for 5 tokens; expected one label per position"),
@@ -238,12 +241,12 @@ class TestFromModel:
 class TestSideBySide:
     def test_each_model_reads_the_same_tokens(self):
         models = {"tuned": model(), "base": model(seed=1)}
-        view = attention_view(models, TOKENS, layers=[2], labels=[0, 0, 1, 1, None])
+        view = attention_view(models, TOKENS, layers=[1], labels=[0, 0, 1, 1, None])
         assert view.models == ("tuned", "base")
-        assert view.names == ("L2H0", "L2H1")
+        assert view.names == ("L1H0", "L1H1")
         assert view.labels == ("0", "0", "1", "1", None)
         for patterns, each in zip(view.patterns, models.values(), strict=True):
-            torch.testing.assert_close(patterns, patterns_of(each, 2))
+            torch.testing.assert_close(patterns, patterns_of(each, 1))
         data = data_of(view.fragment())
         assert data["models"] == ["tuned", "base"]
         below = torch.tril(torch.ones(5, 5)).bool()
@@ -258,7 +261,7 @@ class TestSideBySide:
         assert not view.patterns[0].triu(1).any()
 
     def test_the_first_tokenizer_speaks_for_all(self):
-        view = attention_view({"a": model(), "b": with_tokenizer(Tokenizer())}, "ab", layers=1)
+        view = attention_view({"a": model(), "b": with_tokenizer(Tokenizer())}, "ab", layers=0)
         assert view.str_tokens == ("a", "b")
 
     @pytest.mark.parametrize(
@@ -267,16 +270,16 @@ class TestSideBySide:
             (
                 {"tuned": {}, "base": {"n_layers": 2}},
                 {},
-                "these are heads L1H0 to L3H1 in model 'tuned' and L1H0 to L2H1 in model 'base'; expected the same in "
-                r"both; choose heads that both have, such as heads=\[\(1, 0\), \(1, 1\)\]",
+                "these are heads L0H0 to L2H1 in model 'tuned' and L0H0 to L1H1 in model 'base'; expected the same in "
+                r"both; choose heads that both have, such as heads=\[\(0, 0\), \(0, 1\)\]",
             ),
-            ({"a": {}, "b": {"n_heads": 4}}, {"layers": 1}, "L1H0 to L1H1 in model 'a' and L1H0 to L1H3 in model 'b'"),
-            ({"a": {}, "b": {"n_layers": 2}}, {"heads": [(-1, 0)]}, "heads L3H0 in model 'a' and L2H0 in model 'b'"),
-            ({"a": {}, "b": {"n_layers": 2}}, {"layers": 3}, r"^model 'b': no layer 3 for attention_pattern\(\)"),
+            ({"a": {}, "b": {"n_heads": 4}}, {"layers": 0}, "L0H0 to L0H1 in model 'a' and L0H0 to L0H3 in model 'b'"),
+            ({"a": {}, "b": {"n_layers": 2}}, {"heads": [(-1, 0)]}, "heads L2H0 in model 'a' and L1H0 in model 'b'"),
+            ({"a": {}, "b": {"n_layers": 2}}, {"layers": 2}, r"^model 'b': no layer 2 for attention_pattern\(\)"),
             (
                 {"a": {}, "b": {"n_heads": 1}},
-                {"heads": [(1, 1)]},
-                r"^model 'b': no head 1 in layer 1 \(it has heads 0-0",
+                {"heads": [(0, 1)]},
+                r"^model 'b': no head 1 in layer 0, blocks.0 \(it has heads 0-0",
             ),
             ({"a": {}, "b": {"d_vocab": 8}}, {}, "model 'a' has a vocabulary of 9 tokens and 'b' one of 8"),
             ({}, {}, "no models given; give one, or several by name"),
@@ -289,9 +292,9 @@ class TestSideBySide:
 
     def test_models_of_different_sizes_share_chosen_heads(self):
         view = attention_view(
-            {"a": model(), "b": model(n_layers=2, n_heads=4)}, TOKENS, heads=[(2, 1), Head(1, 0, 0.5)]
+            {"a": model(), "b": model(n_layers=2, n_heads=4)}, TOKENS, heads=[(1, 1), Head(0, 0, 0.5)]
         )
-        assert view.names == ("L2H1", "L1H0")
+        assert view.names == ("L1H1", "L0H0")
         assert view.values == (None, 0.5)
         assert [head["value"] for head in data_of(view.page())["heads"]] == ["", "0.5"]
 
@@ -316,7 +319,7 @@ class TestEncoders:
         )
         view = attention_view(encoder, "w5 nonsense w7")
         assert view.str_tokens == ("w0", "w5", "<unk>", "w7", "w1")
-        assert view.names == ("L1H0", "L1H1", "L2H0", "L2H1")
+        assert view.names == ("L0H0", "L0H1", "L1H0", "L1H1")
         assert not view.causal
         torch.testing.assert_close(view.patterns.sum(-1), torch.ones(4, 5))
         assert (view.patterns > 0).all()
@@ -335,7 +338,7 @@ class TestFromPatterns:
     @pytest.mark.parametrize("shape", [(2, 2), (1, 2, 3), (2, 2, 2), (1, 3, 3), (1, 1, 2, 2)])
     def test_shapes_must_fit(self, shape):
         with pytest.raises(InputError) as error:
-            attention_view_from_patterns(torch.zeros(shape), ["a", "b"], ["L1H0"], causal=False)
+            attention_view_from_patterns(torch.zeros(shape), ["a", "b"], ["L0H0"], causal=False)
         assert str(error.value) == (
             f"patterns has shape {shape}; expected [head query key] = (1, 2, 2) for 1 name and 2 tokens; "
             "pass one sequence, and a name for each head"
@@ -346,11 +349,11 @@ class TestFromPatterns:
         patterns = torch.eye(2)[None].clone()
         patterns[0, 1, 0] = value
         with pytest.raises(InputError, match=r"expected attention weights from -1 to 1; give the probabilities"):
-            attention_view_from_patterns(patterns, ["a", "b"], ["L1H0"], causal=True)
+            attention_view_from_patterns(patterns, ["a", "b"], ["L0H0"], causal=True)
 
     def test_a_causal_view_would_hide_weights(self):
         with pytest.raises(InputError, match="causal is True, but weights above the diagonal are not all 0"):
-            attention_view_from_patterns(torch.full((1, 2, 2), 0.5), ["a", "b"], ["L1H0"], causal=True)
+            attention_view_from_patterns(torch.full((1, 2, 2), 0.5), ["a", "b"], ["L0H0"], causal=True)
 
     def test_several_by_name(self):
         given = {"before": torch.eye(2)[None], "after": torch.full((1, 2, 2), 0.5)}
@@ -387,7 +390,7 @@ class TestFromPatterns:
     @pytest.mark.parametrize("n_models", [1, 2])
     def test_twelve_heads_over_128_tokens_fit(self, n_models):
         patterns = torch.softmax(torch.randn(12, 128, 128, generator=torch.Generator().manual_seed(0)), dim=-1)
-        names = [f"L1H{h}" for h in range(12)]
+        names = [f"L0H{h}" for h in range(12)]
         given = patterns if n_models == 1 else {"a": patterns, "b": patterns.flip(0)}
         view = attention_view_from_patterns(given, [" token"] * 128, names, causal=False)
         assert len(view.page().encode()) < 1_350_000 + n_models * 530_000 < 3_000_000
@@ -399,7 +402,7 @@ class TestFromPatterns:
 
     def test_what_a_causal_head_cannot_reach_is_not_sent(self):
         patterns = torch.tensor([[[1.0, 0, 0], [0.25, 0.75, 0], [0.5, 0.3, 0.2]]])
-        view = attention_view_from_patterns(patterns, ["a", "b", "c"], ["L1H0"], causal=True)
+        view = attention_view_from_patterns(patterns, ["a", "b", "c"], ["L0H0"], causal=True)
         assert weights_of(data_of(view.fragment())).tolist() == [1.0, 0.25, 0.75, 0.5, 0.3, 0.2]
 
 
@@ -478,19 +481,19 @@ class TestHtml:
         view = view_of(["a", "\n"])
         assert isinstance(view, AttentionView)
         assert repr(view) == (
-            'AttentionView(1 head (L1H0), 2 tokens, causal); print() lists weights, .save("view.html") draws them'
+            'AttentionView(1 head (L0H0), 2 tokens, causal); print() lists weights, .save("view.html") draws them'
         )
 
     def test_a_terminal_lists_where_the_last_token_attends(self):
         patterns = torch.tensor([[[1, 0, 0], [0.25, 0.75, 0], [0.5, -0.3, 0.2]]])
-        view = attention_view_from_patterns({"a": patterns, "b": -patterns}, ["x", "\n", " z"], ["L1H0"], causal=True)
+        view = attention_view_from_patterns({"a": patterns, "b": -patterns}, ["x", "\n", " z"], ["L0H0"], causal=True)
         assert str(view).splitlines() == [
-            "1 head (L1H0), 3 tokens, causal, a and b",
+            "1 head (L0H0), 3 tokens, causal, a and b",
             "The last token, ·z (2), attends most to:",
-            r"  a  L1H0  x (0) 0.500  \n (1) -0.300  ·z (2) 0.200",
-            r"  b  L1H0  x (0) -0.500  \n (1) 0.300  ·z (2) -0.200",
+            r"  a  L0H0  x (0) 0.500  \n (1) -0.300  ·z (2) 0.200",
+            r"  b  L0H0  x (0) -0.500  \n (1) 0.300  ·z (2) -0.200",
         ]
-        assert str(view_of(["a"], [f"L1H{i}" for i in range(18)])).endswith("L1H15  a (0) 1.000\n  ... and 2 more")
+        assert str(view_of(["a"], [f"L0H{i}" for i in range(18)])).endswith("L0H15  a (0) 1.000\n  ... and 2 more")
 
     def test_without_javascript_the_text_is_left(self):
         from html import unescape

@@ -113,7 +113,7 @@ class TestMeasure:
 
     def test_planted_attention_is_found_where_it_was_planted(self, found):
         table = found.to_dataframe()
-        first = table[table["layer"] == 1]
+        first = table[table["layer"] == 0]
         assert (first["ratio"] > 1.2).all()
         assert (first["ratio"] > first["null_high"]).all()
         assert (first["p_value"] < 0.05).all()
@@ -141,7 +141,7 @@ class TestMeasure:
         table = found.to_dataframe()
         buckets = ["same_word", "same_topic", "different_topic"]
         assert list(table.columns) == [
-            *KEY, "layer", "head", *[k for b in buckets for k in (b, f"pairs_{b}")],
+            *KEY, "layer", "site", "head", *[k for b in buckets for k in (b, f"pairs_{b}")],
             "ratio", "null_low", "null_high", "p_value", "untrained",
         ]  # fmt: skip
         assert len(table) == 4 * 2 * 2
@@ -413,7 +413,7 @@ class TestReport:
         for kind, at in (("embedding", repr(MATRIX)), ("vectors", "residual()"), ("attention", "attention_pattern()")):
             saved = load_result(folder / f"{kind}-0.1-overlap.safetensors")
             parameters = saved.metadata["parameters"]
-            assert (parameters["at"], parameters["words"]) == (at, "'word'")
+            assert (parameters["at"], parameters["words"]) == (at, "word")
         assert load_result(folder / "embedding-0.1-overlap.safetensors").coords["site"] == [MATRIX]
 
     def test_notes_of_the_result_are_in_the_page(self, written):
@@ -484,7 +484,7 @@ def by_measure(p, values=(1.2, 1.1, 0.9), untrained=(1.0, 1.0, 1.0), **columns):
 def by_head(p, n=20, **columns):
     """As many heads of two layers, of which the first has this p."""
     rows = [
-        {"threshold": 0.1, "overlap": False, "layer": 1 + h % 2, "head": h // 2, "ratio": 1.5 if not h else 1.0,
+        {"threshold": 0.1, "overlap": False, "layer": h % 2, "head": h // 2, "ratio": 1.5 if not h else 1.0,
          "null_low": 0.9, "null_high": 1.1, "p_value": p if not h else 0.5}
         for h in range(n)
     ]  # fmt: skip
@@ -503,7 +503,7 @@ class TestSentences:
         )
         assert second == (
             "At threshold 0.1 without overlap, 1 of 20 heads attends more within topics than by chance, corrected for "
-            "20 heads, in layer 1; the highest ratio is 1.5, of head 0 in layer 1 (chance: 0.9 to 1.1)."
+            "20 heads, in block 0; the highest ratio is 1.5, of L0H0 (chance: 0.9 to 1.1)."
         )
         assert [sentence.partition(",")[0] for sentence in others] == [
             "The cosine of token embeddings",
@@ -519,7 +519,7 @@ class TestSentences:
         assert found[0].endswith(said)
         assert found[1] == (
             "At threshold 0.1 without overlap, no single head of 20 is shown to attend more within topics than by "
-            "chance; the highest ratio is 1.5, of head 0 in layer 1 (chance: 0.9 to 1.1). 1 lies above the 95% "
+            "chance; the highest ratio is 1.5, of L0H0 (chance: 0.9 to 1.1). 1 lies above the 95% "
             "interval; 0.5 would by chance, on average."
         )
         assert found[-1].startswith("That does not mean that the model knows no topics: ")

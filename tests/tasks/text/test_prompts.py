@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import UserDict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -153,6 +154,17 @@ def test_batches_hold_prompts_of_like_length_longest_first_padded_on_the_right()
     assert [b.labels["task"].tolist() for b in (first, second)] == [[1, 0], [1, 0]]
     assert second.labels["kind"].tolist() == [0, 0]
     assert calls == [["ab", "d", "efg", "hij"]]
+
+
+def test_a_tokenizer_as_it_is() -> None:
+    """Which gives more than ids, by name."""
+    prompts = LabelledPrompts(["ab", "d"], {"task": ["t", "s"]})
+
+    def tokenizer(texts: Sequence[str]) -> UserDict:
+        return UserDict({"attention_mask": [], "input_ids": encode(texts)})
+
+    (found,), (expected,) = prompts.batches(tokenizer), prompts.batches(encode)
+    assert found.tokens.tolist() == expected.tokens.tolist()
 
 
 @pytest.mark.parametrize("budget", [3, 4, 5, 6, 9, 100])

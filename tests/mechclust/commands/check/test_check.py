@@ -368,8 +368,8 @@ class TestHookPoints:
         name, text = fails(model, not_tried={"attention rows", "attention direction", "chance: topics"})
         assert name == "attention_pattern()"
         assert text == (
-            "no hook point 'blocks.1.attn.hook_pattern' in this model (it has blocks 0-1), but layers [1] have it; "
-            "measure at attention_pattern(layers=[1])"
+            "no hook point 'blocks.1.attn.hook_pattern' in this model (it has blocks 0-1), but layers [0] have it; "
+            "measure at attention_pattern(layers=[0])"
         )
 
     def test_one_that_no_layer_has_is_not_tried(self):

@@ -157,7 +157,7 @@ class TestHooks:
         assert [(k, tuple(v.shape)) for k, v in kept.items()] == list(expected.items())
         assert set(model.hook_dict) == set(expected)
         assert logits.shape == (batch, pos, D)
-        assert [s.layer for s in resolve(model, [embedding(), attention_pattern()])] == [0, 1]
+        assert [s.layer for s in resolve(model, [embedding(), attention_pattern()])] == [0, 0]
 
     @pytest.mark.parametrize(
         "name", ["hook_embed", "blocks.0.attn.hook_pattern", "blocks.0.attn.hook_v", "blocks.0.hook_resid_post"]

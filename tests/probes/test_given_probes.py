@@ -1,0 +1,53 @@
+"""What a new user gives in place of a probe, and how a probe may be written."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+
+from probes import NDims, Probe, ProbeResult, Sum, last_token, residual, run
+from probes.probe import each_probe
+from tasks import Batch, InputError
+
+BATCH = Batch(torch.arange(8).reshape(4, 2) % 5)
+
+
+class Count(Probe):
+    n = Sum(torch.int64)
+
+    def __init__(this, at: Any = residual(), readout: Any = last_token(), factor: int = 2) -> None:
+        this.at, this.readout, this.factor = at, readout, factor
+
+    def update(self, activations: Any, batch: Batch) -> None:
+        self.n.add("n", torch.tensor(len(batch.tokens) * self.factor))
+
+    def compute(self) -> ProbeResult:
+        return self.result({"n": self.n["n"]}, {"n": ()})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (NDims, "NDims is the class of a probe; expected a probe: write NDims(), with its settings"),
+        ([NDims(), Count], "Count is the class of a probe; expected a probe: write Count(), with its settings"),
+        ("NDims", "'N' is not a probe; expected one or several, such as CKA()"),
+        (3, "3 is not a probe; expected one or several, such as CKA()"),
+    ],
+)
+def test_what_is_no_probe_is_told_before_the_model_runs(tiny_model: Any, given: Any, message: str) -> None:
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        run(tiny_model(), BATCH, given)
+
+
+def test_probes_from_a_generator() -> None:
+    assert [type(probe) for probe in each_probe(probe() for probe in (NDims, Count))] == [NDims, Count]  # type: ignore[arg-type]
+
+
+def test_the_probe_may_have_another_name_than_self_in_its_own_init(tiny_model: Any) -> None:
+    probe = Count(factor=3)
+    assert repr(probe) == "Count(at=residual(), readout=last_token(), factor=3)"
+    assert list(probe.parameters()) == ["at", "readout", "factor"]
+    assert run(tiny_model(), BATCH, probe)["n"] == 12
