@@ -56,6 +56,7 @@ def test_the_contract_on_the_pooling_transformer(probe: ClusteringHead, sequence
         ClusteringHead("task", at=BOTH),
         ClusteringHead(("output", "task"), at=[head_output(2), attention_pattern(2)], query=token_at("input")),
         ClusteringHead("task", max_rows=7),
+        ClusteringHead(("task", "output"), permutations=50),
     ],
     ids=repr,
 )
@@ -195,7 +196,7 @@ def test_it_is_shown_as_it_is_built() -> None:
     probe = ClusteringHead(["multiset"], support=(0, 1), modulus=2, query=token_at("input"), max_rows=9)
     assert repr(probe) == (
         "ClusteringHead(equivalence=['multiset'], support=(0, 1), modulus=2, at=head_output(), "
-        "query=token_at('input'), max_rows=9)"
+        "query=token_at('input'), max_rows=9, permutations=0)"
     )
     assert probe.labels == ["multiset"]
     assert ClusteringHead().labels == ["multiset"]
