@@ -328,14 +328,18 @@ query=last_token(), max_rows=None, permutations=0)
                 "planar_accuracy": nearest_centroid_accuracy(points, plane.classes),
             }
         found = fit.matches & (fit.deviation < INTEGER_DEVIATION) & (accuracy >= INTEGER_NEAREST_CENTROID)
-        return measures | planar | {
-            "integer_weights": fit.weights,
-            "integer_deviation": fit.deviation,
-            "rank_one": fit.rank_one,
-            "integer_match": fit.matches.long(),
-            "integer_accuracy": accuracy,
-            "integer_head": found.long(),
-        }
+        return (
+            measures
+            | planar
+            | {
+                "integer_weights": fit.weights,
+                "integer_deviation": fit.deviation,
+                "rank_one": fit.rank_one,
+                "integer_match": fit.matches.long(),
+                "integer_accuracy": accuracy,
+                "integer_head": found.long(),
+            }
+        )
 
     def _attention(self, site: str, heads: int) -> Tensor:
         """``[head 2]`` mean support mass and entropy."""

@@ -48,7 +48,7 @@ def planar_lattice(
     draws: int = 199,
     seed: int = 0,
 ) -> PlanarLattice:
-    """Fit ``point = c + sum_t w_t(x_t)`` in a plane and ask whether the weights lie on a lattice that adds modulo ``p``.
+    """Fit ``point = c + sum_t w_t(x_t)`` in a plane: do the weights lie on a lattice that can add modulo ``p``?
 
     As ``integer_weights`` with two directions in place of one: the points are regressed on whether value ``v >= 1``
     stands at position ``t``, and the weights are taken in the plane of the first two principal directions of the
@@ -143,7 +143,7 @@ def _best_basis(weights: Tensor, wanted: Tensor, modulus: int) -> tuple[Tensor, 
     first, second = torch.combinations(longest[:most].sort().values).T
     bases = torch.stack([weights[first], weights[second]], dim=1)  # [pair 2 2]
     area = torch.linalg.det(torch.stack([white[first], white[second]], dim=1)).abs()
-    bases = bases[area > SMALLEST_UNIT ** 0.5]
+    bases = bases[area > SMALLEST_UNIT**0.5]
     coordinates = weights @ torch.linalg.inv(bases)  # [pair weight 2]
     rounded = coordinates.round()
     deviation = (coordinates - rounded).abs().amax(dim=(1, 2)).mul(1e9).round().div(1e9)

@@ -34,10 +34,7 @@ def test_p_values_are_uniform_under_relabelling() -> None:
     points = torch.randn(30, 4, 3, generator=draw) + 3 * torch.randint(3, (30, 4, 1), generator=draw)
     labels = torch.arange(30) % 3
     found = torch.stack(
-        [
-            relabelling_p_values(points, labels[torch.randperm(30, generator=draw)], 199, seed=i)
-            for i in range(150)
-        ]
+        [relabelling_p_values(points, labels[torch.randperm(30, generator=draw)], 199, seed=i) for i in range(150)]
     )
     for head in range(4):
         assert kstest(found[:, head].numpy(), "uniform").pvalue > 1e-3
