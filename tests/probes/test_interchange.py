@@ -163,7 +163,7 @@ def test_gradients_are_those_of_the_margin(model: Any, batch: Batch) -> None:
     found = Attribution.of(bench)
     where, rows = batch.last_positions(), torch.arange(len(batch))
 
-    def margins(site: str, shift: torch.Tensor) -> torch.Tensor:
+    def best(site: str, shift: torch.Tensor) -> torch.Tensor:
         def put(z: torch.Tensor, hook: Any) -> torch.Tensor:
             z = z.clone()
             z[rows, where, 1] += shift
@@ -171,13 +171,18 @@ def test_gradients_are_those_of_the_margin(model: Any, batch: Batch) -> None:
 
         with torch.no_grad(), model.hooks(fwd_hooks=[(site, put)]):
             logits = model(batch.tokens, attention_mask=batch.attention_mask.long())[rows, where]  # type: ignore
-        best = logits.topk(2).values
-        return best[:, 0] - best[:, 1]
+        return logits.topk(3).values.float()
 
+    def margins(site: str, shift: torch.Tensor) -> torch.Tensor:
+        return best(site, shift) @ torch.tensor([1.0, -1.0, 0.0])
+
+    smooth = (best(SITES[0], torch.zeros(4)).diff(dim=1) < -0.02).all(dim=1)  # nobody overtakes anybody
+    assert int(smooth.sum()) >= 6
     for site in SITES:
         direction = torch.tensor([1.0, -0.5, 0.2, 0.7])
-        slope = (margins(site, 1e-2 * direction) - margins(site, -1e-2 * direction)) / 2e-2
-        torch.testing.assert_close(found.gradients[site][:, 1] @ direction, slope, rtol=0.02, atol=2e-3)
+        slope = (margins(site, 5e-3 * direction) - margins(site, -5e-3 * direction)) / 1e-2
+        given = found.gradients[site][:, 1] @ direction
+        torch.testing.assert_close(given[smooth], slope[smooth], rtol=0.02, atol=4e-3)
         assert float(slope.abs().max()) > 0.01
     torch.testing.assert_close(found.margins.float(), margins(SITES[0], torch.zeros(4)), rtol=1e-4, atol=1e-5)
 
