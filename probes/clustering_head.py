@@ -370,6 +370,9 @@ query=last_token(), max_rows=None, permutations=0)
                 f"{sites[s]} head {h}: no integer weights, as the examples do not determine all of them "
                 "or the median weight of the support is 0"
             )
+        on_a_line = values["planar_deviation"].isnan() & ~values["rank_two"].isnan()
+        for s, h in on_a_line.nonzero().tolist():
+            notes.append(f"{sites[s]} head {h}: its fitted points lie on a line, so planar measures are NaN")
         return notes
 
 

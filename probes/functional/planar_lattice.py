@@ -60,6 +60,9 @@ def planar_lattice(
     Many pairs are tried, so a good fit may be chance: ``p_value`` counts how often weights with the measured
     variances along the two directions, drawn from a normal distribution, match and deviate no more.
 
+    Integer weights on a line with a little noise across match as well, the second basis vector being noise of residue
+    0: ask ``integer_weights`` first, and look at the share of its one direction.
+
     Undefined, and then NaN without a match: where the fitted points lie on a line (ask ``integer_weights``) or nothing
     varies, and where the rows do not determine all weights.
 
