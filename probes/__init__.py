@@ -11,8 +11,10 @@ from probes.causal_checks import causal_checks
 from probes.cka import CKA
 from probes.clustering_head import ClusteringHead
 from probes.foreign_rows import ForeignRows, rows_from
+from probes.head_attribution import head_attribution
 from probes.hooks import HookedModel, HookPoints, record
 from probes.index_set import IndexSet
+from probes.interchange import interchange
 from probes.linear_decodability import LinearDecodability
 from probes.moments import Moments
 from probes.n_dims import NDims
@@ -78,7 +80,9 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "find_probe",
     "first_token",
     "get_probe",
+    "head_attribution",
     "head_output",
+    "interchange",
     "last_token",
     "list_probes",
     "load_result",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -83,7 +84,7 @@ def causal_checks(
         raise InputError("this ClusteringHead has not been run; call run(model, batches, probe) before causal_checks")
     probe.bind(model)
     bench = Bench(model, list(each_batch(batches, {"": model})), probe, correct)
-    chosen = _check_heads(heads, probe)
+    chosen = check_heads(heads, probe)
     draw = torch.Generator().manual_seed(seed)
     order, donors = (torch.randperm(bench.n, generator=draw) for _ in range(2))
     places = torch.rand(bench.n, len(probe.support or ()), generator=draw).argsort(dim=1)
@@ -114,7 +115,8 @@ def causal_checks(
     )
 
 
-def _check_heads(heads: Sequence[tuple[str, int]] | None, probe: ClusteringHead) -> list[tuple[str, int]]:
+def check_heads(heads: Sequence[tuple[str, int]] | None, probe: ClusteringHead) -> list[tuple[str, int]]:
+    """The heads asked for, all where ``None``; refuses those that the probe did not measure."""
     there = [(site, h) for site in probe.outputs for h in range(probe.head_outputs(site)[1].shape[1])]
     if heads is None:
         return there
@@ -303,20 +305,43 @@ class Bench:
     def with_output(self, site: str, head: int, points: Tensor) -> tuple[Tensor, Tensor]:
         """Predictions, and which are right, with ``points [n d_head]`` for the head's output at the query."""
         answers, right = torch.empty(self.n, dtype=torch.int64), torch.empty(self.n, dtype=torch.float64)
-        now: list[tuple[Tensor, Tensor]] = []
+        with self._replacing(site, head) as given:
+            for batch, rows in zip(self.batches, self.rows, strict=True):
+                given.append((batch, points[rows]))
+                answers[rows], right[rows] = self._judge(forward(self.model, batch), batch)
+        return answers, right
+
+    def responses(self, site: str, head: int, points: Tensor, recipients: Tensor) -> Tensor:
+        """``[recipient m]`` predictions for the examples ``recipients``, each with every one of ``points [m d_head]``
+        for the head's output at the query."""
+        found = torch.empty(len(recipients), len(points), dtype=torch.int64)
+        with self._replacing(site, head) as given:
+            for k, recipient in enumerate(recipients.tolist()):
+                which = next(i for i, rows in enumerate(self.rows) if recipient in rows)
+                row = int((self.rows[which] == recipient).nonzero())
+                size = max(map(len, self.batches))
+                for start in range(0, len(points), size):
+                    part = points[start : start + size]
+                    batch = self.batches[which].select(torch.full((len(part),), row))
+                    given.append((batch, part))
+                    logits = forward(self.model, batch)
+                    found[k, start : start + size] = self._judge(logits, batch)[0]
+        return found
+
+    @contextmanager
+    def _replacing(self, site: str, head: int) -> Iterator[list[tuple[Batch, Tensor]]]:
+        """Inside, the head's output at the query is the last of the points in the list, for the batch beside them."""
+        given: list[tuple[Batch, Tensor]] = []
 
         def put(name: str, z: Tensor) -> Tensor:
-            rows, where = now[-1]
+            batch, points = given[-1]
             z = z.clone()
-            at = 0 if z.shape[1] == 1 else where.to(z.device)
-            z[torch.arange(len(z), device=z.device), at, head] = points[rows].to(z)
+            at = 0 if z.shape[1] == 1 else self.probe.query_positions(batch).to(z.device)
+            z[torch.arange(len(z), device=z.device), at, head] = points.to(z)
             return z
 
         with torch.inference_mode(), evaluation_mode(self.model), record(self.model, [site], put):
-            for batch, rows in zip(self.batches, self.rows, strict=True):
-                now.append((rows, self.probe.query_positions(batch)))
-                answers[rows], right[rows] = self._judge(forward(self.model, batch), batch)
-        return answers, right
+            yield given
 
     @property
     def n_answers(self) -> int:

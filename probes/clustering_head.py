@@ -17,6 +17,8 @@ from probes.functional.clustering_head import (
     within_ratio,
     within_ratio_chance,
 )
+from probes.functional.planar_lattice import PlanarLattice, planar_lattice
+from probes.functional.relabelling import enough_permutations, holm_over_heads, relabelling_p_values
 from probes.hooks import HookPoints
 from probes.probe import Probe
 from probes.readout import Readout, all_tokens, check_row_readout, last_token, mean
@@ -54,6 +56,11 @@ class ClusteringHead(Probe):
         ``integer_accuracy`` (site, head): nearest-centroid accuracy for the integer sum's classes.
         ``integer_head`` (site, head): 1 where the residues match, the deviation is below 0.25 and
             ``integer_accuracy`` at least 0.95.
+        ``planar_deviation``, ``rank_two``, ``planar_match``, ``planar_accuracy``, ``planar_p_value`` (site, head):
+            the same of weights on a planar lattice, see ``functional.planar_lattice``; the p-value is the share of
+            random weights that lie on one as well.
+        ``p_value``, ``p_holm`` (site, head, equivalence), with ``permutations``: of the within-ratio under
+            relabelling (``functional.relabelling_p_values``), and with Holm's correction over all heads.
         ``verdict`` (site, head): place in ``VERDICTS``. 2, textbook: ``within_ratio`` of the first
             equivalence below 0.05 and ``nearest_centroid`` above 0.99, unless chance is below 0.05 as well;
             1, integer-weight: ``integer_head`` and not textbook; 0, none.
@@ -61,8 +68,9 @@ class ClusteringHead(Probe):
     Memory: ``examples x (sites x heads x (d_head + 2) + positions)`` numbers, or ``max_rows`` examples; while a
     batch is measured, its patterns and head outputs of all sites.
 
-    Source: the heads are Odonnat, Bouaziz & Cabannes's (arXiv 2410.24050, 2501.02362); the criteria and their
-    thresholds are from a replication on 40 seeds.
+    Source: the heads are Odonnat, Bouaziz & Cabannes's (arXiv 2410.24050, 2501.02362); the verdict's criteria and
+    thresholds are from a replication on 40 seeds of their network of 198 weights, and mean little in others. There
+    read ``p_holm`` beside ``within_ratio``, and ``interchange``, which asks what the model reads.
 
     Args:
         equivalence: the label whose classes are equivalent, one value per example, or several such labels;
@@ -74,6 +82,8 @@ class ClusteringHead(Probe):
         query: which query position, ``last_token()`` or ``token_at(...)``. A head output with one query
             position, as the pooling transformer's, is taken whole.
         max_rows: keep at most this many examples, chosen by their index.
+        permutations: relabellings for the p-values; 0: no p-values. ``None``: as many as Holm's correction over all
+            heads needs to find one, at least 999.
 
     Raises:
         InputError: for a support outside the sequence, or with padding; a label given per token or with one
@@ -83,7 +93,7 @@ class ClusteringHead(Probe):
         >>> probe = ClusteringHead(("multiset", "sum"), support=(0, 1, 2, 3, 4), modulus=2)
         >>> probe
         ClusteringHead(equivalence=('multiset', 'sum'), support=(0, 1, 2, 3, 4), modulus=2, at=head_output(), \
-query=last_token(), max_rows=None)
+query=last_token(), max_rows=None, permutations=0)
     """
 
     readout = all_tokens()
@@ -102,6 +112,7 @@ query=last_token(), max_rows=None)
         at: Sites = head_output(),
         query: Readout = last_token(),
         max_rows: int | None = None,
+        permutations: int | None = 0,
     ) -> None:
         if not equivalence or (not isinstance(equivalence, str) and len(set(equivalence)) < len(equivalence)):
             raise InputError(f"equivalence is {equivalence!r}; expected a label name, or several different ones")
@@ -119,7 +130,9 @@ query=last_token(), max_rows=None)
         if max_rows is not None and max_rows < 2:
             raise InputError(f"max_rows is {max_rows}; expected at least 2, or None for no limit")
         self.equivalence, self.support, self.modulus = equivalence, support, modulus
-        self.at, self.query, self.max_rows = at, query, max_rows
+        if permutations is not None:
+            check_at_least(permutations=(permutations, 0))
+        self.at, self.query, self.max_rows, self.permutations = at, query, max_rows, permutations
 
     @property
     def labels(self) -> list[str]:
@@ -205,6 +218,19 @@ query=last_token(), max_rows=None)
             raise InputError("this ClusteringHead has no modulus, so no integer sums; give it support and modulus")
         return integer_weights(points, self.digits.get("digits")[1], self.support, self.modulus)
 
+    def planar_fit(self, site: str, head: int) -> PlanarLattice:
+        """``functional.planar_lattice`` of one head, ``classes`` in the order of the index.
+
+        Raises:
+            InputError: as ``integer_fit``.
+        """
+        return self._planar(self.head_outputs(site)[1][:, head])
+
+    def _planar(self, points: Tensor) -> PlanarLattice:
+        if self.support is None or self.modulus is None:
+            raise InputError("this ClusteringHead has no modulus, so no planar lattice; give it support and modulus")
+        return planar_lattice(points, self.digits.get("digits")[1], self.support, self.modulus)
+
     def partition(self, site: str, head: int) -> tuple[Tensor, Tensor]:
         """``(index [n], classes [n])``: the clusters of an integer-weight head, the integer sum of each example.
 
@@ -239,12 +265,15 @@ query=last_token(), max_rows=None)
         values |= {"support_mass": attention[..., 0], "entropy": attention[..., 1]}
         values["within_ratio_chance"] = torch.tensor(list(chance.values()), dtype=torch.float64)
         values["clusters"] = torch.tensor([len(torch.unique(x)) for x in labels.values()])
+        if self.permutations != 0:
+            values |= self._p_values(labels, sum(heads.values()))
         textbook = values["within_ratio"][..., 0] < TEXTBOOK_WITHIN_RATIO
         textbook &= values["nearest_centroid"][..., 0] > TEXTBOOK_NEAREST_CENTROID
         textbook &= chance[self.labels[0]] >= TEXTBOOK_WITHIN_RATIO
         values["verdict"] = torch.where(textbook, 2, values["integer_head"])
         axes: dict[str, tuple[str, ...]] = dict.fromkeys(values, ("site", "head"))
-        axes |= dict.fromkeys(("within_ratio", "nearest_centroid"), ("site", "head", "equivalence"))
+        by_label = {"within_ratio", "nearest_centroid", "p_value", "p_holm"} & set(values)
+        axes |= dict.fromkeys(by_label, ("site", "head", "equivalence"))
         axes |= dict.fromkeys(("within_ratio_chance", "clusters"), ("equivalence",))
         axes["integer_weights"] = ("site", "head", "position", "digit")
         n_pos, n_values = values["integer_weights"].shape[2:]
@@ -263,6 +292,18 @@ query=last_token(), max_rows=None)
         )
         return replace(result, layers={site: layer for site, layer in result.layers.items() if site in heads})
 
+    def _p_values(self, labels: Mapping[str, Tensor], tests: int) -> dict[str, Tensor]:
+        """``[site head equivalence]`` p-values of relabelling, and with Holm's correction over all heads."""
+        draws = enough_permutations(tests) if self.permutations is None else self.permutations
+        p = torch.stack(
+            [
+                torch.stack([relabelling_p_values(self.head_outputs(site)[1], x, draws) for site in self.outputs])
+                for x in labels.values()
+            ],
+            dim=-1,
+        )
+        return {"p_value": p, "p_holm": torch.stack([holm_over_heads(x) for x in p.unbind(-1)], dim=-1)}
+
     def _head(self, points: Tensor, labels: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The measures of one head that need its points ``[n d_head]``."""
         measures = {
@@ -274,18 +315,31 @@ query=last_token(), max_rows=None)
         if self.modulus is None:
             fit = IntegerWeights(nan.new_empty(0, 0), nan, nan, nan, torch.tensor(False), nan)
             accuracy = nan
+            planar = {"rank_two": nan, "planar_deviation": nan, "planar_match": torch.tensor(0)}
+            planar |= {"planar_p_value": nan, "planar_accuracy": nan}
         else:
-            fit = self._fit(points)
+            fit, plane = self._fit(points), self._planar(points)
             accuracy = nearest_centroid_accuracy(points, fit.classes)
+            planar = {
+                "rank_two": plane.rank_two,
+                "planar_deviation": plane.deviation,
+                "planar_match": plane.matches.long(),
+                "planar_p_value": plane.p_value,
+                "planar_accuracy": nearest_centroid_accuracy(points, plane.classes),
+            }
         found = fit.matches & (fit.deviation < INTEGER_DEVIATION) & (accuracy >= INTEGER_NEAREST_CENTROID)
-        return measures | {
-            "integer_weights": fit.weights,
-            "integer_deviation": fit.deviation,
-            "rank_one": fit.rank_one,
-            "integer_match": fit.matches.long(),
-            "integer_accuracy": accuracy,
-            "integer_head": found.long(),
-        }
+        return (
+            measures
+            | planar
+            | {
+                "integer_weights": fit.weights,
+                "integer_deviation": fit.deviation,
+                "rank_one": fit.rank_one,
+                "integer_match": fit.matches.long(),
+                "integer_accuracy": accuracy,
+                "integer_head": found.long(),
+            }
+        )
 
     def _attention(self, site: str, heads: int) -> Tensor:
         """``[head 2]`` mean support mass and entropy."""
@@ -316,6 +370,9 @@ query=last_token(), max_rows=None)
                 f"{sites[s]} head {h}: no integer weights, as the examples do not determine all of them "
                 "or the median weight of the support is 0"
             )
+        on_a_line = values["planar_deviation"].isnan() & ~values["rank_two"].isnan()
+        for s, h in on_a_line.nonzero().tolist():
+            notes.append(f"{sites[s]} head {h}: its fitted points lie on a line, so planar measures are NaN")
         return notes
 
 

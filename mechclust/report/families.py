@@ -10,24 +10,11 @@ import numpy as np
 
 from mechclust.report.claims import Claim
 from mechclust.report.verdicts import Bound, Part, interval, share_interval
+from probes.functional.holm import holm
+
+__all__ = ["family_notes", "holm", "p_value"]
 
 _LEVEL = 0.05
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjusted p-values, in the order given: those of at most .05 are significant together at that level.
-
-    Source: Holm, A simple sequentially rejective multiple test procedure, Scandinavian Journal of Statistics 6, 1979.
-
-    Example:
-        >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
-        [0.03, 0.06, 0.06]
-    """
-    adjusted, highest = [0.0] * len(p_values), 0.0
-    for rank, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
-        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[i]))
-        adjusted[i] = highest
-    return adjusted
 
 
 def family_notes(claims: Sequence[Claim]) -> list[str]:

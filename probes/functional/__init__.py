@@ -20,7 +20,10 @@ from probes.functional.linear_decodability import (
 from probes.functional.n_dims import n_dims
 from probes.functional.neighbour_purity import neighbour_purity, neighbour_purity_chance
 from probes.functional.norm_jacobian import norm_jacobian
+from probes.functional.planar_lattice import PlanarLattice, planar_lattice
 from probes.functional.rbf_cka import rbf_cka
+from probes.functional.relabelling import relabelling_p_values
+from probes.functional.response_classes import response_classes
 from probes.functional.svcca import svcca
 from probes.functional.task_cluster_ari import (
     IndexMoments,
@@ -40,6 +43,7 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "KMeans",
     "PairSums",
     "Similarity",
+    "PlanarLattice",
     "TopicSimilarity",
     "accuracy_interval",
     "adjusted_rand_moments",
@@ -57,7 +61,10 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "neighbour_purity",
     "neighbour_purity_chance",
     "norm_jacobian",
+    "planar_lattice",
     "rbf_cka",
+    "relabelling_p_values",
+    "response_classes",
     "ridge_predictions",
     "stratified_folds",
     "svcca",

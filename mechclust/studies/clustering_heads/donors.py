@@ -1,0 +1,111 @@
+"""Interchange between inputs with different sums: does the prediction follow the donor?"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mechclust.studies.clustering_heads.stitching import classified, embedded
+from probes import HookedModel, ProbeResult
+from tasks import Batch, InputError
+from tasks.errors import check_at_least
+
+KINDS = ("output", "centroid", "random classes")
+
+
+def follow_the_donor(
+    model: HookedModel, batch: Batch, classes: Tensor | None = None, *, draws: int = 20, seed: int = 0
+) -> ProbeResult:
+    """Each example gets the sequence embedding of a donor with another sum and another answer.
+
+    Works on every network, detected head or not, as the classes are the inputs' own.
+
+    Measures:
+        ``follows`` (kind): share of examples whose prediction becomes the donor's own; ``stays`` (kind): those whose
+            prediction stays. Examples whose donor has the same prediction are left out.
+        ``accuracy`` (no axes): of the model.
+        ``random_draws`` (draw): ``follows`` of the kind *random classes*, draw by draw.
+
+    Kinds:
+        *output*: the donor's own embedding. In a network whose classifier reads nothing else this is 1 by
+            construction: a **check** of the intervention, not a finding.
+        *centroid*: the mean embedding of the donor's class. High where classes are what is read.
+        *random classes*: the same with classes of the same sizes drawn at random among inputs of one
+            answer: what the answer alone would give. This is the chance level of *centroid*.
+
+    Args:
+        model: a pooling transformer.
+        batch: with labels ``sum`` and ``answer``.
+        classes: ``[n]`` the partition; ``None``: the sums.
+        draws: of random classes, each with donors of its own.
+        seed: of donors and of the draws.
+
+    Raises:
+        InputError: where no two examples differ in sum and answer.
+    """
+    check_at_least(draws=(draws, 1), seed=(seed, 0))
+    sums, answers = batch.label("sum", per="example"), batch.label("answer", per="example")
+    classes = torch.unique(sums if classes is None else classes, return_inverse=True)[1]
+    draw = np.random.default_rng(seed)
+    weights = {name: value.detach() for name, value in model.named_parameters()}
+    with torch.no_grad():
+        xi = embedded(model, weights, batch.tokens)
+        before = classified(model, weights, batch.tokens, xi).argmax(dim=-1)
+
+        def outcome(points: Tensor, donors: Tensor) -> tuple[float, float]:
+            after = classified(model, weights, batch.tokens, points[donors]).argmax(dim=-1)
+            differ = before[donors] != before
+            follows, stays = (after == before[donors])[differ], (after == before)[differ]
+            return float(follows.double().mean()), float(stays.double().mean())
+
+        donors = _donors(sums, answers, draw)
+        found = {"output": outcome(xi, donors), "centroid": outcome(_centroids(xi, classes), donors)}
+        random = [
+            outcome(_centroids(xi, _shuffled(classes, answers, draw)), _donors(sums, answers, draw))
+            for _ in range(draws)
+        ]
+    found["random classes"] = (float(np.mean([f for f, _ in random])), float(np.mean([s for _, s in random])))
+    nothing = bool((before[donors] == before).all())
+    return ProbeResult(
+        "FollowTheDonor",
+        {
+            "follows": torch.tensor([found[kind][0] for kind in KINDS], dtype=torch.float64),
+            "stays": torch.tensor([found[kind][1] for kind in KINDS], dtype=torch.float64),
+            "random_draws": torch.tensor([follows for follows, _ in random], dtype=torch.float64),
+            "accuracy": (before == answers).double().mean(),
+        },
+        {"follows": ("kind",), "stays": ("kind",), "random_draws": ("draw",), "accuracy": ()},
+        {"kind": list(KINDS), "draw": [str(i) for i in range(draws)]},
+        metadata={"n": len(sums), "seed": seed, "classes": int(classes.max()) + 1},
+        notes=["every donor has the recipient's prediction, so nothing can follow"] if nothing else [],
+    )
+
+
+def _donors(sums: Tensor, answers: Tensor, draw: np.random.Generator) -> Tensor:
+    """``[n]`` for each example a random one with another sum and another answer."""
+    donors = torch.empty_like(sums)
+    for total, answer in torch.unique(torch.stack([sums, answers]), dim=1).T.tolist():
+        rows = ((sums == total) & (answers == answer)).nonzero()[:, 0]
+        others = ((sums != total) & (answers != answer)).nonzero()[:, 0]
+        if not len(others):
+            raise InputError(
+                f"no example differs from those of sum {total} in sum and answer; give examples of several answers"
+            )
+        donors[rows] = others[torch.from_numpy(draw.integers(len(others), size=len(rows)))]
+    return donors
+
+
+def _centroids(xi: Tensor, classes: Tensor) -> Tensor:
+    """``[n d]`` the mean of each example's class."""
+    count = classes.bincount().to(xi.dtype)
+    return (xi.new_zeros(len(count), xi.shape[1]).index_add_(0, classes, xi) / count[:, None])[classes]
+
+
+def _shuffled(classes: Tensor, answers: Tensor, draw: np.random.Generator) -> Tensor:
+    """The classes handed out at random among the examples of one answer."""
+    shuffled = classes.clone()
+    for answer in torch.unique(answers).tolist():
+        rows = (answers == answer).nonzero()[:, 0]
+        shuffled[rows] = classes[rows[torch.from_numpy(draw.permutation(len(rows)))]]
+    return shuffled

@@ -1,0 +1,83 @@
+"""The head of one epoch with the classifier of another: which of the two is ready first?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, vmap
+
+from mechclust.models import build_model
+from mechclust.studies.clustering_heads.config import XI
+from mechclust.studies.clustering_heads.dynamics import measured_rows, task_of
+from mechclust.training import Snapshots
+from probes import ProbeResult
+from probes.hooks import record
+
+_AT_ONCE = 16  # snapshots measured together
+Weights = Mapping[str, Tensor]
+
+
+def stitching(snapshots: Snapshots, member: int) -> ProbeResult:
+    """One member's accuracies on the test split, put together from two epochs, at every snapshot.
+
+    A network is cut at the sequence embedding xi. Its *head* is what makes xi: embeddings, positions, query and values.
+    Its *classifier* is what reads it: the feed-forward layer and the unembedding. The embedding matrix is in both, as
+    it is tied; each part has that of its own epoch.
+
+    Measures (axis epoch):
+        ``head_accuracy``: the head of the epoch with the classifier of the end. The head is ready when it is high.
+        ``classifier_accuracy``: the head of the end with the classifier of the epoch.
+        ``accuracy``: both of the epoch.
+
+    A part may be ready and its accuracy low, where the other part has turned or scaled xi since: the accuracies say
+    when a part fits what the other *will be*.
+
+    Args:
+        snapshots: of an ensemble of pooling transformers on sparse modular addition.
+        member: which.
+    """
+    rows, weights = measured_rows(task_of(snapshots, member)), snapshots.of(member)
+    model = build_model(snapshots.configs[member])
+    end = {name: values[-1] for name, values in weights.items()}
+    tokens, answers = rows.batch.tokens, rows.batch.label("answer")
+
+    def accuracy(head: Weights, classifier: Weights) -> Tensor:
+        logits = classified(model, classifier, tokens, embedded(model, head, tokens))
+        return (logits.argmax(dim=-1) == answers).double() @ rows.test.double()
+
+    def measure(now: Weights) -> dict[str, Tensor]:
+        return {
+            "head_accuracy": accuracy(now, end),
+            "classifier_accuracy": accuracy(end, now),
+            "accuracy": accuracy(now, now),
+        }
+
+    parts = [
+        vmap(measure)({name: values[i : i + _AT_ONCE] for name, values in weights.items()})
+        for i in range(0, len(snapshots), _AT_ONCE)
+    ]
+    values = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    return ProbeResult(
+        "Stitching",
+        values,
+        dict.fromkeys(values, ("epoch",)),
+        {"epoch": [str(epoch) for epoch in snapshots.epochs]},
+        metadata={"n": len(tokens)},
+    )
+
+
+def embedded(model: Any, weights: Weights, tokens: Tensor) -> Tensor:
+    """``[n d]`` the sequence embedding xi of each row."""
+    with record(model, [XI]) as seen:
+        functional_call(model, dict(weights), (tokens,))
+    return seen[XI][0][:, 0]
+
+
+def classified(model: Any, weights: Weights, tokens: Tensor, xi: Tensor) -> Tensor:
+    """``[n d_vocab]`` logits with ``xi [n d]`` in place of the sequence embeddings."""
+    with record(model, [XI], lambda name, own: xi[:, None]):
+        logits: Tensor = functional_call(model, dict(weights), (tokens,))
+    return logits

@@ -1,0 +1,118 @@
+"""Do points cluster by a label more than by the same label handed out at random?"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from probes.functional.holm import holm
+from tasks import InputError
+from tasks.errors import check_at_least
+
+FEWEST = 999  # relabellings
+_PER_TEST = 40  # relabellings a test: Holm's smallest adjusted p-value is then 1 / 40
+_SAME = 1e-9  # of the total sum of squares: what rounding may change
+_MOST_NUMBERS = 2**22  # at once
+
+
+def enough_permutations(tests: int) -> int:
+    """Relabellings with which Holm's correction over so many tests can still find one: at least 999.
+
+    The smallest p-value is ``1 / (permutations + 1)``; times ``tests`` it is at most 1/40.
+
+    Example:
+        >>> enough_permutations(4), enough_permutations(270)
+        (999, 10799)
+    """
+    return max(FEWEST, _PER_TEST * tests - 1)
+
+
+def relabelling_p_values(
+    points: Float[Tensor, "n head d"],
+    labels: Shaped[Tensor, "n"],
+    permutations: int = FEWEST,
+    *,
+    strata: Shaped[Tensor, "n"] | None = None,
+    seed: int = 0,
+) -> Float[Tensor, "head"]:
+    """For each head the share of relabellings whose within-ratio is at most that of the labels given.
+
+    The p-value of a permutation test, ``(1 + relabellings as good) / (1 + permutations)``, with ``within_ratio`` as
+    the statistic: exact for any points, as the labels given are one of the equally likely relabellings. The same
+    relabellings serve all heads.
+
+    Time: ``permutations x classes x n x heads x d`` multiplications. Memory: 4 million numbers at once, or one
+    relabelling's ``classes x max(n, heads x d)``.
+
+    Args:
+        points: float32 or float64.
+        labels: the class of each point, any integers.
+        permutations: how many relabellings are drawn.
+        strata: labels change places only between points of the same stratum.
+        seed: of the relabellings.
+
+    Returns:
+        float64; NaN where the within-ratio is undefined: all points equal, or one class.
+
+    Raises:
+        InputError: for no relabellings, or labels or strata of another length than the points.
+
+    Example:
+        >>> labels = torch.arange(40) % 2
+        >>> clusters = torch.stack([labels * 1.0, torch.arange(40) * 1.0], dim=1)[..., None]  # two heads
+        >>> [round(p, 3) for p in relabelling_p_values(clusters, labels).tolist()]
+        [0.001, 0.788]
+    """
+    check_at_least(permutations=(permutations, 1), seed=(seed, 0))
+    n, heads, d = points.shape
+    for name, given in (("labels", labels), ("strata", strata)):
+        if given is not None and len(given) != n:
+            raise InputError(f"there are {len(given)} {name} for {n} points; expected one a point")
+    x = points.double() - points[:1].double()
+    x = x - x.mean(dim=0)
+    total = x.square().sum(dim=(0, 2))
+    classes, of = torch.unique(labels, return_inverse=True)
+    if len(classes) < 2:
+        return torch.full_like(total, torch.nan)
+    x = (x / torch.where(total > 0, total, 1).sqrt()[:, None]).flatten(1)
+    count = of.bincount().double()
+    member = torch.nn.functional.one_hot(of).T.double() / count.sqrt()[:, None]  # [class n]
+
+    def between(orders: Tensor) -> Tensor:
+        """``[draw head]`` share of the sum of squares between classes, the labels in these orders ``[draw n]``."""
+        sums = member[:, orders] @ x  # [class draw head*d]
+        return sums.square().sum(dim=0).unflatten(-1, (heads, d)).sum(dim=-1)
+
+    observed = between(torch.arange(n, device=x.device)[None])[0]
+    draw = torch.Generator().manual_seed(seed)
+    at_once = max(1, _MOST_NUMBERS // (len(classes) * max(n, heads * d)))
+    as_good = torch.zeros(heads, dtype=torch.int64, device=x.device)
+    for start in range(0, permutations, at_once):
+        orders = _orders(min(at_once, permutations - start), n, strata, draw).to(x.device)
+        as_good += (between(orders) >= observed - _SAME).sum(dim=0)
+    return torch.where(total > 0, (1 + as_good.double()) / (1 + permutations), torch.nan)
+
+
+def _orders(draws: int, n: int, strata: Tensor | None, draw: torch.Generator) -> Tensor:
+    """``[draw n]`` random orders, each within strata."""
+    if strata is None:
+        return torch.stack([torch.randperm(n, generator=draw) for _ in range(draws)])
+    stratum = torch.unique(strata.cpu(), return_inverse=True)[1]
+    places = torch.argsort(stratum, stable=True)
+    orders = torch.empty(draws, n, dtype=torch.int64)
+    keys = torch.rand(draws, n, dtype=torch.float64, generator=draw)  # below 1, so that no two strata mix
+    orders[:, places] = torch.argsort(stratum + keys, dim=1)
+    return orders
+
+
+def holm_over_heads(p_values: Float[Tensor, "site head"]) -> Float[Tensor, "site head"]:
+    """Holm's adjusted p-values over all heads; a NaN counts as one more test with p = 1, and stays NaN.
+
+    Example:
+        >>> holm_over_heads(torch.tensor([[0.001, torch.nan], [0.5, 0.02]], dtype=torch.float64))
+        tensor([[0.0040,    nan],
+                [1.0000, 0.0600]], dtype=torch.float64)
+    """
+    adjusted = holm(torch.nan_to_num(p_values, nan=1.0).flatten().tolist())
+    return torch.where(p_values.isnan(), torch.nan, torch.tensor(adjusted, dtype=torch.float64).view_as(p_values))

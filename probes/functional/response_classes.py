@@ -1,0 +1,49 @@
+"""Classes of examples that lead to the same answers."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+def response_classes(answers: Int[Tensor, "recipient n"], tolerance: float = 0.0) -> Int[Tensor, "n"]:
+    """Class of each example: examples of one class have the same answers in all recipients, or in nearly all.
+
+    Args:
+        answers: of each recipient, with each example in it.
+        tolerance: largest share of the recipients in which two examples of one class differ. Above 0 the classes are
+            those of complete linkage, cut there.
+
+    Returns:
+        Classes 0, 1, ..., in the order in which they first occur.
+
+    Example:
+        >>> response_classes(torch.tensor([[5, 5, 7, 5], [1, 1, 1, 2]])).tolist()
+        [0, 0, 1, 2]
+    """
+    if tolerance == 0 or answers.shape[1] < 2:
+        classes = torch.unique(answers, dim=1, return_inverse=True)[1]
+    else:
+        from sklearn.cluster import AgglomerativeClustering
+
+        differ = torch.stack([(row[:, None] != row).double() for row in answers]).mean(dim=0)
+        linkage = AgglomerativeClustering(
+            n_clusters=None, metric="precomputed", linkage="complete", distance_threshold=tolerance + 1e-9
+        )
+        classes = torch.from_numpy(linkage.fit_predict(differ.numpy())).long()
+    first = torch.full((int(classes.max()) + 1,), len(classes))
+    first = first.scatter_reduce(0, classes, torch.arange(len(classes)), "amin")
+    return first.argsort().argsort()[classes]
+
+
+def response_points(answers: Int[Tensor, "recipient n"]) -> Float[Tensor, "n axis"]:
+    """Each answer of each recipient an axis: 1 for the examples that lead to it, else 0.
+
+    Half the squared distance of two examples is the number of recipients in which they lead to different answers.
+
+    Example:
+        >>> response_points(torch.tensor([[5, 5, 7]])).tolist()
+        [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]
+    """
+    return torch.cat([(row[:, None] == torch.unique(row)).double() for row in answers], dim=1)

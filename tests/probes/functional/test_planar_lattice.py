@@ -1,0 +1,76 @@
+"""Lattices of two directions are found, for several moduli; chance, lines and wrong residues are not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from probes.functional.planar_lattice import planar_lattice
+from tasks import SparseModularAddition
+
+BASIS = torch.tensor([[0.7, 0.2, 0.1], [-0.3, 0.9, 0.4]], dtype=torch.float64)
+
+
+def planted(p: int, length: int, support: int, seed: int, noise: float = 0.0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Lattice coordinates ``(m, k)`` with ``m + k`` congruent to v on the support and to 0 off it, and the points."""
+    draw = torch.Generator().manual_seed(seed)
+    m = torch.randint(-2, 3, (length, p), generator=draw)
+    k = torch.randint(-1, 2, (length, p), generator=draw) * p - m
+    k[:support] += torch.arange(p)
+    m[:, 0] = k[:, 0] = 0
+    m[0, 1], k[0, 1], m[1, 1], k[1, 1] = 1, 0, 0, 1  # the basis itself is among the weights
+    tokens = torch.randint(p, (1500, length), generator=draw)
+    sites = torch.stack([torch.stack([m[t, x], k[t, x]], -1) for t, x in enumerate(tokens.T)]).sum(dim=0)
+    points = sites.double() @ BASIS
+    return tokens, points + noise * torch.randn(points.shape, generator=draw, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("p", "length"), [(2, 12), (3, 8), (4, 6)])
+@pytest.mark.parametrize("noise", [0.0, 0.02])
+def test_a_planted_lattice_is_found(p: int, length: int, noise: float) -> None:
+    tokens, points = planted(p, length, 4, seed=p, noise=noise)
+    found = planar_lattice(points, tokens, range(4), p)
+    assert bool(found.matches)
+    assert float(found.deviation) < (0.05 if noise else 1e-6)
+    assert float(found.rank_two) == pytest.approx(1, abs=0.01)
+    assert float(found.p_value) == 1 / 200
+    answer = tokens[:, :4].sum(dim=1) % p
+    pairs = torch.unique(torch.stack([found.classes, answer]), dim=1)
+    assert pairs.shape[1] == int(found.classes.max()) + 1  # each site of the lattice has one answer
+    assert len(torch.unique(found.classes)) > 2 * p
+
+
+def test_random_weights_are_no_lattice() -> None:
+    """Of 40 planes of random weights hardly one passes at 5%."""
+    draw = torch.Generator().manual_seed(9)
+    tokens = torch.randint(2, (200, 8), generator=draw)
+    low = 0
+    for i in range(40):
+        weights = torch.randn(8, 2, generator=draw, dtype=torch.float64)
+        found = planar_lattice(tokens.double() @ weights, tokens, (0, 1, 2), 2, draws=39, seed=i)
+        low += float(found.p_value) <= 0.05
+    assert low <= 6  # 2 expected
+
+
+def test_an_odd_weight_off_the_support_does_not_match() -> None:
+    """(1, 0) on and off the support: no residues tell them apart."""
+    draw = torch.Generator().manual_seed(1)
+    tokens = torch.randint(2, (300, 6), generator=draw)
+    weights = torch.tensor([[1, 0], [0, 1], [1, 2], [1, 0], [0, 2], [0, 1.0]]).double()
+    found = planar_lattice(tokens.double() @ weights @ BASIS, tokens, (0, 1, 2), 2)
+    assert (bool(found.matches), float(found.p_value)) == (False, 1)
+
+
+def test_a_line_and_a_point_are_undefined() -> None:
+    task = SparseModularAddition(length=5, n_support=2)
+    tokens = next(task.batches("all", 32)).tokens
+    line = tokens.double() @ torch.tensor([1.0, -1, 2, 0, 0]).double()[:, None] @ BASIS[:1]
+    for points, share in ((line, 1.0), (torch.full((32, 3), 0.3), torch.nan)):
+        found = planar_lattice(points, tokens, (0, 1), 2)
+        assert found.weights.isnan().all()
+        assert found.deviation.isnan()
+        assert found.p_value.isnan()
+        assert not bool(found.matches)
+        assert found.rank_two.nan_to_num(-1).item() == pytest.approx(-1 if share != share else share)
+    few = planar_lattice(torch.randn(4, 2), tokens[:4], (0, 1), 2)
+    assert few.rank_two.isnan()

@@ -1,0 +1,88 @@
+"""Permutation tests: exact against brute force, uniform under relabelling, Holm over all heads."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+import torch
+from scipy.stats import kstest
+
+from probes.functional import within_ratio
+from probes.functional.relabelling import enough_permutations, holm_over_heads, relabelling_p_values
+from tasks import InputError
+
+
+def test_it_is_the_share_of_all_relabellings() -> None:
+    """Seven points, every one of 7! orders: the drawn share comes to the exact one."""
+    draw = torch.Generator().manual_seed(0)
+    points, labels = torch.randn(7, 2, 3, generator=draw), torch.tensor([0, 0, 0, 1, 1, 5, 5])
+    points[:, 0] += labels[:, None] / 3
+    found = relabelling_p_values(points, labels, 4000)
+    for head in range(2):
+        given = within_ratio(points[:, head], labels) + 1e-9
+        orders = itertools.permutations(range(7))
+        exact = sum(bool(within_ratio(points[:, head], labels[list(o)]) <= given) for o in orders) / 5040
+        assert float(found[head]) == pytest.approx(exact, abs=4 * (exact * (1 - exact) / 4000) ** 0.5 + 1e-3)
+        assert 0.005 < exact < 0.9
+
+
+def test_p_values_are_uniform_under_relabelling() -> None:
+    """Clustered points and labels that have nothing to do with them."""
+    draw = torch.Generator().manual_seed(1)
+    points = torch.randn(30, 4, 3, generator=draw) + 3 * torch.randint(3, (30, 4, 1), generator=draw)
+    labels = torch.arange(30) % 3
+    found = torch.stack(
+        [relabelling_p_values(points, labels[torch.randperm(30, generator=draw)], 199, seed=i) for i in range(150)]
+    )
+    for head in range(4):
+        assert kstest(found[:, head].numpy(), "uniform").pvalue > 1e-3
+    holds = torch.stack([holm_over_heads(row[None])[0].min() <= 0.05 for row in found]).double().mean()
+    assert float(holds) <= 0.05 + 3 * (0.05 * 0.95 / 150) ** 0.5  # of the whole family
+
+
+def test_a_stratum_explains_what_it_explains() -> None:
+    """The points follow the stratum, and so do the labels: within strata nothing is left."""
+    draw = torch.Generator().manual_seed(2)
+    stratum = torch.arange(60) % 3 * 10
+    labels = (stratum + 10 * (torch.rand(60, generator=draw) < 0.2)) % 30
+    points = stratum[:, None, None] / 10 + 0.3 * torch.randn(60, 1, 2, generator=draw)
+    assert float(relabelling_p_values(points, labels)) == 0.001
+    assert float(relabelling_p_values(points, labels, strata=stratum)) > 0.02
+    both = points + labels[:, None, None] / 10
+    assert float(relabelling_p_values(both, labels, strata=stratum)) == 0.001
+
+
+def test_chunks_and_other_heads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = torch.Generator().manual_seed(3)
+    points, labels = torch.randn(20, 3, 2, generator=draw), torch.randint(4, (20,), generator=draw)
+    whole = relabelling_p_values(points, labels, 300)
+    assert torch.equal(relabelling_p_values(points[:, 1:2], labels, 300), whole[1:2])
+    monkeypatch.setattr("probes.functional.relabelling._MOST_NUMBERS", 1000)
+    assert torch.equal(relabelling_p_values(points, labels, 300), whole)
+
+
+def test_what_is_undefined_is_nan_and_ties_count_against() -> None:
+    points = torch.stack([torch.full((6,), 0.1), torch.arange(6.0)], dim=1)[..., None]
+    found = relabelling_p_values(points, torch.arange(6) % 2)
+    assert found.isnan().tolist() == [True, False]
+    assert relabelling_p_values(points, torch.zeros(6)).isnan().all()
+    assert float(relabelling_p_values(points, torch.arange(6))[1]) == 1  # every relabelling is as good
+
+
+def test_what_is_refused() -> None:
+    points = torch.zeros(3, 1, 1)
+    with pytest.raises(InputError, match=re.escape("there are 2 labels for 3 points; expected one a point")):
+        relabelling_p_values(points, torch.zeros(2))
+    with pytest.raises(InputError, match=re.escape("there are 4 strata for 3 points; expected one a point")):
+        relabelling_p_values(points, torch.zeros(3), strata=torch.zeros(4))
+    with pytest.raises(InputError, match="permutations is 0"):
+        relabelling_p_values(points, torch.zeros(3), 0)
+
+
+def test_holm_counts_undefined_heads() -> None:
+    p = torch.tensor([[0.01, torch.nan, 0.02, 0.9]], dtype=torch.float64)
+    assert holm_over_heads(p)[0, [0, 2, 3]].tolist() == pytest.approx([0.04, 0.06, 1])
+    assert holm_over_heads(p)[0, 1].isnan()
+    assert [tests / (1 + enough_permutations(tests)) <= 1 / 40 for tests in (1, 24, 270, 1000)] == [True] * 4

@@ -1,0 +1,290 @@
+"""Heads in any model: a planted one is found among others, and its equivalence without labels."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from scipy.stats import kstest
+
+from probes import ClusteringHead, ProbeResult, causal_checks, head_attribution, interchange, load_result, run
+from probes.functional import response_classes
+from probes.functional.response_classes import response_points
+from probes.head_attribution import Attribution, bench_of
+from tasks import Batch, InputError
+from tests.probes.two_layer_heads import COPY, PLANTED, SUPPORT, TwoLayerHeads, sequences
+
+LABELS = ("sum", "copied")
+SITES = ["blocks.0.attn.hook_z", "blocks.1.attn.hook_z"]
+
+
+def ready(model: Any, batch: Batch, *arguments: Any, **more: Any) -> ClusteringHead:
+    probe = ClusteringHead(*arguments, **more)
+    run(model, batch, probe)
+    return probe
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def p(request: Any) -> int:
+    return int(request.param)
+
+
+@pytest.fixture(scope="module")
+def planted(p: int) -> tuple[Any, Batch, ClusteringHead]:
+    model, batch = TwoLayerHeads(p), sequences(p)
+    return model, batch, ready(model, batch, LABELS)
+
+
+@pytest.fixture(scope="module")
+def found(planted: tuple[Any, Batch, ClusteringHead]) -> ProbeResult:
+    model, batch, probe = planted
+    return interchange(model, batch.split(100), probe, heads=2, recipients=8)
+
+
+# ---- the planted head ----
+
+
+def test_the_model_adds(planted: Any) -> None:
+    model, batch, _ = planted
+    answers = model(batch.tokens)[:, -1].argmax(dim=-1)
+    assert torch.equal(answers, batch.labels["sum"] + batch.labels["copied"])
+
+
+def test_relabelling_finds_each_head_by_what_it_clusters(planted: Any) -> None:
+    model, batch, _ = planted
+    result = run(model, batch, ClusteringHead(LABELS, SUPPORT, model.p, permutations=None))
+    significant = (result["p_holm"] <= 0.05).nonzero().tolist()  # site, head, equivalence
+    assert significant == [[0, 1, 1], [1, 0, 0]]
+    assert result["p_value"][1, 0, 0] == 0.001
+    assert result["p_holm"][1, 0, 0] == pytest.approx(0.004)
+    assert result["within_ratio"][1, 0, 0] < 1e-3
+
+
+def test_attribution_says_what_is_read(planted: Any) -> None:
+    model, batch, probe = planted
+    result = head_attribution(model, batch.split(77), probe)
+    assert (result["effect"] > 0).tolist() == [[False, True], [True, False]]
+    assert [(h.layer, h.head) for h in result.top_heads("effect")][:2] == [(2, 0), (1, 1)]
+    assert (result["p_holm"] <= 0.05).nonzero().tolist() == [[0, 1, 1], [1, 0, 0]]
+    assert result["read_within_ratio"][1, 0, 0] < 1e-3
+    assert result["p_value"][0, 0].isnan().all()
+    # exact in a linear model: a sum that is larger by one is two logits nearer to the next answer
+    total = batch.labels["sum"].double()
+    expected = 2 * (total[:, None] - total).abs().sum() / (len(batch) * (len(batch) - 1))
+    assert float(result["effect"][1, 0]) == pytest.approx(float(expected), rel=0.02)
+    assert (
+        result.notes[0] == f"{SITES[0]} head 0: nothing of its output is read to first order, so its p-values are NaN"
+    )
+
+
+def test_interchange_finds_the_planted_head_and_no_other(found: ProbeResult, p: int) -> None:
+    assert (found["p_holm"] <= 0.05).nonzero().tolist() == [[0, 1, 1], [1, 0, 0]]
+    at = {"site": PLANTED[0], "head": str(PLANTED[1])}
+    assert float(found.sel("p_holm", **at, equivalence="sum")) == pytest.approx(0.004)
+    assert float(found.sel("changed_within", **at, equivalence="sum")) == 0
+    assert float(found.sel("changed_between", **at, equivalence="sum")) == 1
+    assert float(found.sel("response_within_ratio", **at, equivalence="sum")) == 0
+    assert float(found.sel("response_within_ratio", **at, equivalence="copied")) > 0.9
+    assert found["effect"].isfinite().all()
+    assert found["changed"].isnan().tolist() == [[True, False], [False, True]]
+
+
+def test_the_discovered_equivalence_is_the_planted_one(found: ProbeResult, planted: Any) -> None:
+    _, batch, _ = planted
+    for (site, head), label in ((PLANTED, "sum"), (COPY, "copied")):
+        classes = found.sel("discovered", site=site, head=str(head))
+        pairs = torch.unique(torch.stack([classes, batch.labels[label]]), dim=1)
+        n = len(torch.unique(batch.labels[label]))
+        assert pairs.shape[1] == n == int(found.sel("classes", site=site, head=str(head)))
+        assert float(found.sel("agreement", site=site, head=str(head), equivalence=label)) == 1
+        assert float(found.sel("stability", site=site, head=str(head))) == 1
+    assert abs(float(found.sel("agreement", site=PLANTED[0], head="0", equivalence="copied"))) < 0.05
+    assert (found["discovered"][0, 0] == -1).all()
+
+
+def test_clusters_are_tighter_than_a_cloud_cut_into_classes(found: ProbeResult) -> None:
+    """Sums are points; of a Gaussian's units each has the variance 1/12."""
+    assert found["within_ratio"][1, 0] < 1e-3
+    assert 0.01 < found["within_ratio_gaussian"][1, 0] < 0.1
+
+
+def test_a_head_without_clusters_is_told_by_its_cloud() -> None:
+    """The same model with noise where the clusters were: answers cut it into classes no better than a Gaussian."""
+    model, batch = TwoLayerHeads(2), sequences(2)
+    noise = 1 + 0.5 * torch.randn(256, 1, generator=torch.Generator().manual_seed(0))
+
+    def blur(z: torch.Tensor, hook: Any) -> torch.Tensor:
+        if len(z) < 256 or len(torch.unique(z[:, -1, 0, 0])) == 1:  # recipients keep what is put in
+            return z
+        z = z.clone()
+        z[:, :, 0] = noise[:, None] * torch.tensor([0.5, 0.15])
+        return z
+
+    model.add_hook(PLANTED[0], blur, is_permanent=True)
+    result = interchange(model, batch, ready(model, batch, LABELS), heads=[PLANTED], recipients=4)
+    assert result["p_holm"][1, 0].min() > 0.05
+    assert result["within_ratio"][1, 0] == pytest.approx(float(result["within_ratio_gaussian"][1, 0]), rel=0.5)
+    assert result["effect"].isnan().all()
+
+
+def test_tens_of_passes(planted: Any) -> None:
+    model, batch, probe = planted
+    seen = [0]
+    hook = model.register_forward_pre_hook(lambda m, args: seen.__setitem__(0, seen[0] + len(args[0])))
+    result = interchange(model, batch, probe, heads=1, recipients=5)
+    hook.remove()
+    assert seen[0] == result.metadata["passes"] * len(batch) == 13 * len(batch)
+
+
+# ---- oracles ----
+
+
+def test_p_values_are_uniform_under_relabelling() -> None:
+    """Eighty labels at random, every head that is read."""
+    draw = torch.Generator().manual_seed(4)
+    batch = sequences(3, 60)
+    random = {f"r{i}": torch.randint(3, (60,), generator=draw) for i in range(80)}
+    batch = Batch(batch.tokens, labels=random)
+    model = TwoLayerHeads(3)
+    probe = ready(model, batch, tuple(random), permutations=99)
+    for result in (probe.compute(), head_attribution(model, batch, probe, permutations=99)):
+        for s, h in ((1, 0), (0, 1)):
+            assert kstest(result["p_value"][s, h].numpy(), "uniform").pvalue > 1e-3
+        assert (result["p_holm"][1, 0] <= 0.05).double().mean() < 0.08
+    causal = interchange(model, batch, probe, heads=[PLANTED], recipients=4, permutations=99)
+    assert kstest(causal["p_value"][1, 0].numpy(), "uniform").pvalue > 1e-3
+
+
+def test_gradients_are_those_of_the_margin(model: Any, batch: Batch) -> None:
+    """By differences, through both layers, in a transformer with padded batches."""
+    bench = bench_of(model, list(batch.split(5)), ready(model, batch, "task"))
+    found = Attribution.of(bench)
+    where, rows = batch.last_positions(), torch.arange(len(batch))
+
+    def best(site: str, shift: torch.Tensor) -> torch.Tensor:
+        def put(z: torch.Tensor, hook: Any) -> torch.Tensor:
+            z = z.clone()
+            z[rows, where, 1] += shift
+            return z
+
+        with torch.no_grad(), model.hooks(fwd_hooks=[(site, put)]):
+            logits = model(batch.tokens, attention_mask=batch.attention_mask.long())[rows, where]  # type: ignore
+        return logits.topk(3).values.float()
+
+    def margins(site: str, shift: torch.Tensor) -> torch.Tensor:
+        return best(site, shift) @ torch.tensor([1.0, -1.0, 0.0])
+
+    smooth = (best(SITES[0], torch.zeros(4)).diff(dim=1) < -0.02).all(dim=1)  # nobody overtakes anybody
+    assert int(smooth.sum()) >= 6
+    for site in SITES:
+        direction = torch.tensor([1.0, -0.5, 0.2, 0.7])
+        slope = (margins(site, 5e-3 * direction) - margins(site, -5e-3 * direction)) / 1e-2
+        given = found.gradients[site][:, 1] @ direction
+        torch.testing.assert_close(given[smooth], slope[smooth], rtol=0.02, atol=4e-3)
+        assert float(slope.abs().max()) > 0.01
+    torch.testing.assert_close(found.margins.float(), margins(SITES[0], torch.zeros(4)), rtol=1e-4, atol=1e-5)
+
+
+def test_responses_by_hand(model: Any, batch: Batch) -> None:
+    probe = ready(model, batch, "task")
+    bench = bench_of(model, list(batch.split(5)), probe)
+    points = 5 * torch.randn(7, 4, generator=torch.Generator().manual_seed(0))
+    recipients = torch.tensor([11, 0, 6])
+    found = bench.responses(SITES[0], 1, points, recipients)
+    for k, i in enumerate(recipients.tolist()):
+        one = batch.select(slice(i, i + 1))
+        place = int(one.last_positions())
+        for j, point in enumerate(points):
+
+            def put(z: torch.Tensor, hook: Any, place: int = place, point: torch.Tensor = point) -> torch.Tensor:
+                z = z.clone()
+                z[0, place, 1] = point
+                return z
+
+            with torch.no_grad(), model.hooks(fwd_hooks=[(SITES[0], put)]):
+                logits = model(one.tokens, attention_mask=one.attention_mask.long())  # type: ignore[union-attr]
+            assert int(logits[0, place].argmax()) == int(found[k, j])
+    assert len(torch.unique(found)) > 1
+
+
+def test_response_classes_with_and_without_tolerance() -> None:
+    answers = torch.tensor([[0, 0, 1, 1, 1], [0, 0, 1, 1, 1], [0, 0, 1, 1, 2], [3, 3, 3, 4, 3]])
+    assert response_classes(answers).tolist() == [0, 0, 1, 2, 3]
+    assert response_classes(answers, 0.25).tolist() in ([0, 0, 1, 1, 2], [0, 0, 1, 2, 1])
+    assert response_classes(answers, 0.5).tolist() == [0, 0, 1, 1, 1]
+    points = response_points(answers)
+    half = torch.cdist(points, points).square() / 2
+    assert torch.allclose(half, (answers[:, :, None] != answers[:, None]).sum(dim=0).double())
+
+
+# ---- manners ----
+
+
+def test_results_depend_on_the_seed_alone_and_come_back(planted: Any, found: ProbeResult, tmp_path: Any) -> None:
+    model, batch, probe = planted
+    state = torch.get_rng_state()
+    again = interchange(model, list(batch.split(37))[::-1], probe, heads=2, recipients=8)
+    assert torch.equal(torch.get_rng_state(), state)
+    for name, value in found.values.items():
+        torch.testing.assert_close(again[name], value, rtol=1e-5, atol=1e-7, equal_nan=True, msg=name)
+    found.save(tmp_path / "r.safetensors")
+    assert torch.equal(load_result(tmp_path / "r.safetensors")["discovered"], found["discovered"])
+
+
+def test_hooks_and_gradients_are_left_as_they_were(model: Any, batch: Batch, hooks_of: Any) -> None:
+    before = hooks_of(model)
+    result = interchange(model, batch, ready(model, batch, ("task", "output")), heads=2, recipients=3, permutations=20)
+    assert hooks_of(model) == before
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert result["agreement"].shape == (2, 2, 2)
+    assert int(result["changed"].isfinite().sum()) == 2
+    assert result.notes[0] == "heads that were not chosen are NaN"
+
+
+def test_a_head_that_nothing_reads_is_one_class() -> None:
+    model, batch = TwoLayerHeads(2), sequences(2)
+    probe = ready(model, batch, "sum")
+    result = interchange(model, batch, probe, heads=[(SITES[1], 1)], recipients=2)
+    assert float(result["classes"][1, 1]) == 1
+    assert float(result["changed"][1, 1]) == 0
+    assert result["p_value"][1, 1].isnan()
+    assert result["stability"][1, 1].isnan()
+    assert result.notes == [
+        "heads that were not chosen are NaN",
+        f"{SITES[1]} head 1: all outputs lead to the same answers, so p-values are NaN",
+    ]
+    checks = causal_checks(model, batch, probe, lambda logits, b: b.index * 0.0, heads=[(SITES[1], 1)])
+    assert float(checks["swap_agreement"][1, 1]) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"recipients": 1}, "recipients is 1"),
+        ({"recipients": 999}, "recipients is 999, more than the 256 examples; give fewer"),
+        ({"tolerance": 1.0}, "tolerance is 1.0; expected a share of the recipients, at least 0 and below 1"),
+        ({"heads": 0}, "heads is 0"),
+        ({"heads": [("blocks.0.attn.hook_z", 7)]}, "no head ('blocks.0.attn.hook_z', 7) in this probe"),
+        ({"permutations": 0}, "permutations is 0"),
+    ],
+)
+def test_what_is_refused_of_interchange(changes: dict[str, Any], message: str) -> None:
+    model, batch = TwoLayerHeads(2), sequences(2)
+    with pytest.raises(InputError, match=re.escape(message)):
+        interchange(model, batch, ready(model, batch, "sum"), **changes)
+    with pytest.raises(InputError, match="this ClusteringHead has not been run"):
+        interchange(model, batch, ClusteringHead("sum"))
+
+
+def test_a_model_without_gradients_is_refused() -> None:
+    class Closed(TwoLayerHeads):
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return super().forward(tokens).detach()
+
+    model, batch = Closed(2), sequences(2)
+    probe = ready(model, batch, "sum")
+    with pytest.raises(InputError, match="no gradient leads from the model's logits to its head outputs; give a model"):
+        head_attribution(model, batch, probe)
+    assert interchange(model, batch, probe, heads=[PLANTED], recipients=2)["classes"][1, 0] == 6
