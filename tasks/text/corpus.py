@@ -14,14 +14,14 @@ from tasks.errors import InputError, check_at_least, check_choice
 from tasks.text.encoding import Bos, EncodedCorpus, encode
 from tasks.text.files import check_texts, read_text
 from tasks.text.splitting import Split, split_lines
-from tasks.text.words import word_spans
+from tasks.text.words import words_of
 
 
 @dataclass(frozen=True)
 class Corpus:
     """Texts without labels, such as a topic model is fitted on.
 
-    What a word is, ``tasks.text.words.word_spans`` says: letters set off by anything else, lower-cased.
+    What a word is, ``tasks.text.words`` says: letters set off by anything else, lower-cased.
 
     Attributes:
         documents: the texts.
@@ -55,8 +55,7 @@ class Corpus:
 
     def words(self, document: int) -> list[str]:
         """The words of a document, lower-cased, in order."""
-        text = self.documents[document]
-        return [text[start:end].lower() for start, end in word_spans(text)]
+        return words_of(self.documents[document])
 
     def sample(self, n: int, seed: int = 0) -> Corpus:
         """``n`` documents drawn without replacement, in the corpus's order; all when there are fewer."""
