@@ -171,7 +171,7 @@ def test_what_is_no_mediawiki_dump_is_refused_before_reading(tmp_path):
     assert refused(CorpusStream, text) == f"'{text}' is not XML (syntax error: line 1, column 0); {expected}"
     none = packed(tmp_path / "c.xml", dump([page("T", "x", ns=1)]))
     assert refused(CorpusStream, none) == (
-        f"'{none}' holds no article; give a MediaWiki export with pages of namespace 0"
+        f"'{none}' holds no article; give a MediaWiki export with pages of the main namespace"
     )
 
 
@@ -255,7 +255,7 @@ def test_what_is_refused_before_reading(tmp_path):
     )
     (tmp_path / "b.parquet.gz").write_bytes(b"x")
     assert refused(CorpusStream, tmp_path / "b.parquet.gz") == (
-        f"'{tmp_path}/b.parquet.gz' is parquet packed once more; unpack it, for parquet is read from its end"
+        f"'{tmp_path}/b.parquet.gz' is parquet packed once more; unpack it, since parquet is read from its end"
     )
     (tmp_path / "c.parquet").write_bytes(b"no")
     assert refused(CorpusStream, tmp_path / "c.parquet").startswith(

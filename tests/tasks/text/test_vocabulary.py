@@ -118,7 +118,7 @@ def test_refusals(changes, message):
 
 def test_other_weights_and_no_room(tmp_path):
     known = Vocabulary.count(["cat"], **LOOSE)
-    with pytest.raises(InputError, match="^weights is 'bm25'; expected 'counts' or 'tfidf'$"):
+    with pytest.raises(InputError, match=r"^weights is 'bm25'; expected 'counts' or 'tfidf'$"):
         Bags.gather([], known, tmp_path, "bm25")
     with pytest.raises(InputError, match=r"^cannot write word counts in '.*none' \(No such file or directory\); make"):
         Bags.gather(["cat"], known, tmp_path / "none", "counts")
