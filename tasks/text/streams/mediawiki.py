@@ -41,7 +41,7 @@ def pages(reading: Reading) -> Iterator[Page]:
     Raises:
         InputError: for what is no XML, or no MediaWiki export.
     """
-    parser = XMLPullParser(events=("start", "end"))
+    parser: Any = XMLPullParser(events=("start", "end"))
     reader = _Reader(reading.path)
     try:
         for chunk in byte_chunks(reading):

@@ -10,7 +10,6 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from tasks.errors import InputError
 from tasks.text.visible import quoted
@@ -62,7 +61,7 @@ def byte_chunks(reading: Reading) -> Iterator[bytes]:
     path, some = reading.path, False
     try:
         with _opened(path) as file:
-            while chunk := file.read1(_CHUNK):  # type: ignore[attr-defined]
+            while chunk := file.read1(_CHUNK):
                 some = True
                 yield chunk
     except (EOFError, zlib.error, OSError) as error:
@@ -79,9 +78,9 @@ def byte_chunks(reading: Reading) -> Iterator[bytes]:
         reading.ended = " ".join(str(error).split()) or type(error).__name__
 
 
-def _opened(path: Path) -> BinaryIO:
+def _opened(path: Path) -> gzip.GzipFile | bz2.BZ2File | io.BufferedReader:
     if path.suffix.lower() == ".gz":
-        return gzip.open(path, "rb")  # type: ignore[return-value]
+        return gzip.open(path, "rb")
     return bz2.open(path, "rb") if path.suffix.lower() == ".bz2" else open(path, "rb")
 
 

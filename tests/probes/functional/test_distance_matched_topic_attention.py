@@ -103,7 +103,7 @@ def test_attention_that_falls_with_distance_is_told_from_topics(times: float) ->
     place = torch.arange(40, dtype=torch.float64)
     falls = 1 / (1 + (place[:, None] - place).abs())
     same = topics[words][:, :, None] == topics[words][:, None, :]
-    pattern = (falls * torch.where(same, times, 1.0))[:, None]
+    pattern = (falls * torch.where(same, torch.tensor(times, dtype=torch.float64), 1.0))[:, None]
     total, _, pairs = measured(pattern, words, topics, 40)
     one, other = matched_means(total, pairs.sum(dim=0))[0]
     assert float(one / other) == pytest.approx(times, rel=1e-12)
@@ -115,7 +115,9 @@ def test_where_words_have_no_order_both_agree() -> None:
     words, topics = clustered(400, 40, run=1), torch.arange(24) // 6
     place = torch.arange(40, dtype=torch.float64)
     same = topics[words][:, :, None] == topics[words][:, None, :]
-    pattern = (torch.where(same, 1.4, 1.0) / (1 + (place[:, None] - place).abs()))[:, None]
+    pattern = (torch.where(same, torch.tensor(1.4, dtype=torch.float64), 1.0) / (1 + (place[:, None] - place).abs()))[
+        :, None
+    ]
     total, _, pairs = measured(pattern, words, topics, 40)
     matched, pooled = (f(total, pairs.sum(dim=0))[0] for f in (matched_means, pooled_means))
     assert float(matched[0] / matched[1]) == pytest.approx(1.4, rel=1e-12)
@@ -131,13 +133,15 @@ def test_distances_that_one_bucket_lacks_do_not_count() -> None:
 
 def test_pairs_too_far_apart_are_counted() -> None:
     found = DistancePairs.of(torch.tensor([[0, 2, 1, 0]]), WordTopics.of(torch.tensor([0, 0, 1])), 1)
-    assert found.beyond == 2  # 0 and 1 two apart, both ways; the same word three apart is no pair
+    assert found.beyond == 4  # two apart, both ways; the same word three apart is no pair
     assert found.pairs().tolist() == [[[2], [4]]]
 
 
 def test_refusals() -> None:
     topics = WordTopics.of(torch.tensor([0, 1]))
-    with pytest.raises(InputError, match="^there is a word 2 in the batch, but topics are given for 2 words; give one"):
+    with pytest.raises(
+        InputError, match=r"^there is a word 2 in the batch, but topics are given for 2 words; give one"
+    ):
         DistancePairs.of(torch.tensor([[2]]), topics, 3)
     pairs = DistancePairs.of(torch.tensor([[0, 1]]), topics, 3)
     with pytest.raises(InputError, match=r"has shape \(1, 2, 3, 3\); expected attention patterns \[batch head query k"):

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks import Corpus, InputError
-from tasks.text.streams import CorpusStream, corpus_stream, reading
+from tasks import Corpus, CorpusStream, InputError
+from tasks.text.streams import corpus_stream, reading
 from tasks.text.streams.mediawiki import Page, plain_text
 
 TEXTS = [f"Café number{i} has a cat, a dog\nand bird{i}." for i in range(40)]
