@@ -10,6 +10,7 @@ from probes import shadowing  # noqa: F401 - first: it refuses files that stand 
 from probes.causal_checks import causal_checks
 from probes.cka import CKA
 from probes.clustering_head import ClusteringHead
+from probes.distance_matched_topic_attention import DistanceMatchedTopicAttention
 from probes.foreign_rows import ForeignRows, rows_from
 from probes.head_attribution import head_attribution
 from probes.hooks import HookedModel, HookPoints, record
@@ -43,6 +44,7 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "Attached",
     "CKA",
     "ClusteringHead",
+    "DistanceMatchedTopicAttention",
     "ForeignRows",
     "Head",
     "HookPoints",

@@ -9,12 +9,14 @@ from tasks.task import Task
 from tasks.text.corpus import Corpus
 from tasks.text.encoding import EncodedCorpus
 from tasks.text.prompts import LabelledPrompts
+from tasks.text.streams.corpus_stream import CorpusStream
 from tasks.text.topic_model import TopicModel, fit_topics
 from tasks.topic_documents import TopicDocuments
 
 __all__ = [
     "Batch",
     "Corpus",
+    "CorpusStream",
     "EncodedCorpus",
     "InputError",
     "InstructionFollowing",

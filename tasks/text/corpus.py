@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -14,16 +13,15 @@ from tasks._random import generator
 from tasks.errors import InputError, check_at_least, check_choice
 from tasks.text.encoding import Bos, EncodedCorpus, encode
 from tasks.text.files import check_texts, read_text
-from tasks.text.words import word_spans
-
-Split = Literal["paragraph", "file", "line"]
+from tasks.text.splitting import Split, split_lines
+from tasks.text.words import words_of
 
 
 @dataclass(frozen=True)
 class Corpus:
     """Texts without labels, such as a topic model is fitted on.
 
-    What a word is, ``tasks.text.words.word_spans`` says: letters set off by anything else, lower-cased.
+    What a word is, ``tasks.text.words`` says: letters set off by anything else, lower-cased.
 
     Attributes:
         documents: the texts.
@@ -57,8 +55,7 @@ class Corpus:
 
     def words(self, document: int) -> list[str]:
         """The words of a document, lower-cased, in order."""
-        text = self.documents[document]
-        return [text[start:end].lower() for start, end in word_spans(text)]
+        return words_of(self.documents[document])
 
     def sample(self, n: int, seed: int = 0) -> Corpus:
         """``n`` documents drawn without replacement, in the corpus's order; all when there are fewer."""
@@ -94,7 +91,7 @@ class Corpus:
         sources: list[str] = []
         empty: list[str] = []
         for file in files:
-            found = _split(read_text(file), split, min_words)
+            found = list(split_lines(read_text(file).split("\n"), split, min_words))
             documents += found
             sources += [str(file)] * len(found)
             empty += [] if found else [str(file)]
@@ -150,19 +147,3 @@ def _files(paths: Sequence[str | Path]) -> Iterable[Path]:
         else:
             found[path] = None
     return found
-
-
-def _split(text: str, split: Split, min_words: int) -> list[str]:
-    if split != "paragraph":
-        return [t for t in ([text] if split == "file" else text.split("\n")) if word_spans(t)]
-    documents: list[str] = []
-    part, n = "", 0
-    for paragraph in re.split(r"\n[^\S\n]*\n", text):
-        if words := len(word_spans(paragraph)):
-            part, n = f"{part}\n\n{paragraph.strip()}" if part else paragraph.strip(), n + words
-        if n >= min_words:
-            documents.append(part)
-            part, n = "", 0
-    if part:
-        documents[-1:] = [f"{documents[-1]}\n\n{part}"] if documents else [part]
-    return documents

@@ -21,6 +21,16 @@ def word_spans(text: str) -> list[tuple[int, int]]:
     return [match.span() for match in _word().finditer(text)]
 
 
+def words_of(text: str) -> list[str]:
+    """The words of a text, lower-cased, in order.
+
+    Example:
+        >>> words_of("Cat's 2 Eyes")
+        ['cat', 'eyes']
+    """
+    return [text[start:end].lower() for start, end in word_spans(text)]
+
+
 @cache
 def _word() -> re.Pattern[str]:
     """Python's own class of word characters lacks combining marks; without them Hindi words fall to pieces."""

@@ -12,6 +12,7 @@ from tasks.errors import InputError
 from tasks.text.files import read_text
 from tasks.text.instructions.collection import Example
 from tasks.text.json_lines import check_field, parse_object
+from tasks.text.parquet import parquet_rows
 from tasks.text.visible import quoted
 
 _HALF = re.compile("[\ud800-\udfff]")
@@ -39,7 +40,11 @@ def read_examples(path: Path, fields: Fields) -> Iterator[tuple[str | None, Exam
         InputError: with file and line, for what is not JSON or parquet, a field that is missing, and a prompt, answer
             or task that is no string or empty.
     """
-    records = _parquet(path, fields) if path.suffix.lower() == ".parquet" else _json_lines(path, fields)
+    records = (
+        parquet_rows(path, (fields.prompt, fields.answer), (fields.task,), extra="llm")
+        if path.suffix.lower() == ".parquet"
+        else _json_lines(path, fields)
+    )
     first: bool | None = None
     for where, record in records:
         check_field(
@@ -83,27 +88,3 @@ def _json_lines(path: Path, fields: Fields) -> Iterator[tuple[str, Mapping[str, 
         if line.strip():
             where = f"{path}, line {number}"
             yield where, parse_object(line, where, expected)
-
-
-def _parquet(path: Path, fields: Fields) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    try:
-        import pyarrow as arrow  # type: ignore[import-untyped]
-        import pyarrow.parquet as parquet  # type: ignore[import-untyped]
-    except ImportError:
-        raise InputError(
-            f"reading {str(path)!r} needs pyarrow; install it with: pip install 'mechclust[llm]'"
-        ) from None
-    try:
-        with parquet.ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            # A field that is missing is refused at the first row, by what all columns are called.
-            missing = not {fields.prompt, fields.answer} <= set(names)
-            wanted = names if missing else [n for n in names if n in (fields.prompt, fields.answer, fields.task)]
-            number = 0
-            for batch in file.iter_batches(columns=wanted):
-                for record in batch.to_pylist():
-                    number += 1
-                    yield f"{path}, row {number}", record
-    except (arrow.ArrowException, OSError) as error:
-        reason = str(error).split("\n")[0][:200]
-        raise InputError(f"{str(path)!r} cannot be read as parquet ({reason}); write it again") from None

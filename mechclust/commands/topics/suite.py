@@ -1,0 +1,85 @@
+"""The file of a suite: which encoders are measured with one topic model, and how many random twins each has."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from tasks import InputError
+from tasks.errors import suggest
+from tasks.text.files import read_text
+from tasks.text.visible import quoted
+
+PUBLISHED = ("BERT", "ALBERT", "BART", "ELECTRA", "RoBERTa")  # the rows of the published tables
+_EXPECTED = 'a TOML file with a table [[model]] for each, such as model = "bert-base-uncased"'
+
+
+@dataclass(frozen=True)
+class SuiteModel:
+    """One encoder of a suite.
+
+    Attributes:
+        model: hub name or local directory.
+        name: in tables and folders; the model's own, where none is given.
+        twins: how many times it is measured with random weights, seeds 0, 1, ...
+        published: the row of the published tables that it stands beside; empty: none.
+    """
+
+    model: str
+    name: str = ""
+    twins: int = 1
+    published: str = ""
+
+
+def read_suite(path: str | Path) -> list[SuiteModel]:
+    """The models of a suite, in the file's order.
+
+    Args:
+        path: a TOML file with one table ``[[model]]`` for each: ``model``, and if wanted ``name``, ``twins`` and
+            ``published``.
+
+    Raises:
+        InputError: for a file that is missing or no TOML, no models, a key that is not there or a value of another
+            kind, and a model or a name that stands in it twice.
+    """
+    try:
+        found = tomllib.loads(read_text(path, _EXPECTED, called="suite file"))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{str(path)!r} is not TOML ({error}); expected {_EXPECTED}") from None
+    tables = found.pop("model", None)
+    if found:
+        raise InputError(f"{str(path)!r} has {quoted(next(iter(found)))} outside of its models; expected {_EXPECTED}")
+    if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
+        raise InputError(f"{str(path)!r} names no models; expected {_EXPECTED}")
+    models = [_model(table, f"{str(path)!r}, model {i}") for i, table in enumerate(tables, start=1)]
+    for key in ("model", "name"):
+        seen: dict[str, int] = {}
+        for i, each in enumerate(models, start=1):
+            value = getattr(each, key)
+            if (before := seen.setdefault(value, i)) != i:
+                raise InputError(
+                    f"{str(path)!r}, model {i}: the {key} {value!r} is that of model {before} too; name each model once"
+                )
+    return models
+
+
+def _model(table: Mapping[str, Any], where: str) -> SuiteModel:
+    known = {field.name: type(field.default) for field in fields(SuiteModel)} | {"model": str}
+    for key, value in table.items():
+        if key not in known:
+            raise InputError(f"{where} has a key {key!r}{suggest(key, known)}")
+        if type(value) is not known[key]:  # true is no number of twins
+            kind = "a string" if known[key] is str else "an integer"
+            raise InputError(f"{where}: {key} is {quoted(value)}; expected {kind}")
+    if not table.get("model"):
+        raise InputError(f'{where} has no model; give a hub name or a directory, such as model = "bert-base-uncased"')
+    if table.get("twins", 0) < 0:
+        raise InputError(f"{where}: twins is {table['twins']}; expected at least 0")
+    if table.get("published", "") not in ("", *PUBLISHED):
+        raise InputError(
+            f"{where}: published is {table['published']!r}; expected one of {', '.join(PUBLISHED)}, or leave it out"
+        )
+    return SuiteModel(**{**table, "name": table.get("name") or table["model"]})

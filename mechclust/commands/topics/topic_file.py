@@ -1,0 +1,210 @@
+"""Topic models fitted once, with several seeds, as one file that every model of a suite is measured with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from probes.digest import digest_of
+from probes.files import read_safetensors, versions, write_safetensors
+from tasks import InputError, TopicModel
+from tasks.text.topic_model import WordCounts, fit_counts
+from tasks.text.words import words_of
+
+FORMAT = "mechclust-topics-1"
+TOKENIZER = "mechclust-words-1"  # what a word is: tasks.text.words
+_WAY = "fit the topics anew (leave out --topic-model), or give a file made from this corpus with the same settings"
+
+
+@dataclass(frozen=True, eq=False)
+class FittedTopics:
+    """Topic models of one vocabulary that differ in their seed.
+
+    Attributes:
+        models: one per seed, over the same words.
+        seeds: of the models, in rising order.
+        settings: what they were fitted with, such as topics, passes and weights; JSON.
+        corpus: digest of what they were fitted on.
+        tokenizer: the rule that says what a word is.
+    """
+
+    models: Sequence[TopicModel]
+    seeds: Sequence[int]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    corpus: str = ""
+    tokenizer: str = TOKENIZER
+
+    @property
+    def words(self) -> list[str]:
+        """The vocabulary."""
+        return self.models[0].words
+
+    @property
+    def vocabulary(self) -> str:
+        """Digest of the words."""
+        return digest_of(self.words)
+
+
+def fit_seeds(
+    counts: WordCounts,
+    seeds: Iterable[int],
+    n_topics: int = 100,
+    passes: int = 6,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    corpus: str = "",
+    progress: bool = False,
+) -> FittedTopics:
+    """A topic model for each seed; see ``tasks.text.topic_model.fit_counts``.
+
+    Args:
+        counts: of the corpus.
+        seeds: one model each.
+        n_topics: how many topics.
+        passes: times through the corpus.
+        settings: what else the counts were made with, kept in the file.
+        corpus: digest of the texts, kept in the file.
+        progress: show progress bars.
+
+    Raises:
+        InputError: for no seeds, the same twice, and as ``fit_counts``.
+    """
+    seeds = list(seeds)
+    _check_seeds(seeds)
+    models = [fit_counts(counts, n_topics, passes, seed, progress=progress) for seed in sorted(seeds)]
+    used = {"n_topics": n_topics, "passes": passes, **(settings or {})}
+    return FittedTopics(models, sorted(seeds), used, corpus)
+
+
+def save_topics(path: str | Path, fitted: FittedTopics) -> None:
+    """Write topic models as one safetensors file, whole or not at all.
+
+    Tensors: ``weights`` ``[seeds n_topics n_words]`` float64, ``shares`` ``[seeds n_topics]`` float64, ``seeds``, and
+    ``words``, which are UTF-8 with a line end after each.
+
+    Raises:
+        InputError: where it cannot be written.
+    """
+    models = fitted.models
+    shares = [
+        torch.full((m.n_topics,), torch.nan, dtype=torch.float64) if m.shares is None else m.shares for m in models
+    ]
+    tensors = {
+        "weights": torch.stack([model.weights.double() for model in models]),
+        "shares": torch.stack(shares),
+        "seeds": torch.tensor(list(fitted.seeds), dtype=torch.int64),
+        "words": torch.frombuffer(bytearray("".join(f"{word}\n" for word in fitted.words).encode()), dtype=torch.uint8),
+    }
+    header = {
+        "format": FORMAT,
+        "tokenizer": fitted.tokenizer,
+        "vocabulary": fitted.vocabulary,
+        "corpus": fitted.corpus,
+        "settings": json.dumps(dict(fitted.settings), sort_keys=True),
+        "versions": json.dumps(versions()),
+    }
+    write_safetensors(path, tensors, header)
+
+
+def load_topics(path: str | Path) -> FittedTopics:
+    """Read what ``save_topics`` wrote.
+
+    Raises:
+        InputError: for a file that is missing, damaged or another, one whose words were told apart by another rule
+            than ours, and one whose vocabulary is not the one it says.
+    """
+    tensors, header = read_safetensors(path)
+    if header.get("format") != FORMAT:
+        raise InputError(
+            f"{str(path)!r} is no file of topics (its format is {header.get('format', 'not said')}); expected "
+            f"{FORMAT}, as mechclust topics writes it"
+        )
+    tokenizer = header.get("tokenizer", "not said")
+    if tokenizer != TOKENIZER:
+        raise InputError(
+            f"the words of {str(path)!r} were told apart by another tokenizer ({tokenizer}; ours is {TOKENIZER}); fit "
+            "the topics anew (leave out --topic-model)"
+        )
+    words = bytes(tensors["words"].numpy()).decode().split("\n")[:-1]
+    if odd := next((word for word in words if words_of(word) != [word]), None):
+        raise InputError(
+            f"the words of {str(path)!r} were told apart by another tokenizer ({odd!r} is not one word in lower "
+            "case); fit the topics anew (leave out --topic-model)"
+        )
+    weights, shares = tensors["weights"], tensors["shares"]
+    if digest_of(words) != header.get("vocabulary") or weights.shape[2] != len(words):
+        raise InputError(
+            f"{str(path)!r} says that its vocabulary is {header.get('vocabulary')}, and its {len(words)} words are "
+            f"others; {_WAY}"
+        )
+    models = [
+        TopicModel(words, part, None if bool(share.isnan().any()) else share)
+        for part, share in zip(weights, shares, strict=True)
+    ]
+    settings = json.loads(header["settings"])
+    return FittedTopics(models, tensors["seeds"].tolist(), settings, header.get("corpus", ""), tokenizer)
+
+
+def check_fits(path: str | Path, fitted: FittedTopics, words: Sequence[str] | None, **asked: Any) -> None:
+    """Refuse topics of another vocabulary, or fitted with other settings than are asked for.
+
+    Thresholds are shares of a vocabulary: over another one they keep other words.
+
+    Args:
+        path: of the file, for the message.
+        fitted: what it holds.
+        words: the vocabulary of the corpus; ``None``: it was not counted.
+        **asked: settings that must be those of the file, such as ``n_topics``.
+
+    Raises:
+        InputError: naming the first difference.
+    """
+    for name, value in asked.items():
+        if name in fitted.settings and fitted.settings[name] != value:
+            raise InputError(
+                f"the topics of {str(path)!r} were fitted with {name} {fitted.settings[name]!r}, and {value!r} is "
+                f"asked for; give the file's own, or {_WAY}"
+            )
+    if words is not None and list(words) != fitted.words:
+        missing = len(set(words) - set(fitted.words))
+        more = len(set(fitted.words) - set(words))
+        raise InputError(
+            f"the topics of {str(path)!r} are over another vocabulary than the corpus ({len(fitted.words)} words, of "
+            f"which {more} are not among the corpus's {len(words)}, and {missing} of these not among them); {_WAY}"
+        )
+
+
+def merge_topics(parts: Sequence[FittedTopics]) -> FittedTopics:
+    """Topic models of several files as one, such as of seeds that were fitted by several jobs.
+
+    Raises:
+        InputError: for none, for files of other words, settings or texts, and for a seed that stands in two of them.
+    """
+    if not parts:
+        raise InputError("no topic models to merge; give at least one")
+    first = parts[0]
+    for part in parts[1:]:
+        for what in ("tokenizer", "vocabulary", "settings", "corpus"):
+            one, other = getattr(first, what), getattr(part, what)
+            if one != other:
+                raise InputError(
+                    f"topic models with other {what} cannot be merged ({one} and {other}); fit all with the same "
+                    "settings on the same corpus"
+                )
+    found = sorted(
+        ((seed, model) for part in parts for seed, model in zip(part.seeds, part.models, strict=True)),
+        key=lambda pair: pair[0],
+    )
+    seeds = [seed for seed, _ in found]
+    _check_seeds(seeds)
+    return FittedTopics([model for _, model in found], seeds, first.settings, first.corpus, first.tokenizer)
+
+
+def _check_seeds(seeds: Sequence[int]) -> None:
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise InputError(f"seeds of the topic models: {list(seeds)}; expected one or several different integers")

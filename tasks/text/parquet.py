@@ -1,0 +1,47 @@
+"""Rows of a parquet file, some at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tasks.errors import InputError
+
+
+def parquet_rows(
+    path: Path, needed: Sequence[str], optional: Sequence[str] = (), *, extra: str, at_once: int = 65536
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Where each row stands, for messages, and its columns.
+
+    A column of ``needed`` that is missing is refused by who reads the first row, which then has all columns.
+
+    Args:
+        path: of the file.
+        needed: columns that are read.
+        optional: columns that are read where there are such.
+        extra: of ours that brings pyarrow, for the message.
+        at_once: rows in memory.
+
+    Raises:
+        InputError: for a file that cannot be read as parquet, and where pyarrow is not installed.
+    """
+    try:
+        import pyarrow as arrow  # type: ignore[import-untyped]
+        import pyarrow.parquet as parquet  # type: ignore[import-untyped]
+    except ImportError:
+        raise InputError(
+            f"reading {str(path)!r} needs pyarrow; install it with: pip install 'mechclust[{extra}]'"
+        ) from None
+    try:
+        with parquet.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            known = [name for name in names if name in (*needed, *optional)]
+            number = 0
+            for batch in file.iter_batches(at_once, columns=known if set(needed) <= set(names) else names):
+                for record in batch.to_pylist():
+                    number += 1
+                    yield f"{path}, row {number}", record
+    except (arrow.ArrowException, OSError) as error:
+        reason = str(error).split("\n")[0][:200]
+        raise InputError(f"{str(path)!r} cannot be read as parquet ({reason}); write it again") from None

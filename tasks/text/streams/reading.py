@@ -1,0 +1,141 @@
+"""Files as chunks and lines, plain or compressed, in bounded memory."""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.errors import InputError
+from tasks.text.visible import quoted
+
+COMPRESSED = (".gz", ".bz2")
+LONGEST = 2**22  # characters of a line or a document, about 4 MB of English
+
+_CHUNK = 2**16  # bytes
+_MENDED = "; the {n} documents before are kept. Fetch the file again to have the rest"
+
+
+@dataclass
+class Reading:
+    """How far one file was read.
+
+    Attributes:
+        path: of the file.
+        documents: that were given.
+        short: documents with too few words, left out.
+        cut: documents or lines that were longer than ``LONGEST`` characters and cut there.
+        ended: why the file ended before its end; empty when it did not.
+    """
+
+    path: Path
+    documents: int = 0
+    short: int = 0
+    cut: int = 0
+    ended: str = ""
+
+    @property
+    def note(self) -> str:
+        """What has to be known of it, in a sentence; empty when nothing has."""
+        if self.ended:
+            return f"{str(self.path)!r} breaks off ({self.ended}){_MENDED.format(n=self.documents)}."
+        return ""
+
+
+def kind_of(path: Path) -> str:
+    """The suffix that says what a file holds, without that of its compression: ``".xml"`` of ``a.xml.bz2``."""
+    return (path.with_suffix("") if path.suffix.lower() in COMPRESSED else path).suffix.lower()
+
+
+def byte_chunks(reading: Reading) -> Iterator[bytes]:
+    """A file's bytes, unpacked. Of a compressed file that is damaged, what is before the damage.
+
+    Raises:
+        InputError: for a file that cannot be opened or read, and a compressed one of which nothing can be unpacked.
+    """
+    path, some = reading.path, False
+    try:
+        with _opened(path) as file:
+            while chunk := file.read1(_CHUNK):
+                some = True
+                yield chunk
+    except (EOFError, zlib.error, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise InputError(
+                f"cannot read {quoted(str(path), 300)} ({error.strerror}); give a file of the corpus that can be read"
+            ) from None
+        if not some:
+            packed = "gzip" if path.suffix.lower() == ".gz" else "bzip2"
+            raise InputError(
+                f"{str(path)!r} is not {packed}, as its name says, or damaged from its beginning ({error}); "
+                "fetch it again, or rename it"
+            ) from None
+        reading.ended = " ".join(str(error).split()) or type(error).__name__
+
+
+def _opened(path: Path) -> gzip.GzipFile | bz2.BZ2File | io.BufferedReader:
+    if path.suffix.lower() == ".gz":
+        return gzip.open(path, "rb")
+    return bz2.open(path, "rb") if path.suffix.lower() == ".bz2" else open(path, "rb")
+
+
+def text_chunks(reading: Reading) -> Iterator[str]:
+    """A UTF-8 file's text, with line ends as on Unix and without byte order mark.
+
+    Raises:
+        InputError: as ``byte_chunks``, and for what is not UTF-8 (with the line).
+    """
+    characters = codecs.getincrementaldecoder("utf-8-sig")()
+    decoder = io.IncrementalNewlineDecoder(characters, translate=True)
+    line = 1
+    try:
+        for chunk in byte_chunks(reading):
+            text = decoder.decode(chunk)
+            yield text
+            line += text.count("\n")
+        if not reading.ended:  # else half a character may be left
+            yield decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        line += error.object[: error.start].count(b"\n")
+        raise InputError(
+            f"{str(reading.path)!r} is not UTF-8 (line {line}: 0x{error.object[error.start]:02x}); convert it, for "
+            "example with iconv -f latin1 -t utf-8"
+        ) from None
+
+
+def lines(reading: Reading, *, whole: bool = False) -> Iterator[str]:
+    """A text file's lines, without their ends.
+
+    A line longer than ``LONGEST`` is given in parts, cut at a space where there is one. Where a file breaks off, the
+    last line's words but the last are given.
+
+    Args:
+        reading: of the file.
+        whole: give whole lines only: refuse longer ones, and leave out the one in which a file breaks off.
+
+    Raises:
+        InputError: as ``text_chunks``, and for a line that is too long.
+    """
+    rest, number = "", 1
+    for chunk in text_chunks(reading):
+        *full, rest = (rest + chunk).split("\n")
+        yield from full
+        number += len(full)
+        while len(rest) > LONGEST:
+            if whole:
+                raise InputError(
+                    f"{reading.path}, line {number} has more than {LONGEST:,} characters; write one document per line, "
+                    "and cut those that are longer"
+                )
+            end = rest.rfind(" ", 0, LONGEST) + 1 or LONGEST
+            reading.cut += 1
+            yield rest[:end]
+            rest = rest[end:]
+    if reading.ended:
+        rest = "" if whole else rest.rpartition(" ")[0]
+    yield rest

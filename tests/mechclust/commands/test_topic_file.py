@@ -1,0 +1,140 @@
+"""Topics as a file: the same bits come back, and what does not belong is refused in one sentence."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_matrix
+
+from mechclust.commands.topics import topic_file
+from mechclust.commands.topics.topic_file import (
+    FittedTopics,
+    check_fits,
+    fit_seeds,
+    load_topics,
+    merge_topics,
+    save_topics,
+)
+from probes.files import DamagedError, write_safetensors
+from tasks import InputError, TopicModel
+from tasks.text.topic_model import WordCounts
+
+WORDS = ["bär", "cat", "don't", "été"]
+WAY = "fit the topics anew (leave out --topic-model)"
+
+
+@pytest.fixture(scope="module")
+def counts() -> WordCounts:
+    draw = np.random.default_rng(0)
+    return WordCounts(WORDS, csr_matrix(draw.integers(0, 3, (30, 4)).astype(np.int32)))
+
+
+@pytest.fixture(scope="module")
+def fitted(counts) -> FittedTopics:
+    return fit_seeds(counts, [4, 1], n_topics=2, passes=1, settings={"weights": "counts"}, corpus="abc")
+
+
+def refused(call, *args, **kwargs) -> str:
+    with pytest.raises(InputError) as error:
+        call(*args, **kwargs)
+    return str(error.value)
+
+
+def test_the_same_bits_come_back(fitted, tmp_path):
+    path = tmp_path / "t.safetensors"
+    save_topics(path, fitted)
+    loaded = load_topics(path)
+    assert loaded.words == WORDS
+    assert loaded.seeds == [1, 4]
+    for one, other in zip(loaded.models, fitted.models, strict=True):
+        assert torch.equal(one.weights, other.weights)
+        assert torch.equal(one.shares, other.shares)
+    assert not torch.equal(loaded.models[0].weights, loaded.models[1].weights)
+    assert loaded.settings == {"n_topics": 2, "passes": 1, "weights": "counts"}
+    assert (loaded.corpus, loaded.vocabulary) == ("abc", fitted.vocabulary)
+    assert check_fits(path, loaded, WORDS, n_topics=2, weights="counts", seed=7) is None
+    first = path.read_bytes()
+    save_topics(path, loaded)
+    assert path.read_bytes() == first
+
+
+def test_topics_without_shares(tmp_path):
+    save_topics(tmp_path / "t", FittedTopics([TopicModel(["a", "b"], torch.eye(2))], [0]))
+    assert load_topics(tmp_path / "t").models[0].shares is None
+
+
+def test_another_tokenizer_is_refused(fitted, tmp_path):
+    path = tmp_path / "t"
+    save_topics(path, replace(fitted, tokenizer="gensim"))
+    assert refused(load_topics, path) == (
+        f"the words of '{path}' were told apart by another tokenizer (gensim; ours is mechclust-words-1); {WAY}"
+    )
+    save_topics(path, FittedTopics([TopicModel(["cat", "##s", "Dog"], torch.ones(2, 3) / 3)], [0]))
+    assert refused(load_topics, path) == (
+        f"the words of '{path}' were told apart by another tokenizer ('##s' is not one word in lower case); {WAY}"
+    )
+
+
+def test_another_vocabulary_is_refused(fitted, tmp_path):
+    assert refused(check_fits, "t", fitted, ["cat", "dog", "été"]) == (
+        "the topics of 't' are over another vocabulary than the corpus (4 words, of which 2 are not among the corpus's "
+        f"3, and 1 of these not among them); {WAY}, or give a file made from this corpus with the same settings"
+    )
+    assert check_fits("t", fitted, None) is None
+    assert refused(check_fits, "t", fitted, None, n_topics=100) == (
+        "the topics of 't' were fitted with n_topics 2, and 100 is asked for; give the file's own, or "
+        f"{WAY}, or give a file made from this corpus with the same settings"
+    )
+
+
+def test_files_that_are_no_topics(fitted, tmp_path, monkeypatch):
+    path = tmp_path / "t"
+    assert refused(load_topics, path).startswith(f"no file '{path}'")
+    write_safetensors(path, {"x": torch.zeros(1)}, {"format": "mechclust-result-1"})
+    assert refused(load_topics, path) == (
+        f"'{path}' is no file of topics (its format is mechclust-result-1); expected mechclust-topics-1, as mechclust "
+        "topics writes it"
+    )
+    monkeypatch.setattr(FittedTopics, "vocabulary", "0123")
+    save_topics(path, fitted)
+    assert refused(load_topics, path).startswith(
+        f"'{path}' says that its vocabulary is 0123, and its 4 words are others; {WAY}"
+    )
+    monkeypatch.undo()
+    save_topics(path, fitted)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DamagedError):
+        load_topics(path)
+
+
+def test_seeds_of_several_jobs_are_merged(counts, fitted):
+    parts = [fit_seeds(counts, [s], 2, 1, settings={"weights": "counts"}, corpus="abc") for s in (4, 1)]
+    merged = merge_topics(parts)
+    assert merged.seeds == [1, 4]
+    assert all(torch.equal(a.weights, b.weights) for a, b in zip(merged.models, fitted.models, strict=True))
+    assert refused(merge_topics, [parts[0], parts[0]]) == (
+        "seeds of the topic models: [4, 4]; expected one or several different integers"
+    )
+    assert refused(merge_topics, [parts[0], replace(parts[1], corpus="x")]) == (
+        "topic models with other corpus cannot be merged (abc and x); fit all with the same settings on the same corpus"
+    )
+    assert "with other settings cannot" in refused(merge_topics, [parts[0], replace(parts[1], settings={})])
+    assert refused(merge_topics, []) == "no topic models to merge; give at least one"
+    assert refused(fit_seeds, counts, []).startswith("seeds of the topic models: []; expected")
+
+
+def test_the_file_says_what_made_it(fitted, tmp_path):
+    from safetensors import safe_open
+
+    save_topics(tmp_path / "t", fitted)
+    with safe_open(tmp_path / "t", framework="pt") as file:
+        header = file.metadata()
+    assert json.loads(header["settings"]) == dict(fitted.settings)
+    assert header["tokenizer"] == topic_file.TOKENIZER
+    assert "scikit-learn" in json.loads(header["versions"])

@@ -1,0 +1,64 @@
+"""Suite files: what is read, and what is refused before any model is."""
+
+from __future__ import annotations
+
+import pytest
+
+from mechclust.commands.topics.suite import SuiteModel, read_suite
+from tasks import InputError
+
+EXPECTED = 'expected a TOML file with a table [[model]] for each, such as model = "bert-base-uncased"'
+
+
+def test_models_come_in_the_files_order(tmp_path):
+    path = tmp_path / "suite.toml"
+    path.write_text(
+        '[[model]]\nmodel = "bert-base-uncased"\nname = "B"\npublished = "BERT"\ntwins = 2\n'
+        '[[model]]\nmodel = "./my"\n[[model]]\nmodel = "x"\ntwins = 0\n'
+    )
+    assert read_suite(path) == [
+        SuiteModel("bert-base-uncased", "B", 2, "BERT"),
+        SuiteModel("./my", "./my", 1, ""),
+        SuiteModel("x", "x", 0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[model]", " is not TOML ("),
+        ("", f" names no models; {EXPECTED}"),
+        ("model = 3", f" names no models; {EXPECTED}"),
+        ("model = []", f" names no models; {EXPECTED}"),
+        ("seed = 3", f" has 'seed' outside of its models; {EXPECTED}"),
+        ("[[model]]\nname = 'a'", ', model 1 has no model; give a hub name or a directory, such as model = "bert'),
+        ("[[model]]\nmodel = 'a'\ntwin = 1", ", model 1 has a key 'twin' (it has model, name, twins, published); did "),
+        ("[[model]]\nmodel = 'a'\ntwins = true", ", model 1: twins is True; expected an integer"),
+        ("[[model]]\nmodel = 'a'\ntwins = -1", ", model 1: twins is -1; expected at least 0"),
+        ("[[model]]\nmodel = 7", ", model 1: model is 7; expected a string"),
+        (
+            "[[model]]\nmodel = 'a'\npublished = 'GPT'",
+            ", model 1: published is 'GPT'; expected one of BERT, ALBERT, BART, ELECTRA, RoBERTa, or leave it out",
+        ),
+        (
+            "[[model]]\nmodel = 'a'\n[[model]]\nmodel = 'b'\n[[model]]\nmodel = 'a'\nname = 'c'",
+            ", model 3: the model 'a' is that of model 1 too; name each model once",
+        ),
+        (
+            "[[model]]\nmodel = 'a'\n[[model]]\nmodel = 'b'\nname = 'a'",
+            ", model 2: the name 'a' is that of model 1 too; name each model once",
+        ),
+    ],
+)
+def test_what_is_refused(tmp_path, text, message):
+    path = tmp_path / "suite.toml"
+    path.write_text(text)
+    with pytest.raises(InputError) as error:
+        read_suite(path)
+    assert str(error.value).startswith(f"{str(path)!r}{message}")
+
+
+def test_a_file_that_is_missing(tmp_path):
+    with pytest.raises(InputError) as error:
+        read_suite(tmp_path / "none.toml")
+    assert str(error.value).startswith(f"no suite file '{tmp_path}/none.toml'; give the path of a TOML file")

@@ -1,0 +1,154 @@
+"""Attention at equal distance, against loops over pairs, and where the answer is known."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from probes.functional import topic_attention
+from probes.functional.distance_matched_topic_attention import DistancePairs, matched_means, pooled_means
+from probes.functional.topic_attention import WordTopics
+from tasks import InputError
+
+SINGLE = st.lists(st.integers(-1, 3), min_size=2, max_size=9).filter(lambda t: len({x for x in t if x >= 0}) >= 2)
+SEVERAL = st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=2, max_size=9).filter(
+    lambda rows: sum(any(column) for column in zip(*rows, strict=True)) >= 2
+)
+
+
+def patterns(batch: int, heads: int, pos: int, seed: int) -> torch.Tensor:
+    return torch.randn(batch, heads, pos, pos, generator=torch.Generator().manual_seed(seed)).softmax(dim=-1)
+
+
+def by_loop(pattern: torch.Tensor, words: torch.Tensor, topics: list, longest: int) -> dict:
+    """Attention of all heads, pair by pair: ``{(example, same topic, distance): [per-head arrays]}``."""
+    known = [{k for k, m in enumerate(row) if m} if isinstance(row, list) else {row} - {-1} for row in topics]
+    found = defaultdict(list)
+    for b, row in enumerate(words.tolist()):
+        for q, one in enumerate(row):
+            for k, other in enumerate(row):
+                if one == other or min(one, other) < 0 or not known[one] or not known[other] or abs(q - k) > longest:
+                    continue
+                found[b, bool(known[one] & known[other]), abs(q - k)].append(pattern[b, :, q, k].double().numpy())
+    return found
+
+
+def matched_by_loop(found: dict, heads: int) -> np.ndarray:
+    """Mantel-Haenszel, written as in a textbook: sums of ``a n0 / n`` and ``b n1 / n`` over the strata."""
+    top, bottom, weight = np.zeros(heads), np.zeros(heads), 0.0
+    for d in {distance for _, _, distance in found}:
+        same = [a for (_, s, at), parts in found.items() if s and at == d for a in parts]
+        other = [a for (_, s, at), parts in found.items() if not s and at == d for a in parts]
+        if same and other:
+            n = len(same) + len(other)
+            top += sum(same) * len(other) / n
+            bottom += sum(other) * len(same) / n
+            weight += len(same) * len(other) / n
+    return np.stack([top, bottom], axis=1) / weight if weight else np.full((heads, 2), np.nan)
+
+
+def measured(pattern: torch.Tensor, words: torch.Tensor, topics: Any, longest: int) -> tuple[torch.Tensor, ...]:
+    pairs = DistancePairs.of(words, WordTopics.of(topics), longest)
+    total, each = pairs.sums({"x": pattern})["x"]
+    return total, each, pairs.pairs()
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.one_of(SINGLE, SEVERAL), st.integers(1, 3), st.integers(1, 7), st.integers(1, 8), st.integers(0, 10**6))
+def test_it_equals_the_loop_over_pairs(topics: list, heads: int, pos: int, longest: int, seed: int) -> None:
+    words = torch.randint(-1, len(topics), (3, pos), generator=torch.Generator().manual_seed(seed))
+    pattern = patterns(3, heads, pos, seed)
+    total, each, pairs = measured(pattern, words, torch.tensor(topics), longest)
+    found = by_loop(pattern, words, topics, longest)
+    assert total.shape == (heads, 2, longest)
+    for b in range(3):
+        for bucket, same in enumerate((True, False)):
+            for distance in range(1, longest + 1):
+                parts = found.get((b, same, distance), [])
+                assert int(pairs[b, bucket, distance - 1]) == len(parts)
+                mean = sum(parts).mean() if parts else 0.0
+                assert float(each[b, bucket, distance - 1]) == pytest.approx(mean, rel=1e-12, abs=1e-15)
+    np.testing.assert_allclose(
+        matched_means(total, pairs.sum(dim=0)), matched_by_loop(found, heads), rtol=1e-9, equal_nan=True
+    )
+
+
+def test_all_pairs_together_are_what_topic_attention_finds() -> None:
+    words = torch.randint(-1, 7, (4, 9), generator=torch.Generator().manual_seed(0))
+    pattern, topics = patterns(4, 2, 9, 3), torch.tensor([0, 0, 1, -1, 2, 1, 0])
+    total, _, pairs = measured(pattern, words, topics, 8)
+    known = topic_attention(pattern, words, topics)
+    assert pairs.sum(dim=(0, 2)).tolist() == known.pairs[1:].tolist()
+    torch.testing.assert_close(total.sum(dim=-1), known.sum[:, 1:])
+    torch.testing.assert_close(pooled_means(total, pairs.sum(dim=0)), known.sum[:, 1:] / known.pairs[1:])
+
+
+def clustered(n: int, pos: int, run: int) -> torch.Tensor:
+    """Words of 4 topics with 6 words each, in runs of one topic."""
+    draw = np.random.default_rng(0)
+    topic = np.repeat(draw.integers(0, 4, (n, -(-pos // run))), run, axis=1)[:, :pos]
+    return torch.from_numpy(6 * topic + draw.integers(0, 6, (n, pos)))
+
+
+@pytest.mark.parametrize("times", [1.0, 1.5, 0.8])
+def test_attention_that_falls_with_distance_is_told_from_topics(times: float) -> None:
+    """Attention is 1 / (1 + distance), times a factor within topics: the factor is found, to the last digits."""
+    words, topics = clustered(30, 40, run=8), torch.arange(24) // 6
+    place = torch.arange(40, dtype=torch.float64)
+    falls = 1 / (1 + (place[:, None] - place).abs())
+    same = topics[words][:, :, None] == topics[words][:, None, :]
+    pattern = (falls * torch.where(same, torch.tensor(times, dtype=torch.float64), 1.0))[:, None]
+    total, _, pairs = measured(pattern, words, topics, 40)
+    one, other = matched_means(total, pairs.sum(dim=0))[0]
+    assert float(one / other) == pytest.approx(times, rel=1e-12)
+    near, far = pooled_means(total, pairs.sum(dim=0))[0]
+    assert float(near / far) > 1.5 * times  # by distance alone
+
+
+def test_where_words_have_no_order_both_agree() -> None:
+    words, topics = clustered(400, 40, run=1), torch.arange(24) // 6
+    place = torch.arange(40, dtype=torch.float64)
+    same = topics[words][:, :, None] == topics[words][:, None, :]
+    pattern = (torch.where(same, torch.tensor(1.4, dtype=torch.float64), 1.0) / (1 + (place[:, None] - place).abs()))[
+        :, None
+    ]
+    total, _, pairs = measured(pattern, words, topics, 40)
+    matched, pooled = (f(total, pairs.sum(dim=0))[0] for f in (matched_means, pooled_means))
+    assert float(matched[0] / matched[1]) == pytest.approx(1.4, rel=1e-12)
+    assert float(pooled[0] / pooled[1]) == pytest.approx(1.4, rel=0.02)
+
+
+def test_distances_that_one_bucket_lacks_do_not_count() -> None:
+    total = torch.tensor([[6.0, 100.0, 4.0, 0.0], [2.0, 0.0, 8.0, 50.0]], dtype=torch.float64)
+    pairs = torch.tensor([[2, 5, 4, 0], [1, 0, 8, 5]])
+    assert matched_means(total, pairs).tolist() == pytest.approx([1.4, 1.2])
+    assert bool(matched_means(total[:, [1, 3]], pairs[:, [1, 3]]).isnan().all())
+
+
+def test_pairs_too_far_apart_are_counted() -> None:
+    found = DistancePairs.of(torch.tensor([[0, 2, 1, 0]]), WordTopics.of(torch.tensor([0, 0, 1])), 1)
+    assert found.beyond == 4  # two apart, both ways; the same word three apart is no pair
+    assert found.pairs().tolist() == [[[2], [4]]]
+
+
+def test_refusals() -> None:
+    topics = WordTopics.of(torch.tensor([0, 1]))
+    with pytest.raises(
+        InputError, match=r"^there is a word 2 in the batch, but topics are given for 2 words; give one"
+    ):
+        DistancePairs.of(torch.tensor([[2]]), topics, 3)
+    pairs = DistancePairs.of(torch.tensor([[0, 1]]), topics, 3)
+    with pytest.raises(InputError, match=r"has shape \(1, 2, 3, 3\); expected attention patterns \[batch head query k"):
+        pairs.sums({"x": torch.zeros(1, 2, 3, 3)})
+
+
+def test_sums_are_taken_in_float64() -> None:
+    pattern = torch.full((1, 1, 300, 300), 0.1)
+    total, _, _ = measured(pattern, torch.arange(300)[None], torch.arange(300) % 2, 299)
+    assert float(total.sum()) == pytest.approx(300 * 299 * float(torch.tensor(0.1)), rel=1e-13)

@@ -1,0 +1,297 @@
+"""Corpora as streams: every form gives the same documents, memory is bounded, and what breaks off is kept and said."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import re
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from tasks import Corpus, CorpusStream, InputError
+from tasks.text.streams import corpus_stream, reading
+from tasks.text.streams.mediawiki import Page, plain_text
+
+TEXTS = [f"Café number{i} has a cat, a dog\nand bird{i}." for i in range(40)]
+DUMP = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/" version="0.11">
+<siteinfo><namespaces><namespace key="0"/><namespace key="6">Datei</namespace></namespaces></siteinfo>
+{pages}</mediawiki>
+"""
+
+
+def page(title: str, *texts: str, ns: int = 0, more: str = "") -> str:
+    revisions = "".join(f"<revision><id>7</id><text>{text}</text></revision>" for text in texts)
+    return f"<page><title>{title}</title><ns>{ns}</ns>{more}{revisions}</page>\n"
+
+
+def dump(pages: list[str]) -> bytes:
+    return DUMP.format(pages="".join(pages)).encode()
+
+
+def packed(path: Path, data: bytes) -> Path:
+    packs = {".gz": gzip.compress, ".bz2": bz2.compress}
+    path.write_bytes(packs.get(path.suffix, bytes)(data))
+    return path
+
+
+def refused(call, *args, **kwargs) -> str:
+    with pytest.raises(InputError) as error:
+        call(*args, **kwargs)
+    return str(error.value)
+
+
+# ---- what is read ----
+
+
+@pytest.mark.parametrize("end", ["", ".gz", ".bz2"])
+@pytest.mark.parametrize("kind", [".jsonl", ".txt", ".xml"])
+def test_every_form_gives_the_same_documents_each_time(tmp_path, kind, end):
+    data = {
+        ".jsonl": "".join(json.dumps({"id": 1, "text": text}) + "\n" for text in TEXTS).encode(),
+        ".txt": "\ufeff".encode() + "\r\n \t\r\n".join(text.replace("\n", "\r\n") for text in TEXTS).encode(),
+        ".xml": dump([page("a", text) for text in TEXTS]),
+    }[kind]
+    stream = CorpusStream(packed(tmp_path / f"a{kind}{end}", data), min_words=1)
+    assert list(stream) == TEXTS
+    assert list(stream) == TEXTS
+    assert [r.documents for r in stream.readings] == [40]
+    assert stream.notes == []
+
+
+def test_parquet(tmp_path, monkeypatch):
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.table({"n": range(40), "article": TEXTS}), tmp_path / "a.parquet")
+    monkeypatch.setattr(corpus_stream, "_ROWS", 7)
+    assert list(CorpusStream(tmp_path, text_field="article")) == TEXTS
+    assert refused(CorpusStream, tmp_path) == (
+        f'{tmp_path}/a.parquet, row 1 has no "text" (it has n, article); add it, or say which field has the text: '
+        "text_field (--text-field)"
+    )
+
+
+@pytest.mark.parametrize("split", ["paragraph", "line", "file"])
+def test_text_is_split_as_in_memory(tmp_path, split, monkeypatch):
+    """Also where chunks end anywhere, in the middle of a letter too."""
+    text = "\n\nOne é two\n \nthree\r\n\r\n\r\n4 5\n\nsix seven\neight\n\t\n\nnine\n\nten\n"
+    path = packed(tmp_path / "a.txt", text.encode())
+    for size in (1, 2, 3, 5, 2**16):
+        monkeypatch.setattr(reading, "_CHUNK", size)
+        for least in (1, 2, 3, 100):
+            assert list(CorpusStream(path, split, least)) == list(Corpus.from_files(path, split, least).documents)
+
+
+def test_directories_are_read_by_name_and_short_documents_left_out(tmp_path):
+    for name, text in (("b.txt", "b c"), ("a.jsonl", '{"text": "a"}\n\n{"text": ""}\n'), ("c.md", "c"), ("z.txt", "z")):
+        (tmp_path / name).write_text(text)
+    stream = CorpusStream([tmp_path, tmp_path / "b.txt"])
+    assert list(stream) == ["a", "b c", "z"]
+    assert [path.name for path in stream.files] == ["a.jsonl", "b.txt", "z.txt"]
+    assert stream.notes == ["1 document has fewer than 1 word and was left out."]
+    longer = CorpusStream(tmp_path, least_words=2)
+    assert list(longer) == ["b c"]
+    assert longer.notes == ["3 documents have fewer than 2 words and were left out."]
+
+
+def test_long_texts_are_cut_at_spaces_and_nothing_is_lost(tmp_path, monkeypatch):
+    words = [f"w{i}" for i in range(100)]
+    path = packed(tmp_path / "a.txt", " ".join(words).encode())
+    for module in (reading, corpus_stream):
+        monkeypatch.setattr(module, "LONGEST", 50)
+    monkeypatch.setattr(reading, "_CHUNK", 8)
+    for split in ("line", "file", "paragraph"):
+        stream = CorpusStream(path, split, min_words=1)
+        found = list(stream)
+        assert " ".join(found).split() == words
+        assert max(map(len, found)) <= 50
+        assert re.fullmatch(r"Texts of more than 50 characters were cut, [1-9]\d* times\.", stream.notes[0])
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path):
+    def peak(n: int) -> int:
+        path = tmp_path / f"{n}.xml.bz2"
+        packed(path, dump([page(str(i), "word " * 400) for i in range(n)]))
+        stream = CorpusStream(path)
+        tracemalloc.start()
+        try:
+            assert sum(1 for _ in stream) == n
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    few, many = peak(100), peak(1000)  # 200 kB and 2 MB of text
+    assert many < few + 200_000
+
+
+def test_a_sample_is_one_pass_in_order_and_addressed(tmp_path):
+    path = packed(tmp_path / "a.jsonl", "".join(json.dumps({"text": f"w{i}"}) + "\n" for i in range(3000)).encode())
+    stream = CorpusStream(path)
+    first = [int(text[1:]) for text in stream.sample(300, seed=1).documents]
+    assert first == sorted(set(first))
+    assert len(first) == 300
+    assert first == [int(text[1:]) for text in stream.sample(300, seed=1).documents]
+    assert first != [int(text[1:]) for text in stream.sample(300, seed=2).documents]
+    assert 1300 < sum(first) / 300 < 1700  # 1499.5, with a standard error of 47
+    assert len(stream.sample(9999)) == 3000
+
+
+# ---- MediaWiki ----
+
+
+def test_articles_are_pages_of_the_main_namespace(tmp_path):
+    pages = [
+        page("A", "old words", "new words"),
+        page("Talk:A", "chat", ns=1),
+        page("B", "go", more='<redirect title="A"/>'),
+        page("C", "last"),
+    ]
+    assert list(CorpusStream(packed(tmp_path / "a.xml", dump(pages)))) == ["new words", "last"]
+
+
+def test_markup_is_left_out():
+    wikitext = (
+        "'''Cats''' are [[Felidae|felines]].<ref name=x>{{cite|a=b}} Source</ref> {{Infobox|name=Tom}}\n"
+        "[[Datei:Cat.jpg|thumb|A [[grey]] one]] [[File:x.png]] [[Category:Pets]]<!-- no -->\n"
+        "{| class=x\n| cell\n|}\n== Life ==\n* They [https://example.org purr] &amp; ''sleep''. "
+        "__NOTOC__ <math>x^2</math>"
+    )
+    found = plain_text(Page("Cat", wikitext, frozenset({"datei", "file", "category"})))
+    assert found.split() == ["Cats", "are", "felines.", "Life", "They", "purr", "&", "sleep."]
+
+
+def test_what_is_no_mediawiki_dump_is_refused_before_reading(tmp_path):
+    feed = packed(tmp_path / "a.xml", b"<rss><channel/></rss>")
+    expected = "expected a MediaWiki export, such as enwiki-latest-pages-articles.xml.bz2"
+    assert refused(CorpusStream, feed) == f"'{feed}' is XML of another kind (its root is <rss>); {expected}"
+    text = packed(tmp_path / "b.xml.gz", b"Just text")
+    assert refused(CorpusStream, text) == f"'{text}' is not XML (syntax error: line 1, column 0); {expected}"
+    none = packed(tmp_path / "c.xml", dump([page("T", "x", ns=1)]))
+    assert refused(CorpusStream, none) == (
+        f"'{none}' holds no article; give a MediaWiki export with pages of the main namespace"
+    )
+
+
+# ---- what breaks off ----
+
+
+def kept(path: Path, **options) -> tuple[list[str], list[str]]:
+    stream = CorpusStream(path, **options)
+    return list(stream), stream.notes
+
+
+def broken(tmp_path: Path, name: str, data: bytes, share: float = 0.6) -> Path:
+    """A compressed file of which the rest is missing."""
+    path = packed(tmp_path / name, data)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * share)])
+    return path
+
+
+@pytest.mark.parametrize("kind", [".jsonl", ".txt", ".xml"])
+def test_a_gzip_that_breaks_off_keeps_whole_documents_before(tmp_path, kind):
+    texts = [" ".join(f"w{(i * 7919 + j * 104729) % 100003}" for j in range(30)) for i in range(500)]
+    data = {
+        ".jsonl": "".join(json.dumps({"text": text}) + "\n" for text in texts).encode(),
+        ".txt": "\n".join(texts).encode(),
+        ".xml": dump([page(str(i), text) for i, text in enumerate(texts)]),
+    }[kind]
+    path = broken(tmp_path, f"a{kind}.gz", data)
+    found, notes = kept(path, split="line")
+    whole = found[:-1] if kind == ".txt" else found
+    assert 200 < len(found) < 400
+    assert whole == texts[: len(whole)]
+    assert texts[len(whole)].startswith(found[-1]) or kind != ".txt"
+    assert notes == [
+        f"'{path}' breaks off (Compressed file ended before the end-of-stream marker was reached); the {len(found)} "
+        "documents before are kept. Fetch the file again to have the rest."
+    ]
+    data = bytearray(packed(tmp_path / f"b{kind}.gz", data).read_bytes())
+    data[len(data) * 2 // 3] ^= 0xFF  # the whole is there, and one byte is another
+    (tmp_path / f"b{kind}.gz").write_bytes(data)
+    found, notes = kept(tmp_path / f"b{kind}.gz", split="line")
+    assert "breaks off (" in notes[0]
+    assert f"the {len(found)} documents before are kept" in notes[0]
+
+
+def test_a_bzip2_that_breaks_off(tmp_path):
+    lines = [f"{i} " + " ".join(f"w{(i * 31 + j * j) % 99991}" for j in range(300)) for i in range(1200)]
+    found, notes = kept(broken(tmp_path, "a.txt.bz2", "\n".join(lines).encode(), 0.8), split="line")
+    assert 100 < len(found) < 1200
+    assert found[:-1] == lines[: len(found) - 1]
+    assert "breaks off (Compressed file ended" in notes[0]
+
+
+def test_a_dump_that_breaks_off_unpacked(tmp_path):
+    data = dump([page(str(i), f"word{i}") for i in range(9)])
+    path = packed(tmp_path / "a.xml", data[: data.index(b"word6")])
+    found, notes = kept(path)
+    assert found == [f"word{i}" for i in range(6)]
+    assert notes[0].startswith(f"'{path}' breaks off (its XML is damaged: no element found: line ")
+    assert "the 6 documents before are kept" in notes[0]
+
+
+# ---- refusals ----
+
+
+def test_what_is_refused_before_reading(tmp_path):
+    assert refused(CorpusStream, []) == "no corpus files given; name at least one file or a directory of them"
+    assert refused(CorpusStream, tmp_path / "x") == (
+        f"no corpus file '{tmp_path / 'x'}'; give the path of a file or of a directory of them"
+    )
+    assert refused(CorpusStream, tmp_path) == (
+        f"the directory '{tmp_path}' holds no corpus file (.txt, .jsonl, .ndjson, .json, .parquet, .xml, or these with "
+        ".gz or .bz2); name the files themselves"
+    )
+    (tmp_path / "a.txt").touch()
+    assert refused(CorpusStream, tmp_path) == (f"'{tmp_path}/a.txt' is empty; give a file with texts, or leave it out")
+    (tmp_path / "a.txt.gz").write_bytes(b"plain")
+    assert refused(CorpusStream, tmp_path / "a.txt.gz") == (
+        f"'{tmp_path}/a.txt.gz' is not gzip, as its name says, or damaged from its beginning (Not a gzipped file "
+        "(b'pl')); fetch it again, or rename it"
+    )
+    (tmp_path / "b.parquet.gz").write_bytes(b"x")
+    assert refused(CorpusStream, tmp_path / "b.parquet.gz") == (
+        f"'{tmp_path}/b.parquet.gz' is parquet packed once more; unpack it, since parquet is read from its end"
+    )
+    (tmp_path / "c.parquet").write_bytes(b"no")
+    assert refused(CorpusStream, tmp_path / "c.parquet").startswith(
+        f"'{tmp_path}/c.parquet' cannot be read as parquet ("
+    )
+    assert refused(CorpusStream, tmp_path / "a.txt.gz", split="page").startswith("split is 'page'; expected")
+    assert refused(CorpusStream, tmp_path, least_words=0) == "least_words is 0; expected at least 1"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"body": "x"}', ', line 2 has no "text" (it has body); add it, or say which field has the text: text_field'),
+        ('{"text": 7}', ', line 2: "text" is 7; expected a string'),
+        ("{", ", line 2 is not JSON (Expecting property name enclosed in double quotes at column 2): '{'"),
+        ('{"text": "\\ud800"}', ", line 2: text 1 has half a character ('\\ud800'), which no tokenizer reads; mend it"),
+    ],
+)
+def test_lines_that_are_refused(tmp_path, line, message):
+    path = packed(tmp_path / "a.jsonl", f'{{"text": "a"}}\n{line}\n'.encode())
+    assert refused(list, CorpusStream(path)).startswith(f"{path}{message}")
+
+
+def test_what_is_not_utf_8_is_refused_with_its_line(tmp_path, monkeypatch):
+    path = packed(tmp_path / "a.txt", b"one\ntwo\nthr\xe9e\n")
+    monkeypatch.setattr(reading, "_CHUNK", 4)
+    assert refused(list, CorpusStream(path, "line")) == (
+        f"'{path}' is not UTF-8 (line 3: 0xe9); convert it, for example with iconv -f latin1 -t utf-8"
+    )
+
+
+def test_a_line_of_json_that_is_too_long(tmp_path, monkeypatch):
+    path = packed(tmp_path / "a.jsonl", b'{"text": "a"}\n{"text": "' + b"a" * 80 + b'"}\n')
+    stream = CorpusStream(path)
+    monkeypatch.setattr(reading, "LONGEST", 30)
+    monkeypatch.setattr(reading, "_CHUNK", 40)
+    assert refused(list, stream) == (
+        f"{path}, line 2 has more than 30 characters; write one document per line, and cut those that are longer"
+    )
