@@ -63,8 +63,10 @@ def nearest_options(words: Sequence[str], told: str) -> dict[str, str]:
     Example:
         >>> nearest_options(["--nperm", "9", "--seed=3"], "--n-permutations INT, --n-init INT, --seed INT")
         {'--nperm': '--n-permutations'}
+        >>> nearest_options(["--tuning.step", "9"], "--tuning.steps INT, --tuning.seed INT.")
+        {'--tuning.step': '--tuning.steps'}
     """
-    known = {_letters(option): option for option in re.findall(r"--[a-z][a-z0-9-]*", told)}
+    known = {_letters(option): option for option in re.findall(r"--[a-z](?:[a-z0-9.-]*[a-z0-9])?", told)}
     found: dict[str, str] = {}
     for word in (word.partition("=")[0] for word in words if word.startswith("--") and word != "--"):
         given = _letters(word)

@@ -20,7 +20,7 @@ def test_smoke_run(open_page, smoke_run):
     figures = page.locator("figure img").all()
     assert len(figures) == 4
     assert all(figure.evaluate("image => image.complete && image.naturalWidth > 300") for figure in figures)
-    page.locator("summary").click()
+    page.locator("summary", has_text="Configuration").click()
     assert '"n_tasks"' in page.locator("pre").inner_text()
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
