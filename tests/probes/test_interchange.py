@@ -66,7 +66,7 @@ def test_attribution_says_what_is_read(planted: Any) -> None:
     model, batch, probe = planted
     result = head_attribution(model, batch.split(77), probe)
     assert (result["effect"] > 0).tolist() == [[False, True], [True, False]]
-    assert [(h.layer, h.head) for h in result.top_heads("effect")][:2] == [(2, 0), (1, 1)]
+    assert [(h.layer, h.head) for h in result.top_heads("effect")][:2] == [(1, 0), (0, 1)]
     assert (result["p_holm"] <= 0.05).nonzero().tolist() == [[0, 1, 1], [1, 0, 0]]
     assert result["read_within_ratio"][1, 0, 0] < 1e-3
     assert result["p_value"][0, 0].isnan().all()

@@ -254,7 +254,9 @@ def test_what_a_generator_keeps_stays_usable_in_training(model: Any, keep: Any) 
 def test_labels_and_positions_that_the_batch_lacks_are_told(model: Any, batch: Batch) -> None:
     with pytest.raises(InputError, match=r"no label 'skill' in this batch \(it has 'task', .*\); add it to Batch"):
         run(model, batch, TaskClusterARI(label="skill"))
-    with pytest.raises(InputError, match=r"no position 'end' in this batch \(it has 'input', 'output'\); add it to"):
+    with pytest.raises(
+        InputError, match=r"no position 'end' in this batch \(it has 'instruction_end', 'input', 'output'\); add it to"
+    ):
         run(model, batch, TaskClusterARI(readout=token_at("end")))
 
 

@@ -14,6 +14,7 @@ from probes import (
     RBFCKA,
     SVCCA,
     ClusteringHead,
+    DistanceMatchedTopicAttention,
     LinearDecodability,
     NDims,
     NeighbourPurity,
@@ -56,6 +57,7 @@ MAKE: dict[str, Callable[[], Probe]] = {
     "TopicAttention": lambda: TopicAttention(TOPICS, n_permutations=5),
     "TopicEmbedding": lambda: TopicEmbedding(TOPICS, EVERYWHERE, n_permutations=5),
     "ClusteringHead": lambda: ClusteringHead("task"),
+    "DistanceMatchedTopicAttention": lambda: DistanceMatchedTopicAttention(TOPICS),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import namedtuple
 from dataclasses import replace
 
@@ -92,7 +93,7 @@ class TestRoom:
         argv = ["clusters", str(gpt2), "--prompts", str(config.prompts), "--out", str(out), "--untrained", "0"]
         assert main([*argv, "--n-permutations", "49", "--n-shuffles", "19", "--n-init", "2"]) == 2
         found = capsys.readouterr()
-        assert " layer label   ari" in found.out
+        assert re.search(r"layer +site label +ari", found.out)
         assert "- The clusters of the hidden states" in found.out
         assert found.err.splitlines()[-1] == (
             f"mechclust: the report could not be written to {str(out)!r} (No space left on device); make room there, "

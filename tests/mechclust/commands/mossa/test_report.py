@@ -52,7 +52,7 @@ def test_page(page):
     text = page.read_text()
     assert text.count("data:image/png;base64,") == 14
     assert "<h1>Which layers of google/gemma-3-270m hold which tasks</h1>" in text
-    assert text.index("By its own control") < text.index("<h2>Claims</h2>") < text.index("<h2>Figures</h2>")
+    assert text.index("By its own control") < text.index("<h2>Figures</h2>") < text.index("<h2>Claims</h2>")
     assert "Which models: how the adapters were trained" in text
     assert "Clusters are those of &#39;clusters.toml&#39;." in text
     assert "steps_per_task" in text
