@@ -25,12 +25,12 @@ MAJORS = ("3", "4")
 _HEAD = """# Families of models
 
 What [`load_pretrained`][mechclust.load_pretrained] returns for each family of models. Every row was measured. A tiny
-model of the family, with all weights, norms and biases random, is loaded once with hooks and once by plain Hugging Face.
-The residual stream at every layer, the attention patterns and the output are then compared on the same tokens: without
-padding, with padding on the right, and with padding on the left, where each example in a padded batch is compared with
-the same example on its own. *Yes* under residual and patterns means that the two differ by less than 0.00001. Under
-written, it means that after a hook changes the residual stream, the output differs by no more than that from Hugging
-Face's own output after the same change.
+model of the family, with all weights, norms and biases random, is loaded once with hooks and once by plain Hugging
+Face. The residual stream at every layer, the attention patterns and the output are then compared on the same tokens:
+without padding, with padding on the right, and with padding on the left, where each example in a padded batch is
+compared with the same example on its own. *Yes* under residual and patterns means that the two differ by less than
+0.00001. Under written, it means that after a hook changes the residual stream, the output differs by no more than that
+from Hugging Face's own output after the same change.
 
 This page is written by `python -m tests.mechclust.models.families_page`; the tests repeat the measurements and fail if
 the page is out of date.
