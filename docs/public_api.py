@@ -13,8 +13,8 @@ from types import ModuleType
 _PAGE = Path(__file__).with_name("public-api.md")
 _HEAD = """# Public names
 
-What these packages list in `__all__` is public, and nothing else: names of modules inside them may change at any time.
-[Contributing](contributing.md#versions-and-deprecation) says how a public name changes. This page is written by
+Only the names that these packages list in `__all__` are public: modules inside them may change at any time.
+[Contributing](contributing.md#versions-and-deprecation) explains how public names change. This page is written by
 `python docs/public_api.py`; a test compares it with the packages.
 """
 

@@ -54,7 +54,7 @@ def _table(kind: str, names: str, held: str) -> str:
 def _checkpoints() -> str:
     """A row for each checkpoint: where it comes from, what it is, and what ``mechclust check`` said of it."""
     models = json.loads((_RESULTS / "real-models" / "models.json").read_text(encoding="utf-8"))["models"]
-    head = ["", "what", "package", "licence", "as `check` sees it", "rows ok", "failed", "not tried"]
+    head = ["", "model", "package", "licence", "reported by `check`", "rows ok", "failed", "not tried"]
     counts = ("passed", "failed", "not_tried")
     rows = [
         _row(m["name"], m["what"], f"`{m['package']}`", m["licence"], m["model"], *(str(m[key]) for key in counts))

@@ -241,10 +241,10 @@ def table(device: str = "cpu") -> list[tuple[str, Callable[[], float], str]]:
         ("tokens/s of run / of bare forward passes, same batches", lambda: run_speed(device), ">= .90"),
         ("tokens/s of save_rows / the same", lambda: save_speed(device), ">= .90"),
         ("run / length-sorted Hugging Face loop over the body", lambda: over_sorted(device), "<= 1.1"),
-        ("Hugging Face loop, 16 unsorted prompts a batch / run", lambda: over_unsorted(device), ">= 2"),
-        ("nnsight, 16 unsorted prompts a batch / run", lambda: over_nnsight(False, device), ">= 1"),
+        ("Hugging Face loop, 16 unsorted prompts per batch / run", lambda: over_unsorted(device), ">= 2"),
+        ("nnsight, 16 unsorted prompts per batch / run", lambda: over_nnsight(False, device), ">= 1"),
         ("nnsight, length-sorted / run", lambda: over_nnsight(True, device), ""),
-        ("share of padding: 16 unsorted prompts a batch (no ratio)", lambda: padding()[0], ""),
+        ("share of padding: 16 unsorted prompts per batch (no ratio)", lambda: padding()[0], ""),
         ("share of padding: run (no ratio)", lambda: padding()[1], "<= .10"),
         ("peak memory of the process, 20,000 streamed prompts / 2,000", memory, "<= 1.1"),
     ]

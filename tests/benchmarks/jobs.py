@@ -161,8 +161,8 @@ def table() -> Table:
     return [
         ("ms per empty job, 2 local workers (no ratio)", lambda: job_ms("local"), ""),
         ("ms per empty job, 2 Ray workers (no ratio)", lambda: job_ms("ray"), ""),
-        ("ms per shard beside its forward passes, 1 worker in this process (no ratio)", lambda: shard_ms("local"), ""),
-        ("ms per shard beside its forward passes, 1 Ray actor (no ratio)", lambda: shard_ms("ray"), ""),
+        ("ms per shard besides its forward passes, 1 worker in this process (no ratio)", lambda: shard_ms("local"), ""),
+        ("ms per shard besides its forward passes, 1 Ray actor (no ratio)", lambda: shard_ms("ray"), ""),
         ("ms to merge CKA's moments, 12 layers, d 768 (no ratio)", merge_ms, ""),
         ("MiB of that state (no ratio)", lambda: merged(12, 768)[1], ""),
         ("the same merge / adding tensors of its size", merge_over_addition, "<= 3"),

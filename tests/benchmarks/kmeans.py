@@ -60,7 +60,7 @@ def _faiss(rows: np.ndarray, per_centroid: int) -> float:
 _OTHERS: dict[str, Callable[[np.ndarray], float]] = {
     "scikit-learn": _scikit_learn,
     "faiss": lambda rows: _faiss(rows, len(rows)),
-    "faiss on 256 rows a centre": lambda rows: _faiss(rows, 256),
+    "faiss on 256 rows per centre": lambda rows: _faiss(rows, 256),
     "ours": _ours,
 }
 
@@ -122,7 +122,7 @@ def table() -> list[tuple[str, Callable[[], float], str]]:
     rows: list[tuple[str, Callable[[], float], str]] = []
     for size in _SIZES:
         where = f"k-means, {size}, {_K} clusters"
-        for name in ("scikit-learn", "faiss", "faiss on 256 rows a centre"):
+        for name in ("scikit-learn", "faiss", "faiss on 256 rows per centre"):
             goal = "" if "256" in name else ">= 1"  # that one reads a part of the rows
             rows.append((f"{where}: time, {name} / ours", partial(faster, name, size), goal))
             rows.append((f"{where}: inertia, ours / {name}", partial(inertia, name, size), "<= 1.01"))

@@ -139,7 +139,7 @@ def table() -> list[tuple[str, Callable[[], float], str]]:
     """What is measured, how, and the goal."""
     return [
         ("RBFCKA, 2,000 x 768 twice / distances of both alone", lambda: kernels_over_products(2000, 768), "<= 2"),
-        ("RBFCKA by pdist, cdist and np.median / ours, the same", lambda: kernels_by_definition(2000, 768), ">= 4"),
+        ("RBFCKA with pdist, cdist and np.median / ours, the same", lambda: kernels_by_definition(2000, 768), ">= 4"),
         ("NeighbourPurity, 10,000 x 768 / distances alone", lambda: neighbours_over_products(10_000, 768), "<= 1.2"),
         ("scikit-learn's brute force / the same", lambda: neighbours_by_scikit_learn(10_000, 768), ">= 1"),
         ("a layer's plane, 5,000 x 2,048 / scikit-learn's randomized PCA", lambda: planes_over_pca(5000, 2048), "<= 2"),

@@ -193,7 +193,7 @@ def _training() -> Table:
     return [
         ("training step / bare Hugging Face GPT-2 loop", training_step, "<= 1.10"),
         ("probes.run, 8 residual sites x 3 readouts / bare forward", probes_over_forward, "<= 1.20"),
-        ("time, the same / run_with_cache loop by hand", probes_over_cache, ""),
+        ("time, the same / hand-written run_with_cache loop", probes_over_cache, ""),
         ("growth of peak memory, probes.run / run_with_cache loop", _memory_over_cache, ""),
         ("peak memory of the process, 8x the data / 1x", _memory_over_data, "1"),
         ("import probes / import torch", import_time, ""),
@@ -203,7 +203,7 @@ def _training() -> Table:
 def _topics() -> Table:
     return [
         ("per-pair loop / TopicAttention, 100 documents x 100 tokens", topics.attention_loop, ">= 100"),
-        ("the same, the loop over Python lists made beforehand", lambda: topics.attention_loop(lists=True), ""),
+        ("the same, the loop over Python lists prepared in advance", lambda: topics.attention_loop(lists=True), ""),
         ("BERT-base forward with TopicAttention / without", topics.attention_overhead, "<= 1.30"),
         ("double loop / topic_similarity, 400 words", topics.similarity_loop, ""),
         ("25 runs of the attention table, full forward / ours", topics.attention_table, ">= 4"),
@@ -215,8 +215,8 @@ def _heads() -> Table:
         ("40 runs of train / train_ensemble of 40 seeds, an epoch", heads.speedup, ">= 20"),
         ("the same, uncompiled (vmap)", lambda: heads.speedup("vmap"), ""),
         ("ClusteringHead on 4,096 sequences / bare forward", lambda: heads.detector()[0], ""),
-        ("ms of ClusteringHead a snapshot (no ratio)", lambda: heads.detector()[1], ""),
-        ("ms an epoch and seed, ensemble of 40 (no ratio)", lambda: 1e3 * heads.seconds_per_epoch() / 40, ""),
+        ("ms of ClusteringHead per snapshot (no ratio)", lambda: heads.detector()[1], ""),
+        ("ms per epoch and seed, ensemble of 40 (no ratio)", lambda: 1e3 * heads.seconds_per_epoch() / 40, ""),
         ("s to make a sandbox page of 300 epochs (no ratio)", lambda: heads.sandbox()[0], ""),
         ("MB of that page (no ratio)", lambda: heads.sandbox()[1], "<= 15"),
     ]

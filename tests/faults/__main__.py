@@ -138,7 +138,7 @@ def table(found: Sequence[tuple[str, str]]) -> str:
     """Counts by kind, in Markdown."""
     counts = Counter(found)
     columns = ("same bits", "refused", "failed")
-    rows = ["| kind | tried | survived | refused in one sentence | failed |", "|---|---|---|---|---|"]
+    rows = ["| kind | trials | survived | refused in one sentence | failed |", "|---|---|---|---|---|"]
     names = [kind for kind in kinds.TITLES if any(kind == tried for tried, _ in found)]
     for kind in names:
         numbers = [counts[kind, outcome] for outcome in columns]

@@ -114,7 +114,7 @@ PRETRAINED = RealModel(
 )
 TUNED = RealModel(
     "rxnfp-tuned",
-    "the same, fine-tuned to tell reaction classes (the package's default)",
+    "the same, fine-tuned to classify reactions (the package's default)",
     (RXNFP,),
     "MIT",
     lambda out: _rxnfp(out, "bert_ft", "BertModel"),
