@@ -251,7 +251,7 @@ class Bench:
         self.n = sum(map(len, self.batches))
         if self.n < 2:
             raise InputError(
-                f"causal_checks was given {self.n} examples; give at least 2, to put one's output for another's"
+                f"causal_checks was given {self.n} examples; give at least 2, so that one output can replace another"
             )
         index = torch.cat([batch.index.cpu() for batch in self.batches])
         order = torch.argsort(index, stable=True)
@@ -283,7 +283,7 @@ class Bench:
                 other = bool((change > _SAME * kept.double().abs().max()).any())
             if other:
                 raise InputError(
-                    "this ClusteringHead holds state of another model (the same examples give other outputs at "
+                    "this ClusteringHead holds another model's state (the same examples give different outputs at "
                     f"{site!r}); run it on this model first"
                 )
 
@@ -362,7 +362,7 @@ class Bench:
         if not isinstance(logits, Tensor) or logits.ndim not in (2, 3) or len(logits) != len(batch):
             what = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
             raise InputError(
-                f"the model gives {what}; causal_checks needs logits [batch d_vocab] or [batch pos d_vocab]"
+                f"the model returns {what}; causal_checks needs logits [batch d_vocab] or [batch pos d_vocab]"
             )
         last = logits = logits.to(batch.tokens.device)
         if logits.ndim == 3:
@@ -370,7 +370,7 @@ class Bench:
         right = self.correct(logits, batch)
         if right.shape != (len(batch),):
             raise InputError(
-                f"correct gives shape {tuple(right.shape)} for {len(batch)} examples; "
+                f"correct returns shape {tuple(right.shape)} for {len(batch)} examples; "
                 "expected one value per example [batch], as task.accuracy gives"
             )
         return last.argmax(dim=-1).cpu(), right.cpu().double()

@@ -134,7 +134,7 @@ class CKA(Pairwise, RowsOrMoments):
         check_at_least(batch_rows=(batch_rows, LEAST_DEBIASED), remove_top=(remove_top, 0))
         if remove_top and estimator == "minibatch":
             raise InputError(
-                f"remove_top is {remove_top}, and mini-batches have no principal components of all examples; take "
+                f"remove_top is {remove_top}, but mini-batches have no principal components of all examples; use "
                 "estimator='exact'"
             )
         for name, value in (
@@ -143,13 +143,13 @@ class CKA(Pairwise, RowsOrMoments):
             ("remove_top", remove_top),
         ):
             if value and form == "moments":
-                raise InputError(f"{name} is {value}, which needs the examples themselves; take form='rows' or 'auto'")
+                raise InputError(f"{name} is {value}, which needs the examples themselves; use form='rows' or 'auto'")
             if value and estimator == "minibatch":
                 raise InputError(
-                    f"{name} is {value}, and mini-batches give no interval and no null; take estimator='exact'"
+                    f"{name} is {value}, but mini-batches give neither interval nor null; use estimator='exact'"
                 )
         if estimator == "minibatch" and form != "auto":
-            raise InputError(f"form is {form!r}, which mini-batches do not have; leave it, or take estimator='exact'")
+            raise InputError(f"form is {form!r}, which mini-batches do not have; leave it out or use estimator='exact'")
         self.form, self.n_resamples, self.n_permutations, self.seed = form, n_resamples, n_permutations, seed
         self.remove_top = remove_top
         self.precision, self.estimator, self.batch_rows = check_precision(precision), estimator, batch_rows

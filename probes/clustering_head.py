@@ -126,7 +126,7 @@ query=last_token(), max_rows=None, permutations=0)
                     "or modulus=None"
                 )
         if check_row_readout(query) == mean():
-            raise InputError("query is mean(); expected one position an example: last_token() or token_at(...)")
+            raise InputError("query is mean(); expected one position per example: last_token() or token_at(...)")
         if max_rows is not None and max_rows < 2:
             raise InputError(f"max_rows is {max_rows}; expected at least 2, or None for no limit")
         self.equivalence, self.support, self.modulus = equivalence, support, modulus
@@ -257,7 +257,7 @@ query=last_token(), max_rows=None, permutations=0)
         n = len(labels[self.labels[0]])
         heads = {site: self.head_outputs(site)[1].shape[1] for site in self.outputs}
         if len(set(heads.values())) > 1:
-            raise InputError(f"the sites have different numbers of heads {heads}; measure them with a probe each")
+            raise InputError(f"the sites have different numbers of heads {heads}; measure each with its own probe")
         chance = {name: within_ratio_chance(label) for name, label in labels.items()}
         measured = [[self._head(x, labels) for x in self.head_outputs(site)[1].unbind(1)] for site in heads]
         values = {k: torch.stack([torch.stack([m[k] for m in row]) for row in measured]) for k in measured[0][0]}

@@ -136,7 +136,7 @@ def _tensor(what: str, values: Any) -> Tensor:
         return torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
         kind = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
-        raise InputError(f"{what}: {kind} is no array of numbers ({error}); give numbers") from None
+        raise InputError(f"{what}: {kind} is not an array of numbers ({error}); give numbers") from None
 
 
 class ForeignRows:
@@ -243,7 +243,7 @@ class _Tensors:
         for key, states in given.items():
             site = site_called(key)
             if site in self._rows:
-                raise InputError(f"the rows of {site!r} were given twice, as {key!r} too; give them once")
+                raise InputError(f"the rows of {site!r} were given twice (also as {key!r}); give them once")
             self._rows[site], found = _rows_of(site, states, mask, positions, readout)
             lengths = found if lengths is None else lengths
         if not self._rows:
@@ -253,14 +253,14 @@ class _Tensors:
         for site, x in self._rows.items():
             if len(x) != len(self):
                 raise InputError(
-                    f"there are {len(x)} rows of {site!r} and {len(self)} of {first!r}; give a row of every example at "
-                    "each site"
+                    f"there are {len(x)} rows of {site!r} but {len(self)} of {first!r}; give one row per example at "
+                    "every site"
                 )
         if not len(self):
             raise InputError(f"there are no rows of {first!r}; give at least one example")
         if mask is not None and lengths is None and not isinstance(tokens, (Tensor, np.ndarray)):
             raise InputError(
-                f"attention_mask has nothing to mask: the rows of {first!r} are [n d], one an example; leave it out"
+                f"attention_mask has nothing to mask: the rows of {first!r} are [n d], one per example; leave it out"
             )
         self.tokens = None if tokens is None else _digests(tokens, mask, len(self), lengths)
 
@@ -327,7 +327,7 @@ def _wrong_shape(what: str, x: Tensor) -> InputError:
 def _digests(tokens: Values, mask: Tensor | None, n: int, lengths: Tensor | None) -> Tensor:
     """``[n]``, as ``RowStore.tokens``."""
     if len(tokens) != n:
-        raise InputError(f"there are the tokens of {len(tokens)} examples and rows of {n}; give those of every example")
+        raise InputError(f"tokens is for {len(tokens)} examples and the rows for {n}; give tokens for every example")
     if isinstance(tokens, (Tensor, np.ndarray)):
         batches = [Batch(_tensor("tokens", tokens).cpu(), None if mask is None else mask.cpu())]
     else:
@@ -336,8 +336,8 @@ def _digests(tokens: Values, mask: Tensor | None, n: int, lengths: Tensor | None
     if lengths is not None and len(other := (found != lengths.cpu()).nonzero()):
         i = int(other[0, 0])
         raise InputError(
-            f"element {i} of tokens has {int(found[i])} tokens, and its states are of {int(lengths[i])}; give the "
-            "tokens that the states are of, with attention_mask where there is padding"
+            f"element {i} of tokens has {int(found[i])} tokens, but its hidden states cover {int(lengths[i])}; give "
+            "the tokens that the states were computed from, and attention_mask if there is padding"
         )
     return torch.cat([token_digests(batch) for batch in batches])
 
@@ -372,5 +372,5 @@ def _label(name: str, values: Values, n: int) -> tuple[Tensor, list[str]]:
         number = {each: i for i, each in enumerate(classes)}
         return torch.tensor([number[value] for value in listed]), classes
     if wrong := [value for value in listed if not isinstance(value, (int, np.integer))]:
-        raise InputError(f"label {name!r} has {wrong[0]!r}; expected integers, or strings only")
+        raise InputError(f"label {name!r} has {wrong[0]!r}; expected integers only, or strings only")
     return torch.tensor([int(value) for value in listed]), []

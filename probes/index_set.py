@@ -96,7 +96,7 @@ batch once (after reset() a probe may measure it again)
             raise InputError(f"ranges of example indices are {ranges.dtype} {list(ranges.shape)}; expected int64 [k 2]")
         found = ranges.cpu().numpy().copy()
         if (found[:, 0] > found[:, 1]).any() or (found[1:, 0] <= found[:-1, 1]).any():
-            raise InputError("ranges of example indices overlap or run backwards; give what tensor() gave")
+            raise InputError("ranges of example indices overlap or run backwards; give what tensor() returned")
         return cls._of(found)
 
     @classmethod

@@ -232,7 +232,7 @@ class _Labelings:
             return True
         if self.n_classes == len(observed):
             self.notes.append(
-                f"label {self.name!r} has one example a class ({self.n_classes} in all), which nothing can predict; "
+                f"label {self.name!r} has one example per class ({self.n_classes} in all), which nothing can predict; "
                 "its accuracy is NaN"
             )
             return True

@@ -38,7 +38,7 @@ class NeighbourPurity(ByClass):
         device: where to compute, such as ``"cuda"``; the CPU if not given.
 
     Raises:
-        InputError: for a label with one class only, with one example a class or given per token, not more than ``k``
+        InputError: for a label with one class only, with one example per class or given per token, not more than ``k``
             examples, a device that is not there, or too much memory.
 
     Example:
@@ -72,8 +72,8 @@ class NeighbourPurity(ByClass):
             raise InputError(f"label {self.label!r} has one class only; purity needs examples of at least 2 classes")
         if max(count for group, count in n.items() if group != "all") == 1:
             raise InputError(
-                f"label {self.label!r} has one example a class ({len(labels)} in all), so no neighbour can be of the "
-                "same; give at least 2 examples of some classes, better 20 of each"
+                f"label {self.label!r} has one example per class ({len(labels)} in all), so no neighbour can be of the "
+                "same; give at least 2 examples of some classes, preferably 20 of each"
             )
         asked, notes = None, []
         if self.max_rows is not None and self.max_rows < len(index):

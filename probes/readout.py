@@ -89,7 +89,7 @@ class TokenAt(Readout):
         if (example := _first(wrong, batch)) is not None:
             raise InputError(
                 f"position {self.position!r} of example index {example} is {int(found[wrong][0])}, where there is no "
-                f"real token ({width} positions, padding included); give the place of one, from 0"
+                f"real token ({width} positions, padding included); give a token's position, from 0"
             )
         return found
 

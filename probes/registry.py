@@ -41,15 +41,15 @@ class RegisteredProbe:
             raise InputError(f"probe {self.name!r} of {self.package} is broken: {self.error}")
         if self.needs:
             raise InputError(
-                f"probe {self.name!r} needs {', '.join(self.needs)}, so its name alone does not make one; "
-                "use it in a script, or register a function that gives one ready to run"
+                f"probe {self.name!r} needs {', '.join(self.needs)}, so its name alone is not enough; "
+                "use it in a script, or register a function that returns one ready to run"
             )
         try:
             probe = self.make()
         except Exception as error:  # of somebody else's code
             raise InputError(f"probe {self.name!r} of {self.package} cannot be made: {first_line(error)}") from error
         if not isinstance(probe, Probe):
-            raise InputError(f"{self.name!r} of {self.package} gives a {type(probe).__name__}; expected a probes.Probe")
+            raise InputError(f"{self.name!r} of {self.package} returns a {type(probe).__name__}; expected a Probe")
         return probe
 
     @property

@@ -348,8 +348,8 @@ def finished(
         if other := [name for name in {**first, **models} if models.get(name) != first.get(name)]:
             whose = f" {other[0]!r}" if other[0] else ""
             raise InputError(
-                f"shard {number} was measured on another model{whose} than shard 0 (their weights or configurations "
-                "differ); give every worker the same model and measure again"
+                f"shard {number} was measured on a different model{whose} from shard 0 (their weights or "
+                "configurations differ); give every worker the same model and measure again"
             )
     examples, positions, real = Examples(), 0, 0
     for state in states:
@@ -430,7 +430,7 @@ def _check_compares(probes: Sequence[Probe], models: Mapping[str, HookedModel]) 
     for probe in probes:
         if not probe.compares:
             raise InputError(
-                f"{type(probe).__name__} measures one model at a time, and was given {len(models)} "
+                f"{type(probe).__name__} measures one model at a time, but was given {len(models)} "
                 f"({', '.join(map(str, models))}); run it on each, or give these models to a probe that compares"
             )
 

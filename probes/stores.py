@@ -200,6 +200,6 @@ def _writing(folder: Path, stored: Stored) -> Iterator[None]:
             raise
         raise InputError(
             f"the rows could not be written to {str(folder)!r} ({cause.strerror or cause}); the "
-            f"{len(stored) + stored.written} examples written before are kept: make room there, and call save_rows "
-            "with the same arguments to go on"
+            f"{len(stored) + stored.written} examples already written are kept: free space there, and call save_rows "
+            "with the same arguments to continue"
         ) from cause

@@ -30,7 +30,7 @@ from probes.strata import check_given, log_shuffles, nothing_left, single_class,
 from tasks import Batch, InputError
 from tasks.errors import check_at_least, check_choice
 
-_ALONE = "has one example a class ({} in all), which any clustering into as many clusters agrees with"
+_ALONE = "has one example per class ({} in all), which any clustering into as many clusters agrees with"
 _TWO = "two classes, where p_value from moments can be half of what it should be; give n_permutations=1000"
 _FEW = 20  # relabellings: with fewer, no p-value is below .05
 _SEEN = 2000  # examples behind a silhouette
@@ -311,7 +311,7 @@ def _clusters_for(probe: TaskClusterARI, name: str, values: np.ndarray) -> list[
             )
     if n_classes == len(values) and name == probe.label:
         raise InputError(
-            f"label {name!r} {_ALONE.format(n_classes)}; give at least 2 examples of some classes, better 20"
+            f"label {name!r} {_ALONE.format(n_classes)}; give at least 2 examples of some classes, preferably 20"
         )
     return ks
 

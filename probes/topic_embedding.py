@@ -76,7 +76,7 @@ class TopicEmbedding(TopicProbe):
         example = torch.arange(len(place), device=place.device)[:, None]
         for site, x in activations.items():
             if x.ndim < 3 or x.shape[:2] != batch.tokens.shape:
-                raise InputError(f"{site!r} gives shape {tuple(x.shape)}; expected a vector per token [batch pos ...]")
+                raise InputError(f"{site!r} has shape {tuple(x.shape)}; expected a vector per token [batch pos ...]")
             self.vectors.add_rows(site, word, x[example, place][table.real].flatten(1), n_rows)
 
     def compute(self) -> ProbeResult:

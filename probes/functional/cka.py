@@ -257,7 +257,7 @@ def cka_from_moments(xy: CrossMoments, xx: CrossMoments, yy: CrossMoments, *, de
         True
     """
     if not xy.n == xx.n == yy.n:
-        raise InputError(f"the moments are of {xy.n}, {xx.n} and {yy.n} examples; give those of the same examples")
+        raise InputError(f"the moments are of {xy.n}, {xx.n} and {yy.n} examples; give moments of the same examples")
     value, why = cka_from_hsic(xy.hsic(), xx.hsic(), yy.hsic(), debiased=debiased)
     d = (len(xx.x0), len(yy.x0))
     return Similarity(value, xy.n, d, why or ("" if debiased else bias_note(xy.n, max(d))))

@@ -133,7 +133,7 @@ class _Source:
         total = torch.zeros(self.width, dtype=torch.float64, device=self.device)
         for _, x in self._raw(1):
             if not bool(torch.isfinite(x).all()):
-                raise InputError("the rows have NaN or infinity among them; leave these examples out")
+                raise InputError("some rows have NaN or infinity; leave those examples out")
             total += x.sum(0, dtype=torch.float64)
         return total / self._n
 

@@ -231,7 +231,7 @@ def stratified_folds(
         raise InputError(f"{n} {units} for {folds} folds; give at least as many {units} as folds, or fewer folds")
     if np.unique(classes, return_counts=True)[1].max() < folds:
         raise InputError(
-            f"every class has fewer examples than the {folds} folds; give more examples a class, or fewer folds"
+            f"every class has fewer examples than the {folds} folds; give more examples per class, or fewer folds"
         )
     split = StratifiedKFold if groups is None else StratifiedGroupKFold
     found = np.empty(len(classes), dtype=np.int64)

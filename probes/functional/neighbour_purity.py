@@ -42,7 +42,7 @@ def neighbour_purity(
         1.0
     """
     if len(labels) != len(x):
-        raise InputError(f"x has {len(x)} rows for {len(labels)} labels; give one label a row")
+        raise InputError(f"x has {len(x)} rows for {len(labels)} labels; give one label per row")
     return float(same_label(nearest(x, k, device=device), labels).mean())
 
 

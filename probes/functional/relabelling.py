@@ -68,7 +68,7 @@ def relabelling_p_values(
     n, heads, d = points.shape
     for name, given in (("labels", labels), ("strata", strata)):
         if given is not None and len(given) != n:
-            raise InputError(f"there are {len(given)} {name} for {n} points; expected one a point")
+            raise InputError(f"there are {len(given)} {name} for {n} points; expected one per point")
     x = points.double() - points[:1].double()
     x = x - x.mean(dim=0)
     total = x.square().sum(dim=(0, 2))
