@@ -242,7 +242,7 @@ def token_batches(lengths: Sequence[int], tokens_per_batch: int, name: Callable[
     if len(order) and (most := int(counts[order[0]])) > tokens_per_batch:
         raise InputError(
             f"tokens_per_batch is {tokens_per_batch}, fewer than the {most} tokens of {name(int(order[0]))}; give at "
-            f"least {most}, or leave out what is longer"
+            f"least {most}, or leave out longer examples"
         )
     start = 0
     while start < len(order):

@@ -105,7 +105,7 @@ class InstructionFollowing(Task):
                 f"n_distributions is {self.n_distributions}; expected at most the {least} instructions a task may have"
             )
         if self.overlap and self.outputs == "shared":
-            raise InputError("overlap is of private outputs, and outputs is 'shared'; leave one of them out")
+            raise InputError("overlap applies to private outputs, but outputs is 'shared'; leave one of them out")
         in_common = self.overlap * self.n_outputs
         if not 0 <= self.overlap <= 1 or abs(in_common - round(in_common)) > 1e-9:
             raise InputError(

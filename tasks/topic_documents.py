@@ -109,7 +109,7 @@ class TopicDocuments(Task):
         if self.correct_share + self.random_share > 1:
             raise InputError(
                 f"correct_share + random_share is {self.correct_share} + {self.random_share}; expected at most 1 "
-                "together: the rest shows MASK"
+                "in total: the rest are MASK"
             )
 
     # ---- vocabulary ----

@@ -70,7 +70,7 @@ class Bags:
                     start.append(start[-1] + len(which))
         except OSError as error:
             raise InputError(
-                f"cannot write word counts in {str(folder)!r} ({error.strerror}); make room there, or set TMPDIR to "
+                f"cannot write word counts in {str(folder)!r} ({error.strerror}); free space there, or set TMPDIR to "
                 "a folder with more"
             ) from None
         # an empty file cannot be mapped

@@ -47,7 +47,7 @@ class Corpus:
         check_texts(self.documents, "document")
         if len(self.sources) != len(self.documents):
             raise InputError(
-                f"{len(self.sources)} sources for {len(self.documents)} documents; expected one each, such as a file"
+                f"{len(self.sources)} sources for {len(self.documents)} documents; expected one per document"
             )
 
     def __len__(self) -> int:
@@ -97,7 +97,7 @@ class Corpus:
             empty += [] if found else [str(file)]
         if not documents:
             named = f"{str(files[0])!r}" if len(files) == 1 else f"the corpus of {len(files)} files"
-            raise InputError(f"{named} holds no words; give plain text in a script with letters, words set off")
+            raise InputError(f"{named} holds no words; give plain text in a script with letters and word breaks")
         return cls(documents, sources, empty)
 
     def encode(

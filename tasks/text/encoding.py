@@ -74,7 +74,7 @@ def check_tokenizer(tokenizer: Any) -> None:
     if not getattr(tokenizer, "is_fast", False):
         raise InputError(
             f"this model's tokenizer ({type(tokenizer).__name__}) is a slow one, which cannot say where in the text a "
-            "token stands; save a fast one (tokenizer.json) with the model"
+            "token is; save a fast one (tokenizer.json) with the model"
         )
 
 
@@ -128,8 +128,8 @@ def check_ids(rows: Iterable[Sequence[int]], d_vocab: int | None, what: str) -> 
     largest = max((max(row, default=0) for row in rows), default=0)
     if d_vocab is not None and largest >= d_vocab:
         raise InputError(
-            f"{what} has token id {largest} and the model {d_vocab} token embeddings; save the tokenizer that belongs "
-            "to the model"
+            f"{what} has token id {largest}, but the model has {d_vocab} token embeddings; save the model's "
+            "own tokenizer"
         )
 
 
@@ -150,7 +150,7 @@ def first_id(tokenizer: Any, bos: Bos) -> int:
     if token is None and bos != "model":
         raise InputError(
             f"this model's tokenizer has no beginning-of-sequence token, so --bos {bos} has none to "
-            f"{'put' if bos == 'yes' else 'take away'}; leave out --bos"
+            f"{'add' if bos == 'yes' else 'remove'}; leave out --bos"
         )
     return -1 if token is None else int(token)
 

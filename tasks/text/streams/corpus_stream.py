@@ -123,7 +123,7 @@ class CorpusStream:
                 heapq.heapreplace(kept, entry)
         kept.sort(key=lambda entry: entry[1])
         if not kept:
-            raise InputError(f"the corpus of {len(self.files)} files holds no words; give files with texts")
+            raise InputError(f"the corpus of {len(self.files)} files holds no words; give files with text")
         return Corpus([text for *_, text, _ in kept], [source for *_, source in kept])
 
     def _documents(self, reading: Reading) -> Iterator[str]:
@@ -162,13 +162,13 @@ class CorpusStream:
         kind = kind_of(path)
         if kind == ".parquet" and path.suffix.lower() in COMPRESSED:
             raise InputError(
-                f"{str(path)!r} is parquet packed once more; unpack it, since parquet is read from its end"
+                f"{str(path)!r} is compressed parquet; decompress it, because parquet is read from its end"
             )
         if kind == ".xml":
             wikitext_parser()
         reading = Reading(path)
         if kind != ".parquet" and next(byte_chunks(reading), None) is None:
-            raise InputError(f"{str(path)!r} is empty; give a file with texts, or leave it out")
+            raise InputError(f"{str(path)!r} is empty; give a file with text, or leave it out")
         first: Iterator[object] = pages(reading) if kind == ".xml" else self._documents(reading)
         if next(islice(first, 1), None) is None and kind == ".xml" and not reading.ended:
             raise InputError(
