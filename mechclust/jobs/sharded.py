@@ -285,7 +285,7 @@ def _begin(folder: Path, probes: Sequence[Probe]) -> None:
     held = _description(path)
     if held is None:  # missing or damaged: the header of each shard says the same
         if any(not (is_temporary(file) or file == path or file.match(_SHARD)) for file in folder.iterdir()):
-            raise InputError(f"{str(folder)!r} has files and no shards of a measurement; give a new folder")
+            raise InputError(f"{str(folder)!r} has files but no shards of a measurement; give a new folder")
         write_json(path, mine)
         return
     if not isinstance(held, dict) or held.get("format") != _FORMAT:
@@ -298,7 +298,7 @@ def _begin(folder: Path, probes: Sequence[Probe]) -> None:
     if differ := [name for name in {**then, **now} if then.get(name) != now.get(name)]:
         theirs, ours = (" and ".join(f"{name} {of.get(name, 'none')}" for name in differ) for of in (then, now))
         way = "install the same versions, or give a new folder"
-        raise InputError(f"{str(folder)!r} was measured with {theirs}, this process has {ours}; {way}")
+        raise InputError(f"{str(folder)!r} was measured with {theirs}, but this process has {ours}; {way}")
 
 
 def _description(path: Path) -> Any:
@@ -322,7 +322,7 @@ def _check_same(path: Path, held: Mapping[str, str], wanted: Mapping[str, str]) 
         "probes": "other probes",
         "versions": "other versions of packages",
         "model": "another model",
-        "data": "other examples, or of examples in other batches",
+        "data": "other examples, or of the same ones in other batches",
     }
     for key, what in words.items():
         if held.get(key) != wanted[key]:

@@ -156,7 +156,7 @@ class _Worker:
         """Before its first shard, it refuses another model's rows and too small a disk."""
         model = load()
         if isinstance(model, Mapping):
-            raise InputError(f"rows of one model are saved at a time, and load gives {len(model)}; save each by itself")
+            raise InputError(f"rows of one model are saved at a time, but load returns {len(model)}; save each alone")
         header = keeping.header(model)
         stored = Stored.of(folder, keeping.labels, begun(folder, header))
         if known is not None:
@@ -194,7 +194,7 @@ class _Store:
         if not self._header:
             self._header = dict(found.header)
         elif self._header != found.header:
-            raise InputError("load gave different models to two workers; let it give the same weights each time")
+            raise InputError("load returned different models in two workers; make it return the same weights each time")
         self._stored.see(torch.tensor(found.index, dtype=torch.int64))
         if found.place is None:
             return

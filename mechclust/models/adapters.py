@@ -136,7 +136,7 @@ def set_adapter(model: HookedModel, adapter: str | Path | None) -> None:
     resident = getattr(model, _STATE, None)
     if not isinstance(resident, Resident):
         raise InputError(
-            f"a {type(model).__name__} that load_pretrained did not load takes no adapter; load the base with "
+            f"a {type(model).__name__} that load_pretrained did not load cannot take an adapter; load the base with "
             "load_pretrained, or merge the adapter yourself (peft: merge_and_unload)"
         )
     path = None if adapter is None else str(adapter)
@@ -269,8 +269,8 @@ def _merged(plain: Any, adapter: str) -> dict[str, Tensor]:
     for name, weight in found.items():
         if weight.shape != base[name].shape:
             raise InputError(
-                f"the adapter {adapter!r} has {name!r} of shape {list(weight.shape)}, and the base one of "
-                f"{list(base[name].shape)} (tokens that were added?); merge it and save it as a separate model"
+                f"the adapter {adapter!r} has {name!r} of shape {list(weight.shape)}, but the base one of "
+                f"{list(base[name].shape)} (were tokens added?); merge it and save it as a separate model"
             )
     return {name: w.detach() for name, w in found.items() if w is not base[name] and not torch.equal(w, base[name])}
 

@@ -14,7 +14,7 @@ from tasks.text.encoding import Bos
 PLAIN_END = "\nAnswer:"
 """What ends a prompt without chat template, so that the last prompt token is the same in every prompt."""
 
-_MEND = "mend it in the checkpoint's chat_template.jinja or tokenizer_config.json, or give --chat no"
+_MEND = "fix it in the checkpoint's chat_template.jinja or tokenizer_config.json, or give --chat no"
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Answered:
     def __post_init__(self) -> None:
         if not 0 < self.start < len(self.tokens):
             raise InputError(
-                f"an answer begins at token {self.start} of {len(self.tokens)}; expected a token of the prompt before "
-                "it, and one of the answer"
+                f"an answer begins at token {self.start} of {len(self.tokens)}; expected at least one token of the "
+                "prompt before it, and one of the answer"
             )
 
 
@@ -175,7 +175,7 @@ class InstructionFormat:
         """Refuse a template that is of no use, before anything is read with it."""
         asked = [rendered(self.tokenizer, prompt, mend=_MEND) for prompt in ("one", "two")]
         if asked[0] == asked[1]:
-            raise InputError(f"the chat template of this model's tokenizer says the same of every prompt; {_MEND}")
+            raise InputError(f"the chat template of this model's tokenizer is the same for every prompt; {_MEND}")
         given = [rendered(self.tokenizer, "one", answer, mend=_MEND) for answer in ("one", "two")]
         if given[0] == given[1]:
-            raise InputError(f"the chat template of this model's tokenizer says the same of every answer; {_MEND}")
+            raise InputError(f"the chat template of this model's tokenizer is the same for every answer; {_MEND}")

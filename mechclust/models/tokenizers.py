@@ -13,7 +13,7 @@ from tasks.errors import first_line
 from tasks.text.encoding import Bos, first_id
 from tasks.text.prompts import Encode
 
-_MEND = "mend it in the checkpoint's chat_template.jinja or tokenizer_config.json, or leave out --chat"
+_MEND = "fix it in the checkpoint's chat_template.jinja or tokenizer_config.json, or leave out --chat"
 _UNKNOWN = 0.1  # share of tokens from which it is told
 
 
@@ -78,7 +78,7 @@ def encoder(tokenizer: Any, chat: bool = False, template: Any = None, bos: Bos =
     def encode(texts: Sequence[str]) -> list[list[int]]:
         messages = [rendered(template, text) for text in texts]
         if len(set(messages)) == 1 < len(set(texts)):
-            raise InputError(f"the chat template of this model's tokenizer says the same of every prompt; {_MEND}")
+            raise InputError(f"the chat template of this model's tokenizer is the same for every prompt; {_MEND}")
         return read(messages, add_special_tokens=False)
 
     return encode
@@ -203,7 +203,7 @@ def check_read_alike(texts: Mapping[str, str], readers: Mapping[str, tuple[Any, 
             if ids == their_ids and all(names[i] == their_names.get(i) for i in ids):
                 continue
             raise InputError(
-                f"{name} is not the same tokens to {first} and {other} "
+                f"{name} is read as different tokens by {first} and {other} "
                 f"({_difference(tokenizer, ids, theirs, their_ids)}); compare models with one tokenizer"
             )
         vocabularies = (set(t.get_vocab().items()) for t in (tokenizer, theirs))

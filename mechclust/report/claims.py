@@ -301,14 +301,14 @@ def load_claims(path: str | Path) -> Claims:
     try:
         found = Claims(map(_claim, read_json(path, handwritten=True)))
     except DamagedError:
-        why = "was changed or is damaged (its checksum is another)"
+        why = "was changed or is damaged (its checksum does not match)"
     except (InputError, TypeError, KeyError, ValueError, AttributeError) as error:
         if not path.exists():
             raise InputError(f"no claims in {str(path)!r}; give the --out folder of a finished run") from None
         why = "is not a list of claims" + ("" if isinstance(error, InputError) else f" ({error})")
     else:
         return with_history(found, path.parent)
-    raise InputError(f"{str(path)!r} {why}; mechclust report writes it anew")
+    raise InputError(f"{str(path)!r} {why}; mechclust report rewrites it")
 
 
 def with_history(claims: Sequence[Claim], folder: str | Path) -> Claims:

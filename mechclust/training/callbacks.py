@@ -21,7 +21,7 @@ from probes.identity import Examples, fingerprint
 from probes.probe import plain
 from tasks import Batch, InputError, Task
 
-_WAY = "give another folder, or the same settings to go on"
+_WAY = "give another folder, or the same settings to continue"
 
 
 class Callback(Protocol):
@@ -194,9 +194,9 @@ class CheckpointCallback:
             held = get_weights(load_model(path))
             if any(not torch.equal(held[name].to(own), own) for name, own in get_weights(model).items()):
                 raise InputError(
-                    f"{str(path)!r} holds a model with other weights than this run's at step {step} "
+                    f"{str(path)!r} holds a model whose weights are not this run's at step {step} "
                     f"({_short(fingerprint(load_model(path)))}, not {_short(fingerprint(model))}); give another "
-                    "folder, or delete it and give the same command again"
+                    "folder, or delete it and run the same command again"
                 )
 
     def lacks(self, step: int, model: HookedModel) -> list[Path]:
@@ -255,7 +255,7 @@ def _check_model(path: Path, model: HookedModel) -> None:
     if held != own:
         raise InputError(
             f"{str(path)!r} was measured on another model ({_short(held)}, not {_short(own)}); give another folder, "
-            f"or delete {str(path.parent)!r} and give the same command again, which measures anew"
+            f"or delete {str(path.parent)!r} and run the same command again to measure it again"
         )
 
 

@@ -134,7 +134,7 @@ def train_ensemble(
         header["backend"] = stack.use(chosen, first, forgiving=backend == "auto")
         if saved is not None and lost:
             warnings.warn(
-                f"{_named(lost)} missing; the steps up to there are trained again to make what is lost", stacklevel=2
+                f"{_named(lost)} missing; the steps up to there are trained again to restore what is lost", stacklevel=2
             )
             again = Stack(members, config, device, low_rank)
             again.gradients = stack.gradients
@@ -205,9 +205,9 @@ def _named(lost: Sequence[Path]) -> str:
 
 def _otherwise(lost: Sequence[Path]) -> InputError:
     return InputError(
-        f"{_named(lost)} missing and cannot be made again here, where training gives other numbers than those that are "
-        "kept; give the same command on the machine and with the versions and the number of threads it was trained "
-        "with, or another folder"
+        f"{_named(lost)} missing and cannot be recreated here, where training gives numbers other than those that were "
+        "saved; run the same command on the machine, and with the versions and number of threads, that it was "
+        "trained with, or give another folder"
     )
 
 
@@ -219,12 +219,12 @@ def _check(members: Sequence[Member], config: TrainConfig, backend: str, low_ran
     transformers = isinstance(first.model, ModelConfig)
     if low_rank is not None:
         if not transformers:
-            raise InputError(f"low_rank is of transformers, not of a {type(first.model).__name__}; leave it out")
+            raise InputError(f"low_rank is for transformers, not for a {type(first.model).__name__}; leave it out")
         if config.freeze or config.layer_decay != 1:
             raise InputError("low_rank trains nothing else; leave out freeze and layer_decay")
     for i, member in enumerate(members):
         if member.model.with_seed(0) != first.model.with_seed(0):
-            raise InputError(f"member {i} is a {member.model}, member 0 a {first.model}; expected one shape, any seed")
+            raise InputError(f"member {i} is a {member.model}, member 0 a {first.model}; only seeds may differ")
         if not transformers and not hasattr(member.task, "loss_at"):
             raise InputError(f"the task {member.task.name!r} has no loss_at; train its models one by one with train()")
         if member.task.d_vocab > member.model.d_vocab:

@@ -149,7 +149,7 @@ class _Training:
             if saved.run != json.loads(json.dumps(self.record)):
                 raise InputError(
                     f"{self._named(lost)} missing or damaged, and this model was trained already; build it again "
-                    "(build_model(config)), which makes what is lost"
+                    "(build_model(config)) to restore what is lost"
                 )
             self._make(lost, saved.losses, progress, name)
         set_weights(self.model, saved.weights)
@@ -161,7 +161,7 @@ class _Training:
         """Train up to what is lost, in memory, and measure it there; the saved state stays as it is."""
         last, optimizer = max(lost), make_optimizer(_groups(self.model, self.config), self.config)
         warnings.warn(
-            f"{self._named(lost)} missing or damaged; the steps up to {last} are trained again to make what is lost",
+            f"{self._named(lost)} missing or damaged; the steps up to {last} are trained again to restore what is lost",
             stacklevel=5,
         )
         checkpoints = set(self.config.checkpoint_steps)
@@ -170,9 +170,9 @@ class _Training:
             found, held = loss.detach().cpu(), losses[step]
             if not torch.equal(found.view(torch.int32), held.view(torch.int32)):
                 raise InputError(
-                    f"{self._named(lost)} missing or damaged and cannot be made again here: the loss of step {step} is "
-                    f"{float(found):.9g}, not {float(held):.9g} as it was; give the same command on the machine and "
-                    "with the versions and the number of threads it was trained with, or give another folder"
+                    f"{self._named(lost)} missing or damaged and cannot be recreated here: the loss of step {step} is "
+                    f"{float(found):.9g}, not {float(held):.9g} as before; run the same command on the machine, and "
+                    "with the versions and number of threads, that it was trained with, or give another folder"
                 )
             if step in checkpoints:  # where nothing is lost, the weights are compared with those measured
                 self._call(step, self._keeping())
@@ -217,7 +217,7 @@ def trained_names(named: Mapping[str, Tensor], config: TrainConfig, kind: str) -
     for start, names in frozen.items():
         if not names:
             raise InputError(
-                f"freeze has {start!r}, which is no parameter or part of the model (there are {', '.join(named)})"
+                f"freeze has {start!r}, which is not a parameter or part of the model (there are {', '.join(named)})"
             )
     block = {name: int(match[1]) for name in named if (match := re.match(r"blocks\.(\d+)\.", name))}
     top = max(block.values(), default=-1)

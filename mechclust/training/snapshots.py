@@ -180,7 +180,7 @@ def check_run(folder: Path, header: Mapping[str, str]) -> None:
     for path, own in _files(folder).values():
         if any(own.get(key) != header.get(key) for key in ("members", "training", "steps", "every")):
             _check(path)
-            raise InputError(f"{str(path)!r} is of a run with other settings; remove it, or choose another folder")
+            raise InputError(f"{str(path)!r} is from a run with other settings; remove it, or choose another folder")
 
 
 class Segment:
@@ -250,7 +250,7 @@ def _check(path: Path) -> None:
         check_safetensors(path)
     except DamagedError:
         raise InputError(
-            f"{str(path)!r} is damaged (its checksum is another); remove it and train again with the same settings"
+            f"{str(path)!r} is damaged (its checksum does not match); remove it and train again with the same settings"
         ) from None
 
 

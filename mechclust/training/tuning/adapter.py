@@ -160,7 +160,7 @@ def _check(model: PreTrainedModel, examples: Sequence[Answered], config: TuneCon
     steps = config.steps_for(len(examples))
     if config.warmup >= steps:
         raise InputError(
-            f"tuning.warmup is {config.warmup}, and {name} is trained for {steps} steps; give fewer, or more steps"
+            f"tuning.warmup is {config.warmup}, and {name} is trained for {steps} steps; give fewer, or train for more"
         )
     check_fits(model, examples, name)
     check_modules(model, config.modules)
