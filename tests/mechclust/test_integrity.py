@@ -164,6 +164,6 @@ def test_the_option_of_the_command_line(
     capfd.readouterr()
     with pytest.raises(SystemExit):
         main(["--help"])
-    assert "--no-verify: do not compare the checksums" in capfd.readouterr().out
+    assert "--no-verify: do not verify the checksums" in capfd.readouterr().out
     with pytest.raises(SystemExit):
         main(["check", "x", "--no-verify"])

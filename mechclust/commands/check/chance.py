@@ -181,7 +181,7 @@ class _Draw:
     def _no_topics(self) -> str:
         """Why topics in attention cannot be tried, or nothing."""
         if not (names := self.checked.sites.get("attention_pattern")):
-            return "attention_pattern() does not work, see above"
+            return "attention_pattern() does not work (its check says why)"
         if any(self.checked.seen[name].shape[2] != self.checked.length for name in names if name in self.checked.seen):
             return "one query reads the whole sequence, so words do not attend to words"
         return "" if self.n_words > 2 else f"{counted(self.n_words, 'ordinary token')}; topics need at least 3"
@@ -206,7 +206,7 @@ class _Draw:
 def chance_of_untrained(build: Build | None, checked: CheckedModel) -> tuple[bool, str]:
     """Clusters and topics in an untrained model of the same architecture."""
     if build is None:
-        raise NotTried("how to draw this model's weights is not known; give its name or directory instead")
+        raise NotTried("it is not known how to draw this model's weights; give its name or directory instead")
     other = CheckedModel(build(seed=checked.seed), checked.tokenizer, checked.seed, checked.sites)
     vars(other).update({k: v for k, v in vars(checked).items() if k in ("length", "seen")})  # as found out already
     chance = Chance(other)

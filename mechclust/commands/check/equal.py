@@ -105,7 +105,7 @@ def equals_hugging_face(
             again = _compared(checked, reference.cases[0])
             if not torch.equal(again.output, found[0].output):
                 return False, (
-                    "after the adapter was taken out and put in again the output is another one, by up to "
+                    "after the adapter was taken out and put in again the output differs by up to "
                     f"{float((again.output - found[0].output).abs().max()):.2g}: swapping adapters changes the model; "
                     "load it again for each adapter"
                 )

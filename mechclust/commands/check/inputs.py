@@ -132,7 +132,7 @@ class CheckedModel:
             NotTried: where there are none.
         """
         if not (names := self.sites.get(kind)):
-            raise NotTried(f"{kind}() does not work, see above")
+            raise NotTried(f"{kind}() does not work (its check says why)")
         return names
 
     @cached_property

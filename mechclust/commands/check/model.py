@@ -51,9 +51,9 @@ _ATTEMPTS: dict[str, Callable[[CheckedModel], Found]] = {
 }
 # What keeps other checks from saying anything, the reason, and which can be made all the same.
 _BREAKS = {
-    "finite values": ("there are values that are not finite, see above", {"tokenizer", "beginning of sequence"}),
+    "finite values": ("some values are not finite (finite values says which)", {"tokenizer", "beginning of sequence"}),
     "same values twice": (
-        "values differ from pass to pass, see above",
+        "values differ from pass to pass (same values twice says which)",
         {
             "attention rows",
             "blocks join",
@@ -167,7 +167,7 @@ def _is_hugging_face(model: Any) -> bool:
 def _reference(model: Any, adapter: Any, options: dict[str, Any], seed: int) -> _Known:
     """Of a model that is about to be loaded: both need not fit into memory together."""
     if isinstance(model, (str, Path)) and Path(model).is_file() and Path(model).suffix != ".gguf":
-        return _Known("the file is of save_model, so there is no Hugging Face model to compare with", "", False)
+        return _Known("the file is from save_model, so there is no Hugging Face model to compare with", "", False)
     torch.manual_seed(seed)  # of heads that a checkpoint lacks
     plain, tokenizer = load_huggingface(model, adapter=adapter, **options)
     found = _taken(plain, tokenizer, seed)
@@ -221,7 +221,7 @@ _INSTEAD = {
 
 def _check_hooked(model: Any) -> None:
     if isinstance(model, Mapping):
-        raise InputError(f"check_model takes one model, and was given {len(model)}; check one after the other")
+        raise InputError(f"check_model takes one model, but was given {len(model)}; check them one at a time")
     if getattr(model, "hook_dict", None) is None:
         resolve(model, embedding())  # says so
     with attach(model, []):  # refuses a compiled model

@@ -120,7 +120,7 @@ class Estimate:
             models = "the model" if self.n_models == 1 else f"{self.n_models} models"
             raise InputError(
                 f"the hidden states of {models} take {size_text(self.disk)} on disk ({self.n_prompts} prompts), of "
-                f"which {size_text(lacking)} with the report are still to be written, and {str(out)!r} has "
+                f"which {size_text(lacking)} with the report are still to be written, but {str(out)!r} has "
                 f"{size_text(free)} free; give fewer prompts (--max-rows), --dtype bfloat16, or another folder with "
                 "--out"
             )

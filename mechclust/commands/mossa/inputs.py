@@ -95,7 +95,7 @@ def read_inputs(base: str, config: MossaConfig) -> Inputs:
             notes += check_read_alike(texts, {name: (t, encoder(t, bos=config.bos)) for name, t in both})
             if Sizes.of(other).n_layers != sizes.n_layers:
                 raise InputError(
-                    f"{model.name} has {Sizes.of(other).n_layers} layers and the base {sizes.n_layers}; give models "
+                    f"{model.name} has {Sizes.of(other).n_layers} layers, but the base {sizes.n_layers}; give models "
                     "tuned from the same base"
                 )
     check_fits_base([m.source for m in adapters], base, trust_remote_code=config.trust_remote_code)

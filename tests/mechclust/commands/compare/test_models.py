@@ -118,7 +118,9 @@ class TestInMemory:
 
     def test_what_is_no_model(self, gpt2, config, out):
         tokenizer = AutoTokenizer.from_pretrained(gpt2)
-        with pytest.raises(InputError, match="a dict is no model; give a hub name, a directory, or a model in memory"):
+        with pytest.raises(
+            InputError, match="a dict is not a model; give a hub name, a directory, or a model in memory"
+        ):
             compare_models(gpt2, {}, config, out, tokenizer=tokenizer)
 
 
