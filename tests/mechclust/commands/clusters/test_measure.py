@@ -251,7 +251,10 @@ class TestWhatIsFollowed:
         assert result.given == "ending"
         assert table.loc["ending", "given_ari"].isna().all()
         assert table.loc["task", "given_ari"].notna().all()
-        assert "Nothing is left of 'ending' given the label 'ending', which tells it in these prompts." in result.notes
+        assert (
+            "Nothing is left of 'ending' given the label 'ending', which determines it in these prompts."
+            in result.notes
+        )
 
     def test_several_numbers_of_clusters(self, blind, hidden):
         table = measure_clusters(str(blind), replace(hidden, n_clusters=(3, 6))).to_dataframe()
