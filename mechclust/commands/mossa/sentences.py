@@ -212,8 +212,8 @@ def notes_of(result: MossaResult) -> list[str]:
         "rotation, a common scale or a shift, nor whether a change matters to the answers; a few far-off prompts can "
         "move it.",
         "Intervals of claims, medians and layer groups are over tasks, by bootstrap: they show how much depends "
-        "on which tasks were measured. One run has one tuned model; the intervals include neither the variation between "
-        "seeds of its tuning nor the likeness of tasks in a cluster.",
+        "on which tasks were measured. One run has one tuned model; the intervals include neither the variation "
+        "between seeds of its tuning nor the likeness of tasks in a cluster.",
     ]
     if n < 10 * d:
         found.append(
