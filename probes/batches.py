@@ -394,7 +394,7 @@ def _any(value: Any) -> bool:
 
 
 def _length(value: Any) -> int:
-    """How many examples a column holds; -1 where it is no column."""
+    """How many examples a column holds; -1 if it is not a column."""
     if isinstance(value, (Tensor, np.ndarray)):
         return len(value) if value.ndim else -1
     return len(value) if isinstance(value, Sequence) and not isinstance(value, str) else -1

@@ -46,16 +46,16 @@ def rows_from(
     ``layer.output`` and ``dict(enumerate(output.hidden_states))`` of Hugging Face go in as they are; but Hugging Face's
     *last* hidden state comes after the final norm: leave it out, or name it ``"unembed.hook_in"``.
 
-    **vLLM's files** (``ExampleHiddenStatesConnector``), one safetensors a request with ``hidden_states``
+    **vLLM's files** (``ExampleHiddenStatesConnector``), one safetensors per request with ``hidden_states``
     ``[tokens layers d]`` and ``token_ids`` ``[tokens]``: their folder, or a list of paths in the order of the prompts.
     ``layers`` says which layers they hold, in their order: the ``eagle_aux_hidden_state_layer_ids`` given to vLLM,
     which count as above (the last is before the final norm). The files are read one at a time, when rows are asked
     for; every ``run_stores`` reads them again, so give it all probes at once.
 
-    Memory: the tensors given, once more where rows are taken from token states; of files, their index only.
+    Memory: the tensors given, twice if rows are read from token states; for files, their index only.
 
     Args:
-        rows: see above.
+        rows: tensors or arrays, or vLLM's files, as described above.
         index: the examples' identities, as in ``Batch.index``; 0, 1, 2, ... by default. For a folder by file name
             without ``.safetensors``, ``{"cmpl-7": 0}``; by default the number in the name.
         labels: by name, one value per example in the order of ``rows`` (for a folder, of the index). Integers as they
@@ -65,13 +65,13 @@ def rows_from(
             files bring their own.
         attention_mask: ``[n pos]``, 1 on real tokens.
         positions: by name, one position per example, for ``token_at``.
-        readout: which position the rows are of, or are to be taken from.
+        readout: the position that the rows come from, or that is to be read.
         layers: for vLLM's files.
-        model: tells the model apart from others, in the metadata of results.
+        model: identifies the model, in the metadata of results.
 
     Raises:
         InputError: for rows, labels or tokens of different numbers of examples, an index given twice, values that are
-            not finite or no floating-point numbers, other shapes, a negative layer number, files without the fields.
+            not finite or not floating-point numbers, wrong shapes, a negative layer number, files without the fields.
 
     Example:
         >>> import torch
@@ -140,7 +140,7 @@ def _tensor(what: str, values: Any) -> Tensor:
 
 
 class ForeignRows:
-    """What ``rows_from`` gives: measured by ``run_stores`` as a ``RowStore`` is.
+    """What ``rows_from`` returns; ``run_stores`` measures it as it does a ``RowStore``.
 
     Attributes:
         index: ``[n]`` the examples, ascending.
@@ -149,8 +149,8 @@ class ForeignRows:
         readout: the readout's ``repr``.
         labels: names of the labels.
         classes: by label that was given as strings, what its numbers stand for.
-        model: tells the model apart from others.
-        source: what errors call it.
+        model: identifies the model.
+        source: its name in error messages.
     """
 
     label_way = "give it to rows_from too: rows_from(..., labels={%r: ...})"

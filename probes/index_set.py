@@ -20,9 +20,9 @@ _RECENT = 4096
 
 
 class IndexSet:
-    """Example indices, kept as ranges; an index that is there already is refused.
+    """Example indices, kept as ranges; an index that it already has is refused.
 
-    Cost: 16 bytes a range, so at most 16 an example, and a handful for all examples of a data set.
+    Cost: 16 bytes per range, so at most 16 per example, and a handful for all examples of a data set.
 
     Example:
         >>> held = IndexSet()

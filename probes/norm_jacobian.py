@@ -27,7 +27,7 @@ class NormJacobian(Probe):
             RMS norm without ``eps`` and gain (Odonnat, Bouaziz & Cabannes, arXiv 2410.24050). Infinite
             at 0. For LayerNorm, which subtracts the mean first, a lower bound.
 
-    Memory: two numbers an example and site.
+    Memory: two numbers per example and site.
 
     Args:
         at: sites in front of a norm, by name.

@@ -37,9 +37,9 @@ class Probe(ABC):
     A subclass stores its parameters unchanged in ``__init__`` (``at`` and ``readout`` among them),
     declares its state as class attributes (``Sum()``, ``Rows()``, ``Moments()``), and writes two methods:
     ``update(activations, batch)`` adds a batch to the state, ``compute()`` turns the state into a
-    ``ProbeResult``. The rest is given: ``observe``, ``reset``, ``merge``, ``state_dict``, ``load_state_dict``,
-    ``save_state``, ``load_state``, ``all_reduce``, ``clone`` and a ``repr`` that rebuilds it. A state knows by index
-    which examples it holds, so that none is counted twice: not in a batch, not in a merge.
+    ``ProbeResult``. The base class provides the rest: ``observe``, ``reset``, ``merge``, ``state_dict``,
+    ``load_state_dict``, ``save_state``, ``load_state``, ``all_reduce``, ``clone`` and a ``repr`` that
+    rebuilds it. A state knows by index which examples it holds, so none is counted twice, neither in a batch nor in a merge.
 
     Attributes:
         compares: whether ``run`` may give it several models at once, ``{"tuned": a, "base": b}``. Its sites are

@@ -20,9 +20,9 @@ class RegisteredProbe:
     """A probe known by name.
 
     Attributes:
-        name: ours are called like their class, others as their entry point says.
+        name: the class's name for ours, the entry point's name for others.
         package: the distribution it comes from, with its version.
-        make: the class, or another callable that gives a probe; ``None`` where it is broken.
+        make: the class, or another callable that returns a probe; ``None`` if it is broken.
         error: why it is broken; empty where it is not.
     """
 
@@ -85,7 +85,7 @@ def find_probe(name: str) -> RegisteredProbe:
     """The probe of that name, broken or not.
 
     Raises:
-        InputError: for a name that is not there, with the nearest one.
+        InputError: for an unknown name, with the nearest one.
     """
     if found := _own().get(name):  # without importing anybody else's
         return found
@@ -99,7 +99,7 @@ def get_probe(name: str) -> Probe:
     """A new probe of that name, with its default settings.
 
     Raises:
-        InputError: for a name that is not there (with the nearest one), a broken probe (with the reason), or one
+        InputError: for an unknown name (with the nearest one), a broken probe (with the reason), or one
             that cannot be made without arguments.
 
     Example:

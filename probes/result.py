@@ -124,8 +124,8 @@ class ProbeResult:
 
         Args:
             measure: which.
-            at: the name along each axis that is to go, such as ``site="hook_embed"`` or ``head=3``; or ``layer``, the
-                number of a site's layer (see ``layers``), where one site has it.
+            at: the name along each axis to fix, such as ``site="hook_embed"`` or ``head=3``; or ``layer``, the number
+                of a site's layer (see ``layers``), if only one site has it.
 
         Raises:
             InputError: for an axis or name that is not there, and a layer of no site or of several.

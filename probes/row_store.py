@@ -53,9 +53,9 @@ class RowStore:
         sites: hook names, in order.
         readout: the readout's ``repr``.
         labels: names of the labels kept.
-        model: tells the model apart from others.
-        dtype: in which the rows are kept, where ``save_rows`` was told; ``None`` for the model's own.
-        source: what errors call it, the folder.
+        model: identifies the model.
+        dtype: the dtype in which the rows are kept, if ``save_rows`` was given one; ``None`` for the model's own.
+        source: its name in error messages, the folder.
 
     Raises:
         InputError: for a folder without a finished store, or a damaged one. A damaged file of a site is refused when

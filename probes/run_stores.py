@@ -67,7 +67,7 @@ def run_stores(stores: Stores, probes: Probe) -> ProbeResult: ...
 @overload
 def run_stores(stores: Stores, probes: Sequence[Probe]) -> list[ProbeResult]: ...
 def run_stores(stores: Stores, probes: Probe | Sequence[Probe]) -> ProbeResult | list[ProbeResult]:
-    """As ``run``, from rows that are there: ``run_stores({"tuned": a, "base": b}, CKA())``. The same value.
+    """As ``run``, but from stored rows: ``run_stores({"tuned": a, "base": b}, CKA())``. The values are the same.
 
     Rows are aligned by example index. A probe sees no tokens (they read -1), only rows, labels and index. Every row is
     read once for all probes.
@@ -82,7 +82,7 @@ def run_stores(stores: Stores, probes: Probe | Sequence[Probe]) -> ProbeResult |
         One result for one probe, a list for a sequence.
 
     Raises:
-        InputError: for stores of different examples (naming which), prompts or labels, another readout than a
+        InputError: for stores of different examples (naming which), prompts or labels, a readout other than the
             probe's, sites or labels that were not saved, or too little memory of a device to compute.
 
     Example:

@@ -19,7 +19,7 @@ from tasks import Batch, InputError
 
 
 class VllmFiles:
-    """One file an example, read when its rows are asked for."""
+    """One file per example, read when its rows are asked for."""
 
     def __init__(
         self, paths: Sequence[Path], layers: Sequence[int] | None, positions: Mapping[str, Tensor], readout: Readout

@@ -87,7 +87,7 @@ def load_pretrained(
         attention: ``"sdpa"`` where no probe reads attention patterns or scores.
         trust_remote_code: run code that the checkpoint brings. It can do whatever you can do.
         untrained: the same architecture with its random initialisation, to compare with.
-        seed: of that initialisation. The global random state is left alone.
+        seed: for that initialisation. The global random state is left alone.
 
     Raises:
         InputError: for a directory without configuration, weights or tokenizer, a checkpoint that is damaged, an

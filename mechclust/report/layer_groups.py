@@ -253,7 +253,7 @@ def layer_groups_interval(curves: TaskCurves, draws: int = 1000, seed: int = 0) 
     Args:
         curves: by task. Dimensions, where there are any, are of all tasks together and the same in every draw.
         draws: how often tasks are drawn anew.
-        seed: of the draws.
+        seed: for the draws.
 
     Example:
         >>> base, tuned = np.array([[1.0, 0.5, 0.4]] * 6), np.array([[1.0, 0.9, 0.9]] * 6)

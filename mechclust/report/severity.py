@@ -52,7 +52,7 @@ def severity_of(
         note: what these draws are.
         planted: the same, of data in which the claim is true.
         draws: how many of each, at least 200.
-        seed: of the draws; every draw has a generator of its own.
+        seed: for the draws; every draw has a generator of its own.
 
     Raises:
         InputError: for fewer draws.
@@ -78,7 +78,7 @@ def severities_of(
         note: what the null draws are.
         planted: the same, of data in which the claims are true.
         draws: how many of each, at least 200.
-        seed: of the draws.
+        seed: for the draws.
 
     Raises:
         InputError: for fewer draws.

@@ -242,7 +242,7 @@ def bootstrap(
         statistic: of curves, such as ``last_gap``, or ``lambda c: c.median("tuned")`` with a number for each layer.
             It is given all draws at once, as axes in front.
         draws: how many.
-        seed: of the draws.
+        seed: for the draws.
 
     Returns:
         The statistic, and the ends of its interval: numbers, or arrays where the statistic is an array. NaN for

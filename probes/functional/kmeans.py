@@ -65,7 +65,7 @@ def kmeans(
             turn (they may be memory-mapped).
         k: clusters, at most as many as rows.
         n_init: starts.
-        seed: of the starts. The global random state is not touched.
+        seed: for the starts. The global random state is not touched.
         device: ``"cpu"`` or ``"cuda"``; where the rows are, by default.
         max_iter: most iterations.
         tol: stop where the centres move by less than this, squared and summed, relative to the mean variance of a

@@ -50,7 +50,7 @@ def relabelling_p_values(
         labels: the class of each point, any integers.
         permutations: how many relabellings are drawn.
         strata: labels change places only between points of the same stratum.
-        seed: of the relabellings.
+        seed: for the relabellings.
 
     Returns:
         float64; NaN where the within-ratio is undefined: all points equal, or one class.

@@ -119,7 +119,7 @@ def adjusted_rand_null(
         a: ``[n]`` class of each example.
         b: ``[n]`` class of each example.
         n_permutations: how many.
-        seed: of the shuffles. The global random state is not touched.
+        seed: for the shuffles. The global random state is not touched.
         within: ``[n]`` stratum of each example; shuffles stay within strata. The index then need not be 0 on average.
 
     Example:

@@ -20,7 +20,7 @@ Weights = Literal["counts", "tfidf"]
 class Bags:
     """``[n_documents n_words]`` counts or TF-IDF weights on disk, of which any rows are read as a sparse matrix.
 
-    Memory: 8 bytes a document, and the rows that are asked for. Disk: 8 bytes a document and different word.
+    Memory: 8 bytes per document, and the rows that are asked for. Disk: 8 bytes per document and different word.
 
     Attributes:
         vocabulary: the columns.

@@ -19,17 +19,17 @@ from tasks.text.words import words_of
 
 @dataclass(frozen=True)
 class Corpus:
-    """Texts without labels, such as a topic model is fitted on.
+    """Texts without labels, such as those a topic model is fitted on.
 
-    What a word is, ``tasks.text.words`` says: letters set off by anything else, lower-cased.
+    Words are as in ``tasks.text.words``: runs of letters, lower-cased.
 
     Attributes:
         documents: the texts.
         sources: the file each came from, for messages.
-        empty_files: files that were left out because they hold no word.
+        empty_files: files that were left out because they hold no words.
 
     Raises:
-        InputError: for no documents, one that is no text, or sources that are not one each.
+        InputError: for no documents, one that is not a string, or a number of sources that does not match.
 
     Example:
         >>> corpus = Corpus(["Cats chase cats.", "2 dogs don't"], ["a.txt", "b.txt"])
@@ -120,7 +120,7 @@ class Corpus:
             words: lower-cased; a token's label is a place in this list.
             max_length: the model's context, special tokens included; ``None``: no limit.
             bos: whether each window begins with the beginning-of-sequence token: ``"model"`` leaves it to the
-                tokenizer, ``"yes"`` puts one where there is none, ``"no"`` takes it away.
+                tokenizer, ``"yes"`` adds one if there is none, ``"no"`` removes it.
             d_vocab: how many token embeddings the model has; ``None``: do not look.
             progress: show a progress bar.
 

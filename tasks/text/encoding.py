@@ -29,9 +29,9 @@ class EncodedCorpus:
             word, punctuation, a special or unknown token, or a word that is not in ``words``.
         token_of_word: ``[n_words]`` the token id that most often stood for each word (the smaller id
             of two as frequent), -1 where none did.
-        n_documents: documents there were.
+        n_documents: number of documents.
         n_cut: documents that were longer than the context and cut into windows.
-        occurrences: how often a word of ``words`` stands in the text.
+        occurrences: how often words of ``words`` occur in the text.
         lost: how many of these the tokenizer split into pieces or did not know.
     """
 
@@ -49,8 +49,8 @@ class EncodedCorpus:
         """Batches with ``labels["word"]`` ``[batch pos]``, an attention mask, and the window's number
         as ``index``; padded on the right.
 
-        Windows of like length come together, longest first: little padding, and a batch too large
-        for the memory is the first one.
+        Windows of similar length come together, longest first: there is little padding, and a batch too large
+        for memory is the first one.
 
         Args:
             tokens_per_batch: most tokens of a batch, padding included.

@@ -31,7 +31,7 @@ class LabelledPrompts:
         source: where they came from, for messages.
 
     Raises:
-        InputError: for no prompts, a prompt that is empty or no string, or labels that do not fit.
+        InputError: for no prompts, a prompt that is empty or not a string, or labels that do not fit.
 
     Example:
         >>> prompts = LabelledPrompts(["Sort: b a", "Count: b a"], {"task": ["sort", "count"]})
@@ -117,7 +117,7 @@ class LabelledPrompts:
         keep: int = 0,
         d_vocab: int | None = None,
     ) -> Iterator[Batch]:
-        """Token batches, padded on the right: prompts of like length together, longest first.
+        """Token batches, padded on the right: prompts of similar length together, longest first.
 
         ``index`` is a prompt's place in the file, from 0.
 

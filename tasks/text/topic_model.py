@@ -20,7 +20,7 @@ from tasks.text.corpus import Corpus
 
 @dataclass(frozen=True)
 class TopicModel:
-    """Words and how likely each topic makes them.
+    """Words and their probability in each topic.
 
     Attributes:
         words: sorted, lower-cased, without stop words.
@@ -127,12 +127,12 @@ def fit_topics(
     Args:
         corpus: the documents.
         n_topics: how many topics.
-        passes: times through the corpus, in a new order each.
-        seed: of the initial topics and the order of documents.
+        passes: number of passes through the corpus, each in a new order.
+        seed: for the initial topics and the order of documents.
         min_documents: words in fewer documents are left out.
         max_share: words in more than this share of the documents are left out.
         stop_words: see ``read_stop_words``.
-        batch_size: documents an update.
+        batch_size: documents per update.
         progress: show progress bars.
 
     Raises:

@@ -60,7 +60,7 @@ def test_a_doubt_is_said(fake_model: Any, monkeypatch: pytest.MonkeyPatch) -> No
     assert run(fake_model(*states(60, 3)), every_token(60), NDims(form="moments", variance=1.0)).notes == []
     monkeypatch.setattr("probes.n_dims.n_dims_of_scatter", lambda scatter, variance: (2.0, False))
     found = run(fake_model(*states(60, 3)), every_token(60), NDims(form="moments"))
-    doubt = "moments leave a doubt of n_dims, within rounding of the share 0.99 (label all); form='rows' settles it"
+    doubt = "moments leave n_dims in doubt, within rounding of the share 0.99 (label all); form='rows' settles it"
     assert (found["n_dims"].tolist(), found.notes) == ([[2.0]], [doubt])
 
 

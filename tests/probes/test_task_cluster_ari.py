@@ -169,8 +169,8 @@ def test_few_examples_come_with_a_note(fake_model: Any) -> None:
         return result.notes
 
     smallest: list[float] = []
-    assert notes(0, 0, 1) == ["label 'task' can be handed out in 3 ways only, so p_value is about 0.33 at least"]
-    assert notes(0, 0, 0, 1, 1)[0].startswith("label 'task' can be handed out in 10 ways only, so p_value is about 0.1")
+    assert notes(0, 0, 1) == ["label 'task' can be permuted in only 3 ways, so p_value is at least about 0.33"]
+    assert notes(0, 0, 0, 1, 1)[0].startswith("label 'task' can be permuted in only 10 ways, so p_value is at least")
     assert smallest[0] > 0.25
     assert smallest[1] > 0.06
     assert notes(0, 0, 0, 1, 1, 1, 2, 2) == []

@@ -101,7 +101,7 @@ def check_model(
         dtype: of the loaded weights, ``"float32"`` by default; likewise.
         device_map: how to spread it over devices, such as ``"auto"``; likewise.
         trust_remote_code: run code that the checkpoint brings.
-        seed: of the random tokens, labels and weights.
+        seed: for the random tokens, labels and weights.
         progress: show a progress bar.
 
     Returns:

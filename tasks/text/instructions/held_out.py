@@ -22,7 +22,7 @@ def choose_held_out(
     Args:
         collection: its own choice of held-out tasks does not count.
         n: how many.
-        seed: of the draw.
+        seed: for the draw.
         without: clusters that none is drawn from: the tasks of ``"misc"`` are not alike.
 
     Raises:

@@ -231,7 +231,7 @@ class TestTokenizers:
             "compare models with one tokenizer"
         )
         readers["tuned 'y'"] = (Fake("abc"), lambda texts: [ids[:1] for ids in encode(texts)])
-        with pytest.raises(InputError, match=r"prompt 1 is not .* \(2 and 1 tokens\); compare"):
+        with pytest.raises(InputError, match=r"prompt 1 is read as .* \(2 and 1 tokens\); compare"):
             check_read_alike({"prompt 1": "v vv"}, readers)
 
     def test_tokens_that_no_prompt_uses_may_differ(self, gpt2, other, config, out):
