@@ -39,7 +39,7 @@ class Probe(ABC):
     ``update(activations, batch)`` adds a batch to the state, ``compute()`` turns the state into a
     ``ProbeResult``. The base class provides the rest: ``observe``, ``reset``, ``merge``, ``state_dict``,
     ``load_state_dict``, ``save_state``, ``load_state``, ``all_reduce``, ``clone`` and a ``repr`` that
-    rebuilds it. A state knows by index which examples it holds, so none is counted twice, neither in a batch nor in a merge.
+    rebuilds it. A state knows by index which examples it holds, so none is counted twice, in a batch or in a merge.
 
     Attributes:
         compares: whether ``run`` may give it several models at once, ``{"tuned": a, "base": b}``. Its sites are

@@ -433,7 +433,7 @@ def test_too_much_memory_is_refused_with_the_numbers(fake_model: Any) -> None:
             CKA(label="task", form="moments", max_memory=1e-3),
             "CKA would keep 0.00841 GiB of moments for 2 sites of up to 400 dimensions and 3 classes; that is more "
             "than max_memory = 0.001; measure fewer layers at a time (at=residual(layers=[...])), take form='rows' "
-            "(0.00267 MiB an example), or raise max_memory",
+            "(0.00267 MiB per example), or raise max_memory",
         ),
         (
             CKA(max_memory=6e-5, form="rows"),

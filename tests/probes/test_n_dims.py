@@ -81,7 +81,7 @@ def test_memory_counts_what_is_held(fake_model: Any) -> None:
         run(model, batch, NDims(form="rows", max_memory=(needed - 1) / 2**30))
     needed = 8 * (50**2 + 6 * 50 + 60**2 + 6 * 60) + 32 * 60**2
     run(model, batch, NDims(form="moments", max_memory=needed / 2**30))
-    message = r"of moments for 2 sites of up to 60 dimensions and 1 classes; .* form='rows' \(0.00042 MiB an example"
+    message = r"of moments for 2 sites of up to 60 dimensions and 1 classes; .* form='rows' \(0.00042 MiB per example"
     with pytest.raises(InputError, match=message):
         run(model, batch, NDims(form="moments", max_memory=(needed - 1) / 2**30))
 
