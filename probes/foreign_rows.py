@@ -38,7 +38,7 @@ def rows_from(
     layers: Sequence[int] | None = None,
     model: str = "unknown",
 ) -> ForeignRows:
-    """Hidden states that another engine extracted, for ``run_stores`` to measure, also beside a ``RowStore``.
+    """Hidden states from another engine, for ``run_stores`` to measure, alone or together with a ``RowStore``.
 
     **Tensors or arrays**, by hook name or by the number of the hidden state: 0 is ``hook_embed``, ``l`` is
     ``blocks.{l-1}.hook_resid_post``. Each is ``[n d]``, the rows themselves; ``[n pos d]``, with ``attention_mask``

@@ -16,7 +16,7 @@ from tasks.errors import check_at_least
 
 
 class NeighbourPurity(ByClass):
-    """Share of an example's nearest neighbours that are of its own class, at each site of one model or several.
+    """Share of an example's nearest neighbours that have its class, at each site of one model or several.
 
     Measures:
         ``neighbour_purity`` (site): averaged over examples and their ``k`` nearest others (Euclidean distance); of

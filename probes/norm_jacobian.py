@@ -18,7 +18,7 @@ from tasks import Batch
 
 
 class NormJacobian(Probe):
-    """How sharply the norm that follows a site acts: small vectors are turned far by small changes.
+    """How sensitive the norm after a site is: small changes rotate small vectors far.
 
     Measures (axis site):
         ``smallest_norm``: the least Euclidean norm over examples, ``min |x|``.

@@ -19,7 +19,7 @@ from tasks import InputError
 
 @dataclass(frozen=True)
 class Preprocess:
-    """What is done to the states of a site before they are clustered; nothing by default.
+    """Preprocessing of a site's states before they are clustered; none by default.
 
     Always in this order: the class means of ``given`` are removed, then outlier dimensions are left out, then
     dimensions are standardised, then PCA, then rows get unit length.

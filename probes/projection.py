@@ -20,7 +20,7 @@ from tasks.errors import check_choice
 
 
 class Projection(Probe):
-    """A 2-D picture of the hidden states at each site.
+    """A 2-D projection of the hidden states at each site.
 
     Measures:
         ``xy`` (site, example, dimension): coordinates, in arbitrary units.

@@ -162,7 +162,7 @@ def mean() -> Readout:
 
 
 def all_tokens() -> Readout:
-    """The whole activation, padding included, as the hook point gives it (patterns too)."""
+    """The whole activation, padding included, unchanged (also for attention patterns)."""
     return AllTokens()
 
 

@@ -82,7 +82,7 @@ def list_probes() -> list[RegisteredProbe]:
 
 
 def find_probe(name: str) -> RegisteredProbe:
-    """The probe of that name, broken or not.
+    """The probe with that name, broken or not.
 
     Raises:
         InputError: for an unknown name, with the nearest one.
@@ -96,7 +96,7 @@ def find_probe(name: str) -> RegisteredProbe:
 
 
 def get_probe(name: str) -> Probe:
-    """A new probe of that name, with its default settings.
+    """A new probe with that name, with its default settings.
 
     Raises:
         InputError: for an unknown name (with the nearest one), a broken probe (with the reason), or one

@@ -54,7 +54,7 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class ProbeResult:
-    """Numbers with their meaning.
+    """Named measures with named axes, coordinates and notes.
 
     Attributes:
         probe: name of the probe's class.
@@ -344,7 +344,7 @@ class ProbeResult:
 
 
 def load_result(path: str | Path) -> ProbeResult:
-    """A saved result, whichever probe, study or command it is from.
+    """Load a saved result of any probe, study or command.
 
     Raises:
         InputError: for a file that is missing, damaged, or not a probe result.

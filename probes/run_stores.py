@@ -20,7 +20,7 @@ from tasks.errors import suggest
 
 
 class RowSource(HookPoints, Protocol):
-    """What ``run_stores`` measures: a ``RowStore``, or what ``rows_from`` gives."""
+    """What ``run_stores`` measures: a ``RowStore``, or what ``rows_from`` returns."""
 
     @property
     def index(self) -> Tensor:

@@ -44,7 +44,7 @@ def check_probe(
     rtol: float = 1e-9,
     processes: bool = False,
 ) -> None:
-    """Put a probe through the whole contract that ``run``, ``merge`` and ``all_reduce`` rely on.
+    """Check a probe against the whole contract that ``run``, ``merge`` and ``all_reduce`` rely on.
 
     The activations are recorded once and fed to clones of ``probe`` in many splits and orders, so
     that the rounding of the model's own forward pass at different batch sizes plays no part. A probe

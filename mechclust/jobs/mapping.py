@@ -92,7 +92,7 @@ def each_result(
     name: Callable[[Job], str] | None = None,
     lead: int | None = None,
 ) -> Generator[Outcome[Out], None, None]:
-    """Results as they come, in no order.
+    """Results as they are finished, in no fixed order.
 
     Jobs are drawn as they are needed, at most two per worker ahead. Everything else is as in ``map_jobs``. Close the
     iterator (``contextlib.closing``) to stop early; the workers end with it.

@@ -94,7 +94,7 @@ def run_sharded(
     timeout: float | None = None,
     progress: bool = False,
 ) -> ProbeResult | list[ProbeResult]:
-    """Measure as ``probes.run`` does, by many workers that hold the model and measure shards of the data.
+    """Measure as ``probes.run`` does, with several workers that each load the model and measure shards of the data.
 
     The states of the probes are merged, in the order of the shards: the same shards give the same bits, whoever
     measured them when. The result equals that of ``run``: exactly where probes keep rows and integers, to

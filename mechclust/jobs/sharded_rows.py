@@ -50,7 +50,7 @@ def save_rows_sharded(
     timeout: float | None = None,
     progress: bool = False,
 ) -> RowStore:
-    """Save the rows that ``probes.save_rows`` saves, by many workers that each hold the model.
+    """Save rows as ``probes.save_rows`` does, with several workers that each load the model.
 
     The store holds the same examples, rows and labels. After an interruption the same call goes on, as does
     ``save_rows``, and what is refused there is refused here. A shard whose worker was lost is measured again. An

@@ -118,7 +118,7 @@ def tokenizer_source(adapter: str | Path | None, base: Source) -> Source:
 
 
 def set_adapter(model: HookedModel, adapter: str | Path | None) -> None:
-    """Put an adapter into a resident model, in the place of the one that is in; ``None``: take it out.
+    """Put an adapter into a loaded model, replacing the one it has; ``None`` removes it.
 
     The adapter's change is computed by peft in the weights' own dtype, as ``merge_and_unload`` does, and what was there
     is kept, so that taking it out gives the base back to the bit, however often adapters are swapped. Of a Hugging Face

@@ -25,7 +25,7 @@ HISTORY = "history.json"
 
 @dataclass(frozen=True)
 class EarlierRun:
-    """What an earlier run said of a claim.
+    """An earlier run's verdict on a claim.
 
     Attributes:
         run: which, such as its date and seeds.
@@ -291,7 +291,7 @@ def save_claims(claims: Sequence[Claim], path: Path) -> None:
 
 
 def load_claims(path: str | Path) -> Claims:
-    """A run's ``claims.json``, or that of the run folder ``path``, with the ``history.json`` beside it.
+    """Load a run's ``claims.json``, given the file or the run's folder, with its ``history.json``.
 
     Raises:
         InputError: when there is none, or it is damaged.

@@ -45,7 +45,7 @@ class LayerGroups:
 
 @dataclass(frozen=True)
 class LayerGroupsInterval:
-    """Layer groups, and how far they hang on which tasks were measured.
+    """Layer groups, and how much they depend on which tasks were measured.
 
     Attributes:
         groups: of all tasks.
@@ -202,7 +202,7 @@ def boundaries(
 
 
 def crossover(base: ArrayLike, tuned: ArrayLike, margin: float = 0.0, *, exceptions: int = 1) -> int:
-    """The first layer from which ``tuned - base`` stays above ``margin``, with so many exceptions allowed.
+    """The first layer from which ``tuned - base`` stays above ``margin``, up to a number of exceptions.
 
     Layers count from 1; one more than there are where it never does. A layer where either is NaN is not above.
 

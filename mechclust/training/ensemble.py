@@ -44,7 +44,7 @@ def train_ensemble(
     progress: bool = False,
     name: str = "ensemble",
 ) -> Snapshots:
-    """Train every member as ``train`` would train it alone, all at once; goes on where ``out`` left off.
+    """Train every member as ``train`` would train it alone, all at the same time; resumes from ``out``.
 
     The networks are ordinary modules with hook points; their parameters are stacked, the gradient of one is
     mapped over all, and PyTorch's own optimiser updates the stack. A member agrees with the same seed

@@ -19,7 +19,7 @@ _PARTS = ("attn.W_Q", "attn.W_K", "attn.W_V")
 
 @dataclass(frozen=True)
 class LowRank:
-    """Which weights are changed, and by how much at most: ``W + alpha / rank * up @ down``.
+    """A low-rank change of weights: ``W + alpha / rank * up @ down``.
 
     The change begins at 0, as in LoRA: ``up`` is 0, ``down`` uniform with bound ``1 / sqrt(inputs)``, which is peft's
     default. Nothing else is trained.

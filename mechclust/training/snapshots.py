@@ -25,7 +25,7 @@ _FORMAT = "mechclust-snapshots-2"
 
 
 class Snapshots:
-    """What ``train_ensemble`` kept: weights of every member at every snapshot, and every training loss.
+    """What ``train_ensemble`` saved: weights of every member at every snapshot, and every training loss.
 
     Nothing is read before it is asked for. One file holds the snapshots of some steps, each weight as
     ``[snapshot member ...]``. The checksum of a file is compared the first time that something of it is asked for,

@@ -27,7 +27,7 @@ def ridge_predictions(
     alphas: Sequence[float] = ALPHAS,
     device: str | torch.device = "cpu",
 ) -> list[Int[Tensor, "labelings n"]]:
-    """Class of each example as a ridge classifier predicts it that was fitted on the other folds.
+    """Class of each example, predicted by a ridge classifier fitted on the other folds.
 
     Least squares on one-hot classes, with an intercept and squared weights times a strength, on features centred and
     scaled to standard deviation 1 on the training folds; the class with the largest output is predicted. The strength

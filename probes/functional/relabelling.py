@@ -36,7 +36,7 @@ def relabelling_p_values(
     strata: Shaped[Tensor, "n"] | None = None,
     seed: int = 0,
 ) -> Float[Tensor, "head"]:
-    """For each head the share of relabellings whose within-ratio is at most that of the labels given.
+    """For each head, the share of relabellings whose within-ratio is at most that of the given labels.
 
     The p-value of a permutation test, ``(1 + relabellings as good) / (1 + permutations)``, with ``within_ratio`` as
     the statistic: exact for any points, as the labels given are one of the equally likely relabellings. The same

@@ -79,7 +79,7 @@ def check_model(
     seed: int = 0,
     progress: bool = False,
 ) -> CheckReport:
-    """Try on a model everything that probes rely on; nothing of the model or the process is changed.
+    """Check everything that probes need of a model, without changing the model or the process.
 
     Logits, states and attention are plain Hugging Face's, with padding on either side, with and without an adapter;
     hook points exist, fire once and have the documented shapes; weights and activations are finite;

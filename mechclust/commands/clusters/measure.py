@@ -49,7 +49,7 @@ def measure_clusters(
     tokenizer: Any = None,
     progress: bool = False,
 ) -> ClustersResult:
-    """What k-means clusters of hidden states follow, and where the task is beside it, at every layer.
+    """What k-means clusters of hidden states follow, and how the task compares, at every layer.
 
     One model is in memory at a time: its hidden states go to ``out/rows``, whence they are measured layer by layer. A
     second call with the same ``out`` runs no prompt again that is there. With ``config.workers`` or a Ray cluster the

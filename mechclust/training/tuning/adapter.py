@@ -35,7 +35,7 @@ _SUBJECT, _RECORD, _DIVERGED, _CHECKPOINTS = "subject.json", "tuning.json", "div
 
 @dataclass(frozen=True)
 class Tuned:
-    """An adapter that was trained.
+    """A trained adapter.
 
     Attributes:
         folder: in which it is, as peft saves it.
@@ -67,7 +67,7 @@ def tune_adapter(
     source: str | None = None,
     progress: bool = False,
 ) -> Tuned:
-    """Train an adapter on answers, and keep it in ``folder``; what is there is not trained again.
+    """Train an adapter on answers and keep it in ``folder``; a finished one is not trained again.
 
     Only the answers' tokens have a loss. Interrupted, also by ``kill -9``, the same call goes on from the last whole
     checkpoint to the same bits (on a CPU with the same number of threads). Where training diverged, ``diverged.json``
@@ -130,7 +130,7 @@ def tune_adapter(
 
 
 def tuned_at(folder: str | Path, subject: dict[str, Any] | None = None, name: str = "adapter") -> Tuned | None:
-    """The finished adapter in a folder, or ``None`` where there is none or it is damaged.
+    """The finished adapter in a folder, or ``None`` if it is missing or damaged.
 
     Raises:
         InputError: where it was trained otherwise, or is being so, than ``subject`` says.

@@ -56,7 +56,7 @@ class InstructionTask:
 
 @dataclass(frozen=True)
 class TaskCollection:
-    """Instruction tasks, and what their reader has to say of them.
+    """Instruction tasks, with notes from their reader.
 
     Attributes:
         tasks: in order of their names.
