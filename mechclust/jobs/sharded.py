@@ -96,27 +96,27 @@ def run_sharded(
 ) -> ProbeResult | list[ProbeResult]:
     """Measure as ``probes.run`` does, with several workers that each load the model and measure shards of the data.
 
-    The states of the probes are merged, in the order of the shards: the same shards give the same bits, whoever
-    measured them when. The result equals that of ``run``: exactly where probes keep rows and integers, to
-    rounding where they keep sums of real numbers. A shard whose worker was lost is measured again, and none is counted
-    twice.
+    The states of the probes are merged in the order of the shards: the same shards give the same bits, whichever
+    workers measured them. The result equals that of ``run``: exactly where probes keep rows and integers, to rounding
+    where they keep sums of real numbers. A shard whose worker was lost is measured again, and none is counted twice.
 
     Memory of this process: the probes' state and that of a few shards (of two with ``out``), however many there are.
     Data is drawn as it is needed.
 
     Args:
-        load: gives the model, or several by name, as ``run`` takes them. It is called once by every worker, and gives
-            the same weights each time; a function at the top level of a module, or a ``functools.partial`` of one.
-        batches: as ``run`` takes them. Or a list of such functions, each of which gives the batches of one shard, so
-            that no data passes through this process; examples that bring no index are numbered from 2^32 times the
-            shard's number on.
+        load: returns the model, or several by name, as ``run`` takes them. Every worker calls it once, and it must
+            return the same weights each time; a function at the top level of a module, or a ``functools.partial`` of
+            one.
+        batches: as ``run`` takes them. Or a list of such functions, each of which returns the batches of one shard, so
+            that no data passes through this process; examples without an index are numbered from 2^32 times the
+            shard's number.
         probes: one or several. They are reset first, and hold the merged state afterwards.
         engine: ``"local"`` processes, ``"ray"``, or a ``Ray`` with its settings.
-        workers: how many; one per core by default, on Ray as many as the cluster has room for.
+        workers: number of workers; one per core by default, on Ray as many as the cluster has room for.
         tokenizer: Hugging Face's, for texts.
         tokens_per_batch: as in ``run``.
-        shard_examples: least examples of a shard. Batches are not cut.
-        out: a folder in which each shard's state is kept, on a file system that all workers see: the same call goes on
+        shard_examples: fewest examples in a shard. Batches are not split.
+        out: a folder to keep each shard's state in, on a file system that all workers see: the same call resumes
             where it was interrupted. Disk: one state per shard. ``None``: nothing is kept.
         timeout: seconds that a shard may take.
         progress: show a progress bar.

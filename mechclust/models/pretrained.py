@@ -65,27 +65,27 @@ def load_pretrained(
     """A hooked model with its tokenizer (``model.tokenizer``), weights and tokenization as Hugging Face has them.
 
     Nothing is folded or centred: activations equal Hugging Face's own. A local directory is loaded without any
-    network access, and no code that a checkpoint brings is run.
+    network access, and code that comes with a checkpoint is not run.
 
-    What TransformerLens reads as Hugging Face does comes as its ``TransformerBridge``. Everything else, and every
-    model with ``attention="sdpa"``, comes as a ``ReadOnlyModel``: the same hook points, but hooks cannot change
-    anything; with ``"sdpa"`` there are no attention patterns, and the forward pass is Hugging Face's at its full speed.
-    The documentation has a table of families.
+    Models that TransformerLens reads as Hugging Face does are its ``TransformerBridge``. All others, and every model
+    with ``attention="sdpa"``, are a ``ReadOnlyModel``: it has the same hook points, but hooks cannot change anything;
+    with ``"sdpa"`` there are no attention patterns, and the forward pass is Hugging Face's at its full speed. The
+    documentation has a table of families.
 
     Args:
         model: a hub name, a local directory in Hugging Face's format, a ``.gguf`` file, a folder with an adapter (whose
             base is loaded too), a file that ``save_model`` wrote (which has no tokenizer), or a Hugging Face model
             in memory, whose weights are shared, not copied. Its modules stay as they are; an adapter changes its
             weights until ``set_adapter(model, None)``.
-        tokenizer: instead of the checkpoint's; needed for a model in memory that is to read texts.
+        tokenizer: used instead of the checkpoint's; needed for a model in memory if it is to read texts.
         adapter: folder that peft saved, merged into the weights; ``set_adapter`` swaps it.
         device: where to put the model; the CPU when ``None``.
         device_map: how to spread it over devices, as ``from_pretrained`` takes it, such as ``"auto"``.
         max_memory: most memory per device, for ``device_map``.
         quantization: ``"8bit"`` or ``"4bit"`` (bitsandbytes), or a quantisation configuration of transformers.
-        dtype: of the weights; float32 when ``None``.
+        dtype: dtype of the weights; float32 when ``None``.
         attention: ``"sdpa"`` where no probe reads attention patterns or scores.
-        trust_remote_code: run code that the checkpoint brings. It can do whatever you can do.
+        trust_remote_code: run code that comes with the checkpoint. It can do whatever you can do.
         untrained: the same architecture with its random initialisation, to compare with.
         seed: for that initialisation. The global random state is left alone.
 

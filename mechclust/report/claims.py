@@ -51,8 +51,8 @@ class Claim:
         source: where it comes from.
         paper: the source's own value, or ``None`` where it gives none.
         measured: mean over seeds, or ``None`` when not measured.
-        interval: its 95% interval: over seeds Student's t, ``None`` with fewer than 2; of a share Wilson's; or one
-            that was given, such as a bootstrap's over tasks.
+        interval: its 95% interval: Student's t over seeds, ``None`` with fewer than 2; Wilson's for a share; or a
+            given one, such as a bootstrap over tasks.
         seeds: how many seeds.
         bound: what was to be satisfied, as text.
         verdict: ``"holds"``: the whole interval satisfies the bound; ``"does not hold"``: the whole interval violates
@@ -60,12 +60,12 @@ class Claim:
             judged by its worst value.
         parts: of a claim of several statements, each with its values and its verdict; else empty.
         chance: what the value would be by chance, as text, or ``None``.
-        severity: of draws of data in which the claim is false, the share that its own code does not call *holds*;
-            ``None`` where there were none.
-        severity_draws: how many there were.
+        severity: share of draws of data in which the claim is false that its own code does not call *holds*;
+            ``None`` if there were none.
+        severity_draws: number of these draws.
         severity_note: what they were, or why there are none.
-        power: of draws of data in which it is true, the share that is called *holds*, or ``None``.
-        history: what earlier runs said.
+        power: share of draws of data in which it is true that are called *holds*, or ``None``.
+        history: verdicts of earlier runs.
         note: what a reader must know.
         per_seed: the values behind the mean.
     """

@@ -49,7 +49,7 @@ def train_ensemble(
     The networks are ordinary modules with hook points; their parameters are stacked, the gradient of one is
     mapped over all, and PyTorch's own optimiser updates the stack. A member agrees with the same seed
     trained alone up to the rounding of float32, which training of such networks magnifies: after some
-    hundred epochs compare distributions over seeds, never single seeds. Gradients are clipped member by member.
+    hundred epochs, compare distributions over seeds, never single seeds. Gradients are clipped per member.
 
     Whether it is faster depends on the size: it saves what a step costs apart from its arithmetic. Networks of some
     hundred weights gain tenfold and more, transformers of width 64 next to nothing on a CPU (``docs/scale.md``).
@@ -61,21 +61,21 @@ def train_ensemble(
         members: networks of one shape and their data: transformers with their task's own loss of every token, or
             networks whose logits are ``[batch d_vocab]``. Their batches are of one shape too.
         config: the settings; a member's ``rate`` multiplies the learning rate.
-        out: folder of snapshots and resumable state, one process at a time. A run that was interrupted, also by
-            ``kill -9``, goes on from its last save and ends with the same bits. Where a file of snapshots is lost,
+        out: folder of snapshots and resumable state, for one process at a time. A run that was interrupted, even by
+            ``kill -9``, resumes from its last save and ends with the same bits. If a file of snapshots is lost,
             the steps up to it are trained again in memory, with a warning.
         snapshot_every: steps between snapshots; ``None``: an epoch. The start and the end are always kept.
-        backend: ``"loop"`` one member after the other, ``"vmap"`` all at once, ``"compiled"`` the same
-            through ``torch.compile``; ``"auto"``: compiled where that pays for itself and works.
+        backend: ``"loop"``: one member after the other; ``"vmap"``: all at the same time; ``"compiled"``: the same with
+            ``torch.compile``; ``"auto"``: compiled if that works and pays for itself.
         low_rank: train changes of low rank to some weights of transformers, and nothing else. Snapshots are of whole
             models, the changes added.
         device: where to train.
         progress: show a progress bar.
-        name: its label.
+        name: label of the bar.
 
     Raises:
         InputError: for no members, members of different shapes, a damaged file, a folder with another run or in
-            which another process trains, and when what is lost cannot be made again, because training gives other
+            which another process trains, and when lost files cannot be recreated, because training gives different
             numbers here.
 
     Example:

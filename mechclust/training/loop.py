@@ -45,26 +45,26 @@ def train(
     and its hook points do not fire; probe it in callbacks.
 
     An interrupted run (also by ``kill -9``) started again ends with the same bits as one that was
-    not, on the same machine with the same number of threads. Where a callback has lost a file of an earlier step,
-    the steps up to it are trained again in memory, with a warning, and training goes on from the saved state.
+    not, on the same machine with the same number of threads. If a callback has lost a file of an earlier step,
+    the steps up to it are trained again in memory, with a warning, and training continues from the saved state.
 
     Args:
-        model: from ``build_model``, on any device; trained in place. To go on, give it as it was before training, or as
-            it was when its state was saved last: a finished training may be called again.
+        model: from ``build_model``, on any device; trained in place. To resume, give it with the weights from before
+            training, or from when its state was last saved: a finished training may be called again.
         task: where the batches and the loss come from.
         config: the settings.
-        out: folder of the resumable state (``state.safetensors``), one process at a time; ``None``: keep nothing.
+        out: folder of the resumable state (``state.safetensors``), for one process at a time; ``None``: keep nothing.
         callbacks: called at the checkpoints.
         progress: show a progress bar.
-        name: its label.
+        name: label of the bar.
 
     Returns:
         ``[steps]`` training loss of every step, as the task defines it (float32).
 
     Raises:
         InputError: when ``out`` holds a run with other settings or from other weights, or a damaged state, or
-            another process trains there, when callbacks keep files of other settings, and when what is lost cannot be
-            made again, because the steps up to it come out otherwise here.
+            another process trains there, when callbacks hold files of other settings, and when a lost file cannot be
+            recreated, because the steps up to it give different numbers here.
     """
     run = _Training(model, task, config, None if out is None else Path(out), callbacks)
     if out is None:

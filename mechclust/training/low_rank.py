@@ -27,8 +27,8 @@ class LowRank:
     Source: Hu et al., LoRA: Low-Rank Adaptation of Large Language Models (arXiv 2106.09685).
 
     Args:
-        rank: of each change.
-        alpha: its size, divided by the rank.
+        rank: rank of each change.
+        alpha: scale of the change, divided by the rank.
         parts: which matrices of every block: some of ``"attn.W_Q"``, ``"attn.W_K"`` and ``"attn.W_V"``.
 
     Raises:

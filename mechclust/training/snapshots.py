@@ -27,9 +27,9 @@ _FORMAT = "mechclust-snapshots-2"
 class Snapshots:
     """What ``train_ensemble`` saved: weights of every member at every snapshot, and every training loss.
 
-    Nothing is read before it is asked for. One file holds the snapshots of some steps, each weight as
-    ``[snapshot member ...]``. The checksum of a file is compared the first time that something of it is asked for,
-    which costs reading all of it once.
+    Nothing is read before it is needed. One file holds the snapshots of some steps, each weight as
+    ``[snapshot member ...]``. A file's checksum is verified the first time that part of it is needed, which costs
+    reading all of it once.
 
     Args:
         folder: the ``out`` of ``train_ensemble``.
@@ -40,7 +40,7 @@ class Snapshots:
 
     Raises:
         InputError: for a folder without snapshots, or with some missing; the message says which. A damaged file is
-            refused when something of it is asked for.
+            refused when part of it is needed.
     """
 
     def __init__(self, folder: str | Path) -> None:

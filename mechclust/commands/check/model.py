@@ -83,24 +83,24 @@ def check_model(
 
     Logits, states and attention are plain Hugging Face's, with padding on either side, with and without an adapter;
     hook points exist, fire once and have the documented shapes; weights and activations are finite;
-    attention rows sum to 1 and look where they may; each block reads what the one before gave; values
+    attention rows sum to 1 and attend only where they may; each block reads the previous one's output; values
     repeat to the bit, and are the same alone, in a batch and with padding; measuring leaves no trace in
     output, hooks, flags and random states; memory is flat; the tokenizer fits; and probes find nothing in
     random tokens with random labels, nor in the same architecture with random weights.
 
-    Cost: about 60 forward passes on at most 8 sequences of 8 tokens (of the model's own length where it reads
-    no other), half of them on 2; seconds for a small model, half a minute for 124 million weights on two CPU
-    cores. Memory: one model at a time where it is given by name, else an untrained one beside it.
+    Cost: about 60 forward passes on at most 8 sequences of 8 tokens (of the model's own length if that is fixed),
+    half of them on 2; seconds for a small model, half a minute for 124 million weights on two CPU
+    cores. Memory: one model at a time if it is given by name, else an untrained one as well.
 
     Args:
         model: a hub name, a local directory or file as ``load_pretrained`` takes it, a Hugging Face model in memory, or
             a hooked model.
-        tokenizer: of a model that brings none.
+        tokenizer: the tokenizer, for a model without one.
         adapter: folder that peft saved; not for a hooked model.
         device: where to load it, ``"cpu"`` by default; not for a model that is in memory already.
-        dtype: of the loaded weights, ``"float32"`` by default; likewise.
-        device_map: how to spread it over devices, such as ``"auto"``; likewise.
-        trust_remote_code: run code that the checkpoint brings.
+        dtype: dtype of the loaded weights, ``"float32"`` by default; not for a model in memory.
+        device_map: how to spread it over devices, such as ``"auto"``; not for a model in memory.
+        trust_remote_code: run code that comes with the checkpoint.
         seed: for the random tokens, labels and weights.
         progress: show a progress bar.
 
@@ -108,7 +108,7 @@ def check_model(
         One row per check: passed, failed with what that means and the way out, or not tried with the reason.
 
     Raises:
-        InputError: for a model that cannot be loaded or has no hooks, a device that is not there, or a negative seed.
+        InputError: for a model that cannot be loaded or has no hooks, an unavailable device, or a negative seed.
 
     Example:
         >>> from mechclust.models import ModelConfig, build_model

@@ -30,8 +30,8 @@ class AnswerScores:
 
     Attributes:
         loss: ``[n]`` mean negative log-likelihood of the answer's tokens, its end included, in nats.
-        exact: ``[n]`` whether each of them is the likeliest next token, which is whether greedy decoding gives exactly
-            this answer.
+        exact: ``[n]`` whether each of them is the likeliest next token, so that greedy decoding gives exactly this
+            answer.
     """
 
     loss: Tensor
