@@ -175,7 +175,7 @@ class InstructionFormat:
         """Refuse a template that is of no use, before anything is read with it."""
         asked = [rendered(self.tokenizer, prompt, mend=_MEND) for prompt in ("one", "two")]
         if asked[0] == asked[1]:
-            raise InputError(f"the chat template of this model's tokenizer is the same for every prompt; {_MEND}")
+            raise InputError(f"the chat template of this model's tokenizer renders every prompt alike; {_MEND}")
         given = [rendered(self.tokenizer, "one", answer, mend=_MEND) for answer in ("one", "two")]
         if given[0] == given[1]:
-            raise InputError(f"the chat template of this model's tokenizer is the same for every answer; {_MEND}")
+            raise InputError(f"the chat template of this model's tokenizer renders every answer alike; {_MEND}")

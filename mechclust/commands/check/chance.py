@@ -101,8 +101,8 @@ class Chance:
         off = {m: float(torch.nan_to_num(same[m] - 1).abs().max()) for m in ("cka", "debiased_cka")}
         if worst := next((m for m in off if off[m] > 1e-6), ""):
             return False, (
-                f"{worst} of the model with itself is off 1 by {off[worst]:.2g}: values differ from pass to pass, and "
-                "no similarity to another model means anything; turn dropout or state off for evaluation"
+                f"{worst} of the model with itself differs from 1 by {off[worst]:.2g}: values differ from pass "
+                "to pass, and no similarity to another model means anything; turn dropout or state off for evaluation"
             )
         tests: Tests = draw.noise
         if odd := self.odd("noise", _PAIRINGS):
@@ -122,8 +122,8 @@ class Chance:
     @property
     def _again(self) -> str:
         return (
-            f"check again with another seed (--seed {self.checked.seed + 1}), and if it fails again, trust no number "
-            "before you know why"
+            f"check again with another seed (--seed {self.checked.seed + 1}), and if it fails again, do not trust any "
+            "number until you know why"
         )
 
 

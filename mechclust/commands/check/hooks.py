@@ -120,7 +120,7 @@ def attention_rows(checked: CheckedModel) -> tuple[bool, str]:
         what = (
             f"the smallest weight is {least:.2g}"
             if least < 0
-            else f"rows are off 1 by up to {far:.2g} ({where!r}; allowed {allowed:.2g})"
+            else f"rows differ from 1 by up to {far:.2g} ({where!r}; allowed {allowed:.2g})"
         )
         return False, (
             f"{what}, so what the hook gives is not a distribution over keys and means over it cannot be compared "
@@ -193,6 +193,6 @@ def blocks_join(checked: CheckedModel) -> tuple[bool, str]:
         if not seen[post] or not seen[pre] or not torch.equal(seen[post][0], seen[pre][0]):
             return False, (
                 f"{pre!r} is not what {post!r} gave: something stands between the two blocks, or a hook point is in "
-                "the wrong place, and layers would be separated wrongly; read both before you trust residual()"
+                "the wrong place, and layers would be confused; read both before you trust residual()"
             )
     return True, f"what each of {len(pairs) + 1} blocks gives is what the next one reads, to the bit"

@@ -181,7 +181,7 @@ def _shared_reference(model: Any, tokenizer: Any, seed: int) -> _Known:
     plain = plain_model(model)
     if plain is None:
         return _Known(
-            "what plain Hugging Face computes is not known of a model in memory that load_pretrained did not load, "
+            "it is not known what plain Hugging Face computes for a model in memory that load_pretrained did not load, "
             "since a model inside TransformerLens's bridge computes as the bridge does; give its name or directory",
             "",
             False,

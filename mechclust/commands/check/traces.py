@@ -135,7 +135,7 @@ def flat_memory(checked: CheckedModel) -> tuple[bool, str]:
         grown.append(taken[1] - taken[0])
         if grown[-1] <= 0:
             return True, (
-                f"no byte more is held in tensors after {_MANY} batches than after {_FEW} (all tensors that Python "
+                f"no more bytes are held in tensors after {_MANY} batches than after {_FEW} (all tensors that Python "
                 f"reaches{', and what CUDA gave out' if devices else ''})"
             )
     each = min(grown) / (_MANY - _FEW)

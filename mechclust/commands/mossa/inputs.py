@@ -130,7 +130,7 @@ def _left_out(config: MossaConfig, collection: TaskCollection, controls: Mapping
         )
     notes = []
     if lacking := [task.name for task in able if task.name not in controls]:
-        notes.append(f"No control was given of {_listed(lacking)}: not measured")
+        notes.append(f"No control was given for {_listed(lacking)}: not measured")
     if held_out and config.without_held_out is None:
         notes.append(
             f"No model that was trained without the held-out tasks was given (--without-held-out): {_listed(held_out)} "

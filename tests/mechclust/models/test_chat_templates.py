@@ -17,7 +17,7 @@ BAD = {
     "{% for i in range(10 ** 9) %}{{ i }}{% endfor %}": r"fails \(OverflowError: Range too big",
     "{{ ''.__class__.__mro__[1].__subclasses__() }}": r"fails \(SecurityError: access to attribute",
     "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}": r"fails \(RecursionError",
-    "always the same": "is the same for every prompt",
+    "always the same": "renders every prompt alike",
 }
 
 

@@ -213,8 +213,8 @@ class TestChat:
                 "m.content }}{% endfor %}",
                 "fails (TemplateError: no assistants here",
             ),
-            ("always the same", "is the same for every prompt"),
-            ("{{ messages[0].content }}", "is the same for every answer"),
+            ("always the same", "renders every prompt alike"),
+            ("{{ messages[0].content }}", "renders every answer alike"),
         ],
     )
     def test_one_of_no_use_is_refused_at_once(self, template: str, said: str) -> None:

@@ -432,8 +432,10 @@ class TestValues:
 
         name, text = fails(Broken(), "no trace", not_tried=self.UNSTEADY)
         assert name == "same values twice"
-        assert re.match(r"'blocks.0.hook_resid_post' gives other values the second time, by up to [\d.]+: the", text)
-        assert text.endswith("so that no number can be repeated; turn its dropout or state off for evaluation")
+        assert re.match(
+            r"'blocks.0.hook_resid_post' gives different values the second time, by up to [\d.]+: the", text
+        )
+        assert text.endswith("so no number can be reproduced; turn its dropout or state off for evaluation")
 
     def test_a_state_that_counts_calls(self, fails):
         class Broken(Tiny):
@@ -451,8 +453,8 @@ class TestValues:
         )
         assert text.endswith(
             " twice): the forward pass keeps state from batch to batch, and clusters found in this model may be of "
-            "that kind; check again with another seed (--seed 1), and if it fails again, trust no number before you "
-            "know why"
+            "that kind; check again with another seed (--seed 1), and if it fails again, do not trust any number "
+            "until you know why"
         )
 
     def test_a_state_that_the_same_batch_does_not_show(self, fails):
@@ -480,7 +482,7 @@ class TestValues:
             "load with attn_implementation='eager', or divide by the rows' sums in a probe of your own"
         )
         if side == "too small":
-            assert text.startswith("rows are off 1 by up to 0.1 ('blocks.")
+            assert text.startswith("rows differ from 1 by up to 0.1 ('blocks.")
         else:
             assert text.startswith("the smallest weight is -")
 
@@ -758,7 +760,7 @@ class TestChance:
         passed, text = Chance(self.checked(Broken())).cka()
         assert passed is False
         assert re.match(
-            r"cka of the model with itself is off 1 by 0\.\d+: values differ from pass to pass, and no ", text
+            r"cka of the model with itself differs from 1 by 0\.\d+: values differ from pass to pass, and no ", text
         )
 
     @pytest.mark.parametrize(

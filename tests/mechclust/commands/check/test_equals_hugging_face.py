@@ -238,8 +238,8 @@ def test_no_reference(tiny_model, row):
     found = row(tiny_model())
     assert found.passed is None
     assert found.detail == (
-        "what plain Hugging Face computes is not known of a model in memory that load_pretrained did not load, since a "
-        "model inside TransformerLens's bridge computes as the bridge does; give its name or directory"
+        "it is not known what plain Hugging Face computes for a model in memory that load_pretrained did not "
+        "load, since a model inside TransformerLens's bridge computes as the bridge does; give its name or directory"
     )
 
 
@@ -349,8 +349,8 @@ class TestFaults:
 
         assert re.match(
             r"the logits of LlamaForCausalLM \(transformers \S+\) to the bit, but hook points show other states than "
-            r"Hugging Face's, from block 1 on \(\d\S* away; allowed 2\.1e-05 in float32\): they stand elsewhere than "
-            r"their names say, so layers would be told apart wrongly; try another version of TransformerLens, ",
+            r"Hugging Face's, from block 1 on \(\d\S* away; allowed 2\.1e-05 in float32\): they are not where "
+            r"their names say, so layers would be confused; try another version of TransformerLens, ",
             planted(models("llama"), change),
         )
 

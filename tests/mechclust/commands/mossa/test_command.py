@@ -60,7 +60,7 @@ def test_help_shows_every_option_and_the_presets_defaults(capsys):
     said = helped(capsys)
     assert "mossa [-h] [OPTIONS] BASE" in said
     assert "--preset {flan2021,small}" in said
-    assert "--tuning.lr FLOAT of AdamW; it falls to 0 along a cosine. (default: 5e-05)" in said
+    assert "--tuning.lr FLOAT learning rate of AdamW; it falls to 0 along a cosine. (default: 5e-05)" in said
     assert r"(default: '\nAnswer:')" in said
     assert not [odd for odd in ("``", "{None}", "(default: None)") if odd in said]
     small = helped(capsys, "--preset", "small")

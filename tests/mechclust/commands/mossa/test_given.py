@@ -58,7 +58,7 @@ def test_tasks_that_are_left_out_are_told(result, base, tasks, out, tmp_path):
     few = adapters(out, ("copy", "count", "first", "last"), experimental=str(renamed), without_held_out=None)
     found = tiny.run(base, tasks, tmp_path / "run", **few)
     assert sorted(found.tasks) == ["copy", "count", "first"]
-    assert "No control was given of swap: not measured" in found.notes
+    assert "No control was given for swap: not measured" in found.notes
     assert (
         "No model that was trained without the held-out tasks was given (--without-held-out): last is not measured"
         in found.notes
