@@ -362,4 +362,4 @@ class CKA(Pairwise, RowsOrMoments):
         few = [f"{group} ({error:.0e})" for group, error in errors.items() if error > _ERROR]
         if self.precision == "float64" or not few:
             return []
-        return [f"float32 may move debiased_cka by up to: label {', '.join(few)}; take precision='float64'"]
+        return [f"float32 may move debiased_cka by up to: label {', '.join(few)}; use precision='float64'"]

@@ -233,7 +233,7 @@ class HSIC(NamedTuple):
         if debiased and not bool(self.debiased > _RESOLUTION * self.rounding * self.terms):
             if self.rounding == ROUNDING["float64"]:
                 return "every two examples are equally far apart, which leaves nothing to the debiased form"
-            return "float32 leaves fewer than four digits of the debiased form; take precision='float64'"
+            return "float32 leaves fewer than four digits of the debiased form; use precision='float64'"
         return ""
 
 

@@ -295,7 +295,7 @@ def test_few_digits_in_float32_are_said(fake_model: Any) -> None:
         said = [x for x in found.notes if x.startswith("float32 may move debiased_cka by up to: label all (")]
         assert bool(said) == bool(note)
         assert not any("float32" in x for x in exact.notes)
-        reason = "float32 leaves fewer than four digits of the debiased form; take precision='float64'"
+        reason = "float32 leaves fewer than four digits of the debiased form; use precision='float64'"
         assert any(reason in x for x in found.notes) == (note is None)
         error = (found["debiased_cka"] - exact["debiased_cka"]).abs()
         if note is not None:

@@ -278,8 +278,8 @@ def _few(prompts: LabelledPrompts, config: ClustersConfig) -> list[str]:
             )
         if (least := 1 / n_relabellings(prompts.labels[name])) > LEVEL:
             notes.append(
-                f"{len(prompts)} prompts are too few for {quoted(name)}: clusters that are exactly its classes come "
-                f"about by chance with p = {least:.2g}; give more."
+                f"{len(prompts)} prompts are too few for {quoted(name)}: clusters that are exactly its classes "
+                f"arise by chance with p = {least:.2g}; give more."
             )
     return notes
 

@@ -86,7 +86,7 @@ def _compared(inputs: Inputs, config: CompareConfig, out: Path, progress: bool) 
     first, second, *controls = inputs.checkpoints
     pair = {"tuned": stores[second], "base": stores[first]}
     same = stores[first].model == stores[second].model
-    told = ["Base and tuned model are one: their weights and configurations are the same."] if same else []
+    told = ["Base and tuned model are the same: their weights and configurations are identical."] if same else []
     comparison = Comparison(pair, inputs.of_task(), config, rows / "measured")
     parts = comparison.parts()
     against = {str(m.task): comparison.of_control(stores[m], str(m.task)) for m in controls}

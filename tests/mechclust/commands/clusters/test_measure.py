@@ -360,7 +360,7 @@ class TestEstimate:
         measure_clusters(str(gpt2), config, progress=True)
         said = capsys.readouterr().err.splitlines()[0]
         assert said.startswith("27 prompts of 81 tokens (0% padding); 2 models; hidden states: ")
-        assert "of memory for a layer; forward passes: at least " in said
+        assert "of memory per layer; forward passes: at least " in said
         assert "; measuring: about " in said
 
     def test_numbers(self, gpt2, config):

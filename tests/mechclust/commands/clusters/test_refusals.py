@@ -186,7 +186,7 @@ class TestFewPrompts:
         write_prompts(config.prompts, records)
         notes = measure_clusters(str(gpt2), config).notes
         assert notes[0] == (
-            "4 prompts are too few for 'task': clusters that are exactly its classes come about by chance with p = "
+            "4 prompts are too few for 'task': clusters that are exactly its classes arise by chance with p = "
             "0.33; give more."
         )
         records = [{"prompt": f"w1 w{10 + k}", "task": t} for k, t in enumerate("aaaaabbbbbcd")]

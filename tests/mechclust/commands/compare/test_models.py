@@ -108,7 +108,7 @@ class TestInMemory:
 
     def test_that_are_one(self, gpt2, config, out):
         found = compare_models(str(gpt2), str(gpt2), config, out)
-        assert "Base and tuned model are one: their weights and configurations are the same." in found.notes
+        assert "Base and tuned model are the same: their weights and configurations are identical." in found.notes
 
     def test_without_a_tokenizer(self, models, gpt2, config, out):
         with pytest.raises(InputError) as refused:

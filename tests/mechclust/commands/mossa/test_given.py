@@ -68,7 +68,7 @@ def test_tasks_that_are_left_out_are_told(result, base, tasks, out, tmp_path):
     assert not any("No task was held out" in sentence for sentence in lead_of(found))
     assert [note for note in found.notes if "trained for" in note] == [
         f"The adapter {str(renamed)!r} says that it was trained for 'meta/other', and is measured on {str(base)!r}: "
-        "the weights fit, but whether the base is the same only you know."
+        "the weights fit, but only you can know whether the base is the same."
     ]
 
 
