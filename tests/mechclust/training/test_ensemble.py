@@ -444,7 +444,7 @@ class TestCompiled:
     def test_auto_goes_on_without_a_compiler(self, whole, tmp_path, monkeypatch):
         monkeypatch.setattr(ensemble, "_WORTH_COMPILING", 0)
         monkeypatch.setattr(torch, "compile", no_compiler)
-        message = r"^torch\.compile failed \(no C\+\+ compiler\); training goes on uncompiled"
+        message = r"^torch\.compile failed \(no C\+\+ compiler\); training continues uncompiled"
         with pytest.warns(UserWarning, match=message) as seen:
             found = train_ensemble(MEMBERS, ADAM, tmp_path, snapshot_every=7)
         (warning,) = seen

@@ -156,7 +156,7 @@ class TestConclusion:
             "0.35, at most 0.76 (layer 1))."
         )
         table["untrained_accuracy"] = [0.3, 0.74, 0.35, 0.3]
-        assert conclusion(table, followed(length=0.6), None, ["task"])[1].startswith("The task is there all the same")
+        assert conclusion(table, followed(length=0.6), None, ["task"])[1].startswith("The task is still present")
 
     def test_what_is_followed_as_much_is_not_called_the_same(self):
         first, _ = conclusion(a_table(HIGH, SOME, accuracy=LOW), followed(task=0.5, last_word=0.5), None, ["task"])

@@ -76,7 +76,7 @@ class TestRefusals:
     def test_controls(self, refused, gpt2, tmp_path):
         empty = tmp_path / "b"
         empty.mkdir()
-        ways = "give TASK=MODEL, or a directory called as the task"
+        ways = "give TASK=MODEL, or a directory named after the task"
         for control in (str(gpt2), f"d={gpt2}"):
             assert refused(controls=(control,)) == (
                 f"no task of the prompts for the control {control!r} (they have a, b, c); {ways}"

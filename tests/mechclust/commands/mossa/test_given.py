@@ -64,7 +64,7 @@ def test_tasks_that_are_left_out_are_told(result, base, tasks, out, tmp_path):
         in found.notes
     )
     assert found.unmeasured == ["last"]
-    assert any(sentence.startswith("Held out and not measured: last, so that") for sentence in lead_of(found))
+    assert any(sentence.startswith("Held out and not measured: last, so nothing") for sentence in lead_of(found))
     assert not any("No task was held out" in sentence for sentence in lead_of(found))
     assert [note for note in found.notes if "trained for" in note] == [
         f"The adapter {str(renamed)!r} says that it was trained for 'meta/other', and is measured on {str(base)!r}: "
