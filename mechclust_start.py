@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 _ABOUT = "Where inside a transformer does structure live, and when in training does it appear?"
-_VERIFY = "All but list and check also take --no-verify: do not compare the checksums of the files that are read."
+_VERIFY = "All but list and check also take --no-verify: do not verify the checksums of the files that are read."
 _WIDTH = 110
 
 
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return run(given)
     except KeyboardInterrupt:  # while packages are imported; later it says what is kept
-        print("\nmechclust: interrupted; nothing had begun", file=sys.stderr)
+        print("\nmechclust: interrupted; nothing had started", file=sys.stderr)
         return 130
 
 

@@ -133,13 +133,13 @@ _HELP: dict[str, Any] = {
 _COMMANDS = ("run", "list", "report", "check", "clusters", "topics", "compare", "mossa", "sandbox")
 _NO_VERIFY = "--no-verify"
 _READERS = ("run", "report", "clusters", "topics", "compare", "mossa", "sandbox")
-_UNVERIFIED = f"{_NO_VERIFY}: do not compare the checksums of the files that are read."
+_UNVERIFIED = f"{_NO_VERIFY}: do not verify the checksums of the files that are read."
 _BASE = "a hub name, or a local directory with model and tokenizer (loaded offline)"
 _MOSSA_PRESETS = "defaults of all other options: flan2021: as published; small: for a small model on two CPU cores"
 _MOSSA_OUT = "folder of the adapters, the measurements and the report; runs/mossa-BASE-TASKS by default"
 _MOSSA = (
     "Train a model on many tasks and one on each task alone, and find the layers that hold them (Zhao, Ziser & Cohen "
-    "2024). Interrupted, the same command goes on where it was."
+    "2024). If interrupted, run the same command again to resume."
 )
 _DESCRIPTION = (
     "Where inside a transformer does structure live, and when in training does it appear?\n\n"
@@ -149,13 +149,13 @@ _DESCRIPTION = (
 
 @app.command(name="run")
 def _run_help(study: tyro.conf.Positional[str], preset: str = "quick", out: Perhaps[Path] = None) -> None:
-    """Run a published experiment, or go on with it: `mechclust run task-clusters --preset quick`.
+    """Run a published experiment, or resume it: `mechclust run task-clusters --preset quick`.
 
     Every setting of a study is listed by `mechclust run STUDY --help`.
 
     Args:
-        study: its name, see `mechclust list`.
-        preset: `smoke` (seconds), `quick` (minutes), `paper` (full size), or another of the study's.
+        study: name of the study, as in `mechclust list`.
+        preset: `smoke` (seconds), `quick` (minutes), `paper` (full size), or another of the study's presets.
         out: folder of the run; runs/STUDY-PRESET by default.
     """
     _run(study, ["--preset", preset, *([] if out is None else ["--out", str(out)])])  # pragma: no cover - see main
@@ -166,8 +166,8 @@ class _RunSettings(EngineSettings):
     """Where a study's jobs are done.
 
     Args:
-        workers: processes, with one thread each; one per core by default, and with ray as many as the cluster has room
-            for.
+        workers: number of processes, with one thread each; by default one per core, or, with ray, as many as the
+            cluster has room for.
     """
 
     @property
@@ -226,7 +226,7 @@ def _run(name: str, argv: list[str]) -> None:
             timeout=parsed.job_timeout,
         )
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"; everything measured so far is in {parsed.out}; to go on: {again}") from None
+        raise KeyboardInterrupt(f"; everything measured so far is in {parsed.out}; to resume: {again}") from None
     _show(text_table(analysis.claims), (), lambda: parsed.out / "report.html")
 
 
@@ -242,7 +242,7 @@ def _paths(config: Any, prefix: str = "") -> list[str]:
 
 @app.command(name="list")
 def _list() -> None:
-    """List the studies and their presets, and the probes by name, with those that other packages register."""
+    """List the studies with their presets, and the probes, including those that other packages register."""
     print("Studies: mechclust run STUDY")
     for found in registered_studies():
         study = found.study
@@ -262,12 +262,12 @@ def _origin(package: str) -> str:
 
 @app.command(name="report")
 def _report(run_folder: tyro.conf.Positional[Path], markdown: bool = False, record: Perhaps[Path] = None) -> None:
-    """Write a run's claims, figures and report anew from what it measured.
+    """Rewrite a run's claims, figures and report from its measurements.
 
     Args:
         run_folder: the --out folder of a run.
         markdown: print the claims as a Markdown table.
-        record: also write settings, claims, figures and the command to this folder, to be kept in a repository.
+        record: also write settings, claims, figures and the command to this folder, to keep in a repository.
     """
     found = report_run(*open_run(run_folder), run_folder) if record is None else record_run(run_folder, record)
     table = markdown_table if markdown else text_table
@@ -300,14 +300,14 @@ def _goes_on(out: Path) -> Iterator[None]:
 def _so_far(out: Path) -> str:
     """What an interruption left."""
     if (out / "adapters").exists():
-        return f"; adapters and measurements so far are in {out}; the same command goes on"
+        return f"; adapters and measurements so far are in {out}; run the same command again to resume"
     if (out / "rows").exists():
-        return f"; hidden states so far are in {out / 'rows'}; the same command goes on"
+        return f"; hidden states so far are in {out / 'rows'}; run the same command again to resume"
     if (out / "shards").exists():
-        return f"; what workers measured so far is in {out / 'shards'}; the same command goes on"
+        return f"; what workers measured so far is in {out / 'shards'}; run the same command again to resume"
     if (out / "results").exists():
         return f"; what was measured is in {out / 'results'}"
-    return "; nothing is kept yet; the same command begins anew"
+    return "; nothing was saved yet; the same command starts again from the beginning"
 
 
 @app.command(name="clusters")
@@ -316,9 +316,9 @@ def _clusters(
     config: tyro.conf.OmitArgPrefixes[ClustersConfig],
     out: Perhaps[Path] = None,
 ) -> None:
-    """What a model's hidden states cluster by on your prompts, layer by layer, and where the task is beside it.
+    """What a model's hidden states cluster by on your prompts, layer by layer, and how the task compares.
 
-    Interrupted, the same command goes on where it was.
+    If interrupted, run the same command again to resume.
 
     Args:
         model: a hub name, a local directory with model and tokenizer (loaded offline), a .gguf file, or an adapter.
@@ -338,7 +338,7 @@ def _topics(
     config: tyro.conf.OmitArgPrefixes[TopicsConfig],
     out: Perhaps[Path] = None,
 ) -> None:
-    """How far a model's attention and embeddings keep words of your corpus's topics together.
+    """How far a model's attention and embeddings keep words of the same topic of your corpus together.
 
     Args:
         model: a hub name, a local directory with model and tokenizer (loaded offline), a .gguf file, or an adapter.
@@ -361,7 +361,7 @@ def _compare(
 ) -> None:
     """Which layers a tuned model changed, for which of your tasks: CKA with the model it was tuned from.
 
-    One model at a time is in memory. Interrupted, the same command goes on where it was.
+    Only one model is in memory at a time. If interrupted, run the same command again to resume.
 
     Args:
         base: a hub name, a local directory with model and tokenizer (loaded offline), or a .gguf file.
@@ -440,18 +440,18 @@ def _check(
     trust_remote_code: bool = False,
     seed: int = 0,
 ) -> int:
-    """Whether numbers from a model can be trusted: hooks, attention, repeatability, memory, tokenizer, chance.
+    """Check whether numbers from a model can be trusted: hooks, attention, repeatability, memory, tokenizer, chance.
 
     The exit code is 0 when no check failed and 1 when one did. Checks that cannot be made are listed with the reason.
 
     Args:
         model: a hub name, a local directory with model and tokenizer, a .gguf file, an adapter, or a save_model file.
-        adapter: folder of an adapter (LoRA and its relatives, as peft saves them) to put into the model.
-        device: such as cpu or cuda.
-        device_map: auto spreads a model that is too large for one device, in place of device.
-        dtype: of the model's weights.
+        adapter: folder of an adapter (LoRA or a relative, saved by peft) to add to the model.
+        device: device to run on, such as cpu or cuda.
+        device_map: auto spreads a model that is too large for one device over several; replaces device.
+        dtype: dtype of the model's weights.
         trust_remote_code: run code that comes with a checkpoint. It can do whatever you can do; read it first.
-        seed: of the random tokens, labels and weights.
+        seed: seed for the random tokens, labels and weights.
     """
     report = check_model(
         model,
@@ -480,10 +480,10 @@ def _sandbox(
 
     Args:
         run_folder: the --out folder of `mechclust run clustering-heads`, or of train_ensemble.
-        seed: of the network; the first by default.
-        out: the file, whose ending says what it is.
-        epoch: of a figure; the last by default.
-        panels: of a film or figure; all by default.
+        seed: seed of the network to show; the first by default.
+        out: file to write; its suffix decides the format.
+        epoch: epoch that a figure shows; the last by default.
+        panels: panels of a film or figure; all by default.
         max_frames: most epochs to keep.
     """
     check_output(out, epoch, panels)

@@ -116,7 +116,7 @@ def one_batch(given: Batch | Tensor | Mapping[str, Any], model: HookedModel) -> 
         found = [piece if isinstance(piece, Batch) else piece.batch(0) for piece in pieces]  # type: ignore[union-attr]
     if len(found) != 1 or not len(found[0]):
         raise InputError(
-            f"on() measures one forward pass, and was given {sum(map(bool, map(len, found)))} batches; give one with "
+            f"on() measures one forward pass, but was given {sum(map(bool, map(len, found)))} batches; give one with "
             "examples"
         )
     return readable(found[0], {"": model})
@@ -151,7 +151,7 @@ def readable(batch: Batch, models: Mapping[str, HookedModel]) -> Batch:
             has = f" has {size} tokens (0 to {largest})" if size else " begins at 0"
             raise InputError(
                 f"example index {int(batch.index[row])} has token id {int(tokens[row, position])} at position "
-                f"{position}, and the vocabulary of {whose}{has}; use this model's own tokenizer, and mask padding "
+                f"{position}, but the vocabulary of {whose}{has}; use this model's own tokenizer, and mask padding "
                 "(attention_mask)"
             )
         tokens = torch.where(outside, 0, tokens)
@@ -164,12 +164,12 @@ def _check_length(batch: Batch, n_ctx: Any, whose: str) -> None:
     lengths = batch.lengths()
     if bool((long := lengths > n_ctx).any()):
         raise InputError(
-            f"example index {_first(batch, long)} has {int(lengths[long][0])} tokens, more than the {n_ctx} of "
-            f"{whose}'s context; shorten it"
+            f"example index {_first(batch, long)} has {int(lengths[long][0])} tokens, more than "
+            f"{whose}'s context of {n_ctx}; shorten it"
         )
     raise InputError(
-        f"sequences are padded to {width} tokens, more than the {n_ctx} of {whose}'s context; pad them to the longest "
-        f"({int(lengths.max())}) only"
+        f"sequences are padded to {width} tokens, more than {whose}'s context of {n_ctx}; pad them only to "
+        f"the longest ({int(lengths.max())})"
     )
 
 
@@ -290,12 +290,12 @@ def _of_columns(item: Mapping[str, Any]) -> Iterator[_Tokens | _Row]:
     """One row, or many by column: ``datasets`` and tokenizers give both."""
     if "input_ids" not in item and "text" not in item:
         raise InputError(
-            f"what was given has {', '.join(map(repr, item)) or 'no fields'} and neither 'input_ids' nor 'text'; "
+            f"an element has {', '.join(map(repr, item)) or 'no fields'}, but neither 'input_ids' nor 'text'; "
             "rename the field that holds them, or give one part of a data set, such as data['train']"
         )
     if any(map(_any, _listed(item.get("token_type_ids", ())))):
         raise InputError(
-            "token_type_ids has values other than 0 (pairs of texts), and models are measured on one text an example; "
+            "token_type_ids has values other than 0 (pairs of texts), but a probe measures one text per example; "
             "tokenize one text at a time"
         )
     main = item["input_ids"] if "input_ids" in item else item["text"]
@@ -323,7 +323,7 @@ def _row(main: Any, rest: Mapping[str, Any]) -> _Row:
     if wrong := [i for i in ids if not _is_integer(i) or isinstance(i, bool)]:
         raise InputError(f"input_ids has {wrong[0]!r}; expected integer token ids")
     if mask is not None and len(mask) != len(ids):
-        raise InputError(f"attention_mask has {len(mask)} values for {len(ids)} input_ids; expected one each")
+        raise InputError(f"attention_mask has {len(mask)} values for {len(ids)} input_ids; expected one per token id")
     bits = None if mask is None else torch.tensor([bool(m) for m in _listed(mask)])
     return _unpadded(torch.tensor(ids, dtype=torch.int64), bits, labels, strings)
 
@@ -333,7 +333,7 @@ def _encode(rows: Sequence[_Row], tokenize: Tokenize) -> None:
     if texts := [row for row in rows if row.text is not None]:
         for row, ids in zip(texts, tokenize([row.text or "" for row in texts]), strict=True):
             if not ids:
-                raise InputError(f"example {row.number} ({(row.text or '')[:40]!r}) encodes to no token; leave it out")
+                raise InputError(f"example {row.number} ({(row.text or '')[:40]!r}) encodes to no tokens; leave it out")
             row.text, row.ids = None, torch.tensor(ids)
 
 
@@ -375,7 +375,7 @@ def _tokenize(models: Mapping[str, HookedModel], tokenizer: Any) -> Tokenize:
             if differ := [i for i, (a, b) in enumerate(zip(ids, theirs, strict=True)) if a != b]:
                 raise InputError(
                     f"models {first!r} and {other!r} read {texts[differ[0]][:40]!r} as different tokens; give the "
-                    "tokenizer that both are to use, tokenizer="
+                    "tokenizer that both should use, tokenizer="
                 )
         return ids
 
@@ -394,7 +394,7 @@ def _any(value: Any) -> bool:
 
 
 def _length(value: Any) -> int:
-    """How many examples a column holds; -1 where it is no column."""
+    """How many examples a column holds; -1 if it is not a column."""
     if isinstance(value, (Tensor, np.ndarray)):
         return len(value) if value.ndim else -1
     return len(value) if isinstance(value, Sequence) and not isinstance(value, str) else -1

@@ -35,28 +35,28 @@ def causal_checks(
 ) -> ProbeResult:
     """Replace a head's output and see whether the model's predictions follow its clusters.
 
-    One head at a time, and at the query position alone; every other head, position and site before it stays
-    as it was. The clusters are the classes of each equivalence label (of the given batches), and
+    One head at a time, and only at the query position; every other head, position and earlier site is
+    unchanged. The clusters are the classes of each equivalence label (of the given batches), and
     ``integer_sum``, those of the integer weights that ``probe`` found. Centroids, means and partners are those
-    of the given batches, so the results hold for these; which batches hold an example plays no part.
+    of the given batches, so the results hold for these; how examples are split into batches does not matter.
 
     Measures:
         ``accuracy``, ``majority_accuracy`` (no axes): of the model, and of the best constant answer, which is
-            what chance is: of all, where the vocabulary has at most 16, else of the 16 it gives most often.
-        ``ablated_accuracy`` (site, head): with the output's mean in its place.
+            the chance level: the best of all tokens if there are at most 16, else of the 16 most frequent answers.
+        ``ablated_accuracy`` (site, head): with the output replaced by its mean.
         ``centroid_accuracy`` (site, head, partition): with the centroid of the example's cluster.
         ``misplaced_accuracy`` (site, head, partition): with the centroid of a random other example's cluster,
-            which a model that reads the clusters must not survive.
+            which should break a model that reads the clusters.
         ``swap_accuracy``, ``swap_agreement`` (site, head, partition): with the output for another, random
-            member of the cluster: accuracy, and share of predictions that stay. Examples alone in their
+            member of the cluster: accuracy, and share of unchanged predictions. Examples alone in their
             cluster are left out.
         ``partition_clusters`` (site, head, partition): number of clusters.
         ``influence`` (site, head, position): change of the output when the token there is that of another
-            example at the same position, ``E |z' - z|^2 / (2 Var z)``: 0 nothing, 1 all that varies.
+            example at the same position, ``E |z' - z|^2 / (2 Var z)``: 0: none; 1: all of the variance.
         ``spurious_shift``, ``permutation_shift`` (site, head): the same when all tokens off the support come
-            from one other example, and when each example's tokens in the support change places.
+            from one other example, and when each example's tokens in the support are permuted.
         ``spurious_agreement``, ``permutation_agreement`` (no axes): share of the model's predictions that
-            stay then.
+            these leave unchanged.
 
     Cost: ``2 + positions + 1 + heads x (3 x partitions + 1)`` forward passes over the batches. Memory: the
     batches, and their examples' outputs at the query of all sites, twice; the logits of one batch.
@@ -64,16 +64,16 @@ def causal_checks(
     Args:
         model: the model ``probe`` was run on.
         batches: what to test on; each example with an index of its own.
-        probe: a ``ClusteringHead`` that has been run: it says where, and what is equivalent.
+        probe: a ``ClusteringHead`` that has been run; it defines the sites and the equivalence.
         correct: maps the model's logits and the batch to 1 where the answer is right, ``[batch]``, as
             ``task.accuracy`` does.
-        heads: pairs of site and head to test; all where ``None``. Others are NaN.
-        influence: whether to measure it, which takes one pass per position.
-        seed: of partners and permutations.
+        heads: pairs of site and head to test; ``None`` for all. Others are NaN.
+        influence: whether to measure ``influence``, which needs one pass per position.
+        seed: for partners and permutations.
 
     Raises:
         InputError: for a probe that was not run, or was run on another model, an unknown head, fewer than 2
-            examples, or logits and ``correct`` of another form; and whatever ``probe`` refuses.
+            examples, or logits and ``correct`` of the wrong shape; and whatever ``probe`` refuses.
 
     Example:
         >>> # probe = ClusteringHead("sum", support=task.positions, modulus=task.p)
@@ -251,7 +251,7 @@ class Bench:
         self.n = sum(map(len, self.batches))
         if self.n < 2:
             raise InputError(
-                f"causal_checks was given {self.n} examples; give at least 2, to put one's output for another's"
+                f"causal_checks was given {self.n} examples; give at least 2, so that one output can replace another"
             )
         index = torch.cat([batch.index.cpu() for batch in self.batches])
         order = torch.argsort(index, stable=True)
@@ -283,7 +283,7 @@ class Bench:
                 other = bool((change > _SAME * kept.double().abs().max()).any())
             if other:
                 raise InputError(
-                    "this ClusteringHead holds state of another model (the same examples give other outputs at "
+                    "this ClusteringHead holds another model's state (the same examples give different outputs at "
                     f"{site!r}); run it on this model first"
                 )
 
@@ -362,7 +362,7 @@ class Bench:
         if not isinstance(logits, Tensor) or logits.ndim not in (2, 3) or len(logits) != len(batch):
             what = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
             raise InputError(
-                f"the model gives {what}; causal_checks needs logits [batch d_vocab] or [batch pos d_vocab]"
+                f"the model returns {what}; causal_checks needs logits [batch d_vocab] or [batch pos d_vocab]"
             )
         last = logits = logits.to(batch.tokens.device)
         if logits.ndim == 3:
@@ -370,7 +370,7 @@ class Bench:
         right = self.correct(logits, batch)
         if right.shape != (len(batch),):
             raise InputError(
-                f"correct gives shape {tuple(right.shape)} for {len(batch)} examples; "
+                f"correct returns shape {tuple(right.shape)} for {len(batch)} examples; "
                 "expected one value per example [batch], as task.accuracy gives"
             )
         return last.argmax(dim=-1).cpu(), right.cpu().double()

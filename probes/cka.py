@@ -56,18 +56,18 @@ class CKA(Pairwise, RowsOrMoments):
     Measures, with axes (site, label) or, where every site is compared with every other, (site, other_site, label):
         ``cka``: the biased form; too high unless n >= 10 d, which the notes say.
         ``debiased_cka``: near 0 for unrelated representations; may be negative.
-        ``minibatch_cka`` in place of these, with ``estimator="minibatch"``: an estimate of the debiased form.
-        ``n`` (label): number of examples. The dimensions stand in ``metadata["d"]``.
+        ``minibatch_cka`` instead of these, with ``estimator="minibatch"``: an estimate of the debiased form.
+        ``n`` (label): number of examples. The dimensions are in ``metadata["d"]``.
         With ``n_resamples``, ``cka_low`` and ``cka_high``: a 95% interval over examples, see
             ``functional.cka_resamples``. With ``n_permutations``, ``cka_null_low``, ``cka_null_high`` and
             ``cka_p_value``: central 95% for rows paired at random, and the share at least as high, counting the
-            value itself. Likewise ``debiased_cka_low`` and so on.
+            value itself. The same for ``debiased_cka_low`` and so on.
 
-    Exact over all examples, whatever the batches: no average of batches unless asked for, never clamped; NaN with a
-    note.
+    Exact over all examples, whatever the batches: batches are not averaged unless asked for, and nothing is clamped;
+    NaN with a note.
 
     Memory: as moments, ``dx dy`` float64 numbers per pair and class and ``d^2`` per site and class, independent of the
-    number of examples; as rows, ``examples x sites x d``. ``memory`` tells.
+    number of examples; as rows, ``examples x sites x d``. ``memory`` gives the bytes.
 
     Source: Kornblith et al. 2019 (arXiv 1905.00414); debiased, and from mini-batches: Nguyen et al. 2021 (arXiv
     2010.15327); between a tuned model and controls: Zhao, Ziser & Cohen 2024 (arXiv 2410.20008).
@@ -81,24 +81,24 @@ class CKA(Pairwise, RowsOrMoments):
         form: ``"moments"``, ``"rows"``, or ``"auto"``: rows as long as they take less memory, as they do where examples
             are fewer than dimensions, then moments; always rows where resamples, permutations or ``remove_top`` ask
             for them. The values are the same.
-        precision: of the products of rows, nearly all of the work. ``"float32"`` is two to three times as fast on a
-            CPU, and right to about 1e-7; a note says where it may be off by more than 1e-5. The rows are taken minus a
-            point near their mean before they are rounded, and all sums are float64 in either.
+        precision: precision of the products of rows, nearly all of the work. ``"float32"`` is two to three times as
+            fast on a CPU, and accurate to about 1e-7; a note says where it may be off by more than 1e-5. A point near
+            their mean is subtracted from the rows before they are rounded, and all sums are float64 either way.
         estimator: ``"exact"``, or ``"minibatch"``: every HSIC is HSIC_1 averaged over mini-batches of examples, by
             ``batch_rows x batch_rows`` matrices: for every layer with every other where they are wide. Each HSIC is
             without bias, their quotient up to the order of 1 / n. Which examples form a mini-batch depends on their
-            index alone (a hash, among 64 mini-batches' worth of consecutive indices). Where the index follows classes
-            it is too high (.93 for .69 was measured): give examples an index in random order.
+            index alone (a hash, among 64 mini-batches' worth of consecutive indices). If the index follows classes,
+            the estimate is too high (.93 instead of .69 in one test): give examples an index in random order.
         batch_rows: rows of a mini-batch, at least 4.
-        n_resamples: half-samples behind the interval over examples; 0 for none.
-        n_permutations: random pairings behind the null; 0 for none.
-        max_memory: most GiB of state to hold; more is refused in the first batch that would need it.
-        device: where the sums are made, such as ``"cuda"``; by default where the rows come from: the model's device in
-            ``run``, the CPU in ``run_stores`` and where rows were kept.
-        seed: of half-samples and pairings.
-        remove_top: take this many of the largest principal components out of each side first, of the examples of each
-            class by themselves. A few dimensions with huge values, as last tokens have them, then decide no longer
-            alone. It needs the examples themselves: rows. Half-samples and pairings are of what is left.
+        n_resamples: number of half-samples for the interval over examples; 0 for none.
+        n_permutations: number of random pairings for the null; 0 for none.
+        max_memory: most GiB of state; the first batch that would need more is refused.
+        device: where sums are computed, such as ``"cuda"``; by default where the rows are: the model's device in
+            ``run``, the CPU in ``run_stores`` and for rows that are kept.
+        seed: for half-samples and pairings.
+        remove_top: first remove this many of the largest principal components from each side, separately for each
+            class. A few dimensions with huge values, common at last tokens, then no longer decide the result. It needs
+            the examples themselves: rows. Half-samples and pairings use what is left.
 
     Raises:
         InputError: for three models or more, a label given per token, or too much memory.
@@ -134,7 +134,7 @@ class CKA(Pairwise, RowsOrMoments):
         check_at_least(batch_rows=(batch_rows, LEAST_DEBIASED), remove_top=(remove_top, 0))
         if remove_top and estimator == "minibatch":
             raise InputError(
-                f"remove_top is {remove_top}, and mini-batches have no principal components of all examples; take "
+                f"remove_top is {remove_top}, but mini-batches have no principal components of all examples; use "
                 "estimator='exact'"
             )
         for name, value in (
@@ -143,13 +143,13 @@ class CKA(Pairwise, RowsOrMoments):
             ("remove_top", remove_top),
         ):
             if value and form == "moments":
-                raise InputError(f"{name} is {value}, which needs the examples themselves; take form='rows' or 'auto'")
+                raise InputError(f"{name} is {value}, which needs the examples themselves; use form='rows' or 'auto'")
             if value and estimator == "minibatch":
                 raise InputError(
-                    f"{name} is {value}, and mini-batches give no interval and no null; take estimator='exact'"
+                    f"{name} is {value}, but mini-batches give neither interval nor null; use estimator='exact'"
                 )
         if estimator == "minibatch" and form != "auto":
-            raise InputError(f"form is {form!r}, which mini-batches do not have; leave it, or take estimator='exact'")
+            raise InputError(f"form is {form!r}, which mini-batches do not have; leave it out or use estimator='exact'")
         self.form, self.n_resamples, self.n_permutations, self.seed = form, n_resamples, n_permutations, seed
         self.remove_top = remove_top
         self.precision, self.estimator, self.batch_rows = check_precision(precision), estimator, batch_rows
@@ -362,4 +362,4 @@ class CKA(Pairwise, RowsOrMoments):
         few = [f"{group} ({error:.0e})" for group, error in errors.items() if error > _ERROR]
         if self.precision == "float64" or not few:
             return []
-        return [f"float32 may move debiased_cka by up to: label {', '.join(few)}; take precision='float64'"]
+        return [f"float32 may move debiased_cka by up to: label {', '.join(few)}; use precision='float64'"]

@@ -46,11 +46,11 @@ class ClusteringHead(Probe):
     Measures:
         ``within_ratio``, ``nearest_centroid`` (site, head, equivalence): within-cluster over total sum of
             squares, and share of examples nearest to their own class's centroid.
-        ``within_ratio_chance`` (equivalence): the ratio's mean over labels handed out at random.
+        ``within_ratio_chance`` (equivalence): the ratio's mean over random labels.
         ``clusters`` (equivalence): number of classes.
         ``variance`` (site, head): of the output, summed over its dimensions.
         ``support_mass``, ``entropy`` (site, head): attention on the support, and the entropy in nats of the
-            attention at the query, means over examples. No sign of a clustering head by themselves.
+            attention at the query, means over examples. Not evidence of a clustering head by themselves.
         ``integer_weights`` (site, head, position, digit), ``integer_deviation``, ``rank_one``,
             ``integer_match`` (site, head): see ``functional.integer_weights``; the match is 1 or 0.
         ``integer_accuracy`` (site, head): nearest-centroid accuracy for the integer sum's classes.
@@ -69,8 +69,8 @@ class ClusteringHead(Probe):
     batch is measured, its patterns and head outputs of all sites.
 
     Source: the heads are Odonnat, Bouaziz & Cabannes's (arXiv 2410.24050, 2501.02362); the verdict's criteria and
-    thresholds are from a replication on 40 seeds of their network of 198 weights, and mean little in others. There
-    read ``p_holm`` beside ``within_ratio``, and ``interchange``, which asks what the model reads.
+    thresholds are from a replication on 40 seeds of their network of 198 weights, and mean little in other networks.
+    There, read ``p_holm`` with ``within_ratio``, and ``interchange``, which tests what the model reads.
 
     Args:
         equivalence: the label whose classes are equivalent, one value per example, or several such labels;
@@ -80,10 +80,10 @@ class ClusteringHead(Probe):
             measures are NaN.
         at: head outputs. Their attention patterns are measured too, where the model has them.
         query: which query position, ``last_token()`` or ``token_at(...)``. A head output with one query
-            position, as the pooling transformer's, is taken whole.
+            position, as in the pooling transformer, is used whole.
         max_rows: keep at most this many examples, chosen by their index.
-        permutations: relabellings for the p-values; 0: no p-values. ``None``: as many as Holm's correction over all
-            heads needs to find one, at least 999.
+        permutations: number of relabellings for the p-values; 0 for no p-values. ``None``: as many as Holm's
+            correction over all heads needs to reach significance, at least 999.
 
     Raises:
         InputError: for a support outside the sequence, or with padding; a label given per token or with one
@@ -126,7 +126,7 @@ query=last_token(), max_rows=None, permutations=0)
                     "or modulus=None"
                 )
         if check_row_readout(query) == mean():
-            raise InputError("query is mean(); expected one position an example: last_token() or token_at(...)")
+            raise InputError("query is mean(); expected one position per example: last_token() or token_at(...)")
         if max_rows is not None and max_rows < 2:
             raise InputError(f"max_rows is {max_rows}; expected at least 2, or None for no limit")
         self.equivalence, self.support, self.modulus = equivalence, support, modulus
@@ -257,7 +257,7 @@ query=last_token(), max_rows=None, permutations=0)
         n = len(labels[self.labels[0]])
         heads = {site: self.head_outputs(site)[1].shape[1] for site in self.outputs}
         if len(set(heads.values())) > 1:
-            raise InputError(f"the sites have different numbers of heads {heads}; measure them with a probe each")
+            raise InputError(f"the sites have different numbers of heads {heads}; measure each with its own probe")
         chance = {name: within_ratio_chance(label) for name, label in labels.items()}
         measured = [[self._head(x, labels) for x in self.head_outputs(site)[1].unbind(1)] for site in heads]
         values = {k: torch.stack([torch.stack([m[k] for m in row]) for row in measured]) for k in measured[0][0]}

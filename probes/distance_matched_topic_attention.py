@@ -44,7 +44,7 @@ class DistanceMatchedTopicAttention(TopicProbe):
     Chance is a ratio of 1. A model with random weights shows whether that holds for these texts.
 
     Memory: ``2 x max_distance x (sites x heads + 2 n_resamples)`` numbers, independent of the number of examples.
-    Cost: the pairs that count, times ``heads``, a site.
+    Cost: the pairs that count, times ``heads``, per site.
 
     Source: buckets as in Li, Li & Risteski (ICML 2023); weights: Mantel & Haenszel (1959). The comparison is ours.
 
@@ -55,14 +55,14 @@ class DistanceMatchedTopicAttention(TopicProbe):
         words: the per-token label that holds each position's row in ``topics`` (negative: left out); ``None``: the
             token ids are the rows.
         max_distance: pairs farther apart are left out.
-        n_resamples: resamplings behind the interval; 0 for none.
-        units: the per-example label of what is resampled, such as the document that a window was cut from; ``None``:
-            each example by itself.
-        seed: of the resamplings.
+        n_resamples: number of resamplings for the interval; 0 for none.
+        units: the per-example label of the units to resample, such as the document that a window was cut from;
+            ``None``: each example is a unit.
+        seed: for the resamplings.
 
     Raises:
-        InputError: for topics of another form, fewer than two topics, topics that do not fit the vocabulary, sites that
-            are not attention patterns, or a negative unit.
+        InputError: for topics of the wrong shape, fewer than two topics, topics that do not fit the vocabulary, sites
+            that are not attention patterns, or a negative unit.
 
     Example:
         >>> probe = DistanceMatchedTopicAttention(torch.tensor([-1, 0, 0, 1, 1]), max_distance=64)

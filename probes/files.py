@@ -33,11 +33,11 @@ _ZEROS = "0" * 32
 _SUM = re.compile(rb'"checksum":"([0-9a-f]{32})"')
 _TEMPORARY = re.compile(r"\..+\.([A-Za-z0-9-]+)\.(\d+)\.tmp")
 _WAYS = {
-    errno.ENOSPC: "make room there and give the same command again, what was written before is kept",
-    errno.EDQUOT: "make room there and give the same command again, what was written before is kept",
+    errno.ENOSPC: "free space there and run the same command again (what was already written is kept)",
+    errno.EDQUOT: "free space there and run the same command again (what was already written is kept)",
     errno.ENAMETOOLONG: "give a shorter name",
 }
-_ANEW = "delete it and give the same command again, which makes it anew"
+_ANEW = "delete it and run the same command again to recreate it"
 _DTYPES = {  # as safetensors calls them
     torch.float64: "F64",
     torch.float32: "F32",
@@ -296,9 +296,9 @@ def check_safetensors(path: str | Path) -> dict[str, str]:
         with safe_open(str(path), framework="pt") as file:
             header: dict[str, str] = dict(file.metadata() or {})
     if found is not None and found[0] != found[1]:
-        raise DamagedError(f"{str(path)!r} is damaged (its checksum is another); {_ANEW}")
+        raise DamagedError(f"{str(path)!r} is damaged (its checksum does not match); {_ANEW}")
     if found is None and verifies() and header.get("format", "").startswith("mechclust-"):
-        raise InputError(f"{str(path)!r} has no checksum (it is damaged, or of another version); {_ANEW}")
+        raise InputError(f"{str(path)!r} has no checksum (it is damaged, or from another version); {_ANEW}")
     return header
 
 
@@ -349,7 +349,7 @@ def write_json(path: str | Path, value: Any) -> None:
     """
     value = json.loads(json.dumps(value), parse_constant=lambda constant: None)
     if any("checksum" in item for item in _objects(value)):
-        raise InputError(f"{str(path)!r} cannot have a field 'checksum', which is the file's own; give it another name")
+        raise InputError(f"{str(path)!r} cannot have a field 'checksum', which the file itself uses; rename it")
     found = _sum_of(value)
     for item in _objects(value):
         item["checksum"] = found
@@ -379,9 +379,9 @@ def read_json(path: str | Path, *, handwritten: bool = False) -> Any:
         raise InputError(f"{str(path)!r} is damaged (it is not JSON); {_ANEW}") from None
     for named in sums if verifies() else ():
         if named is None and not handwritten:
-            raise InputError(f"{str(path)!r} has no checksum (it is damaged, or of another version); {_ANEW}")
+            raise InputError(f"{str(path)!r} has no checksum (it is damaged, or from another version); {_ANEW}")
         if named not in (None, found):
-            raise DamagedError(f"{str(path)!r} is damaged (its checksum is another); {_ANEW}")
+            raise DamagedError(f"{str(path)!r} is damaged (its checksum does not match); {_ANEW}")
     return value
 
 

@@ -38,7 +38,7 @@ def rows_from(
     layers: Sequence[int] | None = None,
     model: str = "unknown",
 ) -> ForeignRows:
-    """Hidden states that another engine extracted, for ``run_stores`` to measure, also beside a ``RowStore``.
+    """Hidden states from another engine, for ``run_stores`` to measure, alone or together with a ``RowStore``.
 
     **Tensors or arrays**, by hook name or by the number of the hidden state: 0 is ``hook_embed``, ``l`` is
     ``blocks.{l-1}.hook_resid_post``. Each is ``[n d]``, the rows themselves; ``[n pos d]``, with ``attention_mask``
@@ -46,16 +46,16 @@ def rows_from(
     ``layer.output`` and ``dict(enumerate(output.hidden_states))`` of Hugging Face go in as they are; but Hugging Face's
     *last* hidden state comes after the final norm: leave it out, or name it ``"unembed.hook_in"``.
 
-    **vLLM's files** (``ExampleHiddenStatesConnector``), one safetensors a request with ``hidden_states``
+    **vLLM's files** (``ExampleHiddenStatesConnector``), one safetensors per request with ``hidden_states``
     ``[tokens layers d]`` and ``token_ids`` ``[tokens]``: their folder, or a list of paths in the order of the prompts.
     ``layers`` says which layers they hold, in their order: the ``eagle_aux_hidden_state_layer_ids`` given to vLLM,
     which count as above (the last is before the final norm). The files are read one at a time, when rows are asked
     for; every ``run_stores`` reads them again, so give it all probes at once.
 
-    Memory: the tensors given, once more where rows are taken from token states; of files, their index only.
+    Memory: the tensors given, twice if rows are read from token states; for files, their index only.
 
     Args:
-        rows: see above.
+        rows: tensors or arrays, or vLLM's files, as described above.
         index: the examples' identities, as in ``Batch.index``; 0, 1, 2, ... by default. For a folder by file name
             without ``.safetensors``, ``{"cmpl-7": 0}``; by default the number in the name.
         labels: by name, one value per example in the order of ``rows`` (for a folder, of the index). Integers as they
@@ -65,13 +65,13 @@ def rows_from(
             files bring their own.
         attention_mask: ``[n pos]``, 1 on real tokens.
         positions: by name, one position per example, for ``token_at``.
-        readout: which position the rows are of, or are to be taken from.
+        readout: the position that the rows come from, or that is to be read.
         layers: for vLLM's files.
-        model: tells the model apart from others, in the metadata of results.
+        model: identifies the model, in the metadata of results.
 
     Raises:
         InputError: for rows, labels or tokens of different numbers of examples, an index given twice, values that are
-            not finite or no floating-point numbers, other shapes, a negative layer number, files without the fields.
+            not finite or not floating-point numbers, wrong shapes, a negative layer number, files without the fields.
 
     Example:
         >>> import torch
@@ -136,11 +136,11 @@ def _tensor(what: str, values: Any) -> Tensor:
         return torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
         kind = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
-        raise InputError(f"{what}: {kind} is no array of numbers ({error}); give numbers") from None
+        raise InputError(f"{what}: {kind} is not an array of numbers ({error}); give numbers") from None
 
 
 class ForeignRows:
-    """What ``rows_from`` gives: measured by ``run_stores`` as a ``RowStore`` is.
+    """What ``rows_from`` returns; ``run_stores`` measures it as it does a ``RowStore``.
 
     Attributes:
         index: ``[n]`` the examples, ascending.
@@ -149,8 +149,8 @@ class ForeignRows:
         readout: the readout's ``repr``.
         labels: names of the labels.
         classes: by label that was given as strings, what its numbers stand for.
-        model: tells the model apart from others.
-        source: what errors call it.
+        model: identifies the model.
+        source: its name in error messages.
     """
 
     label_way = "give it to rows_from too: rows_from(..., labels={%r: ...})"
@@ -243,7 +243,7 @@ class _Tensors:
         for key, states in given.items():
             site = site_called(key)
             if site in self._rows:
-                raise InputError(f"the rows of {site!r} were given twice, as {key!r} too; give them once")
+                raise InputError(f"the rows of {site!r} were given twice (also as {key!r}); give them once")
             self._rows[site], found = _rows_of(site, states, mask, positions, readout)
             lengths = found if lengths is None else lengths
         if not self._rows:
@@ -253,14 +253,14 @@ class _Tensors:
         for site, x in self._rows.items():
             if len(x) != len(self):
                 raise InputError(
-                    f"there are {len(x)} rows of {site!r} and {len(self)} of {first!r}; give a row of every example at "
-                    "each site"
+                    f"there are {len(x)} rows of {site!r} but {len(self)} of {first!r}; give one row per example at "
+                    "every site"
                 )
         if not len(self):
             raise InputError(f"there are no rows of {first!r}; give at least one example")
         if mask is not None and lengths is None and not isinstance(tokens, (Tensor, np.ndarray)):
             raise InputError(
-                f"attention_mask has nothing to mask: the rows of {first!r} are [n d], one an example; leave it out"
+                f"attention_mask has nothing to mask: the rows of {first!r} are [n d], one per example; leave it out"
             )
         self.tokens = None if tokens is None else _digests(tokens, mask, len(self), lengths)
 
@@ -327,7 +327,7 @@ def _wrong_shape(what: str, x: Tensor) -> InputError:
 def _digests(tokens: Values, mask: Tensor | None, n: int, lengths: Tensor | None) -> Tensor:
     """``[n]``, as ``RowStore.tokens``."""
     if len(tokens) != n:
-        raise InputError(f"there are the tokens of {len(tokens)} examples and rows of {n}; give those of every example")
+        raise InputError(f"tokens is for {len(tokens)} examples and the rows for {n}; give tokens for every example")
     if isinstance(tokens, (Tensor, np.ndarray)):
         batches = [Batch(_tensor("tokens", tokens).cpu(), None if mask is None else mask.cpu())]
     else:
@@ -336,8 +336,8 @@ def _digests(tokens: Values, mask: Tensor | None, n: int, lengths: Tensor | None
     if lengths is not None and len(other := (found != lengths.cpu()).nonzero()):
         i = int(other[0, 0])
         raise InputError(
-            f"element {i} of tokens has {int(found[i])} tokens, and its states are of {int(lengths[i])}; give the "
-            "tokens that the states are of, with attention_mask where there is padding"
+            f"element {i} of tokens has {int(found[i])} tokens, but its hidden states cover {int(lengths[i])}; give "
+            "the tokens that the states were computed from, and attention_mask if there is padding"
         )
     return torch.cat([token_digests(batch) for batch in batches])
 
@@ -372,5 +372,5 @@ def _label(name: str, values: Values, n: int) -> tuple[Tensor, list[str]]:
         number = {each: i for i, each in enumerate(classes)}
         return torch.tensor([number[value] for value in listed]), classes
     if wrong := [value for value in listed if not isinstance(value, (int, np.integer))]:
-        raise InputError(f"label {name!r} has {wrong[0]!r}; expected integers, or strings only")
+        raise InputError(f"label {name!r} has {wrong[0]!r}; expected integers only, or strings only")
     return torch.tensor([int(value) for value in listed]), []

@@ -28,19 +28,19 @@ def head_attribution(
     permutations: int | None = None,
     seed: int = 0,
 ) -> ProbeResult:
-    """Estimate, for every head and every pair of examples, what the other's output would do to the prediction.
+    """Estimate, for every head and every pair of examples, how one's output would change the other's prediction.
 
     With ``g_i`` the gradient of example ``i``'s margin (the logit of the model's answer minus the next best) with
-    respect to a head's output at the query, the output ``z_j`` of another example in its place changes the margin by
-    about ``g_i (z_j - z_i)``. One forward and one backward pass give that for all heads and pairs. It says where to
-    look, not what is there: ``interchange`` then makes the interchanges of a few heads.
+    respect to a head's output at the query, replacing it by the output ``z_j`` of another example changes the margin by
+    about ``g_i (z_j - z_i)``. One forward and one backward pass give that for all heads and pairs. It shows where to
+    look, but proves nothing: ``interchange`` then carries out the interchanges for a few heads.
 
     Measures:
         ``effect`` (site, head): mean over all pairs of the absolute change of the margin, in logits.
         ``flips`` (site, head): share of the pairs whose change is larger than the margin, so that the answer would
             change.
         ``read_within_ratio`` (site, head, equivalence): within-ratio of the outputs as they are read, ``G z`` with
-            the examples' gradients as rows of ``G``: differences that no prediction hangs on count for nothing.
+            the examples' gradients as rows of ``G``: differences that do not affect any prediction count for nothing.
             Chance is the probe's ``within_ratio_chance``.
         ``p_value``, ``p_holm`` (site, head, equivalence): of ``read_within_ratio`` under relabelling, and with Holm's
             correction over all heads.
@@ -49,18 +49,19 @@ def head_attribution(
     To first order only: where a prediction is saturated (a threshold far away) the gradient is 0 and a head that
     matters is missed; ``effect`` does not see it either.
 
-    Cost: two forward passes and one backward pass; examples x examples products a head; the relabellings. Memory: the
+    Cost: two forward passes and one backward pass; examples x examples products per head; the relabellings. Memory: the
     graph of one batch, and all examples' outputs and gradients at the query of all sites.
 
     Args:
         model: the model ``probe`` was run on.
         batches: what to measure on; each example with an index of its own.
-        probe: a ``ClusteringHead`` that has been run: it says where, and what is equivalent.
-        permutations: relabellings; ``None``: as many as Holm's correction over all heads needs to find one.
-        seed: of these.
+        probe: a ``ClusteringHead`` that has been run; it defines the sites and the equivalence.
+        permutations: number of relabellings; ``None``: as many as Holm's correction over all heads needs to reach
+            significance.
+        seed: for the relabellings.
 
     Raises:
-        InputError: as ``causal_checks``, and for a model whose logits no gradient leads back from.
+        InputError: as ``causal_checks``, and for a model whose logits have no gradient to its head outputs.
 
     Example:
         >>> # run(model, batches, probe)

@@ -136,13 +136,13 @@ def check_device(name: str) -> None:
 def record(
     model: HookedModel, names: Iterable[str], receive: Callable[[str, Tensor], Tensor | None] | None = None
 ) -> Iterator[dict[str, list[Tensor]]]:
-    """Catch activations inside the block. Nothing else in these packages does it another way.
+    """Catch activations inside the block; everything in these packages does it with this function.
 
     Args:
         model: anything with TransformerLens's hook protocol.
         names: hook points. In TransformerLens 4 a callback's ``hook.name`` is not the name asked for; here it is.
-        receive: called with name and activation whenever a hook point fires; what it returns takes the activation's
-            place, ``None`` leaves it. Without it, activations are kept as they are.
+        receive: called with name and activation whenever a hook point fires; what it returns replaces the activation,
+            ``None`` leaves it unchanged. Without ``receive``, activations are kept unchanged.
 
     Yields:
         Every activation kept, by hook point, in the order in which it fired.

@@ -20,9 +20,9 @@ _RECENT = 4096
 
 
 class IndexSet:
-    """Example indices, kept as ranges; an index that is there already is refused.
+    """Example indices, kept as ranges; an index that it already has is refused.
 
-    Cost: 16 bytes a range, so at most 16 an example, and a handful for all examples of a data set.
+    Cost: 16 bytes per range, so at most 16 per example, and a handful for all examples of a data set.
 
     Example:
         >>> held = IndexSet()
@@ -96,7 +96,7 @@ batch once (after reset() a probe may measure it again)
             raise InputError(f"ranges of example indices are {ranges.dtype} {list(ranges.shape)}; expected int64 [k 2]")
         found = ranges.cpu().numpy().copy()
         if (found[:, 0] > found[:, 1]).any() or (found[1:, 0] <= found[:-1, 1]).any():
-            raise InputError("ranges of example indices overlap or run backwards; give what tensor() gave")
+            raise InputError("ranges of example indices overlap or run backwards; give what tensor() returned")
         return cls._of(found)
 
     @classmethod

@@ -37,7 +37,7 @@ def interchange(
     permutations: int | None = None,
     seed: int = 0,
 ) -> ProbeResult:
-    """Put one example's head output into others, and find which examples are the same to the rest of the model.
+    """Put one example's head output into others, and find which examples the rest of the model treats alike.
 
     Some examples are *recipients*. Every example's output of a head is put, one after the other, into each recipient at
     the query, and the model's answers are noted. Two examples are equivalent at that head where they lead to the same
@@ -46,7 +46,7 @@ def interchange(
 
     Measures:
         ``effect`` (site, head): of ``head_attribution``, by which heads are chosen; NaN where they were given.
-        ``changed`` (site, head): share of interchanges after which the recipient's answer is another.
+        ``changed`` (site, head): share of interchanges that change the recipient's answer.
         ``changed_within``, ``changed_between`` (site, head, equivalence): the same for donors of the recipient's class,
             and for those of others. A clustering head has none of the first, and some of the second.
         ``response_within_ratio`` (site, head, equivalence): within-ratio of the donors' answers (each answer in each
@@ -61,11 +61,11 @@ def interchange(
             the second; NaN where both are one class.
         ``within_ratio``, ``within_ratio_gaussian`` (site, head): of the head's outputs under the discovered classes;
             and the same for as many points of a normal distribution of the same mean and covariance, put into the
-            same recipients. Answers cut any cloud into classes; that the real outputs are *clusters* is that the first
-            is well below the second.
+            same recipients. Answers split any cloud into classes; the real outputs are *clusters* if the first is well
+            below the second.
 
-    What the model does not tell apart in any recipient is one class: where only the answer is read, classes are
-    answers. Recipients that differ in what else the answer depends on make the classes finer. More recipients can
+    Examples that the model does not distinguish in any recipient are one class: where only the answer is read, classes
+    are answers. Recipients that differ in what else the answer depends on make the classes finer. More recipients can
     only split classes.
 
     Cost: forward passes over the examples: 3 and one backward pass for all heads, then ``2 recipients`` for each head
@@ -74,13 +74,14 @@ def interchange(
     Args:
         model: the model ``probe`` was run on.
         batches: the examples; each with an index of its own. A few hundred are plenty.
-        probe: a ``ClusteringHead`` that has been run: it says where, and what may be equivalent.
-        heads: how many heads, those of the largest ``effect``; or pairs of site and head.
-        recipients: how many, drawn at random.
+        probe: a ``ClusteringHead`` that has been run; it defines the sites and the equivalence.
+        heads: number of heads, those with the largest ``effect``; or pairs of site and head.
+        recipients: number of recipients, drawn at random.
         tolerance: share of the recipients in which two examples of one class may lead to different answers. At 0
             classes are exact; above, they are found by complete linkage.
-        permutations: relabellings; ``None``: as many as Holm's correction over all heads needs to find one.
-        seed: of recipients, relabellings and Gaussian points.
+        permutations: number of relabellings; ``None``: as many as Holm's correction over all heads needs to reach
+            significance.
+        seed: for recipients, relabellings and Gaussian points.
 
     Raises:
         InputError: as ``causal_checks`` and ``head_attribution``; for fewer than 2 recipients or more than there are

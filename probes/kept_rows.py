@@ -96,7 +96,7 @@ class _KeptRows(Gather):
                 other = "bfloat16 or float32" if self.dtype == torch.float16 else "the model's own dtype (dtype=None)"
                 raise InputError(
                     f"{self.dtype} cannot hold the activations at {site!r} for example index "
-                    f"{int(batch.index.to(over.device)[over][0])} (up to {largest:.3g}, and its largest number is "
+                    f"{int(batch.index.to(over.device)[over][0])} (up to {largest:.3g}; the dtype's largest number is "
                     f"{torch.finfo(found.dtype).max:.3g}); keep them in {other}"
                 )
         return found
@@ -166,9 +166,9 @@ class Stored:
             if not len(other := (now != before).nonzero()):
                 continue
             i, label = int(other[0, 0]), key.removeprefix("labels/")
-            what, same = "other tokens than", "prompts"
+            what, same = "different tokens", "prompts"
             if key != "tokens":
-                what, same = f"{now[i].item()} as its label {label!r}, and {before[i].item()}", "labels"
+                what, same = f"{now[i].item()} as its label {label!r}, not {before[i].item()} as", "labels"
             raise InputError(
                 f"example index {int(batch.index[i])} has {what} in {str(self.folder)!r}; give the same {same}, or a "
                 "new folder"
@@ -181,7 +181,7 @@ class Stored:
         if len(missing := self.known["index"][~self.seen.holds(self.known["index"])]):
             raise InputError(
                 f"{str(self.folder)!r} holds example index {int(missing[0])}, which is not in these batches "
-                f"({len(missing)} such); give all the examples it was begun with, or a new folder"
+                f"({len(missing)} such); give all the examples it was started with, or a new folder"
             )
 
 
@@ -203,11 +203,11 @@ def begun(folder: Path, header: Mapping[str, Any]) -> list[Path]:
     old, found = read_header(folder), shards(folder)
     if old is None and found:
         raise InputError(
-            f"{str(folder)!r} has shards of rows and no rows.json, which says whose they are; put it back, delete the "
-            "folder, or give a new one"
+            f"{str(folder)!r} has shards of rows but no rows.json, which says which model they are of; put it "
+            "back, delete the folder, or give a new one"
         )
     if old is None and folder.exists() and any(not is_temporary(path) for path in folder.iterdir()):
-        raise InputError(f"{str(folder)!r} has files and is not a row store; give a new folder")
+        raise InputError(f"{str(folder)!r} has files but is not a row store; give a new folder")
     if old is None or not found:  # nothing is kept yet, so nothing can be mixed
         return found
     words = {
@@ -265,8 +265,8 @@ def check_space(folder: Path, examples: int, sites: int, numbers: int, size: int
         smaller = "dtype=torch.bfloat16, " if each > 2 else ""
         raise InputError(
             f"the rows of {examples:,} examples take {_bytes(examples * size)} on disk ({sites} hook points, "
-            f"{numbers:,} numbers of {each} bytes an example) and {str(folder)!r} has {_bytes(free)} free; give fewer "
-            f"prompts or layers, {smaller}or another folder"
+            f"{numbers:,} numbers of {each} bytes per example), but {str(folder)!r} has {_bytes(free)} free; give "
+            f"fewer prompts or layers, {smaller}or another folder"
         )
 
 

@@ -22,7 +22,7 @@ from tasks import Batch, InputError
 from tasks.errors import check_at_least
 
 _FEW = 20  # shuffles that differ: with fewer, no p-value is below .05
-_SMALL = 10  # examples a class below which a note says so
+_SMALL = 10  # examples per class below which a note says so
 _MEASURES = ("accuracy", "accuracy_low", "accuracy_high", "null_low", "null_high", "p_value")
 
 
@@ -30,19 +30,19 @@ class LinearDecodability(Probe):
     """Cross-validated accuracy of a linear classifier that reads labels from hidden states, per site.
 
     A ridge classifier (least squares on one-hot classes; features scaled and strength chosen on the training folds
-    only) predicts each example from the other folds. What it reads is there linearly, whether or not the states
-    cluster by it: the upper reference beside ``TaskClusterARI``.
+    only) predicts each example from the other folds. What it reads is linearly decodable, whether or not the states
+    cluster by it: the upper reference for ``TaskClusterARI``.
 
     Measures (axes site, label):
         ``accuracy``: share of examples whose class is predicted.
         ``accuracy_low``, ``accuracy_high``: its 95% interval over examples, see ``functional.accuracy_interval``.
-        ``null_low``, ``null_high``: the central 95% of the accuracy when the label is shuffled and all of it is done
-            again, strength included.
+        ``null_low``, ``null_high``: the central 95% of the accuracy when the label is shuffled and everything is
+            repeated, including the choice of strength.
         ``null`` (also shuffle): the accuracy of each shuffle; NaN where no shuffle changes the label. The same shuffles
-            serve every site, for they depend on the seed, the folds and the labels only, so that the highest of several
-            layers can be held against the highest of each shuffle.
+            serve every site, because they depend only on the seed, the folds and the labels, so the highest of several
+            layers can be compared with the highest of each shuffle.
         ``p_value``: share of shuffles at least as accurate, counting the observed labels.
-        ``majority`` (label): share of the commonest class, which the accuracy of a constant answer is.
+        ``majority`` (label): share of the commonest class, the accuracy of a constant answer.
         ``n`` (label): examples.
 
     Labels are shuffled within folds, so that these stay balanced; with ``given``, within its classes too. With
@@ -53,18 +53,18 @@ class LinearDecodability(Probe):
     cubed, and ``8 n min(n, d) classes n_shuffles`` multiplications.
 
     Args:
-        label: what is read, one value per example. Folds are stratified by it.
+        label: the label to read, one value per example. Folds are stratified by it.
         at: where to measure.
         readout: which position.
         also: further labels, each in folds of its own.
-        given: a label whose class means are removed from the states first (as they are in the training folds): what
-            is left is what can be read beside it.
+        given: a label whose class means (in the training folds) are subtracted from the states first: what is left
+            can be read independently of it.
         groups: a label whose classes stay in one fold each, such as the input that several prompts share.
         folds: parts of the examples, each predicted from the others.
-        n_shuffles: shuffled labels behind the null interval.
+        n_shuffles: number of shuffles for the null interval.
         max_rows: keep at most this many examples, chosen by their index.
-        device: of the linear algebra (float64): ``"cpu"`` or ``"cuda"``; ``None`` is the CPU.
-        seed: of the folds and the shuffles.
+        device: device for the linear algebra (float64): ``"cpu"`` or ``"cuda"``; ``None`` is the CPU.
+        seed: for the folds and the shuffles.
 
     Raises:
         InputError: for a label with one class only or given per token, fewer examples (or groups) than folds, classes
@@ -203,8 +203,8 @@ class _Labelings:
             )
         if n / self.n_classes < _SMALL:
             self.notes.append(
-                f"label {name!r} has {n / self.n_classes:.1f} examples a class; with fewer than {_SMALL}, a classifier "
-                "reads less than there is"
+                f"label {name!r} has {n / self.n_classes:.1f} examples per class; with fewer than {_SMALL}, a "
+                "classifier reads less than is there"
             )
         self._shuffle(probe, observed, given, groups)
 
@@ -232,7 +232,7 @@ class _Labelings:
             return True
         if self.n_classes == len(observed):
             self.notes.append(
-                f"label {self.name!r} has one example a class ({self.n_classes} in all), which nothing can predict; "
+                f"label {self.name!r} has one example per class ({self.n_classes} in all), which nothing can predict; "
                 "its accuracy is NaN"
             )
             return True
@@ -273,7 +273,7 @@ class _Labelings:
         if (log := log_shuffles(strata, values)) < math.log(_FEW) - 1e-9:
             ways = round(math.exp(log))
             self.notes.append(
-                f"label {self.name!r} can be shuffled in {ways} ways only, so p_value is about {1 / ways:.2g} at least"
+                f"label {self.name!r} can be shuffled in only {ways} ways, so p_value is at least about {1 / ways:.2g}"
             )
         rng, order = np.random.default_rng(probe.seed), np.argsort(strata, kind="stable")
         labelings = [observed]

@@ -25,8 +25,8 @@ Pair = tuple[str, str]
 class Moments(Declared["MomentsState"]):
     """Declares the ``functional.CrossMoments`` of sites with themselves and of pairs of sites, by class of examples.
 
-    They are sums about points that a merge reconciles, which ``Sum`` cannot: a covariance keeps its digits where the
-    mean is far larger than the spread.
+    They are sums about points that a merge reconciles, unlike ``Sum``: a covariance keeps its digits even if the mean
+    is far larger than the spread.
 
     Memory: ``dx dy + 3 (dx + dy)`` float64 numbers for each pair and class, independent of the number of examples.
 

@@ -34,8 +34,8 @@ class NDims(RowsOrMoments):
 
     Numerics: directions that hold less than 1e-12 of the variance together do not count. A moment is a square, so that
     it cannot tell directions of less than about ``d x 2e-16`` of the variance from none, and squares of rows below
-    1e-150 or above 1e150 leave float64; where this leaves a doubt of the number, a note says so, and ``form="rows"``
-    settles it. Elsewhere the two forms give the same number.
+    1e-150 or above 1e150 leave the range of float64; where this makes the number doubtful, a note says so, and
+    ``form="rows"`` settles it. Otherwise the two forms give the same number.
 
     Cost: ``n d^2`` for the moments of a site, and its eigenvalues, about ``10 d^3``.
 
@@ -47,8 +47,8 @@ class NDims(RowsOrMoments):
         label: also one value for each class of this label, with one value per example.
         variance: the share, above 0 and at most 1.
         form: ``"moments"``, ``"rows"``, or ``"auto"``: rows as long as they take less memory, then moments.
-        max_memory: most GiB to hold; more is refused in the first batch that would need it.
-        device: where the sums are made, such as ``"cuda"``, as in ``CKA``.
+        max_memory: most GiB of state; the first batch that would need more is refused.
+        device: where sums are computed, such as ``"cuda"``, as in ``CKA``.
 
     Raises:
         InputError: for a label given per token, or too much memory.
@@ -112,7 +112,7 @@ class NDims(RowsOrMoments):
             notes.append(f"n_dims is at most n - 1, below d (up to {max(d.values())}): label {few}; compare at equal n")
         if doubtful:
             notes.append(
-                f"moments leave a doubt of n_dims, within rounding of the share {self.variance:g} (label "
+                f"moments leave n_dims in doubt, within rounding of the share {self.variance:g} (label "
                 f"{', '.join(doubtful)}); form='rows' settles it"
             )
         return self.result(

@@ -16,30 +16,30 @@ from tasks.errors import check_at_least
 
 
 class NeighbourPurity(ByClass):
-    """Share of an example's nearest neighbours that are of its own class, at each site of one model or several.
+    """Share of an example's nearest neighbours that have its class, at each site of one model or several.
 
     Measures:
         ``neighbour_purity`` (site): averaged over examples and their ``k`` nearest others (Euclidean distance); of
             others equally near, those with the lowest index.
-        ``neighbour_purity_low``, ``neighbour_purity_high`` (site): 95% over examples, as if these were independent
+        ``neighbour_purity_low``, ``neighbour_purity_high`` (site): 95% over examples, as if they were independent
             (Wilson's interval, for values that vary less than yes and no).
         ``chance`` (): the same for neighbours drawn at random.
 
     Memory: every example's row at every site in its own dtype, ``examples x sites x d``; on top, one site's in float32,
-    and on a device other than the CPU in their own dtype too. Cost: ``n^2 d`` a site, or ``max_rows n d``.
+    and on a device other than the CPU in their own dtype too. Cost: ``n^2 d`` per site, or ``max_rows n d``.
 
     Args:
         at: where to measure.
         readout: which position.
         label: the classes, one value per example.
         k: neighbours, fewer than there are examples.
-        max_memory: most GiB to hold; more is refused in the first batch that would need it.
-        max_rows: look for the neighbours of at most this many examples, chosen by their index, among all.
+        max_memory: most GiB of state; the first batch that would need more is refused.
+        max_rows: find the neighbours, among all examples, of at most this many, chosen by their index.
         device: where to compute, such as ``"cuda"``; the CPU if not given.
 
     Raises:
-        InputError: for a label with one class only, with one example a class or given per token, not more than ``k``
-            examples, a device that is not there, or too much memory.
+        InputError: for a label with one class only, with one example per class or given per token, not more than ``k``
+            examples, a device that is not available, or too much memory.
 
     Example:
         >>> NeighbourPurity(label="cluster").k
@@ -72,8 +72,8 @@ class NeighbourPurity(ByClass):
             raise InputError(f"label {self.label!r} has one class only; purity needs examples of at least 2 classes")
         if max(count for group, count in n.items() if group != "all") == 1:
             raise InputError(
-                f"label {self.label!r} has one example a class ({len(labels)} in all), so no neighbour can be of the "
-                "same; give at least 2 examples of some classes, better 20 of each"
+                f"label {self.label!r} has one example per class ({len(labels)} in all), so no neighbour can be of the "
+                "same; give at least 2 examples of some classes, preferably 20 of each"
             )
         asked, notes = None, []
         if self.max_rows is not None and self.max_rows < len(index):

@@ -18,7 +18,7 @@ from tasks import Batch
 
 
 class NormJacobian(Probe):
-    """How sharply the norm that follows a site acts: small vectors are turned far by small changes.
+    """How sensitive the norm after a site is: small changes rotate small vectors far.
 
     Measures (axis site):
         ``smallest_norm``: the least Euclidean norm over examples, ``min |x|``.
@@ -27,7 +27,7 @@ class NormJacobian(Probe):
             RMS norm without ``eps`` and gain (Odonnat, Bouaziz & Cabannes, arXiv 2410.24050). Infinite
             at 0. For LayerNorm, which subtracts the mean first, a lower bound.
 
-    Memory: two numbers an example and site.
+    Memory: two numbers per example and site.
 
     Args:
         at: sites in front of a norm, by name.

@@ -120,7 +120,7 @@ class Pairwise(ByClass):
         """Also refuses more than two models."""
         if isinstance(model, Mapping) and len(model) != 2:
             raise InputError(
-                f"{type(self).__name__} compares two models, and was given {len(model)} "
+                f"{type(self).__name__} compares two models, but was given {len(model)} "
                 f"({', '.join(map(repr, model))}); give two at a time, or one for its own layers"
             )
         return super().bind(model)

@@ -76,7 +76,7 @@ def plot(result: Drawable, name: str, at: Mapping[str, str], ax: Axes | None) ->
             )
     if ax is not None and n_panels != 1:
         raise InputError(
-            f"{name!r} by {', '.join(outer)} makes {n_panels} panels and ax is one; leave ax out, or fix the axis, "
+            f"{name!r} by {', '.join(outer)} makes {n_panels} panels, but ax is one; leave ax out, or fix the axis, "
             f"such as {outer[0]}={result.coords[outer[0]][0]!r}"
         )
     panels = _panels(ax, n_panels, kind)
@@ -137,7 +137,7 @@ def first_to_draw(result: Drawable, at: Mapping[str, str]) -> str:
         way = f" at {', '.join(f'{k}={v!r}' for k, v in at.items())}" if at else ""
         raise InputError(
             f"this {result.probe} result has nothing by {', '.join(_ALONG[:-1])} or {_ALONG[-1]} to draw{way} (it has "
-            f"{', '.join(result.values) or 'no measure'}); take the numbers from to_dataframe()"
+            f"{', '.join(result.values) or 'no measures'}); get the numbers from to_dataframe()"
         )
     return next((name for name in names if _chance(result, name) is not None), names[0])
 

@@ -19,16 +19,16 @@ from tasks import InputError
 
 @dataclass(frozen=True)
 class Preprocess:
-    """What is done to the states of a site before they are clustered; nothing by default.
+    """Preprocessing of a site's states before they are clustered; none by default.
 
     Always in this order: the class means of ``given`` are removed, then outlier dimensions are left out, then
     dimensions are standardised, then PCA, then rows get unit length.
 
     Attributes:
-        drop_outliers: leave out dimensions whose standard deviation is more than so many times the median one. A few
-            dimensions with huge values, as most language models have them, otherwise decide Euclidean distance.
+        drop_outliers: leave out dimensions whose standard deviation is more than this many times the median one. A few
+            dimensions with huge values, common in language models, otherwise dominate the Euclidean distance.
         standardise: scale every dimension to standard deviation 1.
-        pca: keep so many principal components; at most ``n - 1`` and ``d``.
+        pca: keep this many principal components; at most ``n - 1`` and ``d``.
         cosine: centre, then scale every row to length 1, so that angles count and lengths do not.
 
     Raises:

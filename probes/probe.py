@@ -37,9 +37,9 @@ class Probe(ABC):
     A subclass stores its parameters unchanged in ``__init__`` (``at`` and ``readout`` among them),
     declares its state as class attributes (``Sum()``, ``Rows()``, ``Moments()``), and writes two methods:
     ``update(activations, batch)`` adds a batch to the state, ``compute()`` turns the state into a
-    ``ProbeResult``. The rest is given: ``observe``, ``reset``, ``merge``, ``state_dict``, ``load_state_dict``,
-    ``save_state``, ``load_state``, ``all_reduce``, ``clone`` and a ``repr`` that rebuilds it. A state knows by index
-    which examples it holds, so that none is counted twice: not in a batch, not in a merge.
+    ``ProbeResult``. The base class provides the rest: ``observe``, ``reset``, ``merge``, ``state_dict``,
+    ``load_state_dict``, ``save_state``, ``load_state``, ``all_reduce``, ``clone`` and a ``repr`` that
+    rebuilds it. A state knows by index which examples it holds, so none is counted twice, in a batch or in a merge.
 
     Attributes:
         compares: whether ``run`` may give it several models at once, ``{"tuned": a, "base": b}``. Its sites are
@@ -102,7 +102,7 @@ class Probe(ABC):
         sites = self._sites_of_each(model) if isinstance(model, Mapping) else self._sites_in(model)
         if self._sites is not None and sites != self._sites and not self._empty:
             raise InputError(
-                f"this {type(self).__name__} holds state from {len(self._sites)} sites of another model shape; "
+                f"this {type(self).__name__} holds state from {len(self._sites)} sites of a model of another shape; "
                 "call reset() or use a new probe"
             )
         self._sites = sites
@@ -314,7 +314,7 @@ def computed_of(probe: Probe, n: int) -> ProbeResult:
         else:
             way = f"{fewer}, or give device='cpu'" if hasattr(probe, "device") else fewer
         raise InputError(
-            f"device memory is too small for what {type(probe).__name__} computes of "
+            f"device memory is too small for what {type(probe).__name__} computes from "
             f"{n if most is None else min(n, most)} examples; {way}"
         ) from None
 
@@ -329,7 +329,7 @@ def each_probe(probes: Probe | Sequence[Probe]) -> list[Probe]:
     for probe in several:
         if isinstance(probe, type) and issubclass(probe, Probe):
             name = probe.__name__
-            raise InputError(f"{name} is the class of a probe; expected a probe: write {name}(), with its settings")
+            raise InputError(f"{name} is a probe class; expected a probe: write {name}(), with its settings")
         if not isinstance(probe, Probe):
             raise InputError(f"{repr(probe)[:60]} is not a probe; expected one or several, such as CKA()")
     return several

@@ -20,7 +20,7 @@ from tasks.errors import check_choice
 
 
 class Projection(Probe):
-    """A 2-D picture of the hidden states at each site.
+    """A 2-D projection of the hidden states at each site.
 
     Measures:
         ``xy`` (site, example, dimension): coordinates, in arbitrary units.
@@ -32,10 +32,10 @@ class Projection(Probe):
         label: the label to carry along, for colours.
         at: where to measure.
         readout: which position.
-        method: ``"tsne"`` (scikit-learn's, from a PCA start), ``"opentsne"`` (openTSNE's, faster from some 5,000
-            examples on, of the first 50 principal components; ``pip install "mechclust[tsne]"``) or ``"pca"``.
+        method: ``"tsne"`` (scikit-learn's, from a PCA start), ``"opentsne"`` (openTSNE's, faster above about 5,000
+            examples, on the first 50 principal components; ``pip install "mechclust[tsne]"``) or ``"pca"``.
         max_rows: most examples, chosen by their index.
-        seed: of t-SNE.
+        seed: for t-SNE.
 
     Raises:
         InputError: for fewer than 4 examples, a label given per token, or ``"opentsne"`` where it is not installed.

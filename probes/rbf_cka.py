@@ -17,9 +17,9 @@ from probes.sites import Sites, residual
 
 
 class RBFCKA(Pairwise):
-    """CKA with Gaussian kernels, between two models or the layers of one: sees also what is not linear.
+    """CKA with Gaussian kernels, between two models or the layers of one: also sensitive to nonlinear similarity.
 
-    Pairs are those of ``CKA``. The width of each kernel is a fraction of the median distance between the rows it is of.
+    Pairs are those of ``CKA``. Each kernel's width is a fraction of the median distance between its rows.
 
     Measures, with axes (site, label) or, where every site is compared with every other, (site, other_site, label):
         ``rbf_cka``: the biased form, above 0 for unrelated rows, the more so the smaller ``fraction`` and ``n``.
@@ -29,8 +29,8 @@ class RBFCKA(Pairwise):
     Exact over all examples, never clamped; NaN with a note.
 
     Memory: every example's row at every site in its own dtype, ``examples x sites x d``, and blocks of kernel entries
-    whatever the number of examples, some 300 MB at most. Cost: ``n^2 d`` a site and class, however many pairs it is in,
-    and ``n^2`` a pair.
+    whatever the number of examples, some 300 MB at most. Cost: ``n^2 d`` per site and class, however many pairs it is
+    in, and ``n^2`` per pair.
 
     Source: Kornblith et al. 2019 (arXiv 1905.00414), section 3; debiased as in ``CKA``.
 
@@ -39,12 +39,12 @@ class RBFCKA(Pairwise):
         readout: which position.
         label: also one value for each class of this label, with one value per example.
         pairs: ``"diagonal"`` or ``"all"``, as in ``CKA``.
-        fraction: of the median distance; above 0.
-        max_memory: most GiB to hold; more is refused in the first batch that would need it.
+        fraction: the kernel's width over the median distance; above 0.
+        max_memory: most GiB of state; the first batch that would need more is refused.
         device: where to compute, such as ``"cuda"``; the CPU if not given.
 
     Raises:
-        InputError: for three models or more, a label given per token, a device that is not there, or too much memory.
+        InputError: for three models or more, a label given per token, an unavailable device, or too much memory.
 
     Example:
         >>> RBFCKA(fraction=1.0).fraction

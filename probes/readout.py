@@ -16,7 +16,7 @@ _ROWS = "last_token(), first_token(), token_at(...)"
 class Readout:
     """Turns an activation ``[batch pos ...]`` into what a probe sees, on the activation's device. Compared by value.
 
-    In a model that lies on several devices the batch may be on another one than the activation.
+    In a model spread over several devices, the batch and the activation may be on different ones.
 
     Attributes:
         row_per_example: whether it leaves one row per example, whatever the sequence's length.
@@ -89,7 +89,7 @@ class TokenAt(Readout):
         if (example := _first(wrong, batch)) is not None:
             raise InputError(
                 f"position {self.position!r} of example index {example} is {int(found[wrong][0])}, where there is no "
-                f"real token ({width} positions, padding included); give the place of one, from 0"
+                f"real token ({width} positions, padding included); give a token's position, from 0"
             )
         return found
 
@@ -142,7 +142,7 @@ def last_token() -> Readout:
 def first_token() -> Readout:
     """The first real token of each example: ``[batch pos ...] -> [batch ...]``.
 
-    In BERT-like encoders that is ``[CLS]``, which stands for the whole sequence where a model was tuned to classify.
+    In BERT-like encoders that is ``[CLS]``, which represents the whole sequence in models tuned to classify.
     """
     return FirstToken()
 
@@ -162,7 +162,7 @@ def mean() -> Readout:
 
 
 def all_tokens() -> Readout:
-    """The whole activation, padding included, as the hook point gives it (patterns too)."""
+    """The whole activation, padding included, unchanged (also for attention patterns)."""
     return AllTokens()
 
 

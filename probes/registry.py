@@ -20,9 +20,9 @@ class RegisteredProbe:
     """A probe known by name.
 
     Attributes:
-        name: ours are called like their class, others as their entry point says.
+        name: the class's name for ours, the entry point's name for others.
         package: the distribution it comes from, with its version.
-        make: the class, or another callable that gives a probe; ``None`` where it is broken.
+        make: the class, or another callable that returns a probe; ``None`` if it is broken.
         error: why it is broken; empty where it is not.
     """
 
@@ -41,15 +41,15 @@ class RegisteredProbe:
             raise InputError(f"probe {self.name!r} of {self.package} is broken: {self.error}")
         if self.needs:
             raise InputError(
-                f"probe {self.name!r} needs {', '.join(self.needs)}, so its name alone does not make one; "
-                "use it in a script, or register a function that gives one ready to run"
+                f"probe {self.name!r} needs {', '.join(self.needs)}, so its name alone is not enough; "
+                "use it in a script, or register a function that returns one ready to run"
             )
         try:
             probe = self.make()
         except Exception as error:  # of somebody else's code
             raise InputError(f"probe {self.name!r} of {self.package} cannot be made: {first_line(error)}") from error
         if not isinstance(probe, Probe):
-            raise InputError(f"{self.name!r} of {self.package} gives a {type(probe).__name__}; expected a probes.Probe")
+            raise InputError(f"{self.name!r} of {self.package} returns a {type(probe).__name__}; expected a Probe")
         return probe
 
     @property
@@ -82,10 +82,10 @@ def list_probes() -> list[RegisteredProbe]:
 
 
 def find_probe(name: str) -> RegisteredProbe:
-    """The probe of that name, broken or not.
+    """The probe with that name, broken or not.
 
     Raises:
-        InputError: for a name that is not there, with the nearest one.
+        InputError: for an unknown name, with the nearest one.
     """
     if found := _own().get(name):  # without importing anybody else's
         return found
@@ -96,10 +96,10 @@ def find_probe(name: str) -> RegisteredProbe:
 
 
 def get_probe(name: str) -> Probe:
-    """A new probe of that name, with its default settings.
+    """A new probe with that name, with its default settings.
 
     Raises:
-        InputError: for a name that is not there (with the nearest one), a broken probe (with the reason), or one
+        InputError: for an unknown name (with the nearest one), a broken probe (with the reason), or one
             that cannot be made without arguments.
 
     Example:

@@ -54,7 +54,7 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class ProbeResult:
-    """Numbers with their meaning.
+    """Named measures with named axes, coordinates and notes.
 
     Attributes:
         probe: name of the probe's class.
@@ -124,8 +124,8 @@ class ProbeResult:
 
         Args:
             measure: which.
-            at: the name along each axis that is to go, such as ``site="hook_embed"`` or ``head=3``; or ``layer``, the
-                number of a site's layer (see ``layers``), where one site has it.
+            at: the name along each axis to fix, such as ``site="hook_embed"`` or ``head=3``; or ``layer``, the number
+                of a site's layer (see ``layers``), if only one site has it.
 
         Raises:
             InputError: for an axis or name that is not there, and a layer of no site or of several.
@@ -145,7 +145,7 @@ class ProbeResult:
         if "site" in names:
             raise InputError(f"layer {layer} and site {names['site']!r} are both given; give one of them")
         if sites:
-            raise InputError(f"layer {layer} of {measure!r} is {', '.join(map(repr, sites))}; give site= in its place")
+            raise InputError(f"layer {layer} of {measure!r} is {', '.join(map(repr, sites))}; give site= instead")
         known = dict.fromkeys(self.layers[site] for site in self.coords["site"])
         raise InputError(f"no layer {layer} in {measure!r} (it has {', '.join(map(str, known))})")
 
@@ -344,7 +344,7 @@ class ProbeResult:
 
 
 def load_result(path: str | Path) -> ProbeResult:
-    """A saved result, whichever probe, study or command it is from.
+    """Load a saved result of any probe, study or command.
 
     Raises:
         InputError: for a file that is missing, damaged, or not a probe result.
@@ -397,7 +397,7 @@ def _merged(a: ProbeResult, b: ProbeResult) -> ProbeResult:
         )
     if (one := _axes(a)) != (two := _axes(b)):
         raise InputError(
-            f"cannot merge {a.probe} results of other measures or axes: {one} and {two}; "
+            f"cannot merge {a.probe} results of different measures or axes: {one} and {two}; "
             "measure both with the same settings"
         )
     axis = _differing_axis(a, b)
@@ -405,7 +405,7 @@ def _merged(a: ProbeResult, b: ProbeResult) -> ProbeResult:
     coords = {**a.coords, axis: [*a.coords[axis], *b.coords[axis]]}
     layers = {**a.layers, **b.layers}
     if other := [site for site, layer in a.layers.items() if layers[site] != layer]:
-        raise InputError(f"cannot merge {a.probe} results that have {other[0]!r} at other layers; measure one model")
+        raise InputError(f"cannot merge {a.probe} results that have {other[0]!r} at different layers; use one model")
     if axis == "site" or all(name.isdigit() for name in coords[axis]):  # the same result whichever comes first
         place = layers.__getitem__ if axis == "site" else int
         order = sorted(range(len(coords[axis])), key=lambda i: place(coords[axis][i]))
@@ -451,8 +451,8 @@ def _joined(name: str, axis: str, a: ProbeResult, b: ProbeResult) -> Tensor:
         return torch.cat([x, y], dim=a.axes[name].index(axis))
     if not torch.allclose(x.double(), y.double(), rtol=0, atol=0, equal_nan=True):
         raise InputError(
-            f"cannot merge {a.probe} results along {axis}: {name!r} is one number for all of it, and differs; measure "
-            f"both parts in one run, or, if they saw different examples, {_STATES}"
+            f"cannot merge {a.probe} results along {axis}: {name!r} has one value for all of it, which differs; "
+            f"measure both parts in one run, or, if they saw different examples, {_STATES}"
         )
     return x
 

@@ -53,9 +53,9 @@ class RowStore:
         sites: hook names, in order.
         readout: the readout's ``repr``.
         labels: names of the labels kept.
-        model: tells the model apart from others.
-        dtype: in which the rows are kept, where ``save_rows`` was told; ``None`` for the model's own.
-        source: what errors call it, the folder.
+        model: identifies the model.
+        dtype: the dtype in which the rows are kept, if ``save_rows`` was given one; ``None`` for the model's own.
+        source: its name in error messages, the folder.
 
     Raises:
         InputError: for a folder without a finished store, or a damaged one. A damaged file of a site is refused when
@@ -66,7 +66,7 @@ class RowStore:
         >>> # store.take(store.index[:100], ["rows/hook_embed", "labels/task"])
     """
 
-    label_way = "save the rows anew with it: save_rows(..., labels=[%r])"
+    label_way = "save the rows again with it: save_rows(..., labels=[%r])"
 
     def __init__(self, folder: str | Path) -> None:
         self.folder, self.source = Path(folder), str(folder)
@@ -75,7 +75,7 @@ class RowStore:
             raise InputError(f"no row store in {str(folder)!r}; write one with save_rows")
         if "examples" not in header:
             raise InputError(
-                f"the row store in {str(folder)!r} is unfinished; call save_rows with the same arguments to go on"
+                f"the row store in {str(folder)!r} is unfinished; call save_rows with the same arguments to finish it"
             )
         self.sites: list[str] = [name for name, _ in header["sites"]]
         self.readout: str = header["readout"]
@@ -90,7 +90,7 @@ class RowStore:
         if (found := sum(len(part["index"]) for part in parts)) != header["examples"]:
             raise InputError(
                 f"{str(folder)!r} holds {found} of {header['examples']} examples, so a shard is missing; call "
-                "save_rows with the same arguments, which measures those examples again"
+                "save_rows with the same arguments to measure those examples again"
             )
         joined = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
         shard = torch.cat([torch.full_like(part["index"], k) for k, part in enumerate(parts)])
@@ -159,7 +159,7 @@ def places_of(index: Tensor, among: Tensor, source: str) -> Tensor:
     if bool(lacking.any()):
         raise InputError(
             f"{source!r} has no rows of example index {int(index[lacking][0])} ({int(lacking.sum())} such); choose "
-            "among its index"
+            "from its index"
         )
     return places
 
@@ -177,7 +177,7 @@ def check_names(names: Sequence[str], sites: Sequence[str], labels: Sequence[str
         if kind == "labels" and what not in labels:
             raise InputError(f"{source!r} has no label {what!r}{suggest(what, labels or ['no labels'])}")
         if kind not in ("rows", "labels"):
-            raise InputError(f"{name!r} is no name in {source!r}; expected 'rows/<site>' or 'labels/<name>'")
+            raise InputError(f"{name!r} is not a name in {source!r}; expected 'rows/<site>' or 'labels/<name>'")
 
 
 def _of(kind: str, names: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -262,7 +262,7 @@ def check_files(shard: Path) -> None:
         except SafetensorError:
             whole = False
         if not whole:
-            raise _damaged(path, "is damaged (its size or its header is another)")
+            raise _damaged(path, "is damaged (its size or header does not match)")
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor]) -> str:
@@ -293,10 +293,10 @@ def _check(path: Path, sums: Mapping[str, str]) -> None:
     except DamagedError:
         same = False
     except InputError:
-        what = "is damaged (it is no safetensors file)" if path.exists() else "is missing"
+        what = "is damaged (it is not a safetensors file)" if path.exists() else "is missing"
         raise _damaged(path, what) from None
     if not same:
-        raise _damaged(path, "is damaged (its checksum is another)")
+        raise _damaged(path, "is damaged (its checksum does not match)")
 
 
 def _open(path: Path) -> dict[str, Tensor]:
@@ -309,8 +309,8 @@ def _open(path: Path) -> dict[str, Tensor]:
 
 def _damaged(path: Path, what: str) -> InputError:
     return InputError(
-        f"{str(path)!r} {what}; delete the folder {str(path.parent)!r} and call save_rows with the same arguments, "
-        "which measures its examples again"
+        f"{str(path)!r} {what}; delete the folder {str(path.parent)!r} and call save_rows with the same arguments "
+        "to measure its examples again"
     )
 
 
@@ -341,11 +341,11 @@ def read_header(folder: Path) -> dict[str, Any] | None:
         kind = ""
     if kind.startswith("mechclust-rows-") and kind != FORMAT:
         raise InputError(
-            f"{str(folder)!r} was written by another version ({kind}); save the rows anew, in a new folder"
+            f"{str(folder)!r} was written by another version ({kind}); save the rows again, in a new folder"
         )
     if kind != FORMAT or not set(_HEADER) <= set(header):
         raise InputError(
             f"{str(path)!r} is damaged or not the header of a row store; expected a folder from save_rows: save the "
-            "rows anew, in a new folder"
+            "rows again, in a new folder"
         )
     return header

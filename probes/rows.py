@@ -52,7 +52,7 @@ def collect_rows(
     tokenizer: Any = None,
     tokens_per_batch: int = 4096,
 ) -> dict[str, Tensor]:
-    """By hook name ``[n d]``, every example's row at each site, in the order of the examples' index, on the CPU.
+    """Every example's row at each site, by hook name ``[n d]``, ordered by example index, on the CPU.
 
     As ``run`` measures: dropout off, hooks removed, nothing of the model changed. Memory: ``examples x sites x d`` in
     the model's dtype; ``save_rows`` keeps them on disk instead.

@@ -49,7 +49,7 @@ class RowsOrMoments(ByClass):
             return self._check_rows(rows, n)
         row = sum(x.element_size() * x.shape[1] for x in rows.values()) / 2**20
         what = f"moments for {sites_of(rows)} and {classes} classes"
-        return self._refuse_above(needed, what, f"take form='rows' ({row:.3g} MiB an example)")
+        return self._refuse_above(needed, what, f"take form='rows' ({row:.3g} MiB per example)")
 
     def _moments_of(self, rows: Mapping[str, Tensor], classes: int) -> int:
         d = {site: x.shape[1] for site, x in rows.items()}

@@ -202,7 +202,7 @@ def _observe(probes: Sequence[Probe], kept: Kept, batch: Batch) -> None:
 
 
 class Attached:
-    """What ``attach`` gives: tell it the batch whose forward pass comes next."""
+    """What ``attach`` returns: give it the batch whose forward pass comes next."""
 
     def __init__(self, recorder: _Recorder, probes: Sequence[Probe]) -> None:
         self._recorder, self._probes = recorder, probes
@@ -285,13 +285,13 @@ def run(
     """Measure a model on batches: one forward pass per batch, whatever the number of probes.
 
     In inference mode, with dropout off; the model's train/eval mode, other people's hooks and the
-    global random state are left as they were. The forward pass stops after the deepest site needed (the first one at
+    global random state are unchanged afterwards. The forward pass stops after the deepest site needed (the first one at
     the language-model head, which never runs unless a site lies behind it). Memory does not grow with the number of
     batches beyond the probes' declared state. Where a device runs out of it, a batch is tried again in halves, once.
 
     Several models, ``{"tuned": a, "base": b}``, are run on the same batches for probes that compare them: one
-    forward pass of each per batch. They may be on different devices, and one model may stand under two names. One
-    model may lie on several devices too: what probes see is on that of its embedding.
+    forward pass of each per batch. They may be on different devices, and one model may have two names. One model may
+    also be spread over several devices: what probes see is on that of its embedding.
 
     Args:
         model: anything with TransformerLens's hook protocol, or several by name.
@@ -301,15 +301,15 @@ def run(
             row's integers become labels under their names.
         probes: one probe or several. They are reset first.
         tokenizer: Hugging Face's, for texts; ``model.tokenizer`` by default. Special tokens are those it adds.
-        tokens_per_batch: most tokens of a forward pass, padding included, where they are not given as ``Batch``.
-            Sequences of like length go together, longest first. No result depends on it, but for rounding.
+        tokens_per_batch: most tokens per forward pass, padding included, unless they are given as ``Batch``.
+            Sequences of similar length go together, longest first. Results depend on it by rounding only.
         progress: show a progress bar.
 
     Returns:
         One result for one probe, a list for a sequence.
 
     Raises:
-        InputError: for a name that is not in the model, a label or position that the batches lack,
+        InputError: for a name that is not in the model, a label or position missing from the batches,
             no batches, NaN in the activations, several models with vocabularies of different sizes, token ids
             outside the vocabulary, more tokens than the model's context, or too little memory.
     """
@@ -348,8 +348,8 @@ def finished(
         if other := [name for name in {**first, **models} if models.get(name) != first.get(name)]:
             whose = f" {other[0]!r}" if other[0] else ""
             raise InputError(
-                f"shard {number} was measured on another model{whose} than shard 0 (their weights or configurations "
-                "differ); give every worker the same model and measure again"
+                f"shard {number} was measured on a different model{whose} from shard 0 (their weights or "
+                "configurations differ); give every worker the same model and measure again"
             )
     examples, positions, real = Examples(), 0, 0
     for state in states:
@@ -430,7 +430,7 @@ def _check_compares(probes: Sequence[Probe], models: Mapping[str, HookedModel]) 
     for probe in probes:
         if not probe.compares:
             raise InputError(
-                f"{type(probe).__name__} measures one model at a time, and was given {len(models)} "
+                f"{type(probe).__name__} measures one model at a time, but was given {len(models)} "
                 f"({', '.join(map(str, models))}); run it on each, or give these models to a probe that compares"
             )
 

@@ -20,7 +20,7 @@ from tasks.errors import suggest
 
 
 class RowSource(HookPoints, Protocol):
-    """What ``run_stores`` measures: a ``RowStore``, or what ``rows_from`` gives."""
+    """What ``run_stores`` measures: a ``RowStore``, or what ``rows_from`` returns."""
 
     @property
     def index(self) -> Tensor:
@@ -67,7 +67,7 @@ def run_stores(stores: Stores, probes: Probe) -> ProbeResult: ...
 @overload
 def run_stores(stores: Stores, probes: Sequence[Probe]) -> list[ProbeResult]: ...
 def run_stores(stores: Stores, probes: Probe | Sequence[Probe]) -> ProbeResult | list[ProbeResult]:
-    """As ``run``, from rows that are there: ``run_stores({"tuned": a, "base": b}, CKA())``. The same value.
+    """As ``run``, but from stored rows: ``run_stores({"tuned": a, "base": b}, CKA())``. The values are the same.
 
     Rows are aligned by example index. A probe sees no tokens (they read -1), only rows, labels and index. Every row is
     read once for all probes.
@@ -82,7 +82,7 @@ def run_stores(stores: Stores, probes: Probe | Sequence[Probe]) -> ProbeResult |
         One result for one probe, a list for a sequence.
 
     Raises:
-        InputError: for stores of different examples (naming which), prompts or labels, another readout than a
+        InputError: for stores of different examples (naming which), prompts or labels, a readout other than the
             probe's, sites or labels that were not saved, or too little memory of a device to compute.
 
     Example:
@@ -131,7 +131,7 @@ def _check_source(store: object) -> None:
     if isinstance(store, (str, Path)):
         raise InputError(f"{str(store)!r} is a path; give RowStore({str(store)!r})")
     if not hasattr(store, "blocks"):
-        raise InputError(f"got {type(store).__name__} as rows; give a RowStore, or what rows_from gives")
+        raise InputError(f"got {type(store).__name__} as rows; give a RowStore, or what rows_from returns")
 
 
 def _wanted(stores: Stores, named: Mapping[str, RowSource], probe: Probe) -> dict[str, dict[str, str]]:
@@ -145,7 +145,7 @@ def _wanted(stores: Stores, named: Mapping[str, RowSource], probe: Probe) -> dic
             raise InputError(f"{store.source!r} has no rows of {site!r}{suggest(site, store.sites)}")
         if store.readout != repr(probe.readout):
             raise InputError(
-                f"{store.source!r} holds rows of readout {store.readout}, and the probe has "
+                f"{store.source!r} holds rows of readout {store.readout}, but the probe has "
                 f"{probe.readout!r}; give the probe readout={store.readout}"
             )
         found[name] = keys
@@ -160,7 +160,7 @@ def _check_same_examples(named: Mapping[str, RowSource]) -> list[str]:
         for a, b, name_a, name_b in ((first, second, one, other), (second, first, other, one)):
             if len(only := a.index[~torch.isin(a.index, b.index)]):
                 raise InputError(
-                    f"example index {int(only[0])} is in the rows of {name_a!r} and not of {name_b!r} "
+                    f"example index {int(only[0])} is in the rows of {name_a!r} but not of {name_b!r} "
                     f"({len(only)} such); save both from the same batches"
                 )
         if first.tokens is None or second.tokens is None:
@@ -168,7 +168,7 @@ def _check_same_examples(named: Mapping[str, RowSource]) -> list[str]:
             notes.append(f"The tokens of {unknown} are not known: whether the prompts are the same was not checked.")
         elif len(different := first.index[first.tokens != second.tokens]):
             raise InputError(
-                f"example index {int(different[0])} has other tokens in {one!r} than in {other!r} "
+                f"example index {int(different[0])} has different tokens in {one!r} and {other!r} "
                 f"({len(different)} such); save both from the same prompts with the same tokenizer"
             )
     return notes
@@ -179,7 +179,7 @@ def _check_same_label(label: str, index: Tensor, known: Tensor, taken: Mapping[s
         i = int(other[0, 0])
         raise InputError(
             f"example index {int(index[i])} has {taken[f'labels/{label}'][i].item()} as its label {label!r} in "
-            f"{name!r}, and {known[i].item()} in a store before it; save all with the same labels"
+            f"{name!r}, and {known[i].item()} in an earlier store; save all with the same labels"
         )
 
 

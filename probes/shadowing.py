@@ -25,7 +25,7 @@ def _refuse_another(name: str) -> None:
     if found is None or found.resolve() != Path(__file__).resolve().parents[1] / name / "__init__.py":
         what = "a module without a file" if found is None else repr(str(found))
         raise ImportError(
-            f"{what} stands in the way of mechclust's package {name!r}; rename it, or move it elsewhere",
+            f"{what} hides mechclust's package {name!r}; rename it, or move it elsewhere",
             name=name,
             path=None if found is None else str(found),
         )

@@ -48,13 +48,13 @@ def save_rows(
 ) -> RowStore:
     """Measure a model as ``run`` does, and keep every example's rows in ``folder``.
 
-    Written in shards, each whole or not at all, one file per site: every ``shard_rows`` examples, and whenever 30
-    seconds have passed since the last one. After an interruption the same call goes on where it stopped; examples
-    that are there are not run again. Ctrl-C and a failing forward pass or iterator cost no batch that was measured (an
-    ``InputError``, after which something else will be given, those since the last shard); ``kill -9`` costs about 30
-    seconds of work beside the shard that is being written. A finished store whose files are missing or of another size
-    is refused. A folder with rows of another model (any other weight), other sites, another readout or dtype, or other
-    tokens or labels under the same index is refused, and one to which another process writes.
+    Rows are written in shards, each whole or not at all, one file per site: every ``shard_rows`` examples, and whenever
+    30 seconds have passed since the last one. After an interruption the same call resumes where it stopped; stored
+    examples are not run again. Ctrl-C and a failing forward pass or iterator lose no measured batch (an ``InputError``,
+    after which the input will change, those since the last shard); ``kill -9`` loses about 30 seconds of work besides
+    the shard that is being written. A finished store is refused if files are missing or have the wrong size. A folder
+    is refused if it has rows of a different model (any differing weight), different sites, readout or dtype, or
+    different tokens or labels under the same index, or if another process is writing to it.
 
     A shard is written while the next one is measured. Memory: two shards, ``shard_rows x sites x d`` each. Disk: every
     example's rows, in ``dtype``; where the number of examples is known beforehand (anything with a length), too little
@@ -67,15 +67,15 @@ def save_rows(
         at: where to measure.
         readout: which position.
         labels: labels to keep beside the rows, one value per example each.
-        dtype: in which rows are kept, ``torch.bfloat16`` say; that of the model's activations by default.
-        shard_rows: examples a shard, where they take less than 30 seconds.
+        dtype: the dtype to keep rows in, such as ``torch.bfloat16``; that of the model's activations by default.
+        shard_rows: examples per shard, if they take less than 30 seconds.
         tokenizer: for texts, as in ``run``.
         tokens_per_batch: as in ``run``.
         progress: show a progress bar.
 
     Raises:
-        InputError: see above, where ``run`` raises it, for values that ``dtype`` cannot hold, and where a file cannot
-            be written (whole shards are kept).
+        InputError: for the folders above, where ``run`` raises it, for values that ``dtype`` cannot hold, and if a
+            file cannot be written (whole shards are kept).
 
     Example:
         >>> # a = save_rows(tuned, batches, "rows/tuned", labels=["task"])
@@ -200,6 +200,6 @@ def _writing(folder: Path, stored: Stored) -> Iterator[None]:
             raise
         raise InputError(
             f"the rows could not be written to {str(folder)!r} ({cause.strerror or cause}); the "
-            f"{len(stored) + stored.written} examples written before are kept: make room there, and call save_rows "
-            "with the same arguments to go on"
+            f"{len(stored) + stored.written} examples already written are kept: free space there, and call save_rows "
+            "with the same arguments to continue"
         ) from cause

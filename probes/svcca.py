@@ -27,7 +27,7 @@ class SVCCA(Pairwise):
         ``n`` (label): number of examples.
 
     Memory: every example's row at every site in its own dtype, ``examples x sites x d``, and as much in float64 at the
-    end. Cost: a singular value decomposition a site and class, ``n d^2``.
+    end. Cost: a singular value decomposition per site and class, ``n d^2``.
 
     Source: Raghu et al. 2017 (arXiv 1706.05806); between language models: Zhao et al. 2022 (arXiv 2210.12553).
 
@@ -37,7 +37,7 @@ class SVCCA(Pairwise):
         label: also one value for each class of this label, with one value per example.
         pairs: ``"diagonal"`` or ``"all"``, as in ``CKA``.
         variance: share of the variance to keep on each side, above 0 and at most 1.
-        max_memory: most GiB to hold; more is refused in the first batch that would need it.
+        max_memory: most GiB of state; the first batch that would need more is refused.
 
     Raises:
         InputError: for three models or more, a label given per token, or too much memory.

@@ -30,7 +30,7 @@ from probes.strata import check_given, log_shuffles, nothing_left, single_class,
 from tasks import Batch, InputError
 from tasks.errors import check_at_least, check_choice
 
-_ALONE = "has one example a class ({} in all), which any clustering into as many clusters agrees with"
+_ALONE = "has one example per class ({} in all), which any clustering into as many clusters agrees with"
 _TWO = "two classes, where p_value from moments can be half of what it should be; give n_permutations=1000"
 _FEW = 20  # relabellings: with fewer, no p-value is below .05
 _SEEN = 2000  # examples behind a silhouette
@@ -44,7 +44,7 @@ class TaskClusterARI(Probe):
         ``ari``: 1 when the clusters are the classes, 0 expected by chance; not clamped.
         ``ami``: adjusted mutual information of the same clusters (scikit-learn's), on the same scale.
         ``silhouette``: of the clusters, -1 to 1: how much nearer an example is to its own cluster than to the next
-            one, on average. NaN with fewer than 2 clusters, or one an example.
+            one, on average. NaN with fewer than 2 clusters, or one per example.
         ``label_silhouette`` (site, label): the same of the label's classes.
         ``null_low``, ``null_high``: the central 95% of ``ari`` under random relabelling.
         ``null_mean``: its mean; it need not be 0 with ``given`` or ``within``.
@@ -58,26 +58,26 @@ class TaskClusterARI(Probe):
         label: the label the clusters are compared with, one value per example.
         at: where to measure.
         readout: which position; the state at the input token by default.
-        also: further labels, each clustered anew with its own number of clusters.
+        also: further labels, each clustered separately with its own number of clusters.
         n_clusters: clusters for every label, or several numbers of them; ``None``: as many as the label has classes.
-        given: a label whose class means are removed from the states before they are clustered. Relabellings stay
-            within its classes: what is left is what clusters beside it.
+        given: a label whose class means are subtracted from the states before they are clustered. Relabellings stay
+            within its classes: what is left clusters independently of it.
         within: a label within whose classes relabellings stay, such as the input that is the same in every task. The
-            states are left as they are.
+            states are unchanged.
         preprocess: what else is done to the states before they are clustered.
-        reduce: ``None``: cluster the states as they are. ``"tsne"``: after a 2-D t-SNE. Never mix
-            the two in one curve. Silhouettes are of the states before it.
+        reduce: ``None``: cluster the states themselves. ``"tsne"``: cluster a 2-D t-SNE of them. Never mix
+            the two in one curve. Silhouettes are computed before the t-SNE.
         n_init: k-means starts; the best one counts.
-        n_permutations: random relabellings behind the null interval. 0: a shifted gamma distribution with the exact
-            mean, variance and skewness over all relabellings instead; not with ``given`` or ``within``, and too low a
-            ``p_value`` where the label or the clusters have two classes, which a note says.
+        n_permutations: number of random relabellings for the null interval. 0: a shifted gamma distribution with the
+            exact mean, variance and skewness over all relabellings instead; not with ``given`` or ``within``, and with
+            too low a ``p_value`` where the label or the clusters have two classes, which a note says.
         max_rows: keep at most this many examples, chosen by their index.
-        device: ``None``: scikit-learn's k-means. ``"cpu"``, ``"cuda"``: ours, exact too, on that device.
+        device: ``None``: scikit-learn's k-means. ``"cpu"``, ``"cuda"``: our own, also exact, on that device.
         keep_clusters: also give each example's cluster.
-        seed: of k-means, t-SNE and the relabellings.
+        seed: for k-means, t-SNE and the relabellings.
 
     Raises:
-        InputError: for fewer examples than clusters, a label with one class only, ``label`` with one example a
+        InputError: for fewer examples than clusters, a label with one class only, ``label`` with one example per
             class or determined by ``given`` or ``within`` (a further label is NaN then, with a note), or a label
             given per token.
 
@@ -264,9 +264,7 @@ class _Label:
         return f"a clustering compared with label {self.name!r} has {_TWO}" if len(np.unique(assigned)) == 2 else ""
 
     def _few(self, name: str, n: int) -> None:
-        self.notes.append(
-            f"label {name!r} can be handed out in {n} ways only, so p_value is about {1 / n:.2g} at least"
-        )
+        self.notes.append(f"label {name!r} can be permuted in only {n} ways, so p_value is at least about {1 / n:.2g}")
 
     def _stratified(self, probe: TaskClusterARI, name: str, others: Mapping[str, np.ndarray]) -> None:
         assert self.strata is not None
@@ -311,7 +309,7 @@ def _clusters_for(probe: TaskClusterARI, name: str, values: np.ndarray) -> list[
             )
     if n_classes == len(values) and name == probe.label:
         raise InputError(
-            f"label {name!r} {_ALONE.format(n_classes)}; give at least 2 examples of some classes, better 20"
+            f"label {name!r} {_ALONE.format(n_classes)}; give at least 2 examples of some classes, preferably 20"
         )
     return ks
 

@@ -44,7 +44,7 @@ def check_probe(
     rtol: float = 1e-9,
     processes: bool = False,
 ) -> None:
-    """Put a probe through the whole contract that ``run``, ``merge`` and ``all_reduce`` rely on.
+    """Check a probe against the whole contract that ``run``, ``merge`` and ``all_reduce`` rely on.
 
     The activations are recorded once and fed to clones of ``probe`` in many splits and orders, so
     that the rounding of the model's own forward pass at different batch sizes plays no part. A probe
@@ -127,7 +127,7 @@ def _first_result(case: Case) -> None:
     try:
         json.dumps(dict(case.expected.metadata))
     except (TypeError, ValueError) as error:
-        raise Broken(f"metadata is not JSON ({error}); give numbers, texts, lists and dictionaries") from None
+        raise Broken(f"metadata is not JSON ({error}); give numbers, strings, lists and dictionaries") from None
 
 
 def _surroundings(case: Case) -> None:
@@ -305,7 +305,7 @@ def _round_trip(case: Case) -> None:
         whole, new, half = case.fed(case.rows), case.probe.clone(), case.probe.clone()
         copy(whole, new)
         if not equal(_held(whole), _held(new)):
-            raise Broken(f"{way} have to keep every bit of the state; leave them to Probe")
+            raise Broken(f"{way} must preserve every bit of the state; leave them to Probe")
         case.check(new, f"{way} have to give the same result", exact=True)
         copy(case.fed(first), half)
         case.check(case.fed(second, to=half), f"{way} have to allow further updates")

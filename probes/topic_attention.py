@@ -28,12 +28,12 @@ class TopicAttention(TopicProbe):
         ``pairs`` (bucket): how many, the same at all sites.
         ``ratio`` (site, head): mean over same-topic pairs / mean over different-topic pairs.
         ``ratio_null_low``, ``ratio_null_high``, ``p_value`` (site, head): central 95% of the ratio
-            when the topics are handed out anew to the words, and the share at least as high.
+            when the topics are permuted among the words, and the share at least as high.
         ``overall_mean`` (bucket), ``overall_ratio``, ``overall_ratio_null_low``, ...: the plain mean
             over sites and heads, and the ratio of those means.
 
     Memory: ``sites x heads x (3 + n_permutations)`` numbers, independent of the number of examples.
-    Cost: the positions with a topic, squared, times ``heads x n_permutations`` a site.
+    Cost: the positions with a topic, squared, times ``heads x n_permutations`` per site.
 
     The interval takes topics to be exchangeable over words given the documents. Where documents differ much
     in length it is too narrow: attention is larger throughout in short ones.
@@ -46,11 +46,11 @@ class TopicAttention(TopicProbe):
         at: attention patterns to measure.
         words: the per-token label that holds each position's row in ``topics`` (negative: left out), and
             says what the same word is; ``None``: the token ids are the rows.
-        n_permutations: relabellings behind the interval; 0 for none.
-        seed: of the relabellings.
+        n_permutations: number of relabellings for the interval; 0 for none.
+        seed: for the relabellings.
 
     Raises:
-        InputError: for topics of another form, fewer than two topics, topics that do not fit the
+        InputError: for topics of the wrong shape, fewer than two topics, topics that do not fit the
             vocabulary, or sites that are not attention patterns.
 
     Example:

@@ -31,9 +31,9 @@ class TopicEmbedding(TopicProbe):
         ``ratio``, ``difference`` (site, similarity): same over, and minus, different topic. Ratios
             explode where the denominator nears 0.
         ``ratio_null_low``, ``ratio_null_high``, ``p_value`` (site, similarity): central 95% of the
-            ratio when the topics are handed out anew to the words, and the share at least as high.
-        ``difference_null_low``, ``difference_null_high``, ``difference_p_value`` (site, similarity): likewise of
-            the difference. Where the mean between topics is near 0 or below, these are the ones to read.
+            ratio when the topics are permuted among the words, and the share at least as high.
+        ``difference_null_low``, ``difference_null_high``, ``difference_p_value`` (site, similarity): the same for
+            the difference. Where the mean between topics is near 0 or below, read these.
 
     Memory: ``sites x words with a topic x d_model`` float64 numbers; a batch adds to them in place, at a cost that
     depends on its tokens, not on the number of words.
@@ -45,8 +45,8 @@ class TopicEmbedding(TopicProbe):
         at: where to measure.
         words: as in ``TopicAttention``.
         self_pairs: also count a word with itself as the same topic.
-        n_permutations: relabellings behind the interval; 0 for none.
-        seed: of the relabellings.
+        n_permutations: number of relabellings for the interval; 0 for none.
+        seed: for the relabellings.
 
     Example:
         >>> TopicEmbedding(torch.tensor([0, 0, 1, 1])).at
@@ -76,7 +76,7 @@ class TopicEmbedding(TopicProbe):
         example = torch.arange(len(place), device=place.device)[:, None]
         for site, x in activations.items():
             if x.ndim < 3 or x.shape[:2] != batch.tokens.shape:
-                raise InputError(f"{site!r} gives shape {tuple(x.shape)}; expected a vector per token [batch pos ...]")
+                raise InputError(f"{site!r} has shape {tuple(x.shape)}; expected a vector per token [batch pos ...]")
             self.vectors.add_rows(site, word, x[example, place][table.real].flatten(1), n_rows)
 
     def compute(self) -> ProbeResult:

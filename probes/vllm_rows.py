@@ -19,7 +19,7 @@ from tasks import Batch, InputError
 
 
 class VllmFiles:
-    """One file an example, read when its rows are asked for."""
+    """One file per example, read when its rows are asked for."""
 
     def __init__(
         self, paths: Sequence[Path], layers: Sequence[int] | None, positions: Mapping[str, Tensor], readout: Readout
@@ -56,12 +56,12 @@ class VllmFiles:
             )
         if shape[1] != len(self.sites):
             raise InputError(
-                f"{str(path)!r} holds {shape[1]} layers, and layers names {len(self.sites)}; name those it holds, in "
+                f"{str(path)!r} holds {shape[1]} layers, but layers names {len(self.sites)}; name those it holds, in "
                 "order"
             )
         if shape[2] != (self._width or shape[2]):
             raise InputError(
-                f"hidden_states in {str(path)!r} have width {shape[2]}, and those before {self._width}; give files of "
+                f"hidden_states in {str(path)!r} have width {shape[2]}, but earlier ones {self._width}; give files of "
                 "one model"
             )
         self._width = shape[2]
@@ -103,7 +103,7 @@ def _token_ids(file: Any, path: Path) -> Tensor:
     for name in ("hidden_states", "token_ids"):
         if name not in has:
             raise InputError(
-                f"{str(path)!r} has {', '.join(map(repr, has)) or 'no tensors'} and no {name!r}; expected a file of "
+                f"{str(path)!r} has {', '.join(map(repr, has)) or 'no tensors'} but no {name!r}; expected a file of "
                 "vLLM's hidden-state connector"
             )
     tokens: Tensor = file.get_tensor("token_ids")
@@ -134,7 +134,7 @@ def files_of(
             raise InputError(f"no file {lacking[0] + '.safetensors'!r} in {str(folder)!r} ({len(lacking)} such)")
         numbers = {by_name[name]: int(i) for name, i in index.items()}
     else:
-        raise InputError("index is a list, and a folder has no order; give {file name without .safetensors: index}")
+        raise InputError("index is a list, but a folder has no order; give {file name without .safetensors: index}")
     paths = sorted(numbers, key=lambda path: numbers[path])
     return paths, [numbers[path] for path in paths]
 

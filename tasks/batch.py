@@ -29,11 +29,11 @@ class Batch:
         labels: named integer labels, per example ``[batch]`` or per token ``[batch pos]``.
         index: ``[batch]`` the examples' stable identities. Probes that keep rows order them by it,
             so that the order of batches cannot change a result. Defaults to ``0..batch-1``.
-        lacks: what ``label`` says of a label that is not there: by name the whole sentence, under ``""`` the way out
-            for every other, in which ``%r`` stands for the name.
+        lacks: what ``label`` says about a missing label: by name, the whole sentence; under ``""``, the way out for
+            every other, in which ``%r`` stands for the name.
 
     Raises:
-        InputError: when a field's shape does not fit ``tokens``, or tokens or index are no integers.
+        InputError: when a field's shape does not fit ``tokens``, or tokens or index are not integers.
 
     Example:
         >>> batch = Batch(torch.tensor([[1, 2], [3, 4]]), labels={"task": torch.tensor([0, 1])})
@@ -242,7 +242,7 @@ def token_batches(lengths: Sequence[int], tokens_per_batch: int, name: Callable[
     if len(order) and (most := int(counts[order[0]])) > tokens_per_batch:
         raise InputError(
             f"tokens_per_batch is {tokens_per_batch}, fewer than the {most} tokens of {name(int(order[0]))}; give at "
-            f"least {most}, or leave out what is longer"
+            f"least {most}, or leave out longer examples"
         )
     start = 0
     while start < len(order):

@@ -8,7 +8,7 @@ from numbers import Integral
 
 
 class InputError(ValueError):
-    """Something given cannot be used.
+    """Raised for input that cannot be used.
 
     The message is one sentence: what was given, what was expected, and the way out. The command
     line prints it and exits with 2; every other exception is a defect of ours.

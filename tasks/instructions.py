@@ -25,7 +25,7 @@ class InstructionFollowing(Task):
     """Sequences ``[instruction; x; y]``: what to do is in the instruction, what to do it to is ``x``.
 
     A task is a random function on a few inputs. Inputs come from one vocabulary that all tasks
-    share, so ``x`` alone cannot tell the task. Each task has ``n_distributions`` random regular
+    share, so ``x`` alone does not determine the task. Each task has ``n_distributions`` random regular
     expressions, and its instructions are distinct strings sampled from them, distinct across tasks
     too.
 
@@ -48,7 +48,7 @@ class InstructionFollowing(Task):
         n_symbols: instruction symbols.
         n_distributions: regular expressions per task (M in the paper).
         variants: mean number of instruction strings per task.
-        variants_spread: a task's number is uniform in ``variants * (1 -+ variants_spread)``.
+        variants_spread: a task's number of strings is uniform in ``variants * (1 -+ variants_spread)``.
         regex_elements: fewest and most elements an expression starts with; it is lengthened where
             needed for enough distinct strings.
         split_by: ``"instance"``: validation instances (instruction, x) were not trained on.
@@ -57,7 +57,7 @@ class InstructionFollowing(Task):
         loss_on: ``"all"``: every token but padding. ``"output"``: ``y`` alone.
         n_eval_tasks: tasks of the evaluation subsets, the first ones (all, where there are fewer).
         n_eval: examples in ``"train_subset"`` and in ``"validation_subset"``.
-        seed: what all draws are addressed by.
+        seed: seed of all random draws.
 
     Example:
         >>> task = InstructionFollowing(n_tasks=3, variants=10, n_eval=20)
@@ -105,7 +105,7 @@ class InstructionFollowing(Task):
                 f"n_distributions is {self.n_distributions}; expected at most the {least} instructions a task may have"
             )
         if self.overlap and self.outputs == "shared":
-            raise InputError("overlap is of private outputs, and outputs is 'shared'; leave one of them out")
+            raise InputError("overlap applies to private outputs, but outputs is 'shared'; leave one of them out")
         in_common = self.overlap * self.n_outputs
         if not 0 <= self.overlap <= 1 or abs(in_common - round(in_common)) > 1e-9:
             raise InputError(

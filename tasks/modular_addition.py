@@ -84,7 +84,7 @@ class SparseModularAddition(Task):
                     f"support has {what}; expected different positions from 0 to {self.length - 1}, such as (0, 1, 2)"
                 )
         if self.n_embeddings < self.p:
-            raise InputError(f"n_embeddings is {self.n_embeddings}; expected at least p ({self.p}), one a digit")
+            raise InputError(f"n_embeddings is {self.n_embeddings}; expected at least p ({self.p}), one per digit")
 
     @property
     def positions(self) -> tuple[int, ...]:

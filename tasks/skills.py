@@ -57,7 +57,7 @@ class SkillSuite(Task):
         argument_synonyms: words of each argument.
         n_fillers: filler words.
         n_eval: prompts of each skill in a split.
-        seed: of the permutation and of all data.
+        seed: for the permutation and of all data.
         stream_seed: a further seed of ``train_batch`` alone: another order of the same skills.
 
     Example:

@@ -46,16 +46,16 @@ class TopicDocuments(Task):
         lengths: fewest and most words of a document, uniform between.
         n_documents: documents of each split.
         selected_share: of positions that are predicted (p_m); at least one in each document.
-        correct_share: of those, shown as they are (p_c).
-        random_share: of those, shown as a random word (p_r); the rest shows MASK.
+        correct_share: share of those shown unchanged (p_c).
+        random_share: share of those shown as a random word (p_r); the rest show MASK.
         exact_shares: the shares hold in every document (rounded up, the right word first), not on average:
-            then, as in the limit of long documents, how much MASK there is tells nothing, and the weights
+            then, as in the limit of long documents, the number of MASKs carries no information, and the weights
             that minimise the squared loss are not unique.
-        masking: ``"static"``: drawn once for each document. ``"fresh"``: anew at each training step.
+        masking: ``"static"``: drawn once for each document. ``"fresh"``: drawn at each training step.
         boundaries: put START and END round each document.
         objective: ``"cross-entropy"`` in nats, or ``"squared"``: the squared distance to the one-hot
             target, which the closed forms need.
-        seed: what all draws are addressed by.
+        seed: seed of all random draws.
 
     Raises:
         InputError: for shares that are not probabilities, or more topics in a document than there are.
@@ -109,7 +109,7 @@ class TopicDocuments(Task):
         if self.correct_share + self.random_share > 1:
             raise InputError(
                 f"correct_share + random_share is {self.correct_share} + {self.random_share}; expected at most 1 "
-                "together: the rest shows MASK"
+                "in total: the rest are MASK"
             )
 
     # ---- vocabulary ----

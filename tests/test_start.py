@@ -53,4 +53,4 @@ def test_ctrl_c_while_packages_are_imported(
 
     monkeypatch.setattr(builtins, "__import__", interrupted)
     assert mechclust_start.main(["list"]) == 130
-    assert capsys.readouterr().err == "\nmechclust: interrupted; nothing had begun\n"
+    assert capsys.readouterr().err == "\nmechclust: interrupted; nothing had started\n"

@@ -30,7 +30,7 @@ def open_sandbox(folder: str | Path, seed: int | None = None, *, max_frames: int
     Args:
         folder: the ``--out`` of `mechclust run clustering-heads`, with the curves measured there, or the
             ``out`` of ``train_ensemble``.
-        seed: of the network; ``None``: the first.
+        seed: seed of the network; ``None``: the first.
         max_frames: most epochs to keep.
 
     Raises:

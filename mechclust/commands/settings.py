@@ -30,13 +30,13 @@ class EngineSettings:
     """Where the work is done.
 
     Args:
-        engine: ``local``: on this machine; ``ray``: on a Ray cluster.
-        address: of the Ray cluster, ``auto`` or HOST:PORT; by default that in RAY_ADDRESS, or a new one on this
-            machine.
-        gpus_per_job: GPUs that each worker of a Ray cluster holds, such as 1; 0.5 lets two share one.
-        workers: processes that measure side by side, with one thread each; by default all is done in the command's own
-            process, and with ``ray`` by as many as the cluster has room for.
-        job_timeout: seconds after which a job that does not end is given up.
+        engine: where jobs run: ``local``, on this machine, or ``ray``, on a Ray cluster.
+        address: address of the Ray cluster, ``auto`` or HOST:PORT; by default the one in RAY_ADDRESS, or a new cluster
+            on this machine.
+        gpus_per_job: GPUs per worker of a Ray cluster, such as 1; 0.5 lets two workers share one.
+        workers: number of parallel processes, with one thread each; by default everything runs in the command's own
+            process, or, with ``ray``, in as many as the cluster has room for.
+        job_timeout: seconds after which an unfinished job is stopped.
     """
 
     engine: Literal["local", "ray"] = "local"
@@ -106,15 +106,17 @@ class ModelSettings(EngineSettings):
     """How a model is loaded, reads texts and is run.
 
     Args:
-        adapter: folder of an adapter (LoRA and its relatives, as peft saves them) to put into the model.
-        bos: begin each text with the beginning-of-sequence token: as the ``model``'s tokenizer does, ``yes`` or ``no``.
-        tokens_per_batch: most tokens per forward pass, padding included; prompts of like length go together.
-        device: such as ``cpu`` or ``cuda``.
-        device_map: ``auto`` spreads a model that is too large for one device, in place of ``device``.
+        adapter: folder of an adapter (LoRA or a relative, saved by peft) to add to the model.
+        bos: whether each text begins with the beginning-of-sequence token: ``yes``, ``no``, or ``model``, as the
+            tokenizer does.
+        tokens_per_batch: maximum number of tokens per forward pass, including padding; prompts of similar length are
+            batched together.
+        device: device to run on, such as ``cpu`` or ``cuda``.
+        device_map: ``auto`` spreads a model that is too large for one device over several; replaces ``device``.
         quantize: load the weights in ``8bit`` or ``4bit`` (needs bitsandbytes).
-        dtype: of the model's weights.
+        dtype: dtype of the model's weights.
         trust_remote_code: run code that comes with a checkpoint. It can do whatever you can do; read it first.
-        seed: of everything that is drawn at random.
+        seed: seed for everything random.
     """
 
     adapter: Path | None = None
@@ -203,7 +205,7 @@ class ModelSettings(EngineSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class UntrainedSettings(ModelSettings):
-    """With which untrained models a model is compared.
+    """The untrained models that a model is compared with.
 
     Args:
         untrained: how many untrained models (same architecture, random weights, seeds 0, 1, ...) to compare with.
@@ -222,10 +224,11 @@ class PromptSettings:
 
     Args:
         prompts: JSONL file: one object per line with ``prompt``, ``task`` and any further labels.
-        position: which hidden state: that of the ``last`` prompt token, of the ``first`` (in BERT-like encoders
-            ``[CLS]``), or the ``mean`` over tokens.
+        position: which hidden state to use: that of the ``last`` prompt token, that of the ``first`` (``[CLS]`` in
+            BERT-like encoders), or the ``mean`` over tokens.
         chat: wrap each prompt as a user message in the tokenizer's chat template.
-        too_long: ``refuse`` a prompt over the model's context, or ``truncate`` it from the left.
+        too_long: what to do with a prompt longer than the model's context: ``refuse`` it, or ``truncate`` it from the
+            left.
     """
 
     prompts: Path = field(kw_only=False)

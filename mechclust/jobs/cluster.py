@@ -228,7 +228,7 @@ def _refusal(answer: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
         " and ".join(f"{name} {versions[name]}" for name in differ)
         for versions in (answer["versions"], facts["versions"])
     )
-    return f"{node} has {theirs}, this process has {ours}; install the same versions on all nodes"
+    return f"{node} has {theirs}, but this process has {ours}; install the same versions on all nodes"
 
 
 def _worker_class() -> type:

@@ -72,7 +72,7 @@ def _refusal(address: str, error: Exception) -> str:
     """Why there is no connection, and the way out."""
     why = first_line(error)
     if address == "local":
-        way = "give the command again when the machine is less busy, or use its processes (--workers) and no Ray"
+        way = "run the command again when the machine is less busy, or use local processes (--workers) without Ray"
         return f"cannot start Ray on this machine ({why}); {way}"
     if "Version mismatch" in str(error):
         return f"the Ray cluster at {address!r} has other versions: {why}"
@@ -102,7 +102,7 @@ def _find(address: str, given: str | None) -> tuple[str, str | None]:
     if found is not None:
         if with_token:
             way = "leave that out, or start the cluster with it"
-            raise InputError(f"the Ray cluster at {address!r} uses no token, and {_MODE} is {given!r}; {way}")
+            raise InputError(f"the Ray cluster at {address!r} uses no token, but {_MODE} is {given!r}; {way}")
         return found, given
     if "AuthenticationError" in why or "InvalidAuthToken" in why:
         if given is None or with_token:

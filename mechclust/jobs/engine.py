@@ -19,12 +19,13 @@ class Ray:
     Args:
         address: ``"HOST:PORT"`` or ``"auto"`` joins a cluster, ``"local"`` starts one on this machine. ``None``: the
             one that the environment variable ``RAY_ADDRESS`` names, or else a new one on this machine.
-        gpus_per_job: such as 1, or 0.5 for two jobs that share one. A job sees no others, with 0 none at all.
-        cpus_per_job: cores, and as many torch threads.
-        retries: how often a job is run again that lost its worker or node.
+        gpus_per_job: GPUs per job, such as 1, or 0.5 for two jobs that share one. A job sees only its own; with 0,
+            none.
+        cpus_per_job: cores per job, and as many torch threads.
+        retries: how often a job is run again after losing its worker or node.
 
     Raises:
-        InputError: for what is no address, and numbers that no node can give.
+        InputError: for an invalid address, and numbers that no node can provide.
 
     Example:
         >>> Ray("auto", gpus_per_job=1).cpus_per_job
@@ -45,7 +46,7 @@ class Ray:
 
 
 def check_address(address: str, name: str = "address") -> None:
-    """Refuse what is no cluster's address.
+    """Refuse an invalid address of a cluster.
 
     Raises:
         InputError: such as ``"address is 'head'; expected HOST:PORT (6379 on the head node), auto or local"``.

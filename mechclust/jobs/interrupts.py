@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def one_interrupt() -> Iterator[None]:
-    """For a command: the first Ctrl-C ends it, those that follow do not interrupt what the first one began."""
+    """For a command: the first Ctrl-C ends it, and later ones do not interrupt the clean-up."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         yield
         return

@@ -111,7 +111,9 @@ def _receive_from(worker: LocalWorker) -> Reply | WorkerLost:
     if worker.ready:
         return WorkerLost(f"its process ended with exit code {code}")
     guard = "a script that runs jobs in processes needs `if __name__ == '__main__':` before what it does"
-    return WorkerLost(f"a worker's process ended at its start with exit code {code}, see above; {guard}", again=False)
+    return WorkerLost(
+        f"a worker's process ended at its start with exit code {code} (error above); {guard}", again=False
+    )
 
 
 @contextmanager

@@ -46,13 +46,13 @@ def map_jobs(
     Args:
         fn: a function at the top level of a module.
         jobs: its arguments, one for each job.
-        workers: how many at once; ``None``: one per core, on Ray as many as the cluster has room for. With one, or for
-            one job, everything runs in this process, unless there is a ``timeout`` or a cluster.
+        workers: number of parallel workers; ``None``: one per core, on Ray as many as the cluster has room for. With
+            one, or for one job, everything runs in this process, unless there is a ``timeout`` or a cluster.
         engine: ``"local"``, ``"ray"``, or a ``Ray`` with its settings.
         timeout: seconds that a job may take; then its process is killed. ``None``: as long as it takes.
-        folder: what the jobs write to; each node of a cluster is asked first whether it sees it.
-        name: of a job in errors; ``job.name``, or its number, by default.
-        progress: what a bar over all jobs is called; ``None``: no such bar.
+        folder: the folder that the jobs write to; every node of a cluster must see it, which is checked first.
+        name: gives a job's name for errors; ``job.name``, or its number, by default.
+        progress: label of a progress bar over all jobs; ``None``: no bar.
 
     Returns:
         The results in the order of the jobs.
@@ -92,7 +92,7 @@ def each_result(
     name: Callable[[Job], str] | None = None,
     lead: int | None = None,
 ) -> Generator[Outcome[Out], None, None]:
-    """Results as they come, in no order.
+    """Results as they are finished, in no fixed order.
 
     Jobs are drawn as they are needed, at most two per worker ahead. Everything else is as in ``map_jobs``. Close the
     iterator (``contextlib.closing``) to stop early; the workers end with it.
@@ -106,8 +106,8 @@ def each_result(
         timeout: see ``map_jobs``; without the time that ``setup`` takes.
         folder: see ``map_jobs``.
         name: see ``map_jobs``.
-        lead: so that few results wait for one that comes before them: no job is begun that is more than ``lead`` times
-            the number of workers behind the first one that is not done. ``None``: any may be.
+        lead: limits how many results wait for an earlier one: no job starts that is more than ``lead`` times the number
+            of workers behind the first unfinished one. ``None``: no limit.
 
     Returns:
         One ``Outcome`` per job.

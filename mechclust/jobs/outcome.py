@@ -15,7 +15,7 @@ Out = TypeVar("Out")
 
 @dataclass(frozen=True)
 class Outcome(Generic[Out]):
-    """A job that is done.
+    """A finished job.
 
     Args:
         position: of the job among all, from 0.

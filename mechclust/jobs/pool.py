@@ -255,5 +255,5 @@ class _Run(Generic[W]):
 
 def _lost_text(what: str, times: int, why: str) -> str:
     often = f"{times} times" if times > 1 else "once"
-    way = "what others measured is kept: give the same command again, with fewer workers (--workers)"
+    way = "what other workers measured is kept: run the same command again, with fewer workers (--workers)"
     return f"{what} {often} ({why}); {way}"

@@ -13,7 +13,7 @@ _options: dict[str, Any] = {}
 
 
 def progress_bar(items: Iterable[Any] | None = None, *, disable: bool = False, **options: Any) -> Any:
-    """A tqdm bar on standard error; in a worker its bar stands on the worker's own line of the driver's terminal.
+    """A tqdm bar on standard error; a worker's bar has its own line in the driver's terminal.
 
     Example:
         >>> [layer for layer in progress_bar(range(3), disable=True)]
@@ -34,7 +34,7 @@ def place_bars(make: Callable[..., Any] = tqdm, **options: Any) -> None:
 
 
 def close_bars() -> None:
-    """Take away the bars that an error left standing, so that what is told of it begins on a line of its own."""
+    """Remove progress bars that an error left open, so that its message starts on its own line."""
     for bar in list(getattr(tqdm, "_instances", ())):
         bar.leave = False
         bar.close()

@@ -94,29 +94,29 @@ def run_sharded(
     timeout: float | None = None,
     progress: bool = False,
 ) -> ProbeResult | list[ProbeResult]:
-    """Measure as ``probes.run`` does, by many workers that hold the model and measure shards of the data.
+    """Measure as ``probes.run`` does, with several workers that each load the model and measure shards of the data.
 
-    The states of the probes are merged, in the order of the shards: the same shards give the same bits, whoever
-    measured them when. The result equals that of ``run``: exactly where probes keep rows and integers, to
-    rounding where they keep sums of real numbers. A shard whose worker was lost is measured again, and none is counted
-    twice.
+    The states of the probes are merged in the order of the shards: the same shards give the same bits, whichever
+    workers measured them. The result equals that of ``run``: exactly where probes keep rows and integers, to rounding
+    where they keep sums of real numbers. A shard whose worker was lost is measured again, and none is counted twice.
 
     Memory of this process: the probes' state and that of a few shards (of two with ``out``), however many there are.
     Data is drawn as it is needed.
 
     Args:
-        load: gives the model, or several by name, as ``run`` takes them. It is called once by every worker, and gives
-            the same weights each time; a function at the top level of a module, or a ``functools.partial`` of one.
-        batches: as ``run`` takes them. Or a list of such functions, each of which gives the batches of one shard, so
-            that no data passes through this process; examples that bring no index are numbered from 2^32 times the
-            shard's number on.
+        load: returns the model, or several by name, as ``run`` takes them. Every worker calls it once, and it must
+            return the same weights each time; a function at the top level of a module, or a ``functools.partial`` of
+            one.
+        batches: as ``run`` takes them. Or a list of such functions, each of which returns the batches of one shard, so
+            that no data passes through this process; examples without an index are numbered from 2^32 times the
+            shard's number.
         probes: one or several. They are reset first, and hold the merged state afterwards.
         engine: ``"local"`` processes, ``"ray"``, or a ``Ray`` with its settings.
-        workers: how many; one per core by default, on Ray as many as the cluster has room for.
+        workers: number of workers; one per core by default, on Ray as many as the cluster has room for.
         tokenizer: Hugging Face's, for texts.
         tokens_per_batch: as in ``run``.
-        shard_examples: least examples of a shard. Batches are not cut.
-        out: a folder in which each shard's state is kept, on a file system that all workers see: the same call goes on
+        shard_examples: fewest examples in a shard. Batches are not split.
+        out: a folder to keep each shard's state in, on a file system that all workers see: the same call resumes
             where it was interrupted. Disk: one state per shard. ``None``: nothing is kept.
         timeout: seconds that a shard may take.
         progress: show a progress bar.
@@ -285,7 +285,7 @@ def _begin(folder: Path, probes: Sequence[Probe]) -> None:
     held = _description(path)
     if held is None:  # missing or damaged: the header of each shard says the same
         if any(not (is_temporary(file) or file == path or file.match(_SHARD)) for file in folder.iterdir()):
-            raise InputError(f"{str(folder)!r} has files and no shards of a measurement; give a new folder")
+            raise InputError(f"{str(folder)!r} has files but no shards of a measurement; give a new folder")
         write_json(path, mine)
         return
     if not isinstance(held, dict) or held.get("format") != _FORMAT:
@@ -298,7 +298,7 @@ def _begin(folder: Path, probes: Sequence[Probe]) -> None:
     if differ := [name for name in {**then, **now} if then.get(name) != now.get(name)]:
         theirs, ours = (" and ".join(f"{name} {of.get(name, 'none')}" for name in differ) for of in (then, now))
         way = "install the same versions, or give a new folder"
-        raise InputError(f"{str(folder)!r} was measured with {theirs}, this process has {ours}; {way}")
+        raise InputError(f"{str(folder)!r} was measured with {theirs}, but this process has {ours}; {way}")
 
 
 def _description(path: Path) -> Any:
@@ -322,7 +322,7 @@ def _check_same(path: Path, held: Mapping[str, str], wanted: Mapping[str, str]) 
         "probes": "other probes",
         "versions": "other versions of packages",
         "model": "another model",
-        "data": "other examples, or of examples in other batches",
+        "data": "other examples, or of the same ones in other batches",
     }
     for key, what in words.items():
         if held.get(key) != wanted[key]:

@@ -50,26 +50,26 @@ def save_rows_sharded(
     timeout: float | None = None,
     progress: bool = False,
 ) -> RowStore:
-    """Save the rows that ``probes.save_rows`` saves, by many workers that each hold the model.
+    """Save rows as ``probes.save_rows`` does, with several workers that each load the model.
 
-    The store holds the same examples, rows and labels. After an interruption the same call goes on, as does
+    The store holds the same examples, rows and labels. After an interruption the same call resumes, as with
     ``save_rows``, and what is refused there is refused here. A shard whose worker was lost is measured again. An
-    interruption, ``kill -9`` too, costs the shards that are being measured, one or two per worker.
+    interruption, including ``kill -9``, loses the shards that are being measured, one or two per worker.
 
     Memory: each worker holds one shard, ``shard_rows x sites x d``; this process holds no rows.
 
     Args:
-        load: gives the model. It is called once by every worker, and gives the same weights each time; a function at
-            the top level of a module, or a ``functools.partial`` of one.
+        load: returns the model. Every worker calls it once, and it must return the same weights each time; a function
+            at the top level of a module, or a ``functools.partial`` of one.
         batches: as in ``run_sharded``.
         folder: a new or an unfinished store, on a file system that all workers see.
         at: where to measure.
         readout: which position.
         labels: labels to keep beside the rows, one value per example each.
-        dtype: in which rows are kept, ``torch.bfloat16`` say; that of the model's activations by default.
-        shard_rows: least examples of a shard. Batches are not cut.
+        dtype: the dtype to keep rows in, such as ``torch.bfloat16``; that of the model's activations by default.
+        shard_rows: fewest examples in a shard. Batches are not split.
         engine: ``"local"`` processes, ``"ray"``, or a ``Ray`` with its settings.
-        workers: how many; one per core by default, on Ray as many as the cluster has room for.
+        workers: number of workers; one per core by default, on Ray as many as the cluster has room for.
         tokenizer: Hugging Face's, for texts.
         tokens_per_batch: as in ``run``.
         timeout: seconds that a shard may take.
@@ -156,7 +156,7 @@ class _Worker:
         """Before its first shard, it refuses another model's rows and too small a disk."""
         model = load()
         if isinstance(model, Mapping):
-            raise InputError(f"rows of one model are saved at a time, and load gives {len(model)}; save each by itself")
+            raise InputError(f"rows of one model are saved at a time, but load returns {len(model)}; save each alone")
         header = keeping.header(model)
         stored = Stored.of(folder, keeping.labels, begun(folder, header))
         if known is not None:
@@ -194,7 +194,7 @@ class _Store:
         if not self._header:
             self._header = dict(found.header)
         elif self._header != found.header:
-            raise InputError("load gave different models to two workers; let it give the same weights each time")
+            raise InputError("load returned different models in two workers; make it return the same weights each time")
         self._stored.see(torch.tensor(found.index, dtype=torch.int64))
         if found.place is None:
             return

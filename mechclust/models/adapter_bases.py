@@ -31,8 +31,8 @@ def adapter_notes(pairs: Iterable[tuple[str, Any]]) -> list[str]:
             named.setdefault((trained, base), []).append(adapter)
     return [
         f"{_some(adapters)} {'says that it was' if len(adapters) == 1 else 'say that they were'} trained for "
-        f"{trained!r}, and {'is' if len(adapters) == 1 else 'are'} measured on {base!r}: the weights fit, but whether "
-        "the base is the same only you know."
+        f"{trained!r}, and {'is' if len(adapters) == 1 else 'are'} measured on {base!r}: the weights fit, but only "
+        "you can know whether the base is the same."
         for (trained, base), adapters in named.items()
     ]
 

@@ -118,7 +118,7 @@ def tokenizer_source(adapter: str | Path | None, base: Source) -> Source:
 
 
 def set_adapter(model: HookedModel, adapter: str | Path | None) -> None:
-    """Put an adapter into a resident model, in the place of the one that is in; ``None``: take it out.
+    """Put an adapter into a loaded model, replacing the one it has; ``None`` removes it.
 
     The adapter's change is computed by peft in the weights' own dtype, as ``merge_and_unload`` does, and what was there
     is kept, so that taking it out gives the base back to the bit, however often adapters are swapped. Of a Hugging Face
@@ -136,7 +136,7 @@ def set_adapter(model: HookedModel, adapter: str | Path | None) -> None:
     resident = getattr(model, _STATE, None)
     if not isinstance(resident, Resident):
         raise InputError(
-            f"a {type(model).__name__} that load_pretrained did not load takes no adapter; load the base with "
+            f"a {type(model).__name__} that load_pretrained did not load cannot take an adapter; load the base with "
             "load_pretrained, or merge the adapter yourself (peft: merge_and_unload)"
         )
     path = None if adapter is None else str(adapter)
@@ -269,8 +269,8 @@ def _merged(plain: Any, adapter: str) -> dict[str, Tensor]:
     for name, weight in found.items():
         if weight.shape != base[name].shape:
             raise InputError(
-                f"the adapter {adapter!r} has {name!r} of shape {list(weight.shape)}, and the base one of "
-                f"{list(base[name].shape)} (tokens that were added?); merge it and save it as a separate model"
+                f"the adapter {adapter!r} has {name!r} of shape {list(weight.shape)}, but the base one of "
+                f"{list(base[name].shape)} (were tokens added?); merge it and save it as a separate model"
             )
     return {name: w.detach() for name, w in found.items() if w is not base[name] and not torch.equal(w, base[name])}
 

@@ -58,10 +58,10 @@ def find_blocks(body: nn.Module, forward: Callable[[], Any]) -> Blocks:
     calls, out = _record(body, forward)
     states = getattr(out, "hidden_states", None)
     if not states or len(states) < 2 or any(state is None or state.shape != states[0].shape for state in states[:-1]):
-        raise _refusal(name, "gives no hidden states [batch pos d_model] of one width, one for each layer")
+        raise _refusal(name, "does not give hidden states [batch pos d_model] of one width, one for each layer")
     entered = [[call for call in calls if call.state is state and _is_layer(call)] for state in states[:-1]]
     if not all(entered) or (len(entered) > 1 and all(first_output(c.output) is not states[-2] for c in entered[-2])):
-        raise _refusal(name, "has no modules that hand its hidden states on")
+        raise _refusal(name, "has no modules that pass its hidden states on")
     return Blocks(
         tuple((found[0].module, found[0].number) for found in entered),  # the outermost is entered first
         states[0].shape[-1],

@@ -38,7 +38,7 @@ def save_model(model: HookedModel, path: str | Path, **metadata: Any) -> None:
 
 
 def load_model(path: str | Path) -> HookedModel:
-    """The model that ``save_model`` wrote, on the CPU, whichever TransformerLens major wrote it.
+    """Load a model that ``save_model`` wrote, on the CPU, under any major version of TransformerLens.
 
     Raises:
         InputError: for a file that is missing, truncated, of other shapes, or not ours.

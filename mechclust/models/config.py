@@ -23,7 +23,7 @@ class AnyConfig:
     Attributes:
         kind: what files call the model.
         d_vocab: number of token ids.
-        seed: of the initial weights.
+        seed: for the initial weights.
     """
 
     kind: ClassVar[str]
@@ -71,7 +71,7 @@ class ModelConfig(AnyConfig):
         attention: ``"causal"`` or ``"bidirectional"``.
         init_std: standard deviation of initial weights (GPT-2: 0.02; the two projections that
             write to the residual stream are scaled by ``1 / sqrt(2 n_layers)``).
-        seed: of the initial weights.
+        seed: for the initial weights.
 
     Example:
         >>> ModelConfig(d_vocab=50, n_ctx=8, n_layers=1, d_model=16, n_heads=2).d_head

@@ -10,7 +10,7 @@ from tasks import InputError
 
 
 def token_embeddings(model: HookedModel) -> Float[Tensor, "d_vocab d_embedding"]:
-    """The input embedding matrix, one row per token, as the model looks it up.
+    """The input embedding matrix, one row per token.
 
     Nothing is added, normalised, scaled (BART may multiply by the root of its width) or projected
     (ALBERT and ELECTRA embed in ``embedding_size`` dimensions, fewer than ``d_model``).

@@ -87,8 +87,8 @@ def find(
     if path.is_dir():
         if (path / ADAPTER).exists() and any(_there(path, file) for file in ("config.json", *_WEIGHTS[1:])):
             raise InputError(
-                f"{str(path)!r} holds an adapter ({ADAPTER}) and a model (config.json), so which of them is meant is "
-                "not clear; put them in separate folders"
+                f"{str(path)!r} holds an adapter ({ADAPTER}) and a model (config.json), so it is not clear which "
+                "is meant; put them in separate folders"
             )
         for files, lacks in _PARTS.items():
             needed = (files != _WEIGHTS or weights) and ("tokenizer.json" not in files or tokenizer)
@@ -126,8 +126,8 @@ def _on_the_hub(name: str, trusted: bool) -> Source:
         ) from None
     except GatedRepoError:
         raise InputError(
-            f"{name!r} is on the Hugging Face hub, but only for those who were granted access; ask for it on the "
-            "model's page and log in with 'hf auth login'"
+            f"{name!r} is on the Hugging Face hub, but access to it is restricted; request it on the model's "
+            "page and log in with 'hf auth login'"
         ) from None
     except RepositoryNotFoundError:
         raise InputError(

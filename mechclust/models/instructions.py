@@ -14,7 +14,7 @@ from tasks.text.encoding import Bos
 PLAIN_END = "\nAnswer:"
 """What ends a prompt without chat template, so that the last prompt token is the same in every prompt."""
 
-_MEND = "mend it in the checkpoint's chat_template.jinja or tokenizer_config.json, or give --chat no"
+_MEND = "fix it in the checkpoint's chat_template.jinja or tokenizer_config.json, or give --chat no"
 
 
 @dataclass(frozen=True)
@@ -35,28 +35,28 @@ class Answered:
     def __post_init__(self) -> None:
         if not 0 < self.start < len(self.tokens):
             raise InputError(
-                f"an answer begins at token {self.start} of {len(self.tokens)}; expected a token of the prompt before "
-                "it, and one of the answer"
+                f"an answer begins at token {self.start} of {len(self.tokens)}; expected at least one token of the "
+                "prompt before it, and one of the answer"
             )
 
 
 class InstructionFormat:
     """How prompts and answers become tokens, for training and measuring alike.
 
-    In a chat template a prompt is a user's message, with the system prompt that the template brings; the answer is what
-    the template makes of an assistant's message, with its end of turn. Without a template a prompt is its text and
+    In a chat template a prompt is a user's message, with the template's own system prompt; the answer is an assistant's
+    message in the template, with its end of turn. Without a template a prompt is its text and
     ``end``, and the answer follows after a space and ends with the end-of-sequence token.
 
-    Too many tokens are cut from the prompt's left, special ones at the beginning being kept, so that the answer and the
-    end of the prompt stay.
+    Excess tokens are cut from the left of the prompt, except special ones at its start, so that the answer and the end
+    of the prompt stay.
 
     Args:
-        tokenizer: of the model.
-        chat: whether to use its chat template; ``None``: where it has one.
-        end: see above.
+        tokenizer: the model's tokenizer.
+        chat: whether to use its chat template; ``None``: if it has one.
+        end: text that ends a prompt without a template.
         cutoff: most tokens of prompt and answer together.
         bos: whether a plain prompt begins with the beginning-of-sequence token: ``"model"`` leaves it to the tokenizer,
-            ``"yes"`` puts one where there is none, ``"no"`` takes it away. A chat template brings its own.
+            ``"yes"`` adds one if there is none, ``"no"`` removes it. A chat template has its own.
 
     Raises:
         InputError: for ``chat`` without a template, ``bos`` with one or without such a token, a template that fails, or
@@ -117,7 +117,7 @@ class InstructionFormat:
         return [self._cut(ids, self.cutoff) for ids in self._read(whole)]
 
     def answered(self, prompts: Sequence[str], answers: Sequence[str]) -> list[Answered]:
-        """Each prompt with its answer, which is never empty; of an answer that is too long the end is cut.
+        """Each prompt with its answer, which is never empty; an answer that is too long loses its end.
 
         Raises:
             InputError: for a chat template that fails, and an answer without any token, quoting its prompt.
@@ -175,7 +175,7 @@ class InstructionFormat:
         """Refuse a template that is of no use, before anything is read with it."""
         asked = [rendered(self.tokenizer, prompt, mend=_MEND) for prompt in ("one", "two")]
         if asked[0] == asked[1]:
-            raise InputError(f"the chat template of this model's tokenizer says the same of every prompt; {_MEND}")
+            raise InputError(f"the chat template of this model's tokenizer renders every prompt alike; {_MEND}")
         given = [rendered(self.tokenizer, "one", answer, mend=_MEND) for answer in ("one", "two")]
         if given[0] == given[1]:
-            raise InputError(f"the chat template of this model's tokenizer says the same of every answer; {_MEND}")
+            raise InputError(f"the chat template of this model's tokenizer renders every answer alike; {_MEND}")

@@ -65,29 +65,29 @@ def load_pretrained(
     """A hooked model with its tokenizer (``model.tokenizer``), weights and tokenization as Hugging Face has them.
 
     Nothing is folded or centred: activations equal Hugging Face's own. A local directory is loaded without any
-    network access, and no code that a checkpoint brings is run.
+    network access, and code that comes with a checkpoint is not run.
 
-    What TransformerLens reads as Hugging Face does comes as its ``TransformerBridge``. Everything else, and every
-    model with ``attention="sdpa"``, comes as a ``ReadOnlyModel``: the same hook points, but hooks cannot change
-    anything; with ``"sdpa"`` there are no attention patterns, and the forward pass is Hugging Face's at its full speed.
-    The documentation has a table of families.
+    Models that TransformerLens reads as Hugging Face does are its ``TransformerBridge``. All others, and every model
+    with ``attention="sdpa"``, are a ``ReadOnlyModel``: it has the same hook points, but hooks cannot change anything;
+    with ``"sdpa"`` there are no attention patterns, and the forward pass is Hugging Face's at its full speed. The
+    documentation has a table of families.
 
     Args:
         model: a hub name, a local directory in Hugging Face's format, a ``.gguf`` file, a folder with an adapter (whose
             base is loaded too), a file that ``save_model`` wrote (which has no tokenizer), or a Hugging Face model
             in memory, whose weights are shared, not copied. Its modules stay as they are; an adapter changes its
             weights until ``set_adapter(model, None)``.
-        tokenizer: instead of the checkpoint's; needed for a model in memory that is to read texts.
+        tokenizer: used instead of the checkpoint's; needed for a model in memory if it is to read texts.
         adapter: folder that peft saved, merged into the weights; ``set_adapter`` swaps it.
         device: where to put the model; the CPU when ``None``.
         device_map: how to spread it over devices, as ``from_pretrained`` takes it, such as ``"auto"``.
         max_memory: most memory per device, for ``device_map``.
         quantization: ``"8bit"`` or ``"4bit"`` (bitsandbytes), or a quantisation configuration of transformers.
-        dtype: of the weights; float32 when ``None``.
+        dtype: dtype of the weights; float32 when ``None``.
         attention: ``"sdpa"`` where no probe reads attention patterns or scores.
-        trust_remote_code: run code that the checkpoint brings. It can do whatever you can do.
+        trust_remote_code: run code that comes with the checkpoint. It can do whatever you can do.
         untrained: the same architecture with its random initialisation, to compare with.
-        seed: of that initialisation. The global random state is left alone.
+        seed: for that initialisation. The global random state is left alone.
 
     Raises:
         InputError: for a directory without configuration, weights or tokenizer, a checkpoint that is damaged, an
@@ -196,9 +196,9 @@ class _Options:
 
 def _our_own(path: Path, adapter: Any, options: _Options, untrained: bool, seed: int) -> Any:
     """A model that ``save_model`` wrote."""
-    options.refuse("the file is of save_model", "device_map", "quantization")
+    options.refuse("the file is from save_model", "device_map", "quantization")
     if adapter is not None:
-        raise InputError(f"{str(path)!r} is a file of save_model, which takes no adapter; give a Hugging Face model")
+        raise InputError(f"{str(path)!r} is a file from save_model, which has no adapters; give a Hugging Face model")
     with quiet():
         model: Any = load_model(path)
         model = build_model(config_of(model).with_seed(seed)) if untrained else model
@@ -213,7 +213,7 @@ def _plain(model: Any, tokenizer: Any, adapter: Any, options: _Options, untraine
         if not hasattr(model, "base_model"):
             raise InputError(
                 f"expected a model, got {type(model).__name__}; give a hub name, a directory, a Hugging Face model in "
-                "memory, or one that load_pretrained gave"
+                "memory, or one from load_pretrained"
             )
         _refuse_adapter_beside(model)
         names = ("device", "device_map", "quantization", "dtype")
@@ -262,7 +262,7 @@ def _plain(model: Any, tokenizer: Any, adapter: Any, options: _Options, untraine
 def _refuse_adapter_beside(model: Any) -> None:
     if any(hasattr(module, "base_layer") for module in model.modules()):
         raise InputError(
-            "the model has an adapter of peft beside its weights, which a wrapper may leave out; give the base, and "
+            "the model has a peft adapter beside its weights, which a wrapper may leave out; give the base, and "
             "the adapter's folder as adapter=, or the merged model (merge_and_unload)"
         )
 
@@ -357,7 +357,7 @@ def _bridge(plain: Any, tokenizer: Any, name: str) -> Any:
     except Exception as error:  # of TransformerLens: anything
         raise InputError(
             f"TransformerLens cannot wrap this {type(plain).__name__} ({first_line(error)}); load it with "
-            "attention='sdpa', which reads without it"
+            "attention='sdpa', which works without it"
         ) from error
     wired = isinstance(getattr(type(bridge), "tokenizer", None), property)  # setting it would change it again
     setattr(bridge, "_tokenizer" if wired else "tokenizer", tokenizer)
@@ -383,7 +383,7 @@ def _adapter_of(model: Any, adapter: str | Path | None) -> str | Path | None:
         return adapter
     if adapter is not None:
         raise InputError(
-            f"{str(model)!r} is an adapter itself, and {str(adapter)!r} was given as adapter too; give the base and "
+            f"{str(model)!r} is an adapter itself, but {str(adapter)!r} was given as adapter too; give the base and "
             "one adapter"
         )
     return model

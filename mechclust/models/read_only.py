@@ -249,8 +249,9 @@ class _ReadOnlyPoint(HookPoint):  # type: ignore[misc]  # untyped
 
     def register_full_backward_hook(self, hook: Any, prepend: bool = False) -> NoReturn:
         raise InputError(
-            f"no backward hook can be added at {self.name!r}, because no gradient passes the hook points of this "
-            "read-only model; call activation.retain_grad() in a forward hook and read activation.grad after backward()"
+            f"no backward hook can be added at {self.name!r}, because no gradient passes through the hook points of "
+            "this read-only model; call activation.retain_grad() in a forward hook and read activation.grad after "
+            "backward()"
         )
 
 

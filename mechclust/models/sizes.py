@@ -52,8 +52,8 @@ class Sizes:
             return cls.of(plain.config)
         if (cfg := getattr(plain, "cfg", None)) is None:
             raise InputError(
-                f"a {type(plain).__name__} is no model; give a hub name, a directory, or a model in memory: of Hugging "
-                "Face, or from load_pretrained"
+                f"a {type(plain).__name__} is not a model; give a hub name, a directory, or a model in memory: Hugging "
+                "Face's, or one from load_pretrained"
             )
         return cls(cfg.n_layers, cfg.d_model, cfg.d_vocab, cfg.n_ctx)
 

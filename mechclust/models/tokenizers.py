@@ -13,7 +13,7 @@ from tasks.errors import first_line
 from tasks.text.encoding import Bos, first_id
 from tasks.text.prompts import Encode
 
-_MEND = "mend it in the checkpoint's chat_template.jinja or tokenizer_config.json, or leave out --chat"
+_MEND = "fix it in the checkpoint's chat_template.jinja or tokenizer_config.json, or leave out --chat"
 _UNKNOWN = 0.1  # share of tokens from which it is told
 
 
@@ -21,8 +21,8 @@ def load_tokenizer(name_or_path: str | Path, *, trust_remote_code: bool = False)
     """The tokenizer and the Hugging Face configuration of a checkpoint, without its weights.
 
     Args:
-        name_or_path: a hub name, a local directory, which must hold a model too, a GGUF file, or an adapter, of whose
-            base they are then, but for a tokenizer that was saved beside the adapter.
+        name_or_path: a hub name, a local directory, which must hold a model too, a GGUF file, or an adapter: then those
+            of its base, or a tokenizer that was saved with the adapter.
         trust_remote_code: run code that the checkpoint brings.
 
     Raises:
@@ -38,17 +38,17 @@ def load_tokenizer(name_or_path: str | Path, *, trust_remote_code: bool = False)
 
 
 def encoder(tokenizer: Any, chat: bool = False, template: Any = None, bos: Bos = "model") -> Encode:
-    """A function from texts to token ids, all at once: those that Hugging Face's own tokenizer gives.
+    """A function from texts to the token ids that Hugging Face's own tokenizer gives.
 
     Args:
         tokenizer: of the model.
         chat: give the text as a user's message in a chat template, up to where the answer begins.
         template: the tokenizer whose chat template that is; by default its own.
         bos: whether a text begins with the beginning-of-sequence token: ``"model"`` leaves it to the tokenizer,
-            ``"yes"`` puts one where there is none, ``"no"`` takes it away.
+            ``"yes"`` adds one if there is none, ``"no"`` removes it.
 
     Raises:
-        InputError: where there is no chat template, or no beginning-of-sequence token to put or take.
+        InputError: where there is no chat template, or no beginning-of-sequence token to add or remove.
 
     Example:
         >>> from tokenizers import Tokenizer, models, pre_tokenizers
@@ -78,14 +78,14 @@ def encoder(tokenizer: Any, chat: bool = False, template: Any = None, bos: Bos =
     def encode(texts: Sequence[str]) -> list[list[int]]:
         messages = [rendered(template, text) for text in texts]
         if len(set(messages)) == 1 < len(set(texts)):
-            raise InputError(f"the chat template of this model's tokenizer says the same of every prompt; {_MEND}")
+            raise InputError(f"the chat template of this model's tokenizer renders every prompt alike; {_MEND}")
         return read(messages, add_special_tokens=False)
 
     return encode
 
 
 def rendered(template: Any, *turns: str, mend: str = _MEND) -> str:
-    """Messages of a user and an assistant by turns in a tokenizer's chat template, which is somebody's program.
+    """Alternating messages of a user and an assistant in a tokenizer's chat template, which is somebody's program.
 
     After a user's message it goes up to where the answer begins.
 
@@ -124,7 +124,7 @@ def tokenization(tokenizer: Any, *, chat: bool = False, bos: Bos = "model") -> d
 
 
 def what_is_wrong(tokenizer: Any, batches: Sequence[Batch], repeated: int) -> list[str]:
-    """Notes on prompts that say less than they seem to: unknown words, and texts that stand there twice.
+    """Notes on prompts that carry less than they seem to: unknown words, and texts that occur twice.
 
     Args:
         tokenizer: that read them.
@@ -191,7 +191,7 @@ def check_read_alike(texts: Mapping[str, str], readers: Mapping[str, tuple[Any, 
         Notes: of vocabularies that differ where no text reaches.
 
     Raises:
-        InputError: naming the first text that is other ids, or ids that stand for other tokens.
+        InputError: naming the first text with different ids, or with ids of different tokens.
     """
     (first, (tokenizer, encode)), *others = readers.items()
     encoded = dict(zip(texts, encode([*texts.values()]), strict=True))
@@ -203,7 +203,7 @@ def check_read_alike(texts: Mapping[str, str], readers: Mapping[str, tuple[Any, 
             if ids == their_ids and all(names[i] == their_names.get(i) for i in ids):
                 continue
             raise InputError(
-                f"{name} is not the same tokens to {first} and {other} "
+                f"{name} is read as different tokens by {first} and {other} "
                 f"({_difference(tokenizer, ids, theirs, their_ids)}); compare models with one tokenizer"
             )
         vocabularies = (set(t.get_vocab().items()) for t in (tokenizer, theirs))

@@ -33,7 +33,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Analysis:
-    """What a study concludes from its artefacts.
+    """A study's conclusions from its artefacts.
 
     Attributes:
         claims: tested statements.

@@ -25,7 +25,7 @@ HISTORY = "history.json"
 
 @dataclass(frozen=True)
 class EarlierRun:
-    """What an earlier run said of a claim.
+    """An earlier run's verdict on a claim.
 
     Attributes:
         run: which, such as its date and seeds.
@@ -51,8 +51,8 @@ class Claim:
         source: where it comes from.
         paper: the source's own value, or ``None`` where it gives none.
         measured: mean over seeds, or ``None`` when not measured.
-        interval: its 95% interval: over seeds Student's t, ``None`` with fewer than 2; of a share Wilson's; or one
-            that was given, such as a bootstrap's over tasks.
+        interval: its 95% interval: Student's t over seeds, ``None`` with fewer than 2; Wilson's for a share; or a
+            given one, such as a bootstrap over tasks.
         seeds: how many seeds.
         bound: what was to be satisfied, as text.
         verdict: ``"holds"``: the whole interval satisfies the bound; ``"does not hold"``: the whole interval violates
@@ -60,12 +60,12 @@ class Claim:
             judged by its worst value.
         parts: of a claim of several statements, each with its values and its verdict; else empty.
         chance: what the value would be by chance, as text, or ``None``.
-        severity: of draws of data in which the claim is false, the share that its own code does not call *holds*;
-            ``None`` where there were none.
-        severity_draws: how many there were.
+        severity: share of draws of data in which the claim is false that its own code does not call *holds*;
+            ``None`` if there were none.
+        severity_draws: number of these draws.
         severity_note: what they were, or why there are none.
-        power: of draws of data in which it is true, the share that is called *holds*, or ``None``.
-        history: what earlier runs said.
+        power: share of draws of data in which it is true that are called *holds*, or ``None``.
+        history: verdicts of earlier runs.
         note: what a reader must know.
         per_seed: the values behind the mean.
     """
@@ -291,7 +291,7 @@ def save_claims(claims: Sequence[Claim], path: Path) -> None:
 
 
 def load_claims(path: str | Path) -> Claims:
-    """A run's ``claims.json``, or that of the run folder ``path``, with the ``history.json`` beside it.
+    """Load a run's ``claims.json``, given the file or the run's folder, with its ``history.json``.
 
     Raises:
         InputError: when there is none, or it is damaged.
@@ -301,14 +301,14 @@ def load_claims(path: str | Path) -> Claims:
     try:
         found = Claims(map(_claim, read_json(path, handwritten=True)))
     except DamagedError:
-        why = "was changed or is damaged (its checksum is another)"
+        why = "was changed or is damaged (its checksum does not match)"
     except (InputError, TypeError, KeyError, ValueError, AttributeError) as error:
         if not path.exists():
             raise InputError(f"no claims in {str(path)!r}; give the --out folder of a finished run") from None
         why = "is not a list of claims" + ("" if isinstance(error, InputError) else f" ({error})")
     else:
         return with_history(found, path.parent)
-    raise InputError(f"{str(path)!r} {why}; mechclust report writes it anew")
+    raise InputError(f"{str(path)!r} {why}; mechclust report rewrites it")
 
 
 def with_history(claims: Sequence[Claim], folder: str | Path) -> Claims:

@@ -70,7 +70,7 @@ def judged(
         tests: what is claimed, and of which curves.
         resamples: how often tasks are drawn anew for an interval.
         draws: how many null draws, and as many planted ones; 0: no severity and no power.
-        seed: of all draws.
+        seed: for all draws.
 
     Example:
         >>> from mechclust.report.curve_statistics import upper_gap

@@ -18,7 +18,7 @@ _LEVEL = 0.05
 
 
 def family_notes(claims: Sequence[Claim]) -> list[str]:
-    """What would remain of the findings that hold if all that were tested are one family; nothing for fewer than two.
+    """Which findings still hold if all that were tested are one family; empty for fewer than two.
 
     A finding's p-value is that of its interval's own test against its bound (Student's t; of shares the score test,
     which is Wilson's; of an interval that was given, a normal one of its width), and of several parts the largest.

@@ -122,7 +122,7 @@ def _record(out: Path) -> dict[str, Any]:
     except (InputError, TypeError, ValueError, KeyError) as error:
         if not path.exists():
             return {}
-        why = "its checksum is another" if isinstance(error, DamagedError) else "it is not what was written"
+        why = "its checksum does not match" if isinstance(error, DamagedError) else "it is not what was written"
     raise InputError(f"{str(path)!r} is damaged ({why}); delete it, or give another folder with --out")
 
 
@@ -162,7 +162,7 @@ def rows_errors(fewer: str) -> Iterator[None]:
         fewer: the option that gives fewer prompts, such as ``"--max-rows"``.
     """
     words = {
-        "call save_rows with the same arguments": "give the same command again",
+        "call save_rows with the same arguments": "run the same command again",
         "give fewer prompts or layers, dtype=torch.bfloat16, or another folder": (
             f"give fewer prompts ({fewer}), --dtype bfloat16, or another folder with --out"
         ),
@@ -211,7 +211,7 @@ def open_folder(out: Path, study: str, config: Mapping[str, Any]) -> Iterator[No
         check_command(out, f"run {study}")
         if lost := [name for name in ("models", "results") if (out / name).exists()]:
             raise InputError(
-                f"{str(out)!r} has {lost[0]}/ and no config.json, which says of which run they are; put config.json "
+                f"{str(out)!r} has {lost[0]}/ but no config.json, which says which run they are from; put config.json "
                 "back, or choose another folder with --out"
             )
         _begin(out, study, config)
@@ -223,7 +223,7 @@ def open_folder(out: Path, study: str, config: Mapping[str, Any]) -> Iterator[No
     if different:
         raise InputError(
             f"{str(out)!r} holds another run ({different}); choose another folder with --out, "
-            "or the same settings to go on"
+            "or the same settings to continue"
         )
     try:
         yield
@@ -249,7 +249,8 @@ def read_record(out: Path, way_out: str) -> dict[str, Any]:
         if isinstance(record["study"], str) and all(isinstance(record[key], dict) for key in ("config", "machine")):
             return dict(record)
     except DamagedError:
-        raise DamagedError(f"{str(path)!r} was changed or is damaged (its checksum is another); {way_out}") from None
+        why = "was changed or is damaged (its checksum does not match)"
+        raise DamagedError(f"{str(path)!r} {why}; {way_out}") from None
     except (InputError, KeyError, TypeError):
         pass
     raise InputError(f"{str(out)!r} holds no run (no readable config.json); {way_out}")

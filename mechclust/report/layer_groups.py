@@ -45,7 +45,7 @@ class LayerGroups:
 
 @dataclass(frozen=True)
 class LayerGroupsInterval:
-    """Layer groups, and how far they hang on which tasks were measured.
+    """Layer groups, and how much they depend on which tasks were measured.
 
     Attributes:
         groups: of all tasks.
@@ -202,7 +202,7 @@ def boundaries(
 
 
 def crossover(base: ArrayLike, tuned: ArrayLike, margin: float = 0.0, *, exceptions: int = 1) -> int:
-    """The first layer from which ``tuned - base`` stays above ``margin``, with so many exceptions allowed.
+    """The first layer from which ``tuned - base`` stays above ``margin``, up to a number of exceptions.
 
     Layers count from 1; one more than there are where it never does. A layer where either is NaN is not above.
 
@@ -253,7 +253,7 @@ def layer_groups_interval(curves: TaskCurves, draws: int = 1000, seed: int = 0) 
     Args:
         curves: by task. Dimensions, where there are any, are of all tasks together and the same in every draw.
         draws: how often tasks are drawn anew.
-        seed: of the draws.
+        seed: for the draws.
 
     Example:
         >>> base, tuned = np.array([[1.0, 0.5, 0.4]] * 6), np.array([[1.0, 0.9, 0.9]] * 6)

@@ -75,7 +75,7 @@ def write_report(
         write_atomic(out / "report.html", page.encode(errors="backslashreplace"))
     except OSError as error:
         raise InputError(
-            f"the report could not be written to {str(out)!r} ({error.strerror or error}); make room there, or give "
+            f"the report could not be written to {str(out)!r} ({error.strerror or error}); free space there, or give "
             "another folder with --out"
         ) from error
     return out / "report.html"

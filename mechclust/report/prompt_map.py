@@ -271,7 +271,7 @@ def _fragment(data: Mapping[str, Any], n: int, n_layers: int) -> str:
 
     place = f"prompt-map-{uuid4().hex[:12]}"
     inside = htmlsafe_json_dumps(data, separators=(",", ":"), ensure_ascii=False)
-    told = f"A map of {n:,} prompts at {n_layers} layers stands here; it needs JavaScript, and no network."
+    told = f"A map of {n:,} prompts at {n_layers} layers belongs here; it needs JavaScript, but no network."
     # A module runs after the whole page is read, so the order of maps does not matter.
     return f"""<div id="{place}" data-lm-suppress-shortcuts="true"><p>{escape(told)}</p></div>
 {_code()}<script type="module">

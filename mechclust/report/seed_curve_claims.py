@@ -89,7 +89,7 @@ def judged_over_seeds(tests: Sequence[SeedCurveClaim], *, draws: int = LEAST_DRA
     Args:
         tests: what is claimed, and of which curves.
         draws: how many null draws, and as many planted ones; 0: no severity and no power.
-        seed: of all draws.
+        seed: for all draws.
 
     Example:
         >>> from mechclust.report.curve_statistics import upper_gap

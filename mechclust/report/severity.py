@@ -16,7 +16,7 @@ WEAK = 0.95  # below it a claim is marked as weak
 
 @dataclass(frozen=True)
 class Severity:
-    """What a claim's own code says of data in which the truth is known.
+    """The verdicts of a claim's own code on data with a known truth.
 
     Attributes:
         share: of the null draws, those that are not called *holds*; ``None`` where there were none.
@@ -44,7 +44,7 @@ _VerdictsOf = Callable[[np.random.Generator], Mapping[str, Verdict]]
 def severity_of(
     verdict_of: _VerdictOf, note: str, *, planted: _VerdictOf | None = None, draws: int = LEAST_DRAWS, seed: int = 0
 ) -> Severity:
-    """Run a claim's own function on draws of null data, and on planted ones where they are given.
+    """Run a claim's own function on draws of null data, and of planted data if given.
 
     Args:
         verdict_of: draws data in which the claim is false from a generator, and gives the verdict of the same
@@ -52,7 +52,7 @@ def severity_of(
         note: what these draws are.
         planted: the same, of data in which the claim is true.
         draws: how many of each, at least 200.
-        seed: of the draws; every draw has a generator of its own.
+        seed: for the draws; every draw has a generator of its own.
 
     Raises:
         InputError: for fewer draws.
@@ -71,14 +71,14 @@ def severity_of(
 def severities_of(
     verdicts_of: _VerdictsOf, note: str, *, planted: _VerdictsOf | None = None, draws: int = LEAST_DRAWS, seed: int = 0
 ) -> dict[str, Severity]:
-    """``severity_of`` for claims that have their null data in common: every draw is judged by all of them.
+    """``severity_of`` for claims that share their null data: every draw is judged by all of them.
 
     Args:
         verdicts_of: from a generator to verdicts by a claim's id, the same ids in every draw.
         note: what the null draws are.
         planted: the same, of data in which the claims are true.
         draws: how many of each, at least 200.
-        seed: of the draws.
+        seed: for the draws.
 
     Raises:
         InputError: for fewer draws.

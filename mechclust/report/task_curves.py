@@ -19,7 +19,7 @@ _UNDEFINED = 0.05  # an interval is not given where more of its draws are undefi
 
 @dataclass(frozen=True)
 class TaskCurves:
-    """How alike models are to each task's control, by task and layer, such as by debiased CKA.
+    """How similar models are to each task's control, by task and layer, such as by debiased CKA.
 
     Medians and quartiles are over the tasks where the number is defined. The arrays ``base``, ``tuned``, ``ceiling``,
     ``null`` and those of ``covariates`` may have axes in front, as ``resampled`` gives them; what is computed from
@@ -232,7 +232,7 @@ resampling covers too little (two tasks: 50%, three: 75%)."""
 def bootstrap(
     curves: TaskCurves, statistic: Statistic, draws: int = 1000, seed: int = 0
 ) -> tuple[Any, tuple[Any, Any]]:
-    """A statistic of the curves, and its 95% interval when tasks are drawn anew with replacement (percentiles).
+    """A statistic of the curves, and its 95% bootstrap interval over tasks (percentiles).
 
     The interval says how much hangs on which tasks were measured. It knows nothing of the tuning's own chance (seeds,
     order of the data), nor that tasks of one cluster are alike. As many seen and held-out tasks are drawn as there are.
@@ -242,7 +242,7 @@ def bootstrap(
         statistic: of curves, such as ``last_gap``, or ``lambda c: c.median("tuned")`` with a number for each layer.
             It is given all draws at once, as axes in front.
         draws: how many.
-        seed: of the draws.
+        seed: for the draws.
 
     Returns:
         The statistic, and the ends of its interval: numbers, or arrays where the statistic is an array. NaN for

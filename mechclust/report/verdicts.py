@@ -57,7 +57,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Part:
-    """One of several statements that a claim makes, or the only one.
+    """A statement of a claim: the only one, or one of several.
 
     Attributes:
         name: what is measured; ``""`` where the claim's statement says it.

@@ -21,7 +21,7 @@ from probes.identity import Examples, fingerprint
 from probes.probe import plain
 from tasks import Batch, InputError, Task
 
-_WAY = "give another folder, or the same settings to go on"
+_WAY = "give another folder, or the same settings to continue"
 
 
 class Callback(Protocol):
@@ -35,10 +35,10 @@ class Callback(Protocol):
 
 @runtime_checkable
 class KeepsFiles(Callback, Protocol):
-    """A callback whose files outlive an interruption. ``train`` asks before it begins or goes on.
+    """A callback whose files outlive an interruption. ``train`` asks it before starting or resuming.
 
-    Where a file of an earlier step is lost, it is called again at every checkpoint up to that step: to make what it
-    lacks, and to refuse a model that is not the one of the files it has.
+    If a file of an earlier step is lost, it is called again at every checkpoint up to that step, to recreate missing
+    files, and to refuse a model that is not the one of the existing files.
     """
 
     def lacks(self, step: int, model: HookedModel) -> list[Path]:
@@ -57,9 +57,9 @@ class KeepsFiles(Callback, Protocol):
 class ProbeCallback:
     """Runs probes at every checkpoint and keeps each result as a file.
 
-    A file that is there and undamaged is not measured again: after an interruption nothing is lost or redone. A file
-    that another probe, other parameters, other examples or another model made is refused, not kept among the new ones.
-    Versions of packages are not compared, so that a run can go on after an upgrade; each result names its own.
+    An existing, undamaged file is not measured again: after an interruption nothing is lost or redone. A file from
+    another probe, other parameters, other examples or another model is refused, not kept among the new ones. Versions
+    of packages are not compared, so that a run can continue after an upgrade; each result names its own.
 
     Args:
         out: folder of the results, ``step-000100.{name}.safetensors``.
@@ -137,7 +137,7 @@ class ProbeCallback:
 class AccuracyCallback:
     """Saves the task's accuracy on a split at every checkpoint, as a ``ProbeResult``.
 
-    A file that is there and undamaged is not made again; one of another task or model is refused.
+    An existing, undamaged file is not written again; one from another task or model is refused.
 
     Args:
         out: folder of the results, ``step-000100.{split}.accuracy.safetensors``.
@@ -180,7 +180,7 @@ class AccuracyCallback:
 class CheckpointCallback:
     """Saves the model at the given steps as ``step-000100.safetensors`` in ``out``.
 
-    A file that is there and undamaged is not written again; that of another model is refused.
+    An existing, undamaged file is not written again; one from another model is refused.
     """
 
     def __init__(self, out: str | Path, at: Sequence[int]) -> None:
@@ -194,9 +194,9 @@ class CheckpointCallback:
             held = get_weights(load_model(path))
             if any(not torch.equal(held[name].to(own), own) for name, own in get_weights(model).items()):
                 raise InputError(
-                    f"{str(path)!r} holds a model with other weights than this run's at step {step} "
+                    f"{str(path)!r} holds a model whose weights are not this run's at step {step} "
                     f"({_short(fingerprint(load_model(path)))}, not {_short(fingerprint(model))}); give another "
-                    "folder, or delete it and give the same command again"
+                    "folder, or delete it and run the same command again"
                 )
 
     def lacks(self, step: int, model: HookedModel) -> list[Path]:
@@ -255,7 +255,7 @@ def _check_model(path: Path, model: HookedModel) -> None:
     if held != own:
         raise InputError(
             f"{str(path)!r} was measured on another model ({_short(held)}, not {_short(own)}); give another folder, "
-            f"or delete {str(path.parent)!r} and give the same command again, which measures anew"
+            f"or delete {str(path.parent)!r} and run the same command again to measure it again"
         )
 
 

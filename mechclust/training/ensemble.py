@@ -44,12 +44,12 @@ def train_ensemble(
     progress: bool = False,
     name: str = "ensemble",
 ) -> Snapshots:
-    """Train every member as ``train`` would train it alone, all at once; goes on where ``out`` left off.
+    """Train every member as ``train`` would train it alone, all at the same time; resumes from ``out``.
 
     The networks are ordinary modules with hook points; their parameters are stacked, the gradient of one is
     mapped over all, and PyTorch's own optimiser updates the stack. A member agrees with the same seed
     trained alone up to the rounding of float32, which training of such networks magnifies: after some
-    hundred epochs compare distributions over seeds, never single seeds. Gradients are clipped member by member.
+    hundred epochs, compare distributions over seeds, never single seeds. Gradients are clipped per member.
 
     Whether it is faster depends on the size: it saves what a step costs apart from its arithmetic. Networks of some
     hundred weights gain tenfold and more, transformers of width 64 next to nothing on a CPU (``docs/scale.md``).
@@ -61,21 +61,21 @@ def train_ensemble(
         members: networks of one shape and their data: transformers with their task's own loss of every token, or
             networks whose logits are ``[batch d_vocab]``. Their batches are of one shape too.
         config: the settings; a member's ``rate`` multiplies the learning rate.
-        out: folder of snapshots and resumable state, one process at a time. A run that was interrupted, also by
-            ``kill -9``, goes on from its last save and ends with the same bits. Where a file of snapshots is lost,
+        out: folder of snapshots and resumable state, for one process at a time. A run that was interrupted, even by
+            ``kill -9``, resumes from its last save and ends with the same bits. If a file of snapshots is lost,
             the steps up to it are trained again in memory, with a warning.
         snapshot_every: steps between snapshots; ``None``: an epoch. The start and the end are always kept.
-        backend: ``"loop"`` one member after the other, ``"vmap"`` all at once, ``"compiled"`` the same
-            through ``torch.compile``; ``"auto"``: compiled where that pays for itself and works.
+        backend: ``"loop"``: one member after the other; ``"vmap"``: all at the same time; ``"compiled"``: the same with
+            ``torch.compile``; ``"auto"``: compiled if that works and pays for itself.
         low_rank: train changes of low rank to some weights of transformers, and nothing else. Snapshots are of whole
             models, the changes added.
         device: where to train.
         progress: show a progress bar.
-        name: its label.
+        name: label of the bar.
 
     Raises:
         InputError: for no members, members of different shapes, a damaged file, a folder with another run or in
-            which another process trains, and when what is lost cannot be made again, because training gives other
+            which another process trains, and when lost files cannot be recreated, because training gives different
             numbers here.
 
     Example:
@@ -134,7 +134,7 @@ def train_ensemble(
         header["backend"] = stack.use(chosen, first, forgiving=backend == "auto")
         if saved is not None and lost:
             warnings.warn(
-                f"{_named(lost)} missing; the steps up to there are trained again to make what is lost", stacklevel=2
+                f"{_named(lost)} missing; the steps up to there are trained again to restore what is lost", stacklevel=2
             )
             again = Stack(members, config, device, low_rank)
             again.gradients = stack.gradients
@@ -205,9 +205,9 @@ def _named(lost: Sequence[Path]) -> str:
 
 def _otherwise(lost: Sequence[Path]) -> InputError:
     return InputError(
-        f"{_named(lost)} missing and cannot be made again here, where training gives other numbers than those that are "
-        "kept; give the same command on the machine and with the versions and the number of threads it was trained "
-        "with, or another folder"
+        f"{_named(lost)} missing and cannot be recreated here, where training gives numbers other than those that were "
+        "saved; run the same command on the machine, and with the versions and number of threads, that it was "
+        "trained with, or give another folder"
     )
 
 
@@ -219,12 +219,12 @@ def _check(members: Sequence[Member], config: TrainConfig, backend: str, low_ran
     transformers = isinstance(first.model, ModelConfig)
     if low_rank is not None:
         if not transformers:
-            raise InputError(f"low_rank is of transformers, not of a {type(first.model).__name__}; leave it out")
+            raise InputError(f"low_rank is for transformers, not for a {type(first.model).__name__}; leave it out")
         if config.freeze or config.layer_decay != 1:
             raise InputError("low_rank trains nothing else; leave out freeze and layer_decay")
     for i, member in enumerate(members):
         if member.model.with_seed(0) != first.model.with_seed(0):
-            raise InputError(f"member {i} is a {member.model}, member 0 a {first.model}; expected one shape, any seed")
+            raise InputError(f"member {i} is a {member.model}, member 0 a {first.model}; only seeds may differ")
         if not transformers and not hasattr(member.task, "loss_at"):
             raise InputError(f"the task {member.task.name!r} has no loss_at; train its models one by one with train()")
         if member.task.d_vocab > member.model.d_vocab:

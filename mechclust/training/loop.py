@@ -45,26 +45,26 @@ def train(
     and its hook points do not fire; probe it in callbacks.
 
     An interrupted run (also by ``kill -9``) started again ends with the same bits as one that was
-    not, on the same machine with the same number of threads. Where a callback has lost a file of an earlier step,
-    the steps up to it are trained again in memory, with a warning, and training goes on from the saved state.
+    not, on the same machine with the same number of threads. If a callback has lost a file of an earlier step,
+    the steps up to it are trained again in memory, with a warning, and training continues from the saved state.
 
     Args:
-        model: from ``build_model``, on any device; trained in place. To go on, give it as it was before training, or as
-            it was when its state was saved last: a finished training may be called again.
+        model: from ``build_model``, on any device; trained in place. To resume, give it with the weights from before
+            training, or from when its state was last saved: a finished training may be called again.
         task: where the batches and the loss come from.
         config: the settings.
-        out: folder of the resumable state (``state.safetensors``), one process at a time; ``None``: keep nothing.
+        out: folder of the resumable state (``state.safetensors``), for one process at a time; ``None``: keep nothing.
         callbacks: called at the checkpoints.
         progress: show a progress bar.
-        name: its label.
+        name: label of the bar.
 
     Returns:
         ``[steps]`` training loss of every step, as the task defines it (float32).
 
     Raises:
         InputError: when ``out`` holds a run with other settings or from other weights, or a damaged state, or
-            another process trains there, when callbacks keep files of other settings, and when what is lost cannot be
-            made again, because the steps up to it come out otherwise here.
+            another process trains there, when callbacks hold files of other settings, and when a lost file cannot be
+            recreated, because the steps up to it give different numbers here.
     """
     run = _Training(model, task, config, None if out is None else Path(out), callbacks)
     if out is None:
@@ -149,7 +149,7 @@ class _Training:
             if saved.run != json.loads(json.dumps(self.record)):
                 raise InputError(
                     f"{self._named(lost)} missing or damaged, and this model was trained already; build it again "
-                    "(build_model(config)), which makes what is lost"
+                    "(build_model(config)) to restore what is lost"
                 )
             self._make(lost, saved.losses, progress, name)
         set_weights(self.model, saved.weights)
@@ -161,7 +161,7 @@ class _Training:
         """Train up to what is lost, in memory, and measure it there; the saved state stays as it is."""
         last, optimizer = max(lost), make_optimizer(_groups(self.model, self.config), self.config)
         warnings.warn(
-            f"{self._named(lost)} missing or damaged; the steps up to {last} are trained again to make what is lost",
+            f"{self._named(lost)} missing or damaged; the steps up to {last} are trained again to restore what is lost",
             stacklevel=5,
         )
         checkpoints = set(self.config.checkpoint_steps)
@@ -170,9 +170,9 @@ class _Training:
             found, held = loss.detach().cpu(), losses[step]
             if not torch.equal(found.view(torch.int32), held.view(torch.int32)):
                 raise InputError(
-                    f"{self._named(lost)} missing or damaged and cannot be made again here: the loss of step {step} is "
-                    f"{float(found):.9g}, not {float(held):.9g} as it was; give the same command on the machine and "
-                    "with the versions and the number of threads it was trained with, or give another folder"
+                    f"{self._named(lost)} missing or damaged and cannot be recreated here: the loss of step {step} is "
+                    f"{float(found):.9g}, not {float(held):.9g} as before; run the same command on the machine, and "
+                    "with the versions and number of threads, that it was trained with, or give another folder"
                 )
             if step in checkpoints:  # where nothing is lost, the weights are compared with those measured
                 self._call(step, self._keeping())
@@ -217,7 +217,7 @@ def trained_names(named: Mapping[str, Tensor], config: TrainConfig, kind: str) -
     for start, names in frozen.items():
         if not names:
             raise InputError(
-                f"freeze has {start!r}, which is no parameter or part of the model (there are {', '.join(named)})"
+                f"freeze has {start!r}, which is not a parameter or part of the model (there are {', '.join(named)})"
             )
     block = {name: int(match[1]) for name in named if (match := re.match(r"blocks\.(\d+)\.", name))}
     top = max(block.values(), default=-1)

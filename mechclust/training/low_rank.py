@@ -19,7 +19,7 @@ _PARTS = ("attn.W_Q", "attn.W_K", "attn.W_V")
 
 @dataclass(frozen=True)
 class LowRank:
-    """Which weights are changed, and by how much at most: ``W + alpha / rank * up @ down``.
+    """A low-rank change of weights: ``W + alpha / rank * up @ down``.
 
     The change begins at 0, as in LoRA: ``up`` is 0, ``down`` uniform with bound ``1 / sqrt(inputs)``, which is peft's
     default. Nothing else is trained.
@@ -27,8 +27,8 @@ class LowRank:
     Source: Hu et al., LoRA: Low-Rank Adaptation of Large Language Models (arXiv 2106.09685).
 
     Args:
-        rank: of each change.
-        alpha: its size, divided by the rank.
+        rank: rank of each change.
+        alpha: scale of the change, divided by the rank.
         parts: which matrices of every block: some of ``"attn.W_Q"``, ``"attn.W_K"`` and ``"attn.W_V"``.
 
     Raises:

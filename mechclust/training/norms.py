@@ -15,8 +15,8 @@ from tasks import InputError
 class WeightNorms:
     """Frobenius norms of weights over training. Give it to a training loop as a callback.
 
-    Memory: one number for each weight and recorded step. What was recorded is kept here alone: a run that goes on
-    after an interruption is followed from there.
+    Memory: one number per weight and recorded step. Records are kept only here: a run that resumes after an
+    interruption is followed from there.
 
     Args:
         names: parameters of the model to follow; ``None``: all that are trained.

@@ -25,11 +25,11 @@ _FORMAT = "mechclust-snapshots-2"
 
 
 class Snapshots:
-    """What ``train_ensemble`` kept: weights of every member at every snapshot, and every training loss.
+    """What ``train_ensemble`` saved: weights of every member at every snapshot, and every training loss.
 
-    Nothing is read before it is asked for. One file holds the snapshots of some steps, each weight as
-    ``[snapshot member ...]``. The checksum of a file is compared the first time that something of it is asked for,
-    which costs reading all of it once.
+    Nothing is read before it is needed. One file holds the snapshots of some steps, each weight as
+    ``[snapshot member ...]``. A file's checksum is verified the first time that part of it is needed, which costs
+    reading all of it once.
 
     Args:
         folder: the ``out`` of ``train_ensemble``.
@@ -40,7 +40,7 @@ class Snapshots:
 
     Raises:
         InputError: for a folder without snapshots, or with some missing; the message says which. A damaged file is
-            refused when something of it is asked for.
+            refused when part of it is needed.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -180,7 +180,7 @@ def check_run(folder: Path, header: Mapping[str, str]) -> None:
     for path, own in _files(folder).values():
         if any(own.get(key) != header.get(key) for key in ("members", "training", "steps", "every")):
             _check(path)
-            raise InputError(f"{str(path)!r} is of a run with other settings; remove it, or choose another folder")
+            raise InputError(f"{str(path)!r} is from a run with other settings; remove it, or choose another folder")
 
 
 class Segment:
@@ -250,7 +250,7 @@ def _check(path: Path) -> None:
         check_safetensors(path)
     except DamagedError:
         raise InputError(
-            f"{str(path)!r} is damaged (its checksum is another); remove it and train again with the same settings"
+            f"{str(path)!r} is damaged (its checksum does not match); remove it and train again with the same settings"
         ) from None
 
 

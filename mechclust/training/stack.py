@@ -152,7 +152,7 @@ class Stack:
                     f"torch.compile cannot compile this training ({_why(error)}); choose backend 'vmap'"
                 ) from None
             warnings.warn(
-                f"torch.compile failed ({_why(error)}); training goes on uncompiled, at a third of the speed",
+                f"torch.compile failed ({_why(error)}); training continues uncompiled, at a third of the speed",
                 stacklevel=3,
             )
             self.gradients = vmap(self._gradient)
@@ -247,7 +247,7 @@ class StackData:
                 if sequences.shape != whole[0][0].shape:
                     raise InputError(
                         f"member {i} trains on {len(sequences)} sequences of {sequences.shape[1]} tokens, member 0 on "
-                        f"{len(whole[0][0])} of {whole[0][0].shape[1]}; expected one size, any seed"
+                        f"{len(whole[0][0])} of {whole[0][0].shape[1]}; only seeds may differ"
                     )
             self._held = torch.stack([t for t, _ in whole]), torch.stack([t for _, t in whole])
 
@@ -272,8 +272,8 @@ class StackData:
         for i, batch in enumerate(batches):
             if (shape := _shape(batch)) != _shape(batches[0]):
                 raise InputError(
-                    f"at step {step} member {i} trains on {shape}, member 0 on {_shape(batches[0])}; expected one "
-                    "shape, any seed"
+                    f"at step {step} member {i} trains on {shape}, member 0 on {_shape(batches[0])}; only "
+                    "seeds may differ"
                 )
         # As in train(): in a causal model padding on the right changes nothing, and no mask is faster.
         real = all(b.attention_mask is None or bool(b.attention_mask.all()) for b in batches)

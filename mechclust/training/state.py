@@ -95,12 +95,12 @@ def _check(folder: Path, saved: dict[str, Any], run: dict[str, Any], trained: bo
             if (section, key) == _BEGAN:
                 raise InputError(
                     f"{str(folder)!r} holds a run that began from other weights (fingerprint {old.get(key)}, not "
-                    f"{new.get(key)}), or this model was trained already; build it again (build_model(config)) to go "
-                    "on, or give another folder"
+                    f"{new.get(key)}), or this model was trained already; build it again (build_model(config)) to "
+                    "continue, or give another folder"
                 )
             raise InputError(
                 f"{str(folder)!r} holds a run with {section} {key} = {old.get(key)!r}, not {new.get(key)!r}; "
-                "choose another output folder, or the same settings to go on"
+                "choose another output folder, or the same settings to continue"
             )
 
 

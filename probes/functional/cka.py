@@ -233,7 +233,7 @@ class HSIC(NamedTuple):
         if debiased and not bool(self.debiased > _RESOLUTION * self.rounding * self.terms):
             if self.rounding == ROUNDING["float64"]:
                 return "every two examples are equally far apart, which leaves nothing to the debiased form"
-            return "float32 leaves fewer than four digits of the debiased form; take precision='float64'"
+            return "float32 leaves fewer than four digits of the debiased form; use precision='float64'"
         return ""
 
 
@@ -257,7 +257,7 @@ def cka_from_moments(xy: CrossMoments, xx: CrossMoments, yy: CrossMoments, *, de
         True
     """
     if not xy.n == xx.n == yy.n:
-        raise InputError(f"the moments are of {xy.n}, {xx.n} and {yy.n} examples; give those of the same examples")
+        raise InputError(f"the moments are of {xy.n}, {xx.n} and {yy.n} examples; give moments of the same examples")
     value, why = cka_from_hsic(xy.hsic(), xx.hsic(), yy.hsic(), debiased=debiased)
     d = (len(xx.x0), len(yy.x0))
     return Similarity(value, xy.n, d, why or ("" if debiased else bias_note(xy.n, max(d))))
@@ -320,7 +320,7 @@ def linear_cka(
 def cka_null(
     x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], n_permutations: int, *, debiased: bool = False, seed: int = 0
 ) -> Float[Tensor, "n_permutations"]:
-    """Linear CKA when the rows are paired at random: what it is by chance at this n and d.
+    """Linear CKA of rows paired at random: its chance level at this n and d.
 
     Example:
         >>> x = torch.randn(40, 200, generator=torch.Generator().manual_seed(0))
@@ -356,7 +356,7 @@ def null_of(found: Sequence[HSIC], xx: HSIC, yy: HSIC, *, debiased: bool) -> Flo
 def cka_resamples(
     x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], n_resamples: int, *, debiased: bool = False, seed: int = 0
 ) -> Float[Tensor, "n_resamples"]:
-    """How far linear CKA would be off with other examples: deviations of random half-samples from their mean.
+    """How much linear CKA varies with the examples: deviations of random half-samples from their mean.
 
     Halves are drawn without replacement: a draw of m = n/2 of n rows varies as much about the whole sample as n rows
     vary about the population, ``(1 - m/n) / m = 1/n`` (Shao & Wu 1989, delete-half jackknife). The usual bootstrap

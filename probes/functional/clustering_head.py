@@ -235,7 +235,7 @@ def check_digits(tokens: Tensor, support: Sequence[int], modulus: int) -> None:
     check_support(support, tokens.shape[1])
     if wrong := tokens[(tokens < 0) | (tokens >= modulus)].tolist():
         raise InputError(
-            f"there is a token {wrong[0]} in the batch, but modulus is {modulus}; expected digits 0 to {modulus - 1}: "
+            f"the batch has a token {wrong[0]}, but modulus is {modulus}; expected digits 0 to {modulus - 1}: "
             "give the number of digits as modulus, or None for tokens that are not digits"
         )
 

@@ -44,7 +44,7 @@ class DistancePairs:
         """Raises ``InputError`` for a word that is not among the topics."""
         if bool((words >= len(topics.row)).any()):
             raise InputError(
-                f"there is a word {int(words.max())} in the batch, but topics are given for {len(topics.row)} words; "
+                f"the batch has a word {int(words.max())}, but topics are given for {len(topics.row)} words; "
                 "give one row per word, in the same numbering"
             )
         row = torch.where(words >= 0, topics.row.to(words.device)[words.clamp(min=0)], -1)

@@ -65,7 +65,7 @@ def kmeans(
             turn (they may be memory-mapped).
         k: clusters, at most as many as rows.
         n_init: starts.
-        seed: of the starts. The global random state is not touched.
+        seed: for the starts. The global random state is not touched.
         device: ``"cpu"`` or ``"cuda"``; where the rows are, by default.
         max_iter: most iterations.
         tol: stop where the centres move by less than this, squared and summed, relative to the mean variance of a
@@ -133,7 +133,7 @@ class _Source:
         total = torch.zeros(self.width, dtype=torch.float64, device=self.device)
         for _, x in self._raw(1):
             if not bool(torch.isfinite(x).all()):
-                raise InputError("the rows have NaN or infinity among them; leave these examples out")
+                raise InputError("some rows have NaN or infinity; leave those examples out")
             total += x.sum(0, dtype=torch.float64)
         return total / self._n
 

@@ -27,7 +27,7 @@ def ridge_predictions(
     alphas: Sequence[float] = ALPHAS,
     device: str | torch.device = "cpu",
 ) -> list[Int[Tensor, "labelings n"]]:
-    """Class of each example as a ridge classifier predicts it that was fitted on the other folds.
+    """Class of each example, predicted by a ridge classifier fitted on the other folds.
 
     Least squares on one-hot classes, with an intercept and squared weights times a strength, on features centred and
     scaled to standard deviation 1 on the training folds; the class with the largest output is predicted. The strength
@@ -231,7 +231,7 @@ def stratified_folds(
         raise InputError(f"{n} {units} for {folds} folds; give at least as many {units} as folds, or fewer folds")
     if np.unique(classes, return_counts=True)[1].max() < folds:
         raise InputError(
-            f"every class has fewer examples than the {folds} folds; give more examples a class, or fewer folds"
+            f"every class has fewer examples than the {folds} folds; give more examples per class, or fewer folds"
         )
     split = StratifiedKFold if groups is None else StratifiedGroupKFold
     found = np.empty(len(classes), dtype=np.int64)

@@ -23,7 +23,7 @@ _MANY = 16  # times k: with more rows that may be among the nearest, products ar
 def neighbour_purity(
     x: Shaped[Tensor, "n d"], labels: Shaped[Tensor, "n"], k: int = 10, *, device: str | None = None
 ) -> float:
-    """Share of the ``k`` nearest other examples (Euclidean distance) that have an example's own label, on average.
+    """Mean share of an example's ``k`` nearest neighbours (Euclidean distance) that have its label.
 
     By chance ``neighbour_purity_chance``; an interval: ``mean_interval(same_label(nearest(x, k), labels))``.
 
@@ -42,12 +42,12 @@ def neighbour_purity(
         1.0
     """
     if len(labels) != len(x):
-        raise InputError(f"x has {len(x)} rows for {len(labels)} labels; give one label a row")
+        raise InputError(f"x has {len(x)} rows for {len(labels)} labels; give one label per row")
     return float(same_label(nearest(x, k, device=device), labels).mean())
 
 
 def neighbour_purity_chance(labels: Shaped[Tensor, "n"]) -> float:
-    """``neighbour_purity`` when neighbours are drawn at random: share of pairs with one label. NaN for one row.
+    """``neighbour_purity`` for neighbours drawn at random: share of pairs with the same label. NaN for one row.
 
     Example:
         >>> neighbour_purity_chance(torch.tensor([0, 0, 1, 1]))

@@ -75,7 +75,7 @@ def planar_lattice(
         support: positions whose digits are added.
         modulus: ``p``.
         draws: of random weights.
-        seed: of these.
+        seed: for the draws.
 
     Raises:
         InputError: as ``integer_weights``.

@@ -65,7 +65,7 @@ def aligned_planes(rows: Iterable[Shaped[Tensor, "n d"]], start: Float[np.ndarra
     for layer, x in enumerate(rows):
         xy, share = _plane(x)
         if len(xy) < 2:
-            raise InputError(f"layer {layer} has one row; a plane takes at least 2")
+            raise InputError(f"layer {layer} has one row; a plane needs at least 2")
         if before is not None and before.shape != xy.shape:
             other = "the plane to fit" if layer == 0 else "the layer before"
             raise InputError(

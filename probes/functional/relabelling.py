@@ -36,7 +36,7 @@ def relabelling_p_values(
     strata: Shaped[Tensor, "n"] | None = None,
     seed: int = 0,
 ) -> Float[Tensor, "head"]:
-    """For each head the share of relabellings whose within-ratio is at most that of the labels given.
+    """For each head, the share of relabellings whose within-ratio is at most that of the given labels.
 
     The p-value of a permutation test, ``(1 + relabellings as good) / (1 + permutations)``, with ``within_ratio`` as
     the statistic: exact for any points, as the labels given are one of the equally likely relabellings. The same
@@ -50,7 +50,7 @@ def relabelling_p_values(
         labels: the class of each point, any integers.
         permutations: how many relabellings are drawn.
         strata: labels change places only between points of the same stratum.
-        seed: of the relabellings.
+        seed: for the relabellings.
 
     Returns:
         float64; NaN where the within-ratio is undefined: all points equal, or one class.
@@ -68,7 +68,7 @@ def relabelling_p_values(
     n, heads, d = points.shape
     for name, given in (("labels", labels), ("strata", strata)):
         if given is not None and len(given) != n:
-            raise InputError(f"there are {len(given)} {name} for {n} points; expected one a point")
+            raise InputError(f"there are {len(given)} {name} for {n} points; expected one per point")
     x = points.double() - points[:1].double()
     x = x - x.mean(dim=0)
     total = x.square().sum(dim=(0, 2))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def response_classes(answers: Int[Tensor, "recipient n"], tolerance: float = 0.0) -> Int[Tensor, "n"]:
-    """Class of each example: examples of one class have the same answers in all recipients, or in nearly all.
+    """Class of each example: examples of a class give the same answers in all recipients, or nearly all.
 
     Args:
         answers: of each recipient, with each example in it.

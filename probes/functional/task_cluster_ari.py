@@ -43,8 +43,8 @@ def _codes(a: ArrayLike, b: ArrayLike) -> tuple[Int[np.ndarray, "n"], Int[np.nda
         missing = [v is None for v in values] if values.dtype == object else np.zeros(len(values), dtype=bool)
         if len(undefined := np.flatnonzero(missing | (values != values))):
             raise InputError(
-                f"the label of example {undefined[0]} is {values[undefined[0]]} ({len(undefined)} such), which is no "
-                "class; leave these examples out, or give them one"
+                f"the label of example {undefined[0]} is {values[undefined[0]]} ({len(undefined)} such), which is not "
+                "a class; leave these examples out, or label them"
             )
     ia, ib = (np.unique(x, return_inverse=True)[1] for x in given)
     return ia, ib
@@ -119,7 +119,7 @@ def adjusted_rand_null(
         a: ``[n]`` class of each example.
         b: ``[n]`` class of each example.
         n_permutations: how many.
-        seed: of the shuffles. The global random state is not touched.
+        seed: for the shuffles. The global random state is not touched.
         within: ``[n]`` stratum of each example; shuffles stay within strata. The index then need not be 0 on average.
 
     Example:

@@ -46,7 +46,7 @@ class WordTopics:
             table = torch.as_tensor(topics).cpu()
         except (TypeError, ValueError, RuntimeError):
             raise InputError(
-                f"topics is a {type(topics).__name__} that makes no table of numbers; {_EXPECTED}"
+                f"topics is a {type(topics).__name__} that is not a table of numbers; {_EXPECTED}"
             ) from None
         odd = table.ndim == 2 and table.dtype is not torch.bool and bool(((table != 0) & (table != 1)).any())
         if table.ndim not in (1, 2) or table.is_floating_point() or odd:
@@ -158,7 +158,7 @@ class PairTable:
         """Raises ``InputError`` for a word that is not among the topics."""
         if bool((words >= len(topics.row)).any()):
             raise InputError(
-                f"there is a word {int(words.max())} in the batch, but topics are given for {len(topics.row)} words; "
+                f"the batch has a word {int(words.max())}, but topics are given for {len(topics.row)} words; "
                 "give one row per word, in the same numbering"
             )
         row = torch.where(words >= 0, topics.row.to(words.device)[words.clamp(min=0)], -1)

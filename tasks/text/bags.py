@@ -20,7 +20,7 @@ Weights = Literal["counts", "tfidf"]
 class Bags:
     """``[n_documents n_words]`` counts or TF-IDF weights on disk, of which any rows are read as a sparse matrix.
 
-    Memory: 8 bytes a document, and the rows that are asked for. Disk: 8 bytes a document and different word.
+    Memory: 8 bytes per document, and the rows that are asked for. Disk: 8 bytes per document and different word.
 
     Attributes:
         vocabulary: the columns.
@@ -70,7 +70,7 @@ class Bags:
                     start.append(start[-1] + len(which))
         except OSError as error:
             raise InputError(
-                f"cannot write word counts in {str(folder)!r} ({error.strerror}); make room there, or set TMPDIR to "
+                f"cannot write word counts in {str(folder)!r} ({error.strerror}); free space there, or set TMPDIR to "
                 "a folder with more"
             ) from None
         # an empty file cannot be mapped

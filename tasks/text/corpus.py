@@ -19,17 +19,17 @@ from tasks.text.words import words_of
 
 @dataclass(frozen=True)
 class Corpus:
-    """Texts without labels, such as a topic model is fitted on.
+    """Texts without labels, such as those a topic model is fitted on.
 
-    What a word is, ``tasks.text.words`` says: letters set off by anything else, lower-cased.
+    Words are as in ``tasks.text.words``: runs of letters, lower-cased.
 
     Attributes:
         documents: the texts.
         sources: the file each came from, for messages.
-        empty_files: files that were left out because they hold no word.
+        empty_files: files that were left out because they hold no words.
 
     Raises:
-        InputError: for no documents, one that is no text, or sources that are not one each.
+        InputError: for no documents, one that is not a string, or a number of sources that does not match.
 
     Example:
         >>> corpus = Corpus(["Cats chase cats.", "2 dogs don't"], ["a.txt", "b.txt"])
@@ -47,7 +47,7 @@ class Corpus:
         check_texts(self.documents, "document")
         if len(self.sources) != len(self.documents):
             raise InputError(
-                f"{len(self.sources)} sources for {len(self.documents)} documents; expected one each, such as a file"
+                f"{len(self.sources)} sources for {len(self.documents)} documents; expected one per document"
             )
 
     def __len__(self) -> int:
@@ -97,7 +97,7 @@ class Corpus:
             empty += [] if found else [str(file)]
         if not documents:
             named = f"{str(files[0])!r}" if len(files) == 1 else f"the corpus of {len(files)} files"
-            raise InputError(f"{named} holds no words; give plain text in a script with letters, words set off")
+            raise InputError(f"{named} holds no words; give plain text in a script with letters and word breaks")
         return cls(documents, sources, empty)
 
     def encode(
@@ -120,7 +120,7 @@ class Corpus:
             words: lower-cased; a token's label is a place in this list.
             max_length: the model's context, special tokens included; ``None``: no limit.
             bos: whether each window begins with the beginning-of-sequence token: ``"model"`` leaves it to the
-                tokenizer, ``"yes"`` puts one where there is none, ``"no"`` takes it away.
+                tokenizer, ``"yes"`` adds one if there is none, ``"no"`` removes it.
             d_vocab: how many token embeddings the model has; ``None``: do not look.
             progress: show a progress bar.
 

@@ -29,9 +29,9 @@ class EncodedCorpus:
             word, punctuation, a special or unknown token, or a word that is not in ``words``.
         token_of_word: ``[n_words]`` the token id that most often stood for each word (the smaller id
             of two as frequent), -1 where none did.
-        n_documents: documents there were.
+        n_documents: number of documents.
         n_cut: documents that were longer than the context and cut into windows.
-        occurrences: how often a word of ``words`` stands in the text.
+        occurrences: how often words of ``words`` occur in the text.
         lost: how many of these the tokenizer split into pieces or did not know.
     """
 
@@ -49,8 +49,8 @@ class EncodedCorpus:
         """Batches with ``labels["word"]`` ``[batch pos]``, an attention mask, and the window's number
         as ``index``; padded on the right.
 
-        Windows of like length come together, longest first: little padding, and a batch too large
-        for the memory is the first one.
+        Windows of similar length come together, longest first: there is little padding, and a batch too large
+        for memory is the first one.
 
         Args:
             tokens_per_batch: most tokens of a batch, padding included.
@@ -74,7 +74,7 @@ def check_tokenizer(tokenizer: Any) -> None:
     if not getattr(tokenizer, "is_fast", False):
         raise InputError(
             f"this model's tokenizer ({type(tokenizer).__name__}) is a slow one, which cannot say where in the text a "
-            "token stands; save a fast one (tokenizer.json) with the model"
+            "token is; save a fast one (tokenizer.json) with the model"
         )
 
 
@@ -128,8 +128,8 @@ def check_ids(rows: Iterable[Sequence[int]], d_vocab: int | None, what: str) -> 
     largest = max((max(row, default=0) for row in rows), default=0)
     if d_vocab is not None and largest >= d_vocab:
         raise InputError(
-            f"{what} has token id {largest} and the model {d_vocab} token embeddings; save the tokenizer that belongs "
-            "to the model"
+            f"{what} has token id {largest}, but the model has {d_vocab} token embeddings; save the model's "
+            "own tokenizer"
         )
 
 
@@ -150,7 +150,7 @@ def first_id(tokenizer: Any, bos: Bos) -> int:
     if token is None and bos != "model":
         raise InputError(
             f"this model's tokenizer has no beginning-of-sequence token, so --bos {bos} has none to "
-            f"{'put' if bos == 'yes' else 'take away'}; leave out --bos"
+            f"{'add' if bos == 'yes' else 'remove'}; leave out --bos"
         )
     return -1 if token is None else int(token)
 

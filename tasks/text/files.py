@@ -31,7 +31,7 @@ def read_text(path: str | Path, what: str = "a text file", called: str = "file")
     except OSError as error:
         raise InputError(f"cannot read {quoted(str(path), _LONGEST)} ({error.strerror}); give {what}") from None
     except ValueError:  # a zero byte, or half a character
-        raise InputError(f"no {called} can be called {quoted(str(path), _LONGEST)}; give the path of {what}") from None
+        raise InputError(f"no {called} can be named {quoted(str(path), _LONGEST)}; give the path of {what}") from None
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -59,4 +59,4 @@ def check_texts(texts: object, what: str) -> None:
         if not isinstance(text, str):
             raise InputError(f"{what} {i} is {quoted(text)}; expected a string")
         if not text.isascii() and (half := next((c for c in text if "\ud800" <= c <= "\udfff"), None)):
-            raise InputError(f"{what} {i} has half a character ({half!r}), which no tokenizer reads; mend it")
+            raise InputError(f"{what} {i} has half a character ({half!r}), which no tokenizer reads; fix it")

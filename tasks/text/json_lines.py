@@ -35,7 +35,7 @@ def parse_object(text: str, where: str, expected: str) -> dict[str, Any]:
         place = f"line {error.lineno}, column {error.colno}" if "\n" in text else f"column {error.colno}"
         raise InputError(f"{where} is not JSON ({error.msg} at {place}): {line[:_LONGEST]!r}") from None
     except RecursionError:
-        raise InputError(f"{where} is nested too deeply; give an object of texts, integers and booleans") from None
+        raise InputError(f"{where} is nested too deeply; give an object of strings, integers and booleans") from None
     except ValueError:  # Python reads no integer of more digits
         raise InputError(
             f"{where} has an integer of more than {sys.get_int_max_str_digits():,} digits; give the label as a string"

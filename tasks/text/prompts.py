@@ -31,7 +31,7 @@ class LabelledPrompts:
         source: where they came from, for messages.
 
     Raises:
-        InputError: for no prompts, a prompt that is empty or no string, or labels that do not fit.
+        InputError: for no prompts, a prompt that is empty or not a string, or labels that do not fit.
 
     Example:
         >>> prompts = LabelledPrompts(["Sort: b a", "Count: b a"], {"task": ["sort", "count"]})
@@ -61,7 +61,7 @@ class LabelledPrompts:
             if len(values) != len(self.prompts):
                 raise InputError(
                     f"{self.source}: label {quoted(name)} has {len(values)} values for {len(self.prompts)} prompts; "
-                    "expected one each"
+                    "expected one per prompt"
                 )
             check_texts(values, f"{self.source}: label {quoted(name)} of prompt")
 
@@ -98,7 +98,7 @@ class LabelledPrompts:
             names = [k for k in record if k != "prompt"]
             if labels and set(names) != set(labels):
                 odd = sorted(set(names) ^ set(labels))[0]
-                raise InputError(f"{where}: label {quoted(odd)} is not on every line; give it everywhere or nowhere")
+                raise InputError(f"{where}: label {quoted(odd)} is not on every line; give it on every line or on none")
             if not record["prompt"].strip():
                 raise InputError(f"{where}: the prompt is empty; give it a text or remove the line")
             prompts.append(record["prompt"])
@@ -117,7 +117,7 @@ class LabelledPrompts:
         keep: int = 0,
         d_vocab: int | None = None,
     ) -> Iterator[Batch]:
-        """Token batches, padded on the right: prompts of like length together, longest first.
+        """Token batches, padded on the right: prompts of similar length together, longest first.
 
         ``index`` is a prompt's place in the file, from 0.
 
@@ -141,7 +141,7 @@ class LabelledPrompts:
         encoded = [list(ids) for ids in (given["input_ids"] if isinstance(given, Mapping) else given)]
         for i, ids in enumerate(encoded):
             if not ids:
-                raise InputError(f"{self.source}: prompt {i + 1} encodes to no token; remove it")
+                raise InputError(f"{self.source}: prompt {i + 1} encodes to no tokens; remove it")
             check_ids([ids], d_vocab, f"{self.source}: prompt {i + 1}")
             if max_length is not None and len(ids) > max_length:
                 if too_long == "refuse":

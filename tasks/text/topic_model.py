@@ -20,7 +20,7 @@ from tasks.text.corpus import Corpus
 
 @dataclass(frozen=True)
 class TopicModel:
-    """Words and how likely each topic makes them.
+    """Words and their probability in each topic.
 
     Attributes:
         words: sorted, lower-cased, without stop words.
@@ -127,12 +127,12 @@ def fit_topics(
     Args:
         corpus: the documents.
         n_topics: how many topics.
-        passes: times through the corpus, in a new order each.
-        seed: of the initial topics and the order of documents.
+        passes: number of passes through the corpus, each in a new order.
+        seed: for the initial topics and the order of documents.
         min_documents: words in fewer documents are left out.
         max_share: words in more than this share of the documents are left out.
         stop_words: see ``read_stop_words``.
-        batch_size: documents an update.
+        batch_size: documents per update.
         progress: show progress bars.
 
     Raises:
@@ -153,7 +153,7 @@ def check_corpus_size(n_documents: int, n_topics: int) -> None:
     """Refuse a corpus of fewer documents than topics."""
     if n_documents < n_topics:
         raise InputError(
-            f"the corpus has {n_documents} documents for {n_topics} topics; give more text, cut it into more "
+            f"the corpus has {n_documents} documents for {n_topics} topics; give more text, split it into more "
             "documents, or ask for fewer topics (n_topics)"
         )
 
@@ -182,7 +182,7 @@ def count_words(
     documents = tqdm(range(len(corpus)), desc="counting words", unit="document", leave=False, disable=not progress)
     most = int(max_share * len(corpus))
     nothing = InputError(
-        f"no word but stop words is in at least {min_documents} and at most {most} of the {len(corpus)} documents; "
+        f"no word except stop words is in at least {min_documents} and at most {most} of the {len(corpus)} documents; "
         "give more text, or lower min_documents or raise max_share"
     )
     if most < min_documents:

@@ -91,8 +91,8 @@ class Vocabulary:
         fit = sorted((-count, word) for word, count in met.items() if min_documents <= count <= most)[:size]
         if not fit:
             raise InputError(
-                f"no word but stop words is in at least {min_documents} and at most {most} of the {n} documents; give "
-                "more text, or lower min_documents or raise max_share"
+                f"no word except stop words is in at least {min_documents} and at most {most} of the {n} documents; "
+                "give more text, or lower min_documents or raise max_share"
             )
         words = sorted(word for _, word in fit)
         return cls(words, np.array([met[word] for word in words], dtype=np.int64), n, forgotten)

@@ -115,7 +115,7 @@ def test_a_file_of_the_users_that_stands_in_the_way(name, tmp_path):
     script.write_text("from mechclust.probes import CKA")
     done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True)
     file = str(tmp_path / f"{name}.py")
-    assert f"ImportError: {file!r} stands in the way of mechclust's package {name!r}; rename it" in done.stderr
+    assert f"ImportError: {file!r} hides mechclust's package {name!r}; rename it" in done.stderr
     (tmp_path / f"{name}.py").unlink()
     script.write_text("from mechclust.probes import CKA; import probes; assert CKA is probes.CKA; print('fine')")
     assert subprocess.check_output([sys.executable, script], cwd=tmp_path, text=True) == "fine\n"

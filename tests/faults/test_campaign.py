@@ -134,7 +134,7 @@ def test_a_refusal_is_one_sentence(tmp_path: Path) -> None:
 def test_ways_out_are_followed(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "a").touch()
-    assert damage.follow("'out/a' is damaged; delete it and give the same command again", tmp_path) == "deleted"
+    assert damage.follow("'out/a' is damaged; delete it and run the same command again", tmp_path) == "deleted"
     assert not (tmp_path / "out" / "a").exists()
     assert damage.follow("'out' is another; give another folder with --out", tmp_path) == "elsewhere"
     with pytest.raises(Failed, match="nothing to delete"):

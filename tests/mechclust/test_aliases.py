@@ -84,7 +84,7 @@ def test_a_file_beside_the_script_is_named_and_not_run(tmp_path: Path, checkout:
     done = run(tmp_path, code, checkout)
     assert done.stdout == ""
     assert done.stderr.splitlines()[-1] == (
-        f"ImportError: {str(path)!r} stands in the way of mechclust's package {name!r}; rename it, or move it elsewhere"
+        f"ImportError: {str(path)!r} hides mechclust's package {name!r}; rename it, or move it elsewhere"
     )
 
 
@@ -92,7 +92,7 @@ def test_a_folder_of_data_stands_in_the_way_only_where_python_prefers_it(tmp_pat
     """A folder without ``__init__.py`` gives way to a package further back in the path, not to an editable install."""
     (tmp_path / "tasks").mkdir()
     done = run(tmp_path, "import probes; print('fine')", checkout)
-    message = f"{str(tmp_path / 'tasks')!r} stands in the way of mechclust's package 'tasks'; "
+    message = f"{str(tmp_path / 'tasks')!r} hides mechclust's package 'tasks'; "
     assert done.stdout == "fine\n" if checkout else message in done.stderr or done.stdout == "fine\n"
 
 
@@ -101,20 +101,20 @@ def test_a_file_that_was_imported_before(tmp_path: Path, checkout: bool, code: s
     (tmp_path / "tasks.py").write_text("print('by the user')", encoding="utf-8")
     done = run(tmp_path, code, checkout)
     assert done.stdout == "by the user\n"
-    assert f"{str(tmp_path / 'tasks.py')!r} stands in the way of mechclust's package 'tasks'" in done.stderr
+    assert f"{str(tmp_path / 'tasks.py')!r} hides mechclust's package 'tasks'" in done.stderr
 
 
 def test_a_script_that_is_called_tasks(tmp_path: Path) -> None:
     """It is both ``__main__`` and the file that ``import tasks`` would find."""
     (tmp_path / "tasks.py").write_text("import mechclust", encoding="utf-8")
     done = subprocess.run([sys.executable, tmp_path / "tasks.py"], capture_output=True, text=True, check=False)
-    assert f"{str(tmp_path / 'tasks.py')!r} stands in the way of mechclust's package 'tasks'" in done.stderr
+    assert f"{str(tmp_path / 'tasks.py')!r} hides mechclust's package 'tasks'" in done.stderr
 
 
 def test_a_module_made_by_hand(tmp_path: Path, checkout: bool) -> None:
     code = "import sys, types; sys.modules['tasks'] = types.ModuleType('tasks'); import mechclust"
     done = run(tmp_path, code, checkout)
-    assert "ImportError: a module without a file stands in the way of mechclust's package 'tasks'; " in done.stderr
+    assert "ImportError: a module without a file hides mechclust's package 'tasks'; " in done.stderr
 
 
 def test_files_of_other_names_and_places_are_left_alone(tmp_path: Path, checkout: bool) -> None:

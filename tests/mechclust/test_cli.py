@@ -157,8 +157,8 @@ class TestPlain:
         said = " ".join(re.sub("[╭╮╰╯│─]", " ", capsys.readouterr().out).split())
         assert "--task.n-tasks INT number of tasks. (default: 20)" in said
         assert "--device STR where to train, such as cpu or cuda. (default: cpu)" in said
-        assert "--workers INT processes, with one thread each; one per core by default, and with ray" in said
-        assert "--address STR of the Ray cluster" in said
+        assert "--workers INT number of processes, with one thread each; by default one per core" in said
+        assert "--address STR address of the Ray cluster" in said
 
     def test_interruption_anywhere_is_130(self, monkeypatch, capsys):
         def stop():
@@ -305,7 +305,7 @@ class TestRunRefusals:
         before = {p: p.read_bytes() for p in smoke_run[1].rglob("*") if p.is_file()}
         assert refused(*SMOKE, "--seeds", 0, 1, "--out", smoke_run[1]) == (
             f"{str(smoke_run[1])!r} holds another run (seeds = [0], not [0, 1]); choose another folder with --out, "
-            "or the same settings to go on"
+            "or the same settings to continue"
         )
         assert {p: p.read_bytes() for p in before} == before
 
@@ -557,7 +557,7 @@ def test_the_command_to_go_on_can_be_pasted(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("mechclust.cli.run_study", stop)
     argv = [*SMOKE, "--out", str(tmp_path / "my run")]
     assert main(argv) == 130
-    assert shlex.split(capsys.readouterr().err.split("to go on: ")[1]) == ["mechclust", *argv]
+    assert shlex.split(capsys.readouterr().err.split("to resume: ")[1]) == ["mechclust", *argv]
 
 
 def test_ctrl_c_leaves_a_run_that_goes_on(tmp_path, capsys):
@@ -587,7 +587,7 @@ def test_ctrl_c_leaves_a_run_that_goes_on(tmp_path, capsys):
     assert printed == ""
     assert "Traceback" not in said
     message = said.strip().splitlines()[-1]
-    start = f"mechclust: interrupted; everything measured so far is in {out}; to go on: mechclust "
+    start = f"mechclust: interrupted; everything measured so far is in {out}; to resume: mechclust "
     assert message.startswith(start)
     assert not (out / "claims.json").exists()
     kept = {p: p.read_bytes() for p in out.rglob("step-*.safetensors")}

@@ -135,7 +135,7 @@ def test_not_compared_when_told_so(written: Path, tmp_path: Path, monkeypatch: p
     data = bytearray((written / "model.safetensors").read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    with pytest.raises(InputError, match="its checksum is another"):
+    with pytest.raises(InputError, match="its checksum does not match"):
         read_metadata(path)
     monkeypatch.setenv("MECHCLUST_VERIFY", "0")
     assert read_metadata(path)["metadata"] == {"step": 3}
@@ -153,8 +153,8 @@ def test_the_option_of_the_command_line(
     path.write_bytes(data)
     assert main(["report", str(out)]) == 2
     assert capfd.readouterr().err == (
-        f"mechclust: {str(path)!r} is damaged (its checksum is another); delete it and give the same command again, "
-        "which makes it anew\n"
+        f"mechclust: {str(path)!r} is damaged (its checksum does not match); delete it and run the same command again "
+        "to recreate it\n"
     )
     assert main(["report", str(out), "--no-verify"]) == 0
     assert main(["report", str(out)]) == 2
@@ -164,6 +164,6 @@ def test_the_option_of_the_command_line(
     capfd.readouterr()
     with pytest.raises(SystemExit):
         main(["--help"])
-    assert "--no-verify: do not compare the checksums" in capfd.readouterr().out
+    assert "--no-verify: do not verify the checksums" in capfd.readouterr().out
     with pytest.raises(SystemExit):
         main(["check", "x", "--no-verify"])

@@ -128,7 +128,7 @@ def test_the_models_own_tokenizer_reads_texts(fake_model: Any) -> None:
     model.tokenizer, other.tokenizer = Letters(), Letters()
     assert run({"a": model, "b": other}, ["abc", "d", "fa"], NDims()).metadata["examples"].startswith("3-")
     other.tokenizer = Letters(first=1)
-    message = "models 'a' and 'b' read 'abc' as different tokens; give the tokenizer that both are to use, tokenizer="
+    message = "models 'a' and 'b' read 'abc' as different tokens; give the tokenizer that both should use, tokenizer="
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         run({"a": model, "b": other}, ["abc", "d"], NDims())
     assert run({"a": model, "b": other}, ["abc", "d"], NDims(), tokenizer=Letters()).coords["site"]
@@ -185,7 +185,7 @@ def test_data_sets_of_hugging_face(model: Any) -> None:
     expected = run(model, texts, NDims(), tokenizer=Letters())
     for given in (by_text, by_text["text"], by_text[:]):
         assert run(model, given, NDims(), tokenizer=Letters()).metadata["examples"] == expected.metadata["examples"]
-    with pytest.raises(InputError, match=r"has 'train', 'test' and neither 'input_ids' nor 'text'; .*data\['train'\]$"):
+    with pytest.raises(InputError, match=r"'train', 'test', but neither 'input_ids' nor 'text'; .*data\['train'\]$"):
         run(model, datasets.DatasetDict({"train": data, "test": data}), probe)
 
 
@@ -240,15 +240,15 @@ def test_what_run_takes_is_said_in_one_sentence(model: Any) -> None:
         ({"input_ids": torch.ones(2, 3)}, "tokens is torch.float32; expected integer token ids"),
         ({"input_ids": [[1, 2.5]]}, "input_ids has 2.5; expected integer token ids"),
         (torch.ones(3).long(), "tokens has shape (3,); expected [batch pos]: stack the sequences"),
-        ([{"prompt": "a"}], "what was given has 'prompt' and neither 'input_ids' nor 'text'; rename the field"),
-        ({}, "what was given has no fields and neither 'input_ids' nor 'text'"),
+        ([{"prompt": "a"}], "an element has 'prompt', but neither 'input_ids' nor 'text'; rename the field"),
+        ({}, "an element has no fields, but neither 'input_ids' nor 'text'"),
         ([{"input_ids": [1, 2], "attention_mask": [1]}], "attention_mask has 1 values for 2 input_ids; expected one"),
         ({"input_ids": [[1], []]}, "example 1 has no tokens; leave it out"),
         ({"input_ids": torch.ones(1, 0).long()}, "example index 0 has no tokens; leave it out"),
     ):
         with pytest.raises(InputError, match=f"^{re.escape(message)}"):
             run(model, given, NDims())
-    with pytest.raises(InputError, match=r"^example 1 \(''\) encodes to no token; leave it out$"):
+    with pytest.raises(InputError, match=r"^example 1 \(''\) encodes to no tokens; leave it out$"):
         run(model, ["ab", ""], NDims(), tokenizer=lambda texts: {"input_ids": [[1] * len(text) for text in texts]})
     with pytest.raises(InputError, match=r"^tokens_per_batch is 0; expected at least 1$"):
         run(model, TOKENS, NDims(), tokens_per_batch=0)
@@ -263,12 +263,12 @@ def test_ids_outside_the_vocabulary_are_told_before_the_model_sees_them(model: A
     for bad in (-1, 10, 50_000):
         tokens = torch.tensor([[1, 2, 3], [4, 5, 6], [7, bad, 9]])
         message = (
-            f"example index 7 has token id {bad} at position 1, and the vocabulary of the model has 10 tokens (0 to "
+            f"example index 7 has token id {bad} at position 1, but the vocabulary of the model has 10 tokens (0 to "
             "9); use this model's own tokenizer, and mask padding (attention_mask)"
         )
         with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
             run(model, Batch(tokens, index=torch.tensor([5, 6, 7])), NDims())
-    with pytest.raises(InputError, match="and the vocabulary of model 'b' has 10 tokens"):
+    with pytest.raises(InputError, match="but the vocabulary of model 'b' has 10 tokens"):
         run({"b": model}, tokens, NDims())
     told = pytest.raises(InputError, match="has token id 50000 at position 1")
     with attach(model, NDims()) as attached, told, attached.on(tokens):
@@ -294,12 +294,10 @@ def model_rows(model: Any, ids: list[list[int]]) -> torch.Tensor:
 
 
 def test_more_tokens_than_the_context(model: Any) -> None:
-    message = "example index 1 has 7 tokens, more than the 6 of the model's context; shorten it"
+    message = "example index 1 has 7 tokens, more than the model's context of 6; shorten it"
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         run(model, {"input_ids": [[1] * 6, [1] * 7]}, NDims())
-    message = (
-        "sequences are padded to 8 tokens, more than the 6 of the model's context; pad them to the longest (5) only"
-    )
+    message = "sequences are padded to 8 tokens, more than the model's context of 6; pad them only to the longest (5)"
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         run(model, Batch(torch.ones(2, 8).long(), torch.arange(8) < torch.tensor([[5], [4]])), NDims())
 
@@ -312,7 +310,7 @@ def test_a_model_with_rotary_positions_does_not_pass_its_context_silently() -> N
     sizes = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     model = load_pretrained(LlamaForCausalLM(LlamaConfig(vocab_size=20, max_position_embeddings=6, **sizes)))
     run(model, torch.ones(2, 6).long(), NDims())
-    with pytest.raises(InputError, match=r"has 7 tokens, more than the 6 of the model's context; shorten it"):
+    with pytest.raises(InputError, match=r"has 7 tokens, more than the model's context of 6; shorten it"):
         run(model, torch.ones(2, 7).long(), NDims())
 
 
@@ -403,8 +401,8 @@ def test_the_order_of_a_stream_does_not_matter(model: Any) -> None:
 
 def test_a_budget_below_the_longest_example_is_refused_with_both_numbers(model: Any) -> None:
     message = (
-        "tokens_per_batch is 3, fewer than the 4 tokens of example index 2; give at least 4, or leave out what is "
-        "longer"
+        "tokens_per_batch is 3, fewer than the 4 tokens of example index 2; give at least 4, or leave out longer "
+        "examples"
     )
     rows = [{"input_ids": ids} for ids in IDS]
     for given in ({"input_ids": IDS}, rows, iter(rows), {"input_ids": TOKENS, "attention_mask": MASK}):
@@ -441,6 +439,6 @@ def test_attach_keeps_the_order_and_the_padding_of_its_batch(model: Any) -> None
         expected = run(model, Batch(tokens, mask), NDims(readout=last_token()))
         torch.testing.assert_close(probe.compute()["n_dims"], expected["n_dims"])
     with attach(model, NDims()) as attached:
-        told = pytest.raises(InputError, match=r"^on\(\) measures one forward pass, and was given 0 batches; give one")
+        told = pytest.raises(InputError, match=r"^on\(\) measures one forward pass, but was given 0 batches; give one")
         with told, attached.on(torch.ones(0, 3).long()):
             pass

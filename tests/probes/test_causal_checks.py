@@ -315,21 +315,21 @@ def test_what_is_refused(solved: Any, probe: ClusteringHead, model: Any, batch: 
         ),
         (
             lambda: causal_checks(solved, everything().select(slice(0, 1)), probe, right),
-            "causal_checks was given 1 examples; give at least 2, to put one's output for another's",
+            "causal_checks was given 1 examples; give at least 2, so that one output can replace another",
         ),
         (lambda: causal_checks(solved, [], probe, right), "causal_checks was given 0 examples; give at least 2"),
         (
             lambda: causal_checks(model, batch, probe, right),
-            "this ClusteringHead holds state from 2 sites of another model shape; call reset() or use a new probe",
+            "this ClusteringHead holds state from 2 sites of a model of another shape; call reset() or use a new probe",
         ),
         (
             lambda: causal_checks(build_model(PoolingTransformerConfig()), everything(), probe, right),
-            "this ClusteringHead holds state of another model (the same examples give other outputs at "
+            "this ClusteringHead holds another model's state (the same examples give different outputs at "
             "'blocks.0.attn.hook_z'); run it on this model first",
         ),
         (
             lambda: causal_checks(build_model(PoolingTransformerConfig(d_model=4)), everything(), probe, right),
-            "this ClusteringHead holds state of another model (the same examples",
+            "this ClusteringHead holds another model's state (the same examples",
         ),
         (
             lambda: causal_checks(solved, everything(), probe, right, heads=[(Z, 1)]),
@@ -337,7 +337,7 @@ def test_what_is_refused(solved: Any, probe: ClusteringHead, model: Any, batch: 
         ),
         (
             lambda: causal_checks(solved, everything(), probe, lambda logits, given: right(logits, given).mean()),
-            "correct gives shape () for 4096 examples; expected one value per example [batch], as task.accuracy gives",
+            "correct returns shape () for 4096 examples; expected one value per example [batch], as task.accuracy",
         ),
         (
             lambda: causal_checks(solved, [everything(), everything()], probe, right),
@@ -360,7 +360,7 @@ def test_a_model_without_logits_is_refused(model: Any, batch: Batch, task: Instr
         def forward(self, *args: Any, **kwargs: Any) -> Any:
             return (model(*args, **kwargs),)
 
-    message = "the model gives a tuple; causal_checks needs logits [batch d_vocab] or [batch pos d_vocab]"
+    message = "the model returns a tuple; causal_checks needs logits [batch d_vocab] or [batch pos d_vocab]"
     with pytest.raises(InputError, match=re.escape(message)):
         causal_checks(Pair(), batch, probe, task.accuracy)
 

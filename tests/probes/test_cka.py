@@ -295,7 +295,7 @@ def test_few_digits_in_float32_are_said(fake_model: Any) -> None:
         said = [x for x in found.notes if x.startswith("float32 may move debiased_cka by up to: label all (")]
         assert bool(said) == bool(note)
         assert not any("float32" in x for x in exact.notes)
-        reason = "float32 leaves fewer than four digits of the debiased form; take precision='float64'"
+        reason = "float32 leaves fewer than four digits of the debiased form; use precision='float64'"
         assert any(reason in x for x in found.notes) == (note is None)
         error = (found["debiased_cka"] - exact["debiased_cka"]).abs()
         if note is not None:
@@ -433,7 +433,7 @@ def test_too_much_memory_is_refused_with_the_numbers(fake_model: Any) -> None:
             CKA(label="task", form="moments", max_memory=1e-3),
             "CKA would keep 0.00841 GiB of moments for 2 sites of up to 400 dimensions and 3 classes; that is more "
             "than max_memory = 0.001; measure fewer layers at a time (at=residual(layers=[...])), take form='rows' "
-            "(0.00267 MiB an example), or raise max_memory",
+            "(0.00267 MiB per example), or raise max_memory",
         ),
         (
             CKA(max_memory=6e-5, form="rows"),
@@ -460,11 +460,11 @@ def test_too_much_memory_is_refused_with_the_numbers(fake_model: Any) -> None:
         (lambda: CKA(estimator="minibatch", batch_rows=3), "batch_rows is 3; expected at least 4"),
         (
             lambda: CKA(estimator="minibatch", n_resamples=5),
-            "n_resamples is 5, and mini-batches give no interval and no null; take estimator='exact'",
+            "n_resamples is 5, but mini-batches give neither interval nor null; use estimator='exact'",
         ),
         (
             lambda: CKA(estimator="minibatch", form="moments"),
-            "form is 'moments', which mini-batches do not have; leave it, or take estimator='exact'",
+            "form is 'moments', which mini-batches do not have; leave it out or use estimator='exact'",
         ),
         (
             lambda: CKA(estimator="minibatch").memory([4]),
@@ -472,16 +472,16 @@ def test_too_much_memory_is_refused_with_the_numbers(fake_model: Any) -> None:
         ),
         (
             lambda: CKA(form="moments", n_permutations=5),
-            "n_permutations is 5, which needs the examples themselves; take",
+            "n_permutations is 5, which needs the examples themselves; use",
         ),
         (lambda: CKA(remove_top=-1), "remove_top is -1; expected at least 0"),
         (
             lambda: CKA(form="moments", remove_top=1),
-            "remove_top is 1, which needs the examples themselves; take form='rows' or 'auto'",
+            "remove_top is 1, which needs the examples themselves; use form='rows' or 'auto'",
         ),
         (
             lambda: CKA(estimator="minibatch", remove_top=1),
-            "remove_top is 1, and mini-batches have no principal components of all examples; take estimator='exact'",
+            "remove_top is 1, but mini-batches have no principal components of all examples; use estimator='exact'",
         ),
         (
             lambda: CKA(form="rows").memory([4]),

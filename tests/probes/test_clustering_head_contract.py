@@ -85,7 +85,7 @@ def test_two_processes_agree_with_one(sequences: Batch) -> None:
         ({"support": ()}, "support is empty; expected different positions such as (0, 1, 2)"),
         ({"support": (3, 3)}, "support has a position twice; expected different positions such as (0, 1, 2)"),
         ({"support": (-1,)}, "support has position -1; expected positions from 0 up"),
-        ({"query": mean()}, "query is mean(); expected one position an example: last_token() or token_at(...)"),
+        ({"query": mean()}, "query is mean(); expected one position per example: last_token() or token_at(...)"),
         ({"query": all_tokens()}, "readout all_tokens() keeps every position; choose last_token()"),
         ({"max_rows": 1}, "max_rows is 1; expected at least 2, or None for no limit"),
     ],
@@ -120,7 +120,7 @@ def test_batches_and_sites_that_are_refused(arguments: dict[str, Any], message: 
 
 def test_tokens_that_are_no_digits_are_refused() -> None:
     task = SparseModularAddition(p=3)
-    message = "there is a token 2 in the batch, but modulus is 2; expected digits 0 to 1: give the number of digits"
+    message = "the batch has a token 2, but modulus is 2; expected digits 0 to 1: give the number of digits"
     with pytest.raises(InputError, match=message):
         run(build_model(PoolingTransformerConfig()), task.batches("test"), ClusteringHead("sum", task.positions, 2))
 
@@ -158,7 +158,7 @@ def test_a_model_without_head_outputs_is_refused(fake_model: Any, batch: Batch) 
 def test_state_of_another_model_shape_is_refused(model: Any, batch: Batch, sequences: Batch) -> None:
     probe = ClusteringHead("task")
     run(model, batch, probe)
-    with pytest.raises(InputError, match=r"holds state from 4 sites of another model shape; call reset\(\) or use"):
+    with pytest.raises(InputError, match=r"state from 4 sites of a model of another shape; call reset\(\) or use"):
         probe.bind(ideal_head(1))
     probe.reset()
     probe.bind(ideal_head(1))
@@ -184,7 +184,7 @@ def test_sites_with_other_numbers_of_heads_need_a_probe_each(model: Any, batch: 
     state["tensors"]["points/blocks.1.attn.hook_z/rows"] = state["tensors"]["points/blocks.1.attn.hook_z/rows"][:, :1]
     probe.load_state_dict(state)
     with pytest.raises(
-        InputError, match=r"the sites have different numbers of heads .*; measure them with a probe each"
+        InputError, match=r"the sites have different numbers of heads .*; measure each with its own probe"
     ):
         probe.compute()
 

@@ -101,16 +101,16 @@ class TestSafetensors:
         with pytest.raises(DamagedError) as refused:
             read_safetensors(path)
         assert str(refused.value) == (
-            f"{str(path)!r} is damaged (its checksum is another); delete it and give the same command again, which "
-            "makes it anew"
+            f"{str(path)!r} is damaged (its checksum does not match); delete it and run the same command again to "
+            "recreate it"
         )
 
     def test_one_of_ours_without_a_checksum(self, path):
         save_file({"x": torch.zeros(2)}, path, HEADER)
         assert not is_whole(path)
         assert refusal(read_safetensors, path) == (
-            f"{str(path)!r} has no checksum (it is damaged, or of another version); delete it and give the same "
-            "command again, which makes it anew"
+            f"{str(path)!r} has no checksum (it is damaged, or from another version); delete it and run the same "
+            "command again to recreate it"
         )
         save_file({"x": torch.zeros(2)}, path, {"format": "pt"})  # others' need none
         assert read_safetensors(path)[1] == {"format": "pt"}
@@ -161,14 +161,14 @@ class TestJson:
         path = tmp_path / "x.json"
         write_json(path, [{"a": 1}, {"a": 2}, {"a": 3}])
         path.write_text(json.dumps(change(json.loads(path.read_text()))))
-        assert "checksum is another" in refusal(read_json, path)
-        assert "checksum is another" in refusal(lambda: read_json(path, handwritten=True))
+        assert "checksum does not match" in refusal(read_json, path)
+        assert "checksum does not match" in refusal(lambda: read_json(path, handwritten=True))
 
     @pytest.mark.parametrize("value", [{"checksum": "mine"}, [1, {"checksum": None}]])
     def test_a_checksum_of_the_users_is_refused(self, tmp_path, value):
         path = tmp_path / "x.json"
         assert refusal(lambda: write_json(path, value)) == (
-            f"{str(path)!r} cannot have a field 'checksum', which is the file's own; give it another name"
+            f"{str(path)!r} cannot have a field 'checksum', which the file itself uses; rename it"
         )
         assert not path.exists()
         write_json(path, {"inner": value})
@@ -183,8 +183,8 @@ class TestJson:
             (b'{"a": "\xff"}', "it is not JSON"),
             ("", "it is not JSON"),
             ('{"a": 1}', "has no checksum"),
-            ('{"a": 1, "checksum": "0"}', "its checksum is another"),
-            ('{"a": 1, "checksum": []}', "its checksum is another"),
+            ('{"a": 1, "checksum": "0"}', "its checksum does not match"),
+            ('{"a": 1, "checksum": []}', "its checksum does not match"),
         ],
     )
     def test_what_is_not_ours(self, tmp_path, text, why):
@@ -196,7 +196,7 @@ class TestJson:
         (tmp_path / "x.json").write_text('[{"a": 1}]')
         assert read_json(tmp_path / "x.json", handwritten=True) == [{"a": 1}]
         (tmp_path / "x.json").write_text('[{"a": 1, "checksum": "0"}]')
-        assert "checksum is another" in refusal(lambda: read_json(tmp_path / "x.json", handwritten=True))
+        assert "checksum does not match" in refusal(lambda: read_json(tmp_path / "x.json", handwritten=True))
         monkeypatch.setenv("MECHCLUST_VERIFY", "0")
         assert read_json(tmp_path / "x.json") == [{"a": 1}]
 
@@ -208,8 +208,8 @@ class TestWriting:
     @pytest.mark.parametrize(
         ("number", "way"),
         [
-            (errno.ENOSPC, "make room there and give the same command again, what was written before is kept"),
-            (errno.EDQUOT, "make room there and give the same command again, what was written before is kept"),
+            (errno.ENOSPC, "free space there and run the same command again (what was already written is kept)"),
+            (errno.EDQUOT, "free space there and run the same command again (what was already written is kept)"),
             (errno.EROFS, "give another folder, or make this one writable"),
         ],
     )

@@ -234,15 +234,15 @@ def test_bad_vllm_files(fake_model: Any, tmp_path: Path) -> None:
     hidden, tokens = torch.zeros(5, 3, 4), torch.arange(5)
     cases: list[tuple[Any, dict[str, Any], str]] = [
         (lambda: good, {}, "layers is missing; give the layers that the files hold, in order, such as [8, 16, 24]"),
-        (lambda: good, {"layers": [0, 1]}, f"{str(good[0])!r} holds 3 layers, and layers names 2; name those it holds"),
+        (lambda: good, {"layers": [0, 1]}, f"{str(good[0])!r} holds 3 layers, but layers names 2; name those it holds"),
         (lambda: good, {"layers": [0, 1, -1]}, "layer -1 is negative; give the number of the hidden state"),
         (lambda: good, {"layers": [0, 1, 1]}, "layers is [0, 1, 1], with a layer twice; expected each once"),
         (
             lambda: of(hidden_states=hidden),
             three,
-            "odd.safetensors' has 'hidden_states' and no 'token_ids'; expected a",
+            "odd.safetensors' has 'hidden_states' but no 'token_ids'; expected a",
         ),
-        (lambda: of(token_ids=tokens, x=hidden), three, "has 'token_ids', 'x' and no 'hidden_states'; expected a file"),
+        (lambda: of(token_ids=tokens, x=hidden), three, "has 'token_ids', 'x' but no 'hidden_states'; expected a file"),
         (
             lambda: of(hidden_states=hidden[0], token_ids=tokens),
             three,
@@ -253,7 +253,7 @@ def test_bad_vllm_files(fake_model: Any, tmp_path: Path) -> None:
         (
             lambda: of(hidden_states=hidden[..., :2].clone(), token_ids=tokens),
             three,
-            "have width 2, and those before 4;",
+            "have width 2, but earlier ones 4;",
         ),
         (text, three, "is truncated, still being written or not a safetensors file ("),
         (lambda: [tmp_path / "none.safetensors"], three, "no file "),
@@ -275,7 +275,7 @@ def test_bad_vllm_files(fake_model: Any, tmp_path: Path) -> None:
         (
             lambda: tmp_path / "good",
             {**three, "index": [0, 1, 2]},
-            "index is a list, and a folder has no order; give {",
+            "index is a list, but a folder has no order; give {",
         ),
         (lambda: good, {**three, "index": {"0": 0}}, "index is a mapping, which is for a folder of files; give one"),
         (
@@ -325,13 +325,13 @@ def test_what_is_not_given_by_name() -> None:
         ([x, x], {}, f"rows hold a Tensor, whose layer is not known; {layers}, or paths of vLLM's files"),
         (3, {}, "rows hold a int, whose layer is not known; give"),
         ({0: x}, {"labels": np.arange(4)}, "labels are a ndarray without a name; give them by name, {'task': values}"),
-        ({0: words}, {}, "the rows of 'hook_embed': <U1 is no array of numbers ("),
-        ({0: x}, {"index": ["a", "b", "c", "d"]}, "index: list is no array of numbers ("),
-        ({0: x}, {"tokens": words}, "tokens: <U1 is no array of numbers ("),
+        ({0: words}, {}, "the rows of 'hook_embed': <U1 is not an array of numbers ("),
+        ({0: x}, {"index": ["a", "b", "c", "d"]}, "index: list is not an array of numbers ("),
+        ({0: x}, {"tokens": words}, "tokens: <U1 is not an array of numbers ("),
         (
             {0: x},
             {"attention_mask": torch.ones(4, 5)},
-            "attention_mask has nothing to mask: the rows of 'hook_embed' are [n d], one an example; leave it out",
+            "attention_mask has nothing to mask: the rows of 'hook_embed' are [n d], one per example; leave it out",
         ),
     ]
     for given, options, message in cases:
@@ -347,11 +347,11 @@ def test_bad_rows() -> None:
         (
             {0: x, 1: x[:3]},
             {},
-            "there are 3 rows of 'blocks.0.hook_resid_post' and 4 of 'hook_embed'; give a row of every",
+            "there are 3 rows of 'blocks.0.hook_resid_post' but 4 of 'hook_embed'; give one row per",
         ),
         ({0: x[:0]}, {}, "there are no rows of 'hook_embed'; give at least one example"),
         ({0: []}, {}, "there are no rows of 'hook_embed'; give at least one example"),
-        ({0: x, "hook_embed": x}, {}, "the rows of 'hook_embed' were given twice, as 'hook_embed' too; give them once"),
+        ({0: x, "hook_embed": x}, {}, "the rows of 'hook_embed' were given twice (also as 'hook_embed'); give"),
         (
             {-1: x},
             {},
@@ -386,17 +386,17 @@ def test_bad_rows() -> None:
         ),
         ({0: x}, {"layers": [0]}, "layers are for vLLM's files; name the layers of tensors by their keys"),
         ({0: x}, {"labels": {"task": [0, 1]}}, "label 'task' has 2 values for 4 examples; give one per example"),
-        ({0: x}, {"labels": {"task": [0, 1, 2, 0.5]}}, "label 'task' has 0.5; expected integers, or strings only"),
-        ({0: x}, {"labels": {"task": [0, 1, 2, "a"]}}, "label 'task' has 'a'; expected integers, or strings only"),
+        ({0: x}, {"labels": {"task": [0, 1, 2, 0.5]}}, "label 'task' has 0.5; expected integers only, or strings only"),
+        ({0: x}, {"labels": {"task": [0, 1, 2, "a"]}}, "label 'task' has 'a'; expected integers only, or strings only"),
         (
             {0: x},
             {"tokens": [[1], [2]]},
-            "there are the tokens of 2 examples and rows of 4; give those of every example",
+            "tokens is for 2 examples and the rows for 4; give tokens for every example",
         ),
         (
             {0: [x, x[:2]]},
             {"tokens": [[1, 2, 3, 4], [1]]},
-            "element 1 of tokens has 1 tokens, and its states are of 2; give the tokens that the states are of",
+            "element 1 of tokens has 1 tokens, but its hidden states cover 2; give the tokens that the states",
         ),
         (
             {0: [x, x]},
@@ -426,19 +426,19 @@ def test_what_is_not_the_same_is_told(model: Any, tmp_path: Path) -> None:
         (
             {"own": store, "x": rows_from(rows, index=range(2, 32))},
             CKA(),
-            "example index 0 is in the rows of 'own' and not of 'x' (2 such)",
+            "example index 0 is in the rows of 'own' but not of 'x' (2 such)",
         ),
         (
             {"own": store, "x": rows_from(rows, tokens=other)},
             CKA(),
-            "example index 4 has other tokens in 'own' than in 'x' (2 such)",
+            "example index 4 has different tokens in 'own' and 'x' (2 such)",
         ),
         (
             {"own": store, "x": rows_from(rows, labels={"task": range(30)})},
             CKA(),
-            "example index 3 has 3 as its label 'task' in 'x', and 0 in a store before it",
+            "example index 3 has 3 as its label 'task' in 'x', and 0 in an earlier store",
         ),
-        (found, CKA(readout=mean()), "'rows_from(...)' holds rows of readout last_token(), and the probe has mean()"),
+        (found, CKA(readout=mean()), "'rows_from(...)' holds rows of readout last_token(), but the probe has mean()"),
         (
             found,
             CKA(label="task"),

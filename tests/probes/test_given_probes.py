@@ -31,8 +31,8 @@ class Count(Probe):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (NDims, "NDims is the class of a probe; expected a probe: write NDims(), with its settings"),
-        ([NDims(), Count], "Count is the class of a probe; expected a probe: write Count(), with its settings"),
+        (NDims, "NDims is a probe class; expected a probe: write NDims(), with its settings"),
+        ([NDims(), Count], "Count is a probe class; expected a probe: write Count(), with its settings"),
         ("NDims", "'N' is not a probe; expected one or several, such as CKA()"),
         (3, "3 is not a probe; expected one or several, such as CKA()"),
     ],

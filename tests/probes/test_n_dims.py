@@ -60,7 +60,7 @@ def test_a_doubt_is_said(fake_model: Any, monkeypatch: pytest.MonkeyPatch) -> No
     assert run(fake_model(*states(60, 3)), every_token(60), NDims(form="moments", variance=1.0)).notes == []
     monkeypatch.setattr("probes.n_dims.n_dims_of_scatter", lambda scatter, variance: (2.0, False))
     found = run(fake_model(*states(60, 3)), every_token(60), NDims(form="moments"))
-    doubt = "moments leave a doubt of n_dims, within rounding of the share 0.99 (label all); form='rows' settles it"
+    doubt = "moments leave n_dims in doubt, within rounding of the share 0.99 (label all); form='rows' settles it"
     assert (found["n_dims"].tolist(), found.notes) == ([[2.0]], [doubt])
 
 
@@ -81,7 +81,7 @@ def test_memory_counts_what_is_held(fake_model: Any) -> None:
         run(model, batch, NDims(form="rows", max_memory=(needed - 1) / 2**30))
     needed = 8 * (50**2 + 6 * 50 + 60**2 + 6 * 60) + 32 * 60**2
     run(model, batch, NDims(form="moments", max_memory=needed / 2**30))
-    message = r"of moments for 2 sites of up to 60 dimensions and 1 classes; .* form='rows' \(0.00042 MiB an example"
+    message = r"of moments for 2 sites of up to 60 dimensions and 1 classes; .* form='rows' \(0.00042 MiB per example"
     with pytest.raises(InputError, match=message):
         run(model, batch, NDims(form="moments", max_memory=(needed - 1) / 2**30))
 

@@ -162,10 +162,10 @@ def test_what_is_refused(two: dict[str, Any], tiny_model: Any, batch: Batch) -> 
         (
             two,
             TaskClusterARI(),
-            "TaskClusterARI measures one model at a time, and was given 2 (tuned, base); run it on",
+            "TaskClusterARI measures one model at a time, but was given 2 (tuned, base); run it on",
         ),
-        ({**two, "third": one}, CKA(), "CKA compares two models, and was given 3 ('tuned', 'base', 'third'); give two"),
-        ({"a": one}, CKA(), "CKA compares two models, and was given 1 ('a'); give two at a time, or one for its own"),
+        ({**two, "third": one}, CKA(), "CKA compares two models, but was given 3 ('tuned', 'base', 'third'); give two"),
+        ({"a": one}, CKA(), "CKA compares two models, but was given 1 ('a'); give two at a time, or one for its own"),
         ({}, CKA(), "no models given; give one, or several by name"),
         ({"": one, "c": one}, CKA(), "a model is called ''; expected a name"),
         (

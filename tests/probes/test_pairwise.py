@@ -300,7 +300,7 @@ def test_what_is_refused(two: Any) -> None:
         (lambda: NDims(readout="last"), "readout is 'last'; expected last_token()"),  # type: ignore[arg-type]
         (
             lambda: run({**models, "third": models["base"]}, batch, SVCCA()),
-            "SVCCA compares two models, and was given 3",
+            "SVCCA compares two models, but was given 3",
         ),
         (lambda: run(models, per_token, NDims(label="word")), "label 'word' is per token; give a label with one"),
         (lambda: run(models, batch, NeighbourPurity("hook_embed", label="other")), "no label 'other' in this batch"),
@@ -311,7 +311,7 @@ def test_what_is_refused(two: Any) -> None:
         ),
         (
             lambda: run(models, Batch(batch.tokens, labels={"task": torch.arange(30)}), NeighbourPurity()),
-            "label 'task' has one example a class (30 in all), so no neighbour can be of the same; give at least 2",
+            "label 'task' has one example per class (30 in all), so no neighbour can be of the same; give at least 2",
         ),
     ]
     for call, message in cases:

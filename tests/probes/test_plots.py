@@ -145,7 +145,7 @@ def test_steps() -> None:
         (
             ProbeResult("A", {"x": torch.tensor(1.0)}, {"x": ()}, {}),
             {},
-            "this A result has nothing by site, layer or step to draw (it has x); take the numbers from to_dataframe()",
+            "this A result has nothing by site, layer or step to draw (it has x); get the numbers from to_dataframe()",
         ),
         (
             ProbeResult("A", {"x": torch.zeros(2)}, {"x": ("head",)}, {"head": ["0", "1"]}),
@@ -154,7 +154,7 @@ def test_steps() -> None:
         ),
         (curves(), {"measure": "ari", "label": "skill"}, "no label 'skill' in 'ari' (it has task, $x)"),
         (curves(), {"label": "skill"}, "no label 'skill' in 'ari' (it has task, $x)"),
-        (heads(), {"measure": "sum", "ax": object()}, "makes 2 panels and ax is one; leave ax out, or fix the axis"),
+        (heads(), {"measure": "sum", "ax": object()}, "makes 2 panels, but ax is one; leave ax out, or fix the axis"),
         (
             ProbeResult(
                 "A", {"x": torch.zeros(1, 40)}, {"x": ("site", "i")}, {"site": ["a"], "i": list("ab" * 20)}, {"a": 0}

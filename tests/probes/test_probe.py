@@ -131,7 +131,7 @@ def test_merging_the_same_examples_twice_is_told(measured: WithRows) -> None:
 
 def test_another_model_shape_is_refused_while_state_is_held(measured: WithRows, fake_model: Any) -> None:
     shallow = fake_model(torch.ones(5, 4))
-    message = "this WithRows holds state from 3 sites of another model shape; call reset() or use a new probe"
+    message = "this WithRows holds state from 3 sites of a model of another shape; call reset() or use a new probe"
     with pytest.raises(InputError, match=re.escape(message)):
         measured.bind(shallow)
     measured.reset()

@@ -74,7 +74,7 @@ def test_a_position_without_a_real_token_is_refused(side: str, place: int, activ
     batch.positions["second"][3] = place
     message = re.escape(
         f"position 'second' of example index 10 is {place}, where there is no real token (5 positions, padding "
-        "included); give the place of one, from 0"
+        "included); give a token's position, from 0"
     )
     with pytest.raises(InputError, match=f"^{message}$"):
         token_at("second")(activation, batch)

@@ -136,10 +136,10 @@ def test_two_of_one_name_are_both_broken(install: Callable[..., None]) -> None:
         ("NDim", "; did you mean 'NDims'?"),
         (
             "TopicAttention",
-            "probe 'TopicAttention' needs topics, so its name alone does not make one; use it in a script",
+            "probe 'TopicAttention' needs topics, so its name alone is not enough; use it in a script",
         ),
         ("raises", "probe 'raises' of other-probes 1.2 cannot be made: RuntimeError: no light"),
-        ("three", "'three' of other-probes 1.2 gives a int; expected a probes.Probe"),
+        ("three", "'three' of other-probes 1.2 returns a int; expected a Probe"),
     ],
 )
 def test_what_cannot_be_made_is_refused(install: Callable[..., None], name: str, message: str) -> None:

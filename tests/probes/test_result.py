@@ -135,8 +135,8 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, mon
 
     monkeypatch.setattr("os.fsync", full_disk)
     words = (
-        f"cannot write {str(tmp_path / 'file')!r} (No space left on device); make room there and give the same command "
-        "again, what was written before is kept"
+        f"cannot write {str(tmp_path / 'file')!r} (No space left on device); free space there and run the same command "
+        "again (what was already written is kept)"
     )
     with pytest.raises(InputError, match=f"^{re.escape(words)}$"):
         write_atomic(tmp_path / "file", b"new")
@@ -281,7 +281,7 @@ def test_a_layer_of_no_site_or_several_is_told(result: ProbeResult) -> None:
     with pytest.raises(InputError, match=re.escape("layer 1 and site 'hook_embed' are both given; give one of them")):
         result.sel("ari", layer=1, site="hook_embed")
     two = replace(result, layers=dict.fromkeys(result.layers, 1))
-    words = "layer 1 of 'ari' is 'hook_embed', 'blocks.0.hook_z'; give site= in its place"
+    words = "layer 1 of 'ari' is 'hook_embed', 'blocks.0.hook_z'; give site= instead"
     with pytest.raises(InputError, match=re.escape(words)):
         two.sel("ari", layer=1)
     with pytest.raises(InputError, match=re.escape("no layer '1' in 'n' (it has axes )")):
@@ -334,13 +334,13 @@ def test_what_does_not_merge_says_why() -> None:
         (part(2, 1), "along site: both have 'blocks.0.hook_resid_post'; give results of different sites, or, if they"),
         (
             part(2, n=11),
-            "along site: 'n' is one number for all of it, and differs; measure both parts in one run, or, if they saw",
+            "along site: 'n' has one value for all of it, which differs; measure both parts in one run, or, if they",
         ),
         (part(2, seed="1"), "with different settings (seed = 0 and 1); measure both with the same"),
         (labelled, "results that differ along site and label; they may differ along one axis only"),
         (
             replace(part(2), axes={"ari": ("label", "site"), "n": ("label",)}, values={**part(2).values}),
-            "of other measures",
+            "of different measures",
         ),
         (replace(part(2), metadata={**part(2).metadata, "d": 5}), "whose 'd' differs"),
     ]
@@ -382,7 +382,7 @@ def test_steps_come_in_order_and_a_site_has_one_layer() -> None:
     assert step("100").merge(step("0")).merge(step("20"))["norm"].tolist() == [0, 20, 100]
     wrong = part(2)
     wrong = replace(wrong, layers={**wrong.layers, "blocks.0.hook_resid_post": 5})
-    with pytest.raises(InputError, match=re.escape("have 'blocks.0.hook_resid_post' at other layers; measure")):
+    with pytest.raises(InputError, match=re.escape("have 'blocks.0.hook_resid_post' at different layers; use")):
         part(1).merge(wrong)
 
 
@@ -418,6 +418,6 @@ def test_infinity_is_not_nan() -> None:
     nan, infinite = (
         replace(part(k), values={**part(k).values, "n": torch.tensor([x])}) for k, x in ((1, math.nan), (2, math.inf))
     )
-    with pytest.raises(InputError, match="'n' is one number for all of it, and differs"):
+    with pytest.raises(InputError, match="'n' has one value for all of it, which differs"):
         nan.merge(infinite)
     assert nan.merge(replace(infinite, values={**infinite.values, "n": torch.tensor([math.nan])}))["n"].isnan().all()

@@ -361,14 +361,14 @@ def test_shards_of_different_models_are_refused(keep: Any) -> None:
     state = {"examples": [1, 5], "positions": 3, "real": 3}
     marks = [{"a": "x", "b": "y"}, {"a": "x", "b": "y"}, {"a": "x", "b": "z"}]
     message = (
-        "shard 2 was measured on another model 'b' than shard 0 (their weights or configurations differ); give every "
-        "worker the same model and measure again"
+        "shard 2 was measured on a different model 'b' from shard 0 (their weights or configurations differ); give "
+        "every worker the same model and measure again"
     )
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         finished([keep()], [state] * 3, marks)
-    with pytest.raises(InputError, match=r"^shard 1 was measured on another model than shard 0 "):
+    with pytest.raises(InputError, match=r"^shard 1 was measured on a different model from shard 0 "):
         finished([keep()], [state] * 2, [{"": "x"}, {"": "y"}])
-    with pytest.raises(InputError, match=r"^shard 1 was measured on another model 'b' than shard 0 "):
+    with pytest.raises(InputError, match=r"^shard 1 was measured on a different model 'b' from shard 0 "):
         finished([keep()], [state] * 2, [*marks[:1], {"a": "x"}])
 
 
@@ -537,7 +537,7 @@ class Greedy(TaskClusterARI):
     ],
 )
 def test_no_memory_for_what_a_probe_computes_is_told(fake_model: Any, options: dict[str, Any], of: str) -> None:
-    message = f"^device memory is too small for what Greedy computes of {of}$"
+    message = f"^device memory is too small for what Greedy computes from {of}$"
     model, rows = fake_model(*planted()), rows_from({"hook_embed": torch.eye(5)}, labels={"task": torch.arange(5) % 2})
     probe = Greedy(at="hook_embed", readout=last_token(), **options)
     with pytest.raises(InputError, match=message):
@@ -552,6 +552,6 @@ def test_a_probe_without_a_device_says_to_give_fewer_examples(fake_model: Any, k
 
     probe = keep()
     vars(probe)["compute"] = compute
-    message = r"^device memory is too small for what \w+ computes of 5 examples; give fewer examples$"
+    message = r"^device memory is too small for what \w+ computes from 5 examples; give fewer examples$"
     with pytest.raises(InputError, match=message):
         run(fake_model(*planted()), Batch(TOKENS), probe)

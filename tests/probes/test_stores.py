@@ -90,7 +90,7 @@ def test_some_examples_of_a_store(two: dict[str, Any], tmp_path: Path) -> None:
     expected = run(two, every_token(30).select(index[:5]), CKA())
     torch.testing.assert_close(found["debiased_cka"], expected["debiased_cka"], rtol=0, atol=1e-10)
     assert (len(stores["base"]), int(found["n"][0])) == (10, 5)
-    with pytest.raises(InputError, match=r"^example index 16 is in the rows of 'base' and not of 'tuned' \(5 such\)"):
+    with pytest.raises(InputError, match=r"^example index 16 is in the rows of 'base' but not of 'tuned' \(5 such\)"):
         run_stores({"tuned": stores["tuned"].select(index[:5]), "base": stores["base"]}, CKA())
 
 
@@ -122,7 +122,7 @@ def test_labels_that_differ_between_stores(two: dict[str, Any], tmp_path: Path) 
     with pytest.raises(InputError) as refused:
         run_stores(stores, CKA())
     assert str(refused.value) == (
-        "example index 7 has 0 as its label 'task' in 'base', and 1 in a store before it; save all with the same labels"
+        "example index 7 has 0 as its label 'task' in 'base', and 1 in an earlier store; save all with the same labels"
     )
 
 
@@ -201,8 +201,8 @@ def test_what_a_dtype_cannot_hold(two: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(InputError) as refused:
         save_rows(model, every_token(30).split(5), tmp_path / "s", dtype=torch.float16)
     assert str(refused.value) == (
-        "torch.float16 cannot hold the activations at 'blocks.0.hook_resid_post' for example index 12 (up to 1e+05, "
-        "and its largest number is 6.55e+04); keep them in bfloat16 or float32"
+        "torch.float16 cannot hold the activations at 'blocks.0.hook_resid_post' for example index 12 (up to 1e+05; "
+        "the dtype's largest number is 6.55e+04); keep them in bfloat16 or float32"
     )
     store = save_rows(model, every_token(30).split(5), tmp_path / "b", dtype=torch.bfloat16)
     assert float(store.take(torch.tensor([12]), ["rows/blocks.0.hook_resid_post"]).popitem()[1][0, 1]) == -99840
@@ -246,7 +246,7 @@ def test_an_interrupted_store_goes_on(two: dict[str, Any], tmp_path: Path, hooks
 
     with pytest.raises(KeyboardInterrupt):
         save_rows(model, failing(), tmp_path / "s", labels=["task"], shard_rows=8)
-    with pytest.raises(InputError, match=r"is unfinished; call save_rows with the same arguments to go on"):
+    with pytest.raises(InputError, match=r"is unfinished; call save_rows with the same arguments to finish it"):
         RowStore(tmp_path / "s")
     model.calls.clear()
     store = save_rows(model, every_token(30).split(4), tmp_path / "s", labels=["task"], shard_rows=8)
@@ -492,11 +492,11 @@ def test_a_store_is_never_mixed(two: dict[str, Any], tmp_path: Path) -> None:
         (
             (model, relabelled, folder),
             tuned,
-            f"example index 4 has 2 as its label 'task', and 1 in {str(folder)!r}; give the same labels, or a new",
+            f"example index 4 has 2 as its label 'task', not 1 as in {str(folder)!r}; give the same labels, or a new",
         ),
-        ((model, swapped, folder), tuned, f"example index 4 has other tokens than in {str(folder)!r}; give the same"),
+        ((model, swapped, folder), tuned, f"example index 4 has different tokens in {str(folder)!r}; give the same"),
         ((model, every_token(28), folder), tuned, "holds example index 28, which is not in these batches (2 such)"),
-        ((model, every_token(30), tmp_path / "other"), tuned, "has files and is not a row store; give a new folder"),
+        ((model, every_token(30), tmp_path / "other"), tuned, "has files but is not a row store; give a new folder"),
         ((model, every_token(30), tmp_path / "file"), tuned, "is a file; give a new folder"),
         ((model, [every_token(3)] * 2, tmp_path / "a"), {}, "example index 0 was given twice; give every example"),
         ((model, [], tmp_path / "b"), {}, "there are no examples to measure"),
@@ -536,20 +536,20 @@ def test_what_does_not_fit_is_refused(two: dict[str, Any], tmp_path: Path) -> No
         (
             {"tuned": stores["tuned"], "fewer": fewer},
             CKA(),
-            "example index 28 is in the rows of 'tuned' and not of 'fewer' (2 such); save both from the same batches",
+            "example index 28 is in the rows of 'tuned' but not of 'fewer' (2 such); save both from the same batches",
         ),
         (
             {"fewer": fewer, "base": stores["base"]},
             CKA(),
-            "example index 28 is in the rows of 'base' and not of 'fewer'",
+            "example index 28 is in the rows of 'base' but not of 'fewer'",
         ),
         (
             {"tuned": stores["tuned"], "x": other},
             CKA(),
-            "example index 4 has other tokens in 'tuned' than in 'x' (2 such); save both from the same prompts",
+            "example index 4 has different tokens in 'tuned' and 'x' (2 such); save both from the same prompts",
         ),
         (other, CKA(), "has no rows of 'hook_embed' (it has blocks.0.hook_resid_post, blocks.1.hook_resid_post)"),
-        (stores, CKA(readout=mean()), "holds rows of readout last_token(), and the probe has mean(); give the probe"),
+        (stores, CKA(readout=mean()), "holds rows of readout last_token(), but the probe has mean(); give the probe"),
         (
             stores,
             TaskClusterARI(readout=last_token()),
@@ -582,21 +582,21 @@ def test_damaged_stores(two: dict[str, Any], tmp_path: Path) -> None:
         RowStore(folder)
     assert torch.equal(again(), expected)  # the missing shard is written anew, beside the others
     one = folder / "shard-00002"
-    way = "and call save_rows with the same arguments, which measures its examples again"
+    way = "and call save_rows with the same arguments to measure its examples again"
     harm: list[tuple[str, Callable[[Path], None], str]] = [
-        ("index.safetensors", flip, "is damaged (its checksum is another)"),
+        ("index.safetensors", flip, "is damaged (its checksum does not match)"),
         ("index.safetensors", Path.unlink, "is missing"),
         ("shard.json", Path.unlink, "is missing or damaged"),
         ("shard.json", lambda path: path.write_text("[]") and None, "is missing or damaged"),
         ("shard.json", lambda path: path.write_text("[" * 100_000) and None, "is missing or damaged"),
         ("shard.json", lambda path: path.write_text("9" * 4301) and None, "is missing or damaged"),
-        ("hook_embed.safetensors", flip, "is damaged (its checksum is another)"),
-        ("hook_embed.safetensors", lambda path: os.truncate(path, 9), "is damaged (its size or its header is another)"),
-        ("hook_embed.safetensors", lambda path: os.truncate(path, 0), "is damaged (its size or its header is another)"),
+        ("hook_embed.safetensors", flip, "is damaged (its checksum does not match)"),
+        ("hook_embed.safetensors", lambda path: os.truncate(path, 9), "is damaged (its size or header does not match)"),
+        ("hook_embed.safetensors", lambda path: os.truncate(path, 0), "is damaged (its size or header does not match)"),
         (
             "hook_embed.safetensors",
             lambda path: os.truncate(path, path.stat().st_size - 1),
-            "is damaged (its size or its header is another)",
+            "is damaged (its size or header does not match)",
         ),
         ("hook_embed.safetensors", Path.unlink, "cannot be read (No such file or directory)"),
     ]
@@ -615,10 +615,10 @@ def test_damaged_stores(two: dict[str, Any], tmp_path: Path) -> None:
 
 def test_headers_of_others(two: dict[str, Any], tmp_path: Path) -> None:
     folder = saved(two, tmp_path)["base"].folder
-    older = f"{str(folder)!r} was written by another version (mechclust-rows-1); save the rows anew, in a new folder"
+    older = f"{str(folder)!r} was written by another version (mechclust-rows-1); save the rows again, in a new folder"
     other = (
         f"{str(folder / 'rows.json')!r} is damaged or not the header of a row store; expected a folder from save_rows: "
-        "save the rows anew, in a new folder"
+        "save the rows again, in a new folder"
     )
     whole = (folder / "rows.json").read_text()
     for text, message in (
@@ -649,13 +649,13 @@ def test_what_is_no_store(two: dict[str, Any], tmp_path: Path, without_type_chec
     for store in ("st", Path("st"), {"a": "st"}):
         with pytest.raises(InputError, match=r"^'st' is a path; give RowStore\('st'\)$"):
             run_stores(store, NDims())
-    with pytest.raises(InputError, match=r"^got Tensor as rows; give a RowStore, or what rows_from gives$"):
+    with pytest.raises(InputError, match=r"^got Tensor as rows; give a RowStore, or what rows_from returns$"):
         run_stores(torch.ones(2, 3), NDims())  # type: ignore[call-overload]
     store = save_rows(two["tuned"], every_token(30), tmp_path / "s")
     with pytest.raises(InputError) as refused:
         run_stores(store, CKA(residual([0, 1]), label="task"))
     assert str(refused.value) == (
-        "no label 'task' in this batch (it has no labels); save the rows anew with it: save_rows(..., labels=['task'])"
+        "no label 'task' in this batch (it has no labels); save the rows again with it: save_rows(..., labels=['task'])"
     )
 
 
@@ -663,11 +663,11 @@ def test_what_is_not_in_a_store(two: dict[str, Any], tmp_path: Path) -> None:
     store = saved(two, tmp_path)["tuned"]
     name = str(store.folder)
     for index, names, message in (
-        ([3, 30], ["rows/hook_embed"], f"{name!r} has no rows of example index 30 (1 such); choose among its index"),
+        ([3, 30], ["rows/hook_embed"], f"{name!r} has no rows of example index 30 (1 such); choose from its index"),
         ([-1], ["labels/task"], "has no rows of example index -1"),
         ([3], ["rows/hook_embad"], "has no rows of 'hook_embad' (it has hook_embed, blocks.0.hook_resid_post,"),
         ([3], ["labels/topic"], "has no label 'topic' (it has task)"),
-        ([3], ["hook_embed"], f"'hook_embed' is no name in {name!r}; expected 'rows/<site>' or 'labels/<name>'"),
+        ([3], ["hook_embed"], f"'hook_embed' is not a name in {name!r}; expected 'rows/<site>' or 'labels/<name>'"),
     ):
         with pytest.raises(InputError, match=re.escape(message)):
             store.take(torch.tensor(index), names)
@@ -691,7 +691,7 @@ def test_too_little_space_is_refused_before_work(
     monkeypatch.setattr(shutil, "disk_usage", lambda path: _Usage(needed - 1))
     folder = tmp_path / "new" / "rows"
     message = (
-        f"the rows of 30 examples take 1.4 KiB on disk (3 hook points, 12 numbers of 4 bytes an example) and "
+        f"the rows of 30 examples take 1.4 KiB on disk (3 hook points, 12 numbers of 4 bytes per example), but "
         f"{str(folder)!r} has 1.4 KiB free; give fewer prompts or layers, dtype=torch.bfloat16, or another folder"
     )
 
@@ -717,7 +717,7 @@ def test_too_little_space_is_refused_before_work(
         del model.cfg
     monkeypatch.setattr(shutil, "disk_usage", lambda path: _Usage(needed // 2 - 1))
     assert refused(every_token(30), 1, dtype=torch.float16).endswith(
-        "720 bytes on disk (3 hook points, 12 numbers of 2 bytes an example) and "
+        "720 bytes on disk (3 hook points, 12 numbers of 2 bytes per example), but "
         f"{str(folder)!r} has 719 bytes free; give fewer prompts or layers, or another folder"
     )
     save_rows(model, every_token(30).split(4), folder)  # a generator: of how many is not known
@@ -753,8 +753,8 @@ def test_a_disk_that_fills_up(
     kept = 8 * len(list(folder.glob("shard-*")))
     assert kept == {2: 0, 5: 0, 9: 8}[at]
     assert str(refused.value) == (
-        f"the rows could not be written to {str(folder)!r} (No space left on device); the {kept} examples written "
-        "before are kept: make room there, and call save_rows with the same arguments to go on"
+        f"the rows could not be written to {str(folder)!r} (No space left on device); the {kept} examples already "
+        "written are kept: free space there, and call save_rows with the same arguments to continue"
     )
     assert ([path.name for path in folder.glob(".*")], hooks_of(model)) == ([LOCK], before)
     monkeypatch.setattr(os, "fsync", fsync)
@@ -768,7 +768,7 @@ def test_a_folder_that_cannot_be_written(two: dict[str, Any], tmp_path: Path, mo
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(InputError, match=r"cannot write '.*rows.json' \(Disk quota exceeded\); make room"):
+    with pytest.raises(InputError, match=r"cannot write '.*rows.json' \(Disk quota exceeded\); free space"):
         save_rows(two["tuned"], every_token(30), tmp_path / "s")
 
 
@@ -781,6 +781,6 @@ def test_bad_activations_name_their_site(two: dict[str, Any], tmp_path: Path) ->
 def test_shards_without_their_header_are_told_by_its_name(two: dict[str, Any], tmp_path: Path) -> None:
     save_rows(two["base"], every_token(6), tmp_path / "rows")
     (tmp_path / "rows" / "rows.json").unlink()
-    message = "has shards of rows and no rows.json, which says whose they are; put it back, delete the folder, or give"
+    message = "has shards of rows but no rows.json, which says which model they are of; put it back, delete the"
     with pytest.raises(InputError, match=re.escape(message)):
         save_rows(two["base"], every_token(6), tmp_path / "rows")

@@ -140,8 +140,8 @@ def test_one_example_a_class_is_refused(fake_model: Any, n: int) -> None:
     """As many clusters as examples: the index would be 1, whatever the model."""
     given = Batch(torch.arange(n)[:, None], labels={"task": torch.arange(n)})
     message = (
-        f"label 'task' has one example a class ({n} in all), which any clustering into as many clusters agrees with; "
-        "give at least 2 examples of some classes, better 20"
+        f"label 'task' has one example per class ({n} in all), which any clustering into as many clusters agrees with; "
+        "give at least 2 examples of some classes, preferably 20"
     )
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         run(fake_model(torch.randn(n, 3)), given, TaskClusterARI(at="hook_embed", readout=last_token()))
@@ -154,7 +154,7 @@ def test_one_example_a_class_of_a_further_label_has_no_index(fake_model: Any) ->
     for name, value in result.values.items():
         assert value.isnan().tolist() == [[False, True]], name
     assert result.notes == [
-        "label 'id' has one example a class (24 in all), which any clustering into as many clusters agrees with, so "
+        "label 'id' has one example per class (24 in all), which any clustering into as many clusters agrees with, so "
         "its index is NaN"
     ]
 
@@ -169,8 +169,8 @@ def test_few_examples_come_with_a_note(fake_model: Any) -> None:
         return result.notes
 
     smallest: list[float] = []
-    assert notes(0, 0, 1) == ["label 'task' can be handed out in 3 ways only, so p_value is about 0.33 at least"]
-    assert notes(0, 0, 0, 1, 1)[0].startswith("label 'task' can be handed out in 10 ways only, so p_value is about 0.1")
+    assert notes(0, 0, 1) == ["label 'task' can be permuted in only 3 ways, so p_value is at least about 0.33"]
+    assert notes(0, 0, 0, 1, 1)[0].startswith("label 'task' can be permuted in only 10 ways, so p_value is at least")
     assert smallest[0] > 0.25
     assert smallest[1] > 0.06
     assert notes(0, 0, 0, 1, 1, 1, 2, 2) == []

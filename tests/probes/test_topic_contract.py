@@ -71,7 +71,7 @@ def test_what_is_refused(probe: Any, model: Any, topic_model: Any, documents: Ba
             "topics are given for 5 words, but the model's vocabulary has "
             "16 tokens; give one row per token, or name a per-token label with words=",
         ),
-        (topic_model(), {"topics": torch.arange(5) % 2, "words": "topic"}, "there is a word 3 in the batch"),
+        (topic_model(), {"topics": torch.arange(5) % 2, "words": "topic"}, "the batch has a word 3"),
         (topic_model(), {"topics": TOPICS, "words": "wrd"}, "no label 'wrd' in this batch"),
         (
             topic_model(),
@@ -80,7 +80,7 @@ def test_what_is_refused(probe: Any, model: Any, topic_model: Any, documents: Ba
         ),
     ]
     labels = {"topic": torch.where(documents.tokens < 0, 0, 3) * 0 + 3, "one": torch.zeros(12, dtype=torch.int64)}
-    cases[1] = (cases[1][0], {"topics": torch.arange(3) % 2, "words": "topic"}, "there is a word 3 in the batch, but")
+    cases[1] = (cases[1][0], {"topics": torch.arange(3) % 2, "words": "topic"}, "the batch has a word 3, but")
     for given, arguments, message in cases:
         batch = Batch(documents.tokens, documents.attention_mask, labels=labels)
         with pytest.raises(InputError, match=re.escape(message)):

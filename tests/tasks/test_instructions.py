@@ -289,7 +289,7 @@ def test_unknown_config_is_refused_with_what_is_known() -> None:
         ({"overlap": 1.5}, "overlap is 1.5 of 2 outputs; expected 0 to 1 in steps of 1/2"),
         (
             {"outputs": "shared", "overlap": 0.5},
-            "overlap is of private outputs, and outputs is 'shared'; leave one of them out",
+            "overlap applies to private outputs, but outputs is 'shared'; leave one of them out",
         ),
         ({"split_by": "task"}, "split_by is 'task'; expected 'instance' or 'instruction'"),
         ({"n_mappings": 11}, "n_mappings is 11; expected at most n_inputs (10)"),

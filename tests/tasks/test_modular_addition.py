@@ -166,7 +166,7 @@ def test_loss_and_accuracy_of_pooled_and_of_positional_logits():
         ({"support": (0, 12)}, "support has position 12; expected different positions from 0 to 11"),
         ({"support": (1, 1)}, "support has an empty or repeated position; expected different positions"),
         ({"support": ()}, "support has an empty or repeated position"),
-        ({"p": 5}, r"n_embeddings is 3; expected at least p \(5\), one a digit"),
+        ({"p": 5}, r"n_embeddings is 3; expected at least p \(5\), one per digit"),
         ({"n_train": 0}, "n_train is 0; expected at least 1"),
         ({"seed": -1}, "seed is -1; expected at least 0"),
     ],

@@ -227,7 +227,7 @@ def test_config_survives_json() -> None:
         ({"random_share": math.nan}, "random_share is nan; expected between 0 and 1"),
         (
             {"correct_share": 0.7, "random_share": 0.4},
-            "correct_share + random_share is 0.7 + 0.4; expected at most 1 together: the rest shows MASK",
+            "correct_share + random_share is 0.7 + 0.4; expected at most 1 in total: the rest are MASK",
         ),
         ({"seed": -1}, "seed is -1; expected at least 0"),
     ],

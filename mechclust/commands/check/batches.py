@@ -21,8 +21,9 @@ def repeats(checked: CheckedModel) -> tuple[bool, str]:
     for name, value in first.items():
         if not torch.equal(value, second[name]):
             return False, (
-                f"{name!r} gives other values the second time, by up to {float((value - second[name]).abs().max()):.2g}"
-                ": the forward pass is random or keeps state, so that no number can be repeated; "
+                f"{name!r} gives different values the second time, by up to "
+                f"{float((value - second[name]).abs().max()):.2g}: the forward pass is random or keeps state, "
+                "so no number can be reproduced; "
                 "turn its dropout or state off for evaluation"
             )
     return True, f"{len(first)} hook points give the same bits before and after another batch"

@@ -101,8 +101,8 @@ class Chance:
         off = {m: float(torch.nan_to_num(same[m] - 1).abs().max()) for m in ("cka", "debiased_cka")}
         if worst := next((m for m in off if off[m] > 1e-6), ""):
             return False, (
-                f"{worst} of the model with itself is off 1 by {off[worst]:.2g}: values differ from pass to pass, and "
-                "no similarity to another model means anything; turn dropout or state off for evaluation"
+                f"{worst} of the model with itself differs from 1 by {off[worst]:.2g}: values differ from pass "
+                "to pass, and no similarity to another model means anything; turn dropout or state off for evaluation"
             )
         tests: Tests = draw.noise
         if odd := self.odd("noise", _PAIRINGS):
@@ -122,8 +122,8 @@ class Chance:
     @property
     def _again(self) -> str:
         return (
-            f"check again with another seed (--seed {self.checked.seed + 1}), and if it fails again, trust no number "
-            "before you know why"
+            f"check again with another seed (--seed {self.checked.seed + 1}), and if it fails again, do not trust any "
+            "number until you know why"
         )
 
 
@@ -181,7 +181,7 @@ class _Draw:
     def _no_topics(self) -> str:
         """Why topics in attention cannot be tried, or nothing."""
         if not (names := self.checked.sites.get("attention_pattern")):
-            return "attention_pattern() does not work, see above"
+            return "attention_pattern() does not work (its check says why)"
         if any(self.checked.seen[name].shape[2] != self.checked.length for name in names if name in self.checked.seen):
             return "one query reads the whole sequence, so words do not attend to words"
         return "" if self.n_words > 2 else f"{counted(self.n_words, 'ordinary token')}; topics need at least 3"
@@ -206,7 +206,7 @@ class _Draw:
 def chance_of_untrained(build: Build | None, checked: CheckedModel) -> tuple[bool, str]:
     """Clusters and topics in an untrained model of the same architecture."""
     if build is None:
-        raise NotTried("how to draw this model's weights is not known; give its name or directory instead")
+        raise NotTried("it is not known how to draw this model's weights; give its name or directory instead")
     other = CheckedModel(build(seed=checked.seed), checked.tokenizer, checked.seed, checked.sites)
     vars(other).update({k: v for k, v in vars(checked).items() if k in ("length", "seen")})  # as found out already
     chance = Chance(other)

@@ -105,7 +105,7 @@ def equals_hugging_face(
             again = _compared(checked, reference.cases[0])
             if not torch.equal(again.output, found[0].output):
                 return False, (
-                    "after the adapter was taken out and put in again the output is another one, by up to "
+                    "after the adapter was taken out and put in again the output differs by up to "
                     f"{float((again.output - found[0].output).abs().max()):.2g}: swapping adapters changes the model; "
                     "load it again for each adapter"
                 )
@@ -279,8 +279,8 @@ def _said(wrong: Compared, bound: float, checked: CheckedModel, reference: Refer
     if output.off <= bound:
         return (
             f"{start}{output.where} of {reference.model} {_within(output.off)}, but hook points show other states "
-            f"than Hugging Face's, from {begins.where} on ({begins.off:.2g} away; {limit}): they stand elsewhere than "
-            f"their names say, so layers would be told apart wrongly; {_READ_ONLY}"
+            f"than Hugging Face's, from {begins.where} on ({begins.off:.2g} away; {limit}): they are not where "
+            f"their names say, so layers would be confused; {_READ_ONLY}"
         )
     amount = "not a number or of another shape" if output.off == torch.inf else f"{output.off:.2g} of the largest away"
     where = f"it begins in {begins.where} ({begins.off:.2g})"

@@ -120,7 +120,7 @@ def attention_rows(checked: CheckedModel) -> tuple[bool, str]:
         what = (
             f"the smallest weight is {least:.2g}"
             if least < 0
-            else f"rows are off 1 by up to {far:.2g} ({where!r}; allowed {allowed:.2g})"
+            else f"rows differ from 1 by up to {far:.2g} ({where!r}; allowed {allowed:.2g})"
         )
         return False, (
             f"{what}, so what the hook gives is not a distribution over keys and means over it cannot be compared "
@@ -136,11 +136,11 @@ def attention_direction(checked: CheckedModel) -> tuple[bool, str]:
     if next(iter(patterns.values())).shape[2] != checked.length:
         raise NotTried("one query reads the whole sequence, so there is no earlier and later")
     if checked.length < 2 or len(checked.ids) < 2:
-        raise NotTried("it takes two positions and two tokens")
+        raise NotTried("it needs two positions and two tokens")
     ahead = max(float(pattern.double().triu(1).max()) for pattern in patterns.values())
     moved = _moved(checked, changed=-1)
     if ahead and not moved and not _moved(checked, changed=0):
-        raise NotTried("no token changes another one's state, so patterns cannot be compared with what they do")
+        raise NotTried("no token changes another token's state, so patterns cannot be compared with their effect")
     if bool(ahead) != bool(moved):
         says = f"the patterns put up to {ahead:.2g} on later tokens" if ahead else "the patterns show no later token"
         does = f"earlier states change by up to {moved:.2g}" if moved else "no earlier state changes"
@@ -193,6 +193,6 @@ def blocks_join(checked: CheckedModel) -> tuple[bool, str]:
         if not seen[post] or not seen[pre] or not torch.equal(seen[post][0], seen[pre][0]):
             return False, (
                 f"{pre!r} is not what {post!r} gave: something stands between the two blocks, or a hook point is in "
-                "the wrong place, and layers would be told apart wrongly; read both before you trust residual()"
+                "the wrong place, and layers would be confused; read both before you trust residual()"
             )
     return True, f"what each of {len(pairs) + 1} blocks gives is what the next one reads, to the bit"

@@ -33,7 +33,7 @@ class CheckedModel:
     Attributes:
         model: it.
         tokenizer: by default the model's own, if it has one.
-        seed: of the inputs.
+        seed: for the inputs.
         sites: hook names that fire as they should, by selector; filled as the checks find them.
         flags: which modules were in training mode at the start.
     """
@@ -132,7 +132,7 @@ class CheckedModel:
             NotTried: where there are none.
         """
         if not (names := self.sites.get(kind)):
-            raise NotTried(f"{kind}() does not work, see above")
+            raise NotTried(f"{kind}() does not work (its check says why)")
         return names
 
     @cached_property

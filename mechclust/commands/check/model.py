@@ -51,9 +51,9 @@ _ATTEMPTS: dict[str, Callable[[CheckedModel], Found]] = {
 }
 # What keeps other checks from saying anything, the reason, and which can be made all the same.
 _BREAKS = {
-    "finite values": ("there are values that are not finite, see above", {"tokenizer", "beginning of sequence"}),
+    "finite values": ("some values are not finite (finite values says which)", {"tokenizer", "beginning of sequence"}),
     "same values twice": (
-        "values differ from pass to pass, see above",
+        "values differ from pass to pass (same values twice says which)",
         {
             "attention rows",
             "blocks join",
@@ -79,36 +79,36 @@ def check_model(
     seed: int = 0,
     progress: bool = False,
 ) -> CheckReport:
-    """Try on a model everything that probes rely on; nothing of the model or the process is changed.
+    """Check everything that probes need of a model, without changing the model or the process.
 
     Logits, states and attention are plain Hugging Face's, with padding on either side, with and without an adapter;
     hook points exist, fire once and have the documented shapes; weights and activations are finite;
-    attention rows sum to 1 and look where they may; each block reads what the one before gave; values
+    attention rows sum to 1 and attend only where they may; each block reads the previous one's output; values
     repeat to the bit, and are the same alone, in a batch and with padding; measuring leaves no trace in
     output, hooks, flags and random states; memory is flat; the tokenizer fits; and probes find nothing in
     random tokens with random labels, nor in the same architecture with random weights.
 
-    Cost: about 60 forward passes on at most 8 sequences of 8 tokens (of the model's own length where it reads
-    no other), half of them on 2; seconds for a small model, half a minute for 124 million weights on two CPU
-    cores. Memory: one model at a time where it is given by name, else an untrained one beside it.
+    Cost: about 60 forward passes on at most 8 sequences of 8 tokens (of the model's own length if that is fixed),
+    half of them on 2; seconds for a small model, half a minute for 124 million weights on two CPU
+    cores. Memory: one model at a time if it is given by name, else an untrained one as well.
 
     Args:
         model: a hub name, a local directory or file as ``load_pretrained`` takes it, a Hugging Face model in memory, or
             a hooked model.
-        tokenizer: of a model that brings none.
+        tokenizer: the tokenizer, for a model without one.
         adapter: folder that peft saved; not for a hooked model.
         device: where to load it, ``"cpu"`` by default; not for a model that is in memory already.
-        dtype: of the loaded weights, ``"float32"`` by default; likewise.
-        device_map: how to spread it over devices, such as ``"auto"``; likewise.
-        trust_remote_code: run code that the checkpoint brings.
-        seed: of the random tokens, labels and weights.
+        dtype: dtype of the loaded weights, ``"float32"`` by default; not for a model in memory.
+        device_map: how to spread it over devices, such as ``"auto"``; not for a model in memory.
+        trust_remote_code: run code that comes with the checkpoint.
+        seed: for the random tokens, labels and weights.
         progress: show a progress bar.
 
     Returns:
         One row per check: passed, failed with what that means and the way out, or not tried with the reason.
 
     Raises:
-        InputError: for a model that cannot be loaded or has no hooks, a device that is not there, or a negative seed.
+        InputError: for a model that cannot be loaded or has no hooks, an unavailable device, or a negative seed.
 
     Example:
         >>> from mechclust.models import ModelConfig, build_model
@@ -167,7 +167,7 @@ def _is_hugging_face(model: Any) -> bool:
 def _reference(model: Any, adapter: Any, options: dict[str, Any], seed: int) -> _Known:
     """Of a model that is about to be loaded: both need not fit into memory together."""
     if isinstance(model, (str, Path)) and Path(model).is_file() and Path(model).suffix != ".gguf":
-        return _Known("the file is of save_model, so there is no Hugging Face model to compare with", "", False)
+        return _Known("the file is from save_model, so there is no Hugging Face model to compare with", "", False)
     torch.manual_seed(seed)  # of heads that a checkpoint lacks
     plain, tokenizer = load_huggingface(model, adapter=adapter, **options)
     found = _taken(plain, tokenizer, seed)
@@ -181,7 +181,7 @@ def _shared_reference(model: Any, tokenizer: Any, seed: int) -> _Known:
     plain = plain_model(model)
     if plain is None:
         return _Known(
-            "what plain Hugging Face computes is not known of a model in memory that load_pretrained did not load, "
+            "it is not known what plain Hugging Face computes for a model in memory that load_pretrained did not load, "
             "since a model inside TransformerLens's bridge computes as the bridge does; give its name or directory",
             "",
             False,
@@ -221,7 +221,7 @@ _INSTEAD = {
 
 def _check_hooked(model: Any) -> None:
     if isinstance(model, Mapping):
-        raise InputError(f"check_model takes one model, and was given {len(model)}; check one after the other")
+        raise InputError(f"check_model takes one model, but was given {len(model)}; check them one at a time")
     if getattr(model, "hook_dict", None) is None:
         resolve(model, embedding())  # says so
     with attach(model, []):  # refuses a compiled model

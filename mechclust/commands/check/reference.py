@@ -73,7 +73,7 @@ def take_reference(plain: Any, tokenizer: Any, seed: int) -> Reference:
     Args:
         plain: the model; nothing of it is changed.
         tokenizer: if there is one: its special tokens are left out.
-        seed: of the tokens.
+        seed: for the tokens.
     """
     disable = getattr(plain, "disable_adapter", None)
     whole = plain if disable is None else plain.get_base_model()

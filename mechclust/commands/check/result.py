@@ -21,7 +21,7 @@ class NotTried(Exception):
 
 @dataclass(frozen=True)
 class Check:
-    """One thing tried on a model.
+    """One check of a model.
 
     Attributes:
         name: what was checked.

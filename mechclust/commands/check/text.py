@@ -30,7 +30,7 @@ def text(checked: CheckedModel) -> tuple[bool, str] | tuple[bool, str, bool]:
     if len(words) < max(_LENGTHS):
         raise NotTried(
             f"{counted(len(words), 'plain word')} among {min(_LOOK_AT, len(checked.ids))} ordinary tokens of the "
-            "vocabulary: too few to write a text of"
+            "vocabulary: too few to write a text with"
         )
     texts = [" ".join(words[i : i + n]) for i, n in enumerate(_LENGTHS)]
     ids = encoder(tokenizer)(texts)
@@ -57,7 +57,7 @@ def beginning(checked: CheckedModel) -> tuple[bool, str] | tuple[bool, str, bool
         )
     said = (
         f"there is {token} (id {i}), but Hugging Face's tokenizer does not put it before a text, so that texts are "
-        "measured without it; where the model was trained with it, choose --bos yes, the same for all that you compare"
+        "measured without it; where the model was trained with it, choose --bos yes, the same for all models compared"
     )
     return True, said, True
 
@@ -93,7 +93,7 @@ def _lost(tokenizer: Any, written: str, ids: list[int]) -> str:
         return ""
     return (
         f"{written!r} comes back from {len(ids)} ids as {back!r}: the model would read another text than you wrote; "
-        "save the tokenizer anew with the model, tokenizer.save_pretrained"
+        "save the tokenizer again with the model, tokenizer.save_pretrained"
     )
 
 
@@ -107,8 +107,8 @@ def _misplaced(checked: CheckedModel, texts: list[str], ids: list[list[int]]) ->
         if length != len(ids[row]) or int(tokens[place]) != ids[row][-1]:
             return (
                 f"{texts[row]!r} has {counted(len(ids[row]), 'id')}, the last {ids[row][-1]}, but in a padded batch "
-                f"{int(length)}, the last {int(tokens[place])}: the tokenizer gives other ids each time; use another "
-                "one"
+                f"{int(length)}, the last {int(tokens[place])}: the tokenizer gives different ids each time; use "
+                "another one"
             )
     return ""
 

@@ -67,7 +67,7 @@ def no_trace(checked: CheckedModel) -> tuple[bool, str]:
     if (changed := next((k for k in before if before[k] != after[k]), None)) is not None:
         return False, _changed(changed, before[changed], after[changed], after_run["the hooks"] == before["the hooks"])
     if not torch.equal(plain, again):
-        raise NotTried("the model gives other values every time, see above")
+        raise NotTried("the model gives different values every time (same values twice says which)")
     for name, output in (("while hooks read it", watched), ("after it was measured", last)):
         if not torch.equal(plain, output):
             return False, (
@@ -76,7 +76,7 @@ def no_trace(checked: CheckedModel) -> tuple[bool, str]:
             )
     return True, (
         f"with hooks at {counted(len(sites), 'site')} the output is the same to the bit; hooks are removed, also when "
-        "a probe fails; training flags and the random states of torch, numpy and Python are as before"
+        "a probe fails; training flags and the random states of torch, numpy and Python are unchanged"
     )
 
 
@@ -111,7 +111,7 @@ def _random_states() -> dict[str, Any]:
 def _sites(checked: CheckedModel) -> list[str]:
     sites = list(dict.fromkeys(name for names in checked.sites.values() for name in names))
     if not sites:
-        raise NotTried("no hook point works, see above")
+        raise NotTried("no hook point works (their checks say why)")
     return sites
 
 
@@ -135,7 +135,7 @@ def flat_memory(checked: CheckedModel) -> tuple[bool, str]:
         grown.append(taken[1] - taken[0])
         if grown[-1] <= 0:
             return True, (
-                f"no byte more is held in tensors after {_MANY} batches than after {_FEW} (all tensors that Python "
+                f"no more bytes are held in tensors after {_MANY} batches than after {_FEW} (all tensors that Python "
                 f"reaches{', and what CUDA gave out' if devices else ''})"
             )
     each = min(grown) / (_MANY - _FEW)

@@ -1,4 +1,4 @@
-"""What ``mechclust clusters`` is asked."""
+"""Settings of ``mechclust clusters``."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
     """Settings of ``mechclust clusters``; ``mechclust clusters --help`` also shows those that commands share.
 
     Args:
-        also: further labels of the file to compare the clusters with.
-        given: a label of the file, or a surface feature (such as ``"last word"``), whose means are taken out of the
-            states for a second index; ``auto``: what the clusters follow, where that is not the task; or ``none``.
-        within: a label of the file within which the task is handed out anew for the chance levels, such as the inputs
-            that all tasks share. Prompts of one value of it are also in one fold of the linear classifier, which so
-            reads the task where it has not seen the input.
-        n_clusters: numbers of clusters; as many as a label has classes by default. Sentences, figures and map are of
+        also: further labels in the file to compare the clusters with.
+        given: a label in the file, or a surface feature (such as ``"last word"``), whose class means are subtracted
+            from the states for a second index; ``auto``: whatever the clusters follow, if not the task; or ``none``.
+        within: a label in the file within whose classes the task is permuted for the chance levels, such as the inputs
+            that all tasks share. Prompts with the same value also share a fold of the linear classifier, so it is
+            tested on inputs that it has not seen.
+        n_clusters: numbers of clusters; by default the number of the label's classes. Sentences, figures and map use
             the first.
         drop_outliers: leave out dimensions whose standard deviation is above this many times the median one, such as
             10.
         standardise: give every dimension the same variance before clustering.
         pca: cluster this many principal components.
         cosine: cluster directions: states of length 1.
-        tsne: cluster after a 2-D t-SNE instead of the states as they are.
-        n_init: k-means starts.
-        n_permutations: random relabellings behind the null interval.
-        n_shuffles: random relabellings behind the linear classifier's.
-        max_rows: use at most this many prompts, chosen by their place in the file.
-        max_memory: most GiB to hold at once for a layer's hidden states.
-        map_prompts: most prompts to show in the report's map, chosen by their place in the file; 0 for no map.
-        seed: of k-means, t-SNE and the relabellings.
+        tsne: cluster a 2-D t-SNE of the states instead of the states themselves.
+        n_init: number of k-means starts.
+        n_permutations: number of random relabellings for the null interval.
+        n_shuffles: number of random relabellings for the linear classifier's null interval.
+        max_rows: use at most this many prompts, chosen by their position in the file.
+        max_memory: most memory, in GiB, for one layer's hidden states.
+        map_prompts: most prompts on the report's map, chosen by their position in the file; 0 for no map.
+        seed: seed for k-means, t-SNE and the relabellings.
     """
 
     also: tuple[str, ...] = ()

@@ -120,7 +120,7 @@ class Estimate:
             models = "the model" if self.n_models == 1 else f"{self.n_models} models"
             raise InputError(
                 f"the hidden states of {models} take {size_text(self.disk)} on disk ({self.n_prompts} prompts), of "
-                f"which {size_text(lacking)} with the report are still to be written, and {str(out)!r} has "
+                f"which {size_text(lacking)} with the report are still to be written, but {str(out)!r} has "
                 f"{size_text(free)} free; give fewer prompts (--max-rows), --dtype bfloat16, or another folder with "
                 "--out"
             )
@@ -139,12 +139,12 @@ class Estimate:
             said.append(f"{self.n_models} models")
         if self.disk is not None and self.layer is not None:
             said.append(
-                f"hidden states: {size_text(self.disk)} on disk, about {size_text(self.layer)} of memory for a layer"
+                f"hidden states: {size_text(self.disk)} on disk, about {size_text(self.layer)} of memory per layer"
             )
         if self.operations is not None and speed is not None:
             said.append(f"forward passes: at least {duration_text(self.operations / speed)}")
         if self.measuring is not None and statistics is not None:
             said.append(f"measuring: about {duration_text(self.measuring / statistics)}")
         if shared and (speed is not None or statistics is not None):
-            said.append("times are those of one worker; several share them")
+            said.append("times are for one worker; several workers share the work")
         return "; ".join(said)

@@ -183,15 +183,15 @@ def _check_labels(prompts: LabelledPrompts, config: ClustersConfig) -> None:
             )
     for k in config.n_clusters:
         if k >= n:
-            raise InputError(f"{n} prompts cannot be cut into {k} clusters; give fewer with --n-clusters")
+            raise InputError(f"{n} prompts cannot be split into {k} clusters; give fewer with --n-clusters")
     if config.within is not None:
         if config.within not in prompts.labels:
             raise InputError(f"{config.prompts} has no label {config.within!r}{suggest(config.within, prompts.labels)}")
         for name in config.labels:
             if determines(prompts.labels[name], prompts.labels[config.within]):
                 raise InputError(
-                    f"within every {config.within!r}, the prompts of {config.prompts} have one {name!r}, so nothing "
-                    "can be handed out anew; choose another label, or leave out --within"
+                    f"within each {config.within!r}, the prompts of {config.prompts} have only one {name!r}, so labels "
+                    "cannot be permuted; choose another label, or leave out --within"
                 )
     _check_named(prompts, config)
 
@@ -222,9 +222,9 @@ def _check_held_apart(inputs: Inputs, config: ClustersConfig) -> None:
     if config.within is not None and len(set(inputs.labels[config.within])) < 2:
         drawn = "" if config.max_rows is None else ", or raise --max-rows"
         raise InputError(
-            f"within is {config.within!r}, which has one value in the {len(inputs)} prompts of {config.prompts}; the "
-            f"linear classifier leaves values of it out and takes at least 2; choose another label{drawn}, or leave "
-            "out --within"
+            f"within is {config.within!r}, which has only one value in the {len(inputs)} prompts of {config.prompts}; "
+            f"the linear classifier leaves values of it out and needs at least 2; choose another label{drawn}, or "
+            "leave out --within"
         )
 
 
@@ -235,13 +235,13 @@ def _check_leaves(
         raise InputError(f"given is {given!r}, which is the same for every prompt of {config.prompts}; choose another")
     if determines(labels["task"], values):
         raise InputError(
-            f"given is {given!r}, which tells the task in {config.prompts}: no value of it goes with two tasks, so "
+            f"given is {given!r}, which determines the task in {config.prompts}: no value of it has two tasks, so "
             "nothing is left to compare; choose another, or --given none"
         )
     if config.within is not None and determines(labels["task"], values, labels[config.within]):
         raise InputError(
-            f"given is {given!r} and within {config.within!r}, which together tell the task in {config.prompts}, so "
-            "nothing can be handed out anew; leave out one of them"
+            f"given is {given!r} and within {config.within!r}, which together determine the task in {config.prompts}, "
+            "so labels cannot be permuted; leave out one of them"
         )
 
 
@@ -278,8 +278,8 @@ def _few(prompts: LabelledPrompts, config: ClustersConfig) -> list[str]:
             )
         if (least := 1 / n_relabellings(prompts.labels[name])) > LEVEL:
             notes.append(
-                f"{len(prompts)} prompts are too few for {quoted(name)}: clusters that are exactly its classes come "
-                f"about by chance with p = {least:.2g}; give more."
+                f"{len(prompts)} prompts are too few for {quoted(name)}: clusters that are exactly its classes "
+                f"arise by chance with p = {least:.2g}; give more."
             )
     return notes
 

@@ -49,24 +49,24 @@ def measure_clusters(
     tokenizer: Any = None,
     progress: bool = False,
 ) -> ClustersResult:
-    """What k-means clusters of hidden states follow, and where the task is beside it, at every layer.
+    """What k-means clusters of hidden states follow, and how the task compares, at every layer.
 
-    One model is in memory at a time: its hidden states go to ``out/rows``, whence they are measured layer by layer. A
-    second call with the same ``out`` runs no prompt again that is there. With ``config.workers`` or a Ray cluster the
-    prompts, the untrained models and the layers go to several processes; what is found is the same.
+    One model is in memory at a time: its hidden states are saved in ``out/rows`` and measured layer by layer. A second
+    call with the same ``out`` does not run saved prompts again. With ``config.workers`` or a Ray cluster the
+    prompts, the untrained models and the layers are spread over several processes; the results are the same.
 
     Args:
-        model: hub name or local directory, or a loaded model: Hugging Face's, or one that ``load_pretrained`` gave.
+        model: hub name or local directory, or a loaded model: Hugging Face's, or one from ``load_pretrained``.
         config: what to measure.
-        out: folder for the hidden states; ``None`` for a temporary one, which is gone afterwards.
-        tokenizer: of a loaded Hugging Face model.
-        progress: say beforehand what it will take, and show progress bars.
+        out: folder for the hidden states; ``None`` for a temporary one, which is deleted afterwards.
+        tokenizer: tokenizer of a loaded Hugging Face model.
+        progress: print an estimate of the cost first, and show progress bars.
 
     Raises:
-        InputError: before any weights are loaded: for bad settings or prompts, a ``given`` label that tells the task,
-            too little memory, a model in memory for several processes, and an ``out`` that another process uses or
-            that holds what was measured of another model or other prompts. Later: for a model that cannot be loaded,
-            too little disk, and an ``out`` with hidden states of other weights.
+        InputError: before any weights are loaded: for bad settings or prompts, a ``given`` label that determines the
+            task, too little memory, a model in memory for several processes, and an ``out`` that another process uses
+            or that holds measurements of another model or other prompts. Later: for a model that cannot be loaded, too
+            little disk, and an ``out`` with hidden states of other weights.
 
     Example:
         >>> # result = measure_clusters("gpt2", ClustersConfig(Path("prompts.jsonl")), "runs/clusters")

@@ -61,13 +61,13 @@ def _panels(result: ClustersResult) -> list[Panel]:
     )
     if result.given is not None:
         given = result.followed.called(result.given)
-        caption += f" Orange: the same where the mean state of each value of {given} was taken out."
+        caption += f" Orange: the same after subtracting the mean state of each value of {given}."
     if result.trained.linear is not None:
         caption += (
-            " Green: accuracy of a linear classifier on prompts that it was not fitted to, with its 95% interval over "
-            "prompts; nothing was taken out."
+            " Green: held-out accuracy of a linear classifier, with its 95% interval over prompts; nothing was "
+            "subtracted."
         )
-    caption += " Hatched: 95% of what chance gives."
+    caption += " Hatched: the 95% range of chance."
     if result.untrained:
         caption += " Dashed: the same architecture, untrained (random weights)."
     panels = [Panel("curves_by_layer", curves_figure(result), caption)]
@@ -76,8 +76,8 @@ def _panels(result: ClustersResult) -> list[Panel]:
             Panel(
                 "what_clusters_follow",
                 followed_figure(result.followed, result.given),
-                "What the clusters follow: adjusted mutual information of the clusters with the labels of the file and "
-                "with what can be told from the prompts' text, by layer. 1: the same partition; 0: chance.",
+                "What the clusters follow: adjusted mutual information of the clusters with the file's labels and with "
+                "surface features of the prompts, by layer. 1: the same partition; 0: chance.",
             )
         )
     return panels

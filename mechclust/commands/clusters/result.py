@@ -142,14 +142,14 @@ class ClustersResult:
             f"{found['n']} prompts, hidden state at {self.config.states}{after}; clusters: {clusters}.",
             *([in_words(found["tokenization"])] if "tokenization" in found else []),
             *self._of_given(),
-            "Chance: 95% of the index when the labels are handed out anew to the prompts; p: the share of "
-            f"{self.config.n_permutations} such relabellings at least as high. Above chance: p of at most {LEVEL:g}, "
+            "Chance: 95% of the indices when labels are permuted among the prompts; p: the share of "
+            f"{self.config.n_permutations} such permutations at least as high. Above chance: p of at most {LEVEL:g}, "
             "corrected for the number of layers looked at (Benjamini-Hochberg: of the layers named, at most 5% are "
             "there by chance, on average).",
             *self._of_linear(),
-            f"Surface features are told from a prompt's text and tokens; values of fewer than {LEAST} prompts count as "
+            f"Surface features are read from a prompt's text and tokens; values of fewer than {LEAST} prompts count as "
             f"one. Clusters follow what they agree with most: adjusted mutual information of at least {MOSTLY:g} on "
-            f"average over layers, in part from {PARTLY:g}, above chance at some layer (corrected for all "
+            f"average over layers, partly from {PARTLY:g}, above chance at some layer (corrected for all "
             "layers, labels and features).",
             *_summarised(self._of_probes(), self.trained.raw.layers),
         ]
@@ -169,20 +169,20 @@ class ClustersResult:
             if self._told is not None:
                 within = "" if self.config.within is None else f", within each {quoted(self.config.within)}"
                 return [
-                    f"Nothing is left of the task given {self.followed.called(self._told)}: in these prompts it tells "
-                    f"the task{within}."
+                    f"Nothing is left of the task given {self.followed.called(self._told)}: in these prompts it "
+                    f"determines the task{within}."
                 ]
             return []
         n = len(set(self.values[self.given]))
         said = [
-            f"Given {self.followed.called(self.given)}: the mean of the states of each of its {n} values is taken out "
-            "before clustering, and labels are handed out anew among prompts of one value."
+            f"Given {self.followed.called(self.given)}: the mean state of each of its {n} values is subtracted before "
+            "clustering, and labels are permuted among prompts with the same value."
         ]
         for label in self.trained.raw.coords["label"]:
             if self.trained.given is None or label not in self.trained.given.coords["label"]:
                 said.append(
-                    f"Nothing is left of {quoted(label)} given {self.followed.called(self.given)}, which tells it in "
-                    "these prompts."
+                    f"Nothing is left of {quoted(label)} given {self.followed.called(self.given)}, which determines "
+                    "it in these prompts."
                 )
         return said
 
@@ -204,10 +204,10 @@ class ClustersResult:
             for label in self.trained.linear.coords["label"]
         )
         return [
-            "Linear: accuracy of a ridge classifier on the states as they are, on prompts that it was not fitted to, "
-            f"with nothing taken out; chance: the same with {self.config.n_shuffles} shuffles of the labels. Above "
+            "Linear: held-out accuracy of a ridge classifier on the states, with nothing subtracted; "
+            f"chance: the same with {self.config.n_shuffles} shuffles of the labels. Above "
             f"chance: at most {LEVEL:g} of the shuffles have a layer as high (Westfall & Young 1993). Always "
-            f"naming the commonest class is right with {shares}. What a classifier reads may be the prompts' wording: "
+            f"predicting the commonest class gives {shares}. What a classifier reads may be the prompts' wording: "
             "compare with random weights."
         ]
 

@@ -139,7 +139,7 @@ def conclusion(
     raw, best = read_raw(table, asked), followed.best(labels)
     second = _what_of_the_task(table, raw, followed, best, given, asked)
     if told is not None:
-        apart = f"In these prompts {followed.called(told)} tells the task, so the two cannot be told apart"
+        apart = f"In these prompts {followed.called(told)} determines the task, so the two cannot be separated"
         linear = read_linear(table, asked)
         reads = "" if linear is None else f"; a linear classifier reads the task with accuracy {_number(linear, '.2f')}"
         second = f"{apart}{reads}."
@@ -158,7 +158,7 @@ def _what_is_followed(raw: Reading | None, followed: Followed, best: str | None)
         if best == "task":
             here = f", {shared}" if shared else ""
             return f"{follow} ({index}{here})."
-        not_task = f"and less the task ({index}; {shared})" if shared else f"not the task ({index})"
+        not_task = f"and the task less ({index}; {shared})" if shared else f"not the task ({index})"
         if "task" in followed.as_much_as(best):
             not_task = f"the task too ({index}{f'; {shared}' if shared else ''})"
         return f"{follow} ({_agreement(followed, best)}), {not_task}."
@@ -192,18 +192,18 @@ def _what_of_the_task(
     if best == "task" and raw is not None:
         return _beside_clusters(raw, [text for _, text in parts])
     if not parts:
-        return "Nothing else could be measured of the task; the notes say why."
+        return "No other measure of the task could be taken; the notes say why."
     trained = [text for reading, text in parts if reading.above and reading.beats_untrained]
     others = [text for _, text in parts if text not in trained]
     if trained:
         rest = f", while {', and '.join(others)}" if others else ""
-        return f"The task is there all the same: {', and '.join(trained)}{rest}."
+        return f"The task is still present: {', and '.join(trained)}{rest}."
     if any(reading.above for reading, _ in parts):
-        start = "Otherwise the task is not shown to be there more than with random weights, for which wording is enough"
+        start = "Other measures show the task no more than random weights do, for which the wording is enough"
     elif any(reading.too_few for reading, _ in parts):
-        start = "Whether the task is there in another way is open, for there were too few relabellings to tell"
+        start = "Whether other measures show the task is open, because there were too few relabellings to tell"
     else:
-        start = "Nor is the task shown to be there in another way"
+        start = "Nor do other measures show the task"
     return f"{start}: {', and '.join(others)}."
 
 
@@ -212,7 +212,7 @@ def _beside_clusters(raw: Reading, others: Sequence[str]) -> str:
     parts = list(others)
     if raw.untrained_best is not None:
         value, layer = raw.untrained_best
-        alike = "" if raw.beats_untrained else ", as much without any training"
+        alike = "" if raw.beats_untrained else ", as high without any training"
         parts.insert(0, f"random weights give an index of at most {value:z.3f} (layer {layer}){alike}")
     text = ", and ".join(parts) or "no other measure was taken"
     text = text.replace("classifier reads it", "classifier reads the task")
@@ -334,7 +334,7 @@ def _untrained(reading: Reading, n: int, form: str) -> list[str]:
     )
     there, most = f"{reading.untrained:z{form}}", f"{top:z{form}}"
     elsewhere = f" and, at layer {layer}, {most}, {whose} highest" if most != there else ""
-    much = ": as much without any training" if reading.p <= LEVEL and top >= reading.value else ""
+    much = ": as high without any training" if reading.p <= LEVEL and top >= reading.value else ""
     return [f"{who} {there} at that layer{elsewhere}{much}."]
 
 

@@ -134,7 +134,7 @@ def find_checkpoints(
         if task not in tasks:
             raise InputError(
                 f"no task of the prompts for the control {control!r} (they have {', '.join(tasks)}); "
-                "give TASK=MODEL, or a directory called as the task"
+                "give TASK=MODEL, or a directory named after the task"
             )
         if task in known:
             raise InputError(f"{known[task]!r} and {path!r} are both controls of {task!r}; give one per task")

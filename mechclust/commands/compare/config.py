@@ -19,39 +19,39 @@ class CompareConfig(ModelSettings, PromptSettings):
     """Settings of ``mechclust compare``; ``mechclust compare --help`` also shows those that commands share.
 
     Args:
-        controls: models tuned from the same base on one task alone, or adapters on it: ``TASK=MODEL``, or a directory
-            called as the task.
-        adapter: folder that peft saved, an adapter on the tuned model (which may then be the base itself). The base is
-            measured without.
+        controls: models tuned from the same base on a single task, or adapters on it: ``TASK=MODEL``, or a directory
+            named after the task.
+        adapter: folder of an adapter on the tuned model (which may then be the base itself), saved by peft. The base
+            is measured without it.
         chat: wrap each prompt as a user message in the tuned model's chat template, for all models.
         min_per_task: refuse a task with fewer prompts.
-        max_per_task: use at most this many prompts of a task, drawn at random.
-        tolerance: a layer changed for a task where the 95% interval of 1 - CKA lies above this.
-        factor: a task stands out where it changed at least this many times as much as the others.
-        n_resamples: half-samples behind the 95% intervals over prompts.
-        n_permutations: random pairings behind the chance level; 0 for none.
-        clusters: TOML file with a table ``[clusters]`` of ``name = ["task", ...]``: results by cluster of tasks; a
-            label ``cluster`` of the prompts does the same. Tasks under ``[held_out]``, which the tuned model was not
-            tuned on, count in no cluster and in no layer group.
-        rbf: also CKA with Gaussian kernels, a second opinion; its cost goes with the square of a task's prompts.
-        rbf_prompts: of at most this many prompts of a task.
+        max_per_task: use at most this many prompts per task, drawn at random.
+        tolerance: a layer has changed for a task if the 95% interval of 1 - CKA lies above this.
+        factor: a task stands out if it changed at least this many times as much as the others.
+        n_resamples: number of half-samples for the 95% intervals over prompts.
+        n_permutations: number of random pairings for the chance level; 0 for none.
+        clusters: TOML file with a table ``[clusters]`` of ``name = ["task", ...]``, for results by cluster of tasks; a
+            label ``cluster`` in the prompts does the same. Tasks under ``[held_out]``, which the tuned model was not
+            tuned on, are not part of any cluster or layer group.
+        rbf: also CKA with Gaussian kernels, a second opinion; the cost is quadratic in the prompts per task.
+        rbf_prompts: most prompts per task for ``rbf``.
         top_pc: also CKA without the largest principal component of each side, a second opinion where a few dimensions
             have huge values.
-        top_pc_prompts: of at most this many prompts of a task.
-        svcca: also SVCCA, a second opinion; its cost goes with the square of the dimensions.
-        svcca_prompts: of at most this many prompts of a task.
+        top_pc_prompts: most prompts per task for ``top_pc``.
+        svcca: also SVCCA, a second opinion; the cost is quadratic in the dimensions.
+        svcca_prompts: most prompts per task for ``svcca``.
         n_dims: also how many dimensions hold 99% of the variance.
-        n_dims_prompts: of at most this many prompts of a task.
-        purity: also the share of a prompt's nearest neighbours that are of its task; its cost goes with
-            ``purity_prompts`` times all prompts.
-        purity_prompts: look for the neighbours of at most this many prompts, among all.
-        device: of the base model, such as ``cpu`` or ``cuda``.
-        dtype: of the base model's weights.
-        tuned_device: of the tuned model and the controls; as ``device`` by default.
-        tuned_dtype: of the tuned model's and the controls' weights; as ``dtype`` by default.
-        max_memory: most GiB of hidden states to hold at once; layers are compared in groups that fit.
+        n_dims_prompts: most prompts per task for ``n_dims``.
+        purity: also the share of a prompt's nearest neighbours that are from its task; the cost is proportional to
+            ``purity_prompts`` times the number of prompts.
+        purity_prompts: find the nearest neighbours, among all prompts, of at most this many prompts.
+        device: device of the base model, such as ``cpu`` or ``cuda``.
+        dtype: dtype of the base model's weights.
+        tuned_device: device of the tuned model and the controls; by default the same as ``device``.
+        tuned_dtype: dtype of the tuned model's and the controls' weights; by default the same as ``dtype``.
+        max_memory: most memory, in GiB, for hidden states; layers are compared in groups that fit.
         map_prompts: most prompts on the report's map of base and tuned; 0 for no map.
-        seed: of the prompts drawn, half-samples and pairings.
+        seed: seed for drawing prompts, half-samples and pairings.
     """
 
     controls: tuple[str, ...] = ()
@@ -88,8 +88,8 @@ class CompareConfig(ModelSettings, PromptSettings):
                 check_at_least(**{name: (most, LEAST_DEBIASED)})
         if self.min_per_task < LEAST_DEBIASED:
             raise InputError(
-                f"min_per_task is {self.min_per_task}; expected at least {LEAST_DEBIASED}, the fewest that debiased "
-                "CKA takes"
+                f"min_per_task is {self.min_per_task}; expected at least {LEAST_DEBIASED}, the fewest with "
+                "which debiased CKA is defined"
             )
         if self.max_per_task is not None and self.max_per_task < self.min_per_task:
             raise InputError(f"max_per_task is {self.max_per_task}, below min_per_task = {self.min_per_task}")

@@ -28,7 +28,7 @@ class ControlGroups:
 
     Attributes:
         curves: of the tasks that have a control, by layer from 1: the embedding is in no group.
-        seed: of the tasks drawn anew behind the intervals.
+        seed: for the bootstrap over tasks.
     """
 
     curves: TaskCurves
@@ -87,7 +87,7 @@ def control_groups(
         n_dims: dimensions of both, or None.
         clusters: of the tasks.
         label: of all prompts together.
-        seed: of the tasks drawn anew.
+        seed: for the bootstrap over tasks.
     """
     if not controls:
         return None

@@ -72,7 +72,7 @@ def _of_groups(result: CompareResult) -> list[Panel]:
     if "layer_groups" in result.tables and result.groups is not None:
         caption = (
             "Debiased CKA with the controls by layer: median over the tasks that are not held out, band: quartiles. "
-            "Shades and names: layer groups; bars on top: 95% of where a group ends, over tasks drawn anew."
+            "Shades and names: layer groups; bars on top: 95% of where a group ends, by bootstrap over tasks."
         )
         panels.append(Panel("layer_groups", layer_groups_figure(result.groups), caption))
     if "clusters" in result.tables:

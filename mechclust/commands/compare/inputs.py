@@ -93,9 +93,7 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
     config.check()
     tasks = prompts.classes["task"]
     if len(tasks) < 2:
-        raise InputError(
-            f"{config.prompts} has one task only ({tasks[0]!r}); comparing what a model's tasks became takes at least 2"
-        )
+        raise InputError(f"{config.prompts} has one task only ({tasks[0]!r}); comparing tasks needs at least 2")
     places = _chosen(prompts, config)
     clusters = find_task_clusters(config.clusters, prompts)
     check_command(out, "compare")
@@ -131,7 +129,7 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
     for model, size in sizes.items():
         if size.d_vocab is not None and largest >= size.d_vocab:
             raise InputError(
-                f"{model} has {size.d_vocab} token embeddings, and its tokenizer gives id {largest}; "
+                f"{model} has {size.d_vocab} token embeddings, but its tokenizer gives id {largest}; "
                 "save the tokenizer that belongs to the model"
             )
     read_as = tokenization(first, chat=config.chat, bos=config.bos)
@@ -168,7 +166,7 @@ def _check_layers(checkpoints: Sequence[Checkpoint], sizes: Mapping[Checkpoint, 
         for other in (tuned, base):
             if sizes[control].n_layers != sizes[other].n_layers:
                 raise InputError(
-                    f"{control} has {sizes[control].n_layers} layers and {other} {sizes[other].n_layers}; "
+                    f"{control} has {sizes[control].n_layers} layers, but {other} {sizes[other].n_layers}; "
                     "give controls tuned from the same base, or leave them out"
                 )
 
@@ -233,7 +231,7 @@ def _check_room(
     if total - kept_bytes(out / "rows") > free:
         raise InputError(
             f"the hidden states of {len(shapes)} models take {total / _GIB:.3g} GiB on disk ({n} prompts x "
-            f"{len(tuned)} layers x {tuned[0]} dimensions) and {str(out)!r} has {free / _GIB:.3g} GiB free; "
+            f"{len(tuned)} layers x {tuned[0]} dimensions), but {str(out)!r} has {free / _GIB:.3g} GiB free; "
             "give fewer prompts (--max-per-task), or another folder with --out"
         )
 

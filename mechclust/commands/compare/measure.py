@@ -43,24 +43,24 @@ def compare_models(
 ) -> CompareResult:
     """CKA between a model and the one it was tuned from, at every layer, for every task of the prompts.
 
-    One model is in memory at a time: its hidden states go to ``out/rows``, whence all are compared. A second call
-    with the same arguments goes on where the first was interrupted, and measures nothing again that is there. With
-    ``config.workers`` or a Ray cluster the models, and then the layers, go to several processes; what is found is the
-    same.
+    One model is in memory at a time: its hidden states are saved in ``out/rows`` and compared from there. A second call
+    with the same arguments resumes where the first was interrupted, and does not repeat finished measurements. With
+    ``config.workers`` or a Ray cluster the models, and then the layers, are spread over several processes; the results
+    are the same.
 
     Args:
         base: hub name or local directory, see ``load_pretrained``.
-        tuned: likewise; with the same tokenizer on these prompts. Its width and number of layers may be others.
+        tuned: likewise; with the same tokenizer on these prompts. Its width and number of layers may differ.
         config: what to measure.
-        out: folder for the hidden states and, in ``results``, what was measured.
+        out: folder for the hidden states and, in ``results``, the measurements.
         progress: show progress bars.
 
     Raises:
-        InputError: before any weights are loaded: for bad settings or prompts, a device that is not there, models
+        InputError: before any weights are loaded: for bad settings or prompts, an unavailable device, models
             without weights or tokenizer, tokenizers that read a prompt differently, too little memory or disk, a model
-            in memory for several processes, an ``out`` that another process uses, or that was begun with other prompts
-            or models. Later: for a model that cannot be loaded, an ``out`` that holds another
-            model's hidden states, and activations that are not finite.
+            in memory for several processes, an ``out`` that another process uses, or that was started with other
+            prompts or models. Later: for a model that cannot be loaded, an ``out`` that holds another model's hidden
+            states, and activations that are not finite.
 
     Example:
         >>> # result = compare_models("gpt2", "runs/my-gpt2", CompareConfig(Path("prompts.jsonl")), "runs/compare")
@@ -86,7 +86,7 @@ def _compared(inputs: Inputs, config: CompareConfig, out: Path, progress: bool) 
     first, second, *controls = inputs.checkpoints
     pair = {"tuned": stores[second], "base": stores[first]}
     same = stores[first].model == stores[second].model
-    told = ["Base and tuned model are one: their weights and configurations are the same."] if same else []
+    told = ["Base and tuned model are the same: their weights and configurations are identical."] if same else []
     comparison = Comparison(pair, inputs.of_task(), config, rows / "measured")
     parts = comparison.parts()
     against = {str(m.task): comparison.of_control(stores[m], str(m.task)) for m in controls}

@@ -115,7 +115,7 @@ def group_rule(result: CompareResult) -> str:
         "layer from which the tuned model's is above the base's by more than .02 (one exception allowed). Transition: "
         f"from there to {end}; there is none where the tuned model's interquartile range over tasks never falls to "
         ".10. Refinement: the rest. The rule is ours; on the curves of Zhao, Ziser & Cohen (2024, arXiv 2410.20008) it "
-        "gives their groups. Intervals know nothing of other seeds of tuning, nor that tasks of one cluster are alike; "
+        "gives their groups. Intervals leave out other seeds of tuning, and the likeness of tasks in a cluster; "
         f"{'; '.join(groups.found.notes)}."
     )
 
@@ -186,7 +186,7 @@ def _second_opinions(result: CompareResult) -> list[str]:
         row = both.loc[(both[column] - both["debiased_cka"]).abs().idxmax()]
         counts = [*map(int, measured["n"])]
         few = sum(n < whole for n, whole in zip(counts, result.cka["n"][1:].tolist(), strict=True))
-        drawn = f", of at most {max(counts):,} prompts a task, drawn by their place in the file" if few else ""
+        drawn = f", of at most {max(counts):,} prompts per task, chosen by their position in the file" if few else ""
         found.append(
             f"A second opinion is {column}, {told}{drawn}: it differs most from debiased_cka at layer {row['layer']} "
             f"for {short(row['task'])}, {row[column]:z.2f} and {row['debiased_cka']:z.2f}."
@@ -194,7 +194,7 @@ def _second_opinions(result: CompareResult) -> list[str]:
     if result.n_dims is not None:
         n, whole = (int(x["n"][0]) for x in (result.n_dims, result.cka))
         if n < whole:
-            found.append(f"Dimensions are of {n:,} of {whole:,} prompts, drawn by their place in the file.")
+            found.append(f"Dimensions are of {n:,} of {whole:,} prompts, chosen by their position in the file.")
     if result.purity is not None and (n := result.purity.metadata.get("n_asked", 0)) < int(result.cka["n"][0]):
-        found.append(f"Nearest neighbours were looked for of {n:,} prompts, among all of them.")
+        found.append(f"Nearest neighbours were found for {n:,} prompts, among all of them.")
     return found

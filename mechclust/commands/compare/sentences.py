@@ -34,7 +34,7 @@ def _open(found: CompareTables) -> np.ndarray:
 def _nothing(found: CompareTables) -> str:
     told, where = "No layer changed", "at every layer and for every task,"
     if _open(found).any():
-        told, where = "No layer changed as far as can be told", "wherever there is one,"
+        told, where = "No layer is known to have changed", "wherever there is one,"
     return f"{told}: {where} the 95% interval of 1 - CKA reaches down to the tolerance of {found.config.tolerance:g}."
 
 
@@ -56,14 +56,14 @@ def _begins(found: CompareTables) -> str:
     if maybe.any():
         names = _named([found.tasks[k] for k in np.flatnonzero(maybe.any(axis=0)).tolist()])
         where = found.ranges_of(np.asarray(maybe.any(axis=1)))
-        said += f" For {names} it may begin at layer{_s(where)} {where}: there is a change there and no interval."
+        said += f" For {names} it may begin at layer{_s(where)} {where}: there is a change there, but no interval."
     return said
 
 
 def _layers(found: CompareTables) -> str:
     changed = np.asarray(found.changed.filled(False).any(axis=1))
     if not changed.any():
-        return "For no task by itself did a layer change."
+        return "No layer changed for any single task."
     table = found.tables["layers"]
     table = table[table["tasks"] == table["tasks"].max()]  # means over other tasks are no comparison
     said = (
@@ -186,8 +186,8 @@ def _controls(found: CompareTables) -> list[str]:
         return []
     n = len(found.controls)
     return [
-        f"Against {n} control{'s' * (n != 1)}, the tuned model is more like a model of the task alone than the base "
-        f"is, in the median by {gain.max():z.2f} at layer {gain.idxmax()} (most) and {gain.min():z.2f} at layer "
+        f"Compared with {n} control{'s' * (n != 1)}, the tuned model is more similar than the base to a model of the "
+        f"task alone, by a median of {gain.max():z.2f} at layer {gain.idxmax()} (most) and {gain.min():z.2f} at layer "
         f"{gain.idxmin()} (least)."
     ]
 

@@ -87,9 +87,7 @@ class CompareTables:
     def _change(self, measure: str) -> np.ndarray:
         """``[layer label]``, all prompts together first."""
         if not self.diagonal:
-            raise InputError(
-                "the models' layers are not the same, so none has changed into another; read to_dataframe()"
-            )
+            raise InputError("the models have different layers, so none has changed into another; read to_dataframe()")
         return 1 - self.cka[measure].numpy()
 
     @cached_property

@@ -72,7 +72,7 @@ def claims_of(
         purity_chance: by chance.
         resamples: how often tasks are drawn anew for an interval.
         draws: null draws behind every severity, and as many planted ones; 0: no severity.
-        seed: of all draws.
+        seed: for all draws.
     """
     if gains is not None:
         curves = replace(curves, covariates={**curves.covariates, GAIN: np.asarray(gains, dtype=float)})

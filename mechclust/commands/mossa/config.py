@@ -21,33 +21,34 @@ class MossaConfig(ModelSettings):
 
     Args:
         tasks: folder of the tasks' files, or of natural-instructions.
-        format: ``flan``: JSONL or parquet, prompt and answer in each line; ``natural-instructions``: its JSON files.
-        prompt_field: that has the prompt.
-        answer_field: that has the answer.
-        task_field: that has the task's name, in files of several tasks.
-        clusters: file of clusters and held-out tasks; ``clusters.toml`` in the folder by default.
+        format: ``flan``: JSONL or parquet with a prompt and an answer per line; ``natural-instructions``: its JSON
+            files.
+        prompt_field: field with the prompt.
+        answer_field: field with the answer.
+        task_field: field with the task's name, in files with several tasks.
+        clusters: TOML file with clusters and held-out tasks; ``clusters.toml`` in the folder by default.
         only: names of tasks; all by default.
-        held_out: names of tasks to leave out of the multi-task model, instead of those of the file.
-        n_held_out: where nobody names any: leave out one task of each of so many clusters, by draw.
-        chat: prompts in the tokenizer's chat template: ``auto``: where it has one.
-        end: of a prompt without chat template.
-        cutoff: most tokens of prompt and answer; more are cut from the prompt's left.
+        held_out: names of tasks to leave out of the multi-task model, instead of those in the file.
+        n_held_out: if no tasks are named, leave out one task, drawn at random, from each of this many clusters.
+        chat: whether prompts use the tokenizer's chat template: ``yes``, ``no``, or ``auto``, if it has one.
+        end: text that ends a prompt without a chat template.
+        cutoff: most tokens in a prompt and its answer; longer prompts are cut from the left.
         tuning: how each adapter is trained.
-        steps_per_task: optimiser steps of a single-task model, and of the multi-task model per task, instead of
+        steps_per_task: optimiser steps for a single-task model, and per task for the multi-task model, instead of
             ``tuning.epochs``.
-        max_per_cluster: train the multi-task model on at most so many examples of a cluster, drawn at random.
-        ceilings: so many single-task models are trained again, with another seed: how alike two of them are.
-        nulls: compare the multi-task model with the single-task models of so many other tasks too.
-        n_prompts: test prompts of a task that are measured.
-        n_answers: test prompts of a task whose answers are scored; 0 for none.
-        n_shown: test prompts of a task behind the dimensions and the picture of hidden states.
-        rbf: also CKA with Gaussian kernels, of at most 1,000 prompts a task.
+        max_per_cluster: train the multi-task model on at most this many examples per cluster, drawn at random.
+        ceilings: train this many single-task models again with another seed, to see how alike two of them are.
+        nulls: also compare the multi-task model with the single-task models of this many other tasks.
+        n_prompts: test prompts per task to measure.
+        n_answers: test prompts per task whose answers are scored; 0 for none.
+        n_shown: test prompts per task for the dimensions and the picture of hidden states.
+        rbf: also CKA with Gaussian kernels, on at most 1,000 prompts per task.
         without_top: also CKA without the largest principal component of each side.
         svcca: also mean canonical correlations; slow for wide models.
         experimental: a multi-task model trained elsewhere, instead of training one: a checkpoint, or an adapter's
             folder.
         without_held_out: the same, trained without the held-out tasks.
-        controls: single-task models trained elsewhere: ``TASK=MODEL``, or folders called as tasks.
+        controls: single-task models trained elsewhere: ``TASK=MODEL``, or folders named after their tasks.
         keep_rows: keep all hidden states, not only what is computed from them.
     """
 

@@ -119,7 +119,7 @@ def median_lines(
     Args:
         axis: where.
         curves: of the tasks.
-        seed: of the bootstrap.
+        seed: for the bootstrap.
         each: also a thin line for each task.
         marker: at every layer.
     """

@@ -94,7 +94,7 @@ class Plan:
         if lacking > free:
             more = "" if lacking == self.disk else " beside what it has kept"
             raise InputError(
-                f"the run takes up to {size_text(lacking)} on disk{more}, and {str(out)!r} has {size_text(free)} free; "
+                f"the run takes up to {size_text(lacking)} on disk{more}, but {str(out)!r} has {size_text(free)} free; "
                 "give fewer prompts (--n-prompts), or another folder with --out"
             )
         if self.weights is None or not config.device.startswith("cuda") or config.engine != "local":
@@ -103,7 +103,7 @@ class Plan:
         if self.weights * config.at_once > room:
             raise InputError(
                 f"the base's weights take {size_text(self.weights * config.at_once)} of memory ({config.dtype}, "
-                f"{config.at_once} at a time), and {config.device} has {size_text(room)} free; give --dtype bfloat16, "
+                f"{config.at_once} at a time), but {config.device} has {size_text(room)} free; give --dtype bfloat16, "
                 "or --device-map auto"
             )
 

@@ -24,7 +24,7 @@ from mechclust.report.task_curves import LEAST_TASKS
 
 _BANDS = (
     "Green, dotted: ceiling, two controls of one task that differ only in their seed. Hatched: null, the tuned model "
-    "with controls of other tasks (quartiles; of few tasks, least and greatest)"
+    "with controls of other tasks (quartiles; with few tasks, least and greatest)"
 )
 _PUBLISHED = (
     " Dashed: the paper's medians, dotted its quartiles (Llama-2-7B; read off the figure; biased CKA, and the last "
@@ -93,10 +93,10 @@ def _held_out_caption(result: MossaResult) -> str:
 def _answers_caption(result: MossaResult) -> str:
     star = " *: held out; tuned never saw it." if any(result.held_out) else ""
     return (
-        "What was learnt: answers to test prompts with the right answer given up to each token, by task, with 95% "
-        "intervals over prompts. Left: share of answers of which every token was the most probable one. Right: mean "
+        "What was learnt: answers to test prompts (teacher forcing), by task, with 95% intervals over "
+        "prompts. Left: share of answers of which every token was the most probable one. Right: mean "
         "loss. Red, not learnt: the task's control is better than pre in neither, by the interval of the difference "
-        "on the same prompts; CKA with such a control tells little. Loss only: right answers became more probable, "
+        "on the same prompts; CKA with such a control means little. Loss only: right answers became more probable, "
         f"but not more frequent.{star}"
     )
 
@@ -107,9 +107,9 @@ _LOSSES = (
 )
 _GROUPS = (
     "Layer groups (shades) of the seen tasks, and what they are read from. Bars on top: 95% of where the shared "
-    "layers (grey) and the transition (orange) end, over tasks drawn anew. Above: medians with their 95% intervals by "
-    "bootstrap over tasks. Middle: interquartile range over tasks; dotted: .10, below which it must fall for there to "
-    f"be a transition. Below: dimensions of all seen tasks together. {_BANDS}."
+    "layers (grey) and the transition (orange) end, by bootstrap over tasks. Above: medians with their 95% "
+    "intervals by the same bootstrap. Middle: interquartile range over tasks; dotted: .10, below which it must fall "
+    f"for there to be a transition. Below: dimensions of all seen tasks together. {_BANDS}."
 )
 _PICTURES = (
     "The paper's figure 4: t-SNE of the hidden states at five layers, before (above) and after tuning (below), "
@@ -139,7 +139,7 @@ def _clusters_caption(published: bool) -> str:
     diamonds = " Diamonds: the paper's medians (biased CKA)." if published else ""
     return (
         "The paper's figure 3: debiased CKA with the controls by cluster of tasks. Bold: median over the cluster's "
-        f"seen tasks; thin: each task; bands: 95% of the median by bootstrap over tasks, from {LEAST_TASKS} tasks on. "
+        f"seen tasks; thin: each task; bands: 95% of the median by bootstrap over at least {LEAST_TASKS} tasks. "
         f"{_BANDS}.{diamonds}"
     )
 
@@ -148,7 +148,7 @@ def _dims_caption(published: bool) -> str:
     diamonds = " Diamonds, dashed: the paper's." if published else ""
     return (
         "The paper's figure 5: dimensions that hold 99% of the variance of the hidden states, by layer. Dotted: the "
-        f"most that so many prompts can have.{diamonds}"
+        f"most that this many prompts can have.{diamonds}"
     )
 
 
@@ -157,7 +157,7 @@ def _correlations_caption(published: bool) -> str:
     return (
         "The paper's figure 6: correlation over seen tasks of debiased CKA (with the control) with how hard the "
         "prompts are to read and with the number of training examples, by layer; bands: 95% by bootstrap over tasks. "
-        f"Hatched: where the correlation of unrelated numbers of so many tasks is in 95 of 100 cases.{shown}"
+        f"Hatched: the 95% range of correlations between unrelated numbers for this many tasks.{shown}"
     )
 
 

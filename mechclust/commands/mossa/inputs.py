@@ -95,7 +95,7 @@ def read_inputs(base: str, config: MossaConfig) -> Inputs:
             notes += check_read_alike(texts, {name: (t, encoder(t, bos=config.bos)) for name, t in both})
             if Sizes.of(other).n_layers != sizes.n_layers:
                 raise InputError(
-                    f"{model.name} has {Sizes.of(other).n_layers} layers and the base {sizes.n_layers}; give models "
+                    f"{model.name} has {Sizes.of(other).n_layers} layers, but the base {sizes.n_layers}; give models "
                     "tuned from the same base"
                 )
     check_fits_base([m.source for m in adapters], base, trust_remote_code=config.trust_remote_code)
@@ -130,7 +130,7 @@ def _left_out(config: MossaConfig, collection: TaskCollection, controls: Mapping
         )
     notes = []
     if lacking := [task.name for task in able if task.name not in controls]:
-        notes.append(f"No control was given of {_listed(lacking)}: not measured")
+        notes.append(f"No control was given for {_listed(lacking)}: not measured")
     if held_out and config.without_held_out is None:
         notes.append(
             f"No model that was trained without the held-out tasks was given (--without-held-out): {_listed(held_out)} "

@@ -59,7 +59,7 @@ def dims_figure(result: MossaResult) -> Figure:
         most = min(n - 1, result.d)
         if 0 < most < 1.6 * top:
             axis.axhline(most, color=GREY, ls=":", lw=1.2)
-            own_labels.append((most, f"most there can be ({most:,})", SOFT))
+            own_labels.append((most, f"maximum possible ({most:,})", SOFT))
             top = max(top, 1.05 * most)
         axis.set_ylim(0, top)
         layer_axis(axis)
@@ -99,7 +99,7 @@ def correlations_figure(result: MossaResult) -> Figure:
             labels.append((float(value[-1]), look.name, look.color))
         if not labels:
             few = np.isfinite(curves.covariates[name]).sum() < 3
-            why = "too few tasks of which it is known" if few else "it is the same for all tasks"
+            why = "known for too few tasks" if few else "it is the same for all tasks"
             axis.text(0.5, 0.7, f"no correlation: {why}", ha="center", color=SOFT, transform=axis.transAxes)
         if is_published_design(result):
             for known in CORRELATIONS:
@@ -137,7 +137,7 @@ def forms_figure(result: MossaResult) -> Figure:
             own.append((float(ends[1][-1]), "at random", SOFT))
         labels.append(own)
         lowest = min(lowest, least(part.quartiles("base")[0], part.quartiles("tuned")[0], *ends))
-        axis.set_title(f"{name} (n ≥ {n:,} prompts a task, d = {d:,})", fontsize=10)
+        axis.set_title(f"{name} (n ≥ {n:,} prompts per task, d = {d:,})", fontsize=10)
     for axis, (name, part), own in zip(axes, curves.items(), labels, strict=True):
         finish(axis, part, lowest, f"{name}, median over seen tasks")
         direct_labels(axis, own)

@@ -41,7 +41,7 @@ def lead_of(result: MossaResult) -> list[str]:
 def _learnt(result: MossaResult) -> list[str]:
     states = result.states()
     if set(states.values()) == {"not measured"}:
-        return ["Answers were not measured, so that nothing says whether any model learnt its tasks."]
+        return ["Answers were not measured, so nothing shows whether any model learnt its tasks."]
     of: dict[State, list[str]] = {}
     for task, state in states.items():
         of.setdefault(state, []).append(task)
@@ -57,7 +57,7 @@ def _learnt(result: MossaResult) -> list[str]:
     found = [f"{said}."]
     if none := of.get("not learnt"):
         its = "its control is" if len(none) == 1 else "their controls are"
-        found.append(f"Not learnt: {_named(none)}; {its} no better than pre, and CKA with such a control tells little.")
+        found.append(f"Not learnt: {_named(none)}; {its} no better than pre, and CKA with such a control means little.")
     return [*found, *_multi_task(result)]
 
 
@@ -142,11 +142,11 @@ def _held_out(result: MossaResult) -> list[str]:
     curves = result.curves().unseen
     if not curves.tasks and result.unmeasured:
         return [
-            f"Held out and not measured: {_named(result.unmeasured)}, so that nothing is said of tasks that the model "
+            f"Held out and not measured: {_named(result.unmeasured)}, so nothing is known about tasks that the model "
             "was not tuned on; the notes say why."
         ]
     if not curves.tasks:
-        return ["No task was held out, so that nothing is said of tasks that the model was not tuned on."]
+        return ["No task was held out, so nothing is known about tasks that the model was not tuned on."]
     value = float(upper_gap(curves))
     if not np.isfinite(value):
         return []
@@ -211,13 +211,13 @@ def notes_of(result: MossaResult) -> list[str]:
         "Debiased CKA is 1 for the same geometry, near 0 for unrelated ones, and may be negative. It does not see a "
         "rotation, a common scale or a shift, nor whether a change matters to the answers; a few far-off prompts can "
         "move it.",
-        "Intervals of claims, medians and layer groups are over tasks, by bootstrap: they say how much hangs on which "
-        "tasks were measured. One run has one tuned model; what another seed of its tuning would give is not in them, "
-        "nor that tasks of one cluster are alike.",
+        "Intervals of claims, medians and layer groups are over tasks, by bootstrap: they show how much depends "
+        "on which tasks were measured. One run has one tuned model; the intervals include neither the variation "
+        "between seeds of its tuning nor the likeness of tasks in a cluster.",
     ]
     if n < 10 * d:
         found.append(
-            "n is below 10 d, so that biased CKA is too high (independent states with n far below d come near 1): "
+            "n is below 10 d, so biased CKA is too high (independent states with n far below d come near 1): "
             "read the debiased form. The paper's numbers are biased."
         )
     found += _references(curves, result.config.trains)
@@ -229,22 +229,22 @@ def _references(curves: TaskCurves, trains: bool) -> list[str]:
     found = []
     if curves.ceiling is None:
         found.append(
-            "No task has two controls, so that there is no ceiling: how near two models of the same task come is not "
-            "known, and a CKA below 1 may be as high as it can get." + " Ask for it with --ceilings." * trains
+            "No task has two controls, so there is no ceiling: it is not known how similar two models of the same task "
+            "are, and a CKA below 1 may be as high as it can get." + " Ask for it with --ceilings." * trains
         )
     else:
         known = [task for task, row in zip(curves.tasks, curves.ceiling, strict=True) if np.isfinite(row).any()]
         found.append(
-            f"The ceiling is of {_many(len(known), 'task')}, whose controls were trained twice: {_named(known)}."
+            f"The ceiling is from {_many(len(known), 'task')}, whose controls were trained twice: {_named(known)}."
         )
     if curves.null is None or not np.isfinite(curves.null).any():
-        found.append("Controls of other tasks were not compared, so that there is no null; ask for it with --nulls.")
+        found.append("Controls of other tasks were not compared, so there is no null; ask for it with --nulls.")
     return found
 
 
 def _states_notes(states: Mapping[str, State]) -> list[str]:
     lacking = [task for task, state in states.items() if state == "not measured"]
-    return [f"Answers were not measured of {_named(lacking)}."] if 0 < len(lacking) < len(states) else []
+    return [f"Answers were not measured for {_named(lacking)}."] if 0 < len(lacking) < len(states) else []
 
 
 def _sentence(note: str) -> str:

@@ -95,7 +95,7 @@ def answers_figure(result: MossaResult) -> Figure:
             place = axes[-1].get_yaxis_transform()
             axes[-1].text(1.01, row, states[task], transform=place, va="center", fontsize=8.5, color=SOFT)
     axes[0].set(xlabel="share of answers that are exact", xlim=(-0.03, 1.03))
-    axes[1].set(xlabel="loss of the answer (nats a token)")
+    axes[1].set(xlabel="loss of the answer (nats per token)")
     axes[1].set_xlim(left=0)
     axes[2].axvline(0, color=SOFT, lw=1, zorder=-1)
     axes[2].set(xlabel="margin of a pair's right answers over\nthe same two exchanged (nats)")

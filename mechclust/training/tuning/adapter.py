@@ -35,16 +35,16 @@ _SUBJECT, _RECORD, _DIVERGED, _CHECKPOINTS = "subject.json", "tuning.json", "div
 
 @dataclass(frozen=True)
 class Tuned:
-    """An adapter that was trained.
+    """A trained adapter.
 
     Attributes:
-        folder: in which it is, as peft saves it.
+        folder: its folder, as peft saves it.
         steps: optimiser steps.
         losses: ``(step, mean loss since the last)`` on the answers' tokens, in nats.
-        examples: how many there were to train on.
-        per_step: of them, in a step.
-        seconds: that training took, of the process that ended it; 0 where that was killed before it could tell.
-        base: fingerprint of the model that it is for.
+        examples: number of training examples.
+        per_step: examples per step.
+        seconds: training time of the process that finished it; 0 if that was killed before it could say.
+        base: fingerprint of its base model.
     """
 
     folder: Path
@@ -67,25 +67,26 @@ def tune_adapter(
     source: str | None = None,
     progress: bool = False,
 ) -> Tuned:
-    """Train an adapter on answers, and keep it in ``folder``; what is there is not trained again.
+    """Train an adapter on answers and keep it in ``folder``; a finished one is not trained again.
 
-    Only the answers' tokens have a loss. Interrupted, also by ``kill -9``, the same call goes on from the last whole
-    checkpoint to the same bits (on a CPU with the same number of threads). Where training diverged, ``diverged.json``
-    is kept instead: the same call says so again without training, and one with other settings trains anew.
+    Only the answers' tokens have a loss. After an interruption, even by ``kill -9``, the same call resumes from the
+    last whole checkpoint and gives the same bits (on a CPU with the same number of threads). If training diverged,
+    ``diverged.json`` is kept instead: the same call reports it without training, and one with other settings starts
+    again.
 
     Args:
-        model: Hugging Face's causal language model, which stays as it is, as does the global random state.
+        model: Hugging Face's causal language model, which is not changed, nor is the global random state.
         examples: see ``InstructionFormat.answered``.
         config: how to train.
         folder: gets the adapter as peft saves it, ``tuning.json`` and, until the end, ``checkpoints/``.
         base: fingerprint of the model, ``probes.identity.fingerprint``.
-        name: in errors.
+        name: its name in errors.
         source: name or folder of the model, for the adapter's own configuration.
         progress: show the Trainer's bar.
 
     Raises:
         InputError: for no examples, examples that the model cannot read, layers that it does not have, a model that has
-            an adapter in it, a folder that cannot be written or holds an adapter that was trained otherwise, missing
+            an adapter in it, a folder that cannot be written or holds an adapter with other settings, missing
             libraries, and, as ``DivergedError``, a loss that is not finite, naming adapter and step.
     """
     folder = Path(folder)
@@ -130,10 +131,10 @@ def tune_adapter(
 
 
 def tuned_at(folder: str | Path, subject: dict[str, Any] | None = None, name: str = "adapter") -> Tuned | None:
-    """The finished adapter in a folder, or ``None`` where there is none or it is damaged.
+    """The finished adapter in a folder, or ``None`` if it is missing or damaged.
 
     Raises:
-        InputError: where it was trained otherwise, or is being so, than ``subject`` says.
+        InputError: if it was, or is being, trained in another way than ``subject`` says.
     """
     folder = Path(folder)
     record = _read(folder / _RECORD)
@@ -160,7 +161,7 @@ def _check(model: PreTrainedModel, examples: Sequence[Answered], config: TuneCon
     steps = config.steps_for(len(examples))
     if config.warmup >= steps:
         raise InputError(
-            f"tuning.warmup is {config.warmup}, and {name} is trained for {steps} steps; give fewer, or more steps"
+            f"tuning.warmup is {config.warmup}, and {name} is trained for {steps} steps; give fewer, or train for more"
         )
     check_fits(model, examples, name)
     check_modules(model, config.modules)

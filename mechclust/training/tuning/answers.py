@@ -30,8 +30,8 @@ class AnswerScores:
 
     Attributes:
         loss: ``[n]`` mean negative log-likelihood of the answer's tokens, its end included, in nats.
-        exact: ``[n]`` whether each of them is the likeliest next token, which is whether greedy decoding gives exactly
-            this answer.
+        exact: ``[n]`` whether each of them is the likeliest next token, so that greedy decoding gives exactly this
+            answer.
     """
 
     loss: Tensor
@@ -86,13 +86,13 @@ def check_fits(model: PreTrainedModel, examples: Sequence[Answered], name: str) 
     limit = getattr(config, "max_position_embeddings", None) or 0
     if longest > limit > 0:
         raise InputError(
-            f"an example of {name} has {longest} tokens with its answer, and the model takes {limit}; "
+            f"an example of {name} has {longest} tokens with its answer, but the model takes {limit}; "
             f"give --cutoff {limit}"
         )
     highest = max((max(example.tokens) for example in examples), default=0)
     if highest >= config.vocab_size:
         raise InputError(
-            f"an example of {name} has the token {highest}, and the model's vocabulary {config.vocab_size} tokens; "
+            f"an example of {name} has the token {highest}, but the model's vocabulary has {config.vocab_size} tokens; "
             "give the tokenizer of this model"
         )
 

@@ -16,22 +16,22 @@ class TuneConfig:
     Source: Zhao, Ziser & Cohen 2024 (arXiv 2410.20008), its public code.
 
     Args:
-        rank: of the low-rank change.
-        alpha: its scale is ``alpha / rank``.
-        dropout: before it.
-        modules: names of the linear layers that get one.
-        lr: of AdamW; it falls to 0 along a cosine.
+        rank: rank of the low-rank change.
+        alpha: the change is scaled by ``alpha / rank``.
+        dropout: dropout before the low-rank change.
+        modules: names of the linear layers to adapt.
+        lr: learning rate of AdamW; it falls to 0 along a cosine.
         batch_size: examples per forward pass.
         accumulation: forward passes per step.
-        epochs: times that each example is seen; not used where ``steps`` is given.
+        epochs: number of times each example is seen; ignored if ``steps`` is given.
         steps: optimiser steps.
-        warmup: steps in which the learning rate rises.
-        weight_decay: of AdamW.
+        warmup: steps over which the learning rate rises.
+        weight_decay: weight decay of AdamW.
         clip: largest norm of the gradient.
-        bf16: multiply matrices in bfloat16 (autocast), which many processors do several times faster; all weights stay
-            in their own format.
-        save_every: steps between two checkpoints, of which an interruption costs one at most.
-        seed: of the adapter's initial weights and of the order of the examples.
+        bf16: multiply matrices in bfloat16 (autocast), several times faster on many processors; all weights keep their
+            own format.
+        save_every: steps between checkpoints; an interruption loses at most this many steps.
+        seed: seed for the adapter's initial weights and the order of the examples.
     """
 
     rank: int = 8
@@ -59,7 +59,7 @@ class TuneConfig:
             if not 0 < getattr(self, name) < math.inf:
                 raise InputError(f"{name} is {getattr(self, name):g}; expected a number above 0")
         if not 0 <= self.weight_decay < math.inf:
-            raise InputError(f"weight_decay is {self.weight_decay:g}; expected a number from 0 on")
+            raise InputError(f"weight_decay is {self.weight_decay:g}; expected at least 0")
         if not 0 <= self.dropout < 1:
             raise InputError(f"dropout is {self.dropout:g}; expected a number from 0 to below 1")
         if not self.modules:

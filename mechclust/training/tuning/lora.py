@@ -61,7 +61,7 @@ def train_lora(
     device = device_of(model)
     if device.type == "cuda" and device.index not in (None, 0):
         raise InputError(
-            f"the base of {name} is on {device}, and Hugging Face's Trainer takes the first GPU that it sees; give "
+            f"the base of {name} is on {device}, but Hugging Face's Trainer uses the first GPU that it sees; give "
             f"this process one GPU with CUDA_VISIBLE_DEVICES={device.index}"
         )
     lora = peft.LoraConfig(
@@ -81,7 +81,7 @@ def train_lora(
             wrapped = peft.get_peft_model(shared_copy(model), lora)
         except ValueError as error:
             raise InputError(
-                f"peft puts no adapter beside {', '.join(config.modules)} of {type(model).__name__} "
+                f"peft cannot put an adapter beside {', '.join(config.modules)} of {type(model).__name__} "
                 f"({' '.join(str(error).split())[:200]}); name linear layers with --tuning.modules"
             ) from error
         if source is not None:

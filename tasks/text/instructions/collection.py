@@ -56,7 +56,7 @@ class InstructionTask:
 
 @dataclass(frozen=True)
 class TaskCollection:
-    """Instruction tasks, and what their reader has to say of them.
+    """Instruction tasks, with notes from their reader.
 
     Attributes:
         tasks: in order of their names.
@@ -102,7 +102,7 @@ class TaskCollection:
                 raise InputError(
                     f"{self.source}: the held-out task {quoted(task.name)} is the last of its cluster "
                     f"{quoted(task.cluster)} ({f'held out too: {_listed(others)}' if others else 'it has no other'}); "
-                    "leave one task of the cluster to the multi-task model, or hold this one out no longer"
+                    "leave one task of the cluster to the multi-task model, or do not hold this one out"
                 )
         if not left:
             raise InputError(f"{self.source}: all tasks are held out; leave at least one to the multi-task model")

@@ -95,8 +95,8 @@ def _gather(
             task = named or file.task
             if task is None:
                 raise InputError(
-                    f'{example.where} has no "{fields.task or "task"}", and {file.path.name!r} names a split and no '
-                    "task; call the file after its task, or say which field has it: task_field (--task-field)"
+                    f'{example.where} has no "{fields.task or "task"}", and {file.path.name!r} names a split but no '
+                    "task; name the file after its task, or say which field has it: task_field (--task-field)"
                 )
             origin = origins.setdefault((task, file.split), file.whole)
             if origin != file.whole:
@@ -117,8 +117,8 @@ def _check_splits(task: str, origins: dict[Split | None, str]) -> None:
     if None in origins and len(origins) > 1:
         split, other = next((split, origin) for split, origin in origins.items() if split is not None)
         raise InputError(
-            f"the task {quoted(task)} has a {split} split ({other!r}) and a file of no split ({origins[None]!r}); call "
-            "that one after its split too, such as copa_train.jsonl, or the other task otherwise"
+            f"the task {quoted(task)} has a {split} split ({other!r}) and a file with no split ({origins[None]!r}); "
+            "name that one after its split too, such as copa_train.jsonl, or rename the other task"
         )
     if None not in origins and "train" not in origins:
         raise InputError(

@@ -22,7 +22,7 @@ def choose_held_out(
     Args:
         collection: its own choice of held-out tasks does not count.
         n: how many.
-        seed: of the draw.
+        seed: for the draw.
         without: clusters that none is drawn from: the tasks of ``"misc"`` are not alike.
 
     Raises:
@@ -44,7 +44,7 @@ def choose_held_out(
             may[cluster] = measured
     if len(may) < n:
         raise InputError(
-            f"{collection.source}: {n} tasks to hold out, one of a cluster, and {len(may)} clusters with at least two "
+            f"{collection.source}: {n} tasks to hold out, one per cluster, but {len(may)} clusters with at least two "
             f"tasks ({', '.join(map(short, may)) or 'none'}); ask for at most {len(may)}, or name the tasks"
         )
     clusters = sorted(may, key=lambda cluster: float(generator(seed, f"held-out cluster {cluster}").random()))[:n]

@@ -86,7 +86,7 @@ def entries_of(folder: Path, wanted: str) -> list[Path]:
     except FileNotFoundError:
         raise InputError(f"no folder {str(folder)!r}; give the path of a folder with {wanted}") from None
     except NotADirectoryError:
-        raise InputError(f"{str(folder)!r} is no folder; give the path of a folder with {wanted}") from None
+        raise InputError(f"{str(folder)!r} is not a folder; give the path of a folder with {wanted}") from None
     except (OSError, ValueError) as error:  # a zero byte in the name
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"cannot read the folder {quoted(str(folder), 300)} ({reason}); give another") from None
@@ -105,7 +105,7 @@ def _named(path: Path, of_folder: Split | None) -> TaskFile:
     split = _SPLITS[match["split"].lower()]
     if of_folder not in (None, split):
         raise InputError(
-            f"{str(path)!r} is called as a {split} split and its folder as the {of_folder} split; rename one of them"
+            f"{str(path)!r} is named as a {split} split, but its folder as the {of_folder} split; rename one of them"
         )
     return TaskFile(path, whole, match["task"], split)
 

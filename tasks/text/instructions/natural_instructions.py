@@ -1,4 +1,4 @@
-"""Tasks of natural-instructions: one JSON file a task, with its definition and instances."""
+"""Tasks of natural-instructions: one JSON file per task, with its definition and instances."""
 
 from __future__ import annotations
 

@@ -57,8 +57,8 @@ def read_examples(path: Path, fields: Fields) -> Iterator[tuple[str | None, Exam
         first = has_task if first is None else first
         if has_task is not first:
             raise InputError(
-                f'{where} has {"a" if has_task else "no"} "{fields.task}", and the lines before it '
-                f"{'none' if has_task else 'one'}; give it everywhere or nowhere"
+                f'{where} has {"a" if has_task else "no"} "{fields.task}", but the lines before it '
+                f"have {'none' if has_task else 'one'}; give it on every line or on none"
             )
         task = checked_text(record[fields.task], "task", where) if has_task else None
         prompt = checked_text(record[fields.prompt], "prompt", where)
@@ -78,7 +78,7 @@ def checked_text(value: object, called: str, where: str) -> str:
     if not value.strip():
         raise InputError(f"{where}: the {called} is empty; give it a text, or remove the example")
     if not value.isascii() and (half := _HALF.search(value)):
-        raise InputError(f"{where}: the {called} has half a character ({half[0]!r}), which no tokenizer reads; mend it")
+        raise InputError(f"{where}: the {called} has half a character ({half[0]!r}), which no tokenizer reads; fix it")
     return value
 
 

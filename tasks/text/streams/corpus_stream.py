@@ -27,11 +27,11 @@ _KEYS = 1024  # random numbers at once
 
 
 class CorpusStream:
-    r"""Texts read from files document by document, each time it is gone through: for corpora larger than the memory.
+    r"""Texts read from files one document at a time, in each pass: for corpora larger than memory.
 
-    What a file holds is told by its name: ``.jsonl``, ``.ndjson`` and ``.json`` (an object a line), ``.parquet``,
+    The name tells a file's format: ``.jsonl``, ``.ndjson`` and ``.json`` (one object per line), ``.parquet``,
     ``.xml`` (a MediaWiki dump), anything else is text; all but parquet also as ``.gz`` or ``.bz2``. A file that breaks
-    off, such as half of a download, gives the documents before the break, and ``notes`` says so.
+    off, such as an incomplete download, gives the documents before the break, and ``notes`` says so.
 
     Memory: two documents and a chunk of a file; of parquet, 64 rows and a page.
 
@@ -42,9 +42,9 @@ class CorpusStream:
     Args:
         paths: files, and directories, of which every file with such a name in it and below is read, sorted by name.
         split: what a document of a text file is: a ``"paragraph"``, a ``"file"`` or a ``"line"``; see
-            ``Corpus.from_files``. Objects, rows and articles are documents as they are.
+            ``Corpus.from_files``. Each object, row and article is one document.
         min_words: of a paragraph; shorter ones are joined.
-        least_words: documents with fewer words are left out. 50 is what gensim's ``make_wiki`` takes for articles.
+        least_words: documents with fewer words are left out; gensim's ``make_wiki`` uses 50 for articles.
         text_field: where an object or a row has its text.
 
     Raises:
@@ -123,7 +123,7 @@ class CorpusStream:
                 heapq.heapreplace(kept, entry)
         kept.sort(key=lambda entry: entry[1])
         if not kept:
-            raise InputError(f"the corpus of {len(self.files)} files holds no words; give files with texts")
+            raise InputError(f"the corpus of {len(self.files)} files holds no words; give files with text")
         return Corpus([text for *_, text, _ in kept], [source for *_, source in kept])
 
     def _documents(self, reading: Reading) -> Iterator[str]:
@@ -162,13 +162,13 @@ class CorpusStream:
         kind = kind_of(path)
         if kind == ".parquet" and path.suffix.lower() in COMPRESSED:
             raise InputError(
-                f"{str(path)!r} is parquet packed once more; unpack it, since parquet is read from its end"
+                f"{str(path)!r} is compressed parquet; decompress it, because parquet is read from its end"
             )
         if kind == ".xml":
             wikitext_parser()
         reading = Reading(path)
         if kind != ".parquet" and next(byte_chunks(reading), None) is None:
-            raise InputError(f"{str(path)!r} is empty; give a file with texts, or leave it out")
+            raise InputError(f"{str(path)!r} is empty; give a file with text, or leave it out")
         first: Iterator[object] = pages(reading) if kind == ".xml" else self._documents(reading)
         if next(islice(first, 1), None) is None and kind == ".xml" and not reading.ended:
             raise InputError(

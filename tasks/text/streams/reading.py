@@ -72,8 +72,8 @@ def byte_chunks(reading: Reading) -> Iterator[bytes]:
         if not some:
             packed = "gzip" if path.suffix.lower() == ".gz" else "bzip2"
             raise InputError(
-                f"{str(path)!r} is not {packed}, as its name says, or damaged from its beginning ({error}); "
-                "fetch it again, or rename it"
+                f"{str(path)!r} is not {packed}, as its name says, or is damaged at its start ({error}); "
+                "download it again, or rename it"
             ) from None
         reading.ended = " ".join(str(error).split()) or type(error).__name__
 
@@ -130,7 +130,7 @@ def lines(reading: Reading, *, whole: bool = False) -> Iterator[str]:
             if whole:
                 raise InputError(
                     f"{reading.path}, line {number} has more than {LONGEST:,} characters; write one document per line, "
-                    "and cut those that are longer"
+                    "and split longer ones"
                 )
             end = rest.rfind(" ", 0, LONGEST) + 1 or LONGEST
             reading.cut += 1

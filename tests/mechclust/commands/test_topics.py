@@ -322,12 +322,12 @@ class TestRefusals:
             ({"corpus": ()}, "no corpus files given; name at least one text file or a directory of *.txt files"),
             (
                 {"n_topics": 61},
-                "the corpus has 60 documents for 61 topics; give more text, cut it into more documents, "
+                "the corpus has 60 documents for 61 topics; give more text, split it into more documents, "
                 "or ask for fewer topics (n_topics)",
             ),
             (
                 {"min_documents": 61},
-                "no word but stop words is in at least 61 and at most 60 of the 60 documents; "
+                "no word except stop words is in at least 61 and at most 60 of the 60 documents; "
                 "give more text, or lower min_documents or raise max_share",
             ),
         ],
@@ -595,7 +595,7 @@ class TestModelsInMemory:
 class TestTokens:
     def test_a_tokenizer_of_another_model(self, write_checkpoint, tmp_path, config):
         path = write_checkpoint(tmp_path / "m", "bert", vocab_size=13)
-        with pytest.raises(InputError, match=r"document \d+ has token id \d+ and the model 13 token embeddings; save"):
+        with pytest.raises(InputError, match=r"document \d+ has token id \d+, but the model has 13 token"):
             measure_topics(str(path), config)
 
 

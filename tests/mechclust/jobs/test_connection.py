@@ -102,7 +102,7 @@ def test_a_token_is_shown_to_a_cluster_that_asks_for_one(clusters, monkeypatch, 
             ("disabled", "token"),
             "token",
             "",
-            "the Ray cluster at 'localhost:6379' uses no token, and RAY_AUTH_MODE is 'token'; leave that out, or start "
+            "the Ray cluster at 'localhost:6379' uses no token, but RAY_AUTH_MODE is 'token'; leave that out, or start "
             "the cluster with it",
         ),
         (
@@ -132,7 +132,7 @@ def test_whatever_ray_raises_is_told_in_a_sentence(clusters):
     clusters.fails = Exception("The current node timed out during startup. This\ncould happen because ...")
     assert refused("local") == (
         "cannot start Ray on this machine (Exception: The current node timed out during startup. This could happen "
-        "because ...); give the command again when the machine is less busy, or use its processes (--workers) and no "
+        "because ...); run the command again when the machine is less busy, or use local processes (--workers) without "
         "Ray"
     )
     clusters.answers = ("token",)

@@ -68,7 +68,10 @@ def test_a_job_whose_worker_is_killed_is_run_again_and_given_up_in_the_end(engin
     text = str(found[1].error)
     assert isinstance(found[1].error, InputError)
     assert text.startswith("job 2 lost its worker 2 times (")
-    assert "often for too little memory); what others measured is kept: give the same command again, with fewer" in text
+    assert (
+        "often for too little memory); what other workers measured is kept: run the same command again, with fewer"
+        in text
+    )
     assert "signal 9" in text or ("process " in text and " on node " in text)
 
 

@@ -184,7 +184,7 @@ class TestWhatIsGiven:
         assert done.returncode == 1
         assert "before its first job" not in done.stderr
         last = done.stderr.splitlines()[-1]
-        assert "a worker's process ended at its start with exit code 1, see above; a script that runs jobs" in last
+        assert "a worker's process ended at its start with exit code 1 (error above); a script that runs jobs" in last
         assert "needs `if __name__ == '__main__':`" in last
 
 

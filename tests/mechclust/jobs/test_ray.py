@@ -96,7 +96,7 @@ def test_a_node_with_another_version(nodes, tmp_path):
     finally:
         nodes.lose(other)
     text = str(refused.value)
-    assert " has torch 1.2.3 and transformer-lens 0.0.1, this process has torch " in text
+    assert " has torch 1.2.3 and transformer-lens 0.0.1, but this process has torch " in text
     assert text.endswith("; install the same versions on all nodes")
 
 

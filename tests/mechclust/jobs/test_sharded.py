@@ -195,8 +195,8 @@ class TestOrder:
         with pytest.raises(InputError) as refused:
             run_sharded(lambda: seeded(next(seeds)), WHOLE.split(10), NDims(), shard_examples=10)
         assert str(refused.value) == (
-            "shard 1 was measured on another model than shard 0 (their weights or configurations differ); give every "
-            "worker the same model and measure again"
+            "shard 1 was measured on a different model from shard 0 (their weights or configurations differ); give "
+            "every worker the same model and measure again"
         )
 
     def test_what_comes_early_waits(self) -> None:
@@ -314,11 +314,11 @@ class TestFolder:
     @pytest.mark.parametrize(
         ("changes", "told"),
         [
-            ({"batches": [WHOLE.select(slice(30, 90))]}, "other examples, or of examples in other batches"),
-            ({"batches": list(WHOLE.split(15))}, "other examples, or of examples in other batches"),
+            ({"batches": [WHOLE.select(slice(30, 90))]}, "other examples, or of the same ones in other batches"),
+            ({"batches": list(WHOLE.split(15))}, "other examples, or of the same ones in other batches"),
             (
                 {"batches": list(Batch(TOKENS, labels={"task": TOKENS[:, 1] % 3}).split(10))},
-                "other examples, or of examples in other batches",
+                "other examples, or of the same ones in other batches",
             ),
             ({"load": partial(seeded, 1)}, "another model"),
         ],
@@ -354,7 +354,7 @@ class TestFolder:
         with pytest.raises(InputError) as refused:
             self.measure(out)
         assert str(refused.value) == (
-            f"{str(out)!r} was measured with torch {torch.__version__}, this process has torch 1.2.3; install the "
+            f"{str(out)!r} was measured with torch {torch.__version__}, but this process has torch 1.2.3; install the "
             "same versions, or give a new folder"
         )
         (out / "shards.json").unlink()
@@ -380,7 +380,7 @@ class TestFolder:
         (tmp_path / "thesis.tex").touch()
         with pytest.raises(InputError) as refused:
             self.measure(tmp_path)
-        assert str(refused.value) == f"{str(tmp_path)!r} has files and no shards of a measurement; give a new folder"
+        assert str(refused.value) == f"{str(tmp_path)!r} has files but no shards of a measurement; give a new folder"
 
     def test_a_second_owner(self, out: Path) -> None:
         with locked(out), pytest.raises(InputError, match=r"is in use by another process; wait until it is done, or"):
@@ -403,7 +403,7 @@ class TestRefusals:
         [
             ({"probes": CKA(label="topic")}, r"job 'shard 0': no label 'topic' in this batch \(it has 'task'\)"),
             ({"probes": Every(at="blocks.9.hook_out")}, r"job 'shard 0': no hook point 'blocks.9.hook_out'"),
-            ({"load": two}, r"job 'shard 0': Every measures one model at a time, and was given 2 \(tuned, base\)"),
+            ({"load": two}, r"job 'shard 0': Every measures one model at a time, but was given 2 \(tuned, base\)"),
             ({"batches": TOKENS + 1}, "job 'shard 0': example index .* has token id 20 at position"),
             ({"batches": ["1 2", "3"]}, "texts need a tokenizer, and the workers have the model; give tokenizer="),
             ({"batches": []}, "there are no examples to measure; give at least one non-empty batch"),

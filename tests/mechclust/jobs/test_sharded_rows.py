@@ -136,11 +136,11 @@ class TestRefusals:
             ({"labels": []}, "holds rows of other labels"),
             (
                 {"batches": Batch(TOKENS.flip(0), labels=WHOLE.labels)},
-                "'shard 0': example index 0 has other tokens than",
+                "'shard 0': example index 0 has different tokens in",
             ),
             ({"batches": Batch(TOKENS, labels={"task": TOKENS[:, 1] % 3})}, "as its label 'task'"),
             ({"batches": WHOLE.select(slice(0, 60))}, "holds example index 60, which is not in these batches"),
-            ({"load": two}, "rows of one model are saved at a time, and load gives 2; save each by itself"),
+            ({"load": two}, "rows of one model are saved at a time, but load returns 2; save each alone"),
             ({"labels": "task"}, "labels is the string 'task'"),
             ({"dtype": torch.int8}, "dtype is torch.int8"),
             ({"batches": [WHOLE, WHOLE]}, "example index 0 was given twice; give every example an index of its own"),
@@ -165,7 +165,7 @@ class TestRefusals:
         monkeypatch.setattr(sharded_rows, "each_result", partial(one_worker_a_shard, 0))
         seeds = iter(range(9))
         with pytest.raises(
-            InputError, match=r"^load gave different models to two workers; let it give the same weights"
+            InputError, match=r"^load returned different models in two workers; make it return the same weights"
         ):
             saved(tmp_path / "s", load=lambda: seeded(next(seeds)))
 
@@ -175,7 +175,7 @@ class TestRefusals:
 
     def test_a_folder_of_something_else(self, tmp_path: Path) -> None:
         (tmp_path / "thesis.tex").touch()
-        with pytest.raises(InputError, match="has files and is not a row store; give a new folder"):
+        with pytest.raises(InputError, match="has files but is not a row store; give a new folder"):
             saved(tmp_path)
 
     def test_too_small_a_disk(self, tmp_path: Path, monkeypatch: Any) -> None:

@@ -229,8 +229,8 @@ class TestFolders:
         for file in (written("llama") / "one").iterdir():
             shutil.copy(file, both)
         assert self.refused(both) == (
-            f"{str(both)!r} holds an adapter (adapter_config.json) and a model (config.json), so which of them is "
-            "meant is not clear; put them in separate folders"
+            f"{str(both)!r} holds an adapter (adapter_config.json) and a model (config.json), so it is not clear "
+            "which is meant; put them in separate folders"
         )
 
     def test_for_another_base(self, written, tmp_path):
@@ -307,7 +307,7 @@ class TestFolders:
         from mechclust.models import ModelConfig, build_model
 
         own = build_model(ModelConfig(d_vocab=9, n_ctx=4, n_layers=1, d_model=8, n_heads=2))
-        with pytest.raises(InputError, match="that load_pretrained did not load takes no adapter; load the base"):
+        with pytest.raises(InputError, match="that load_pretrained did not load cannot take an adapter; load the base"):
             set_adapter(own, written("llama") / "one")
 
 
@@ -393,5 +393,5 @@ class TestModelsInMemory:
             transformers.GPT2LMHeadModel.from_pretrained(written("gpt2") / "base"),
             peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True),
         )
-        with pytest.raises(InputError, match=r"has an adapter of peft beside its weights, .* or the merged model"):
+        with pytest.raises(InputError, match=r"has a peft adapter beside its weights, .* or the merged model"):
             load_pretrained(wrapped.base_model.model if inside else wrapped)

@@ -17,7 +17,7 @@ BAD = {
     "{% for i in range(10 ** 9) %}{{ i }}{% endfor %}": r"fails \(OverflowError: Range too big",
     "{{ ''.__class__.__mro__[1].__subclasses__() }}": r"fails \(SecurityError: access to attribute",
     "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}": r"fails \(RecursionError",
-    "always the same": "says the same of every prompt",
+    "always the same": "renders every prompt alike",
 }
 
 
@@ -33,7 +33,7 @@ def test_a_bad_one_is_one_sentence_with_the_fault_and_the_way_out(tokenizer, tem
         encoder(tokenizer, chat=True)(["w1 w2", "w3"])
     assert "\n" not in str(refused.value)
     assert str(refused.value).endswith(
-        "mend it in the checkpoint's chat_template.jinja or tokenizer_config.json, or leave out --chat"
+        "fix it in the checkpoint's chat_template.jinja or tokenizer_config.json, or leave out --chat"
     )
 
 

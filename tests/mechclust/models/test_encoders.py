@@ -311,4 +311,4 @@ class TestRefusals:
         XLNetModel(XLNetConfig(vocab_size=22, d_model=16, n_layer=2, n_head=2, d_inner=32)).save_pretrained(copy)
         with pytest.raises(InputError) as error:
             load_pretrained(copy)
-        assert "a XLNetModel cannot be measured: it has no modules that hand its hidden states on; " in str(error.value)
+        assert "a XLNetModel cannot be measured: it has no modules that pass its hidden states on; " in str(error.value)

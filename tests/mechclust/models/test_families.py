@@ -241,17 +241,17 @@ class TestBlocks:
             (
                 "XLNetModel",
                 {"vocab_size": 22, "d_model": 16, "n_layer": 3, "n_head": 2, "d_inner": 24},
-                "it has no modules that hand its hidden states on",
+                "it has no modules that pass its hidden states on",
             ),
             (
                 "MambaModel",
                 {"vocab_size": 22, "hidden_size": 16, "num_hidden_layers": 3, "state_size": 4},
-                "it has no modules that hand its hidden states on",
+                "it has no modules that pass its hidden states on",
             ),
             (
                 "FunnelModel",
                 {"vocab_size": 22, "d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 24, "block_sizes": [2, 2]},
-                "it gives no hidden states [batch pos d_model] of one width, one for each layer",
+                "it does not give hidden states [batch pos d_model] of one width, one for each layer",
             ),
         ],
     )

@@ -14,7 +14,7 @@ CHAT = (
     "{{ bos_token }}{% for m in messages %}{{ '<user>' if m.role == 'user' else '<model>' }}\n{{ m.content | trim }}"
     "<end>\n{% endfor %}{% if add_generation_prompt %}<model>\n{% endif %}"
 )
-MEND = "; mend it in the checkpoint's chat_template.jinja or tokenizer_config.json, or give --chat no"
+MEND = "; fix it in the checkpoint's chat_template.jinja or tokenizer_config.json, or give --chat no"
 
 
 def tokenizer(template: str | None = None, *, around: str = "<s> $A", spaced: bool = False, **special: Any) -> Any:
@@ -213,8 +213,8 @@ class TestChat:
                 "m.content }}{% endfor %}",
                 "fails (TemplateError: no assistants here",
             ),
-            ("always the same", "says the same of every prompt"),
-            ("{{ messages[0].content }}", "says the same of every answer"),
+            ("always the same", "renders every prompt alike"),
+            ("{{ messages[0].content }}", "renders every answer alike"),
         ],
     )
     def test_one_of_no_use_is_refused_at_once(self, template: str, said: str) -> None:
@@ -247,5 +247,6 @@ def test_prompt_and_answer_have_tokens(start: int) -> None:
     with pytest.raises(InputError) as refused:
         Answered([1, 2, 3], start)
     assert str(refused.value) == (
-        f"an answer begins at token {start} of 3; expected a token of the prompt before it, and one of the answer"
+        f"an answer begins at token {start} of 3; expected at least one token of the prompt before it, and one "
+        "of the answer"
     )

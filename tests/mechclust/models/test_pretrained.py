@@ -258,7 +258,7 @@ class TestRefusals:
         ("error", "text"),
         [
             ("RepositoryNotFoundError", "and no model 'some/model' on the Hugging Face hub (or a private one)"),
-            ("GatedRepoError", "only for those who were granted access; ask for it on the model's page and log in"),
+            ("GatedRepoError", "but access to it is restricted; request it on the model's page and log in"),
         ],
     )
     def test_what_the_hub_does_not_give(self, monkeypatch, error, text):

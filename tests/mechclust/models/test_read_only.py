@@ -101,7 +101,8 @@ class TestReadOnly:
             ):
                 model(TOKENS)
             assert str(error.value) == (
-                f"no backward hook can be added at '{name}', because no gradient passes the hook points of this "
+                f"no backward hook can be added at '{name}', because no gradient passes through the hook points "
+                "of this "
                 "read-only model; call activation.retain_grad() in a forward hook and read activation.grad "
                 "after backward()"
             )

@@ -51,7 +51,7 @@ def test_a_changed_record_of_a_run(tmp_path: Path) -> None:
         pass
     path = tmp_path / "config.json"
     path.write_text(path.read_text().replace('"seed": 1', '"seed": 2'))
-    message = f"{str(path)!r} was changed or is damaged (its checksum is another); "
+    message = f"{str(path)!r} was changed or is damaged (its checksum does not match); "
     with pytest.raises(InputError) as refused:
         read_record(tmp_path, WAY)
     assert str(refused.value) == message + WAY
@@ -94,13 +94,13 @@ def test_a_changed_record_of_a_report(tmp_path: Path) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "command": "topics"}))
     with pytest.raises(InputError) as refused:
         check_command(tmp_path, "topics")
-    assert str(refused.value) == f"{str(path)!r} is damaged (its checksum is another); delete it, or {WAY}"
+    assert str(refused.value) == f"{str(path)!r} is damaged (its checksum does not match); delete it, or {WAY}"
 
 
 @pytest.mark.parametrize("left", ["models", "results"])
 def test_a_run_without_its_settings_is_refused(tmp_path, left):
     (tmp_path / left).mkdir()
-    said = f"has {left}/ and no config.json, which says of which run they are; put"
+    said = f"has {left}/ but no config.json, which says which run they are from; put"
     with pytest.raises(InputError, match=said), open_folder(tmp_path, "toy", {"seed": 0}):
         pass
     assert not (tmp_path / "config.json").exists()

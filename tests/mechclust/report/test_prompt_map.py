@@ -172,7 +172,7 @@ def test_hostile_texts_do_not_leave_the_script():
 
 
 def test_without_javascript_a_sentence_stands_there():
-    assert "<p>A map of 60 prompts at 4 layers stands here; it needs JavaScript, and no network.</p>" in small()
+    assert "<p>A map of 60 prompts at 4 layers belongs here; it needs JavaScript, but no network.</p>" in small()
 
 
 def test_size_of_a_large_page():

@@ -57,7 +57,7 @@ def _refused(study: Study, config: Any, job: Any, out: Path) -> Path | None:
     """The file that a job refuses to go on with; ``None`` when it is done."""
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*trained again to make what is lost")
+            warnings.filterwarnings("ignore", ".*trained again to restore what is lost")
             study.run_job(config, job, out)
     except InputError as error:
         if (named := _NAMED.search(str(error))) is None:

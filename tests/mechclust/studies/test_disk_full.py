@@ -50,7 +50,7 @@ def test_a_full_disk_during_a_study(tmp_path: Path) -> None:
     assert f"cannot write '{out}/models/private-seed0/" in sentence
     assert f"({why})" in sentence
     if why.startswith("No space"):
-        assert sentence.endswith("make room there and give the same command again, what was written before is kept")
+        assert sentence.endswith("free space there and run the same command again (what was already written is kept)")
     assert not list(before.rglob("*.tmp"))
 
     config = configure(STUDY.preset("smoke"), **CHANGES)

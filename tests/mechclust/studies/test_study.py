@@ -136,7 +136,7 @@ class TestRefusals:
             run_study(STUDY, configure(SMOKE, **changes), copy, workers=1)
         assert str(refused.value) == (
             f"{str(copy)!r} holds another run ({difference}); choose another folder with --out, "
-            "or the same settings to go on"
+            "or the same settings to continue"
         )
         assert times(copy) == before
 

@@ -96,7 +96,8 @@ class TestAFolderKnowsItsSettings:
         """Also at a step that the folder does not hold: it is the folder that is mixed."""
         monkeypatch.setattr(callbacks, "run", never)
         assert self.refusal(self.dims(held.parent, batches, variance=0.99), step, model) == (
-            f"{str(held)!r} was made with variance = 0.5, not 0.99; give another folder, or the same settings to go on"
+            f"{str(held)!r} was made with variance = 0.5, not 0.99; give another folder, or the same settings "
+            "to continue"
         )
         other = ProbeCallback(held.parent, {"all": batches}, {"dims": TaskClusterARI(**PROBE)})
         assert "was made with probe = NDims, not TaskClusterARI; " in self.refusal(other, step, model)
@@ -116,8 +117,8 @@ class TestAFolderKnowsItsSettings:
         message = self.refusal(self.dims(held.parent, batches, variance=0.5), 0, tiny_model(seed=6))
         assert message == (
             f"{str(held)!r} was measured on another model ({fingerprint(model)[:12]}, not "
-            f"{fingerprint(tiny_model(seed=6))[:12]}); give another folder, or delete {str(held.parent)!r} and give "
-            "the same command again, which measures anew"
+            f"{fingerprint(tiny_model(seed=6))[:12]}); give another folder, or delete {str(held.parent)!r} and run "
+            "the same command again to measure it again"
         )
         assert held.read_bytes() == before
 
@@ -141,8 +142,8 @@ class TestAFolderKnowsItsSettings:
         with torch.no_grad():
             next(other.parameters()).add_(1)
         message = self.refusal(save, 0, other)
-        assert "holds a model with other weights than this run's at step 0 (" in message
-        assert message.endswith("; give another folder, or delete it and give the same command again")
+        assert "holds a model whose weights are not this run's at step 0 (" in message
+        assert message.endswith("; give another folder, or delete it and run the same command again")
 
     def test_versions_of_packages_are_not_compared(self, held, batches, model):
         """A run goes on after an upgrade."""

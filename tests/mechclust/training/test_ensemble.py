@@ -444,7 +444,7 @@ class TestCompiled:
     def test_auto_goes_on_without_a_compiler(self, whole, tmp_path, monkeypatch):
         monkeypatch.setattr(ensemble, "_WORTH_COMPILING", 0)
         monkeypatch.setattr(torch, "compile", no_compiler)
-        message = r"^torch\.compile failed \(no C\+\+ compiler\); training goes on uncompiled"
+        message = r"^torch\.compile failed \(no C\+\+ compiler\); training continues uncompiled"
         with pytest.warns(UserWarning, match=message) as seen:
             found = train_ensemble(MEMBERS, ADAM, tmp_path, snapshot_every=7)
         (warning,) = seen
@@ -492,7 +492,8 @@ class TestRefusals:
         options = {"backend": "vmap", "snapshot_every": 7, **options}
         message = self.refusal(MEMBERS, replace(ADAM, **training), held, **options)
         assert message == (
-            f"{str(held)!r} holds a run with {difference}; choose another output folder, or the same settings to go on"
+            f"{str(held)!r} holds a run with {difference}; choose another output folder, or the same settings "
+            "to continue"
         )
         assert contents(held).keys() == before.keys()
 
@@ -524,7 +525,7 @@ class TestRefusals:
         (held / "state.safetensors").unlink()
         message = self.refusal(MEMBERS[:2], ADAM, held, backend="vmap", snapshot_every=7)
         assert message.endswith(
-            "snapshots-00000000.safetensors' is of a run with other settings; remove it, or choose another folder"
+            "snapshots-00000000.safetensors' is from a run with other settings; remove it, or choose another folder"
         )
 
     def test_a_damaged_state(self, held):
@@ -541,7 +542,7 @@ class TestRefusals:
         assert message.startswith(
             "member 1 is a PoolingTransformerConfig(d_vocab=3, n_ctx=5, d_model=2, n_heads=1, d_m"
         )
-        assert message.endswith("seed=0); expected one shape, any seed")
+        assert message.endswith("seed=0); only seeds may differ")
         other = replace(MEMBERS[1], model=TopicTransformerConfig(d_vocab=3))
         assert self.refusal([MEMBERS[0], other], ADAM, tmp_path).startswith("member 1 is a TopicTransformerConfig(")
 
@@ -597,7 +598,7 @@ class TestRefusals:
         ):
             other = replace(MEMBERS[1], task=replace(TASK, **fields))
             assert self.refusal([MEMBERS[0], other], ADAM, tmp_path) == (
-                f"member 1 trains on {size}, member 0 on 70 of 5; expected one size, any seed"
+                f"member 1 trains on {size}, member 0 on 70 of 5; only seeds may differ"
             )
         assert self.refusal([Member(MODEL, replace(TASK, length=6))], ADAM, tmp_path) == (
             "tokens has shape (16, 6); expected [batch 5]"
@@ -658,7 +659,7 @@ class TestLostFiles:
         monkeypatch.setattr(ensemble.Stack, "step", lambda self, data, lr: step(self, data, lr * (1 + 1e-5)))
         with pytest.warns(UserWarning, match="trained again"), pytest.raises(InputError) as refused:
             train_ensemble(MEMBERS, ADAM, out, backend="vmap", snapshot_every=7)
-        assert "is missing and cannot be made again here, where training gives other numbers" in str(refused.value)
+        assert "is missing and cannot be recreated here, where training gives numbers other" in str(refused.value)
         assert contents(out).keys() == before.keys()
 
     def test_of_an_interrupted_run(self, whole, tmp_path):

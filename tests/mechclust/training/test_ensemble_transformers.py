@@ -167,7 +167,7 @@ class TestFolder:
         path = tmp_path / "snapshots-00000002.safetensors"
         kept = path.read_bytes()
         path.unlink()
-        with pytest.warns(UserWarning, match="trained again to make what is lost"):
+        with pytest.warns(UserWarning, match="trained again to restore what is lost"):
             train_ensemble(MEMBERS, CONFIG, tmp_path)
         assert path.read_bytes() == kept
         assert len(Snapshots(tmp_path)) == 2

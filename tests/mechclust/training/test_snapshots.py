@@ -243,7 +243,7 @@ class TestRefusals:
     def test_files_of_two_runs(self, own, folder):
         path = own / "snapshots-00000026.safetensors"
         path.write_bytes((folder / path.name).read_bytes())
-        assert "is of a run with other settings; remove it, or choose another folder" in refusal(Snapshots, own)
+        assert "is from a run with other settings; remove it, or choose another folder" in refusal(Snapshots, own)
 
     def test_what_a_killed_run_left_half_written_is_not_read(self, own):
         (own / ".snapshots-00000006.safetensors.123.tmp").write_bytes(b"half")

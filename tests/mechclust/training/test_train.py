@@ -141,7 +141,7 @@ class TestLoop:
 
     def test_refuses_to_freeze_what_is_not_there(self, task, tiny_model):
         with pytest.raises(
-            InputError, match=r"freeze has 'emb', which is no parameter or part of the model \(there are embed"
+            InputError, match=r"freeze has 'emb', which is not a parameter or part of the model \(there are embed"
         ):
             train(tiny_model(), task, replace(CONFIG, freeze=("emb",)))
 
@@ -282,7 +282,7 @@ class TestLostFiles:
             losses = self.again(task, model := tiny_model(), copy)
         assert [str(each.message) for each in warned] == [
             f"{str(path)!r} of the training in {str(copy / 'run')!r} is missing or damaged; the steps up to 2 are "
-            "trained again to make what is lost"
+            "trained again to restore what is lost"
         ]
         assert [each.filename for each in warned] == [__file__]
         assert torch.equal(losses, uninterrupted[1])
@@ -326,8 +326,8 @@ class TestLostFiles:
         )
         assert f"here: the loss of step {step} is " in said
         assert said.endswith(
-            " as it was; give the same command on the machine and with the versions and the number of threads it was "
-            "trained with, or give another folder"
+            " as before; run the same command on the machine, and with the versions and number of threads, that "
+            "it was trained with, or give another folder"
         )
         assert files(copy) == before
 
@@ -372,7 +372,7 @@ class TestLostFiles:
     def test_a_damaged_state_is_deleted_by_its_owner(self, task, tiny_model, finished, copy, damage):
         state = copy / "run" / "state.safetensors"
         damage(state)
-        with pytest.raises(InputError, match=f"^{re.escape(repr(str(state)))}.*; delete it and give the same command"):
+        with pytest.raises(InputError, match=f"^{re.escape(repr(str(state)))}.*; delete it and run the same command"):
             self.again(task, tiny_model(), copy)
         state.unlink()
         self.again(task, tiny_model(), copy)
@@ -429,7 +429,8 @@ class TestTheSameModelAgain:
         with pytest.raises(InputError) as refused:
             train(model, task, config, tmp_path)
         assert str(refused.value).endswith(
-            "or this model was trained already; build it again (build_model(config)) to go on, or give another folder"
+            "or this model was trained already; build it again (build_model(config)) to continue, or give "
+            "another folder"
         )
 
     def test_where_something_is_lost(self, task, tiny_model, tmp_path):
@@ -440,7 +441,7 @@ class TestTheSameModelAgain:
             train(model, task, CONFIG, tmp_path / "run", measuring(task, tmp_path / "results"))
         assert str(refused.value) == (
             f"{str(lost)!r} of the training in {str(tmp_path / 'run')!r} is missing or damaged, and this model was "
-            "trained already; build it again (build_model(config)), which makes what is lost"
+            "trained already; build it again (build_model(config)) to restore what is lost"
         )
         assert not lost.exists()
 
@@ -529,7 +530,8 @@ class TestRefusals:
         with pytest.raises(InputError) as refused:
             train(tiny_model(**of_model), replace(task, **of_task), config, held)
         assert str(refused.value) == (
-            f"{str(held)!r} holds a run with {difference}; choose another output folder, or the same settings to go on"
+            f"{str(held)!r} holds a run with {difference}; choose another output folder, or the same settings "
+            "to continue"
         )
         assert (held / "state.safetensors").read_bytes() == state
 

@@ -234,7 +234,7 @@ def test_what_is_refused() -> None:
         (lambda: cka_resamples(x, y, -1), "n_resamples is -1; expected at least 1"),
         (
             lambda: cka_from_moments(*moments(x, y, [6])[:2], CrossMoments.of(y[:4], y[:4])),
-            "the moments are of 6, 6 and 4 examples; give those of the same examples",
+            "the moments are of 6, 6 and 4 examples; give moments of the same examples",
         ),
     ):
         with pytest.raises(InputError, match=re.escape(message)):

@@ -139,9 +139,7 @@ def test_pairs_too_far_apart_are_counted() -> None:
 
 def test_refusals() -> None:
     topics = WordTopics.of(torch.tensor([0, 1]))
-    with pytest.raises(
-        InputError, match=r"^there is a word 2 in the batch, but topics are given for 2 words; give one"
-    ):
+    with pytest.raises(InputError, match=r"^the batch has a word 2, but topics are given for 2 words; give one"):
         DistancePairs.of(torch.tensor([[2]]), topics, 3)
     pairs = DistancePairs.of(torch.tensor([[0, 1]]), topics, 3)
     with pytest.raises(InputError, match=r"has shape \(1, 2, 3, 3\); expected attention patterns \[batch head query k"):

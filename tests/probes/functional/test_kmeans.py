@@ -144,7 +144,7 @@ def test_minibatches_are_scikit_learns() -> None:
         (torch.zeros(3), 2, {}, "the rows have shape [3]; expected [n d], with the same d in every shard"),
         ([torch.zeros(3, 2), torch.zeros(3, 1)], 2, {}, "the rows have shape [3, 2], [3, 1]; expected [n d], with"),
         ([], 2, {}, "the rows have shape no tensor; expected [n d], with the same d in every shard"),
-        (torch.full((3, 2), torch.nan), 2, {}, "the rows have NaN or infinity among them; leave these examples out"),
+        (torch.full((3, 2), torch.nan), 2, {}, "some rows have NaN or infinity; leave those examples out"),
         (torch.zeros(3, 2), 2, {"method": "elkan"}, "method is 'elkan'; expected 'lloyd' or 'minibatch'"),
         (torch.zeros(3, 2), 2, {"device": "gpu"}, "no device 'gpu'; expected cpu or cuda"),
         (torch.zeros(3, 2), 2, {"device": "meta"}, "k-means cannot run on 'meta' here; expected cpu, or cuda"),

@@ -146,7 +146,7 @@ def test_folds_are_scikit_learns() -> None:
         ),
         (
             (np.array([0, 0, 1, 1]), 3),
-            "every class has fewer examples than the 3 folds; give more examples a class, or fewer folds",
+            "every class has fewer examples than the 3 folds; give more examples per class, or fewer folds",
         ),
     ],
 )

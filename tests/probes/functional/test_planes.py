@@ -126,7 +126,7 @@ def test_what_is_refused() -> None:
     x = cloud(30, 4)
     for call, message in (
         (lambda: aligned_planes([]), "no layers given; give the rows of at least one"),
-        (lambda: aligned_planes([x[:1]]), "layer 0 has one row; a plane takes at least 2"),
+        (lambda: aligned_planes([x[:1]]), "layer 0 has one row; a plane needs at least 2"),
         (
             lambda: aligned_planes([x, x[:20]]),
             "layer 1 has 20 rows and the layer before 30; give the rows of the same examples",

@@ -148,7 +148,7 @@ def test_nan_is_no_class(labels: Any) -> None:
     for function in (adjusted_rand_score, adjusted_rand_null, contingency):
         for pair in ((labels, [0, 1, 1, 0]), ([0, 1, 1, 0], labels)):
             with pytest.raises(
-                InputError, match=r"^the label of example 1 is (nan|None) \(2 such\), which is no class; "
+                InputError, match=r"^the label of example 1 is (nan|None) \(2 such\), which is not a class; "
             ):
                 function(*pair)
 

@@ -144,7 +144,7 @@ def test_what_attention_refuses() -> None:
     for shape in ((1, 2, 3, 4), (2, 1, 3, 3), (1, 1, 5, 5), (1, 1, 2, 2)):
         with pytest.raises(InputError, match=re.escape(f"an activation has shape {shape}; expected attention")):
             topic_attention(torch.ones(shape), words, topics)
-    message = "there is a word 3 in the batch, but topics are given for 3 words; give one row per word, in the same"
+    message = "the batch has a word 3, but topics are given for 3 words; give one row per word, in the same"
     with pytest.raises(InputError, match=message):
         topic_attention(torch.ones(1, 1, 3, 3), torch.tensor([[0, 3, 1]]), topics)
 

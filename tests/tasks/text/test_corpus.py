@@ -165,7 +165,7 @@ class TestFromFiles:
         with pytest.raises(InputError) as error:
             Corpus.from_files(path)
         assert str(error.value) == (
-            f"{str(path)!r} holds no words; give plain text in a script with letters, words set off"
+            f"{str(path)!r} holds no words; give plain text in a script with letters and word breaks"
         )
         with pytest.raises(InputError, match="the corpus of 2 files holds no words"):
             Corpus.from_files([path, write("", "2.txt")])
@@ -192,7 +192,7 @@ class TestFromFiles:
     def test_bad_corpora(self):
         with pytest.raises(InputError, match="the corpus holds no documents; give at least one text with words"):
             Corpus([], [])
-        with pytest.raises(InputError, match="1 sources for 2 documents; expected one each, such as a file"):
+        with pytest.raises(InputError, match="1 sources for 2 documents; expected one per document"):
             Corpus(["a", "b"], ["x"])
         with pytest.raises(InputError, match="document 2 is None; expected a string"):
             Corpus(["a", None], ["x", "x"])
@@ -327,7 +327,7 @@ class TestBatches:
         with pytest.raises(InputError) as error:
             corpus.encode(tokenizers["wordpiece"], ["cat"], d_vocab=5)
         assert str(error.value) == (
-            "document 1 has token id 7 and the model 5 token embeddings; save the tokenizer that belongs to the model"
+            "document 1 has token id 7, but the model has 5 token embeddings; save the model's own tokenizer"
         )
         assert corpus.encode(tokenizers["wordpiece"], ["cat"], d_vocab=8).pad_id == 0
 
@@ -351,7 +351,7 @@ class TestBatches:
         with pytest.raises(InputError) as error:
             Corpus(["a"], ["x"]).encode(OldTokenizer(), ["a"])
         assert str(error.value) == (
-            "this model's tokenizer (OldTokenizer) is a slow one, which cannot say where in the text a token stands; "
+            "this model's tokenizer (OldTokenizer) is a slow one, which cannot say where in the text a token is; "
             "save a fast one (tokenizer.json) with the model"
         )
 

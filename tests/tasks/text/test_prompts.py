@@ -61,7 +61,7 @@ def test_reads_a_file_with_a_byte_order_mark(write) -> None:
         ),
         (
             ['{"prompt": "a", "task": ' + "[" * 100_000 + "]" * 100_000 + "}"],
-            "line 1 is nested too deeply; give an object of texts, integers and booleans",
+            "line 1 is nested too deeply; give an object of strings, integers and booleans",
         ),
         (
             ['{"prompt": "a", "task": ' + "[" * 20 + "]" * 20 + "}"],
@@ -81,8 +81,8 @@ def test_reads_a_file_with_a_byte_order_mark(write) -> None:
             [GOOD, '{"prompt": "a\\ud800", "task": "x"}'],
             "prompt 2 has half a character ('\\ud800'), which no tokenizer",
         ),
-        ([GOOD, GOOD | {"kind": "x"}], "line 2: label 'kind' is not on every line; give it everywhere or nowhere"),
-        ([GOOD | {"kind": "x"}, GOOD], "line 2: label 'kind' is not on every line; give it everywhere or nowhere"),
+        ([GOOD, GOOD | {"kind": "x"}], "line 2: label 'kind' is not on every line; give it on every line or on none"),
+        ([GOOD | {"kind": "x"}, GOOD], "line 2: label 'kind' is not on every line; give it on every line or on none"),
     ],
 )
 def test_a_bad_file_is_refused_with_its_line(write, lines: list, message: str) -> None:
@@ -130,7 +130,7 @@ def test_a_file_that_the_system_withholds_is_refused(write, monkeypatch) -> None
         ),
         (["a"], {"kind": ["x"]}, 'prompts has no label "task" (it has kind)'),
         (["a"], {}, 'prompts has no label "task" (it has none)'),
-        (["a", "b"], {"task": ["x"]}, "prompts: label 'task' has 1 values for 2 prompts; expected one each"),
+        (["a", "b"], {"task": ["x"]}, "prompts: label 'task' has 1 values for 2 prompts; expected one per prompt"),
     ],
 )
 def test_bad_prompts_are_refused(prompts: list, labels: dict, message: str) -> None:
@@ -185,8 +185,8 @@ def test_every_prompt_comes_once_within_the_budget(budget: int) -> None:
 def test_a_budget_below_the_longest_prompt_is_refused_with_both_numbers() -> None:
     prompts = LabelledPrompts(["ab", "cdefg"], {"task": ["t", "s"]}, source="mine.jsonl")
     message = (
-        "tokens_per_batch is 4, fewer than the 5 tokens of mine.jsonl: prompt 2; give at least 5, or leave out what is "
-        "longer"
+        "tokens_per_batch is 4, fewer than the 5 tokens of mine.jsonl: prompt 2; give at least 5, or leave out longer "
+        "examples"
     )
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         next(prompts.batches(encode, 4))
@@ -210,7 +210,7 @@ def test_a_prompt_that_is_too_long_is_refused_or_keeps_its_end() -> None:
 
 def test_a_prompt_without_tokens_is_refused() -> None:
     prompts = LabelledPrompts(["a", "b"], {"task": ["t", "s"]})
-    with pytest.raises(InputError, match="prompts: prompt 2 encodes to no token; remove it"):
+    with pytest.raises(InputError, match="prompts: prompt 2 encodes to no tokens; remove it"):
         next(prompts.batches(lambda texts: [[] if text == "b" else [1] for text in texts]))
 
 
@@ -224,6 +224,5 @@ def test_a_token_the_model_has_no_embedding_for_is_refused_and_a_pad_is_replaced
     with pytest.raises(InputError) as error:
         next(prompts.batches(encode, d_vocab=98))
     assert str(error.value) == (
-        "mine.jsonl: prompt 1 has token id 98 and the model 98 token embeddings; save the tokenizer that belongs to "
-        "the model"
+        "mine.jsonl: prompt 1 has token id 98, but the model has 98 token embeddings; save the model's own tokenizer"
     )

@@ -247,15 +247,15 @@ def test_what_is_refused_before_reading(tmp_path):
         ".gz or .bz2); name the files themselves"
     )
     (tmp_path / "a.txt").touch()
-    assert refused(CorpusStream, tmp_path) == (f"'{tmp_path}/a.txt' is empty; give a file with texts, or leave it out")
+    assert refused(CorpusStream, tmp_path) == (f"'{tmp_path}/a.txt' is empty; give a file with text, or leave it out")
     (tmp_path / "a.txt.gz").write_bytes(b"plain")
     assert refused(CorpusStream, tmp_path / "a.txt.gz") == (
-        f"'{tmp_path}/a.txt.gz' is not gzip, as its name says, or damaged from its beginning (Not a gzipped file "
-        "(b'pl')); fetch it again, or rename it"
+        f"'{tmp_path}/a.txt.gz' is not gzip, as its name says, or is damaged at its start (Not a gzipped "
+        "file (b'pl')); download it again, or rename it"
     )
     (tmp_path / "b.parquet.gz").write_bytes(b"x")
     assert refused(CorpusStream, tmp_path / "b.parquet.gz") == (
-        f"'{tmp_path}/b.parquet.gz' is parquet packed once more; unpack it, since parquet is read from its end"
+        f"'{tmp_path}/b.parquet.gz' is compressed parquet; decompress it, because parquet is read from its end"
     )
     (tmp_path / "c.parquet").write_bytes(b"no")
     assert refused(CorpusStream, tmp_path / "c.parquet").startswith(
@@ -271,7 +271,7 @@ def test_what_is_refused_before_reading(tmp_path):
         ('{"body": "x"}', ', line 2 has no "text" (it has body); add it, or say which field has the text: text_field'),
         ('{"text": 7}', ', line 2: "text" is 7; expected a string'),
         ("{", ", line 2 is not JSON (Expecting property name enclosed in double quotes at column 2): '{'"),
-        ('{"text": "\\ud800"}', ", line 2: text 1 has half a character ('\\ud800'), which no tokenizer reads; mend it"),
+        ('{"text": "\\ud800"}', ", line 2: text 1 has half a character ('\\ud800'), which no tokenizer reads; fix it"),
     ],
 )
 def test_lines_that_are_refused(tmp_path, line, message):
@@ -293,5 +293,5 @@ def test_a_line_of_json_that_is_too_long(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "LONGEST", 30)
     monkeypatch.setattr(reading, "_CHUNK", 40)
     assert refused(list, stream) == (
-        f"{path}, line 2 has more than 30 characters; write one document per line, and cut those that are longer"
+        f"{path}, line 2 has more than 30 characters; write one document per line, and split longer ones"
     )

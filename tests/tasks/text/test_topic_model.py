@@ -161,18 +161,18 @@ class TestRefusals:
 
     def test_fewer_documents_than_topics(self, planted):
         assert self.refused(fit_topics, planted, n_topics=121) == (
-            "the corpus has 120 documents for 121 topics; give more text, cut it into more documents, "
+            "the corpus has 120 documents for 121 topics; give more text, split it into more documents, "
             "or ask for fewer topics (n_topics)"
         )
         assert "120 documents for 121" in self.refused(fit_counts, count_words(planted), n_topics=121)
 
     def test_no_words_left(self, planted):
         assert self.refused(fit_topics, planted, 4, min_documents=61) == (
-            "no word but stop words is in at least 61 and at most 60 of the 120 documents; "
+            "no word except stop words is in at least 61 and at most 60 of the 120 documents; "
             "give more text, or lower min_documents or raise max_share"
         )
         only_stop_words = Corpus(["the and"] * 6, ["x"] * 6)
-        assert "no word but stop words is in at least 5" in self.refused(fit_topics, only_stop_words, 2, max_share=1.0)
+        assert "except stop words is in at least 5" in self.refused(fit_topics, only_stop_words, 2, max_share=1.0)
 
     @pytest.mark.parametrize(
         ("changes", "message"),

@@ -105,7 +105,7 @@ def test_bags_without_any_word(tmp_path):
         ({"most_words": 0}, "most_words is 0; expected at least 1"),
         (
             {"min_documents": 3},
-            "no word but stop words is in at least 3 and at most 2 of the 2 documents; give more text, or lower "
+            "no word except stop words is in at least 3 and at most 2 of the 2 documents; give more text, or lower "
             "min_documents or raise max_share",
         ),
     ],

@@ -127,7 +127,7 @@ def test_the_topic_transformer():
 def test_the_topic_transformer_with_attention_that_is_uniform_and_frozen():
     config = TopicTransformerConfig(d_vocab=12, embedding="one-hot", attention="uniform", init_std=0.0)
     report = sound(check_model(build_model(config)), OUR_OWN | {"blocks join", "attention direction"})
-    assert "no token changes another one's state" in report["attention direction"].detail
+    assert "no token changes another token's state" in report["attention direction"].detail
     assert report["chance: topics"].detail.startswith("attention ratio 1.00 (p ")
 
 
@@ -213,7 +213,7 @@ def test_a_loaded_model(gpt2):
 def test_a_model_that_cannot_be_drawn_anew():
     report = check_model(Tiny())
     assert report["chance: untrained"].detail == (
-        "how to draw this model's weights is not known; give its name or directory instead"
+        "it is not known how to draw this model's weights; give its name or directory instead"
     )
 
 
@@ -385,7 +385,7 @@ class TestHookPoints:
             "no hook point 'blocks.0.attn.hook_pattern' in this model (it has blocks 0-1), so probes that need "
             "attention_pattern() cannot measure this model"
         )
-        assert report["attention rows"].detail == "attention_pattern() does not work, see above"
+        assert report["attention rows"].detail == "attention_pattern() does not work (its check says why)"
 
     def test_no_embedding(self, fails):
         model = Tiny()
@@ -432,8 +432,10 @@ class TestValues:
 
         name, text = fails(Broken(), "no trace", not_tried=self.UNSTEADY)
         assert name == "same values twice"
-        assert re.match(r"'blocks.0.hook_resid_post' gives other values the second time, by up to [\d.]+: the", text)
-        assert text.endswith("so that no number can be repeated; turn its dropout or state off for evaluation")
+        assert re.match(
+            r"'blocks.0.hook_resid_post' gives different values the second time, by up to [\d.]+: the", text
+        )
+        assert text.endswith("so no number can be reproduced; turn its dropout or state off for evaluation")
 
     def test_a_state_that_counts_calls(self, fails):
         class Broken(Tiny):
@@ -451,8 +453,8 @@ class TestValues:
         )
         assert text.endswith(
             " twice): the forward pass keeps state from batch to batch, and clusters found in this model may be of "
-            "that kind; check again with another seed (--seed 1), and if it fails again, trust no number before you "
-            "know why"
+            "that kind; check again with another seed (--seed 1), and if it fails again, do not trust any number "
+            "until you know why"
         )
 
     def test_a_state_that_the_same_batch_does_not_show(self, fails):
@@ -480,7 +482,7 @@ class TestValues:
             "load with attn_implementation='eager', or divide by the rows' sums in a probe of your own"
         )
         if side == "too small":
-            assert text.startswith("rows are off 1 by up to 0.1 ('blocks.")
+            assert text.startswith("rows differ from 1 by up to 0.1 ('blocks.")
         else:
             assert text.startswith("the smallest weight is -")
 
@@ -758,7 +760,7 @@ class TestChance:
         passed, text = Chance(self.checked(Broken())).cka()
         assert passed is False
         assert re.match(
-            r"cka of the model with itself is off 1 by 0\.\d+: values differ from pass to pass, and no ", text
+            r"cka of the model with itself differs from 1 by 0\.\d+: values differ from pass to pass, and no ", text
         )
 
     @pytest.mark.parametrize(
@@ -897,20 +899,20 @@ class TestTokenizers:
         assert re.match(
             r"'w\d+ w\d+' comes back from 2 ids as 'w\d+ w\d+': the model would read another text", check.detail
         )
-        assert check.detail.endswith("save the tokenizer anew with the model, tokenizer.save_pretrained (and 2 more)")
+        assert check.detail.endswith("save the tokenizer again with the model, tokenizer.save_pretrained (and 2 more)")
 
     def test_ids_that_differ_from_call_to_call(self, gpt2):
         calls = iter(range(10**6))
         dropping = Changed(tokenizer_of(gpt2), lambda ids: ids + [0] * (next(calls) % 2))  # padding decodes to nothing
         check = self.checked(dropping)
         assert check.passed is False
-        assert "the tokenizer gives other ids each time; use another one" in check.detail
+        assert "the tokenizer gives different ids each time; use another one" in check.detail
 
     def test_no_words(self, gpt2):
         blind = Changed(tokenizer_of(gpt2), lambda ids: [1 for _ in ids])
         check = self.checked(blind)
         assert check.passed is None
-        assert check.detail == "0 plain words among 20 ordinary tokens of the vocabulary: too few to write a text of"
+        assert check.detail == "0 plain words among 20 ordinary tokens of the vocabulary: too few to write a text with"
 
     def test_no_pad_token(self, gpt2):
         tokenizer = tokenizer_of(gpt2)
@@ -940,8 +942,8 @@ class TestBeginning:
         assert (check.verdict, check.detail) == (
             "note",
             "there is [BOS] (id 22), but Hugging Face's tokenizer does not put it before a text, so that texts are "
-            "measured without it; where the model was trained with it, choose --bos yes, the same for all that you "
-            "compare",
+            "measured without it; where the model was trained with it, choose --bos yes, the same for all models "
+            "compared",
         )
 
     @pytest.mark.parametrize("kind", ["bos_token", "cls_token"])
@@ -1014,7 +1016,7 @@ class TestRefusals:
 
     def test_several_models(self):
         assert self.refused({"a": Tiny(), "b": Tiny()}) == (
-            "check_model takes one model, and was given 2; check one after the other"
+            "check_model takes one model, but was given 2; check them one at a time"
         )
 
     @pytest.mark.parametrize(

@@ -238,8 +238,8 @@ def test_no_reference(tiny_model, row):
     found = row(tiny_model())
     assert found.passed is None
     assert found.detail == (
-        "what plain Hugging Face computes is not known of a model in memory that load_pretrained did not load, since a "
-        "model inside TransformerLens's bridge computes as the bridge does; give its name or directory"
+        "it is not known what plain Hugging Face computes for a model in memory that load_pretrained did not "
+        "load, since a model inside TransformerLens's bridge computes as the bridge does; give its name or directory"
     )
 
 
@@ -249,7 +249,7 @@ def test_a_file_of_save_model(tiny_model, row, tmp_path):
     save_model(tiny_model(), tmp_path / "m.safetensors")
     found = row(tmp_path / "m.safetensors")
     assert found.passed is None
-    assert found.detail == "the file is of save_model, so there is no Hugging Face model to compare with"
+    assert found.detail == "the file is from save_model, so there is no Hugging Face model to compare with"
 
 
 def test_a_reference_that_fails(models, row, monkeypatch):
@@ -349,8 +349,8 @@ class TestFaults:
 
         assert re.match(
             r"the logits of LlamaForCausalLM \(transformers \S+\) to the bit, but hook points show other states than "
-            r"Hugging Face's, from block 1 on \(\d\S* away; allowed 2\.1e-05 in float32\): they stand elsewhere than "
-            r"their names say, so layers would be told apart wrongly; try another version of TransformerLens, ",
+            r"Hugging Face's, from block 1 on \(\d\S* away; allowed 2\.1e-05 in float32\): they are not where "
+            r"their names say, so layers would be confused; try another version of TransformerLens, ",
             planted(models("llama"), change),
         )
 
@@ -413,7 +413,7 @@ class TestAdapters:
         """A model in memory with LoRA layers inside: given to TransformerLens as it is, it would run the base."""
         config = LoraConfig(target_modules=TARGETS["neox"], init_lora_weights=False, r=2)
         inside = get_peft_model(in_memory(models("neox")), config).get_base_model()
-        with pytest.raises(InputError, match="has an adapter of peft beside its weights, which a wrapper"):
+        with pytest.raises(InputError, match="has a peft adapter beside its weights, which a wrapper"):
             row(inside)
 
     @pytest.mark.parametrize(("family", "scale"), [("gpt2", 0.02), ("neox", 0.05)])
@@ -461,7 +461,7 @@ class TestAdapters:
         found = row(models("llama"), adapter=adapters("llama"))
         assert found.passed is False
         assert re.match(
-            r"after the adapter was taken out and put in again the output is another one, by up to \S+: swapping "
+            r"after the adapter was taken out and put in again the output differs by up to \S+: swapping "
             r"adapters changes the model; load it again for each adapter$",
             found.detail,
         )

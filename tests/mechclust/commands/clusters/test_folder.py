@@ -96,7 +96,7 @@ class TestRoom:
         assert re.search(r"layer +site label +ari", found.out)
         assert "- The clusters of the hidden states" in found.out
         assert found.err.splitlines()[-1] == (
-            f"mechclust: the report could not be written to {str(out)!r} (No space left on device); make room there, "
+            f"mechclust: the report could not be written to {str(out)!r} (No space left on device); free space there, "
             "or give another folder with --out"
         )
 
@@ -164,12 +164,13 @@ class TestInterrupted:
         argv = ["clusters", "x", "--prompts", str(config.prompts), "--out", str(out)]
         assert main(argv) == 130
         assert capsys.readouterr().err == (
-            "\nmechclust: interrupted; nothing is kept yet; the same command begins anew\n"
+            "\nmechclust: interrupted; nothing was saved yet; the same command starts again from the beginning\n"
         )
         (out / "rows").mkdir(parents=True)
         assert main(argv) == 130
         assert capsys.readouterr().err == (
-            f"\nmechclust: interrupted; hidden states so far are in {out / 'rows'}; the same command goes on\n"
+            f"\nmechclust: interrupted; hidden states so far are in {out / 'rows'}; run the same command again "
+            "to resume\n"
         )
 
 
@@ -199,14 +200,14 @@ class TestInTheCommandsWords:
         with pytest.raises(InputError) as refused:
             measure_clusters(str(gpt2), config, out)
         assert "save_rows" not in str(refused.value)
-        assert f"delete the folder {str(shard)!r} and give the same command again" in str(refused.value)
+        assert f"delete the folder {str(shard)!r} and run the same command again" in str(refused.value)
 
     def test_a_disk_that_fills_up(self, gpt2, config, out, monkeypatch):
         def full(*args):
             raise InputError("cannot write it") from OSError(28, "No space left on device")
 
         monkeypatch.setattr("probes.stores.write_shard", full)
-        with pytest.raises(InputError, match="make room there, and give the same command again to go on"):
+        with pytest.raises(InputError, match="free space there, and run the same command again to continue"):
             measure_clusters(str(gpt2), config, out)
 
     @pytest.mark.parametrize(
@@ -244,7 +245,7 @@ class TestWithin:
 
     def test_one_value_is_refused_before_the_model_is_loaded(self, gpt2, config):
         write_prompts(config.prompts, [{**r, "same": "x"} for r in last_word_tells_the_task()])
-        with pytest.raises(InputError, match="within is 'same', which has one value in the 27 prompts of"):
+        with pytest.raises(InputError, match="within is 'same', which has only one value in the 27 prompts of"):
             read_inputs(str(gpt2), replace(config, within="same"))
 
 

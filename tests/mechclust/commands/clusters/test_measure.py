@@ -251,7 +251,10 @@ class TestWhatIsFollowed:
         assert result.given == "ending"
         assert table.loc["ending", "given_ari"].isna().all()
         assert table.loc["task", "given_ari"].notna().all()
-        assert "Nothing is left of 'ending' given the label 'ending', which tells it in these prompts." in result.notes
+        assert (
+            "Nothing is left of 'ending' given the label 'ending', which determines it in these prompts."
+            in result.notes
+        )
 
     def test_several_numbers_of_clusters(self, blind, hidden):
         table = measure_clusters(str(blind), replace(hidden, n_clusters=(3, 6))).to_dataframe()
@@ -357,7 +360,7 @@ class TestEstimate:
         measure_clusters(str(gpt2), config, progress=True)
         said = capsys.readouterr().err.splitlines()[0]
         assert said.startswith("27 prompts of 81 tokens (0% padding); 2 models; hidden states: ")
-        assert "of memory for a layer; forward passes: at least " in said
+        assert "of memory per layer; forward passes: at least " in said
         assert "; measuring: about " in said
 
     def test_numbers(self, gpt2, config):

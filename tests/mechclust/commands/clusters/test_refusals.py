@@ -67,10 +67,10 @@ class TestRefusals:
 
     def test_given_that_tells_the_task(self, config):
         assert self.refused(config, given="task") == (
-            f"given is 'task', which tells the task in {config.prompts}: no value of it goes with two tasks, so "
+            f"given is 'task', which determines the task in {config.prompts}: no value of it has two tasks, so "
             "nothing is left to compare; choose another, or --given none"
         )
-        assert self.refused(config, given="last word").startswith("given is 'last word', which tells the task in ")
+        assert self.refused(config, given="last word").startswith("given is 'last word', which determines the task in ")
 
     def test_given_that_is_the_same_for_all(self, config):
         records = [{"prompt": f"w{i} w1", "task": "ab"[i % 2], "same": 1} for i in range(10)]
@@ -88,7 +88,7 @@ class TestRefusals:
         records = [{"prompt": f"w{i} w1", "task": "ab"[i % 2], "id": i} for i in range(10)]
         write_prompts(config.prompts, records)
         assert self.refused(config, within="id") == (
-            f"within every 'id', the prompts of {config.prompts} have one 'task', so nothing can be handed out anew; "
+            f"within each 'id', the prompts of {config.prompts} have only one 'task', so labels cannot be permuted; "
             "choose another label, or leave out --within"
         )
 
@@ -98,13 +98,13 @@ class TestRefusals:
         ]
         write_prompts(config.prompts, records)
         assert self.refused(config, given="one", within="two") == (
-            f"given is 'one' and within 'two', which together tell the task in {config.prompts}, so nothing can be "
-            "handed out anew; leave out one of them"
+            f"given is 'one' and within 'two', which together determine the task in {config.prompts}, so labels "
+            "cannot be permuted; leave out one of them"
         )
 
     def test_more_clusters_than_prompts(self, config):
         assert self.refused(config, n_clusters=(3, 27)) == (
-            "27 prompts cannot be cut into 27 clusters; give fewer with --n-clusters"
+            "27 prompts cannot be split into 27 clusters; give fewer with --n-clusters"
         )
         assert "n_clusters is 3 3; give each number once" in self.refused(config, n_clusters=(3, 3))
 
@@ -186,7 +186,7 @@ class TestFewPrompts:
         write_prompts(config.prompts, records)
         notes = measure_clusters(str(gpt2), config).notes
         assert notes[0] == (
-            "4 prompts are too few for 'task': clusters that are exactly its classes come about by chance with p = "
+            "4 prompts are too few for 'task': clusters that are exactly its classes arise by chance with p = "
             "0.33; give more."
         )
         records = [{"prompt": f"w1 w{10 + k}", "task": t} for k, t in enumerate("aaaaabbbbbcd")]
@@ -246,6 +246,6 @@ class TestTokens:
         with pytest.raises(InputError) as refused:
             measure_clusters(str(path), config)
         assert str(refused.value) == (
-            f"{config.prompts}: prompt 10 has token id 13 and the model 13 token embeddings; save the tokenizer that "
-            "belongs to the model"
+            f"{config.prompts}: prompt 10 has token id 13, but the model has 13 token embeddings; save the model's "
+            "own tokenizer"
         )

@@ -64,7 +64,7 @@ class TestConclusion:
             "layer 1, chance -0.050 to 0.060)."
         )
         assert second == (
-            "The task is there all the same: given the prompts' last word, its index is 0.900 at layer 1 (chance "
+            "The task is still present: given the prompts' last word, its index is 0.900 at layer 1 (chance "
             "-0.030 to 0.040; p = 0.001; random weights 0.000), and a linear classifier reads it with accuracy 0.80 "
             "at layer 2 (chance 0.28 to 0.39; p = 0.01; random weights 0.33, at most 0.35 (layer 0))."
         )
@@ -78,7 +78,7 @@ class TestConclusion:
         first, _ = conclusion(a_table(HIGH, SOME, accuracy=LOW), followed(topic=0.3, task=0.2), "topic", ["task"])
         assert first == (
             "The clusters of the hidden states follow the label 'topic' in part (adjusted mutual information 0.31 on "
-            "average over layers 1-3, 0.32 at layer 2; chance 0), and less the task (adjusted Rand index at most "
+            "average over layers 1-3, 0.32 at layer 2; chance 0), and the task less (adjusted Rand index at most "
             "0.900, at layer 1, chance -0.050 to 0.060; above chance at layers 1-2 of 0-3)."
         )
 
@@ -97,7 +97,7 @@ class TestConclusion:
     def test_the_task_is_followed_without_any_training(self):
         table = a_table(HIGH, SOME, fresh={"ari": [0.95, 0.1, 0.1, 0.1]})
         _, second = conclusion(table, followed(task=0.8), None, ["task"])
-        assert second == "Random weights give an index of at most 0.950 (layer 0), as much without any training."
+        assert second == "Random weights give an index of at most 0.950 (layer 0), as high without any training."
 
     def test_nothing_anywhere(self):
         table = a_table(given=LOW, accuracy=[0.3, 0.35, 0.3, 0.3], fresh={"linear": [0.3] * 4})
@@ -110,7 +110,7 @@ class TestConclusion:
             "2; chance 0)."
         )
         assert second == (
-            "Nor is the task shown to be there in another way: given the prompts' length, its index is at most 0.020 "
+            "Nor do other measures show the task: given the prompts' length, its index is at most 0.020 "
             "at layer 1 (chance -0.030 to 0.040; not above chance), and a linear classifier reads it with accuracy at "
             "most 0.35 at layer 1 (chance 0.28 to 0.39; not above chance; random weights 0.30)."
         )
@@ -141,7 +141,7 @@ class TestConclusion:
         )
         _, second = conclusion(table, followed(length=0.6), "length", ["task"])
         assert second == (
-            "The task is there all the same: a linear classifier reads it with accuracy 0.80 at layer 2 (chance 0.28 "
+            "The task is still present: a linear classifier reads it with accuracy 0.80 at layer 2 (chance 0.28 "
             "to 0.39; p = 0.01; random weights 0.35, at most 0.40 (layer 1)), while given the prompts' length, its "
             "index is at most 0.020 at layer 1 (chance -0.030 to 0.040; not above chance; random weights 0.020)."
         )
@@ -151,12 +151,12 @@ class TestConclusion:
         table = a_table(accuracy=[0.3, 0.5, 0.8, 0.7], linear_p=[0.01] * 4, fresh={"linear": [0.3, 0.76, 0.35, 0.3]})
         _, second = conclusion(table, followed(length=0.6), None, ["task"])
         assert second == (
-            "Otherwise the task is not shown to be there more than with random weights, for which wording is enough: a "
+            "Other measures show the task no more than random weights do, for which the wording is enough: a "
             "linear classifier reads it with accuracy 0.80 at layer 2 (chance 0.28 to 0.39; p = 0.01; random weights "
             "0.35, at most 0.76 (layer 1))."
         )
         table["untrained_accuracy"] = [0.3, 0.74, 0.35, 0.3]
-        assert conclusion(table, followed(length=0.6), None, ["task"])[1].startswith("The task is there all the same")
+        assert conclusion(table, followed(length=0.6), None, ["task"])[1].startswith("The task is still present")
 
     def test_what_is_followed_as_much_is_not_called_the_same(self):
         first, _ = conclusion(a_table(HIGH, SOME, accuracy=LOW), followed(task=0.5, last_word=0.5), None, ["task"])
@@ -169,17 +169,17 @@ class TestConclusion:
         options = {"accuracy": [0.3, 0.3, 0.8, 0.3], "linear_p": [0.5, 0.5, 1 / 61, 0.5]}
         _, second = conclusion(a_table(**options), followed(length=0.6), None, ["task"], asked=(1000, 60))
         assert second == (
-            "Whether the task is there in another way is open, for there were too few relabellings to tell: a linear "
+            "Whether other measures show the task is open, because there were too few relabellings to tell: a linear "
             "classifier reads it with accuracy 0.80 at layer 2 (chance 0.28 to 0.39; p = 0.016 for that layer alone)."
         )
         table = a_table(**options).assign(linear_p_corrected=[0.9, 0.9, 1 / 61, 0.9])  # against the highest of all
         _, second = conclusion(table, followed(length=0.6), None, ["task"], asked=(1000, 60))
-        assert second.startswith("The task is there all the same: a linear classifier")
+        assert second.startswith("The task is still present: a linear classifier")
 
     def test_no_better_than_random_weights_within_chance(self):
         table = a_table(given=HIGH, given_p=SOME, fresh={"given": [0.0, 0.88, 0.0, 0.0]})
         _, second = conclusion(table, followed(length=0.6), "length", ["task"])
-        assert second.startswith("Otherwise the task is not shown to be there more than with random weights")
+        assert second.startswith("Other measures show the task no more than random weights do")
 
     def test_the_layer_named_is_above_chance(self):
         table = a_table(given=[0.95, 0.9, 0.1, 0.1], given_p=[0.4, 0.001, 0.001, 0.2])
@@ -190,7 +190,7 @@ class TestConclusion:
         table = a_table(HIGH, SOME, accuracy=[0.9] * 4, linear_p=[0.01] * 4)
         _, second = conclusion(table, followed(last_word=0.9, task=0.6), None, ["task"], told="last word")
         assert second == (
-            "In these prompts the prompts' last word tells the task, so the two cannot be told apart; a linear "
+            "In these prompts the prompts' last word determines the task, so the two cannot be separated; a linear "
             "classifier reads the task with accuracy 0.90 at layer 0 (chance 0.28 to 0.39; p = 0.01)."
         )
 
@@ -211,7 +211,7 @@ class TestConclusion:
         nowhere = [math.nan] * 4
         first, second = conclusion(a_table(nowhere, nowhere), followed(), None, ["task"])
         assert first == "The clusters of the hidden states could not be compared with the task; the notes say why."
-        assert second == "Nothing else could be measured of the task; the notes say why."
+        assert second == "No other measure of the task could be taken; the notes say why."
 
 
 def said(ari=LOW, p=NONE, label="task", given=None, n_untrained=1, asked=(1000, 1000), **options):
@@ -248,7 +248,7 @@ class TestDetails:
         _, second = said([0.0, 0.29, 0.1, 0.1], [0.9, 0.001, 0.3, 0.2], n_untrained=2, fresh=fresh)
         assert second == (
             "2 untrained models of the same shape give, on average, 0.200 at that layer and, at layer 2, 0.300, their "
-            "highest: as much without any training."
+            "highest: as high without any training."
         )
 
     def test_nothing_above_chance(self):

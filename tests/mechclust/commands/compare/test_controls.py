@@ -47,8 +47,10 @@ class TestControls:
         assert at.loc[("c", 2), "gain"] == pytest.approx(1 - overall["c", 2])
         assert (at["control_tuned_low"].dropna() <= at["control_tuned_high"].dropna()).all()
         gain = [at.loc[(task, 2), "gain"] for task in "ac"]
-        assert f"Against 2 controls, the tuned model is more like a model of the task alone than the base is, in the " \
-            f"median by {max(0, np.median(gain)):.2f}" in result.sentences[-2]  # fmt: skip
+        assert (
+            "Compared with 2 controls, the tuned model is more similar than the base to a model of the task alone, by "
+            f"a median of {max(0, np.median(gain)):.2f}"
+        ) in result.sentences[-2]
         assert result.sentences[-1] == (
             "No layer groups are named: 2 tasks have a control, and medians over tasks and their spread need at least "
             "4."

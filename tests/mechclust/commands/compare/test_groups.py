@@ -135,7 +135,7 @@ class TestAdaptersAsControls:
         notes = compare_models(str(llama / "base"), str(llama / "tuned"), config, out).notes
         assert [note for note in notes if "trained for" in note] == [
             f"The adapter {str(renamed)!r} says that it was trained for 'meta/other', and is measured on "
-            f"{str(llama / 'base')!r}: the weights fit, but whether the base is the same only you know."
+            f"{str(llama / 'base')!r}: the weights fit, but only you can know whether the base is the same."
         ]
 
 

@@ -216,7 +216,7 @@ class TestOtherLayers:
         table, values = layers.to_dataframe(), layers.cka["debiased_cka"]
         assert not layers.diagonal
         assert not {"low", "high", "changed"} & set(table.columns)
-        refused = r"^the models' layers are not the same, so .*; read to_dataframe\(\)$"
+        refused = r"^the models have different layers, so .*; read to_dataframe\(\)$"
         for measure in ("change", "changed", "stands_out"):
             with pytest.raises(InputError, match=refused):
                 getattr(layers, measure)

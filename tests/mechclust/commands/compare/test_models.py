@@ -108,7 +108,7 @@ class TestInMemory:
 
     def test_that_are_one(self, gpt2, config, out):
         found = compare_models(str(gpt2), str(gpt2), config, out)
-        assert "Base and tuned model are one: their weights and configurations are the same." in found.notes
+        assert "Base and tuned model are the same: their weights and configurations are identical." in found.notes
 
     def test_without_a_tokenizer(self, models, gpt2, config, out):
         with pytest.raises(InputError) as refused:
@@ -118,7 +118,9 @@ class TestInMemory:
 
     def test_what_is_no_model(self, gpt2, config, out):
         tokenizer = AutoTokenizer.from_pretrained(gpt2)
-        with pytest.raises(InputError, match="a dict is no model; give a hub name, a directory, or a model in memory"):
+        with pytest.raises(
+            InputError, match="a dict is not a model; give a hub name, a directory, or a model in memory"
+        ):
             compare_models(gpt2, {}, config, out, tokenizer=tokenizer)
 
 

@@ -69,9 +69,9 @@ def test_caps(gpt2, shaken, config, out, together):
     assert not torch.equal(whole.rbf["debiased_rbf_cka"][2], result.rbf["debiased_rbf_cka"][2])
     assert whole.rbf["n"].tolist() == [12, 12, 12]
     said = what_to_know(result)
-    assert any("rbf_cka, with Gaussian kernels (debiased), of at most 8 prompts a task, drawn by" in x for x in said)
-    assert "Dimensions are of 24 of 36 prompts, drawn by their place in the file." in said
-    assert "Nearest neighbours were looked for of 8 prompts, among all of them." in said
+    assert any("rbf_cka, with Gaussian kernels (debiased), of at most 8 prompts per task, chosen by" in x for x in said)
+    assert "Dimensions are of 24 of 36 prompts, chosen by their position in the file." in said
+    assert "Nearest neighbours were found for 8 prompts, among all of them." in said
     row = result.tables["second_opinions"].set_index(["layer", "measure"]).loc[(2, "rbf_cka")]
     assert (row["n_least"], row["n_most"]) == (8, 8)
 

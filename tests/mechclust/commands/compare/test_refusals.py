@@ -38,9 +38,7 @@ class TestRefusals:
 
     def test_one_task_only(self, refused, prompts):
         write_prompts(prompts, records("a"))
-        assert refused() == (
-            f"{prompts} has one task only ('a'); comparing what a model's tasks became takes at least 2"
-        )
+        assert refused() == (f"{prompts} has one task only ('a'); comparing tasks needs at least 2")
 
     def test_too_few_prompts(self, refused, prompts):
         assert refused(min_per_task=20) == (
@@ -55,7 +53,10 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("change", "said"),
         [
-            ({"min_per_task": 3}, "min_per_task is 3; expected at least 4, the fewest that debiased CKA takes"),
+            (
+                {"min_per_task": 3},
+                "min_per_task is 3; expected at least 4, the fewest with which debiased CKA is defined",
+            ),
             ({"max_per_task": 5}, "max_per_task is 5, below min_per_task = 8"),
             ({"n_resamples": 5}, "n_resamples is 5; expected at least 20"),
             ({"n_permutations": -1}, "n_permutations is -1; expected at least 0"),
@@ -75,7 +76,7 @@ class TestRefusals:
     def test_controls(self, refused, gpt2, tmp_path):
         empty = tmp_path / "b"
         empty.mkdir()
-        ways = "give TASK=MODEL, or a directory called as the task"
+        ways = "give TASK=MODEL, or a directory named after the task"
         for control in (str(gpt2), f"d={gpt2}"):
             assert refused(controls=(control,)) == (
                 f"no task of the prompts for the control {control!r} (they have a, b, c); {ways}"
@@ -95,7 +96,7 @@ class TestRefusals:
     def test_a_control_of_other_layers(self, refused, write_checkpoint, tmp_path, gpt2, shaken):
         deep = write_checkpoint(tmp_path / "deep", n_layer=3)
         assert refused(controls=(f"a={deep}",)) == (
-            f"control {str(deep)!r} has 3 layers and tuned {str(shaken)!r} 2; give controls tuned from the same base, "
+            f"control {str(deep)!r} has 3 layers, but tuned {str(shaken)!r} 2; give controls tuned from the same base, "
             "or leave them out"
         )
 
@@ -135,7 +136,7 @@ class TestRefusals:
     def test_fewer_embeddings_than_tokens(self, refused, write_checkpoint, tmp_path):
         small = write_checkpoint(tmp_path / "small", vocab_size=12)
         assert refused(tuned=small) == (
-            f"tuned {str(small)!r} has 12 token embeddings, and its tokenizer gives id 14; "
+            f"tuned {str(small)!r} has 12 token embeddings, but its tokenizer gives id 14; "
             "save the tokenizer that belongs to the model"
         )
 
@@ -149,7 +150,7 @@ class TestRefusals:
         usage = namedtuple("usage", "free")
         monkeypatch.setattr("shutil.disk_usage", lambda path: usage(10_000))
         assert refused(tuned_dtype="bfloat16") == (
-            "the hidden states of 2 models take 9.66e-06 GiB on disk (36 prompts x 3 layers x 16 dimensions) and "
+            "the hidden states of 2 models take 9.66e-06 GiB on disk (36 prompts x 3 layers x 16 dimensions), but "
             f"{str(out)!r} has 9.31e-06 GiB free; give fewer prompts (--max-per-task), or another folder with --out"
         )
 
@@ -188,7 +189,8 @@ class TestTokenizers:
 
         self.retokenized(other, swap)
         assert refused() == (
-            f"{prompts}: prompt 1 is not the same tokens to base {str(gpt2)!r} and tuned {str(other)!r} (token 3 is "
+            f"{prompts}: prompt 1 is read as different tokens by base {str(gpt2)!r} and tuned {str(other)!r} "
+            "(token 3 is "
             "'w10', id 12, and 'w10', id 5); compare models with one tokenizer"
         )
 
@@ -199,7 +201,8 @@ class TestTokenizers:
 
         self.retokenized(other, rename)
         assert refused() == (
-            f"{prompts}: prompt 9 is not the same tokens to base {str(gpt2)!r} and tuned {str(other)!r} (token 2 is "
+            f"{prompts}: prompt 9 is read as different tokens by base {str(gpt2)!r} and tuned {str(other)!r} "
+            "(token 2 is "
             "'w6', id 8, and '<unk>', id 1); compare models with one tokenizer"
         )
 
@@ -224,11 +227,11 @@ class TestTokenizers:
         with pytest.raises(InputError) as error:
             check_read_alike({"prompt 1": "v vv", "prompt 2": "v vvv"}, readers)
         assert str(error.value) == (
-            "prompt 2 is not the same tokens to base 'x' and tuned 'y' (token 2 is 'c', id 2, and 'd', id 2); "
+            "prompt 2 is read as different tokens by base 'x' and tuned 'y' (token 2 is 'c', id 2, and 'd', id 2); "
             "compare models with one tokenizer"
         )
         readers["tuned 'y'"] = (Fake("abc"), lambda texts: [ids[:1] for ids in encode(texts)])
-        with pytest.raises(InputError, match=r"prompt 1 is not .* \(2 and 1 tokens\); compare"):
+        with pytest.raises(InputError, match=r"prompt 1 is read as .* \(2 and 1 tokens\); compare"):
             check_read_alike({"prompt 1": "v vv"}, readers)
 
     def test_tokens_that_no_prompt_uses_may_differ(self, gpt2, other, config, out):

@@ -56,7 +56,8 @@ class TestResume:
         (out / "rows").mkdir(parents=True)
         assert main(["compare", "x", "y", "--prompts", "p.jsonl", "--out", str(out)]) == 130
         assert capsys.readouterr().err == (
-            f"\nmechclust: interrupted; hidden states so far are in {out / 'rows'}; the same command goes on\n"
+            f"\nmechclust: interrupted; hidden states so far are in {out / 'rows'}; run the same command again "
+            "to resume\n"
         )
 
     @pytest.mark.parametrize("change", ["prompt", "label", "fewer"])

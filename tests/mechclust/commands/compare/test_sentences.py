@@ -61,7 +61,7 @@ class TestOneIntervalIsMissing:
         changes = around([[0.184, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]], spread=0.005, without=[(0, 0)])
         result = found(*changes, tasks=TASKS, distinct={("hook_embed", "sentence"): 3})
         assert result.sentences[0] == (
-            "No layer changed as far as can be told: wherever there is one, the 95% interval of 1 - CKA reaches down "
+            "No layer is known to have changed: wherever there is one, the 95% interval of 1 - CKA reaches down "
             "to the tolerance of 0.01."
         )
         assert any(said.startswith("No interval for sentence at layer 0") for said in result.sentences)
@@ -123,7 +123,7 @@ class TestWhereChangeBegins:
         changes = around([[0.5, 0], [0.005, 0], [0.2, 0]], spread=0.005, without=[(0, 0), (1, 0)])
         result = found(*changes, distinct={("hook_embed", "a"): 2, ("blocks.0.hook_resid_post", "a"): 2})
         assert result.sentences[0].endswith(
-            " For a it may begin at layer 0: there is a change there and no interval."  # at layer 1 it is too small
+            " For a it may begin at layer 0: there is a change there, but no interval."  # at layer 1 it is too small
         )
 
     def test_all_prompts_together(self):
@@ -136,7 +136,7 @@ class TestWhereChangeBegins:
         assert result.sentences[:2] == [
             "Change begins at layer 1 for all prompts together: the first layer, by depth, where the 95% interval of "
             "1 - CKA lies above 0.01.",
-            "For no task by itself did a layer change.",
+            "No layer changed for any single task.",
         ]
         together[1] = [0.639, nan, nan]
         table = found(*around(np.zeros((3, 2))), together=together).to_dataframe()

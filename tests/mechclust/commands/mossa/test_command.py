@@ -51,8 +51,8 @@ def test_an_interruption_says_how_to_go_on(command, tmp_path, monkeypatch, capsy
     monkeypatch.setattr("mechclust.cli.run_mossa", stop)
     assert main(command) == 130
     assert capsys.readouterr().err == (
-        f"\nmechclust: interrupted; adapters and measurements so far are in {tmp_path / 'run'}; the same command goes "
-        "on\n"
+        f"\nmechclust: interrupted; adapters and measurements so far are in {tmp_path / 'run'}; run the same command "
+        "again to resume\n"
     )
 
 
@@ -60,13 +60,13 @@ def test_help_shows_every_option_and_the_presets_defaults(capsys):
     said = helped(capsys)
     assert "mossa [-h] [OPTIONS] BASE" in said
     assert "--preset {flan2021,small}" in said
-    assert "--tuning.lr FLOAT of AdamW; it falls to 0 along a cosine. (default: 5e-05)" in said
+    assert "--tuning.lr FLOAT learning rate of AdamW; it falls to 0 along a cosine. (default: 5e-05)" in said
     assert r"(default: '\nAnswer:')" in said
     assert not [odd for odd in ("``", "{None}", "(default: None)") if odd in said]
     small = helped(capsys, "--preset", "small")
     assert "a cosine. (default: 0.001)" in small
     assert "instead of tuning.epochs. (default: 100)" in small
-    assert "test prompts of a task that are measured. (default: 10000)" in helped(capsys, "--preset", "flan2021")
+    assert "test prompts per task to measure. (default: 10000)" in helped(capsys, "--preset", "flan2021")
 
 
 def test_a_wrong_preset_is_refused(capsys):

@@ -58,17 +58,17 @@ def test_tasks_that_are_left_out_are_told(result, base, tasks, out, tmp_path):
     few = adapters(out, ("copy", "count", "first", "last"), experimental=str(renamed), without_held_out=None)
     found = tiny.run(base, tasks, tmp_path / "run", **few)
     assert sorted(found.tasks) == ["copy", "count", "first"]
-    assert "No control was given of swap: not measured" in found.notes
+    assert "No control was given for swap: not measured" in found.notes
     assert (
         "No model that was trained without the held-out tasks was given (--without-held-out): last is not measured"
         in found.notes
     )
     assert found.unmeasured == ["last"]
-    assert any(sentence.startswith("Held out and not measured: last, so that") for sentence in lead_of(found))
+    assert any(sentence.startswith("Held out and not measured: last, so nothing") for sentence in lead_of(found))
     assert not any("No task was held out" in sentence for sentence in lead_of(found))
     assert [note for note in found.notes if "trained for" in note] == [
         f"The adapter {str(renamed)!r} says that it was trained for 'meta/other', and is measured on {str(base)!r}: "
-        "the weights fit, but whether the base is the same only you know."
+        "the weights fit, but only you can know whether the base is the same."
     ]
 
 

@@ -158,7 +158,7 @@ def test_a_loss_that_is_not_finite_ends_one_adapter(base, tasks, tmp_path, monke
     note = f"without-held-out: {said['without-held-out']}; without this model last is not measured"
     assert note in found.notes
     assert (
-        "Held out and not measured: last, so that nothing is said of tasks that the model was not tuned on; the notes "
+        "Held out and not measured: last, so nothing is known about tasks that the model was not tuned on; the notes "
         "say why."
     ) in lead_of(found)
 

@@ -28,7 +28,7 @@ def test_what_was_learnt_comes_first(lead):
         "by pre, by the 95% interval over pairs of prompts); of gsm8k, creak_explain, ecqa_explain, "
         "sensemaking_explain, ecqa, sensemaking and 2 others only the form of the answers, "
     )
-    assert lead[1] == "Not learnt: qasc; its control is no better than pre, and CKA with such a control tells little."
+    assert lead[1] == "Not learnt: qasc; its control is no better than pre, and CKA with such a control means little."
     assert lead[2] == (
         "By the same measure, the tuned model learnt 2 of 9 seen tasks (exact answers 21%, pre 10%), and the model "
         "that was trained without them learnt none of 2 held-out tasks (exact answers 10%, pre 10%)."
@@ -43,7 +43,7 @@ def test_nothing_learnt():
 
 def test_without_answers_nothing_is_called_learnt():
     first = lead_of(made_result(n_answers=0))[0]
-    assert first == "Answers were not measured, so that nothing says whether any model learnt its tasks."
+    assert first == "Answers were not measured, so nothing shows whether any model learnt its tasks."
 
 
 def test_layer_groups_have_intervals(lead):
@@ -62,7 +62,7 @@ def test_held_out_tasks_that_are_not_measured_are_named():
     made = made_result({"a": ["x", "y", "z"]}, held_out=())
     found = lead_of(quickly_judged(replace(made, unmeasured=["v", "w"])))
     assert one(found, "Held out") == (
-        "Held out and not measured: v and w, so that nothing is said of tasks that the model was not tuned on; the "
+        "Held out and not measured: v and w, so nothing is known about tasks that the model was not tuned on; the "
         "notes say why."
     )
     assert not [sentence for sentence in found if sentence.startswith("No task was held out")]
@@ -97,7 +97,7 @@ def test_notes_say_what_the_numbers_hang_on():
     notes = " ".join(notes_of(made_result()))
     assert "n is 200 prompts for the task that has the fewest, d = 640" in notes
     assert "n is below 10 d" in notes
-    assert "The ceiling is of 3 tasks, whose controls were trained twice: aqua, gsm8k and creak_explain." in notes
+    assert "The ceiling is from 3 tasks, whose controls were trained twice: aqua, gsm8k and creak_explain." in notes
     assert "Clusters are those of 'clusters.toml'." in notes
     many = " ".join(notes_of(made_result(ceilings=0, n=6400)))
     assert "n is below 10 d" not in many

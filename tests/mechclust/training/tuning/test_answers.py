@@ -118,12 +118,13 @@ def test_what_a_model_cannot_read() -> None:
     with pytest.raises(InputError) as refused:
         answer_scores(model, [Answered(list(range(9)), 4)])
     assert str(refused.value) == (
-        "an example of the answers has 9 tokens with its answer, and the model takes 8; give --cutoff 8"
+        "an example of the answers has 9 tokens with its answer, but the model takes 8; give --cutoff 8"
     )
     with pytest.raises(InputError) as refused:
         answer_scores(model, [Answered([1, 2], 1), Answered([3, 40], 1)])
     assert str(refused.value) == (
-        "an example of the answers has the token 40, and the model's vocabulary 40 tokens; give the tokenizer of this "
+        "an example of the answers has the token 40, but the model's vocabulary has 40 tokens; give the "
+        "tokenizer of this "
         "model"
     )
     with pytest.raises(InputError, match="fewer than the 5 tokens of example 2; give at least 5"):

@@ -44,10 +44,10 @@ class TestBeforeWork:
 
     def test_examples_of_another_model(self, tmp_path: Path) -> None:
         assert refused(tmp_path / "a", given=[Answered([1] * 65, 3)]) == (
-            "an example of control-x has 65 tokens with its answer, and the model takes 64; give --cutoff 64"
+            "an example of control-x has 65 tokens with its answer, but the model takes 64; give --cutoff 64"
         )
         assert refused(tmp_path / "a", given=[Answered([1, 99], 1)]) == (
-            "an example of control-x has the token 99, and the model's vocabulary 40 tokens; give the tokenizer of "
+            "an example of control-x has the token 99, but the model's vocabulary has 40 tokens; give the tokenizer of "
             "this model"
         )
         assert not (tmp_path / "a").exists()
@@ -61,12 +61,14 @@ class TestBeforeWork:
                 "some with --tuning.modules"
             )
         said = refused(tmp_path / "a", settings(modules=("input_layernorm",)))
-        assert said.startswith("peft puts no adapter beside input_layernorm of LlamaForCausalLM (Target module Llama")
+        assert said.startswith(
+            "peft cannot put an adapter beside input_layernorm of LlamaForCausalLM (Target module Llama"
+        )
         assert said.endswith("; name linear layers with --tuning.modules")
 
     def test_too_long_a_warmup(self, tmp_path: Path) -> None:
         assert refused(tmp_path / "a", settings(warmup=8)) == (
-            "tuning.warmup is 8, and control-x is trained for 8 steps; give fewer, or more steps"
+            "tuning.warmup is 8, and control-x is trained for 8 steps; give fewer, or train for more"
         )
         tune(tmp_path / "a", settings(warmup=7))
 
@@ -193,8 +195,8 @@ class TestFullDisk:
         with _small(disk, room) as (limited, more):
             ended = run(limited(python(lambda: self.tune(disk / "a"))), tmp_path)
             assert sentence(ended) == (
-                f"cannot write '{disk}/a/checkpoints' (No space left on device); make room there and give the same "
-                "command again, what was written before is kept"
+                f"cannot write '{disk}/a/checkpoints' (No space left on device); free space there and run the same "
+                "command again (what was already written is kept)"
             )
             assert tuned_at(disk / "a") is None
             more()
@@ -205,7 +207,7 @@ class TestFullDisk:
     @pytest.mark.parametrize(
         ("raised", "said"),
         [
-            (OSError(28, "No space left on device"), "No space left on device); make room there"),
+            (OSError(28, "No space left on device"), "No space left on device); free space there"),
             (RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos"), "unexpected pos); give ano"),
             (RuntimeError("I/O error: File too large (os error 27)"), "File too large); give another folder"),
         ],

@@ -57,12 +57,12 @@ def test_holding_out_replaces_what_was_held_out() -> None:
         (
             [task("a", "x", held_out=True), task("b", "y")],
             "mine: the held-out task 'a' is the last of its cluster 'x' (it has no other); leave one task of the "
-            "cluster to the multi-task model, or hold this one out no longer",
+            "cluster to the multi-task model, or do not hold this one out",
         ),
         (
             [task("a", "x", held_out=True), task("b", "y"), task("c", "x", held_out=True)],
             "mine: the held-out task 'a' is the last of its cluster 'x' (held out too: c); leave one task of the "
-            "cluster to the multi-task model, or hold this one out no longer",
+            "cluster to the multi-task model, or do not hold this one out",
         ),
         (
             [task("a", held_out=True), task("b", held_out=True)],

@@ -210,7 +210,7 @@ def test_a_choice_of_tasks_keeps_what_the_file_says_of_them(four: Path) -> None:
     assert found.clusters == {"others": ["piqa"], "reasons": ["copa", "mine"]}
     message = (
         "tasks: the held-out task 'rte' is the last of its cluster 'others' (it has no other); leave one task of the "
-        "cluster to the multi-task model, or hold this one out no longer"
+        "cluster to the multi-task model, or do not hold this one out"
     )
     refused(four, message, tasks=["rte", "copa"])
 
@@ -242,7 +242,7 @@ def test_a_file_with_held_out_tasks_only_leaves_the_clusters_of_flan(four: Path)
         (
             '[clusters]\na = ["copa"]\nb = ["piqa", "rte"]\n[held_out]\ntasks = ["copa"]\n',
             "tasks: the held-out task 'copa' is the last of its cluster 'a' (it has no other); leave one task of the "
-            "cluster to the multi-task model, or hold this one out no longer",
+            "cluster to the multi-task model, or do not hold this one out",
         ),
     ],
 )
@@ -333,11 +333,11 @@ def test_what_is_not_read_is_said(put: Put, lines: Lines) -> None:
         ({"inputs": "a", "targets": "b", "task": " "}, ": the task is empty; give it a text, or remove the example"),
         (
             {"inputs": "a\ud800", "targets": "b", "task": "copa"},
-            ": the prompt has half a character ('\\ud800'), which no tokenizer reads; mend it",
+            ": the prompt has half a character ('\\ud800'), which no tokenizer reads; fix it",
         ),
         (
             {"inputs": "a", "targets": "b"},
-            ' has no "task", and the lines before it one; give it everywhere or nowhere',
+            ' has no "task", but the lines before it have one; give it on every line or on none',
         ),
     ],
 )
@@ -359,7 +359,8 @@ def test_a_line_is_refused_also_of_a_task_that_is_not_chosen(put: Put, lines: Li
 def test_a_task_named_on_later_lines_only_is_refused(put: Put, lines: Lines) -> None:
     folder = put("copa.jsonl", [*lines(2), *lines(1, task="copa")])
     refused(
-        folder, 'tasks/copa.jsonl, line 3 has a "task", and the lines before it none; give it everywhere or nowhere'
+        folder,
+        'tasks/copa.jsonl, line 3 has a "task", but the lines before it have none; give it on every line or on none',
     )
 
 
@@ -387,8 +388,8 @@ def test_a_file_of_no_split_beside_one_of_a_split_is_refused(put: Put, lines: Li
     folder = put("copa_test.jsonl", lines(5))
     refused(
         folder,
-        "the task 'copa' has a test split ('tasks/copa_test.jsonl') and a file of no split ('tasks/copa.jsonl'); call "
-        "that one after its split too, such as copa_train.jsonl, or the other task otherwise",
+        "the task 'copa' has a test split ('tasks/copa_test.jsonl') and a file with no split ('tasks/copa.jsonl'); "
+        "name that one after its split too, such as copa_train.jsonl, or rename the other task",
     )
 
 
@@ -408,7 +409,7 @@ def test_a_file_that_names_no_task_is_refused(put: Put, lines: Lines) -> None:
     folder = put("train.jsonl", lines(5))
     refused(
         folder,
-        "tasks/train.jsonl, line 1 has no \"task\", and 'train.jsonl' names a split and no task; call the file after "
+        "tasks/train.jsonl, line 1 has no \"task\", and 'train.jsonl' names a split but no task; name the file after "
         "its task, or say which field has it: task_field (--task-field)",
     )
 
@@ -417,7 +418,7 @@ def test_a_name_and_a_folder_of_two_splits_are_refused(put: Put, lines: Lines) -
     folder = put("test/copa_train.jsonl", lines(5))
     refused(
         folder,
-        "'tasks/test/copa_train.jsonl' is called as a train split and its folder as the test split; rename one of them",
+        "'tasks/test/copa_train.jsonl' is named as a train split, but its folder as the test split; rename one of them",
     )
 
 
@@ -438,4 +439,4 @@ def test_a_folder_without_files_is_refused_by_what_it_holds(put: Put, tmp_path: 
     refused(folder, f"{what} (it has files of natural-instructions; read them with read_natural_instructions)")
     wanted = "give the path of a folder with .jsonl or .parquet files of prompts and answers"
     refused(tmp_path / "x", f"no folder 'tasks'; {wanted}")
-    refused(folder / "a.csv", f"'tasks' is no folder; {wanted}")
+    refused(folder / "a.csv", f"'tasks' is not a folder; {wanted}")

@@ -49,7 +49,7 @@ def test_what_leaves_none_or_cannot_be_measured_is_not_drawn() -> None:
 
 def test_more_than_there_are_clusters_is_refused() -> None:
     message = (
-        "mine: 3 tasks to hold out, one of a cluster, and 1 clusters with at least two tasks (b); ask for at most 1, "
+        "mine: 3 tasks to hold out, one per cluster, but 1 clusters with at least two tasks (b); ask for at most 1, "
         "or name the tasks"
     )
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
