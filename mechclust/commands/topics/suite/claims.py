@@ -15,7 +15,7 @@ from mechclust.commands.topics.suite.spread import spread
 from mechclust.report.claims import Claim, Claims, claim
 from mechclust.report.severity import LEAST_DRAWS, Severity, severity_of
 from mechclust.report.text import join
-from mechclust.report.verdicts import Bound, Interval, Verdict
+from mechclust.report.verdicts import Bound, Interval, Verdict, together
 from probes import ProbeResult, load_result
 from tasks import InputError
 
@@ -208,8 +208,13 @@ class _Judge:
         return claim(
             self.id, self.statement, self.source, bounds[0][1] if bounds else [], bounds or self.bound, interval=given,
             tested=not why_not, why_not=why_not, chance="1 (ratio), 0 (difference)", severity=severity,
-            note="interval over documents and over topic models of several seeds",
+            note="interval over documents and over topic models of several seeds" if stats else "",
         )  # fmt: skip
+
+
+def _verdict(stats: Sequence[_Stat]) -> Verdict:
+    """As the claim has it, without the claim."""
+    return together(bound.judge(spread(by_seed, drawn)) for _, by_seed, drawn, bound in stats)
 
 
 def _judged(
@@ -232,9 +237,9 @@ def _judged(
         return judge(curves, severity=Severity(None, 0, "none: no draws were asked for"))
 
     def null(rng: np.random.Generator) -> Verdict:
-        return judge({name: c.noisy(np.ones(c.values.shape[1]), rng) for name, c in curves.items()}).verdict
+        return _verdict(parts({name: c.noisy(np.ones(c.values.shape[1]), rng) for name, c in curves.items()}))
 
     def true(rng: np.random.Generator) -> Verdict:
-        return judge({name: c.noisy((planted or {})[name], rng) for name, c in curves.items()}).verdict
+        return _verdict(parts({name: c.noisy((planted or {})[name], rng) for name, c in curves.items()}))
 
     return judge(curves, severity=severity_of(null, _NULL, planted=true if planted else None, draws=draws))

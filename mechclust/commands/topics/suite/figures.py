@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.colors import LogNorm
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from mechclust.commands.topics.suite.job import VECTORS
 from mechclust.commands.topics.suite.result import ATTENTION, SuiteResult
 from mechclust.report.analysis import Panel
-from mechclust.report.style import BLUE, COLORS, GREEN, GREY, ORANGE, RED, direct_labels, subplots
+from mechclust.report.style import BLUE, COLORS, GREEN, GREY, ORANGE, RED, subplots
 from probes.files import file_name
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ def suite_panels(result: SuiteResult) -> list[Panel]:
             Panel(
                 f"heads-{file_name(name)}",
                 _heads(part),
-                f"{name}: ratio by block and head at threshold {first:g}, words of one topic; over all pairs (left) and "
-                "at equal distance. White is 1.",
+                f"{name}: ratio by block and head at threshold {first:g}, words of one topic; over all pairs (left) "
+                "and at equal distance. White is 1.",
             )
         )
     found.append(
@@ -112,7 +112,8 @@ def _heads(table: pd.DataFrame) -> Figure:
     axes[0].set_ylabel("block")
     if image is not None:
         bar = figure.colorbar(image, ax=axes, label="same / different topic", extend="both")
-        ticks = [t for t in (0.1, 0.2, 0.5, 0.8, 0.9, 1, 1.1, 1.25, 2, 5, 10) if 1 / top <= t <= top]
+        fine, coarse = (0.8, 0.9, 1, 1.1, 1.25), (0.1, 0.2, 0.5, 1, 2, 5, 10)
+        ticks = [t for t in (fine if top < 1.5 else coarse) if 1 / top <= t <= top]
         bar.set_ticks(ticks, labels=[f"{t:g}" for t in ticks])
         bar.minorticks_off()
     return figure
@@ -140,12 +141,10 @@ def _vectors(result: SuiteResult, table: pd.DataFrame) -> Figure:
     places = np.arange(len(result.thresholds))
     for axis, name in zip(axes, result.trained, strict=True):
         of = table[(table["model"] == name) & ~table["overlap"]].sort_values("threshold")
-        ends: list[tuple[float, str, Any]] = []
         for vectors, color in _VECTOR_COLORS.items():
             own = of[of["measure"] == f"cosine, {vectors}"]
             value = own["value"].where(own["value"] > 0)
-            axis.plot(places, value, color=color, marker="o", ms=4)
-            ends.append((float(value.iloc[-1]), vectors, color))
+            axis.plot(places, value, color=color, marker="o", ms=4, label=vectors)
             if "random_value" in own:
                 random = own["random_value"].where(own["random_value"] > 0)
                 axis.plot(places, random, "o", mfc="none", color=color, ms=5)
@@ -154,8 +153,9 @@ def _vectors(result: SuiteResult, table: pd.DataFrame) -> Figure:
         axis.set(title=name, yscale="log", xlabel="ambiguity threshold")
         axis.set_xticks(places, [f"{t:g}" for t in result.thresholds])
         _plain_ticks(axis)
-        direct_labels(axis, ends)
     axes[0].set_ylabel("cosine, same / different topic")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
     return figure
 
 

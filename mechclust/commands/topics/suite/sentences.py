@@ -23,7 +23,9 @@ def lead_of(result: SuiteResult) -> list[str]:
     first = min(result.thresholds)
     plain = table[(table["threshold"] == first) & ~table["overlap"]].set_index(["model", "measure"])
     found = [_attention(name, plain.loc[name], first) for name in list(result.trained)[:_MOST]]
-    found += [f"{claim.id}: {claim.verdict}." for claim in result.claims if claim.verdict != "not tested"]
+    found += [
+        f"{claim.id}, {claim.statement}: {claim.verdict}." for claim in result.claims if claim.verdict != "not tested"
+    ]
     return [*found, *_vectors(table)]
 
 
@@ -89,11 +91,11 @@ def notes_of(result: SuiteResult) -> list[str]:
     texts, fitted, config = result.texts, result.texts.fitted, result.config
     n = len(fitted.seeds)
     notes = [
-        f"{fitted.models[0].n_topics} topics over {len(fitted.words)} words, fitted {n} time{'s' * (n != 1)} with "
-        f"other seeds ({', '.join(map(str, fitted.seeds))}) on {texts.n_documents} documents; encoders were measured on "
+        f"{fitted.models[0].n_topics} topics over {len(fitted.words)} words, fitted {n} time{'s' * (n != 1)} (seed "
+        f"{join(map(str, fitted.seeds))}) on {texts.n_documents} documents; encoders were measured on "
         f"{len(texts.documents)} of them.",
-        "Intervals (95%) of attention are over the documents measured, resampled whole, and over the topic models; "
-        "those of cosine and dot product over the topic models alone, since the embedding matrix knows no documents.",
+        "Intervals (95%) of attention are over the documents measured, resampled whole, and over the topic models. "
+        "Those of cosine and dot product are over the topic models alone; what the documents add to mean states is left out.",
     ]
     if n == 1:
         notes.append("With one topic model nothing is known of what its seed adds; give --topic-seeds 0 1 2.")
@@ -120,8 +122,9 @@ def _weights(weights: object, ours: bool) -> list[str]:
 
 _READ: Sequence[str] = (
     "Rows: rows of the token embedding matrix, over all pairs of different words. Self-pairs in: a word with itself "
-    "counts as the same topic, as in published code. hook_embed: what the first block reads, a mean over occurrences (in "
-    "BERT-like encoders rows plus position and type, normalised). Contextual: the last block's output, likewise.",
+    "counts as the same topic, as in published code. hook_embed: what the first block reads, a mean over "
+    "occurrences (in BERT-like encoders rows plus position and type, normalised). Contextual: the last block's "
+    "output, likewise.",
     "A ratio divides by the mean of different-topic pairs. Where that is near 0, as with rows of a random matrix, it "
     "says little.",
     "At equal distance: the same pairs, compared at the same number of tokens between them.",
