@@ -40,6 +40,7 @@ def judge_folder(folder: str | Path) -> Claims:
             f"no measurements of a suite in {str(folder)!r}; give the --out folder of a finished "
             "mechclust topics --suite"
         )
+    found.sort(key=lambda result: (result.metadata["position"], -1 if (t := result.metadata["twin"]) is None else t))
     return claims_of(found)
 
 

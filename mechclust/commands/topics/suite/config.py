@@ -75,11 +75,11 @@ class SuiteConfig(ModelSettings):
 
     def check(self) -> None:
         """Refuse what cannot be measured with, before any work."""
-        super().check()
         if self.adapter is not None:
             raise InputError(
                 "--adapter is for one model, and a suite has several; name the adapter's folder as a model"
             )
+        super().check()
         fitting = self.fitting
         check_topics(fitting["n_topics"], fitting["passes"])
         check_at_least(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,7 @@ class ModelJob:
         reading: how these are read.
         folder: where measurements are kept.
         shown: whether attention of a document is kept to be shown.
-        about: kept with the results.
+        about: stands in the results' metadata; may be another in a later run.
     """
 
     name: str
@@ -132,7 +132,8 @@ def _kept(job: ModelJob) -> Measured | None:
         with suppress(InputError):  # a damaged one is measured again
             view = load_view(place / "view.safetensors") if job.shown else None
             attention, embedding = (load_result(place / f"{name}.safetensors") for name in ("attention", "embedding"))
-            return Measured(attention, embedding, view)
+            own, vectors = (replace(r, metadata={**r.metadata, **job.about}) for r in (attention, embedding))
+            return Measured(own, vectors, view)
     return None
 
 

@@ -102,7 +102,7 @@ def _jobs(
     for model, seed in seeds:
         options = {} if seed is None else {"untrained": True, "seed": seed}
         about = {
-            "name": model.name, "published": model.published, "twin": seed,
+            "name": model.name, "position": models.index(model), "published": model.published, "twin": seed,
             "variants": [[t, overlap] for overlap in (False, True) for t in config.thresholds],
             "n_documents": len(texts.documents), "topic_seeds": list(texts.fitted.seeds),
         }  # fmt: skip

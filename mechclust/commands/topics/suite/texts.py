@@ -117,11 +117,12 @@ def _fitted(stream: CorpusStream, corpus: str, config: SuiteConfig, out: Path, p
             check_pairs(len(counts.words), config.thresholds)
             check_corpus_size(counts.counts.shape[0], config.fitting["n_topics"])
             for seed in lacking:
-                parts[seed] = fit_seeds(
+                fit = fit_seeds(
                     counts, [seed], config.fitting["n_topics"], config.fitting["passes"], settings=config.fitting,
                     corpus=corpus, progress=progress,
                 )  # fmt: skip
-                save_topics(paths[seed], parts[seed])
+                save_topics(paths[seed], fit)
+                parts[seed] = fit
     fitted = merge_topics([part for part in parts.values() if part is not None])
     save_topics(whole, fitted)
     shutil.rmtree(out / "topics", ignore_errors=True)
