@@ -95,8 +95,8 @@ def notes_of(result: SuiteResult) -> list[str]:
         f"{join(map(str, fitted.seeds))}) on {texts.n_documents} documents; encoders were measured on "
         f"{len(texts.documents)} of them.",
         "Intervals (95%) of attention are over the documents measured, resampled whole, and over the topic models. "
-        "Those of cosine and dot product are over the topic models alone: what the documents add to mean states is left "
-        "out.",
+        "Those of cosine and dot product are over the topic models alone: what the documents add to mean states is "
+        "left out.",
     ]
     if n == 1:
         notes.append("With one topic model nothing is known of what its seed adds; give --topic-seeds 0 1 2.")
