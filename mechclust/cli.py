@@ -27,6 +27,9 @@ from mechclust.commands.mossa.tables import groups_table
 from mechclust.commands.sandbox import check_output, open_sandbox, write_sandbox
 from mechclust.commands.settings import Dtype, EngineSettings
 from mechclust.commands.topics import TopicsConfig, measure_topics, shown_measures, write_topics_report
+from mechclust.commands.topics.suite import SuiteConfig, run_suite, write_suite_report
+from mechclust.commands.topics.suite.sentences import lead_of as suite_lead
+from mechclust.commands.topics.suite.sentences import notes_of as suite_notes
 from mechclust.jobs import close_bars, one_interrupt
 from mechclust.report.claims import markdown_table, text_table
 from mechclust.report.text import table_text
@@ -63,6 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return 0
             if argv[:1] == ["mossa"]:
                 _mossa(argv[1:])
+                return 0
+            if _is_suite(argv):
+                _suite(argv[1:])
                 return 0
             return int(app.cli(prog="mechclust", args=argv or ["--help"], description=_DESCRIPTION, **_HELP) or 0)
     except InputError as error:
@@ -110,6 +116,8 @@ def _tell_nearest(argv: Sequence[str]) -> None:
     with suppress(SystemExit), redirect_stdout(told):
         if argv[0] == "mossa":
             _mossa(["--help"])
+        elif _is_suite(argv):
+            _suite(["--help"])
         else:
             app.cli(prog="mechclust", args=[argv[0], "--help"], **_HELP)
     for word, option in nearest_options(argv[1:], told.getvalue()).items():
@@ -140,6 +148,11 @@ _MOSSA_OUT = "folder of the adapters, the measurements and the report; runs/moss
 _MOSSA = (
     "Train a model on many tasks and one on each task alone, and find the layers that hold them (Zhao, Ziser & Cohen "
     "2024). If interrupted, run the same command again to resume."
+)
+_SUITE_OUT = "folder of the topics, the measurements and the report; runs/topics-suite-SUITE-CORPUS by default"
+_SUITE = (
+    "Fit topics once and measure many encoders and their random twins with them, beside the published tables (Li, Li & "
+    "Risteski 2023). If interrupted, run the same command again to resume."
 )
 _DESCRIPTION = (
     "Where inside a transformer does structure live, and when in training does it appear?\n\n"
@@ -303,6 +316,8 @@ def _so_far(out: Path) -> str:
         return f"; adapters and measurements so far are in {out}; run the same command again to resume"
     if (out / "rows").exists():
         return f"; hidden states so far are in {out / 'rows'}; run the same command again to resume"
+    if (out / "measured").exists():
+        return f"; topics and encoders measured so far are in {out}; run the same command again to resume"
     if (out / "shards").exists():
         return f"; what workers measured so far is in {out / 'shards'}; run the same command again to resume"
     if (out / "results").exists():
@@ -340,6 +355,8 @@ def _topics(
 ) -> None:
     """How far a model's attention and embeddings keep words of the same topic of your corpus together.
 
+    Many encoders with one topic model, beside the published tables: `mechclust topics --suite --help`.
+
     Args:
         model: a hub name, a local directory with model and tokenizer (loaded offline), a .gguf file, or an adapter.
         config: what to measure.
@@ -350,6 +367,37 @@ def _topics(
         result = measure_topics(model, config, folder, progress=True)
         table = table_text(shown_measures(result), ".3g")
         _show(table, [*result.sentences, *result.notes], lambda: write_topics_report(result, folder))
+
+
+def _is_suite(argv: Sequence[str]) -> bool:
+    return argv[:1] == ["topics"] and any(word.partition("=")[0] == "--suite" for word in argv)
+
+
+def _suite(argv: list[str]) -> None:
+    """``mechclust topics --suite``."""
+    arguments = dataclasses.make_dataclass(
+        "Arguments",
+        [
+            ("config", Annotated[SuiteConfig, tyro.conf.arg(name="")]),
+            ("out", Annotated[Path | None, tyro.conf.arg(help=_SUITE_OUT, help_behavior_hint="")], None),
+        ],
+        frozen=True,
+    )
+    if "--help" in argv or "-h" in argv:  # which needs no models
+        argv = ["--help"]
+    parsed: Any = tyro.cli(
+        arguments, args=argv, prog="mechclust topics", description=f"{_SUITE}\n\n{_UNVERIFIED}", **_HELP
+    )
+    folder = parsed.out or default_folder("topics-suite", parsed.config.suite[0], *parsed.config.corpus[:1])
+    with _goes_on(folder):
+        result = run_suite(parsed.config, folder, progress=True)
+        tables = "\n\n".join(
+            f"Words {'may have several topics' if overlap else 'of one topic'}\n"
+            + table_text(result.shown(overlap), ".3f")
+            for overlap in (False, True)
+        )
+        sentences = [*suite_lead(result), *suite_notes(result)]
+        _show(tables, sentences, partial(write_suite_report, result, folder), text_table(result.claims))
 
 
 @app.command(name="compare")

@@ -40,6 +40,8 @@ class DistanceMatchedTopicAttention(TopicProbe):
         ``overall_ratio``, ``overall_ratio_unmatched``: of the plain means over sites and heads.
         ``overall_ratio_low``, ``overall_ratio_high`` and the same of ``unmatched``: central 95% over resampled
             examples, each of which counts as often as a Poisson draw of mean 1 says (a bootstrap over examples).
+        ``overall_ratio_resampled``, ``overall_ratio_unmatched_resampled`` (resample): the values behind these. Another
+            probe with the same ``seed`` resamples the same examples, so that differences can be taken draw by draw.
 
     Chance is a ratio of 1. A model with random weights shows whether that holds for these texts.
 
@@ -122,13 +124,20 @@ class DistanceMatchedTopicAttention(TopicProbe):
             "by_distance": ("site", "head", "bucket", "distance"),
             "pairs": ("bucket", "distance"),
         }
-        intervals = self._intervals()
+        resampled = self._resampled()
         coords = {
             "head": [str(head) for head in range(total.shape[1])],
             "bucket": list(DIFFERENT_WORDS),
             "distance": [str(distance) for distance in range(1, self.max_distance + 1)],
         }
-        return self.result(values | intervals, axes | dict.fromkeys(intervals, ()), coords, notes=self._notes(pairs))
+        if self.n_resamples:
+            coords["resample"] = [str(i) for i in range(self.n_resamples)]
+        for name, drawn in resampled.items():
+            values[f"{name}_low"], values[f"{name}_high"] = _central(drawn)
+            axes |= dict.fromkeys((f"{name}_low", f"{name}_high"), ())
+            if self.n_resamples:
+                values[f"{name}_resampled"], axes[f"{name}_resampled"] = drawn, ("resample",)
+        return self.result(values, axes, coords, notes=self._notes(pairs))
 
     def _weights(self, batch: Batch) -> Tensor:
         """``[batch n_resamples]`` how often each example counts: the same for a unit wherever it is met."""
@@ -138,20 +147,16 @@ class DistanceMatchedTopicAttention(TopicProbe):
         drawn = [np.random.default_rng([self.seed, unit]).poisson(1.0, self.n_resamples) for unit in numbers]
         return torch.from_numpy(np.array(drawn, dtype=np.float64).reshape(len(numbers), self.n_resamples))
 
-    def _intervals(self) -> dict[str, Tensor]:
-        low_high = [torch.full((), torch.nan, dtype=torch.float64)] * 2
-        found = {"overall_ratio": low_high, "overall_ratio_unmatched": low_high}
-        if self.n_resamples:
-            total, number = self.resampled["sums"].cpu().unbind(dim=1)  # [n_resamples 2 distance] each
-            for name, means in (("overall_ratio", matched_means), ("overall_ratio_unmatched", pooled_means)):
+    def _resampled(self) -> dict[str, Tensor]:
+        """``[n_resamples]`` by measure."""
+        found = {}
+        for name, means in (("overall_ratio", matched_means), ("overall_ratio_unmatched", pooled_means)):
+            found[name] = torch.empty(0, dtype=torch.float64)
+            if self.n_resamples:
+                total, number = self.resampled["sums"].cpu().unbind(dim=1)  # [n_resamples 2 distance] each
                 mean = means(total, number)
-                ends = torch.tensor([0.025, 0.975], dtype=torch.float64)
-                found[name] = list(torch.nanquantile(mean[:, 0] / mean[:, 1], ends))
-        return {
-            f"{name}_{end}": value
-            for name, both in found.items()
-            for end, value in zip(("low", "high"), both, strict=True)
-        }
+                found[name] = mean[:, 0] / mean[:, 1]
+        return found
 
     def _notes(self, pairs: Tensor) -> list[str]:
         notes = []
@@ -168,3 +173,11 @@ class DistanceMatchedTopicAttention(TopicProbe):
         if not self.n_resamples:
             notes.append("n_resamples is 0, so there is no interval")
         return notes
+
+
+def _central(drawn: Tensor) -> tuple[Tensor, Tensor]:
+    """The central 95%; NaN for none."""
+    if not len(drawn):
+        return drawn.new_full((), torch.nan), drawn.new_full((), torch.nan)
+    low, high = torch.nanquantile(drawn, torch.tensor([0.025, 0.975], dtype=drawn.dtype))
+    return low, high

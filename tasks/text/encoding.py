@@ -33,6 +33,7 @@ class EncodedCorpus:
         n_cut: documents that were longer than the context and cut into windows.
         occurrences: how often words of ``words`` occur in the text.
         lost: how many of these the tokenizer split into pieces or did not know.
+        documents: ``[n_windows]`` the document that each window was cut from, from 0.
     """
 
     words: Sequence[str]
@@ -43,11 +44,12 @@ class EncodedCorpus:
     n_cut: int
     occurrences: int
     lost: int
+    documents: np.ndarray
     pad_id: int = 0
 
     def batches(self, tokens_per_batch: int = 4096) -> Iterator[Batch]:
-        """Batches with ``labels["word"]`` ``[batch pos]``, an attention mask, and the window's number
-        as ``index``; padded on the right.
+        """Batches with ``labels["word"]`` ``[batch pos]``, ``labels["document"]`` ``[batch]``, an attention mask, and
+        the window's number as ``index``; padded on the right.
 
         Windows of similar length come together, longest first: there is little padding, and a batch too large
         for memory is the first one.
@@ -66,7 +68,8 @@ class EncodedCorpus:
                 tokens[i, :n] = torch.from_numpy(self.windows[row])
                 words[i, :n] = torch.from_numpy(self.labels[row])
                 mask[i, :n] = True
-            yield Batch(tokens, attention_mask=mask, labels={"word": words}, index=torch.from_numpy(rows))
+            labels = {"word": words, "document": torch.from_numpy(self.documents[rows])}
+            yield Batch(tokens, attention_mask=mask, labels=labels, index=torch.from_numpy(rows))
 
 
 def check_tokenizer(tokenizer: Any) -> None:
@@ -103,7 +106,7 @@ def encode(
         encoded = tokenizer([text], return_offsets_mapping=True, truncation=max_length is not None, **options)
         windows, offsets = begin(encoded["input_ids"], encoded["offset_mapping"])
         check_ids(windows, d_vocab, f"document {number}")
-        found.add(text, windows, offsets)
+        found.add(number - 1, text, windows, offsets)
     return EncodedCorpus(
         words=list(words),
         windows=found.windows,
@@ -113,6 +116,7 @@ def encode(
         n_cut=found.n_cut,
         occurrences=found.occurrences,
         lost=found.lost,
+        documents=np.array(found.documents, dtype=np.int64),
         pad_id=pad_within(tokenizer.pad_token_id, d_vocab),
     )
 
@@ -185,10 +189,11 @@ class _Encoding:
         self.unknown, self.number = unknown, number
         self.windows: list[np.ndarray] = []
         self.labels: list[np.ndarray] = []
+        self.documents: list[int] = []
         self.n_cut = self.occurrences = self.lost = 0
         self._seen: list[Counter[int]] = [Counter() for _ in number]
 
-    def add(self, text: str, windows: list[list[int]], offsets: list[list[tuple[int, int]]]) -> None:
+    def add(self, document: int, text: str, windows: list[list[int]], offsets: list[list[tuple[int, int]]]) -> None:
         ids = np.array([i for window in windows for i in window], dtype=np.int32)
         if not len(ids):
             return
@@ -196,6 +201,7 @@ class _Encoding:
         ends = np.cumsum([len(window) for window in windows])[:-1]
         self.windows += np.split(ids, ends)
         self.labels += np.split(labels, ends)
+        self.documents += [document] * len(windows)
         self.n_cut += len(windows) > 1
 
     def _label(self, text: str, ids: np.ndarray, offsets: list[tuple[int, int]]) -> np.ndarray:

@@ -91,6 +91,10 @@ def test_windows_of_a_document_are_drawn_together(topic_model: Any, documents: B
     assert float(one["overall_ratio_high"]) == pytest.approx(float(one["overall_ratio"]), rel=1e-9)
     assert float(each["overall_ratio_low"]) < float(each["overall_ratio"]) < float(each["overall_ratio_high"])
     assert float(each["overall_ratio_low"]) == float(plain["overall_ratio_low"])
+    drawn = each["overall_ratio_resampled"]
+    assert torch.equal(drawn, plain["overall_ratio_resampled"])
+    low, high = torch.quantile(drawn, torch.tensor([0.025, 0.975], dtype=drawn.dtype))
+    assert (float(low), float(high)) == (float(each["overall_ratio_low"]), float(each["overall_ratio_high"]))
 
 
 def test_what_is_left_out_is_said(topic_model: Any) -> None:

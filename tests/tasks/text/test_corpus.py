@@ -12,7 +12,7 @@ import torch
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 from tasks import Batch, Corpus, InputError
-from tasks.text.words import word_spans
+from tasks.text.words import word_spans, words_of
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +83,12 @@ class TestWords:
     )
     def test_what_a_word_is(self, text, words):
         assert [text[a:b] for a, b in word_spans(text)] == words
+
+    def test_marks_elsewhere_in_a_text_change_nothing(self):
+        """A text with combining marks is read by another expression, which finds the same words."""
+        text = "Don't été-naïve's O’Neil’s foo_bar 3rd w12 “x’y” привет's ß 1a a1'b2 's ''a"
+        for mark in ("नमस्ते", "e\u0301", "\U0001f600 a"):
+            assert words_of(f"{text} {mark}")[:-1] == words_of(text)
 
     def test_are_lower_cased_in_order(self):
         assert Corpus(["The cat the DOG"], ["x"]).words(0) == ["the", "cat", "the", "dog"]
@@ -285,6 +291,12 @@ class TestBatches:
         assert [w.tolist() for w in encoded.labels] == [[-1, 0, 1, -1, -1], [-1, -1, 0, 1, -1], [-1, 1, -1]]
         assert (encoded.occurrences, encoded.lost) == (6, 1)
         assert sorted(i for b in encoded.batches(5) for i in b.index.tolist()) == [0, 1, 2]
+        of_window = {
+            i: d
+            for b in encoded.batches(5)
+            for i, d in zip(b.index.tolist(), b.labels["document"].tolist(), strict=True)
+        }
+        assert of_window == {0: 0, 1: 0, 2: 1}
 
     def test_a_character_cut_in_two_is_no_word(self, tokenizers):
         """Both bytes of é carry its span; apart in two windows, each alone would look like the word."""

@@ -1,19 +1,19 @@
-"""The file of a suite: which encoders are measured with one topic model, and how many random twins each has."""
+"""Which encoders a suite measures with one topic model, and how many random twins each has."""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from mechclust.commands.topics.suite.published import PUBLISHED
 from tasks import InputError
 from tasks.errors import suggest
 from tasks.text.files import read_text
 from tasks.text.visible import quoted
 
-PUBLISHED = ("BERT", "ALBERT", "BART", "ELECTRA", "RoBERTa")  # the rows of the published tables
 _EXPECTED = 'a TOML file with a table [[model]] for each, such as model = "bert-base-uncased"'
 
 
@@ -32,6 +32,24 @@ class SuiteModel:
     name: str = ""
     twins: int = 1
     published: str = ""
+
+
+def suite_models(given: Sequence[str]) -> list[SuiteModel]:
+    """The models of a suite file, where one ``.toml`` is given; otherwise the names and directories given.
+
+    Raises:
+        InputError: for none, as ``read_suite``, and for a model that is given twice.
+    """
+    if len(given) == 1 and given[0].endswith(".toml"):
+        return read_suite(given[0])
+    for i, name in enumerate(given):
+        if name.endswith(".toml"):
+            raise InputError(f"{name!r} is one of {len(given)} given to --suite; give one suite file, or models alone")
+        if name in given[:i]:
+            raise InputError(f"the model {name!r} is given to --suite twice; name each model once")
+    if not given:
+        raise InputError("--suite names no models; give a suite file (.toml), or hub names and directories")
+    return [SuiteModel(name, name) for name in given]
 
 
 def read_suite(path: str | Path) -> list[SuiteModel]:

@@ -1,0 +1,246 @@
+"""P7, and what a suite says of any encoder: claims whose bounds were written before any run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from mechclust.commands.topics.suite.curves import Curve, Measure, curve_of, mean_curve, thresholds_of
+from mechclust.commands.topics.suite.published import PUBLISHED, RANDOM, SOURCE, published_ratio
+from mechclust.commands.topics.suite.spread import spread
+from mechclust.report.claims import Claim, Claims, claim
+from mechclust.report.severity import LEAST_DRAWS, Severity, severity_of
+from mechclust.report.text import join
+from mechclust.report.verdicts import Bound, Interval, Verdict, together
+from probes import ProbeResult, load_result
+from tasks import InputError
+
+NEAR_ONE = 0.005  # of a model with random weights
+_NULL = "ratios of 1 at every threshold, with the variation measured over documents and topic models"
+_Stat = tuple[str, np.ndarray, np.ndarray, Bound]  # name, by seed, by seed and resample
+
+
+def judge_folder(folder: str | Path) -> Claims:
+    """The claims of a suite, from the measurements in its folder.
+
+    Args:
+        folder: the ``--out`` of a finished ``mechclust topics --suite``.
+
+    Raises:
+        InputError: where there are no measurements of a suite, or one is damaged.
+    """
+    paths = sorted(Path(folder).glob("results/*/*/attention.safetensors"))
+    found = [load_result(path) for path in paths]
+    if not found or any(result.probe != "TopicsSuiteAttention" for result in found):
+        raise InputError(
+            f"no measurements of a suite in {str(folder)!r}; give the --out folder of a finished "
+            "mechclust topics --suite"
+        )
+    found.sort(key=lambda result: (result.metadata["position"], -1 if (t := result.metadata["twin"]) is None else t))
+    return claims_of(found)
+
+
+def claims_of(attention: Sequence[ProbeResult], draws: int = LEAST_DRAWS) -> Claims:
+    """P7 of both tables, and S1 and S2 of all encoders.
+
+    Args:
+        attention: of every encoder and random twin; their metadata say which each is.
+        draws: null draws behind each severity, and as many planted ones; 0: no severity.
+    """
+    trained = {r.metadata["name"]: r for r in attention if r.metadata["twin"] is None}
+    twins = {
+        name: [r for r in attention if r.metadata["name"] == name and r.metadata["twin"] is not None]
+        for name in trained
+    }
+    return Claims(
+        [
+            *(_p7(trained, twins, overlap, draws) for overlap in (False, True)),
+            _above_twin(trained, twins, draws),
+            _matched(trained, draws),
+        ]
+    )
+
+
+# ---- P7 ----
+
+
+def _p7(
+    trained: Mapping[str, ProbeResult], twins: Mapping[str, Sequence[ProbeResult]], overlap: bool, draws: int
+) -> Claim:
+    rows = {r.metadata["published"]: r for r in trained.values() if r.metadata["published"]}
+    thresholds = thresholds_of(next(iter(trained.values()))) if trained else []
+    curves = {row: curve_of(rows[row], "ratio", overlap) for row in PUBLISHED if row in rows}
+    random = twins[rows["BERT"].metadata["name"]] if "BERT" in rows else []
+    if random:
+        curves[RANDOM] = mean_curve([curve_of(r, "ratio", overlap) for r in random])
+    lacking = [row for row in (*PUBLISHED, RANDOM) if row not in curves]
+    few = "one threshold, so that nothing falls" if len(thresholds) < 2 else ""
+    expected = {row: np.array([published_ratio(row, "attention", t, overlap) for t in thresholds]) for row in curves}
+    return _judged(
+        "P7b" if overlap else "P7",
+        "pretrained encoders: same-topic attention above different-topic in each, falling with the threshold, ELECTRA "
+        f"highest; random BERT within .5% of 1 (words {'may have several topics' if overlap else 'of one topic'})",
+        f"{SOURCE}, tables on Wikipedia",
+        curves,
+        _p7_parts,
+        Bound(">", 1),
+        why_not=f"the suite has no {join(lacking)}" if lacking else few,
+        planted=expected if all(np.isfinite(e).all() for e in expected.values()) else None,
+        draws=draws,
+    )
+
+
+def _p7_parts(curves: Mapping[str, Curve]) -> list[_Stat]:
+    found: list[_Stat] = []
+    models = [row for row in curves if row != RANDOM]
+    for row in models:
+        found.append((f"{row}, least ratio", *curves[row].statistic(_least), Bound(">", 1)))
+    for row in models:
+        if curves[row].values.shape[1] > 1:
+            found.append((f"{row}, least fall", *curves[row].statistic(_least_fall), Bound(">", 0)))
+    others = [row for row in models if row != "ELECTRA"]
+    if "ELECTRA" in models and others:
+        best = curves["ELECTRA"]
+        lead = Curve(
+            best.values - np.max([curves[row].values for row in others], axis=0),
+            best.drawn - np.max([curves[row].drawn for row in others], axis=0),
+        )
+        found.append(("ELECTRA - highest other, least", *lead.statistic(_least), Bound(">", 0)))
+    if RANDOM in curves:
+        found.append(
+            (f"{RANDOM}, largest distance from 1", *curves[RANDOM].statistic(_from_one), Bound("<=", NEAR_ONE))
+        )
+    return found
+
+
+def _least(x: np.ndarray) -> np.ndarray:
+    return np.asarray(x.min(axis=1))
+
+
+def _least_fall(x: np.ndarray) -> np.ndarray:
+    return np.asarray(-np.diff(x, axis=1).max(axis=1))
+
+
+def _from_one(x: np.ndarray) -> np.ndarray:
+    return np.asarray(np.abs(x - 1).max(axis=1))
+
+
+# ---- any encoder ----
+
+
+def _above_twin(trained: Mapping[str, ProbeResult], twins: Mapping[str, Sequence[ProbeResult]], draws: int) -> Claim:
+    with_twin = {name: r for name, r in trained.items() if twins[name]}
+    curves = _no_overlap(with_twin, "ratio")
+    for name in with_twin:
+        curves[f"random {name}"] = mean_curve([curve_of(r, "ratio", False) for r in twins[name]])
+    return _judged(
+        "S1",
+        "every encoder: ratio of same-topic to different-topic attention above that of its own architecture with "
+        "random weights, at every threshold (words of one topic)",
+        "ours",
+        curves,
+        partial(_above_parts, names=list(with_twin)),
+        Bound(">", 0),
+        why_not="" if curves else "no encoder has a random twin",
+        planted={
+            name: np.full(c.values.shape[1], 1.0 if name.startswith("random ") else 1.2) for name, c in curves.items()
+        },
+        draws=draws,
+    )
+
+
+def _above_parts(curves: Mapping[str, Curve], names: Sequence[str]) -> list[_Stat]:
+    pairs = [(name, curves[name], curves[f"random {name}"]) for name in names]
+    return [
+        (f"{name}, least", *Curve(a.values - b.values, a.drawn - b.drawn).statistic(_least), Bound(">", 0))
+        for name, a, b in pairs
+    ]
+
+
+def _matched(trained: Mapping[str, ProbeResult], draws: int) -> Claim:
+    curves = _no_overlap(trained, "matched")
+    return _judged(
+        "S2",
+        "every encoder: same-topic above different-topic attention at equal distance too, at every threshold (words of "
+        "one topic)",
+        "ours",
+        curves,
+        _matched_parts,
+        Bound(">", 1),
+        why_not="" if curves else "no encoder was measured",
+        planted={name: np.full(c.values.shape[1], 1.2) for name, c in curves.items()},
+        draws=draws,
+    )
+
+
+def _matched_parts(curves: Mapping[str, Curve]) -> list[_Stat]:
+    return [(f"{name}, least", *curve.statistic(_least), Bound(">", 1)) for name, curve in curves.items()]
+
+
+def _no_overlap(results: Mapping[str, ProbeResult], measure: Measure) -> dict[str, Curve]:
+    return {name: curve_of(result, measure, overlap=False) for name, result in results.items()}
+
+
+# ---- how ----
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """From curves to a claim, the same for measured and for drawn ones."""
+
+    id: str
+    statement: str
+    source: str
+    parts: Callable[[Mapping[str, Curve]], list[_Stat]]
+    bound: Bound
+
+    def __call__(self, curves: Mapping[str, Curve], *, why_not: str = "", severity: Severity | None = None) -> Claim:
+        """Not tested where ``why_not`` says why; the numbers stay."""
+        stats = self.parts(curves) if curves else []
+        given: dict[str, Interval] = {}
+        for name, by_seed, drawn, _ in stats:
+            if (span := spread(by_seed, drawn)) is not None:
+                given[name] = span
+        bounds = [(name, by_seed.tolist(), bound) for name, by_seed, _, bound in stats]
+        return claim(
+            self.id, self.statement, self.source, bounds[0][1] if bounds else [], bounds or self.bound, interval=given,
+            tested=not why_not, why_not=why_not, chance="1 (ratio), 0 (difference)", severity=severity,
+            note="interval over documents and over topic models of several seeds" if stats else "",
+        )  # fmt: skip
+
+
+def _verdict(stats: Sequence[_Stat]) -> Verdict:
+    """As the claim has it, without the claim."""
+    return together(bound.judge(spread(by_seed, drawn)) for _, by_seed, drawn, bound in stats)
+
+
+def _judged(
+    id: str,
+    statement: str,
+    source: str,
+    curves: Mapping[str, Curve],
+    parts: Callable[[Mapping[str, Curve]], list[_Stat]],
+    bound: Bound,
+    *,
+    why_not: str,
+    planted: Mapping[str, np.ndarray] | None,
+    draws: int,
+) -> Claim:
+    """The claim with its severity, where it can be tested."""
+    judge = _Judge(id, statement, source, parts, bound)
+    if why_not or not curves:
+        return judge(curves, why_not=why_not, severity=Severity(None, 0, f"none: {why_not}"))
+    if not draws:
+        return judge(curves, severity=Severity(None, 0, "none: no draws were asked for"))
+
+    def null(rng: np.random.Generator) -> Verdict:
+        return _verdict(parts({name: c.noisy(np.ones(c.values.shape[1]), rng) for name, c in curves.items()}))
+
+    def true(rng: np.random.Generator) -> Verdict:
+        return _verdict(parts({name: c.noisy((planted or {})[name], rng) for name, c in curves.items()}))
+
+    return judge(curves, severity=severity_of(null, _NULL, planted=true if planted else None, draws=draws))

@@ -1,0 +1,121 @@
+"""What ``mechclust topics --suite`` is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mechclust.commands.settings import ModelSettings
+from mechclust.commands.topics.suite.published import THRESHOLDS
+from tasks import InputError
+from tasks.errors import check_at_least, check_choice
+from tasks.text.bags import Weights
+from tasks.text.splitting import Split
+from tasks.text.topic_model import check_threshold, check_topics
+
+_PUBLISHED: dict[str, Any] = {
+    "n_topics": 100, "passes": 6, "vocabulary": 100_000, "no_below": 20, "no_above": 0.1, "weights": "tfidf",
+    "stop_words": "english",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteConfig(ModelSettings):
+    """Settings of ``mechclust topics --suite``. What a topic model is fitted with is as published by default, or the
+    file's own where one is given.
+
+    Args:
+        suite: a suite file (.toml) with a table [[model]] for each encoder, or the encoders themselves: hub names and
+            directories.
+        corpus: text, JSON lines, parquet and MediaWiki dumps, or directories of them; .gz and .bz2 too.
+        split: what a document of a text file is: a paragraph (between blank lines), a file or a line.
+        min_words: paragraphs with fewer words are joined with the next ones of their file.
+        least_words: documents with fewer words are left out; make_wiki takes 50.
+        text_field: where an object or a row has its text.
+        topic_model: a file of topics that an earlier suite wrote, in place of fitting.
+        topic_seeds: of the topic models, which differ in nothing else; 0 1 2 by default.
+        n_topics: topics of an LDA model (100).
+        passes: times through the corpus (6).
+        vocabulary: most words (100,000).
+        no_below: words in fewer documents are left out (20).
+        no_above: words in more than this share of the documents are left out (.1).
+        weights: what topics are fitted on: counts, or tfidf (tfidf).
+        stop_words: left out of the topics: english, none, or a file with one word per line (english).
+        thresholds: ambiguity: of V words, each topic keeps the int(V * threshold) + 1 likeliest.
+        max_documents: measure the encoders on this many documents, drawn at random.
+        max_length: tokens of a window, at most the model's context; longer documents are cut.
+        resamples: of the documents, behind every interval of attention.
+        document: number of the measured document whose attention is shown; by default one with many topic words.
+        tokens_per_batch: most tokens per forward pass, padding included; windows of like length go together.
+        seed: of the documents drawn and resampled.
+    """
+
+    suite: tuple[str, ...]
+    corpus: tuple[Path, ...]
+    split: Split = "paragraph"
+    min_words: int = 100
+    least_words: int = 1
+    text_field: str = "text"
+    topic_model: Path | None = None
+    topic_seeds: tuple[int, ...] = ()
+    n_topics: int | None = None
+    passes: int | None = None
+    vocabulary: int | None = None
+    no_below: int | None = None
+    no_above: float | None = None
+    weights: Weights | None = None
+    stop_words: str | None = None
+    thresholds: tuple[float, ...] = THRESHOLDS
+    max_documents: int = 1000
+    max_length: int = 256
+    resamples: int = 199
+    document: int | None = None
+    tokens_per_batch: int = 2048  # attention patterns of all layers at once go with a pass
+
+    def check(self) -> None:
+        """Refuse what cannot be measured with, before any work."""
+        if self.adapter is not None:
+            raise InputError(
+                "--adapter is for one model, and a suite has several; name the adapter's folder as a model"
+            )
+        super().check()
+        fitting = self.fitting
+        check_topics(fitting["n_topics"], fitting["passes"])
+        check_at_least(
+            vocabulary=(fitting["vocabulary"], 2),
+            no_below=(fitting["no_below"], 1),
+            max_documents=(self.max_documents, 2),
+            max_length=(self.max_length, 2),
+            resamples=(self.resamples, 20),
+            topic_seeds=(min(self.topic_seeds, default=0), 0),
+        )
+        check_choice(weights=(fitting["weights"], ("counts", "tfidf")))
+        if not 0 < fitting["no_above"] <= 1:
+            raise InputError(f"no_above is {fitting['no_above']}; expected a share of the documents above 0, at most 1")
+        if len(set(self.topic_seeds)) < len(self.topic_seeds):
+            raise InputError(f"topic_seeds is {self.topic_seeds}; expected different numbers")
+        if not self.thresholds or len(set(self.thresholds)) < len(self.thresholds):
+            raise InputError(f"thresholds is {self.thresholds}; expected one or several different numbers")
+        for threshold in self.thresholds:
+            check_threshold(threshold)
+        if self.document is not None and not 0 <= self.document < self.max_documents:
+            raise InputError(
+                f"document is {self.document}; expected the number of a measured one, from 0 to "
+                f"{self.max_documents - 1}"
+            )
+        if self.max_length > self.tokens_per_batch:
+            raise InputError(
+                f"tokens_per_batch is {self.tokens_per_batch}, fewer than the {self.max_length} tokens of a window; "
+                f"give at least {self.max_length}, or shorter windows (--max-length)"
+            )
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What a topic model is to be fitted with, as far as it was said."""
+        return {name: getattr(self, name) for name in _PUBLISHED if getattr(self, name) is not None}
+
+    @property
+    def fitting(self) -> dict[str, Any]:
+        """The same with what was published for the rest."""
+        return {**_PUBLISHED, **self.asked}

@@ -1,0 +1,132 @@
+"""What a suite found, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mechclust.commands.topics.suite.job import VECTORS
+from mechclust.commands.topics.suite.result import SuiteResult
+from mechclust.report.text import join
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_MOST = 8  # encoders that get a sentence of their own
+
+
+def lead_of(result: SuiteResult) -> list[str]:
+    """The conclusion: attention of each encoder, the claims, and which vectors fit the published columns."""
+    table = result.tables["ratios"]
+    first = min(result.thresholds)
+    plain = table[(table["threshold"] == first) & ~table["overlap"]].set_index(["model", "measure"])
+    found = [_attention(name, plain.loc[name], first) for name in list(result.trained)[:_MOST]]
+    found += [
+        f"{claim.id}, {claim.statement}: {claim.verdict}." for claim in result.claims if claim.verdict != "not tested"
+    ]
+    return [*found, *_vectors(table)]
+
+
+def _attention(name: str, of: pd.DataFrame, threshold: float) -> str:
+    own, matched = of.loc["attention"], of.loc["attention at equal distance"]
+    if own["value"] != own["value"]:
+        return f"{name}: at threshold {threshold:g} no words of one topic met, so there is no ratio."
+    random = own.get("random_value", float("nan"))
+    beside = "" if random != random else f"; with random weights {random:.3f}"
+    return (
+        f"{name}: attention between words of one topic is {_span(own)} times that between words of different topics "
+        f"(threshold {threshold:g}), {_span(matched)} times at equal distance{beside}."
+    )
+
+
+def _span(row: pd.Series[float]) -> str:
+    ends = "" if row["low"] != row["low"] else f" ({row['low']:.3f} to {row['high']:.3f})"
+    return f"{row['value']:.3f}{ends}"
+
+
+def _vectors(table: pd.DataFrame) -> list[str]:
+    """Which way to take a word's vector gives what was published, of encoders and of random weights."""
+    cosine = table[table["measure"].str.startswith("cosine, ")]
+    known = cosine[cosine["published"].notna() & (cosine["value"] > 0)]
+    found = []
+    if len(known):
+        off = _distances(known, "value", "published")
+        best = min(off, key=lambda vectors: off[vectors])
+        found.append(
+            f"Of the ways to take a word's vector, {best} lies nearest to the published cosines: a factor of "
+            f"{np.exp(off[best]):.2f} away on average ({_others(off, best)})."
+        )
+    if "random_value" in cosine and len(random := cosine[cosine["random_value"].notna()]):
+        means = {v: random[random["measure"] == f"cosine, {v}"]["random_value"] for v in VECTORS}
+        off = {v: float((values - 1).abs().max()) for v, values in means.items()}
+        found.append(
+            "With random weights the cosine's ratio is at most this far from 1: "
+            + join(f"{_decimals(far)} ({v})" for v, far in off.items())
+            + "; the published one is within .0008."
+        )
+    return found
+
+
+def _distances(known: pd.DataFrame, ours: str, theirs: str) -> dict[str, float]:
+    """Mean absolute difference of logarithms by vectors."""
+    return {
+        vectors: float(np.abs(np.log(part[ours] / part[theirs])).mean())
+        for vectors in VECTORS
+        if len(part := known[known["measure"] == f"cosine, {vectors}"])
+    }
+
+
+def _others(off: dict[str, float], best: str) -> str:
+    return ", ".join(f"{vectors} {np.exp(far):.2f}" for vectors, far in off.items() if vectors != best)
+
+
+def _decimals(x: float) -> str:
+    return f"{x:.4f}" if x < 0.1 else f"{x:.2g}"
+
+
+def notes_of(result: SuiteResult) -> list[str]:
+    """How it was measured, and what was left out."""
+    texts, fitted, config = result.texts, result.texts.fitted, result.config
+    n = len(fitted.seeds)
+    notes = [
+        f"{fitted.models[0].n_topics} topics over {len(fitted.words)} words, fitted {n} time{'s' * (n != 1)} (seed "
+        f"{join(map(str, fitted.seeds))}) on {texts.n_documents} documents; encoders were measured on "
+        f"{len(texts.documents)} of them.",
+        "Intervals (95%) of attention are over the documents measured, resampled whole, and over the topic models. "
+        "Those of cosine and dot product are over the topic models alone: what the documents add to mean states is "
+        "left out.",
+    ]
+    if n == 1:
+        notes.append("With one topic model nothing is known of what its seed adds; give --topic-seeds 0 1 2.")
+    notes += [f"{name} could not be measured: {why}" for name, why in result.failed.items()]
+    notes += _lost(result)
+    return [*notes, *texts.notes, *_READ, *_weights(fitted.settings.get("weights"), config.topic_model is None)]
+
+
+def _lost(result: SuiteResult) -> list[str]:
+    found = []
+    for name, measured in result.trained.items():
+        about = measured.attention.metadata
+        share = about["lost"] / about["occurrences"] if about["occurrences"] else float("nan")
+        found.append(
+            f"{name}: {share:.0%} of {about['occurrences']} occurrences of topic words do not count (split into pieces "
+            f"or unknown); {about['words_seen']} different words were seen whole."
+        )
+    return found
+
+
+def _weights(weights: object, ours: bool) -> list[str]:
+    return [f"Topics were fitted on {weights}{'' if ours else ', as the file says'}."] if weights else []
+
+
+_READ: Sequence[str] = (
+    "Rows: rows of the token embedding matrix, over all pairs of different words. Self-pairs in: a word with itself "
+    "counts as the same topic, as in published code. hook_embed: what the first block reads, a mean over "
+    "occurrences (in BERT-like encoders rows plus position and type, normalised). Contextual: the last block's "
+    "output, likewise.",
+    "A ratio divides by the mean of different-topic pairs. Where that is near 0, as with rows of a random matrix, it "
+    "says little.",
+    "At equal distance: the same pairs, compared at the same number of tokens between them.",
+)

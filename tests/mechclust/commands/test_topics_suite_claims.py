@@ -1,0 +1,113 @@
+"""P7 and its kin: true of what was published, false of what is not so, untested where encoders are missing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mechclust.commands.topics.suite import judge_folder
+from mechclust.commands.topics.suite.claims import claims_of
+from mechclust.commands.topics.suite.published import PUBLISHED, THRESHOLDS, published_ratio
+from mechclust.commands.topics.suite.spread import spread
+from mechclust.report.verdicts import interval
+from tasks import InputError
+from tests.mechclust.commands.topics_suite_cases import ROWS, as_published, attention_of, published_curve
+
+
+def verdicts(results, draws=0):
+    return {claim.id: claim.verdict for claim in claims_of(results, draws)}
+
+
+class TestP7:
+    def test_what_was_published_holds_and_is_severe(self):
+        found = {claim.id: claim for claim in claims_of(as_published())}
+        assert found["P7"].verdict == "holds"
+        assert {part.name for part in found["P7"].parts} == {
+            *(f"{row}, least {what}" for row in ROWS for what in ("ratio", "fall")),
+            "ELECTRA - highest other, least",
+            "random BERT, largest distance from 1",
+        }
+        assert found["P7"].severity == 1.0
+        assert found["P7"].power > 0.9
+        assert (found["S1"].verdict, found["S2"].verdict) == ("holds", "holds")
+
+    def test_an_encoder_without_topics(self):
+        assert verdicts(as_published(BART=np.full(6, 0.97)))["P7"] == "does not hold"
+
+    def test_one_that_rises_with_the_threshold(self):
+        assert verdicts(as_published(ALBERT=published_curve("ALBERT")[[2, 1, 0, 5, 4, 3]]))["P7"] == "does not hold"
+
+    def test_electra_is_not_highest(self):
+        assert verdicts(as_published(ELECTRA=published_curve("ELECTRA") / 1.7))["P7"] == "does not hold"
+
+    def test_random_weights_one_percent_off(self):
+        assert verdicts(as_published(random=np.full(6, 1.01)))["P7"] == "does not hold"
+
+    def test_the_tables_are_judged_apart(self):
+        ratios = published_curve("BERT")
+        found = verdicts(as_published(BERT=np.array([*ratios[:3], 0.97, 0.96, 0.95])))
+        assert (found["P7"], found["P7b"]) == ("holds", "does not hold")
+
+    def test_encoders_that_are_missing(self):
+        results = [r for r in as_published() if r.metadata["published"] not in ("ALBERT", "ELECTRA")]
+        found = claims_of(results, 0)[0]
+        assert found.verdict == "not tested"
+        assert found.note.startswith("not tested: the suite has no ALBERT and ELECTRA; ")
+        assert found.measured == pytest.approx(1.22, abs=0.01)  # numbers stay
+
+    def test_no_random_twin_of_bert(self):
+        found = claims_of([r for r in as_published() if r.metadata["twin"] is None], 0)
+        assert found[0].note.startswith("not tested: the suite has no random BERT; ")
+        assert found[2].note == "not tested: no encoder has a random twin"
+
+
+def test_above_its_own_random_twin():
+    high, low = np.full(6, 1.3), np.full(6, 1.1)
+    pair = [attention_of(high, "x"), attention_of(low, "x", twin=0)]
+    assert verdicts(pair)["S1"] == "holds"
+    assert verdicts([attention_of(low, "x"), attention_of(high, "x", twin=0)])["S1"] == "does not hold"
+
+
+def test_equal_distance_may_take_it_away():
+    ratios = np.full(6, 1.3)
+    assert verdicts([attention_of(ratios, "x")])["S2"] == "holds"
+    assert verdicts([attention_of(ratios, "x", matched=-0.1)])["S2"] == "does not hold"
+
+
+def test_a_folder_without_measurements(tmp_path):
+    with pytest.raises(InputError) as error:
+        judge_folder(tmp_path)
+    assert str(error.value) == (
+        f"no measurements of a suite in {str(tmp_path)!r}; give the --out folder of a finished mechclust topics --suite"
+    )
+
+
+def test_the_published_numbers_fall_and_electra_leads():
+    for overlap in (False, True):
+        attention = np.array([[published_ratio(row, "attention", t, overlap) for t in THRESHOLDS] for row in PUBLISHED])
+        assert (np.diff(attention, axis=1) < 0).all()
+        assert (attention.argmax(axis=0) == PUBLISHED.index("ELECTRA")).all()
+
+
+class TestSpread:
+    def test_topic_models_alone(self):
+        values = np.array([1.0, 1.5, 1.2, 1.4])
+        assert spread(values) == pytest.approx(interval(values))
+
+    def test_documents_alone(self):
+        drawn = np.random.default_rng(0).normal(2, 0.1, (1, 4000))
+        assert spread(np.array([2.0]), drawn) == pytest.approx((2 - 0.196, 2 + 0.196), abs=0.01)
+
+    def test_both_cover_the_truth(self):
+        """Of 400 made with known variation of seeds and documents, about 95% cover the mean they were made of."""
+        draw, covered = np.random.default_rng(1), 0
+        for _ in range(400):
+            seeds, documents = draw.normal(0, 1, 4), draw.normal(0, 0.7)
+            drawn = (seeds + documents)[:, None] + draw.normal(0, 0.7, (1, 100))
+            low, high = spread(seeds + documents, drawn)
+            covered += low <= 0 <= high
+        assert 0.92 <= covered / 400 <= 0.99
+
+    def test_nothing_varies(self):
+        assert spread(np.array([1.0])) is None
+        assert spread(np.array([1.0, np.nan])) is None

@@ -1,0 +1,302 @@
+"""A suite from end to end on tiny encoders: planted topics and the documentation of this repository."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import mechclust
+from mechclust.cli import main
+from mechclust.commands.topics.suite import SuiteConfig, judge_folder, run_suite, write_suite_report
+from mechclust.commands.topics.suite import job as jobs
+from mechclust.commands.topics.suite import texts as suite_texts
+from mechclust.commands.topics.suite.sentences import lead_of, notes_of
+from mechclust.commands.topics.topic_file import load_topics, save_topics
+from mechclust.models import load_pretrained, token_embeddings
+from mechclust.report.claims import load_claims
+from probes import TopicAttention, attention_pattern, run
+from probes.functional import topic_similarity
+from tasks import Corpus, InputError, TopicModel
+from tasks.text.words import words_of
+from tests.mechclust.commands.test_topics import plant, wordpiece, write_planted_corpus
+
+PLANTED = {
+    "split": "file", "topic_seeds": (0, 1), "n_topics": 3, "passes": 3, "no_below": 1, "no_above": 1.0,
+    "weights": "counts", "thresholds": (0.1, 0.2), "max_length": 16, "resamples": 20,
+}  # fmt: skip
+
+
+def refused(call, *args, **kwargs) -> str:
+    with pytest.raises(InputError) as error:
+        call(*args, **kwargs)
+    return str(error.value)
+
+
+@pytest.fixture(scope="module")
+def folder(write_checkpoint, tmp_path_factory):
+    """Two encoders, one with planted topics, a corpus and a suite that also names a third, which is not there."""
+    folder = tmp_path_factory.mktemp("suite")
+    write_checkpoint(folder / "bert", "bert", change=plant)
+    write_checkpoint(folder / "albert", "albert")
+    write_planted_corpus(folder / "corpus")
+    (folder / "suite.toml").write_text(
+        f'[[model]]\nmodel = "{folder}/bert"\nname = "planted"\npublished = "BERT"\n'
+        f'[[model]]\nmodel = "{folder}/albert"\nname = "plain"\ntwins = 0\n'
+        f'[[model]]\nmodel = "{folder}/none"\nname = "absent"\n'
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def config(folder):
+    return SuiteConfig(suite=(str(folder / "suite.toml"),), corpus=(folder / "corpus",), **PLANTED)
+
+
+@pytest.fixture(scope="module")
+def found(config, folder):
+    return run_suite(config, folder / "out")
+
+
+@pytest.fixture(scope="module")
+def report(found, folder):
+    return write_suite_report(found, folder / "out").read_text()
+
+
+class TestMeasured:
+    def test_planted_topics_are_found_and_random_weights_are_at_chance(self, found):
+        table = found.tables["ratios"]
+        attention = table[table["measure"].isin(["attention", "attention at equal distance"])]
+        planted = attention[attention["model"] == "planted"]
+        assert (planted["low"] > 1.2).all()
+        assert (planted["random_value"] - 1).abs().max() < 0.1
+        assert (attention[attention["model"] == "plain"]["value"] - 1).abs().max() < 0.1
+        assert ((planted["low"] < planted["value"]) & (planted["value"] < planted["high"])).all()
+
+    def test_as_the_probes_and_functions_find_it_one_by_one(self, found, folder):
+        """The ratio over all pairs is TopicAttention's, and rows are compared over all pairs."""
+        model = load_pretrained(folder / "bert")
+        topics = found.texts.fitted.models[1]
+        member = topics.membership(0.2, overlap=False)
+        encoded = Corpus(found.texts.documents, found.texts.documents).encode(model.tokenizer, topics.words, 16)
+        attention = TopicAttention(member, attention_pattern(), "word", n_permutations=0)
+        (expected,) = run(model, encoded.batches(2048), [attention])
+        ours = found.trained["planted"].attention
+        place = ours.metadata["variants"].index([0.2, False])
+        assert ours.coords["topic_seed"] == ["0", "1"]
+        assert float(ours["overall_ratio"][1, place]) == pytest.approx(float(expected["overall_ratio"]))
+        torch.testing.assert_close(ours["ratio"][1, place], expected["ratio"])
+
+        seen = encoded.token_of_word >= 0
+        rows = token_embeddings(model)[encoded.token_of_word[seen]]
+        ours = found.trained["planted"].embedding
+        for name, self_pairs in (("rows", False), ("rows, self-pairs in", True)):
+            ratio = topic_similarity(rows, member[seen], self_pairs).ratio
+            torch.testing.assert_close(ours["ratio"][1, place, ours.coords["vectors"].index(name)], ratio)
+
+    def test_the_three_vectors_differ(self, found):
+        embedding = found.trained["planted"].embedding
+        rows, _, embed, contextual = embedding["mean"][0, 0, :, 0, 0].tolist()
+        assert len({round(x, 3) for x in (rows, embed, contextual)}) == 3
+
+    def test_one_that_cannot_be_loaded_leaves_the_others_alone(self, found, folder):
+        assert list(found.trained) == ["planted", "plain"]
+        why = f"no model directory '{folder}/none'; give a local directory or a hub name such as 'gpt2'"
+        assert found.failed["absent"] == why
+        shown = found.shown(overlap=False)
+        assert shown["model"].tolist() == ["planted", "planted", "plain", "plain", "absent"]
+        assert shown["attention"].iloc[-1] == f"not measured: {why}"
+        assert f"absent could not be measured: {why}" in notes_of(found)
+
+    def test_sentences(self, found):
+        lead = lead_of(found)
+        assert lead[0].startswith("planted: attention between words of one topic is 1.")
+        assert "; with random weights" in lead[0]
+        assert "; with random weights" not in lead[1]  # which has no twin
+        assert lead[-1].startswith("With random weights the cosine's ratio is at most this far from 1: ")
+
+    def test_what_is_published_stands_beside(self, found, config, folder):
+        """At the published thresholds, with words enough; here a table of another corpus takes the place."""
+        again = replace(found, config=replace(config, thresholds=(0.1, 0.2)))
+        assert again.shown(overlap=True)["published"].tolist() == ["–"] * 5  # none is published at .1 and .2
+
+
+class TestFolder:
+    def test_claims_are_judged_from_the_folder(self, found, report, folder):
+        for claims in (judge_folder(folder / "out"), load_claims(folder / "out")):
+            assert [(c.id, c.verdict, c.per_seed) for c in claims] == [
+                (c.id, c.verdict, c.per_seed) for c in found.claims
+            ]
+        assert [c.id for c in found.claims] == ["P7", "P7b", "S1", "S2"]
+        assert found.claims[0].note.startswith("not tested: the suite has no ALBERT, BART, ELECTRA and RoBERTa")
+        assert found.claims[2].verdict == "holds"
+
+    def test_the_page(self, report, folder, found):
+        for text in ("not measured: no model directory", "Attention of planted on a document", "Topics of seed 0"):
+            assert text in report
+        assert report.count("heads-p") == 2
+        label = ", ".join(found.texts.fitted.models[0].top_words(4)[0])
+        assert label in report
+        written = {path.name for path in (folder / "out").iterdir()}
+        assert {"ratios.csv", "heads.csv", "topics.csv", "claims.json", "topics.safetensors"} <= written
+        assert "<script src" not in report
+
+    def test_nothing_is_measured_twice(self, found, config, folder, monkeypatch):
+        def never(*_, **__):
+            raise AssertionError("it was there")
+
+        for place, name in ((jobs, "_measure"), (suite_texts, "fit_seeds"), (suite_texts.CorpusStream, "__iter__")):
+            monkeypatch.setattr(place, name, never)
+        no_absent = folder / "two.toml"
+        no_absent.write_text((folder / "suite.toml").read_text().rpartition("[[model]]")[0])
+        again = run_suite(replace(config, suite=(str(no_absent),)), folder / "out")
+        assert again.tables["ratios"].equals(found.tables["ratios"])
+
+    def test_a_damaged_measurement_is_made_again(self, found, config, folder, tmp_path):
+        shutil.copytree(folder / "out", tmp_path / "out")
+        (path,) = (tmp_path / "out" / "measured").glob("plain-*/attention.safetensors")
+        path.write_bytes(path.read_bytes()[:-9])
+        again = run_suite(config, tmp_path / "out")
+        assert again.tables["ratios"].equals(found.tables["ratios"])
+
+
+class TestTopicModel:
+    def test_a_file_in_place_of_fitting(self, found, config, folder, tmp_path):
+        given = replace(config, topic_model=folder / "out" / "topics.safetensors", n_topics=None, topic_seeds=(1,))
+        again = run_suite(replace(given, suite=(str(folder / "albert"),)), tmp_path / "out")
+        mine = found.trained["plain"].attention["overall_ratio"][1:]
+        assert torch.equal(again.trained[str(folder / "albert")].attention["overall_ratio"], mine)
+        assert not (tmp_path / "out" / "topics.safetensors").exists()
+        assert "With one topic model nothing is known of what its seed adds; give --topic-seeds 0 1 2." in notes_of(
+            again
+        )
+
+    @pytest.mark.parametrize(
+        ("changed", "message"),
+        [
+            (
+                {"n_topics": 4},
+                "the topics of '{path}' were fitted with n_topics 3, and 4 is asked for; give the file's",
+            ),
+            ({"weights": "tfidf"}, "the topics of '{path}' were fitted with weights 'counts', and 'tfidf' is asked"),
+            (
+                {"topic_seeds": (7,)},
+                "'{path}' has no topic model of seed 7 (it has 0, 1); leave out --topic-seeds, or -",
+            ),
+        ],
+    )
+    def test_other_settings(self, found, config, folder, tmp_path, changed, message):
+        path = folder / "out" / "topics.safetensors"
+        said = refused(run_suite, replace(config, topic_model=path, **changed), tmp_path / "out")
+        assert said.startswith(message.format(path=path))
+
+    def test_another_vocabulary(self, found, config, folder, tmp_path):
+        fitted = load_topics(folder / "out" / "topics.safetensors")
+        words = [f"x{word}" for word in fitted.words]
+        models = [TopicModel(words, model.weights, model.shares) for model in fitted.models]
+        save_topics(path := tmp_path / "t.safetensors", replace(fitted, models=models))
+        assert refused(run_suite, replace(config, topic_model=path), tmp_path / "out") == (
+            f"the topics of '{path}' are over another vocabulary than the corpus: none of their 20 words is in the 60 "
+            "documents measured; give topics of such texts, or leave out --topic-model"
+        )
+
+    def test_another_tokenizer(self, found, config, folder, tmp_path):
+        fitted = load_topics(folder / "out" / "topics.safetensors")
+        save_topics(path := tmp_path / "t.safetensors", replace(fitted, tokenizer="gensim"))
+        said = refused(run_suite, replace(config, topic_model=path), tmp_path / "out")
+        assert said.startswith(f"the words of '{path}' were told apart by another tokenizer (gensim; ours is ")
+
+
+class TestCorpus:
+    def test_a_gzip_that_breaks_off(self, config, folder, tmp_path):
+        texts = [path.read_text() for path in sorted((folder / "corpus").iterdir())]
+        lines = [
+            json.dumps({"text": text, "pad": str(np.random.default_rng(i).random(99))}) for i, text in enumerate(texts)
+        ]
+        whole = gzip.compress("\n".join(lines).encode())
+        (path := tmp_path / "a.jsonl.gz").write_bytes(whole[: int(0.8 * len(whole))])
+        broken = replace(config, corpus=(path,), suite=(str(folder / "albert"),), topic_seeds=(0,))
+        result = run_suite(broken, tmp_path / "out")
+        n = result.texts.n_documents
+        assert 20 < n < 60
+        (note,) = [note for note in notes_of(result) if "breaks off" in note]
+        assert note.startswith(f"'{path}' breaks off (")
+        assert note.endswith(f"; the {n} documents before are kept. Fetch the file again to have the rest.")
+
+    def test_a_dump_that_is_not_mediawiki(self, config, tmp_path):
+        (path := tmp_path / "a.xml").write_text("<html><body/></html>")
+        assert refused(run_suite, replace(config, corpus=(path,)), tmp_path / "out") == (
+            f"'{path}' is XML of another kind (its root is <html>); expected a MediaWiki export, such as "
+            "enwiki-latest-pages-articles.xml.bz2"
+        )
+
+    def test_no_topic_word_is_one_token(self, config, folder, write_checkpoint, tmp_path):
+        pieces = ["w", *(f"##{i}" for i in range(10))]
+        model = wordpiece(write_checkpoint(tmp_path / "m", "bert"), pieces)
+        said = refused(run_suite, replace(config, suite=(str(model),), topic_seeds=(0,)), tmp_path / "out")
+        assert said.startswith(f"no encoder of the suite can be measured: {model}: the tokenizer leaves none of the ")
+        assert said.endswith("; give a corpus in the model's language")
+
+    def test_no_word_is_frequent_enough(self, config, tmp_path):
+        said = refused(run_suite, replace(config, no_below=61), tmp_path / "out")
+        assert said.endswith("of the 60 documents; give more text, or lower no_below or raise no_above")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"suite": ("a", "b", "a")}, "the model 'a' is given to --suite twice; name each model once"),
+        ({"suite": ("a", "b.toml")}, "'b.toml' is one of 2 given to --suite; give one suite file, or models alone"),
+        ({"suite": ()}, "--suite names no models; give a suite file (.toml), or hub names and directories"),
+        ({"adapter": Path("x")}, "--adapter is for one model, and a suite has several; name the adapter's folder as a"),
+        ({"no_above": 1.5}, "no_above is 1.5; expected a share of the documents above 0, at most 1"),
+        ({"weights": "bm25"}, "weights is 'bm25'; expected 'counts' or 'tfidf'"),
+        ({"topic_seeds": (1, 1)}, "topic_seeds is (1, 1); expected different numbers"),
+        ({"thresholds": (0.1, 0.1)}, "thresholds is (0.1, 0.1); expected one or several different numbers"),
+        ({"document": 1000}, "document is 1000; expected the number of a measured one, from 0 to 999"),
+        ({"document": 60}, "document is 60, and 60 documents are measured; give a smaller number"),
+        (
+            {"tokens_per_batch": 9},
+            "tokens_per_batch is 9, fewer than the 16 tokens of a window; give at least 16, or sh",
+        ),
+    ],
+)
+def test_what_is_refused(found, config, folder, changed, message):
+    assert refused(run_suite, replace(config, **changed), folder / "out").startswith(message)
+
+
+def test_on_the_documentation_of_this_repository(write_checkpoint, tmp_path, capsys):
+    """Two random encoders that read English, from the command line."""
+    docs = sorted((Path(mechclust.__file__).parents[1] / "docs" / "probes").glob("*.md"))
+    counts = Counter(word for path in docs for word in words_of(path.read_text()))
+    pieces = [word for word, _ in counts.most_common(600)]
+    for family in ("bert", "albert"):
+        model = write_checkpoint(tmp_path / family, family, vocab_size=604, max_position_embeddings=64)
+        wordpiece(model, pieces)
+    suite = [str(tmp_path / family) for family in ("bert", "albert")]
+    settings = "--n-topics 4 --passes 2 --topic-seeds 0 1 --no-below 3 --no-above .5 --min-words 60 --thresholds .05 .1"
+    out = tmp_path / "out"
+    assert main(["topics", "--suite", *suite, "--corpus", *map(str, docs), "--out", str(out), *settings.split(),
+                 "--max-documents", "40", "--max-length", "64", "--resamples", "20"]) == 0  # fmt: skip
+    printed = capsys.readouterr().out
+    assert "Words may have several topics\n" in printed
+    assert f"report: {out / 'report.html'}" in printed
+    attention = [claim for claim in load_claims(out) if claim.id == "S2"]
+    assert attention[0].verdict != "not tested"
+    assert "Attention of " in (out / "report.html").read_text()
+
+
+def test_help(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["topics", "--suite", "--help"])
+    assert end.value.code == 0
+    printed = capsys.readouterr().out
+    for option in ("--topic-model", "--no-below", "--weights", "--topic-seeds", "--engine"):
+        assert option in printed
