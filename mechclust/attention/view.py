@@ -60,7 +60,7 @@ class AttentionView:
         """HTML to put into a page of your own.
 
         Args:
-            include_js: with scripts and styles (1.3 MB, nearly all of it circuitsvis). A page of several views needs
+            include_js: with scripts and styles (32 kB). A page of several views needs
                 them in one of them only, whichever stands first or last.
         """
         values = ["" if value is None else f"{value:.3g}" for value in self.values or [None] * len(self.names)]
@@ -140,8 +140,8 @@ def attention_view(
         labels: one label per position, such as its topic or its part of the prompt, by which tokens are coloured;
             ``None`` where there is none.
         attention_mask: ``[pos]`` or ``[1 pos]``, true on real tokens; padding is left out of the view.
-        max_bytes: refuse a view whose page would be larger. 1.3 MB of it are scripts; 12 heads over 128 tokens take
-            0.3 MB more, or 0.5 MB where attention goes both ways.
+        max_bytes: refuse a view whose page would be larger. 12 heads over 128 tokens take 0.3 MB, or 0.5 MB where
+            attention goes both ways.
 
     Returns:
         The view; its heads are named as TransformerLens numbers them, ``L0H3`` for head 3 of ``blocks.0``.
@@ -227,7 +227,7 @@ def attention_view_from_patterns(
         causal: draw the part above the diagonal grey; every weight there must be 0.
         labels: one label per position, by which tokens are coloured; ``None`` where there is none.
         values: one number per head, shown beside its name.
-        max_bytes: refuse a view whose page would be larger. Scripts take 1.3 MB of it.
+        max_bytes: refuse a view whose page would be larger.
 
     Raises:
         InputError: for shapes that do not fit each other, values that are not attention weights, or a
@@ -309,10 +309,10 @@ def _count(n: int, noun: str) -> str:
 def _check_size(n_models: int, n_heads: int, n_tokens: int, max_bytes: int, size: int | None = None) -> None:
     least = attention_page.least_bytes(n_models * n_heads, n_tokens)
     if (size or least) > max_bytes:
-        code, about = attention_page.code_bytes(), "" if size else "at least "
+        about, found = "" if size else "at least ", size or least
+        shown = f"{found / 1e6:.1f} MB" if found >= 1e6 else f"{found / 1e3:.0f} kB"
         where = "" if n_models == 1 else f" in {n_models} models"
         raise InputError(
             f"attention of {_count(n_heads, 'head')} over {_count(n_tokens, 'token')}{where} makes a page of "
-            f"{about}{(size or least) / 1e6:.1f} MB, {code / 1e6:.1f} MB of it JavaScript, and max_bytes is "
-            f"{max_bytes:,}; choose fewer layers, heads or tokens, or raise max_bytes"
+            f"{about}{shown}, and max_bytes is {max_bytes:,}; choose fewer layers, heads or tokens, or raise max_bytes"
         )

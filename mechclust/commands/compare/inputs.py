@@ -89,7 +89,7 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
         InputError: for settings, prompts, clusters, tokenizers or controls that nothing can be compared with, and where
             the rows would not fit in memory or on disk.
     """
-    prompts = LabelledPrompts.from_jsonl(config.prompts)
+    prompts = config.read_prompts()
     config.check()
     tasks = prompts.classes["task"]
     if len(tasks) < 2:
