@@ -82,7 +82,7 @@ class LabelledPrompts:
     def from_file(
         cls, path: str | Path, *, prompt: str = "prompt", task: str = "task", labels: Sequence[str] = ()
     ) -> LabelledPrompts:
-        """Read prompts from JSON lines, CSV, parquet, or a Hugging Face dataset on disk.
+        r"""Read prompts from JSON lines, CSV, parquet, or a Hugging Face dataset on disk.
 
         The format follows the name: ``.csv``, ``.tsv`` and ``.parquet`` by their ending, a folder that
         ``Dataset.save_to_disk`` wrote, and one JSON object per line under any other name.
@@ -102,7 +102,7 @@ class LabelledPrompts:
             >>> with tempfile.TemporaryDirectory() as folder:
             ...     path = os.path.join(folder, "questions.csv")
             ...     with open(path, "w") as file:
-            ...         _ = file.write("question,kind\\nWho wrote it?,person\\n")
+            ...         _ = file.write("question,kind\nWho wrote it?,person\n")
             ...     LabelledPrompts.from_file(path, prompt="question", task="kind").labels
             {'task': ['person']}
         """

@@ -99,7 +99,8 @@ class TestProcess:
         done = subprocess.run(argv, capture_output=True, text=True, env=ENVIRONMENT, cwd=tmp_path, timeout=120)
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == (
-            f"mechclust: no prompts file {str(tmp_path / 'none.jsonl')!r}; give the path of a JSONL, CSV or parquet file\n"
+            f"mechclust: no prompts file {str(tmp_path / 'none.jsonl')!r}; give the path of a JSONL, CSV or parquet "
+            "file\n"
         )
         assert not list(tmp_path.iterdir())
 

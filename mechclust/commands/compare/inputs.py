@@ -89,6 +89,7 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
         InputError: for settings, prompts, clusters, tokenizers or controls that nothing can be compared with, and where
             the rows would not fit in memory or on disk.
     """
+    check_command(out, "compare")
     prompts = config.read_prompts()
     config.check()
     tasks = prompts.classes["task"]
@@ -98,7 +99,6 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
         )
     places = _chosen(prompts, config)
     clusters = find_task_clusters(config.clusters, prompts)
-    check_command(out, "compare")
     checkpoints = find_checkpoints(
         base,
         tuned,
