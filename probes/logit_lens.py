@@ -153,14 +153,14 @@ class LogitLens(Probe):
             notes.append(f"{n} examples are too few for an interval of the median rank (6 are enough)")
         if n < 2:
             notes.append("there is one example, so its probability has no interval, and nothing to exchange it for")
-        elif len(answers.unique()) == 1:
+        elif len(torch.unique(answers)) == 1:
             notes.append(
                 "all examples have one answer, which is as probable after an exchange: probability_chance says nothing"
             )
         return self.result(
             values,
             {**dict.fromkeys(values, ("site",)), "rank_chance": ()},
-            metadata={"n": n, "answers": len(answers.unique())},
+            metadata={"n": n, "answers": len(torch.unique(answers))},
             notes=notes,
         )
 

@@ -162,7 +162,7 @@ def _dataset(path: Path) -> Records:
             "Hugging Face's save_to_disk wrote"
         )
     try:
-        from datasets import ClassLabel, load_from_disk
+        from datasets import ClassLabel, load_from_disk  # type: ignore[import-untyped]
     except ImportError:
         raise InputError(
             f"reading {str(path)!r} needs datasets; install it with: pip install 'mechclust[llm]'"
