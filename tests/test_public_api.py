@@ -35,7 +35,7 @@ DOORS = (
 )
 # Other people's objects (a tokenizer, keyword arguments passed on) and configurations of any study.
 OPEN = {"tokenizer", "config", "cfg", "fields", "metadata", "which", "changes", "kwargs", "args", "fwd_hooks", "probe"}
-RETURNS_OPEN = {"open_run", "preset", "load_tokenizer"}
+RETURNS_OPEN = {"open_run", "preset", "load_tokenizer", "plot"}
 PUBLIC = {name for door in DOORS for name in importlib.import_module(door).__all__}
 
 
