@@ -31,6 +31,10 @@ class _SameModule(MetaPathFinder, Loader):
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         module = import_module(spec.name.removeprefix("mechclust."))
         spec.loader_state = module.__spec__
+        # What is loaded already stands under both names: importing it again would put a module in the place of a
+        # function that has its name, such as ``probes.run``.
+        for name in [name for name in sys.modules if name.startswith(("tasks.", "probes."))]:
+            sys.modules.setdefault(f"mechclust.{name}", sys.modules[name])
         return module
 
     def exec_module(self, module: ModuleType) -> None:
@@ -40,9 +44,3 @@ class _SameModule(MetaPathFinder, Loader):
 
 
 sys.meta_path.insert(0, _SameModule())
-import_module("mechclust.tasks")
-import_module("mechclust.probes")
-# What is loaded already stands under both names: importing it again would put a module in the place of a function that
-# has its name, such as ``probes.run``.
-for _name in [name for name in sys.modules if name.startswith(("tasks.", "probes."))]:
-    sys.modules.setdefault(f"mechclust.{_name}", sys.modules[_name])

@@ -7,6 +7,7 @@ Importing this package loads neither TransformerLens nor pandas nor matplotlib.
 from probes import shadowing  # noqa: F401 - first: it refuses files that stand in the way of ours
 
 # isort: split
+from probes.attention_entropy import AttentionEntropy
 from probes.causal_checks import causal_checks
 from probes.cka import CKA
 from probes.clustering_head import ClusteringHead
@@ -17,6 +18,7 @@ from probes.hooks import HookedModel, HookPoints, record
 from probes.index_set import IndexSet
 from probes.interchange import interchange
 from probes.linear_decodability import LinearDecodability
+from probes.logit_lens import LogitLens
 from probes.moments import Moments
 from probes.n_dims import NDims
 from probes.neighbour_purity import NeighbourPurity
@@ -42,6 +44,7 @@ from probes.topic_embedding import TopicEmbedding
 
 __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "Attached",
+    "AttentionEntropy",
     "CKA",
     "ClusteringHead",
     "DistanceMatchedTopicAttention",
@@ -51,6 +54,7 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "HookedModel",
     "IndexSet",
     "LinearDecodability",
+    "LogitLens",
     "Moments",
     "NDims",
     "NeighbourPurity",

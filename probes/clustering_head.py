@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from probes.functional.attention_entropy import attention_entropy
 from probes.functional.clustering_head import (
     IntegerWeights,
     check_digits,
@@ -189,7 +190,7 @@ query=last_token(), max_rows=None, permutations=0)
                 continue
             keys = _at(x.transpose(1, 2), where).cpu().double()  # [batch head key]
             mass = keys[..., list(self.support or ())].sum(-1)
-            self.attention.add(site, batch.index, torch.stack([mass, torch.special.entr(keys).sum(-1)], dim=-1))
+            self.attention.add(site, batch.index, torch.stack([mass, attention_entropy(keys)], dim=-1))
         for name, label in labels.items():
             self.classes.add(name, batch.index, label)
         if self.support is not None:

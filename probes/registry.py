@@ -73,7 +73,7 @@ def list_probes() -> list[RegisteredProbe]:
 
     Example:
         >>> [probe.name for probe in list_probes()][:3]
-        ['CKA', 'ClusteringHead', 'DistanceMatchedTopicAttention']
+        ['AttentionEntropy', 'CKA', 'ClusteringHead']
     """
     found = sorted(entry_points(group=GROUP), key=lambda point: point.name)
     own = _own()

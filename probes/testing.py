@@ -308,6 +308,7 @@ def _round_trip(case: Case) -> None:
             raise Broken(f"{way} must preserve every bit of the state; leave them to Probe")
         case.check(new, f"{way} have to give the same result", exact=True)
         copy(case.fed(first), half)
+        half.bind(case.model)  # as attach does; a probe may need the model's weights
         case.check(case.fed(second, to=half), f"{way} have to allow further updates")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import sha256
@@ -84,8 +83,6 @@ def _code() -> str:
     """Styles and scripts. On a page of several views each does its work once."""
     templates = files("mechclust.attention") / "templates"
     return f"""<style>{(templates / "attention.css").read_text(encoding="utf-8")}</style>
-<script>window.mechclustCircuitsVis ??= (function () {{{bundle()}
-return CircuitsVis; }});</script>
 <script>window.{_function()} ??= (() => {{
 {_scripts()}return show; }})();</script>
 """
@@ -100,15 +97,3 @@ def _scripts() -> str:
 def _function() -> str:
     """The script's global name, with a digest: a notebook may hold the output of another version."""
     return f"mechclustAttention_{sha256(_scripts().encode()).hexdigest()[:8]}"
-
-
-@lru_cache(maxsize=1)
-def bundle() -> str:
-    """The JavaScript of circuitsvis, out of an empty view of its own; it defines ``CircuitsVis``."""
-    from circuitsvis.tokens import colored_tokens
-
-    drawn = colored_tokens([], []).local_src  # printing it would ask google.com, and then load from a CDN
-    match = re.search(r"<script[^>]*>(.*)CircuitsVis\.render\(.*CircuitsVis\.ColoredTokens,", drawn, re.DOTALL)
-    if match is None or "</script" in match[1]:
-        raise RuntimeError("this version of circuitsvis is laid out in another way; install circuitsvis==1.43.3")
-    return re.sub(r"//# sourceMappingURL=\S*", "", match[1]).strip()

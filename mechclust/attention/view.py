@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
@@ -27,6 +28,9 @@ from probes.files import write_atomic
 from probes.hooks import device_of, evaluation_mode, forward
 from probes.run import check_models
 from tasks import Batch, InputError
+
+if TYPE_CHECKING:
+    from circuitsvis.utils.render import RenderedHTML
 
 _LISTED = 16  # heads of a model in a terminal
 
@@ -60,7 +64,7 @@ class AttentionView:
         """HTML to put into a page of your own.
 
         Args:
-            include_js: with scripts and styles (1.3 MB, nearly all of it circuitsvis). A page of several views needs
+            include_js: with scripts and styles (32 kB). A page of several views needs
                 them in one of them only, whichever stands first or last.
         """
         values = ["" if value is None else f"{value:.3g}" for value in self.values or [None] * len(self.names)]
@@ -82,6 +86,37 @@ class AttentionView:
     def save(self, path: str | Path, title: str = "Attention patterns") -> None:
         """Write ``page(title)`` to ``path``, atomically."""
         write_atomic(path, self.page(title).encode())
+
+    def circuitsvis(self, model: str | None = None) -> RenderedHTML:
+        """The same heads in CircuitsVis's own view, for a notebook.
+
+        CircuitsVis loads its scripts over the network when there is one, and stores them in the cell otherwise.
+
+        Args:
+            model: which of the models that stand side by side.
+
+        Raises:
+            InputError: for a model that is not among them, and where several stand side by side and none is named.
+
+        Example:
+            >>> import torch
+            >>> view = attention_view_from_patterns(torch.full((2, 3, 3), 1 / 3), ["a", "b", "c"],
+            ...                                     ["L0H0", "L0H1"], causal=False)
+            >>> type(view.circuitsvis()).__name__
+            'RenderedHTML'
+        """
+        from circuitsvis.attention import attention_heads
+
+        if model is not None or self.models:
+            if model not in self.models:
+                raise InputError(f"no model {model!r} in this view; expected one of {', '.join(self.models) or 'none'}")
+            patterns = self.patterns[self.models.index(model)]
+        else:
+            patterns = self.patterns
+        names = [visible(name) for name in self.names]
+        return attention_heads(
+            patterns.float().cpu(), [visible(t) for t in self.str_tokens], names, mask_upper_tri=self.causal
+        )
 
     @property
     def summary(self) -> str:
@@ -140,8 +175,8 @@ def attention_view(
         labels: one label per position, such as its topic or its part of the prompt, by which tokens are coloured;
             ``None`` where there is none.
         attention_mask: ``[pos]`` or ``[1 pos]``, true on real tokens; padding is left out of the view.
-        max_bytes: refuse a view whose page would be larger. 1.3 MB of it are scripts; 12 heads over 128 tokens take
-            0.3 MB more, or 0.5 MB where attention goes both ways.
+        max_bytes: refuse a view whose page would be larger. 12 heads over 128 tokens take 0.3 MB, or 0.5 MB where
+            attention goes both ways.
 
     Returns:
         The view; its heads are named as TransformerLens numbers them, ``L0H3`` for head 3 of ``blocks.0``.
@@ -227,7 +262,7 @@ def attention_view_from_patterns(
         causal: draw the part above the diagonal grey; every weight there must be 0.
         labels: one label per position, by which tokens are coloured; ``None`` where there is none.
         values: one number per head, shown beside its name.
-        max_bytes: refuse a view whose page would be larger. Scripts take 1.3 MB of it.
+        max_bytes: refuse a view whose page would be larger.
 
     Raises:
         InputError: for shapes that do not fit each other, values that are not attention weights, or a
@@ -309,10 +344,10 @@ def _count(n: int, noun: str) -> str:
 def _check_size(n_models: int, n_heads: int, n_tokens: int, max_bytes: int, size: int | None = None) -> None:
     least = attention_page.least_bytes(n_models * n_heads, n_tokens)
     if (size or least) > max_bytes:
-        code, about = attention_page.code_bytes(), "" if size else "at least "
+        about, found = "" if size else "at least ", size or least
+        shown = f"{found / 1e6:.1f} MB" if found >= 1e6 else f"{found / 1e3:.0f} kB"
         where = "" if n_models == 1 else f" in {n_models} models"
         raise InputError(
             f"attention of {_count(n_heads, 'head')} over {_count(n_tokens, 'token')}{where} makes a page of "
-            f"{about}{(size or least) / 1e6:.1f} MB, {code / 1e6:.1f} MB of it JavaScript, and max_bytes is "
-            f"{max_bytes:,}; choose fewer layers, heads or tokens, or raise max_bytes"
+            f"{about}{shown}, and max_bytes is {max_bytes:,}; choose fewer layers, heads or tokens, or raise max_bytes"
         )

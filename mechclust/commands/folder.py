@@ -38,7 +38,7 @@ def _short(part: Any) -> str:
     """A path's last part without its ending, as part of any file's name; names that are cut or changed stay apart."""
     path = Path(part)
     name = (path if path.name else path.absolute()).name
-    name = re.sub(r"\.(jsonl?|txt|gguf|safetensors)$", "", name) or "x"
+    name = re.sub(r"\.(jsonl?|csv|tsv|parquet|txt|gguf|safetensors)$", "", name) or "x"
     plain = re.sub("[^A-Za-z0-9._+]+", "-", name)[:_LONGEST].strip("-.")
     if plain == name:
         return name

@@ -18,7 +18,7 @@ from mechclust.models.adapters import adapter_of, check_adapter
 from mechclust.models.pretrained import Quantization, model_name
 from probes import Readout, first_token, last_token, mean
 from probes.hooks import check_device
-from tasks import InputError
+from tasks import InputError, LabelledPrompts
 from tasks.errors import check_at_least
 from tasks.text.encoding import Bos
 
@@ -223,7 +223,11 @@ class PromptSettings:
     """Which prompts are read, and how.
 
     Args:
-        prompts: JSONL file: one object per line with ``prompt``, ``task`` and any further labels.
+        prompts: file of prompts with their tasks and any further labels: JSONL (one object per line), ``.csv``,
+            ``.tsv`` or ``.parquet``, or a directory written by Hugging Face's ``save_to_disk``.
+        prompt_field: field or column of that file with the prompt's text.
+        task_field: field or column with the task.
+        label_fields: further fields to read as labels; by default all others.
         position: which hidden state to use: that of the ``last`` prompt token, that of the ``first`` (``[CLS]`` in
             BERT-like encoders), or the ``mean`` over tokens.
         chat: wrap each prompt as a user message in the tokenizer's chat template.
@@ -232,9 +236,22 @@ class PromptSettings:
     """
 
     prompts: Path = field(kw_only=False)
+    prompt_field: str = "prompt"
+    task_field: str = "task"
+    label_fields: tuple[str, ...] = ()
     position: Literal["last", "first", "mean"] = "last"
     chat: bool = False
     too_long: Literal["refuse", "truncate"] = "refuse"
+
+    def read_prompts(self) -> LabelledPrompts:
+        """The prompts of the file.
+
+        Raises:
+            InputError: naming the file and the line or row that cannot be read.
+        """
+        return LabelledPrompts.from_file(
+            self.prompts, prompt=self.prompt_field, task=self.task_field, labels=self.label_fields
+        )
 
     @property
     def readout(self) -> Readout:

@@ -17,12 +17,13 @@ from probes.files import DamagedError, read_json, remove_leftovers, versions, wr
 from tasks import InputError
 
 _OURS = "mechclust.json"  # whose report a folder holds, and which files belong to it
+_LEAST = 2**20  # bytes that a report takes at least
 _OURS_IN = ("results", "figures")  # folders in which an earlier report's files are removed
 _UNNAMED = {"texts": "other texts", "weights": "other weights of this model"}  # subjects that a digest tells apart
 
 
 def check_writable(out: Path, way: str = "choose another folder with --out") -> None:
-    """Refuse a folder that cannot be made or written to, before any work; makes nothing.
+    """Refuse a folder that cannot be made or written to, and a full disk, before any work; makes nothing.
 
     Args:
         out: the folder.
@@ -33,7 +34,9 @@ def check_writable(out: Path, way: str = "choose another folder with --out") -> 
     """
     nearest = _there(out)
     try:
-        with tempfile.TemporaryFile(dir=nearest):  # permissions alone do not tell
+        with tempfile.TemporaryFile(dir=nearest) as file:  # permissions alone do not tell, nor does an empty file
+            file.write(bytes(_LEAST))
+            file.flush()
             return
     except OSError as error:
         why = os.strerror(error.errno or errno.EACCES)

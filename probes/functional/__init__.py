@@ -1,5 +1,6 @@
 """Pure functions behind the probes: arrays in, numbers out; no hooks, no state."""
 
+from probes.functional.attention_entropy import attention_entropy
 from probes.functional.cka import (
     HSIC,
     CrossMoments,
@@ -17,6 +18,7 @@ from probes.functional.linear_decodability import (
     stratified_folds,
     wilson_interval,
 )
+from probes.functional.logit_lens import AnswerScores, answer_scores
 from probes.functional.n_dims import n_dims
 from probes.functional.neighbour_purity import neighbour_purity, neighbour_purity_chance
 from probes.functional.norm_jacobian import norm_jacobian
@@ -36,6 +38,7 @@ from probes.functional.topic_attention import PairSums, topic_attention
 from probes.functional.topic_embedding import TopicSimilarity, topic_similarity
 
 __all__ = [  # noqa: RUF022 - which would put names in capitals first
+    "AnswerScores",
     "CrossMoments",
     "HSIC",
     "IndexMoments",
@@ -49,6 +52,8 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "adjusted_rand_moments",
     "adjusted_rand_null",
     "adjusted_rand_score",
+    "answer_scores",
+    "attention_entropy",
     "cka_from_moments",
     "cka_null",
     "cka_resamples",

@@ -10,7 +10,7 @@ from tasks.errors import InputError
 
 
 def parquet_rows(
-    path: Path, needed: Sequence[str], optional: Sequence[str] = (), *, extra: str, at_once: int = 65536
+    path: Path, needed: Sequence[str], optional: Sequence[str] | None = (), *, extra: str, at_once: int = 65536
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Where each row stands, for messages, and its columns.
 
@@ -19,7 +19,7 @@ def parquet_rows(
     Args:
         path: of the file.
         needed: columns that are read.
-        optional: columns that are read where there are such.
+        optional: columns that are read where there are such; ``None``: all columns.
         extra: of ours that brings pyarrow, for the message.
         at_once: rows in memory.
 
@@ -36,7 +36,7 @@ def parquet_rows(
     try:
         with parquet.ParquetFile(path) as file:
             names = file.schema_arrow.names
-            known = [name for name in names if name in (*needed, *optional)]
+            known = [name for name in names if optional is None or name in (*needed, *optional)]
             number = 0
             for batch in file.iter_batches(at_once, columns=known if set(needed) <= set(names) else names):
                 for record in batch.to_pylist():

@@ -1,4 +1,4 @@
-"""Labelled prompts for text models, read from JSONL."""
+"""Labelled prompts for text models, read from files."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import torch
 from tasks.batch import Batch, token_batches
 from tasks.errors import InputError, check_choice
 from tasks.text.encoding import check_ids, pad_within
-from tasks.text.files import check_texts, read_text
-from tasks.text.json_lines import check_field, parse_object
+from tasks.text.files import check_texts
+from tasks.text.prompt_files import PromptFields, json_lines, labelled, read_prompt_file
 from tasks.text.visible import quoted, short
 
 Encode = Callable[[Sequence[str]], Any]
@@ -79,32 +79,47 @@ class LabelledPrompts:
         return len(self.prompts) - len(set(self.prompts))
 
     @classmethod
+    def from_file(
+        cls, path: str | Path, *, prompt: str = "prompt", task: str = "task", labels: Sequence[str] = ()
+    ) -> LabelledPrompts:
+        r"""Read prompts from JSON lines, CSV, parquet, or a Hugging Face dataset on disk.
+
+        The format follows the name: ``.csv``, ``.tsv`` and ``.parquet`` by their ending, a folder that
+        ``Dataset.save_to_disk`` wrote, and one JSON object per line under any other name.
+
+        Args:
+            path: of the file or folder.
+            prompt: field or column with the text.
+            task: field or column with the task, which is called ``"task"`` whatever its name there.
+            labels: further fields to read as labels; all others by default.
+
+        Raises:
+            InputError: naming the file and line or row for what cannot be read, a missing or extra field, or a label
+                that is not a string, integer or boolean.
+
+        Example:
+            >>> import os, tempfile
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     path = os.path.join(folder, "questions.csv")
+            ...     with open(path, "w") as file:
+            ...         _ = file.write("question,kind\nWho wrote it?,person\n")
+            ...     LabelledPrompts.from_file(path, prompt="question", task="kind").labels
+            {'task': ['person']}
+        """
+        path = Path(path)
+        prompts, found = read_prompt_file(path, PromptFields(prompt, task, tuple(labels)))
+        return cls(prompts, found, source=str(path))
+
+    @classmethod
     def from_jsonl(cls, path: str | Path) -> LabelledPrompts:
         """Read one JSON object per line: ``prompt``, ``task`` and any further labels.
 
         Raises:
-            InputError: naming the file and line for text that is not JSON, a missing or extra field,
-                or a label that is not a string, integer or boolean.
+            InputError: as ``from_file``.
         """
-        path = Path(path)
-        text = read_text(path, "a JSONL file", called="prompts file")
-        prompts: list[str] = []
-        labels: dict[str, list[str]] = {}
-        for number, line in enumerate(text.split("\n"), start=1):
-            if not line.strip():
-                continue
-            where = f"{path}, line {number}"
-            record = _parse(line, where)
-            names = [k for k in record if k != "prompt"]
-            if labels and set(names) != set(labels):
-                odd = sorted(set(names) ^ set(labels))[0]
-                raise InputError(f"{where}: label {quoted(odd)} is not on every line; give it on every line or on none")
-            if not record["prompt"].strip():
-                raise InputError(f"{where}: the prompt is empty; give it a text or remove the line")
-            prompts.append(record["prompt"])
-            for name in names:
-                labels.setdefault(name, []).append(str(record[name]))
-        return cls(prompts, labels or {"task": []}, source=str(path))
+        fields = PromptFields()
+        prompts, labels = labelled(json_lines(Path(path), fields), fields)
+        return cls(prompts, labels, source=str(path))
 
     def batches(
         self,
@@ -163,19 +178,3 @@ class LabelledPrompts:
                 labels={name: values[index] for name, values in codes.items()},
                 index=index,
             )
-
-
-def _parse(line: str, where: str) -> dict[str, Any]:
-    record = parse_object(line, where, expected='"prompt" and "task"')
-    for field in ("prompt", "task"):
-        check_field(record, field, where)
-    if not isinstance(record["prompt"], str):
-        raise InputError(f"{where}: the prompt is {quoted(record['prompt'])}; expected a string")
-    for name, value in record.items():
-        if not isinstance(value, (str, int, bool)):
-            raise InputError(
-                f"{where}: label {quoted(name)} is {quoted(value)}; expected a string, an integer or a boolean"
-            )
-        if name != "prompt" and isinstance(value, str) and not value.strip():
-            raise InputError(f"{where}: label {quoted(name)} is empty; give it a name or remove the line")
-    return record

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tempfile
 from functools import lru_cache
@@ -31,11 +32,20 @@ const timer = setInterval(() => {
 """
 
 
+def _bundle() -> str:
+    """The JavaScript of circuitsvis, out of an empty view of its own; it defines ``CircuitsVis``."""
+    from circuitsvis.tokens import colored_tokens
+
+    drawn = colored_tokens([], []).local_src  # printing it would ask google.com, and then load from a CDN
+    match = re.search(r"<script[^>]*>(.*)CircuitsVis\.render\(.*CircuitsVis\.ColoredTokens,", drawn, re.DOTALL)
+    assert match is not None, "this version of circuitsvis is laid out in another way; install circuitsvis==1.43.3"
+    return re.sub(r"//# sourceMappingURL=\S*", "", match[1]).strip()
+
+
 @lru_cache
 def _pages() -> tuple[Path, Path, int]:
     """Files of circuitsvis's page and ours, and how many bytes ours has."""
     from mechclust.attention import attention_view_from_patterns
-    from mechclust.attention.page import bundle
 
     scores = torch.randn(_HEADS, _TOKENS, _TOKENS, generator=torch.Generator().manual_seed(0))
     above = torch.ones(_TOKENS, _TOKENS).triu(1).bool()
@@ -44,7 +54,7 @@ def _pages() -> tuple[Path, Path, int]:
     rounded = [[[round(weight, 3) for weight in query] for query in head] for head in patterns.tolist()]
     props = json.dumps({"attention": rounded, "attentionHeadNames": names, "maskUpperTri": True, "tokens": tokens})
     folder = Path(tempfile.mkdtemp())
-    theirs = f"""<!doctype html><meta charset="utf-8"><div id="place"></div><script>{bundle()}</script>
+    theirs = f"""<!doctype html><meta charset="utf-8"><div id="place"></div><script>{_bundle()}</script>
 <script type="module">CircuitsVis.render("place", CircuitsVis.AttentionHeads, {props});</script>"""
     ours = attention_view_from_patterns(patterns, tokens, names, causal=True).page()
     (folder / "theirs.html").write_text(theirs, encoding="utf-8")

@@ -99,7 +99,8 @@ class TestProcess:
         done = subprocess.run(argv, capture_output=True, text=True, env=ENVIRONMENT, cwd=tmp_path, timeout=120)
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == (
-            f"mechclust: no prompts file {str(tmp_path / 'none.jsonl')!r}; give the path of a JSONL file\n"
+            f"mechclust: no prompts file {str(tmp_path / 'none.jsonl')!r}; give the path of a JSONL, CSV or parquet "
+            "file\n"
         )
         assert not list(tmp_path.iterdir())
 
@@ -374,11 +375,14 @@ class TestClustersRefusals:
     def test_no_prompts_file(self, refused, clusters, tmp_path):
         path = tmp_path / "none.jsonl"
         assert refused(*clusters, "--prompts", path) == (
-            f"no prompts file {str(path)!r}; give the path of a JSONL file"
+            f"no prompts file {str(path)!r}; give the path of a JSONL, CSV or parquet file"
         )
 
     def test_prompts_that_are_a_directory(self, refused, clusters, tmp_path):
-        assert refused(*clusters, "--prompts", tmp_path) == f"{str(tmp_path)!r} is a directory; give a JSONL file"
+        assert refused(*clusters, "--prompts", tmp_path) == (
+            f"{str(tmp_path)!r} is a directory without a dataset (no state.json); give a file, or a folder that "
+            "Hugging Face's save_to_disk wrote"
+        )
 
     def test_prompts_in_another_encoding(self, refused, clusters, prompts):
         prompts.write_bytes(prompts.read_text().encode("utf-16"))
@@ -443,7 +447,9 @@ class TestClustersRefusals:
 
     def test_a_line_without_a_task(self, refused, clusters, prompts):
         prompts.write_text('{"prompt": "w1", "task": "a"}\n{"prompt": "w2"}\n')
-        assert refused(*clusters) == f'{prompts}, line 2 has no "task" (it has prompt); add it'
+        assert refused(*clusters) == (
+            f'{prompts}, line 2 has no "task" (it has prompt); add it, or name the field that has it: --task-field'
+        )
 
     def test_one_task_only(self, refused, clusters, prompts):
         prompts.write_text(2 * '{"prompt": "w1", "task": "sort"}\n')

@@ -132,7 +132,7 @@ def test_two_of_one_name_are_both_broken(install: Callable[..., None]) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("NDim", "no probe 'NDim' (it has CKA, "),
+        ("NDim", "no probe 'NDim' (it has AttentionEntropy, CKA, "),
         ("NDim", "; did you mean 'NDims'?"),
         (
             "TopicAttention",

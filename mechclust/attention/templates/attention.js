@@ -1,7 +1,6 @@
 // One attention view: what is selected, and everything that follows the selection.
 
 const LIVE = 256; // up to so many tokens the text follows the pointer; beyond, it follows clicks
-const circuitsVis = () => window.CircuitsVis ??= window.mechclustCircuitsVis(); // read when first needed, after the maps are drawn
 
 function show(place, data) { // a notebook may show one output in two places
   for (const root of document.querySelectorAll(`[id="${place}"]:not([data-drawn])`)) {
@@ -71,30 +70,25 @@ function view(root, { tokens, labels, heads, models, causal, steps, weights }) {
     return el("div", "labels", ...known.slice(0, distinct).map(label => entry(label, dyes.get(label))), ...(rest > 0 ? [entry(`${rest} more ${rest === 1 ? "label" : "labels"}`, OTHERS)] : []));
   }
 
-  // The sequence by circuitsvis, shaded by one row of a map, or one column. React's class protocol by hand, since
-  // circuitsvis gives no way to change what it has drawn; a new drawing for each row takes three times as long.
+  // The sequence, each token shaded by its weight in one row of a map, or one column.
   function text(m) {
-    const place = el("div", "text"), title = el("div", "title"), rules = el("style");
-    place.id = `${id}-text-${m}`;
-    let live = null, values = tokens.map(() => 0);
-    // It puts tokens into the page as HTML.
-    const safe = tokens.map(token => token.replaceAll("&", "&amp;").replaceAll("<", "&lt;") || "&nbsp;");
-    function Text(props) { this.props = props; live = this; }
-    Text.prototype = { isReactComponent: {}, render: () => circuitsVis().ColoredTokens({ tokens: safe, values, minValue: -1, maxValue: 1, positiveColor: POSITIVE.at(-1), negativeColor: NEGATIVE.at(-1) }) };
-    for (const type of ["mouseenter", "mousemove"]) place.addEventListener(type, event => event.stopPropagation(), true); // its own tooltips show the shade
-    const index = event => { const spans = [...place.querySelectorAll(".colored-tokens > span")]; return spans.findIndex(span => span.contains(event.target)); };
+    const spans = tokens.map(token => el("span", "", el("span", "", token || "\u00a0")));
+    const place = el("div", "text", el("div", "colored-tokens", ...spans)), title = el("div", "title");
+    const index = event => spans.findIndex(span => span.contains(event.target));
     place.addEventListener("pointerover", event => { const i = index(event); if (i >= 0) point(state.by ? { q: i, k: focus() } : { q: focus(), k: i }, true); });
     place.addEventListener("pointerleave", () => point(null));
     place.addEventListener("click", event => { const i = index(event); if (i >= 0) hold(i); });
     return {
-      box: el("div", "textbox", title, place, rules),
-      start: () => place.isConnected && circuitsVis().render(place.id, Text, {}),
+      box: el("div", "textbox", title, place),
       refresh(token) {
-        values = tokens.map((_, i) => shade(state.by ? weight(m, i, token) : weight(m, token, i)));
         title.replaceChildren(...(models.length ? [el("b", "", models[m]), " "] : []), `${heads[state.head].name}: ${state.by ? "what attends to" : "what"} `, el("bdi", "token", tokens[token]), el("sup", "", `${token}`), state.by ? "" : " attends to");
-        const spans = `#${place.id} .colored-tokens > span`, dim = causal ? state.by ? `${spans}:nth-child(-n+${token})` : `${spans}:nth-child(n+${token + 2})` : "";
-        rules.textContent = `${dim && `${dim} { opacity: .4 }`} ${spans}:nth-child(${token + 1}) > span { outline: 2px solid ${INK}; outline-offset: -2px }`;
-        if (live?.updater) live.updater.enqueueForceUpdate(live);
+        spans.forEach((span, i) => {
+          const [q, k] = state.by ? [i, token] : [token, i], shaded = shade(weight(m, q, k));
+          span.classList.toggle("beyond", !reached(q, k));
+          span.classList.toggle("chosen", i === token);
+          span.firstChild.style.backgroundColor = cssColour(shaded);
+          span.firstChild.style.color = Math.abs(shaded) > 0.6 ? "#fff" : INK;
+        });
       },
     };
   }
@@ -257,5 +251,4 @@ function view(root, { tokens, labels, heads, models, causal, steps, weights }) {
   layout();
   refresh();
   new ResizeObserver(() => requestAnimationFrame(layout)).observe(root);
-  requestAnimationFrame(() => setTimeout(() => texts.forEach(panel => panel.start()))); // after the maps are on the screen
 }

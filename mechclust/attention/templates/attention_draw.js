@@ -1,6 +1,6 @@
 // Drawing: from integer weights to pixels, and the axes round them. Nothing here knows what is selected.
 
-// Even steps in CIELAB from white, which is how circuitsvis mixes its token colours too.
+// Even steps in CIELAB from white.
 const POSITIVE = ["#ffffff", "#e5e6f3", "#cbcee6", "#b1b6da", "#969fce", "#7b88c1", "#5f73b5", "#3f5ea8", "#0a4a9c"];
 const NEGATIVE = ["#ffffff", "#fbe4e2", "#f5c9c5", "#edafa9", "#e4948e", "#d97973", "#cd5e5a", "#c04042", "#b2182b"];
 const OUT_OF_REACH = "#e3e6e9", INK = "#1d2733", SOFT = "#5b6875", MARK = "#c2007b";
@@ -21,6 +21,7 @@ const PALETTE = Uint32Array.from({ length: 513 }, (_, i) => {
   const [a, b] = [bytes(stops[low]), bytes(stops[low + 1])];
   return packed(a.map((x, c) => Math.round(x + (b[c] - x) * (at - low))));
 });
+const cssColour = shaded => { const c = PALETTE[256 + Math.round(256 * shaded)]; return `rgb(${c & 255} ${c >> 8 & 255} ${c >> 16 & 255})`; };
 const GREY = packed(bytes(OUT_OF_REACH));
 
 // Integers of all heads, [head][query * n + key]; what is above the diagonal of causal ones was not sent.

@@ -82,7 +82,7 @@ def read_inputs(model: Any, config: ClustersConfig, tokenizer: Any = None) -> In
     Raises:
         InputError: for prompts or settings that nothing can be measured with.
     """
-    prompts = LabelledPrompts.from_jsonl(config.prompts)
+    prompts = config.read_prompts()
     config.check()
     _check_labels(prompts, config)
     some, index = _drawn(prompts, config)

@@ -89,14 +89,14 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
         InputError: for settings, prompts, clusters, tokenizers or controls that nothing can be compared with, and where
             the rows would not fit in memory or on disk.
     """
-    prompts = LabelledPrompts.from_jsonl(config.prompts)
+    check_command(out, "compare")
+    prompts = config.read_prompts()
     config.check()
     tasks = prompts.classes["task"]
     if len(tasks) < 2:
         raise InputError(f"{config.prompts} has one task only ({tasks[0]!r}); comparing tasks needs at least 2")
     places = _chosen(prompts, config)
     clusters = find_task_clusters(config.clusters, prompts)
-    check_command(out, "compare")
     checkpoints = find_checkpoints(
         base,
         tuned,

@@ -17,6 +17,7 @@ from mechclust.commands.mossa.result import MossaResult
 from mechclust.commands.mossa.train import Trained, train_adapters
 from mechclust.commands.settings import everywhere
 from mechclust.models.pretrained import model_name
+from mechclust.report.folder import check_command
 from mechclust.report.page import save_results
 from mechclust.report.text import join
 from probes import ProbeResult
@@ -51,6 +52,7 @@ def run_mossa(base: str | Path, config: MossaConfig, out: str | Path, *, progres
         >>> # result.claims, result.groups, result.curves().seen.gap
     """
     out = Path(out)
+    check_command(out, "mossa")
     inputs = read_inputs(str(base), config)
     plan = Plan.of(inputs, config)
     plan.check(config, out)

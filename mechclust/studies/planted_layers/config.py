@@ -51,7 +51,7 @@ class PlantedConfig:
     Args:
         seeds: one base model with all that is made of it, per seed; of a given model, the noise of its plants.
         model: a Hugging Face checkpoint, by name or folder, to plant in instead of the miniature; by noise alone.
-        prompts: of ``model``: a JSONL file with ``prompt`` and ``task`` on every line; of each task the first
+        prompts: of ``model``: a file (JSONL, CSV, parquet) with ``prompt`` and ``task``; of each task the first
             ``suite.n_eval`` are taken.
         suite: the skills of the miniature; its ``seed``, ``stream``, ``skills`` and ``stream_seed`` are set by the run.
         n_measured: of its seen skills, on whose prompts is measured.

@@ -139,7 +139,7 @@ def _given(config: PlantedConfig) -> _Prompts:
     """Of a checkpoint and a file of prompts; each is read when it is needed."""
     assert config.model is not None
     assert config.prompts is not None
-    prompts = LabelledPrompts.from_jsonl(config.prompts)
+    prompts = LabelledPrompts.from_file(config.prompts)
     loaded: list[HookedModel] = []
 
     def load(name: str, out: Path) -> HookedModel:

@@ -38,7 +38,7 @@ def read_examples(path: Path, fields: Fields) -> Iterator[tuple[str | None, Exam
 
     Raises:
         InputError: with file and line, for what is not JSON or parquet, a field that is missing, and a prompt, answer
-            or task that is no string or empty.
+            or task that is not a string or is empty.
     """
     records = (
         parquet_rows(path, (fields.prompt, fields.answer), (fields.task,), extra="llm")

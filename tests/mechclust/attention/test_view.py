@@ -231,11 +231,11 @@ class TestFromModel:
         ours = model()
         ours.forward = None
         with pytest.raises(
-            InputError, match=r"^attention of 6 heads over 1000 tokens makes a page of at least 9\.\d MB, 1\.3 MB of it"
+            InputError, match=r"^attention of 6 heads over 1000 tokens makes a page of at least 8\.\d MB, and max"
         ):
             attention_view(ours, torch.zeros(1000, dtype=torch.int64))
-        with pytest.raises(InputError, match=r"^attention of 1 head over 1000 tokens in 2 models makes a page of at"):
-            attention_view({"a": ours, "b": ours}, torch.zeros(1000, dtype=torch.int64), heads=[(1, 0)])
+        with pytest.raises(InputError, match=r"^attention of 1 head over 1200 tokens in 2 models makes a page of at"):
+            attention_view({"a": ours, "b": ours}, torch.zeros(1200, dtype=torch.int64), heads=[(1, 0)])
 
 
 class TestSideBySide:
@@ -379,7 +379,7 @@ class TestFromPatterns:
         with pytest.raises(InputError) as error:
             attention_view_from_patterns(patterns, ["token"] * 50, ["a", "b"], causal=False, max_bytes=size - 1)
         assert str(error.value) == (
-            "attention of 2 heads over 50 tokens makes a page of 1.3 MB, 1.3 MB of it JavaScript, "
+            f"attention of 2 heads over 50 tokens makes a page of {size / 1e3:.0f} kB, "
             f"and max_bytes is {size - 1:,}; choose fewer layers, heads or tokens, or raise max_bytes"
         )
 
@@ -393,7 +393,7 @@ class TestFromPatterns:
         names = [f"L0H{h}" for h in range(12)]
         given = patterns if n_models == 1 else {"a": patterns, "b": patterns.flip(0)}
         view = attention_view_from_patterns(given, [" token"] * 128, names, causal=False)
-        assert len(view.page().encode()) < 1_350_000 + n_models * 530_000 < 3_000_000
+        assert len(view.page().encode()) < 40_000 + n_models * 530_000
 
     def test_weights_arrive_to_four_decimals(self):
         patterns = torch.tensor([[[0.5, 0.5], [0.12344, -0.87656]]])
@@ -412,7 +412,7 @@ class TestHtml:
         patterns = {HOSTILE: torch.eye(3)[None]}
         view = attention_view_from_patterns(patterns, strings, [HOSTILE], causal=True, labels=strings)
         for html in (view.fragment(), view.page(title=HOSTILE), view._repr_html_()):
-            assert html.count("</script>") == 3
+            assert html.count("</script>") == 2
             ours = html.replace(attention_page._code(), "")
             assert "<img" not in ours
             assert "<!--" not in ours
@@ -450,19 +450,9 @@ class TestHtml:
         assert not re.search(r"@import|url\(\s*['\"]?https?:", attention_page._code().split("<script>")[0])
         assert "default-src 'none'" in page
 
-    def test_never_asks_whether_there_is_a_network(self, monkeypatch):
-        def refuse(*args, **kwargs):
-            raise AssertionError("tried to reach the network")
-
-        monkeypatch.setattr("urllib.request.urlopen", refuse)
-        monkeypatch.setattr("socket.socket.connect", refuse)
-        attention_page.bundle.cache_clear()
-        attention_page._code.cache_clear()
-        assert "ColoredTokens" in view_of(["a"])._repr_html_()
-
     def test_the_javascript_can_be_left_out(self):
         view = view_of(["a", "b"])
-        assert len(view.fragment(include_js=False)) < 2_000 < 1_000_000 < len(view.fragment())
+        assert len(view.fragment(include_js=False)) < 2_000 < 30_000 < len(view.fragment()) < 40_000
         assert view.fragment(include_js=False).count("<div") == view.fragment(include_js=False).count("</div>") == 1
 
     def test_two_views_on_one_page_have_places_of_their_own(self):
@@ -502,16 +492,6 @@ class TestHtml:
         assert unescape(re.search("<pre>(.*?)</pre>", view.fragment(), re.DOTALL)[1]) == str(view)
         assert "<b>" not in view.fragment(include_js=False)
 
-    def test_another_circuitsvis_is_refused_by_name(self, monkeypatch):
-        import circuitsvis.tokens
-
-        monkeypatch.setattr(attention_page, "_code", attention_page._code.__wrapped__)
-        monkeypatch.setattr(attention_page, "bundle", attention_page.bundle.__wrapped__)
-        drawn = type("Drawn", (), {"local_src": "<canvas>"})()
-        monkeypatch.setattr(circuitsvis.tokens, "colored_tokens", lambda *args: drawn)
-        with pytest.raises(RuntimeError, match=r"install circuitsvis==1\.43\.3"):
-            view_of(["a"])
-
 
 @pytest.mark.parametrize(
     ("tokens", "message"),
@@ -525,3 +505,23 @@ def test_tokens_the_model_cannot_read_are_refused(tokens, message):
     with pytest.raises(InputError) as error:
         attention_view(model(), tokens)
     assert str(error.value) == message
+
+
+class TestCircuitsVis:
+    def test_has_the_same_heads_and_tokens(self):
+        patterns = torch.rand(2, 3, 3, generator=torch.Generator().manual_seed(0)).tril()
+        view = attention_view_from_patterns(patterns, ["a", "b", "c"], ["L0H0", "L1H1"], causal=True)
+        drawn = view.circuitsvis().local_src
+        assert '"attentionHeadNames": ["L0H0", "L1H1"]' in drawn
+        assert '"tokens": ["a", "b", "c"]' in drawn
+        weights = json.loads(drawn.split('"attention": ')[1].split(', "attentionHeadNames"')[0])
+        assert torch.equal(torch.tensor(weights), patterns)
+        assert '"maskUpperTri": true' in drawn
+
+    def test_of_several_models_one_is_named(self):
+        patterns = {"before": torch.ones(1, 2, 2) / 2, "after": torch.eye(2)[None]}
+        view = attention_view_from_patterns(patterns, ["a", "b"], ["L0H0"], causal=False)
+        assert view.circuitsvis("after").local_src != view.circuitsvis("before").local_src
+        for model, told in ((None, "None"), ("other", "'other'")):
+            with pytest.raises(InputError, match=f"no model {told} in this view; expected one of before, after"):
+                view.circuitsvis(model)

@@ -93,14 +93,18 @@ def test_a_bad_file_is_refused_with_its_line(write, lines: list, message: str) -
 
 
 def test_a_file_that_cannot_be_read_is_refused(write, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no prompts file '.*none.jsonl'; give the path of a JSONL file"):
+    with pytest.raises(
+        InputError, match=r"no prompts file '.*none.jsonl'; give the path of a JSONL, CSV or parquet file"
+    ):
         LabelledPrompts.from_jsonl(tmp_path / "none.jsonl")
     with pytest.raises(InputError) as error:
         LabelledPrompts.from_jsonl(path := write(raw=b'{"prompt": "a",\n "task": "\xff"}'))
     assert str(error.value) == (
         f"{str(path)!r} is not UTF-8 (line 2, byte 11: 0xff); convert it, for example with iconv -f latin1 -t utf-8"
     )
-    with pytest.raises(InputError, match=f"^{re.escape(repr(str(tmp_path)))} is a directory; give a JSONL file$"):
+    with pytest.raises(
+        InputError, match=f"^{re.escape(repr(str(tmp_path)))} is a directory; give a JSONL, CSV or parquet file$"
+    ):
         LabelledPrompts.from_jsonl(tmp_path)
 
 
@@ -112,7 +116,7 @@ def test_a_file_that_the_system_withholds_is_refused(write, monkeypatch) -> None
     monkeypatch.setattr(Path, "read_bytes", withheld)
     with pytest.raises(InputError) as error:
         LabelledPrompts.from_jsonl(path)
-    assert str(error.value) == f"cannot read {str(path)!r} (Permission denied); give a JSONL file"
+    assert str(error.value) == f"cannot read {str(path)!r} (Permission denied); give a JSONL, CSV or parquet file"
 
 
 @pytest.mark.parametrize(

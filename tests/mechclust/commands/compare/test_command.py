@@ -133,5 +133,7 @@ class TestCommand:
     def test_bad_input_is_one_sentence(self, tmp_path, capsys):
         none = tmp_path / "none.jsonl"
         assert main(["compare", "x", "y", "--prompts", str(none), "--out", str(tmp_path / "out")]) == 2
-        assert capsys.readouterr().err == (f"mechclust: no prompts file {str(none)!r}; give the path of a JSONL file\n")
+        assert capsys.readouterr().err == (
+            f"mechclust: no prompts file {str(none)!r}; give the path of a JSONL, CSV or parquet file\n"
+        )
         assert not (tmp_path / "out").exists()

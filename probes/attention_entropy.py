@@ -1,0 +1,119 @@
+"""How widely does each head attend?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from probes.functional.attention_entropy import attention_entropy
+from probes.hooks import HookPoints
+from probes.mean_interval import mean_interval
+from probes.probe import Probe
+from probes.readout import Readout, all_tokens, check_row_readout, mean
+from probes.result import ProbeResult
+from probes.sites import Site, Sites, attention_pattern
+from probes.state import Sum
+from tasks import Batch, InputError
+
+
+class AttentionEntropy(Probe):
+    """Mean entropy of attention per head: 0 where a query attends to one key, ``log(n)`` where to ``n`` keys evenly.
+
+    Each example's entropies are averaged over its queries first, and then over examples. Padding counts neither as
+    query nor as key.
+
+    Measures (axes site, head):
+        ``entropy``: mean entropy in nats.
+        ``entropy_low``, ``entropy_high``: 95% interval of that mean over examples (Student's t); NaN for one example.
+        ``entropy_uniform``: what uniform attention over the keys that a query may see would have, the largest
+            possible. Keys after the query count where the example has any weight on such keys.
+        ``share``: ``entropy`` over ``entropy_uniform``; NaN where every query sees one key only.
+
+    Random weights attend almost uniformly, so a share near 1 is what an untrained model has.
+
+    Memory: five numbers per site and head, independent of the number of examples; while a batch is measured, its
+    patterns of all sites.
+
+    Args:
+        at: attention patterns.
+        query: which query position, such as ``last_token()``; ``None``: all of them.
+
+    Raises:
+        InputError: for sites that are not attention patterns, or a query that is not one position.
+
+    Example:
+        >>> AttentionEntropy()
+        AttentionEntropy(at=attention_pattern(), query=None)
+    """
+
+    readout = all_tokens()
+
+    entropies = Sum()
+    count = Sum(torch.int64)
+
+    def __init__(self, at: Sites = attention_pattern(), query: Readout | None = None) -> None:
+        if query is not None and check_row_readout(query) == mean():
+            raise InputError("query is mean(); expected one position per example: last_token(), or None for all")
+        self.at, self.query = at, query
+
+    def _sites_in(self, model: HookPoints) -> list[Site]:
+        found = super()._sites_in(model)
+        if wrong := [site.name for site in found if not site.name.endswith("hook_pattern")]:
+            raise InputError(
+                f"{wrong[0]!r} is not an attention pattern (attn.hook_pattern); give at=attention_pattern()"
+            )
+        return found
+
+    def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
+        n, length = batch.tokens.shape
+        home = batch.tokens.device
+        mask = batch.attention_mask
+        real = torch.ones(n, length, dtype=torch.bool, device=home) if mask is None else mask
+        if self.query is None:
+            queries = real.double()
+        else:
+            places = self.query(torch.arange(length, device=home).expand(n, -1), batch)
+            queries = torch.nn.functional.one_hot(places, length).double()
+        queries = queries / queries.sum(dim=1, keepdim=True)  # [batch query], of each example's mean
+        before = torch.ones(length, length, dtype=torch.bool, device=home).tril()
+        for site, found in activations.items():
+            if found.shape[-2:] != (length, length):
+                raise InputError(
+                    f"the pattern at {site!r} has shape {list(found.shape)} for {length} tokens; expected "
+                    "[batch head query key]"
+                )
+            pattern = torch.where(real[:, None, :, None] & real[:, None, None, :], found, 0)
+            ahead = (pattern * ~before).flatten(1).sum(dim=1) > 0  # [batch] whether it looks ahead
+            keys = (real[:, None, :] & (before | ahead[:, None, None])).sum(dim=-1)  # [batch query]
+            uniform = (torch.log(keys.clamp(min=1).double()) * queries).sum(dim=1)[:, None]
+            entropy = torch.einsum("bhq,bq->bh", attention_entropy(pattern), queries)
+            both = torch.stack([entropy, uniform.expand_as(entropy), entropy.square()], dim=-1)
+            self.entropies.add(site, both.sum(dim=0))
+        self.count.add("examples", n)
+
+    def compute(self) -> ProbeResult:
+        n = int(self.count["examples"])
+        sums = [self.entropies[site].cpu() for site in self.site_names]
+        if len(heads := {len(found) for found in sums}) > 1:
+            raise InputError(
+                f"the sites have different numbers of heads {sorted(heads)}; measure them with a probe each"
+            )
+        total, uniform, squares = torch.stack(sums).unbind(dim=-1)
+        low, high = mean_interval(total, squares, n)
+        values = {
+            "entropy": total / n,
+            "entropy_low": low,
+            "entropy_high": high,
+            "entropy_uniform": uniform / n,
+            "share": total / uniform,
+        }
+        notes = []
+        if n < 2:
+            notes.append("there is one example, so entropy has no interval")
+        if bool((uniform == 0).any()):
+            notes.append("every query sees one key only, so share is NaN")
+            values["share"] = torch.where(uniform == 0, torch.nan, values["share"])
+        coords = {"head": [str(head) for head in range(total.shape[1])]}
+        return self.result(values, dict.fromkeys(values, ("site", "head")), coords, metadata={"n": n}, notes=notes)

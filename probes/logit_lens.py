@@ -1,0 +1,199 @@
+"""At which layer does the answer appear?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from probes.final_readout import FinalReadout
+from probes.functional.linear_decodability import wilson_interval
+from probes.functional.logit_lens import answer_scores
+from probes.hooks import HookPoints, Models
+from probes.mean_interval import mean_interval
+from probes.probe import Probe
+from probes.readout import Readout, check_row_readout, last_token
+from probes.result import ProbeResult
+from probes.sites import Site, Sites, residual, resolve
+from probes.state import Rows, Sum
+from tasks import Batch, InputError
+
+_STREAM = ("hook_embed", "hook_resid_pre", "hook_resid_mid", "hook_resid_post", "unembed.hook_in")
+
+
+class LogitLens(Probe):
+    """Rank and probability of the answer where the final norm and the unembedding are applied at every layer.
+
+    Hidden states of each layer go through the model's own final norm and unembedding, as those of the last layer do.
+    What comes out is what the model would answer if it stopped there.
+
+    Measures (axis site):
+        ``probability``: of the answer, mean over examples.
+        ``probability_low``, ``probability_high``: 95% interval of that mean (Student's t); NaN for one example.
+        ``probability_chance``: the same where each example's hidden state is exchanged for another example's, on
+            average over all exchanges: what the answers' frequencies give without regard to the prompt.
+        ``rank``: of the answer among all tokens, 1 for the most probable; median over examples. Equal logits share
+            their mean rank.
+        ``rank_low``, ``rank_high``: 95% interval of that median (order statistics); NaN below 6 examples.
+        ``rank_chance`` (no axis): the mean rank of a random token, ``(d_vocab + 1) / 2``.
+        ``top``: share of examples whose most probable token is the answer.
+        ``top_low``, ``top_high``: its 95% interval (Wilson).
+        ``top_chance``: the share under the same exchange.
+
+    Memory: three numbers per example and site, and ``sites x d_vocab`` numbers. Cost: one unembedding per example and
+    site, each example by itself, so that no number depends on the batches.
+
+    Source: nostalgebraist (2020), "interpreting GPT: the logit lens".
+
+    Args:
+        answer: the label that holds each example's answer; ``None``: the token that the model itself ranks first after
+            its last block, which is then measured too.
+        tokens: token id of each class of that label, in the order of its classes; ``None``: the label's values are
+            token ids.
+        at: places in the residual stream. Behind the final norm (``unembed.hook_in``) only the unembedding is applied.
+        readout: at which position the answer is predicted.
+
+    Raises:
+        InputError: for a model without final norm and unembedding, or whose logits are not what they give (BERT's);
+            sites outside the residual stream; answers that are not token ids.
+
+    Example:
+        >>> LogitLens()
+        LogitLens(answer=None, tokens=None, at=residual(), readout=last_token())
+    """
+
+    scores = Rows()
+    answers = Rows()
+    spread = Sum()
+
+    def __init__(
+        self,
+        answer: str | None = None,
+        tokens: Sequence[int] | None = None,
+        at: Sites = residual(),
+        readout: Readout = last_token(),
+    ) -> None:
+        if tokens is not None and answer is None:
+            raise InputError("tokens was given without answer; give the label whose classes they are the tokens of")
+        super().__init__(at, check_row_readout(readout))
+        self.answer, self.tokens = answer, tokens
+
+    def bind(self, model: Models) -> list[Site]:
+        """Also takes the model's final norm and unembedding."""
+        if isinstance(model, Mapping):
+            raise InputError(f"LogitLens measures one model at a time, and was given {len(model)}; run it on each")
+        sites = super().bind(model)
+        self._lens = FinalReadout(model)  # type: ignore[arg-type]  # which refuses what is no model
+        return sites
+
+    def _sites_in(self, model: HookPoints) -> list[Site]:
+        found = super()._sites_in(model)
+        if wrong := [site.name for site in found if not site.name.endswith(_STREAM)]:
+            raise InputError(f"{wrong[0]!r} is not in the residual stream; give at=residual()")
+        if self.answer is None:
+            last = resolve(model, residual(-1))
+            found += [site for site in last if site not in found]
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lens"}  # processes bind their own model
+
+    # ---- state ----
+
+    def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
+        if not hasattr(self, "_lens"):
+            raise InputError("this LogitLens has no model; give it to run() or attach()")
+        names = self.site_names
+        normed = torch.tensor([name == "unembed.hook_in" for name in names])
+        last = max(range(len(names)), key=lambda i: (self.sites[i].layer, not normed[i]))
+        given = None if self.answer is None else self._given(batch)
+        found, answers = [], []
+        for i in range(len(batch)):  # one by one: a matrix product's rounding depends on its number of rows
+            logits = self._lens(torch.stack([activations[name][i] for name in names]), normed)
+            own = logits[last].argmax() if given is None else given[i].to(logits.device)
+            scores = answer_scores(logits, own.expand(len(names)))
+            found.append(torch.stack([scores.probability, scores.rank, scores.top.double()], dim=1).cpu())
+            answers.append(int(own))
+            spread = torch.softmax(logits.double(), dim=1).cpu()
+            for name, each in zip(names, spread, strict=True):
+                self.spread.add(name, each)
+        rows = torch.stack(found, dim=1) if found else torch.zeros(len(names), 0, 3, dtype=torch.float64)
+        for name, each in zip(names, rows, strict=True):
+            self.scores.add(name, batch.index, each)
+        self.answers.add("answer", batch.index, torch.tensor(answers, dtype=torch.int64))
+
+    def _given(self, batch: Batch) -> Tensor:
+        """``[batch]`` token ids."""
+        assert self.answer is not None
+        classes = batch.label(self.answer, per="example").long()
+        if self.tokens is None:
+            return classes
+        known = torch.tensor([int(token) for token in self.tokens], device=classes.device)
+        if len(wrong := classes[(classes < 0) | (classes >= len(known))]):
+            raise InputError(
+                f"label {self.answer!r} has the class {int(wrong[0])}, but tokens has {len(known)} token ids; give one "
+                "per class"
+            )
+        return known[classes]
+
+    # ---- result ----
+
+    def compute(self) -> ProbeResult:
+        answers = self.answers.get("answer")[1]
+        n = len(answers)
+        sites = [self._measured(name, answers) for name in self.site_names]
+        d_vocab = len(self.spread[self.site_names[0]])
+        values = {measure: torch.tensor([site[measure] for site in sites], dtype=torch.float64) for measure in sites[0]}
+        values["rank_chance"] = torch.tensor((d_vocab + 1) / 2, dtype=torch.float64)
+        notes = []
+        if n < 6:
+            notes.append(f"{n} examples are too few for an interval of the median rank (6 are enough)")
+        if n < 2:
+            notes.append("there is one example, so its probability has no interval, and nothing to exchange it for")
+        elif len(torch.unique(answers)) == 1:
+            notes.append(
+                "all examples have one answer, which is as probable after an exchange: probability_chance says nothing"
+            )
+        return self.result(
+            values,
+            {**dict.fromkeys(values, ("site",)), "rank_chance": ()},
+            metadata={"n": n, "answers": len(torch.unique(answers))},
+            notes=notes,
+        )
+
+    def _measured(self, site: str, answers: Tensor) -> dict[str, float]:
+        probability, rank, top = self.scores.get(site)[1].unbind(dim=1)
+        n, d_vocab = len(answers), len(self.spread[site])
+        right = top.long() == answers
+        low, high = mean_interval(probability.sum(), probability.square().sum(), n)
+        top_low, top_high = wilson_interval(int(right.sum()), n)
+        others = max(n - 1, 1)
+        frequency = torch.bincount(top.long(), minlength=d_vocab)[answers].double()
+        found = {
+            "probability": float(probability.mean()),
+            "probability_low": float(low),
+            "probability_high": float(high),
+            "probability_chance": float(((self.spread[site][answers] - probability) / others).mean()),
+            "rank": float(rank.quantile(0.5)),
+            "top": float(right.double().mean()),
+            "top_low": top_low,
+            "top_high": top_high,
+            "top_chance": float(((frequency - right.double()) / others).mean()),
+        }
+        found["rank_low"], found["rank_high"] = _median_interval(rank)
+        return found if n > 1 else {**found, "probability_chance": math.nan, "top_chance": math.nan}
+
+
+def _median_interval(values: Tensor) -> tuple[float, float]:
+    """95% interval of the median: the order statistics that cover it at least so often; NaN where none do."""
+    from scipy.stats import binom
+
+    n = len(values)
+    below = int(binom.ppf(0.025, n, 0.5))  # P(fewer than this many lie below the median) <= .025
+    if below < 1:
+        return math.nan, math.nan
+    ordered = values.sort().values
+    return float(ordered[below - 1]), float(ordered[n - below])
