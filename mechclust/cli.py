@@ -16,7 +16,20 @@ from typing import Annotated, Any
 
 import tyro
 
-from mechclust.cli_settings import PRESET_SETTINGS, SETTINGS, Perhaps, nearest_options
+from mechclust.cli_settings import (
+    BASE,
+    MOSSA,
+    MOSSA_OUT,
+    MOSSA_PRESETS,
+    PRESET_SETTINGS,
+    SETTINGS,
+    Perhaps,
+    is_suite,
+    nearest_options,
+    option_paths,
+    so_far,
+    suite_arguments,
+)
 from mechclust.commands.check import check_model
 from mechclust.commands.clusters import ClustersConfig, measure_clusters, write_clusters_report
 from mechclust.commands.compare import CompareConfig, compare_models, write_compare_report
@@ -27,7 +40,7 @@ from mechclust.commands.mossa.tables import groups_table
 from mechclust.commands.sandbox import check_output, open_sandbox, write_sandbox
 from mechclust.commands.settings import Dtype, EngineSettings
 from mechclust.commands.topics import TopicsConfig, measure_topics, shown_measures, write_topics_report
-from mechclust.commands.topics.suite import SuiteConfig, run_suite, write_suite_report
+from mechclust.commands.topics.suite import run_suite, write_suite_report
 from mechclust.commands.topics.suite.sentences import lead_of as suite_lead
 from mechclust.commands.topics.suite.sentences import notes_of as suite_notes
 from mechclust.jobs import close_bars, one_interrupt
@@ -67,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if argv[:1] == ["mossa"]:
                 _mossa(argv[1:])
                 return 0
-            if _is_suite(argv):
+            if is_suite(argv):
                 _suite(argv[1:])
                 return 0
             return int(app.cli(prog="mechclust", args=argv or ["--help"], description=_DESCRIPTION, **_HELP) or 0)
@@ -116,7 +129,7 @@ def _tell_nearest(argv: Sequence[str]) -> None:
     with suppress(SystemExit), redirect_stdout(told):
         if argv[0] == "mossa":
             _mossa(["--help"])
-        elif _is_suite(argv):
+        elif is_suite(argv):
             _suite(["--help"])
         else:
             app.cli(prog="mechclust", args=[argv[0], "--help"], **_HELP)
@@ -142,18 +155,6 @@ _COMMANDS = ("run", "list", "report", "check", "clusters", "topics", "compare", 
 _NO_VERIFY = "--no-verify"
 _READERS = ("run", "report", "clusters", "topics", "compare", "mossa", "sandbox")
 _UNVERIFIED = f"{_NO_VERIFY}: do not verify the checksums of the files that are read."
-_BASE = "a hub name, or a local directory with model and tokenizer (loaded offline)"
-_MOSSA_PRESETS = "defaults of all other options: flan2021: as published; small: for a small model on two CPU cores"
-_MOSSA_OUT = "folder of the adapters, the measurements and the report; runs/mossa-BASE-TASKS by default"
-_MOSSA = (
-    "Train a model on many tasks and one on each task alone, and find the layers that hold them (Zhao, Ziser & Cohen "
-    "2024). If interrupted, run the same command again to resume."
-)
-_SUITE_OUT = "folder of the topics, the measurements and the report; runs/topics-suite-SUITE-CORPUS by default"
-_SUITE = (
-    "Fit topics once and measure many encoders and their random twins with them, beside the published tables (Li, Li & "
-    "Risteski 2023). If interrupted, run the same command again to resume."
-)
 _DESCRIPTION = (
     "Where inside a transformer does structure live, and when in training does it appear?\n\n"
     f"{', '.join(_READERS)} also take {_UNVERIFIED}"
@@ -222,7 +223,7 @@ def _run(name: str, argv: list[str]) -> None:
     if unknown:
         known = [
             f"--{path}".replace("_", "-")
-            for path in ("preset", "out", "probes", *_paths(_RunSettings()), *_paths(config))
+            for path in ("preset", "out", "probes", *option_paths(_RunSettings()), *option_paths(config))
         ]
         where = f" (see mechclust run {name} --help)"
         raise InputError(f"{name} has no option {unknown[0]!r}{where}{nearest(unknown[0], known)}")
@@ -241,16 +242,6 @@ def _run(name: str, argv: list[str]) -> None:
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"; everything measured so far is in {parsed.out}; to resume: {again}") from None
     _show(text_table(analysis.claims), (), lambda: parsed.out / "report.html")
-
-
-def _paths(config: Any, prefix: str = "") -> list[str]:
-    """Field names of a configuration, nested ones by dots."""
-    found = []
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        name = f"{prefix}{field.name}"
-        found += _paths(value, f"{name}.") if dataclasses.is_dataclass(value) else [name]
-    return found
 
 
 @app.command(name="list")
@@ -307,22 +298,7 @@ def _goes_on(out: Path) -> Iterator[None]:
         with until_reported():
             yield
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(_so_far(out)) from None
-
-
-def _so_far(out: Path) -> str:
-    """What an interruption left."""
-    if (out / "adapters").exists():
-        return f"; adapters and measurements so far are in {out}; run the same command again to resume"
-    if (out / "rows").exists():
-        return f"; hidden states so far are in {out / 'rows'}; run the same command again to resume"
-    if (out / "measured").exists():
-        return f"; topics and encoders measured so far are in {out}; run the same command again to resume"
-    if (out / "shards").exists():
-        return f"; what workers measured so far is in {out / 'shards'}; run the same command again to resume"
-    if (out / "results").exists():
-        return f"; what was measured is in {out / 'results'}"
-    return "; nothing was saved yet; the same command starts again from the beginning"
+        raise KeyboardInterrupt(so_far(out)) from None
 
 
 @app.command(name="clusters")
@@ -369,35 +345,13 @@ def _topics(
         _show(table, [*result.sentences, *result.notes], lambda: write_topics_report(result, folder))
 
 
-def _is_suite(argv: Sequence[str]) -> bool:
-    return argv[:1] == ["topics"] and any(word.partition("=")[0] == "--suite" for word in argv)
-
-
 def _suite(argv: list[str]) -> None:
-    """``mechclust topics --suite``."""
-    arguments = dataclasses.make_dataclass(
-        "Arguments",
-        [
-            ("config", Annotated[SuiteConfig, tyro.conf.arg(name="")]),
-            ("out", Annotated[Path | None, tyro.conf.arg(help=_SUITE_OUT, help_behavior_hint="")], None),
-        ],
-        frozen=True,
-    )
-    if "--help" in argv or "-h" in argv:  # which needs no models
-        argv = ["--help"]
-    parsed: Any = tyro.cli(
-        arguments, args=argv, prog="mechclust topics", description=f"{_SUITE}\n\n{_UNVERIFIED}", **_HELP
-    )
+    parsed = suite_arguments(argv, _UNVERIFIED)
     folder = parsed.out or default_folder("topics-suite", parsed.config.suite[0], *parsed.config.corpus[:1])
     with _goes_on(folder):
         result = run_suite(parsed.config, folder, progress=True)
-        tables = "\n\n".join(
-            f"Words {'may have several topics' if overlap else 'of one topic'}\n"
-            + table_text(result.shown(overlap), ".3f")
-            for overlap in (False, True)
-        )
-        sentences = [*suite_lead(result), *suite_notes(result)]
-        _show(tables, sentences, partial(write_suite_report, result, folder), text_table(result.claims))
+        report = partial(write_suite_report, result, folder)
+        _show(result.text, [*suite_lead(result), *suite_notes(result)], report, text_table(result.claims))
 
 
 @app.command(name="compare")
@@ -451,13 +405,13 @@ def _mossa(argv: list[str]) -> None:
     if name is not None and name not in known:
         raise InputError(f"no preset {name!r} of mossa{suggest(name, known)}")
     config = MossaConfig(tasks=tyro.MISSING) if name is None else known[name]
-    told = tyro.conf.arg(help=_MOSSA_PRESETS, help_behavior_hint="", metavar=f"{{{','.join(known)}}}")
+    told = tyro.conf.arg(help=MOSSA_PRESETS, help_behavior_hint="", metavar=f"{{{','.join(known)}}}")
     arguments = dataclasses.make_dataclass(
         "Arguments",
         [
-            ("base", Annotated[tyro.conf.Positional[str], tyro.conf.arg(help=_BASE)]),
+            ("base", Annotated[tyro.conf.Positional[str], tyro.conf.arg(help=BASE)]),
             ("preset", Annotated[str | None, told], None),
-            ("out", Annotated[Path | None, tyro.conf.arg(help=_MOSSA_OUT, help_behavior_hint="")], None),
+            ("out", Annotated[Path | None, tyro.conf.arg(help=MOSSA_OUT, help_behavior_hint="")], None),
             ("config", Annotated[MossaConfig, tyro.conf.arg(name="")], config),
         ],
         frozen=True,
@@ -466,7 +420,7 @@ def _mossa(argv: list[str]) -> None:
         arguments,
         args=argv,
         prog="mechclust mossa",
-        description=f"{_MOSSA}\n\n{_UNVERIFIED}",
+        description=f"{MOSSA}\n\n{_UNVERIFIED}",
         config=(tyro.conf.PositionalMetavarFromFieldName,),
         registry=PRESET_SETTINGS,
     )

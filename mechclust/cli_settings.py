@@ -7,12 +7,14 @@ import difflib
 import re
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, TypeVar, get_type_hints
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import tyro
 from docstring_parser import parse
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructFieldSpec, StructTypeInfo
 
+from mechclust.commands.topics.suite import SuiteConfig
 from tasks.text.visible import visible
 
 _NOTHING = tyro.conf.arg(help_behavior_hint="")  # after an option's help, in place of "(default: None)"
@@ -79,3 +81,67 @@ def nearest_options(words: Sequence[str], told: str) -> dict[str, str]:
 
 def _letters(option: str) -> str:
     return option.replace("-", "").replace("_", "").lower()
+
+
+BASE = "a hub name, or a local directory with model and tokenizer (loaded offline)"
+MOSSA_PRESETS = "defaults of all other options: flan2021: as published; small: for a small model on two CPU cores"
+MOSSA_OUT = "folder of the adapters, the measurements and the report; runs/mossa-BASE-TASKS by default"
+MOSSA = (
+    "Train a model on many tasks and one on each task alone, and find the layers that hold them (Zhao, Ziser & Cohen "
+    "2024). If interrupted, run the same command again to resume."
+)
+_SUITE_OUT = "folder of the topics, the measurements and the report; runs/topics-suite-SUITE-CORPUS by default"
+_SUITE = (
+    "Fit topics once and measure many encoders and their random twins with them, beside the published tables (Li, Li & "
+    "Risteski 2023). If interrupted, run the same command again to resume."
+)
+
+
+def option_paths(config: Any, prefix: str = "") -> list[str]:
+    """Field names of a configuration, nested ones by dots."""
+    found = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        name = f"{prefix}{field.name}"
+        found += option_paths(value, f"{name}.") if dataclasses.is_dataclass(value) else [name]
+    return found
+
+
+def is_suite(argv: Sequence[str]) -> bool:
+    """Whether a command line is ``mechclust topics --suite``."""
+    return argv[:1] == ["topics"] and any(word.partition("=")[0] == "--suite" for word in argv)
+
+
+def suite_arguments(argv: list[str], more: str) -> Any:
+    """``config`` and ``out`` of ``mechclust topics --suite``; its help needs no encoders."""
+    arguments = dataclasses.make_dataclass(
+        "Arguments",
+        [
+            ("config", Annotated[SuiteConfig, tyro.conf.arg(name="")]),
+            ("out", Annotated[Path | None, tyro.conf.arg(help=_SUITE_OUT, help_behavior_hint="")], None),
+        ],
+        frozen=True,
+    )
+    return tyro.cli(
+        arguments,
+        args=["--help"] if {"--help", "-h"} & set(argv) else argv,
+        prog="mechclust topics",
+        description=f"{_SUITE}\n\n{more}",
+        config=(tyro.conf.PositionalMetavarFromFieldName, tyro.conf.DisallowNone),
+        registry=SETTINGS,
+    )
+
+
+def so_far(out: Path) -> str:
+    """What an interruption left."""
+    if (out / "adapters").exists():
+        return f"; adapters and measurements so far are in {out}; run the same command again to resume"
+    if (out / "rows").exists():
+        return f"; hidden states so far are in {out / 'rows'}; run the same command again to resume"
+    if (out / "measured").exists():
+        return f"; topics and encoders measured so far are in {out}; run the same command again to resume"
+    if (out / "shards").exists():
+        return f"; what workers measured so far is in {out / 'shards'}; run the same command again to resume"
+    if (out / "results").exists():
+        return f"; what was measured is in {out / 'results'}"
+    return "; nothing was saved yet; the same command starts again from the beginning"

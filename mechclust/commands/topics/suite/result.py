@@ -19,6 +19,7 @@ from mechclust.commands.topics.suite.spread import spread
 from mechclust.commands.topics.suite.texts import Texts
 from mechclust.report.claims import Claims
 from mechclust.report.html import table_html
+from mechclust.report.text import table_text
 from probes import ProbeResult
 from probes.files import file_name
 
@@ -168,6 +169,12 @@ class SuiteResult:
                 row["random weights"] = _text(of.loc["attention"], "random_")
                 rows.append(row)
         return pd.DataFrame(rows).fillna("–")
+
+    @property
+    def text(self) -> str:
+        """Both tables for a terminal."""
+        titles = {False: "Words of one topic", True: "Words may have several topics"}
+        return "\n\n".join(f"{title}\n{table_text(self.shown(overlap), '.3f')}" for overlap, title in titles.items())
 
     def shown_embeddings(self, overlap: bool, similarity: str) -> pd.DataFrame:
         """The same of embeddings: each way to take a word's vector beside the published column."""
