@@ -21,6 +21,7 @@ from mechclust.commands.check import check_model
 from mechclust.commands.clusters import ClustersConfig, measure_clusters, write_clusters_report
 from mechclust.commands.compare import CompareConfig, compare_models, write_compare_report
 from mechclust.commands.folder import default_folder, until_reported
+from mechclust.commands.history import HistoryConfig, measure_history, write_history_report
 from mechclust.commands.mossa import MossaConfig, presets, run_mossa, write_mossa_report
 from mechclust.commands.mossa.sentences import lead_of, notes_of
 from mechclust.commands.mossa.tables import groups_table
@@ -130,9 +131,9 @@ _HELP: dict[str, Any] = {
     "config": (tyro.conf.PositionalMetavarFromFieldName, tyro.conf.DisallowNone),
     "registry": SETTINGS,
 }
-_COMMANDS = ("run", "list", "report", "check", "clusters", "topics", "compare", "mossa", "sandbox")
+_COMMANDS = ("run", "list", "report", "check", "clusters", "topics", "compare", "history", "mossa", "sandbox")
 _NO_VERIFY = "--no-verify"
-_READERS = ("run", "report", "clusters", "topics", "compare", "mossa", "sandbox")
+_READERS = ("run", "report", "clusters", "topics", "compare", "history", "mossa", "sandbox")
 _UNVERIFIED = f"{_NO_VERIFY}: do not compare the checksums of the files that are read."
 _BASE = "a hub name, or a local directory with model and tokenizer (loaded offline)"
 _MOSSA_PRESETS = "defaults of all other options: flan2021: as published; small: for a small model on two CPU cores"
@@ -301,6 +302,8 @@ def _so_far(out: Path) -> str:
     """What an interruption left."""
     if (out / "adapters").exists():
         return f"; adapters and measurements so far are in {out}; the same command goes on"
+    if (out / "checkpoints").exists():
+        return f"; checkpoints measured so far are in {out / 'checkpoints'}; the same command goes on"
     if (out / "rows").exists():
         return f"; hidden states so far are in {out / 'rows'}; the same command goes on"
     if (out / "shards").exists():
@@ -375,6 +378,28 @@ def _compare(
         table = result.tables["tasks" if result.diagonal else "compare"]
         shown = [k for k in table if not k.startswith(("largest_", "d_", "site", "base_site"))]
         _show(table_text(table[shown], ".3f"), result.sentences, lambda: write_compare_report(result, folder))
+
+
+@app.command(name="history")
+def _history(
+    model: tyro.conf.Positional[str],
+    config: tyro.conf.OmitArgPrefixes[HistoryConfig],
+    out: Perhaps[Path] = None,
+) -> None:
+    """When in training structure appears: probes at every checkpoint, after a check that each is what it is called.
+
+    One checkpoint at a time is in memory. Interrupted, the same command goes on where it was.
+
+    Args:
+        model: the hub name of which --revisions are revisions, or a folder with checkpoint-* folders.
+        config: what to measure.
+        out: folder of the hidden states and the report; runs/history-MODEL-PROMPTS by default.
+    """
+    folder = out or default_folder("history", model, config.prompts)
+    with _goes_on(folder):
+        result = measure_history(model, config, folder, progress=True)
+        table = table_text(result.shown_table, ".3f")
+        _show(table, [*result.sentences, *result.notes], lambda: write_history_report(result, folder))
 
 
 @app.command(name="mossa")
