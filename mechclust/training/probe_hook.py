@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,9 @@ class ProbeHook:
         names = [type(probe).__name__ for probe in self.probes]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            raise InputError(f"two probes are called {twice}, and their numbers are logged by name; give one of a class")
+            raise InputError(
+                f"two probes are called {twice}, and their numbers are logged by name; give one of a class"
+            )
         if iter(batches) is batches:  # type: ignore[arg-type, call-overload]
             raise InputError("batches is an iterator, which is empty after the first measurement; give a list")
         self.batches, self.every, self.log, self.tokenizer = batches, every, log, tokenizer
@@ -100,15 +102,15 @@ class ProbeHook:
         return numbers
 
 
-def scalars(result: ProbeResult) -> Mapping[str, float]:
+def scalars(result: ProbeResult) -> dict[str, float]:
     """A result's numbers by name, for loggers: measures by site and label, without heads, examples and NaN.
 
     A label stands in the name where there are several.
 
     Example:
         >>> import torch
-        >>> result = ProbeResult("Depth", {"d": torch.tensor([1.0, 2.0])}, {"d": ("site",)}, {"site": ["a", "b"]})
-        >>> dict(scalars(result))
+        >>> values, axes = {"d": torch.tensor([1.0, 2.0])}, {"d": ("label",)}
+        >>> scalars(ProbeResult("Depth", values, axes, {"label": ["a", "b"]}))
         {'Depth/d/a': 1.0, 'Depth/d/b': 2.0}
     """
     found = {}

@@ -72,7 +72,8 @@ def read_curve(name: str, results: Mapping[int, ProbeResult], n_checkpoints: int
         n[i] = int(result.metadata.get("n_examples", result.metadata.get("n", 0)) or 0)
         if list(result.coords["site"]) == sites:
             found[:, i] = _read(name, result)
-    return Curve(name, sites, [last.layers[site] for site in sites], *found, n=n)
+    value, low, high, p = found
+    return Curve(name, sites, [last.layers[site] for site in sites], value, low, high, p, n)
 
 
 def _read(name: str, result: ProbeResult) -> Float[np.ndarray, "4 layer"]:

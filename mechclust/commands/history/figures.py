@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -15,6 +17,7 @@ from mechclust.report.text import plain
 
 _CURVES = 8  # checkpoints in a figure of curves by layer
 _TICKS = 12  # names along an axis of checkpoints
+_MISSING = "#e5e5e5"
 _LINES = 12  # layers in a figure of curves by checkpoint
 
 
@@ -29,7 +32,7 @@ def layers_figure(result: HistoryResult, curve: Curve) -> Figure:
         if i not in wrong:
             axis.plot(curve.layers, curve.value[i], color=colour, marker="o", ms=3, label=plain(result.names[i]))
     for i in wrong[:_CURVES]:
-        style = {"color": "#b3382c", "marker": "o", "mfc": "white", "ls": ":", "lw": 1.0}
+        style: dict[str, Any] = {"color": "#b3382c", "marker": "o", "mfc": "white", "ls": ":", "lw": 1.0}
         axis.plot(curve.layers, curve.value[i], label=f"{plain(result.names[i])} (flagged)", **style)
     layer_axis(axis)
     if curve.name in ("heads", "topics"):
@@ -51,7 +54,9 @@ def steps_figure(result: HistoryResult, curve: Curve) -> Figure:
         _band(axis, x[kept], curve.low[kept, column], curve.high[kept, column])
         axis.plot(x[kept], curve.value[kept, column], color="#1b6ca8", marker="o", ms=3)
         axis.plot(x[wrong], curve.value[wrong, column], "o", color="#b3382c", mfc="white", ms=5)
-        axis.set_title(f"{'block' if curve.name in ('heads', 'topics') else 'layer'} {curve.layers[column]}", fontsize=9)
+        axis.set_title(
+            f"{'block' if curve.name in ('heads', 'topics') else 'layer'} {curve.layers[column]}", fontsize=9
+        )
         _named_ticks(axis, result.names, few=6)
     figure.suptitle(curve.title, fontsize=10.5)
     return figure
@@ -62,8 +67,8 @@ def map_figure(result: HistoryResult, curve: Curve) -> Figure:
     figure, (axis,) = subplots(1, size=(8.5, 0.9 + 0.28 * max(6, len(curve.layers))), grid=None)
     values = np.ma.masked_invalid(curve.value.T)
     low = min(0.0, float(values.min())) if values.count() else 0.0
-    image = axis.imshow(values, aspect="auto", origin="lower", cmap="viridis", vmin=low, interpolation="nearest")
-    image.cmap.set_bad("#e5e5e5")
+    colours = matplotlib.colormaps["viridis"].with_extremes(bad=_MISSING)
+    image = axis.imshow(values, aspect="auto", origin="lower", cmap=colours, vmin=low, interpolation="nearest")
     for i in result.flagged:
         axis.plot([i - 0.5, i + 0.5], [-0.5, len(curve.layers) - 0.5], color="white", lw=1)
         axis.plot([i - 0.5, i + 0.5], [len(curve.layers) - 0.5, -0.5], color="white", lw=1)

@@ -51,7 +51,9 @@ class Inputs:
     @property
     def digest(self) -> str:
         """Tells what is read from anything else."""
-        parts: list[Any] = [part for batch in self.batches for part in (batch.tokens, batch.index, batch.labels["task"])]
+        parts: list[Any] = [
+            part for batch in self.batches for part in (batch.tokens, batch.index, batch.labels["task"])
+        ]
         if self.corpus is not None and self.topics is not None:
             parts += [*self.corpus.windows, *self.corpus.labels, self.topics]
         return digest_of(parts)

@@ -197,13 +197,15 @@ class _Job:
     def key(self) -> str:
         """Of all that the files here depend on, the checkpoint's files included."""
         config = self.config
-        probes = [repr(config.heads)] if "heads" in config.measured else []
-        settings = [config.measured, config.dtype, config.quantize, str(config.adapter), config.n_permutations]
-        settings += [config.seed, probes, sorted(self.inputs.words), repr(config.readout), versions()]
+        settings: list[Any] = [config.dtype, config.quantize, config.adapter, config.readout, sorted(self.inputs.words)]
+        settings += [config.heads] if "heads" in config.measured else []
+        settings += [config.n_permutations, config.seed] if "topics" in config.measured else []
         source = Path(self.checkpoint.source)
         files = sorted(source.iterdir()) if source.is_dir() else []
         stamps = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.is_file()]
-        return digest_of([json.dumps([self.checkpoint.source, settings, stamps], default=str), self.inputs.digest])
+        return digest_of(
+            [json.dumps([self.checkpoint.source, settings, versions(), stamps], default=str), self.inputs.digest]
+        )
 
     @property
     def identity(self) -> Identity:
@@ -242,7 +244,11 @@ def _measure(job: _Job) -> None:
     if "heads" in config.measured:
         probes.append(("heads", config.heads, inputs.batches))
     if inputs.corpus is not None and inputs.topics is not None:
-        options = {"words": "word", "n_permutations": min(config.n_permutations, 199), "seed": config.seed}
+        options: dict[str, Any] = {
+            "words": "word",
+            "n_permutations": min(config.n_permutations, 199),
+            "seed": config.seed,
+        }
         topics = TopicAttention(inputs.topics, attention_pattern(), **options)
         probes.append(("topics", topics, inputs.corpus.batches(config.tokens_per_batch)))
     for name, probe, batches in probes:
@@ -270,7 +276,11 @@ def _measure(job: _Job) -> None:
 def _save_rows(model: Any, job: _Job) -> None:
     """The hidden states; those of other weights or prompts that stand in the place are removed."""
     inputs = job.inputs
-    kept = {"readout": job.config.readout, "labels": ["task"], "shard_rows": shard_rows(len(inputs.prompts))}
+    kept: dict[str, Any] = {
+        "readout": job.config.readout,
+        "labels": ["task"],
+        "shard_rows": shard_rows(len(inputs.prompts)),
+    }
     try:
         save_rows(model, inputs.batches, job.folder / "rows", **kept)
     except InputError:

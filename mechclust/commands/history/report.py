@@ -10,7 +10,7 @@ from mechclust.commands.history.figures import layers_figure, map_figure, steps_
 from mechclust.commands.history.result import HistoryResult
 from mechclust.commands.history.slider import slider
 from mechclust.report.analysis import Analysis, Panel
-from mechclust.report.html import list_html, table_html
+from mechclust.report.html import table_html
 from mechclust.report.page import write_report
 from mechclust.report.text import short_name
 
@@ -31,14 +31,14 @@ def write_history_report(result: HistoryResult, out: str | Path) -> Path:
 def _write(result: HistoryResult, out: str | Path) -> Path:
     numbers = {"number": ".3f", "missing": "–"}
     first, last = result.series[0].name, result.series[-1].name
-    folded = {"Largest value of each checkpoint": table_html(result.shown_table, **numbers)}
+    folded = {
+        "Each checkpoint: the largest value over layers, of CKA the mean": table_html(result.shown_table, **numbers)
+    }
     tables = {"history": result.to_dataframe()}
     if len(result.crossings):
         folded["When each layer crosses chance"] = table_html(result.crossings, **numbers)
         tables["crossings"] = result.crossings
     views = {}
-    if result.findings:
-        views["What is wrong with the checkpoints"] = list_html([finding.text for finding in result.findings])
     if (view := slider(result)) is not None:
         views["Step by step"] = view
     return write_report(
@@ -46,9 +46,7 @@ def _write(result: HistoryResult, out: str | Path) -> Path:
         command="history",
         title=f"The training history of {short_name(result.model)}",
         source=f"{len(result.series)} checkpoints, {first} to {last}. Prompts: {result.config.prompts}",
-        analysis=Analysis(
-            lead=result.lead, panels=_panels(result), views=views, folded=folded, notes=result.notes
-        ),
+        analysis=Analysis(lead=result.lead, panels=_panels(result), views=views, folded=folded, notes=result.notes),
         config={"model": result.model, **vars(result.config)},
         results=result.results,
         tables=tables,

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_FINDINGS = 8  # that stand in the conclusion
+
 
 @dataclass(frozen=True, eq=False)
 class HistoryResult:
@@ -105,7 +107,7 @@ class HistoryResult:
 
     @property
     def shown_table(self) -> pd.DataFrame:
-        """One row per checkpoint: each measure's largest value over layers, and what was found against it."""
+        """One row per checkpoint: each measure's largest value over layers, of CKA its mean, and what was found."""
         import pandas as pd
 
         rows = []
@@ -113,24 +115,26 @@ class HistoryResult:
             kinds = ", ".join(dict.fromkeys(finding.kind for finding in self.findings if i in finding.checkpoints))
             row: dict[str, Any] = {"checkpoint": name, "findings": kinds or "none"}
             for key, curve in self.curves.items():
-                row[key] = np.nan if np.isnan(curve.value[i]).all() else np.nanmax(curve.value[i])
+                over = np.nanmean if key.startswith("cka") else np.nanmax
+                row[key] = np.nan if np.isnan(curve.value[i]).all() else over(curve.value[i])
             rows.append(row)
         return pd.DataFrame(rows)
 
     @cached_property
     def lead(self) -> list[str]:
-        """The conclusion: integrity first."""
-        return [self._integrity, *filter(None, map(self._when, self.curves.values()))]
+        """The conclusion: integrity first, with at most eight findings."""
+        found = [finding.text for finding in self.findings]
+        return [self._integrity, *found[:_FINDINGS], *filter(None, map(self._when, self.curves.values()))]
 
     @property
     def sentences(self) -> list[str]:
-        """The conclusion, and every finding."""
-        return [*self.lead, *(finding.text for finding in self.findings)]
+        """The conclusion; ``notes`` has what else a reader must know."""
+        return self.lead
 
     @property
     def notes(self) -> list[str]:
         """What a reader must know."""
-        notes = [*self.input_notes]
+        notes = [*self.input_notes, *(finding.text for finding in self.findings[_FINDINGS:])]
         if self.flagged:
             notes.append(
                 "Checkpoints with findings are drawn hollow, and left out of what is concluded: the moments of crossing "
@@ -141,8 +145,8 @@ class HistoryResult:
         if any(curve.name in TESTED for curve in self.curves.values()):
             notes.append(
                 "A layer crosses chance at the first checkpoint that is above it together with the next one; p-values "
-                "are corrected for all layers and checkpoints (Benjamini & Hochberg). Where an untrained model is above "
-                "chance already, the structure is in the prompts or the architecture, not learnt."
+                "are corrected for all layers and checkpoints (Benjamini & Hochberg). Where an untrained model is "
+                "above chance already, the structure is in the prompts or the architecture, not learnt."
             )
         return notes
 
@@ -151,8 +155,8 @@ class HistoryResult:
         n = len(self.series)
         if not self.findings:
             return (
-                f"Integrity: the {n} checkpoints have different weights, one configuration and one tokenizer, and lie in "
-                "the order of their names."
+                f"Integrity: the {n} checkpoints have different weights, one configuration and one tokenizer, and lie "
+                "in the order of their names."
             )
         wrong = [quoted(self.names[i]) for i in sorted(self.flagged)]
         some = join([*wrong[:5], f"{len(wrong) - 5} more"] if len(wrong) > 5 else wrong)
@@ -206,9 +210,7 @@ def measured_history(
         config=config,
         series=series,
         findings=findings,
-        results={
-            f"{name}/{series[i].name}": own[i] for name, own in results.items() for i in own
-        },
+        results={f"{name}/{series[i].name}": own[i] for name, own in results.items() for i in own},
         curves=curves,
         planes=fixed_planes(stores, inputs.prompts, config) if config.map_prompts else None,
         attention=attention,

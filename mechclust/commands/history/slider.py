@@ -14,8 +14,8 @@ import torch
 from mechclust.commands.history.result import HistoryResult
 from mechclust.report.prompt_map import MOST_TEXT, clean, shown
 
-_REACH = 3.0  # half a frame's width, where the mean square distance from the middle is 1
-_STEPS = 30_000  # the same as an integer; beyond it, points stand at the edge
+_REACH = 4.0  # most of half a frame's width, where the mean square distance from the middle is 1
+_STEPS = 30_000  # half a frame's width as an integer; beyond it, points stand at the edge
 _MISSING = -32_768
 _MOST_ATTENTION = 4_000_000  # bytes of patterns on a page
 
@@ -27,17 +27,18 @@ def slider(result: HistoryResult) -> str | None:
         return None
     from jinja2.utils import htmlsafe_json_dumps  # json.dumps would let a prompt close the script element
 
+    far = np.nanmax(np.abs(planes.xy)) if np.isfinite(planes.xy).any() else 1.0
+    reach = min(_REACH, 1.1 * float(far)) or 1.0
     data = {
         "names": [clean(name) for name in result.names],
         "findings": [
-            [finding.text for finding in result.findings if i in finding.checkpoints]
-            for i in range(len(result.series))
+            [finding.text for finding in result.findings if i in finding.checkpoints] for i in range(len(result.series))
         ],
         "layers": list(planes.layers),
         "texts": [shown(text) for text in planes.texts],
         "places": list(planes.places),
         "labels": [{"name": clean(name), **_classes(values)} for name, values in planes.labels.items()],
-        "xy": [[_packed(own) for own in of] for of in planes.xy],
+        "xy": [[_packed(own / reach) for own in of] for of in planes.xy],
         "variance": [[None if np.isnan(x) else round(float(x), 3) for x in of] for of in planes.variance],
         "reach": _STEPS,
         "missing": _MISSING,
@@ -63,8 +64,8 @@ def _classes(values: list[str]) -> dict[str, Any]:
 
 
 def _packed(xy: np.ndarray) -> str:
-    """``[prompt 2]`` in base64 of 16-bit integers, x and y in turn."""
-    steps = np.clip(np.round(xy / _REACH * _STEPS), -_STEPS, _STEPS)
+    """``[prompt 2]`` from -1 to 1, in base64 of 16-bit integers, x and y in turn."""
+    steps = np.clip(np.round(xy * _STEPS), -_STEPS, _STEPS)
     return _base64(np.where(np.isnan(xy), _MISSING, np.nan_to_num(steps)).astype("<i2"))
 
 

@@ -166,7 +166,7 @@ def test_refusals(trained_series, history_prompts, tmp_path, changed, said):
 def test_topics_at_every_checkpoint(trained_series, history_prompts, tmp_path):
     drawn = np.random.default_rng(0)
     words = [[f"w{i}" for i in range(6)], [f"w{i}" for i in range(6, 12)], [f"w{i}" for i in range(12, 20)]]
-    texts = [" ".join(drawn.choice(words[k % 3], 40)) for k in range(60)]
+    texts = [" ".join(drawn.choice(words[k % 3], 110)) for k in range(60)]
     (tmp_path / "corpus.txt").write_text("\n\n".join(texts))
     config = HistoryConfig(
         history_prompts,

@@ -8,8 +8,6 @@ import shutil
 import pytest
 import torch
 
-from tests.mechclust.conftest import WORDS
-
 STEPS, EVERY = 48, 8
 
 
@@ -30,13 +28,11 @@ def history_prompts(tmp_path_factory):
     return path
 
 
-def training_rows():
+def training_rows(tokenizer):
     """After each prompt the task's own answer."""
-    ids = {word: i for i, word in enumerate(WORDS)}
     rows = []
     for record in prompts_of_three_tasks():
-        answer = ids[f"w{16 + 'abc'.index(record['task'])}"]
-        tokens = [*(ids[word] for word in record["prompt"].split()), answer]
+        tokens = tokenizer(f"{record['prompt']} w{16 + 'abc'.index(record['task'])}")["input_ids"]
         rows.append({"input_ids": tokens, "labels": tokens})
     return rows
 
@@ -60,7 +56,7 @@ def train(model, tokenizer, folder, callbacks=(), add_to=()):
     trainer = Trainer(
         model=model,
         args=arguments,
-        train_dataset=training_rows(),
+        train_dataset=training_rows(tokenizer),
         processing_class=tokenizer,
         callbacks=list(callbacks),
     )
