@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mechclust.models.adapters import plain_model
 
-PER_WEIGHT = 2048  # numbers of a weight matrix that are kept
+PER_WEIGHT = 1024  # numbers of a weight matrix that are kept
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ from torch import Tensor
 from mechclust.commands.history.config import HistoryConfig
 from mechclust.commands.history.series import Checkpoint
 from mechclust.models import load_tokenizer
+from mechclust.models.adapters import base_of, is_adapter
 from mechclust.models.huggingface import find, read_config, reading
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import encoder, n_leading, what_is_wrong
@@ -126,11 +127,19 @@ def _reader(model: Any, series: Sequence[Checkpoint], config: HistoryConfig) -> 
     for checkpoint in reversed(series):
         if (found := own_tokenizer(checkpoint, config)) is not None:
             return found
-    return load_tokenizer(model, trust_remote_code=config.trust_remote_code)[0]
+    source = series[-1].source if is_adapter(series[-1].source) else model
+    try:
+        return load_tokenizer(source, trust_remote_code=config.trust_remote_code)[0]
+    except InputError as error:
+        raise InputError(
+            f"no checkpoint brings a tokenizer, so that of MODEL is taken: {error}; give the model that was trained as "
+            "MODEL, and its checkpoints with --checkpoints"
+        ) from None
 
 
 def _sizes(checkpoint: Checkpoint, config: HistoryConfig) -> Sizes:
-    source = find(checkpoint.source, tokenizer=False, trust_remote_code=config.trust_remote_code)
+    name = base_of(checkpoint.source) if is_adapter(checkpoint.source) else checkpoint.source
+    source = find(name, tokenizer=False, trust_remote_code=config.trust_remote_code)
     with reading(source):
         return Sizes.of(read_config(source))
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from jaxtyping import Float
 
 from mechclust.models.sketch import WeightSketch
@@ -87,7 +88,13 @@ def check_series(
 
 def distances(series: Sequence[Identity]) -> Float[np.ndarray, "checkpoint checkpoint"]:
     """Estimates of the Euclidean distances between the weights; NaN where shapes differ."""
-    return np.array([[a.weights.distance(b.weights) for b in series] for a in series])
+    found = np.full((len(series), len(series)), np.nan)
+    for shapes in {each.weights.shapes for each in series}:
+        same = [i for i, each in enumerate(series) if each.weights.shapes == shapes]
+        values = torch.stack([series[i].weights.values for i in same])
+        exact = torch.cdist(values, values, compute_mode="donot_use_mm_for_euclid_dist")
+        found[np.ix_(same, same)] = exact.numpy()
+    return found
 
 
 def _other_parts(series: Sequence[Identity]) -> Iterator[Finding]:
@@ -152,7 +159,10 @@ def _place_of(moved: int, apart: np.ndarray, left: Sequence[int]) -> list[int]:
 
 
 def _moves(apart: np.ndarray, order: Sequence[int]) -> Iterator[tuple[float, int, int]]:
-    """For each place ``k`` and each place among the others: the length of what changes, after over before, so that ``_SHORTER`` bounds it."""
+    """For each place ``k`` and each place among the others: the length of what changes, after over before.
+
+    It is scaled where need be, so that ``_SHORTER`` bounds it.
+    """
     for k, moved in enumerate(order):
         others = [i for i in order if i != moved]
         left, right = (others[k - 1] if k else None), (others[k] if k < len(others) else None)

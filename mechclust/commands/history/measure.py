@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial, reduce
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,19 @@ from mechclust.models.pretrained import model_name
 from mechclust.models.sketch import WeightSketch, weight_sketch
 from mechclust.report.folder import check_command, rows_errors
 from mechclust.report.page import save_results
-from probes import ProbeResult, RowStore, TopicAttention, attention_pattern, load_result, record, residual, resolve
-from probes import run, run_stores, save_rows
+from probes import (
+    ProbeResult,
+    RowStore,
+    TopicAttention,
+    attention_pattern,
+    load_result,
+    record,
+    residual,
+    resolve,
+    run,
+    run_stores,
+    save_rows,
+)
 from probes.digest import digest_of
 from probes.files import is_whole, read_json, read_safetensors, versions, write_json, write_safetensors
 from probes.hooks import device_of, evaluation_mode, forward
@@ -65,8 +76,8 @@ def measure_history(
         progress: show progress bars.
 
     Raises:
-        InputError: before any weights are loaded: for bad settings, prompts or checkpoints; later: for a checkpoint that
-            cannot be loaded, and too little disk.
+        InputError: before any weights are loaded: for bad settings, prompts or checkpoints; later: for a checkpoint
+            that cannot be loaded, and too little disk.
 
     Example:
         >>> # config = HistoryConfig(Path("prompts.jsonl"), revisions=("step0", "step1000", "step143000"))

@@ -137,8 +137,8 @@ class HistoryResult:
         notes = [*self.input_notes, *(finding.text for finding in self.findings[_FINDINGS:])]
         if self.flagged:
             notes.append(
-                "Checkpoints with findings are drawn hollow, and left out of what is concluded: the moments of crossing "
-                "chance, and their correction for the number of tests."
+                "Checkpoints with findings are drawn hollow, and left out of what is concluded: the moments of "
+                "crossing chance, and their correction for the number of tests."
             )
         if any(each.step is None for each in self.series):
             notes.append("Some checkpoint's name has no number, so the series is in the order in which it was given.")
