@@ -70,6 +70,9 @@ def read_inputs(model: Any, series: Sequence[Checkpoint], config: HistoryConfig,
     _check_prompts(prompts, config)
     reader = _reader(model, series, config) if tokenizer is None else tokenizer
     sizes = _sizes(series[-1], config)
+    if sizes.n_layers is not None and any(not 0 <= layer <= sizes.n_layers for layer in config.map_layers):
+        unknown = next(layer for layer in config.map_layers if not 0 <= layer <= sizes.n_layers)
+        raise InputError(f"map_layers has {unknown}, and the model has the layers 0 to {sizes.n_layers}; give these")
     batches = list(
         prompts.batches(
             encoder(reader, config.chat, bos=config.bos),

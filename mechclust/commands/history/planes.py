@@ -14,7 +14,7 @@ from torch import Tensor
 from probes import RowStore, residual, resolve
 from probes.functional.cka import centred
 from probes.state import hashed
-from tasks import InputError, LabelledPrompts
+from tasks import LabelledPrompts
 
 if TYPE_CHECKING:
     from mechclust.commands.history.config import HistoryConfig
@@ -48,14 +48,9 @@ def fixed_planes(stores: Sequence[RowStore], prompts: LabelledPrompts, config: H
 
     Each checkpoint's states are centred and scaled to a mean square distance of 1 first, so that growing norms do not
     hide what moves. Memory: one layer's rows of two checkpoints.
-
-    Raises:
-        InputError: for ``map_layers`` that the last checkpoint does not have.
     """
     sites = resolve(stores[-1], residual())
     known = [site.layer for site in sites]
-    if unknown := [layer for layer in config.map_layers if layer not in known]:
-        raise InputError(f"map_layers has {unknown[0]}, and the model has the layers {known[0]} to {known[-1]}")
     chosen = config.map_layers or [known[i] for i in _spread(len(known), _MOST_LAYERS)]
     shown = [site for site in sites if site.layer in chosen]
     index = stores[-1].index

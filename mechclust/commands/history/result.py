@@ -16,6 +16,7 @@ from mechclust.commands.history.inputs import Inputs
 from mechclust.commands.history.integrity import Finding, Identity, check_series
 from mechclust.commands.history.planes import FixedPlanes, fixed_planes
 from mechclust.commands.history.series import Checkpoint
+from mechclust.report.chance import least_permutations
 from mechclust.report.text import join, ranges, short_name
 from probes import ProbeResult, RowStore
 from tasks.text.visible import quoted
@@ -148,7 +149,18 @@ class HistoryResult:
                 "are corrected for all layers and checkpoints (Benjamini & Hochberg). Where an untrained model is "
                 "above chance already, the structure is in the prompts or the architecture, not learnt."
             )
+        n_tests, n = self._tests, self.config.n_permutations
+        if "clusters" in self.curves and n < (least := least_permutations(n_tests)):
+            notes.append(
+                f"With {n} relabellings a single layer at a single checkpoint cannot be above chance, of {n_tests} "
+                f"looked at, unless others are too; --n-permutations {least} lets it."
+            )
         return notes
+
+    @property
+    def _tests(self) -> int:
+        """How many p-values of clusters are read together."""
+        return len(self.right) * len(self.curves["clusters"].layers) if "clusters" in self.curves else 0
 
     @property
     def _integrity(self) -> str:
@@ -174,7 +186,7 @@ class HistoryResult:
         what, kind = TITLES[curve.name], "blocks" if curve.name != "clusters" else "layers"
         crossed = table.dropna(subset="crosses_at")
         if crossed.empty:
-            return f"{_capital(what)}: at chance in all {len(table)} {kind} at every checkpoint."
+            return f"{_capital(what)}: above chance in none of {len(table)} {kind} at any checkpoint."
         place = {name: i for i, name in enumerate(self.names)}
         order = crossed.sort_values("crosses_at", key=lambda column: column.map(place))
         groups = [(name, own["layer"].tolist()) for name, own in order.groupby("crosses_at", sort=False)]

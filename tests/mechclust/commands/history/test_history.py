@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -123,12 +121,6 @@ def test_the_slider(measured, browser):
     assert trouble == []
 
 
-def test_a_clean_series_has_no_finding(trained_series, config, tmp_path):
-    result = measure_history(trained_series, replace(config, probes=("cka",), map_prompts=0), tmp_path / "out")
-    assert result.findings == []
-    assert result.lead[0].startswith("Integrity: the 6 checkpoints have different weights")
-
-
 def test_the_command(trained_series, history_prompts, tmp_path, capsys):
     folders = [str(trained_series / f"checkpoint-{step}") for step in (48, 8)]
     out = tmp_path / "out"
@@ -137,6 +129,8 @@ def test_the_command(trained_series, history_prompts, tmp_path, capsys):
     said = capsys.readouterr().out
     assert said.index("checkpoint-8 ") < said.index("checkpoint-48 ")
     assert "Integrity: the 2 checkpoints" in said
+    assert "With 19 relabellings a single layer at a single checkpoint cannot be above chance, of 6 looked at" in said
+    assert "--n-permutations 119 lets it" in said
     assert (out / "report.html").exists()
 
 
@@ -163,15 +157,17 @@ def test_refusals(trained_series, history_prompts, tmp_path, changed, said):
     assert said in str(caught.value)
 
 
-def test_topics_at_every_checkpoint(trained_series, history_prompts, tmp_path):
+def test_topics_and_a_clean_series(trained_series, history_prompts, tmp_path):
     drawn = np.random.default_rng(0)
     words = [[f"w{i}" for i in range(6)], [f"w{i}" for i in range(6, 12)], [f"w{i}" for i in range(12, 20)]]
     texts = [" ".join(drawn.choice(words[k % 3], 110)) for k in range(60)]
     (tmp_path / "corpus.txt").write_text("\n\n".join(texts))
     config = HistoryConfig(
         history_prompts,
+        checkpoints=tuple(trained_series / f"checkpoint-{step}" for step in (48, 8, 24)),
         corpus=(tmp_path / "corpus.txt",),
-        probes=("topics",),
+        probes=("topics", "cka"),
+        cka_permutations=0,
         n_topics=3,
         threshold=0.3,
         min_documents=2,
@@ -180,6 +176,9 @@ def test_topics_at_every_checkpoint(trained_series, history_prompts, tmp_path):
         map_prompts=0,
     )
     result = measure_history(trained_series, config)
+    assert result.findings == []
+    assert result.lead[0].startswith("Integrity: the 3 checkpoints have different weights, one configuration")
+    assert result.names == ["checkpoint-8", "checkpoint-24", "checkpoint-48"]
     topics = result.curves["topics"]
     assert topics.layers == [0, 1]
     assert np.isfinite(topics.value).all()
