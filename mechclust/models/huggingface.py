@@ -121,6 +121,7 @@ def _on_the_hub(name: str, trusted: bool) -> Source:
     nothing = f"no directory {name!r} here, and"
     name, _, at = name.partition("@")
     revision = at or None
+    which: dict[str, Any] = {"revision": revision} if at else {}
     kept = Source(name, True, trusted=trusted, revision=revision)
     files: set[str] = set()
     try:
@@ -128,7 +129,7 @@ def _on_the_hub(name: str, trusted: bool) -> Source:
             raise _an_adapter(name)
         if isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str) and _offline():
             return kept
-        files = {file.rfilename for file in HfApi().model_info(name, revision=revision, timeout=5).siblings or ()}
+        files = {file.rfilename for file in HfApi().model_info(name, timeout=5, **which).siblings or ()}
     except InputError:
         raise
     except RevisionNotFoundError:
