@@ -20,7 +20,7 @@ from mechclust.cli_settings import PRESET_SETTINGS, SETTINGS, Perhaps, nearest_o
 from mechclust.commands.check import check_model
 from mechclust.commands.clusters import ClustersConfig, measure_clusters, write_clusters_report
 from mechclust.commands.compare import CompareConfig, compare_models, write_compare_report
-from mechclust.commands.folder import default_folder, until_reported
+from mechclust.commands.folder import default_folder, goes_on
 from mechclust.commands.history import HistoryConfig, measure_history, write_history_report
 from mechclust.commands.mossa import MossaConfig, presets, run_mossa, write_mossa_report
 from mechclust.commands.mossa.sentences import lead_of, notes_of
@@ -288,31 +288,6 @@ def _show(table: str, sentences: Sequence[str], report: Callable[[], Path], belo
     _print(f"\nreport: {report()}")
 
 
-@contextmanager
-def _goes_on(out: Path) -> Iterator[None]:
-    """Own the folder from measurement to report; an interruption says what it left."""
-    try:
-        with until_reported():
-            yield
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(_so_far(out)) from None
-
-
-def _so_far(out: Path) -> str:
-    """What an interruption left."""
-    if (out / "adapters").exists():
-        return f"; adapters and measurements so far are in {out}; the same command goes on"
-    if (out / "checkpoints").exists():
-        return f"; checkpoints measured so far are in {out / 'checkpoints'}; the same command goes on"
-    if (out / "rows").exists():
-        return f"; hidden states so far are in {out / 'rows'}; the same command goes on"
-    if (out / "shards").exists():
-        return f"; what workers measured so far is in {out / 'shards'}; the same command goes on"
-    if (out / "results").exists():
-        return f"; what was measured is in {out / 'results'}"
-    return "; nothing is kept yet; the same command begins anew"
-
-
 @app.command(name="clusters")
 def _clusters(
     model: tyro.conf.Positional[str],
@@ -329,7 +304,7 @@ def _clusters(
         out: folder of the hidden states and the report; runs/clusters-MODEL-PROMPTS by default.
     """
     folder = out or default_folder("clusters", model, config.adapter, config.prompts)
-    with _goes_on(folder):
+    with goes_on(folder):
         result = measure_clusters(model, config, folder, progress=True)
         table = table_text(result.shown_table, ".3f")
         _show(table, [*result.sentences, *result.notes], lambda: write_clusters_report(result, folder))
@@ -349,7 +324,7 @@ def _topics(
         out: folder of the report; runs/topics-MODEL-CORPUS by default.
     """
     folder = out or default_folder("topics", model, config.adapter, *config.corpus[:1])
-    with _goes_on(folder):
+    with goes_on(folder):
         result = measure_topics(model, config, folder, progress=True)
         table = table_text(shown_measures(result), ".3g")
         _show(table, [*result.sentences, *result.notes], lambda: write_topics_report(result, folder))
@@ -373,7 +348,7 @@ def _compare(
         out: folder of the hidden states and the report; runs/compare-BASE-TUNED-PROMPTS by default.
     """
     folder = out or default_folder("compare", base, tuned, config.adapter, config.prompts)
-    with _goes_on(folder):
+    with goes_on(folder):
         result = compare_models(base, tuned, config, folder, progress=True)
         table = result.tables["tasks" if result.diagonal else "compare"]
         shown = [k for k in table if not k.startswith(("largest_", "d_", "site", "base_site"))]
@@ -396,7 +371,7 @@ def _history(
         out: folder of the hidden states and the report; runs/history-MODEL-PROMPTS by default.
     """
     folder = out or default_folder("history", model, config.prompts)
-    with _goes_on(folder):
+    with goes_on(folder):
         result = measure_history(model, config, folder, progress=True)
         table = table_text(result.shown_table, ".3f")
         _show(table, [*result.sentences, *result.notes], lambda: write_history_report(result, folder))
@@ -448,7 +423,7 @@ def _mossa(argv: list[str]) -> None:
         registry=PRESET_SETTINGS,
     )
     folder = parsed.out or default_folder("mossa", parsed.base, parsed.config.tasks)
-    with _goes_on(folder):
+    with goes_on(folder):
         result = run_mossa(parsed.base, parsed.config, folder, progress=True)
         sentences = [*lead_of(result), *notes_of(result)]
         report = partial(write_mossa_report, result, folder)

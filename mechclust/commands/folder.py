@@ -86,6 +86,31 @@ def until_reported() -> Iterator[None]:
 
 
 @contextmanager
+def goes_on(out: Path) -> Iterator[None]:
+    """Own the folder from measurement to report; an interruption says what it left."""
+    try:
+        with until_reported():
+            yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_so_far(out)) from None
+
+
+def _so_far(out: Path) -> str:
+    """What an interruption left."""
+    if (out / "adapters").exists():
+        return f"; adapters and measurements so far are in {out}; the same command goes on"
+    if (out / "checkpoints").exists():
+        return f"; checkpoints measured so far are in {out / 'checkpoints'}; the same command goes on"
+    if (out / "rows").exists():
+        return f"; hidden states so far are in {out / 'rows'}; the same command goes on"
+    if (out / "shards").exists():
+        return f"; what workers measured so far is in {out / 'shards'}; the same command goes on"
+    if (out / "results").exists():
+        return f"; what was measured is in {out / 'results'}"
+    return "; nothing is kept yet; the same command begins anew"
+
+
+@contextmanager
 def _owned(out: Path) -> Iterator[None]:
     held = _HELD.get()
     if held is None:

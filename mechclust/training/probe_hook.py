@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from mechclust.models.pretrained import load_pretrained
+from mechclust.models.pretrained import AnyModel, load_pretrained
 from probes import ProbeResult, run
 from probes.batches import Batches
 from probes.probe import Probe
@@ -77,7 +77,7 @@ class ProbeHook:
         self.out = None if out is None else Path(out)
         self.results: dict[int, list[ProbeResult]] = {}
 
-    def __call__(self, model: Any, step: int) -> dict[str, float]:
+    def __call__(self, model: AnyModel, step: int) -> dict[str, float]:
         """Measure, where the step is due and was not measured.
 
         Args:
