@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mechclust.commands.check import Check, CheckReport, check_model
     from mechclust.commands.clusters import ClustersConfig, ClustersResult, measure_clusters, write_clusters_report
     from mechclust.commands.compare import CompareConfig, CompareResult, compare_models, write_compare_report
+    from mechclust.commands.history import HistoryConfig, HistoryResult, measure_history, write_history_report
     from mechclust.commands.mossa import MossaConfig, MossaResult, run_mossa, write_mossa_report
     from mechclust.commands.topics import TopicsConfig, TopicsResult, measure_topics, write_topics_report
     from mechclust.jobs import Ray, map_jobs, run_sharded, save_rows_sharded
@@ -29,6 +30,8 @@ __all__ = [
     "ClustersResult",
     "CompareConfig",
     "CompareResult",
+    "HistoryConfig",
+    "HistoryResult",
     "ModelConfig",
     "MossaConfig",
     "MossaResult",
@@ -44,6 +47,7 @@ __all__ = [
     "load_result",
     "map_jobs",
     "measure_clusters",
+    "measure_history",
     "measure_topics",
     "model_for",
     "run_mossa",
@@ -53,6 +57,7 @@ __all__ = [
     "train",
     "write_clusters_report",
     "write_compare_report",
+    "write_history_report",
     "write_mossa_report",
     "write_topics_report",
 ]

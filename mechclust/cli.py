@@ -27,13 +27,13 @@ from mechclust.cli_settings import (
     is_suite,
     nearest_options,
     option_paths,
-    so_far,
     suite_arguments,
 )
 from mechclust.commands.check import check_model
 from mechclust.commands.clusters import ClustersConfig, measure_clusters, write_clusters_report
 from mechclust.commands.compare import CompareConfig, compare_models, write_compare_report
-from mechclust.commands.folder import default_folder, until_reported
+from mechclust.commands.folder import default_folder, goes_on
+from mechclust.commands.history import HistoryConfig, measure_history, write_history_report
 from mechclust.commands.mossa import MossaConfig, presets, run_mossa, write_mossa_report
 from mechclust.commands.mossa.sentences import lead_of, notes_of
 from mechclust.commands.mossa.tables import groups_table
@@ -151,9 +151,9 @@ _HELP: dict[str, Any] = {
     "config": (tyro.conf.PositionalMetavarFromFieldName, tyro.conf.DisallowNone),
     "registry": SETTINGS,
 }
-_COMMANDS = ("run", "list", "report", "check", "clusters", "topics", "compare", "mossa", "sandbox")
+_COMMANDS = ("run", "list", "report", "check", "clusters", "topics", "compare", "history", "mossa", "sandbox")
 _NO_VERIFY = "--no-verify"
-_READERS = ("run", "report", "clusters", "topics", "compare", "mossa", "sandbox")
+_READERS = ("run", "report", "clusters", "topics", "compare", "history", "mossa", "sandbox")
 _UNVERIFIED = f"{_NO_VERIFY}: do not verify the checksums of the files that are read."
 _DESCRIPTION = (
     "Where inside a transformer does structure live, and when in training does it appear?\n\n"
@@ -291,16 +291,6 @@ def _show(table: str, sentences: Sequence[str], report: Callable[[], Path], belo
     _print(f"\nreport: {report()}")
 
 
-@contextmanager
-def _goes_on(out: Path) -> Iterator[None]:
-    """Own the folder from measurement to report; an interruption says what it left."""
-    try:
-        with until_reported():
-            yield
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(so_far(out)) from None
-
-
 @app.command(name="clusters")
 def _clusters(
     model: tyro.conf.Positional[str],
@@ -317,7 +307,7 @@ def _clusters(
         out: folder of the hidden states and the report; runs/clusters-MODEL-PROMPTS by default.
     """
     folder = out or default_folder("clusters", model, config.adapter, config.prompts)
-    with _goes_on(folder):
+    with goes_on(folder):
         result = measure_clusters(model, config, folder, progress=True)
         table = table_text(result.shown_table, ".3f")
         _show(table, [*result.sentences, *result.notes], lambda: write_clusters_report(result, folder))
@@ -339,7 +329,7 @@ def _topics(
         out: folder of the report; runs/topics-MODEL-CORPUS by default.
     """
     folder = out or default_folder("topics", model, config.adapter, *config.corpus[:1])
-    with _goes_on(folder):
+    with goes_on(folder):
         result = measure_topics(model, config, folder, progress=True)
         table = table_text(shown_measures(result), ".3g")
         _show(table, [*result.sentences, *result.notes], lambda: write_topics_report(result, folder))
@@ -348,7 +338,7 @@ def _topics(
 def _suite(argv: list[str]) -> None:
     parsed = suite_arguments(argv, _UNVERIFIED)
     folder = parsed.out or default_folder("topics-suite", parsed.config.suite[0], *parsed.config.corpus[:1])
-    with _goes_on(folder):
+    with goes_on(folder):
         result = run_suite(parsed.config, folder, progress=True)
         report = partial(write_suite_report, result, folder)
         _show(result.text, [*suite_lead(result), *suite_notes(result)], report, text_table(result.claims))
@@ -372,11 +362,33 @@ def _compare(
         out: folder of the hidden states and the report; runs/compare-BASE-TUNED-PROMPTS by default.
     """
     folder = out or default_folder("compare", base, tuned, config.adapter, config.prompts)
-    with _goes_on(folder):
+    with goes_on(folder):
         result = compare_models(base, tuned, config, folder, progress=True)
         table = result.tables["tasks" if result.diagonal else "compare"]
         shown = [k for k in table if not k.startswith(("largest_", "d_", "site", "base_site"))]
         _show(table_text(table[shown], ".3f"), result.sentences, lambda: write_compare_report(result, folder))
+
+
+@app.command(name="history")
+def _history(
+    model: tyro.conf.Positional[str],
+    config: tyro.conf.OmitArgPrefixes[HistoryConfig],
+    out: Perhaps[Path] = None,
+) -> None:
+    """When in training structure appears: probes at every checkpoint, after a check that each is what it is called.
+
+    One checkpoint at a time is in memory. Interrupted, the same command goes on where it was.
+
+    Args:
+        model: the hub name of which --revisions are revisions, or a folder with checkpoint-* folders.
+        config: what to measure.
+        out: folder of the hidden states and the report; runs/history-MODEL-PROMPTS by default.
+    """
+    folder = out or default_folder("history", model, config.prompts)
+    with goes_on(folder):
+        result = measure_history(model, config, folder, progress=True)
+        table = table_text(result.shown_table, ".3f")
+        _show(table, [*result.sentences, *result.notes], lambda: write_history_report(result, folder))
 
 
 @app.command(name="mossa")
@@ -425,7 +437,7 @@ def _mossa(argv: list[str]) -> None:
         registry=PRESET_SETTINGS,
     )
     folder = parsed.out or default_folder("mossa", parsed.base, parsed.config.tasks)
-    with _goes_on(folder):
+    with goes_on(folder):
         result = run_mossa(parsed.base, parsed.config, folder, progress=True)
         sentences = [*lead_of(result), *notes_of(result)]
         report = partial(write_mossa_report, result, folder)

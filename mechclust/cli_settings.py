@@ -130,18 +130,3 @@ def suite_arguments(argv: list[str], more: str) -> Any:
         config=(tyro.conf.PositionalMetavarFromFieldName, tyro.conf.DisallowNone),
         registry=SETTINGS,
     )
-
-
-def so_far(out: Path) -> str:
-    """What an interruption left."""
-    if (out / "adapters").exists():
-        return f"; adapters and measurements so far are in {out}; run the same command again to resume"
-    if (out / "rows").exists():
-        return f"; hidden states so far are in {out / 'rows'}; run the same command again to resume"
-    if (out / "measured").exists():
-        return f"; topics and encoders measured so far are in {out}; run the same command again to resume"
-    if (out / "shards").exists():
-        return f"; what workers measured so far is in {out / 'shards'}; run the same command again to resume"
-    if (out / "results").exists():
-        return f"; what was measured is in {out / 'results'}"
-    return "; nothing was saved yet; the same command starts again from the beginning"

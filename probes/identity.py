@@ -157,11 +157,16 @@ def _configuration(model: HookedModel) -> bytes:
     inner = (getattr(model, name, None) for name in ("original_model", "body"))
     config = next((c for c in (getattr(each, "config", None) for each in inner) if hasattr(c, "to_dict")), None)
     if config is not None:
-        known = {k: v for k, v in config.to_dict().items() if not k.startswith(("_", "output_")) and k not in _IDLE}
+        known = settings_of(config)
     else:
         cfg = getattr(model, "cfg", None)
         known = {name: getattr(cfg, name, None) for name in _SHAPES}
     return json.dumps(known, sort_keys=True, default=str).encode()
+
+
+def settings_of(config: Any) -> dict[str, Any]:
+    """Of a configuration of Hugging Face's, what may change a hidden state."""
+    return {k: v for k, v in config.to_dict().items() if not k.startswith(("_", "output_")) and k not in _IDLE}
 
 
 # Of Hugging Face's configurations, what changes no hidden state.

@@ -86,6 +86,33 @@ def until_reported() -> Iterator[None]:
 
 
 @contextmanager
+def goes_on(out: Path) -> Iterator[None]:
+    """Own the folder from measurement to report; an interruption says what it left."""
+    try:
+        with until_reported():
+            yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_so_far(out)) from None
+
+
+def _so_far(out: Path) -> str:
+    """What an interruption left."""
+    if (out / "adapters").exists():
+        return f"; adapters and measurements so far are in {out}; run the same command again to resume"
+    if (out / "checkpoints").exists():
+        return f"; checkpoints measured so far are in {out / 'checkpoints'}; run the same command again to resume"
+    if (out / "rows").exists():
+        return f"; hidden states so far are in {out / 'rows'}; run the same command again to resume"
+    if (out / "measured").exists():
+        return f"; topics and encoders measured so far are in {out}; run the same command again to resume"
+    if (out / "shards").exists():
+        return f"; what workers measured so far is in {out / 'shards'}; run the same command again to resume"
+    if (out / "results").exists():
+        return f"; what was measured is in {out / 'results'}"
+    return "; nothing was saved yet; the same command starts again from the beginning"
+
+
+@contextmanager
 def _owned(out: Path) -> Iterator[None]:
     held = _HELD.get()
     if held is None:

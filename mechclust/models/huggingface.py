@@ -40,25 +40,30 @@ class Source:
         local: whether nothing is asked of the network.
         gguf_file: of a quantised file inside the directory, its name.
         trusted: whether code that the checkpoint brings may be run.
+        revision: of a hub name, which of its revisions; the newest by default.
     """
 
     name: str
     local: bool
     gguf_file: str | None = None
     trusted: bool = False
+    revision: str | None = None
 
     @property
     def options(self) -> dict[str, Any]:
         """For every ``from_pretrained``."""
         options: dict[str, Any] = {"local_files_only": self.local, "trust_remote_code": self.trusted}
+        if self.revision is not None:
+            options["revision"] = self.revision
         return options if self.gguf_file is None else {**options, "gguf_file": self.gguf_file}
 
     def __str__(self) -> str:
         if self.gguf_file is not None:
             return f"the file {str(Path(self.name) / self.gguf_file)!r}"
-        return (
-            f"the directory {self.name!r}" if Path(self.name).is_dir() else f"{self.name!r} from the Hugging Face hub"
-        )
+        if Path(self.name).is_dir():
+            return f"the directory {self.name!r}"
+        revision = "" if self.revision is None else f" at the revision {self.revision!r}"
+        return f"{self.name!r}{revision} from the Hugging Face hub"
 
 
 def find(
@@ -70,7 +75,7 @@ def find(
     before are taken.
 
     Args:
-        name_or_path: as the user gave it.
+        name_or_path: as the user gave it; a hub name may end with a revision, ``EleutherAI/pythia-70m@step1000``.
         weights: whether weights are needed; an untrained model has none.
         tokenizer: whether a tokenizer is needed; not where the caller gives one.
         trust_remote_code: whether code that the checkpoint brings may be run.
@@ -106,19 +111,32 @@ def _there(path: Path, pattern: str) -> bool:
 
 def _on_the_hub(name: str, trusted: bool) -> Source:
     from huggingface_hub import HfApi, try_to_load_from_cache
-    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
 
     nothing = f"no directory {name!r} here, and"
-    kept = Source(name, True, trusted=trusted)
+    name, _, at = name.partition("@")
+    revision = at or None
+    which: dict[str, Any] = {"revision": revision} if at else {}
+    kept = Source(name, True, trusted=trusted, revision=revision)
     files: set[str] = set()
     try:
-        if isinstance(try_to_load_from_cache(name, ADAPTER), str):
+        if isinstance(try_to_load_from_cache(name, ADAPTER, revision=revision), str):
             raise _an_adapter(name)
-        if isinstance(try_to_load_from_cache(name, "config.json"), str) and _offline():
+        if isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str) and _offline():
             return kept
-        files = {file.rfilename for file in HfApi().model_info(name, timeout=5).siblings or ()}
+        files = {file.rfilename for file in HfApi().model_info(name, timeout=5, **which).siblings or ()}
     except InputError:
         raise
+    except RevisionNotFoundError:
+        raise InputError(
+            f"{name!r} on the Hugging Face hub has no revision {revision!r}; its page lists them under Files, in the "
+            "menu of branches"
+        ) from None
     except HFValidationError:
         raise InputError(
             f"{nothing} {name!r} is not the name of a model on the Hugging Face hub (they look like 'gpt2' or "
@@ -134,7 +152,7 @@ def _on_the_hub(name: str, trusted: bool) -> Source:
             f"{nothing} no model {name!r} on the Hugging Face hub (or a private one); check the path or the name"
         ) from None
     except Exception as error:  # no network, whatever the reason
-        if isinstance(try_to_load_from_cache(name, "config.json"), str):
+        if isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str):
             return kept
         raise InputError(
             f"{nothing} the Hugging Face hub cannot be reached ({type(error).__name__}: {_first_sentence(error)}); "
@@ -142,7 +160,7 @@ def _on_the_hub(name: str, trusted: bool) -> Source:
         ) from error
     if ADAPTER in files:
         raise _an_adapter(name)
-    return Source(name, False, trusted=trusted)
+    return Source(name, False, trusted=trusted, revision=revision)
 
 
 def _an_adapter(name: str) -> InputError:

@@ -14,6 +14,7 @@ from mechclust.training.ensemble import train_ensemble
 from mechclust.training.loop import train
 from mechclust.training.low_rank import LowRank
 from mechclust.training.norms import WeightNorms
+from mechclust.training.probe_hook import ProbeHook
 from mechclust.training.snapshots import Snapshots
 from mechclust.training.stack import Member
 
@@ -25,6 +26,7 @@ __all__ = [
     "LowRank",
     "Member",
     "ProbeCallback",
+    "ProbeHook",
     "Snapshots",
     "TrainConfig",
     "WeightNorms",

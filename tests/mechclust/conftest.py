@@ -15,6 +15,12 @@ import pytest
 import torch
 
 from tests.mechclust.browser import browser, drawn, open_page, trouble_of  # noqa: F401 - fixtures
+from tests.mechclust.trained import (  # noqa: F401 - fixtures
+    history_prompts,
+    spoilt_series,
+    trained_series,
+    untrained_gpt2,
+)
 
 WORDS = ("<pad>", "<unk>", *(f"w{i}" for i in range(20)))
 SHAPE = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 32}

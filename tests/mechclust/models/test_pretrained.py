@@ -271,6 +271,30 @@ class TestRefusals:
         monkeypatch.setattr("huggingface_hub.HfApi.model_info", refuse)
         assert text in self.refused("some/model")
 
+    def test_a_revision_is_asked_for_after_an_at(self, monkeypatch):
+        from types import SimpleNamespace
+
+        import httpx
+        from huggingface_hub import errors
+
+        from mechclust.models.huggingface import find
+
+        def known(self, name, timeout, revision=None):
+            if revision == "step7":
+                response = httpx.Response(404, request=httpx.Request("GET", "http://h"))
+                raise errors.RevisionNotFoundError("no", response=response)
+            return SimpleNamespace(siblings=[])
+
+        monkeypatch.setattr("huggingface_hub.HfApi.model_info", known)
+        source = find("some/model@step1000")
+        assert (source.name, source.revision) == ("some/model", "step1000")
+        assert source.options == {"local_files_only": False, "trust_remote_code": False, "revision": "step1000"}
+        assert str(source) == "'some/model' at the revision 'step1000' from the Hugging Face hub"
+        assert "revision" not in find("some/model").options
+        assert "'some/model' on the Hugging Face hub has no revision 'step7'; its page" in self.refused(
+            "some/model@step7"
+        )
+
 
 class TestForeignCode:
     """A checkpoint's own code runs only where the user says so."""

@@ -1,0 +1,6 @@
+"""``mechclust history``: when in training does structure appear, and are the checkpoints what they are called?"""
+
+from mechclust.commands.history.config import HistoryConfig as HistoryConfig
+from mechclust.commands.history.measure import measure_history as measure_history
+from mechclust.commands.history.report import write_history_report as write_history_report
+from mechclust.commands.history.result import HistoryResult as HistoryResult

@@ -1,0 +1,105 @@
+"""What ``mechclust history`` is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from mechclust.commands.settings import ModelSettings, PromptSettings
+from probes import CKA, ClusteringHead, TaskClusterARI, head_output, residual
+from probes.sites import Sites
+from tasks import InputError
+from tasks.errors import check_at_least, check_choice
+from tasks.text.topic_model import check_threshold, check_topics
+
+ProbeName = Literal["clusters", "cka", "heads", "topics"]
+Against = Literal["last", "first", "previous"]
+AGAINST: tuple[Against, ...] = get_args(Against)
+LEAST = 2  # checkpoints of a series
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryConfig(ModelSettings, PromptSettings):
+    """Settings of ``mechclust history``; ``mechclust history --help`` also shows those that commands share.
+
+    Args:
+        revisions: revisions of MODEL on the Hugging Face hub, such as step0 step1000.
+        checkpoints: folders of checkpoints, such as run/checkpoint-*; ordered by the last number in their names.
+        probes: what to measure: clusters (of hidden states, against the task), cka (with the last, first and previous
+            checkpoint), heads (how far each head's output clusters by task), topics (attention within topics; needs
+            --corpus). By default clusters and cka, and topics where there is a corpus.
+        corpus: UTF-8 text files, or directories of *.txt files, for topics.
+        n_topics: topics that are fitted to the corpus, once for all checkpoints.
+        threshold: of V words, each topic keeps the int(V * threshold) + 1 likeliest.
+        min_documents: words in fewer documents are left out of the topics.
+        max_length: tokens of a window of the corpus.
+        n_init: k-means starts.
+        n_permutations: random relabellings behind the chance levels of clusters and topics.
+        cka_permutations: random pairings behind the chance levels of CKA; 0 for none.
+        map_prompts: most prompts to show on the page, drawn by their place in the file; 0 for no page.
+        map_layers: layers to show there; by default at most five, evenly spaced.
+        attention_prompts: prompts whose attention is shown there, by their place in the file, from 0.
+    """
+
+    revisions: tuple[str, ...] = ()
+    checkpoints: tuple[Path, ...] = ()
+    probes: tuple[ProbeName, ...] = ()
+    corpus: tuple[Path, ...] = ()
+    n_topics: int = 20
+    threshold: float = 0.005
+    min_documents: int = 5
+    max_length: int = 256
+    n_init: int = 5
+    n_permutations: int = 999
+    cka_permutations: int = 39
+    map_prompts: int = 500
+    map_layers: tuple[int, ...] = ()
+    attention_prompts: tuple[int, ...] = (0,)
+
+    def check(self) -> None:
+        """Refuse what cannot be measured with, before any work."""
+        super().check()
+        if bool(self.revisions) and bool(self.checkpoints):
+            raise InputError("both --revisions and --checkpoints are given; give one of them")
+        for name in self.probes:
+            check_choice(probes=(name, get_args(ProbeName)))
+        if len(set(self.probes)) < len(self.probes):
+            raise InputError(f"probes is {' '.join(self.probes)}; name each once")
+        if "topics" in self.probes and not self.corpus:
+            raise InputError("--probes topics needs text; give --corpus, or leave topics out")
+        if self.corpus and "topics" not in self.measured:
+            raise InputError("--corpus is given and --probes leaves topics out; add topics, or leave out --corpus")
+        if "heads" in self.probes and self.position == "mean":
+            raise InputError("--probes heads reads one position per prompt, and --position is mean; give last or first")
+        check_topics(self.n_topics, seed=self.seed)
+        check_threshold(self.threshold)
+        check_at_least(n_permutations=(self.n_permutations, 19), cka_permutations=(self.cka_permutations, 0))
+        check_at_least(n_init=(self.n_init, 1), max_length=(self.max_length, 2), min_documents=(self.min_documents, 1))
+        if self.map_prompts < 0 or self.map_prompts == 1:
+            raise InputError(f"map_prompts is {self.map_prompts}; expected 0 for no page, or at least 2")
+        if any(i < 0 for i in self.attention_prompts):
+            raise InputError(f"attention_prompts is {self.attention_prompts}; expected places in the file, from 0")
+
+    @property
+    def measured(self) -> tuple[ProbeName, ...]:
+        """The probes that are run."""
+        if self.probes:
+            return self.probes
+        return ("clusters", "cka", "topics") if self.corpus else ("clusters", "cka")
+
+    def clustering(self, at: Sites) -> TaskClusterARI:
+        """The probe of clusters."""
+        return TaskClusterARI(
+            "task", at, self.readout, n_init=self.n_init, n_permutations=self.n_permutations, seed=self.seed
+        )
+
+    @property
+    def cka(self) -> CKA:
+        """The probe that compares two checkpoints."""
+        return CKA(residual(), self.readout, n_permutations=self.cka_permutations, seed=self.seed)
+
+    @property
+    def heads(self) -> ClusteringHead:
+        """The probe of heads' outputs."""
+        return ClusteringHead("task", at=head_output(), query=self.readout, permutations=None)

@@ -1,0 +1,180 @@
+"""What ``measure_history`` is given: prompts and corpus as tokens, made once for all checkpoints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mechclust.commands.history.config import HistoryConfig
+from mechclust.commands.history.series import Checkpoint
+from mechclust.models import load_tokenizer
+from mechclust.models.adapters import base_of, is_adapter
+from mechclust.models.huggingface import find, read_config, reading
+from mechclust.models.sizes import Sizes
+from mechclust.models.tokenizers import encoder, n_leading, what_is_wrong
+from probes.digest import digest_of
+from tasks import Batch, Corpus, InputError, LabelledPrompts
+from tasks.text.encoding import EncodedCorpus, check_tokenizer
+from tasks.text.topic_model import check_corpus_size, fit_topics
+
+_ASKED = 64  # prompts that tell a tokenizer from others, beside its vocabulary
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What every checkpoint reads.
+
+    Attributes:
+        prompts: as they are in the file.
+        batches: the same as tokens.
+        tokenizer: that made them.
+        words: of each prompt that is shown with its attention, its tokens as strings, by its place in the file.
+        corpus: tokenized, for topics.
+        topics: ``[words topics]`` membership of the corpus's words.
+        notes: what a reader must know.
+    """
+
+    prompts: LabelledPrompts
+    batches: Sequence[Batch]
+    tokenizer: Any
+    words: dict[int, list[str]]
+    corpus: EncodedCorpus | None = None
+    topics: Tensor | None = None
+    notes: Sequence[str] = ()
+
+    @property
+    def digest(self) -> str:
+        """Tells what is read from anything else."""
+        parts: list[Any] = [
+            part for batch in self.batches for part in (batch.tokens, batch.index, batch.labels["task"])
+        ]
+        if self.corpus is not None and self.topics is not None:
+            parts += [*self.corpus.windows, *self.corpus.labels, self.topics]
+        return digest_of(parts)
+
+
+def read_inputs(model: Any, series: Sequence[Checkpoint], config: HistoryConfig, tokenizer: Any = None) -> Inputs:
+    """Prompts and corpus as tokens of the last checkpoint's tokenizer, without loading weights.
+
+    Raises:
+        InputError: for prompts, text or a tokenizer that nothing can be measured with.
+    """
+    prompts = LabelledPrompts.from_jsonl(config.prompts)
+    _check_prompts(prompts, config)
+    reader = _reader(model, series, config) if tokenizer is None else tokenizer
+    sizes = _sizes(series[-1], config)
+    if sizes.n_layers is not None and any(not 0 <= layer <= sizes.n_layers for layer in config.map_layers):
+        unknown = next(layer for layer in config.map_layers if not 0 <= layer <= sizes.n_layers)
+        raise InputError(f"map_layers has {unknown}, and the model has the layers 0 to {sizes.n_layers}; give these")
+    batches = list(
+        prompts.batches(
+            encoder(reader, config.chat, bos=config.bos),
+            config.tokens_per_batch,
+            pad_id=reader.pad_token_id or 0,
+            max_length=sizes.n_ctx,
+            too_long=config.too_long,
+            keep=n_leading(reader, config.bos),
+            d_vocab=sizes.d_vocab,
+        )
+    )
+    corpus, topics = _topics(reader, sizes, config) if "topics" in config.measured else (None, None)
+    return Inputs(
+        prompts=prompts,
+        batches=batches,
+        tokenizer=reader,
+        words={place: _words(reader, batches, place) for place in config.attention_prompts if config.map_prompts},
+        corpus=corpus,
+        topics=topics,
+        notes=what_is_wrong(reader, batches, prompts.repeated),
+    )
+
+
+def own_tokenizer(checkpoint: Checkpoint, config: HistoryConfig) -> Any:
+    """The tokenizer that a checkpoint brings; ``None`` where it brings none."""
+    folder = Path(checkpoint.source)
+    if folder.is_dir() and not any((folder / name).exists() for name in _TOKENIZER_FILES):
+        return None
+    return load_tokenizer(checkpoint.source, trust_remote_code=config.trust_remote_code)[0]
+
+
+def tokenizer_digest(tokenizer: Any, prompts: Sequence[str], config: HistoryConfig) -> str:
+    """Tells tokenizers apart: by their vocabulary, and how they read some prompts."""
+    vocabulary = json.dumps(sorted(tokenizer.get_vocab().items()))
+    return digest_of([vocabulary, json.dumps(encoder(tokenizer, config.chat, bos=config.bos)(list(prompts[:_ASKED])))])
+
+
+def _check_prompts(prompts: LabelledPrompts, config: HistoryConfig) -> None:
+    classes = prompts.classes["task"]
+    if {"clusters", "heads"} & {*config.measured} and not 1 < len(classes) < len(prompts):
+        what = "one task only" if len(classes) == 1 else "as many tasks as prompts"
+        raise InputError(
+            f"{config.prompts} has {what}; clusters and heads need at least 2 tasks with several prompts each, or give "
+            "--probes cka"
+        )
+    if config.map_prompts and (beyond := [i for i in config.attention_prompts if i >= len(prompts)]):
+        raise InputError(
+            f"attention_prompts has {beyond[0]}, and {config.prompts} has {len(prompts)} prompts, counted from 0; give "
+            "one of them"
+        )
+
+
+def _reader(model: Any, series: Sequence[Checkpoint], config: HistoryConfig) -> Any:
+    """The last tokenizer of the series, or the model's where no checkpoint brings one."""
+    for checkpoint in reversed(series):
+        if (found := own_tokenizer(checkpoint, config)) is not None:
+            return found
+    source = series[-1].source if is_adapter(series[-1].source) else model
+    try:
+        return load_tokenizer(source, trust_remote_code=config.trust_remote_code)[0]
+    except InputError as error:
+        raise InputError(
+            f"no checkpoint brings a tokenizer, so that of MODEL is taken: {error}; give the model that was trained as "
+            "MODEL, and its checkpoints with --checkpoints"
+        ) from None
+
+
+def _sizes(checkpoint: Checkpoint, config: HistoryConfig) -> Sizes:
+    name = base_of(checkpoint.source) if is_adapter(checkpoint.source) else checkpoint.source
+    source = find(name, tokenizer=False, trust_remote_code=config.trust_remote_code)
+    with reading(source):
+        return Sizes.of(read_config(source))
+
+
+def _words(reader: Any, batches: Sequence[Batch], place: int) -> list[str]:
+    ids = tokens_of(batches, place)
+    return [str(reader.decode([i])) for i in ids.tolist()]
+
+
+def tokens_of(batches: Sequence[Batch], place: int) -> Tensor:
+    """``[pos]`` the tokens of the prompt at a place in the file."""
+    for batch in batches:
+        if len(found := (batch.index == place).nonzero()):
+            row = int(found[0, 0])
+            mask = torch.ones_like(batch.tokens[row]) if batch.attention_mask is None else batch.attention_mask[row]
+            return batch.tokens[row][mask.bool()]
+    raise InputError(f"there is no prompt {place}")
+
+
+def _topics(reader: Any, sizes: Sizes, config: HistoryConfig) -> tuple[EncodedCorpus, Tensor]:
+    check_tokenizer(reader)
+    corpus = Corpus.from_files(config.corpus)
+    check_corpus_size(len(corpus), config.n_topics)
+    fitted = fit_topics(corpus, config.n_topics, seed=config.seed, min_documents=config.min_documents)
+    member = fitted.membership(config.threshold)
+    kept = member.any(dim=1)
+    words = [word for word, keep in zip(fitted.words, kept.tolist(), strict=True) if keep]
+    longest = min(config.max_length, config.tokens_per_batch, sizes.n_ctx or config.max_length)
+    encoded = corpus.encode(reader, words, longest, bos=config.bos, d_vocab=sizes.d_vocab)
+    if not bool((encoded.token_of_word >= 0).any()):
+        raise InputError(
+            f"the tokenizer leaves none of the {len(words)} topic words whole; give a corpus in the model's language, "
+            "or a larger --threshold"
+        )
+    return encoded, member[kept]

@@ -1,0 +1,320 @@
+"""Probes at every checkpoint of a training: one model in memory at a time, each checkpoint and comparison a job."""
+
+from __future__ import annotations
+
+import gc
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, partial, reduce
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mechclust.commands.folder import own_folder
+from mechclust.commands.history.config import AGAINST, Against, HistoryConfig
+from mechclust.commands.history.inputs import Inputs, own_tokenizer, read_inputs, tokenizer_digest, tokens_of
+from mechclust.commands.history.integrity import Identity
+from mechclust.commands.history.result import HistoryResult, measured_history
+from mechclust.commands.history.series import Checkpoint, find_series
+from mechclust.commands.parts import Part, measured, part_path, shard_rows
+from mechclust.jobs import map_jobs, progress_bar
+from mechclust.models.adapters import plain_model
+from mechclust.models.pretrained import model_name
+from mechclust.models.sketch import WeightSketch, weight_sketch
+from mechclust.report.folder import check_command, rows_errors
+from mechclust.report.page import save_results
+from probes import (
+    ProbeResult,
+    RowStore,
+    TopicAttention,
+    attention_pattern,
+    load_result,
+    record,
+    residual,
+    resolve,
+    run,
+    run_stores,
+    save_rows,
+)
+from probes.digest import digest_of
+from probes.files import is_whole, read_json, read_safetensors, versions, write_json, write_safetensors
+from probes.hooks import device_of, evaluation_mode, forward
+from probes.identity import settings_of
+from probes.probe import Probe
+from tasks import Batch, InputError
+
+_MOST_TOKENS = 32  # of a prompt whose attention is shown
+
+
+def measure_history(
+    model: str | Path,
+    config: HistoryConfig,
+    out: str | Path | None = None,
+    *,
+    tokenizer: Any = None,
+    progress: bool = False,
+) -> HistoryResult:
+    """What probes find at every checkpoint of a training, after a check that the checkpoints are what they are called.
+
+    Prompts and corpus are tokenized once, with the last checkpoint's tokenizer. Each checkpoint is loaded once, alone;
+    its hidden states go to ``out/checkpoints``, whence they are clustered and compared with those of others. A second
+    call with the same ``out`` loads no checkpoint again that is measured.
+
+    Args:
+        model: the hub name of which ``config.revisions`` are revisions, or a folder of ``checkpoint-*`` folders. Its
+            tokenizer is taken where no checkpoint brings one.
+        config: what to measure.
+        out: folder of hidden states and results; ``None`` for a temporary one, which is gone afterwards.
+        tokenizer: in place of the checkpoints' own.
+        progress: show progress bars.
+
+    Raises:
+        InputError: before any weights are loaded: for bad settings, prompts or checkpoints; later: for a checkpoint
+            that cannot be loaded, and too little disk.
+
+    Example:
+        >>> # config = HistoryConfig(Path("prompts.jsonl"), revisions=("step0", "step1000", "step143000"))
+        >>> # result = measure_history("EleutherAI/pythia-70m", config, "runs/pythia")
+        >>> # result.findings, result.crossings, result.to_dataframe()
+    """
+    config.check()
+    if out is not None:
+        check_command(Path(out), "history")
+    series = find_series(model, config)
+    inputs = read_inputs(model, series, config, tokenizer)
+    subject = {"model": model_name(model), "texts": inputs.digest}
+    with _folder(out) as folder, rows_errors("a shorter file"), own_folder(out, "history", subject):
+        steps = _Steps(series, inputs, config, folder / "checkpoints", progress, tokenizer is None)
+        result = steps.measured(model_name(model))
+        if out is not None:
+            save_results(out, "history", result.results, subject)
+    return result
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """What is measured, in a folder of our own."""
+
+    series: Sequence[Checkpoint]
+    inputs: Inputs
+    config: HistoryConfig
+    folder: Path
+    progress: bool
+    own_tokenizers: bool
+
+    def measured(self, model: str) -> HistoryResult:
+        """Everything."""
+        jobs = [self._job(checkpoint) for checkpoint in self.series]
+        told = "checkpoints" if self.progress else None
+        if self.config.here:
+            for job in progress_bar(jobs, desc=told, unit="checkpoint") if told else jobs:
+                _measure(job)
+        else:
+            map_jobs(_measure, jobs, **self.config.on, folder=self.folder, progress=told)
+        stores = [RowStore(job.folder / "rows") for job in jobs]
+        parts = self._parts(stores)
+        found = measured(parts, self.config, self.folder, progress=self.progress)
+        results = {name: dict(zip(self._places(name, stores), own, strict=True)) for name, own in found.items()}
+        results["clusters"] = self._joined(results.pop("clusters", {}))
+        for kind in ("heads", "topics"):
+            if kind in self.config.measured:
+                results[kind] = {i: load_result(job.folder / f"{kind}.safetensors") for i, job in enumerate(jobs)}
+        return measured_history(
+            model=model,
+            config=self.config,
+            series=self.series,
+            inputs=self.inputs,
+            identities=[job.identity for job in jobs],
+            stores=stores,
+            results={name: own for name, own in results.items() if own},
+            attention=[job.attention for job in jobs],
+        )
+
+    def _job(self, checkpoint: Checkpoint) -> _Job:
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", checkpoint.name)[:60]
+        tag = digest_of([checkpoint.source])[:8]
+        return _Job(checkpoint, self.folder.absolute() / f"{name}-{tag}", self.inputs, self.config, self.own_tokenizers)
+
+    def _parts(self, stores: Sequence[RowStore]) -> dict[str, list[Part]]:
+        config, parts = self.config, dict[str, list[Part]]()
+        if "clusters" in config.measured:
+            parts["clusters"] = [
+                self._part(f"clusters-{layer}", config.clustering(residual(layer)), [stores[i]])
+                for i, layer in self._places("clusters", stores)
+            ]
+        if "cka" in config.measured:
+            for against in AGAINST:
+                parts[f"cka_{against}"] = [
+                    self._part(f"cka_{against}", config.cka, [stores[i], stores[_other(against, i, len(stores))]])
+                    for i in self._places(f"cka_{against}", stores)
+                ]
+        return parts
+
+    def _part(self, name: str, probe: Probe, stores: Sequence[RowStore]) -> Part:
+        arrays: list[Tensor] = [array for store in stores for array in (store.index, store.tokens)]
+        settings = [repr(probe), *(store.model for store in stores)]
+        path = part_path(stores[0].folder.parent / "measured", name, settings, arrays)
+        return Part(path, f"{stores[0].folder.parent.name}: {name}", partial(_of_stores, stores, probe))
+
+    def _places(self, name: str, stores: Sequence[RowStore]) -> list[Any]:
+        """What a group of parts is of: (checkpoint, layer), or checkpoints that have another to be compared with."""
+        if name == "clusters":
+            return [(i, site.layer) for i, store in enumerate(stores) for site in resolve(store, residual())]
+        against: Any = name.removeprefix("cka_")
+        n = len(stores)
+        others = {i: _other(against, i, n) for i in range(n)}
+        return [i for i, other in others.items() if other >= 0 and stores[i].sites == stores[other].sites]
+
+    def _joined(self, layers: Mapping[tuple[int, int], ProbeResult]) -> dict[int, ProbeResult]:
+        """By checkpoint, all layers together."""
+        places = dict.fromkeys(i for i, _ in layers)
+        return {i: reduce(ProbeResult.merge, [own for (j, _), own in layers.items() if j == i]) for i in places}
+
+
+def _other(against: Against, i: int, n: int) -> int:
+    """The checkpoint to compare with; -1 for none."""
+    return {"last": n - 1, "first": 0, "previous": i - 1}[against]
+
+
+def _of_stores(stores: Sequence[RowStore], probe: Probe) -> ProbeResult:
+    if len(stores) == 1:
+        return run_stores(stores[0], probe)
+    return run_stores({"checkpoint": stores[0], "other": stores[1]}, probe)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One checkpoint, whose model is loaded once for all that needs it."""
+
+    checkpoint: Checkpoint
+    folder: Path
+    inputs: Inputs
+    config: HistoryConfig
+    own_tokenizer: bool
+
+    @property
+    def name(self) -> str:
+        """In errors."""
+        return self.checkpoint.name
+
+    @cached_property
+    def key(self) -> str:
+        """Of all that the files here depend on, the checkpoint's files included."""
+        config = self.config
+        settings: list[Any] = [config.dtype, config.quantize, config.adapter, config.readout, sorted(self.inputs.words)]
+        settings += [config.heads] if "heads" in config.measured else []
+        settings += [config.n_permutations, config.seed] if "topics" in config.measured else []
+        source = Path(self.checkpoint.source)
+        files = sorted(source.iterdir()) if source.is_dir() else []
+        stamps = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.is_file()]
+        return digest_of(
+            [json.dumps([self.checkpoint.source, settings, versions(), stamps], default=str), self.inputs.digest]
+        )
+
+    @property
+    def identity(self) -> Identity:
+        """What the job found of the checkpoint's weights, configuration and tokenizer."""
+        facts = read_json(self.folder / "facts.json")
+        values = read_safetensors(self.folder / "sketch.safetensors")[0]["values"]
+        sketch = WeightSketch(facts["weights"], facts["shapes"], values)
+        return Identity(self.name, sketch, facts["config"], facts["tokenizer"])
+
+    @property
+    def attention(self) -> dict[int, Tensor]:
+        """``[layer head query key]`` patterns of the prompts that are shown, by their place in the file."""
+        if not (self.folder / "attention.safetensors").exists():
+            return {}
+        found = read_safetensors(self.folder / "attention.safetensors")[0]
+        return {int(place): pattern for place, pattern in found.items()}
+
+    @property
+    def done(self) -> bool:
+        """Whether all is there; ``facts.json`` is written last."""
+        facts = self.folder / "facts.json"
+        if not facts.exists() or not is_whole(facts):
+            return False
+        return bool(read_json(facts).get("key") == self.key)
+
+
+def _measure(job: _Job) -> None:
+    """Load a checkpoint and write all that needs it."""
+    if job.done:
+        return
+    (job.folder / "facts.json").unlink(missing_ok=True)
+    inputs, config = job.inputs, job.config
+    model = config.load(job.checkpoint.source, "prompts", tokenizer=inputs.tokenizer)
+    _save_rows(model, job)
+    probes: list[tuple[str, Probe, Any]] = []
+    if "heads" in config.measured:
+        probes.append(("heads", config.heads, inputs.batches))
+    if inputs.corpus is not None and inputs.topics is not None:
+        options: dict[str, Any] = {
+            "words": "word",
+            "n_permutations": min(config.n_permutations, 199),
+            "seed": config.seed,
+        }
+        topics = TopicAttention(inputs.topics, attention_pattern(), **options)
+        probes.append(("topics", topics, inputs.corpus.batches(config.tokens_per_batch)))
+    for name, probe, batches in probes:
+        run(model, batches, probe).save(job.folder / f"{name}.safetensors")
+    if inputs.words:
+        patterns = {str(place): _patterns(model, tokens_of(inputs.batches, place)) for place in inputs.words}
+        write_safetensors(job.folder / "attention.safetensors", patterns, {})
+    sketch = weight_sketch(model)
+    write_safetensors(job.folder / "sketch.safetensors", {"values": sketch.values}, {})
+    own = own_tokenizer(job.checkpoint, config) if job.own_tokenizer else None
+    facts = {
+        "key": job.key,
+        "weights": sketch.digest,
+        "shapes": sketch.shapes,
+        "config": json.loads(json.dumps(settings_of(plain_model(model).config), default=str)),
+        "tokenizer": own and tokenizer_digest(own, inputs.prompts.prompts, config),
+    }
+    write_json(job.folder / "facts.json", facts)
+    del model
+    gc.collect()  # hooks are cycles: without this, two models would be in memory
+    if torch.device(config.device).type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def _save_rows(model: Any, job: _Job) -> None:
+    """The hidden states; those of other weights or prompts that stand in the place are removed."""
+    inputs = job.inputs
+    kept: dict[str, Any] = {
+        "readout": job.config.readout,
+        "labels": ["task"],
+        "shard_rows": shard_rows(len(inputs.prompts)),
+    }
+    try:
+        save_rows(model, inputs.batches, job.folder / "rows", **kept)
+    except InputError:
+        if not (job.folder / "rows").is_dir():
+            raise
+        shutil.rmtree(job.folder / "rows")
+        save_rows(model, inputs.batches, job.folder / "rows", **kept)
+
+
+def _patterns(model: Any, tokens: Tensor) -> Tensor:
+    """``[layer head query key]`` attention in the first tokens of a prompt, in bytes: 255 is 1."""
+    sites = [site.name for site in resolve(model, attention_pattern())]
+    batch = Batch(tokens[None, :_MOST_TOKENS])
+    with evaluation_mode(model), torch.inference_mode(), record(model, sites) as seen:
+        forward(model, batch.to(device_of(model)))
+    patterns = torch.stack([seen[site][0][0].float().cpu() for site in sites])
+    return (patterns * 255).round().clamp(0, 255).to(torch.uint8)
+
+
+@contextmanager
+def _folder(out: str | Path | None) -> Iterator[Path]:
+    if out is not None:
+        yield Path(out)
+        return
+    with tempfile.TemporaryDirectory(prefix="mechclust-") as folder:
+        yield Path(folder)

@@ -1,0 +1,246 @@
+"""What ``mechclust history`` found, as tables and in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from mechclust.commands.history.config import HistoryConfig
+from mechclust.commands.history.curves import TESTED, TITLES, Curve, crossings, read_curve
+from mechclust.commands.history.inputs import Inputs
+from mechclust.commands.history.integrity import Finding, Identity, check_series
+from mechclust.commands.history.planes import FixedPlanes, fixed_planes
+from mechclust.commands.history.series import Checkpoint
+from mechclust.report.chance import least_permutations
+from mechclust.report.text import join, ranges, short_name
+from probes import ProbeResult, RowStore
+from tasks.text.visible import quoted
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+_FINDINGS = 8  # that stand in the conclusion
+
+
+@dataclass(frozen=True, eq=False)
+class HistoryResult:
+    """Of a whole series.
+
+    Attributes:
+        model: what it is called.
+        config: what was asked.
+        series: the checkpoints, in the order of training.
+        findings: what is wrong with some of them; nothing is concluded from these.
+        results: probes' results by ``"NAME/CHECKPOINT"``.
+        curves: by name: ``clusters``, ``cka_last``, ``cka_first``, ``cka_previous``, ``heads``, ``topics``.
+        planes: hidden states in fixed planes, for the page; ``None`` for none.
+        attention: of each checkpoint, ``[layer head query key]`` patterns in bytes by the prompt's place.
+        words: tokens of these prompts, by their place.
+        input_notes: what a reader must know of the inputs.
+    """
+
+    model: str
+    config: HistoryConfig
+    series: Sequence[Checkpoint]
+    findings: Sequence[Finding]
+    results: Mapping[str, ProbeResult]
+    curves: Mapping[str, Curve]
+    planes: FixedPlanes | None
+    attention: Sequence[Mapping[int, Tensor]]
+    words: Mapping[int, Sequence[str]]
+    input_notes: Sequence[str]
+
+    @property
+    def names(self) -> list[str]:
+        """Of the checkpoints."""
+        return [each.name for each in self.series]
+
+    @property
+    def flagged(self) -> set[int]:
+        """Places of checkpoints with findings."""
+        return {i for finding in self.findings for i in finding.checkpoints}
+
+    @property
+    def right(self) -> list[int]:
+        """Places of those without."""
+        return [i for i in range(len(self.series)) if i not in self.flagged]
+
+    @cached_property
+    def crossings(self) -> pd.DataFrame:
+        """The moment when each layer crosses chance; see ``curves.crossings``."""
+        import pandas as pd
+
+        tables = [crossings(self.curves[name], self.names, self.right) for name in TESTED if name in self.curves]
+        return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """One row per measure, checkpoint and layer: value, chance interval, p-value and number of examples."""
+        import pandas as pd
+
+        rows = []
+        for curve in self.curves.values():
+            for i, checkpoint in enumerate(self.series):
+                for column, (layer, site) in enumerate(zip(curve.layers, curve.sites, strict=True)):
+                    rows.append(
+                        {
+                            "measure": curve.name,
+                            "checkpoint": checkpoint.name,
+                            "step": checkpoint.step,
+                            "flagged": i in self.flagged,
+                            "layer": layer,
+                            "site": site,
+                            "value": curve.value[i, column],
+                            "null_low": curve.low[i, column],
+                            "null_high": curve.high[i, column],
+                            "p_value": curve.p[i, column],
+                            "n": curve.n[i],
+                        }
+                    )
+        frame = pd.DataFrame(rows)
+        frame["step"] = pd.to_numeric(frame["step"]).astype("Int64")
+        return frame
+
+    @property
+    def shown_table(self) -> pd.DataFrame:
+        """One row per checkpoint: each measure's largest value over layers, of CKA its mean, and what was found."""
+        import pandas as pd
+
+        rows = []
+        for i, name in enumerate(self.names):
+            kinds = ", ".join(dict.fromkeys(finding.kind for finding in self.findings if i in finding.checkpoints))
+            row: dict[str, Any] = {"checkpoint": name, "findings": kinds or "none"}
+            for key, curve in self.curves.items():
+                over = np.nanmean if key.startswith("cka") else np.nanmax
+                row[key] = np.nan if np.isnan(curve.value[i]).all() else over(curve.value[i])
+            rows.append(row)
+        return pd.DataFrame(rows)
+
+    @cached_property
+    def lead(self) -> list[str]:
+        """The conclusion: integrity first, with at most eight findings."""
+        found = [finding.text for finding in self.findings]
+        return [self._integrity, *found[:_FINDINGS], *filter(None, map(self._when, self.curves.values()))]
+
+    @property
+    def sentences(self) -> list[str]:
+        """The conclusion; ``notes`` has what else a reader must know."""
+        return self.lead
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader must know."""
+        notes = [*self.input_notes, *(finding.text for finding in self.findings[_FINDINGS:])]
+        if self.flagged:
+            notes.append(
+                "Checkpoints with findings are drawn hollow, and left out of what is concluded: the moments of "
+                "crossing chance, and their correction for the number of tests."
+            )
+        if any(each.step is None for each in self.series):
+            notes.append("Some checkpoint's name has no number, so the series is in the order in which it was given.")
+        if any(curve.name in TESTED for curve in self.curves.values()):
+            notes.append(
+                "A layer crosses chance at the first checkpoint that is above it together with the next one; p-values "
+                "are corrected for all layers and checkpoints (Benjamini & Hochberg). Where an untrained model is "
+                "above chance already, the structure is in the prompts or the architecture, not learnt."
+            )
+        n_tests, n = self._tests, self.config.n_permutations
+        if "clusters" in self.curves and n < (least := least_permutations(n_tests)):
+            notes.append(
+                f"With {n} relabellings a single layer at a single checkpoint cannot be above chance, of {n_tests} "
+                f"looked at, unless others are too; --n-permutations {least} lets it."
+            )
+        return notes
+
+    @property
+    def _tests(self) -> int:
+        """How many p-values of clusters are read together."""
+        return len(self.right) * len(self.curves["clusters"].layers) if "clusters" in self.curves else 0
+
+    @property
+    def _integrity(self) -> str:
+        n = len(self.series)
+        if not self.findings:
+            return (
+                f"Integrity: the {n} checkpoints have different weights, one configuration and one tokenizer, and lie "
+                "in the order of their names."
+            )
+        wrong = [quoted(self.names[i]) for i in sorted(self.flagged)]
+        some = join([*wrong[:5], f"{len(wrong) - 5} more"] if len(wrong) > 5 else wrong)
+        return f"Integrity: {len(wrong)} of {n} checkpoints are not what their names say ({some}); {self._left}."
+
+    @property
+    def _left(self) -> str:
+        return f"what follows is of the other {len(self.right)}"
+
+    def _when(self, curve: Curve) -> str:
+        """A sentence about when layers cross chance."""
+        if curve.name not in TESTED:
+            return ""
+        table = self.crossings[self.crossings["measure"] == curve.name]
+        what, kind = TITLES[curve.name], "blocks" if curve.name != "clusters" else "layers"
+        crossed = table.dropna(subset="crosses_at")
+        if crossed.empty:
+            return f"{_capital(what)}: above chance in none of {len(table)} {kind} at any checkpoint."
+        place = {name: i for i, name in enumerate(self.names)}
+        order = crossed.sort_values("crosses_at", key=lambda column: column.map(place))
+        groups = [(name, own["layer"].tolist()) for name, own in order.groupby("crosses_at", sort=False)]
+        told = [f"{kind} {ranges(sorted(layers))} at {quoted(str(name))}" for name, layers in groups[:4]]
+        more = f", {len(groups) - 4} later" if len(groups) > 4 else ""
+        never = len(table) - len(crossed)
+        left = f"; {never} of {len(table)} never" if never else ""
+        return f"{_capital(what)} crosses chance: {', '.join(told)}{more}{left}."
+
+    def __repr__(self) -> str:
+        return f"HistoryResult({short_name(self.model)}, {len(self.series)} checkpoints, {len(self.flagged)} flagged)"
+
+    def __str__(self) -> str:
+        return "\n".join(self.sentences)
+
+
+def measured_history(
+    *,
+    model: str,
+    config: HistoryConfig,
+    series: Sequence[Checkpoint],
+    inputs: Inputs,
+    identities: Sequence[Identity],
+    stores: Sequence[RowStore],
+    results: Mapping[str, Mapping[int, ProbeResult]],
+    attention: Sequence[Mapping[int, Tensor]],
+) -> HistoryResult:
+    """The result: first what is wrong with the series, then curves."""
+    curves = {name: read_curve(name, results[name], len(series)) for name in TITLES if results.get(name)}
+    findings = check_series(identities, _biased_cka(results.get("cka_last"), len(series)))
+    return HistoryResult(
+        model=model,
+        config=config,
+        series=series,
+        findings=findings,
+        results={f"{name}/{series[i].name}": own[i] for name, own in results.items() for i in own},
+        curves=curves,
+        planes=fixed_planes(stores, inputs.prompts, config) if config.map_prompts else None,
+        attention=attention,
+        words=inputs.words,
+        input_notes=inputs.notes,
+    )
+
+
+def _biased_cka(results: Mapping[int, ProbeResult] | None, n: int) -> np.ndarray | None:
+    """``[checkpoint layer]`` CKA with the last, whose 1 is reached only by the same states."""
+    if not results:
+        return None
+    layers = len(results[max(results)].coords["site"])
+    found = np.full((n, layers), np.nan)
+    for i, result in results.items():
+        found[i] = result.sel("cka", label="all").numpy()
+    return found
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]

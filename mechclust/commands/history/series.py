@@ -1,0 +1,98 @@
+"""The checkpoints of a training, in its order."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mechclust.commands.history.config import LEAST, HistoryConfig
+from mechclust.commands.settings import everywhere
+from tasks import InputError
+from tasks.text.visible import quoted
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One moment of a training.
+
+    Attributes:
+        name: the revision, or the folder's name.
+        step: the last number in the name; ``None`` where it has none.
+        source: what ``load_pretrained`` takes.
+    """
+
+    name: str
+    step: int | None
+    source: str
+
+
+def find_series(model: str | Path, config: HistoryConfig) -> list[Checkpoint]:
+    """The checkpoints in the order of their steps, or in the given order where some name has no number.
+
+    Args:
+        model: a hub name, or a folder; with neither revisions nor checkpoints its own ``checkpoint-*`` folders.
+        config: with revisions or checkpoints.
+
+    Raises:
+        InputError: for fewer than two checkpoints, a folder that is not there, revisions of a folder, a revision given
+            twice, or two checkpoints of one step.
+    """
+    local = Path(model).is_dir()
+    if config.revisions:
+        if local:
+            raise InputError(
+                f"{str(model)!r} is a folder, which has no revisions; give its checkpoints with --checkpoints, or a "
+                "hub name"
+            )
+        found = [(revision, f"{model}@{revision}") for revision in config.revisions]
+    else:
+        given = config.checkpoints or ((Path(model) / "checkpoint-*",) if local else ())
+        if not given:
+            raise InputError(
+                "no checkpoints given; give --revisions step0 step1000 ... or --checkpoints run/checkpoint-*"
+            )
+        found = [(path.name, str(everywhere(path))) for path in _folders(given)]
+    if len(found) < LEAST:
+        what = "revision" if config.revisions else "checkpoint"
+        raise InputError(f"a history has at least {LEAST} checkpoints, and {len(found)} {what} was found; give more")
+    series = [Checkpoint(name, _step(name), source) for name, source in found]
+    _check_different(series)
+    if all(each.step is not None for each in series):
+        return sorted(series, key=lambda each: each.step or 0)
+    return series
+
+
+def _folders(given: Sequence[Path]) -> list[Path]:
+    """Folders, those of a pattern that the shell did not expand included."""
+    found: list[Path] = []
+    for path in given:
+        if path.is_dir():
+            found.append(path)
+            continue
+        matches = [Path(match) for match in sorted(glob.glob(str(path))) if Path(match).is_dir()]
+        if not matches:
+            raise InputError(f"no folder {str(path)!r}; give the folders of checkpoints, such as run/checkpoint-*")
+        found += matches
+    return found
+
+
+def _step(name: str) -> int | None:
+    numbers = re.findall(r"\d+", name)
+    return int(numbers[-1]) if numbers else None
+
+
+def _check_different(series: Sequence[Checkpoint]) -> None:
+    seen: dict[str, str] = {}
+    for each in series:
+        if each.source in seen or each.name in seen.values():
+            raise InputError(f"checkpoint {quoted(each.name)} is given twice; give each once, under a name of its own")
+        seen[each.source] = each.name
+    steps: dict[int, str] = {}
+    for each in series:
+        if each.step is not None and (other := steps.setdefault(each.step, each.name)) != each.name:
+            raise InputError(
+                f"checkpoints {quoted(other)} and {quoted(each.name)} are both of step {each.step}; give one per step"
+            )

@@ -1,0 +1,83 @@
+"""A sketch of a model's weights: whether two models have the same ones, and how far apart they are, without either."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+from jaxtyping import Float
+from torch import Tensor
+
+from mechclust.models.adapters import plain_model
+
+PER_WEIGHT = 1024  # numbers of a weight matrix that are kept
+
+
+@dataclass(frozen=True, eq=False)
+class WeightSketch:
+    """What is kept of a model's weights.
+
+    Attributes:
+        digest: of all numbers; two models of equal weights have the same one.
+        shapes: of the names and shapes; only sketches of the same shapes can be compared.
+        values: ``[k]`` float32, a sample of each weight, scaled so that squared distances between sketches estimate
+            those between the weights.
+    """
+
+    digest: str
+    shapes: str
+    values: Float[Tensor, "k"]
+
+    def distance(self, other: WeightSketch) -> float:
+        """Estimate of the Euclidean distance between the weights; NaN where their shapes differ.
+
+        Example:
+            >>> a, b = (weight_sketch(torch.nn.Linear(2, 2)) for _ in range(2))
+            >>> a.distance(a), a.distance(b) > 0
+            (0.0, True)
+        """
+        if self.shapes != other.shapes:
+            return float("nan")
+        return float((self.values.double() - other.values.double()).norm())
+
+
+def weight_sketch(model: Any, per_weight: int = PER_WEIGHT) -> WeightSketch:
+    """The sketch of a model in memory. Which numbers are sampled depends on a weight's name alone.
+
+    Cost: one pass over the weights.
+
+    Args:
+        model: of Hugging Face, or as ``load_pretrained`` gives it, or any module.
+        per_weight: numbers kept of each weight; of smaller weights all are.
+
+    Example:
+        >>> sketch = weight_sketch(torch.nn.Linear(3, 2))
+        >>> sketch.values.shape
+        torch.Size([8])
+    """
+    digest, shapes, parts = xxhash.xxh3_128(), xxhash.xxh3_128(), []
+    for name, weight in sorted(_weights(model)):
+        flat = weight.detach().reshape(-1)
+        shapes.update(f"{name} {list(weight.shape)}".encode())
+        digest.update(f"{name} {weight.dtype}".encode())
+        for part in torch.split(flat, 1 << 24):
+            digest.update(part.cpu().contiguous().view(torch.uint8).numpy().data)
+        parts.append(_sample(name, flat, per_weight))
+    return WeightSketch(str(digest.hexdigest()), str(shapes.hexdigest()), torch.cat(parts))
+
+
+def _weights(model: Any) -> Iterator[tuple[str, Tensor]]:
+    plain = plain_model(model) if hasattr(model, "hook_dict") else model
+    yield from ((name, weight) for name, weight in (plain or model).named_parameters() if weight.numel())
+
+
+def _sample(name: str, flat: Tensor, most: int) -> Tensor:
+    if len(flat) <= most:
+        return flat.float().cpu()
+    draw = np.random.default_rng(xxhash.xxh32_intdigest(name.encode()))
+    places = torch.from_numpy(np.sort(draw.integers(0, len(flat), most)))
+    return flat[places.to(flat.device)].float().cpu() * (len(flat) / most) ** 0.5

@@ -1,0 +1,126 @@
+"""Probes during anybody's own training loop: every so many steps, on a fixed set of batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from mechclust.models.pretrained import AnyModel, load_pretrained
+from probes import ProbeResult, run
+from probes.batches import Batches
+from probes.probe import Probe
+from tasks import InputError
+from tasks.errors import check_at_least
+
+_LOGGED = ("site", "label", "equivalence")  # axes of measures that make a handful of numbers
+
+
+class ProbeHook:
+    """Call it in a training loop, after each optimiser step: it measures where the step is a multiple of ``every``.
+
+    The model is measured as it is, in evaluation mode, without gradients; weights, training mode and the random state
+    are left alone. A Hugging Face model is given hooks anew each time, which costs a moment and no memory for weights.
+
+    Args:
+        probes: one or several. They are reset before each measurement.
+        batches: the same each time, as ``run`` takes them: batches, or texts where there is a tokenizer. A sequence,
+            since it is read again and again.
+        every: steps from one measurement to the next; step 0 is one.
+        log: called with the step's numbers by name, such as ``wandb.log``.
+        out: folder for the whole results, ``step-000100.TaskClusterARI.safetensors``; ``None``: they are kept in
+            ``results`` alone.
+        tokenizer: where batches are texts.
+
+    Attributes:
+        results: by step, a result per probe.
+
+    Raises:
+        InputError: for no probes, two probes of one class, batches that can be read once only, and ``every`` below 1.
+
+    Example:
+        >>> import torch
+        >>> from mechclust import ModelConfig, build_model
+        >>> from probes import NDims, last_token
+        >>> from tasks import Batch
+        >>> model = build_model(ModelConfig(d_vocab=9, n_ctx=4, n_layers=1, d_model=8, n_heads=2))
+        >>> hook = ProbeHook(NDims(readout=last_token()), [Batch(torch.arange(12).reshape(4, 3) % 9)], every=10)
+        >>> [sorted(hook(model, step)) for step in (0, 5, 10)][1], sorted(hook.results)
+        ([], [0, 10])
+    """
+
+    def __init__(
+        self,
+        probes: Probe | Sequence[Probe],
+        batches: Batches,
+        every: int = 100,
+        *,
+        log: Callable[[dict[str, float]], Any] | None = None,
+        out: str | Path | None = None,
+        tokenizer: Any = None,
+    ) -> None:
+        check_at_least(every=(every, 1))
+        self.probes = [probes] if isinstance(probes, Probe) else list(probes)
+        if not self.probes:
+            raise InputError("no probes given; give one, such as TaskClusterARI()")
+        names = [type(probe).__name__ for probe in self.probes]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InputError(
+                f"two probes are called {twice}, and their numbers are logged by name; give one of a class"
+            )
+        if iter(batches) is batches:  # type: ignore[arg-type, call-overload]
+            raise InputError("batches is an iterator, which is empty after the first measurement; give a list")
+        self.batches, self.every, self.log, self.tokenizer = batches, every, log, tokenizer
+        self.out = None if out is None else Path(out)
+        self.results: dict[int, list[ProbeResult]] = {}
+
+    def __call__(self, model: AnyModel, step: int) -> dict[str, float]:
+        """Measure, where the step is due and was not measured.
+
+        Args:
+            model: of Hugging Face, or with hooks.
+            step: optimiser steps taken.
+
+        Returns:
+            The numbers by name, such as ``"TaskClusterARI/ari/blocks.0.hook_resid_post"``; nothing for other steps.
+        """
+        if step % self.every or step in self.results:
+            return {}
+        hooked = load_pretrained(model, tokenizer=self.tokenizer)
+        options = {} if self.tokenizer is None else {"tokenizer": self.tokenizer}
+        found = run(hooked, self.batches, self.probes, **options)
+        self.results[step] = found
+        if self.out is not None:
+            for result in found:
+                result.save(self.out / f"step-{step:06d}.{result.probe}.safetensors")
+        numbers = {name: value for result in found for name, value in scalars(result).items()}
+        if self.log is not None:
+            self.log({**numbers, "step": step})
+        return numbers
+
+
+def scalars(result: ProbeResult) -> dict[str, float]:
+    """A result's numbers by name, for loggers: measures by site and label, without heads, examples and NaN.
+
+    A label stands in the name where there are several.
+
+    Example:
+        >>> import torch
+        >>> values, axes = {"d": torch.tensor([1.0, 2.0])}, {"d": ("label",)}
+        >>> scalars(ProbeResult("Depth", values, axes, {"label": ["a", "b"]}))
+        {'Depth/d/a': 1.0, 'Depth/d/b': 2.0}
+    """
+    found = {}
+    for measure, values in result.values.items():
+        axes = result.axes[measure]
+        if not {*axes} <= {*_LOGGED}:
+            continue
+        names = [result.coords[axis] for axis in axes]
+        for place, value in zip(product(*names), values.flatten().tolist(), strict=True):
+            said = [name for name, all_ in zip(place, names, strict=True) if len(all_) > 1 or all_ is names[0]]
+            if math.isfinite(value):
+                found["/".join([result.probe, measure, *said])] = float(value)
+    return found

@@ -1,0 +1,179 @@
+"""Each kind of wrong checkpoint is planted and found; clean trainings of many kinds give no alarm."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from mechclust.commands.history.integrity import Identity, check_series
+from mechclust.models.sketch import WeightSketch, weight_sketch
+
+CONFIG = {"n_layer": 2, "n_head": 4}
+
+
+def identity(name, weights):
+    return Identity(name, weights, CONFIG, "tokens")
+
+
+def series_of(points):
+    """Checkpoints whose weights are these rows."""
+    return [
+        identity(f"step{i}", WeightSketch(str(hash(row.tobytes())), "shape", torch.from_numpy(row).float()))
+        for i, row in enumerate(points)
+    ]
+
+
+def network(draw):
+    return nn.Sequential(nn.Embedding(12, 8), nn.Flatten(), nn.Linear(24, 24), nn.Tanh(), nn.Linear(24, 12))
+
+
+def trained(seed, n=21):
+    """A real training of a small network, with one of several optimisers, schedules and spacings of checkpoints."""
+    draw = torch.Generator().manual_seed(seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = network(draw)
+    makers = (
+        lambda w: torch.optim.SGD(w, 0.3, momentum=0.9),
+        lambda w: torch.optim.AdamW(w, 3e-3, weight_decay=0.1),
+        lambda w: torch.optim.Adam(w, 0.02),
+        lambda w: torch.optim.SGD(w, 1.0),
+    )
+    optimizer = makers[seed % len(makers)](model.parameters())
+    spaced = [round(60 * i / (n - 1)) for i in range(n)]
+    logarithmic = sorted({0, *(round(60 ** (i / 40)) for i in range(41))})
+    steps = (spaced, logarithmic, list(range(n)))[seed % 3]
+    total = steps[-1]
+    kinds = {
+        0: lambda t: 1.0,
+        1: lambda t: 0.5 * (1 + math.cos(math.pi * t / (total + 1))),
+        2: lambda t: 1.0 if t < 0.9 * total else (total + 1 - t) / (0.1 * total + 1),
+        3: lambda t: min(1.0, (t + 1) / 10),
+    }
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, kinds[seed // 3 % 4])
+    x = torch.randint(0, 12, (64, 3), generator=draw)
+    y = (x.sum(dim=1) + (torch.rand(64, generator=draw) < 0.2)) % 12
+    found = []
+    for step in range(total + 1):
+        if step in steps:
+            found.append(identity(f"step{step}", weight_sketch(model)))
+        rows = torch.randint(0, 64, (16,), generator=draw)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x[rows]), y[rows]).backward()
+        optimizer.step()
+        schedule.step()
+    return found
+
+
+@pytest.fixture(scope="module")
+def clean():
+    return [trained(seed) for seed in range(52)]
+
+
+def test_no_false_alarm_in_a_thousand_pairs_of_real_trainings(clean):
+    pairs = sum(len(series) - 1 for series in clean)
+    alarms = [(seed, finding.text) for seed, series in enumerate(clean) for finding in check_series(series)]
+    assert pairs >= 1000
+    assert alarms == []
+
+
+def test_no_false_alarm_about_a_point_and_in_a_cooldown():
+    """The walks that come nearest to what looks out of order, 1,000 pairs of each."""
+    draw = np.random.default_rng(0)
+    for _ in range(50):
+        noise = draw.normal(size=(21, 2000))
+        stays, walk = noise, noise.cumsum(axis=0)
+        cooling = np.concatenate([noise[:17], noise[17:] * np.array([0.5, 0.2, 0.1, 0.01])[:, None]])
+        for points in (stays, walk, cooling, walk + 5 * np.arange(21)[:, None] * noise[0]):
+            assert check_series(series_of(points)) == []
+
+
+def test_the_alarm_would_ring(clean):
+    """Of the same trainings with two checkpoints exchanged, far apart: most are found, and those two are named."""
+    found = 0
+    for series in clean:
+        spoilt = list(series)
+        a, b = len(series) // 4, 3 * len(series) // 4
+        spoilt[a], spoilt[b] = spoilt[b], spoilt[a]
+        wrong = {i for finding in check_series(spoilt) for i in finding.checkpoints}
+        found += {a, b} <= wrong
+    assert found >= 0.9 * len(clean)
+
+
+def test_a_stale_checkpoint(clean):
+    series = list(clean[1])
+    series[4] = replace(series[4], weights=series[-1].weights)
+    series[6] = replace(series[6], weights=series[-1].weights)
+    (finding,) = check_series(series)
+    assert (finding.kind, finding.checkpoints) == ("last", (4, 6))
+    assert finding.text == f"'{series[4].name}' and '{series[6].name}' have the weights of the last checkpoint."
+
+
+def test_a_stale_checkpoint_in_another_precision(clean):
+    series = list(clean[1])
+    rounded = series[-1].weights.values.bfloat16().float()
+    series[4] = replace(series[4], weights=replace(series[-1].weights, digest="other", values=rounded))
+    (finding,) = check_series(series)
+    assert (finding.kind, finding.checkpoints) == ("order", (4,))
+    assert f"'{series[4].name}' belongs" in finding.text
+    assert f"'{series[-1].name}'" in finding.text
+
+
+def test_two_equal_checkpoints(clean):
+    series = list(clean[1])
+    series[9] = replace(series[9], weights=series[3].weights)
+    (finding,) = check_series(series)
+    assert (finding.kind, finding.checkpoints) == ("equal", (3, 9))
+    assert finding.text == f"'{series[3].name}' and '{series[9].name}' have the same weights."
+
+
+def test_neighbours_in_each_others_place():
+    points = np.random.default_rng(0).normal(size=(12, 2000)).cumsum(axis=0) + 0.5 * np.arange(12)[:, None]
+    points[[5, 6]] = points[[6, 5]]
+    (finding,) = check_series(series_of(points))
+    assert (finding.kind, finding.checkpoints) == ("order", (5, 6))
+    assert finding.text == "By the weights, 'step5' and 'step6' are in each other's place."
+
+
+def test_one_that_belongs_elsewhere():
+    points = np.random.default_rng(0).normal(size=(12, 2000)).cumsum(axis=0)
+    points = np.insert(np.delete(points, 2, axis=0), 8, points[2], axis=0)
+    (finding,) = check_series(series_of(points))
+    assert (finding.kind, finding.checkpoints) == ("order", (8,))
+    assert finding.text == "By the weights, 'step8' belongs between 'step1' and 'step2'."
+
+
+def test_another_tokenizer_and_another_configuration(clean):
+    series = list(clean[1])
+    series[2] = replace(series[2], tokenizer="others")
+    series[3] = replace(series[3], tokenizer=None)  # brings none
+    series[5] = replace(series[5], config={"n_layer": 2, "n_head": 8})
+    found = check_series(series)
+    assert [(finding.kind, finding.checkpoints) for finding in found] == [("tokenizer", (2,)), ("config", (5,))]
+    assert found[0].text == f"'{series[2].name}' has another tokenizer than the last."
+    assert found[1].text == f"'{series[5].name}' has another configuration (n_head '8', not '4')."
+
+
+def test_the_last_ones_states_with_other_weights(clean):
+    series = clean[1]
+    cka = np.linspace(0.2, 1, len(series))[:, None].repeat(3, axis=1)
+    assert check_series(series, cka) == []
+    cka[4] = 1 - 1e-8
+    (finding,) = check_series(series, cka)
+    assert (finding.kind, finding.checkpoints) == ("states", (4,))
+    text = f"'{series[4].name}' has the hidden states of the last checkpoint, with other weights."
+    assert finding.text == text
+
+
+def test_distances_of_sketches_estimate_those_of_weights():
+    one, other = nn.Linear(300, 200), nn.Linear(300, 200)
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    exact = math.sqrt(sum(float((a - b).detach().square().sum()) for a, b in pairs))
+    assert weight_sketch(one).distance(weight_sketch(other)) == pytest.approx(exact, rel=0.05)
+    assert math.isnan(weight_sketch(one).distance(weight_sketch(nn.Linear(2, 2))))
+    assert weight_sketch(one).digest == weight_sketch(one).digest != weight_sketch(other).digest

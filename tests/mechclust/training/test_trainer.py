@@ -1,0 +1,148 @@
+"""Probes during one's own training: in a plain loop, and by the Trainer."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from mechclust import ModelConfig, build_model
+from mechclust.training import ProbeHook
+from probes import NDims, ProbeResult, TaskClusterARI, last_token, load_result
+from tasks import Batch, InputError, LabelledPrompts
+
+
+@pytest.fixture
+def batch():
+    tokens = torch.arange(24).reshape(8, 3) % 9
+    return Batch(tokens, labels={"task": torch.arange(8) % 2})
+
+
+@pytest.fixture
+def model():
+    return build_model(ModelConfig(d_vocab=9, n_ctx=4, n_layers=1, d_model=8, n_heads=2))
+
+
+def test_a_plain_loop(model, batch, tmp_path):
+    logged = []
+    probes = [TaskClusterARI(readout=last_token(), n_permutations=19, n_init=1), NDims(readout=last_token())]
+    hook = ProbeHook(probes, [batch], every=2, log=logged.append, out=tmp_path)
+    model.train()
+    numbers = [hook(model, step) for step in range(5)]
+    assert [bool(each) for each in numbers] == [True, False, True, False, True]
+    assert [each["step"] for each in logged] == [0, 2, 4]
+    assert "TaskClusterARI/ari/blocks.0.hook_resid_post" in numbers[0]
+    assert model.training
+    saved = load_result(tmp_path / "step-000002.TaskClusterARI.safetensors")
+    assert saved["ari"].equal(hook.results[2][0]["ari"])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"probes": []}, "no probes given; give one, such as TaskClusterARI()"),
+        ({"every": 0}, "every is 0"),
+        ({"probes": [NDims(), NDims()]}, "two probes are called NDims, and their numbers are logged by name"),
+        ({"batches": iter([])}, "batches is an iterator, which is empty after the first measurement; give a list"),
+    ],
+)
+def test_refusals(batch, given, said):
+    with pytest.raises(InputError) as caught:
+        ProbeHook(**({"probes": NDims(), "batches": [batch]} | given))
+    assert said in str(caught.value)
+
+
+def test_scalars_leave_out_heads_and_nan():
+    from mechclust.training.probe_hook import scalars
+
+    values = {"a": torch.tensor([[1.0, 2.0], [3.0, torch.nan]]), "h": torch.ones(2, 3)}
+    axes = {"a": ("site", "label"), "h": ("site", "head")}
+    coords = {"site": ["x", "y"], "label": ["p", "q"], "head": ["0", "1", "2"]}
+    found = scalars(ProbeResult("P", values, axes, coords, {"x": 0, "y": 1}))
+    assert found == {"P/a/x/p": 1.0, "P/a/x/q": 2.0, "P/a/y/p": 3.0}
+
+
+@pytest.fixture(scope="module")
+def runs(untrained_gpt2, history_prompts, tmp_path_factory):
+    """The same training with a callback that was added, with one that was given, and with none."""
+    from mechclust.training.trainer import MechclustCallback
+    from tests.mechclust.trained import train
+
+    prompts, found = LabelledPrompts.from_jsonl(history_prompts), {}
+    for name in ("added", "given", "none"):
+        model, tokenizer = untrained_gpt2()
+        batches = list(prompts.batches(tokenizer))
+        callback = MechclustCallback(
+            TaskClusterARI(readout=last_token(), n_permutations=19, n_init=1), batches, every=24
+        )
+        folder = tmp_path_factory.mktemp(name)
+        with torch.random.fork_rng(devices=[]):
+            how = {"added": {"add_to": [callback]}, "given": {"callbacks": [callback]}, "none": {}}[name]
+            found[name] = train(model, tokenizer, folder, **how), callback, folder
+    return found
+
+
+@pytest.mark.parametrize("name", ["added", "given"])
+def test_the_trainers_log_has_the_numbers(runs, name):
+    trainer, callback, folder = runs[name]
+    key = "TaskClusterARI/ari/blocks.1.hook_resid_post"
+    logged = {entry["step"]: entry[key] for entry in trainer.state.log_history if key in entry}
+    assert sorted(logged) == [0, 24, 48]
+    assert logged[48] == pytest.approx(float(callback.hook.results[48][0].sel("ari", layer=2)))
+    kept = json.loads((folder / "checkpoint-48" / "trainer_state.json").read_text())["log_history"]
+    assert sum(key in entry for entry in kept) == 3
+
+
+def test_other_callbacks_see_what_was_added(untrained_gpt2, history_prompts, tmp_path):
+    """As TensorBoard's and Weights & Biases' do, which are told of every log."""
+    from transformers import TrainerCallback
+
+    from mechclust.training.trainer import MechclustCallback
+    from tests.mechclust.trained import train
+
+    class Told(TrainerCallback):
+        logs: list = []
+
+        def on_log(self, args, state, control, logs=None, **kwargs):
+            self.logs.append({**logs, "at": state.global_step})
+
+    model, tokenizer = untrained_gpt2()
+    batches = list(LabelledPrompts.from_jsonl(history_prompts).batches(tokenizer))
+    probe = NDims(readout=last_token())
+    with torch.random.fork_rng(devices=[]):
+        train(model, tokenizer, tmp_path, [Told()], [MechclustCallback(probe, batches, every=24)])
+    assert [entry["at"] for entry in Told.logs if any(key.startswith("NDims/") for key in entry)] == [0, 24, 48]
+
+
+def test_training_goes_on_to_the_same_bits(runs):
+    weights = [dict(runs[name][0].model.named_parameters()) for name in ("added", "none")]
+    for name, weight in weights[0].items():
+        assert weight.equal(weights[1][name]), name
+
+
+def test_texts_are_read_by_the_trainers_tokenizer(untrained_gpt2):
+    from types import SimpleNamespace
+
+    from mechclust.training.trainer import MechclustCallback
+
+    model, tokenizer = untrained_gpt2()
+    callback = MechclustCallback(NDims(readout=last_token()), ["w1 w2", "w3 w4", "w5 w6"], every=5)
+    state = SimpleNamespace(is_world_process_zero=True, global_step=5, log_history=[])
+    callback.on_step_end(None, state, None, model=model, processing_class=tokenizer)
+    assert sorted(callback.hook.results) == [5]
+    assert state.log_history[0]["step"] == 5
+
+
+def test_what_cannot_be_told_to_tensorboard_is_said(untrained_gpt2):
+    from types import SimpleNamespace
+
+    from mechclust.training.trainer import MechclustCallback
+
+    model, tokenizer = untrained_gpt2()
+    callback = MechclustCallback(NDims(readout=last_token()), ["w1 w2", "w3 w4", "w5 w6"])
+    state = SimpleNamespace(is_world_process_zero=True, global_step=0, log_history=[])
+    with pytest.warns(UserWarning, match=r"and not to tensorboard; call callback.add_to\(trainer\) instead"):
+        callback.on_train_begin(
+            SimpleNamespace(report_to=["tensorboard"]), state, None, model=model, processing_class=tokenizer
+        )
