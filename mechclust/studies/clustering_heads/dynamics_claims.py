@@ -40,7 +40,7 @@ def _order(results: HeadsResults) -> list[Finding]:
         Finding(
             "H2", "solved networks: the head is ready before the classifier (share of runs in which the head of an "
             f"earlier epoch passes {SOLVED} with the classifier of the end than the classifier does with the head of "
-            "the end)", f"{FIRST}, section on training phases; stitching ours", "holds",
+            "the end)", f"{FIRST}, section on training phases; stitching ours", "undecided",
             {"head": dates[:, 0], "classifier": dates[:, 1]} if solved else None, first,
             (exchanged(("head", "classifier")), "head and classifier exchanged run by run"),
             (eight_of_ten, "the head first in 8 of 10 runs"), shares=True, chance="0.5", why_not=why,
@@ -49,7 +49,7 @@ def _order(results: HeadsResults) -> list[Finding]:
         ),
         Finding(
             "H2b", "solved networks, mean over the epochs before the task is solved: accuracy of the epoch's head with "
-            "the classifier of the end, less that of the reverse", f"{FIRST}; ours", "holds",
+            "the classifier of the end, less that of the reverse", f"{FIRST}; ours", "undecided",
             {"ahead": ahead} if len(ahead) else None, lambda data: [("", data["ahead"], Bound(">", 0))],
             (signs("ahead"), "differences with random signs"),
             (moved("ahead", 0.05), "a mean of .05 with the measured spread"), why_not=why, chance="0",
