@@ -12,8 +12,7 @@ from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, RED, subplots
 from mechclust.studies.clustering_heads.config import MITIGATIONS, SOLVED, ClusteringHeadsConfig
 from mechclust.studies.clustering_heads.donors import KINDS
 from mechclust.studies.clustering_heads.replay import FROZEN
-from mechclust.studies.clustering_heads.results import HeadsResults, TrainedNetwork
-from mechclust.studies.clustering_heads.solved_claims import WEAK, ends, scores
+from mechclust.studies.clustering_heads.results import WEAK, HeadsResults, TrainedNetwork
 
 _MARK: dict[str, Any] = {"color": "#555555", "ls": ":", "lw": 1}
 _STITCHED = {
@@ -38,7 +37,7 @@ def intervention_panels(config: ClusteringHeadsConfig, results: HeadsResults) ->
             f"and both of the epoch. Right: when each first passes {SOLVED} in the solved networks; above the dotted "
             "line the head is first.",
         )
-    if len({n.solved for n in ends(results)}) == 2:
+    if len({n.solved for n in results.ends}) == 2:
         add(
             "roc",
             roc(results),
@@ -109,12 +108,12 @@ def roc(results: HeadsResults) -> Figure:
 
     from probes.clustering_head import INTEGER_DEVIATION
 
-    networks = ends(results)
+    networks = results.ends
     solved = np.array([n.solved for n in networks])
     figure, (axis,) = subplots(1, size=(4.6, 4.2), grid=None)
     axis.axline((0, 0), slope=1, **_MARK)
     for plane, label, color in ((False, "line", BLUE), (True, "line or plane", ORANGE)):
-        score = scores(networks, plane=plane)
+        score = np.array([n.score(plane=plane) for n in networks])
         false, true, _ = roc_curve(solved, score)
         axis.plot(false, true, color=color, label=f"{label}: area {roc_auc_score(solved, score):.3f}")
         at = score > -INTEGER_DEVIATION

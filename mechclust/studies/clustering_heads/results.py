@@ -26,12 +26,13 @@ from mechclust.studies.clustering_heads.curves import (
     loss_spikes,
     matched_quiet,
 )
-from mechclust.studies.clustering_heads.lattices import on_plane
+from mechclust.studies.clustering_heads.lattices import line_score, on_plane, planar_score
 from probes import ProbeResult, load_result
 from tasks import InputError
 
 CAUSES = {"small norm": "smallest_norm", "cluster near a boundary": "margin"}  # of a spike, by the curve that shows it
 QUANTILE = 0.1  # of a run's quiet epochs: below it, a norm or margin is small
+WEAK = 0.75  # test accuracy up to which a network has not found the task's structure
 GAP = 10  # epochs between a spike and what counts as quiet
 _LATER = ("stitching", "replay", "donors")  # which runs of earlier versions lack
 
@@ -134,6 +135,10 @@ class TrainedNetwork(NetworkTraining):
         """Whether the head's weights lie on a planar lattice."""
         return on_plane(self.head)
 
+    def score(self, *, plane: bool) -> float:
+        """The detector's score of the head: the negative deviation from integers on a line, or on a line or a plane."""
+        return max(line_score(self.head), planar_score(self.head)) if plane else line_score(self.head)
+
     def ready_at(self, part: str) -> int | None:
         """First epoch whose head, or whose classifier, solves the task with the other part of the end.
 
@@ -215,6 +220,11 @@ class HeadsResults:
     def solved(self) -> list[TrainedNetwork]:
         """Networks of the base setting that solved their task."""
         return [network for network in self.networks.values() if network.solved]
+
+    @property
+    def ends(self) -> list[TrainedNetwork]:
+        """Networks that solved the task, and those that have not found its structure; those between are left out."""
+        return [n for n in self.networks.values() if n.solved or n.accuracy <= WEAK]
 
     def shares(self, arm: str) -> list[float]:
         """1 for each network of an arm that solved its task, else 0."""

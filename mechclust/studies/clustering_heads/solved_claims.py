@@ -20,8 +20,7 @@ from mechclust.studies.clustering_heads.judged import (
     relabelled,
     roc_area,
 )
-from mechclust.studies.clustering_heads.lattices import line_score, planar_score
-from mechclust.studies.clustering_heads.results import HeadsResults, TrainedNetwork
+from mechclust.studies.clustering_heads.results import WEAK, HeadsResults
 from probes.clustering_head import INTEGER_DEVIATION
 
 FIRST = "Odonnat et al., arXiv 2410.24050"
@@ -29,7 +28,6 @@ _SECOND = "Odonnat et al., arXiv 2501.02362"
 _REPLICATION = "our replication on seeds 0-39"
 _SOLVED_BEFORE = 17 / 40  # of seeds 0-39 in the replication
 _CHANCE = 0.22  # 1.96 standard errors of the difference of two shares of 40, both .425
-WEAK = 0.75  # test accuracy up to which a network has not found the task's structure
 _AT_BOUND = "networks that solve it with the probability at either bound"
 
 
@@ -73,24 +71,13 @@ def _shares(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Findin
     ]  # fmt: skip
 
 
-def scores(networks: list[TrainedNetwork], *, plane: bool) -> np.ndarray:
-    """``[n]`` the detector's score of each network, on the line alone or on the line or a plane."""
-    of = [max(line_score(n.head), planar_score(n.head) if plane else -1.0) for n in networks]
-    return np.array(of, dtype=float)
-
-
-def ends(results: HeadsResults) -> list[TrainedNetwork]:
-    """Networks that solved the task, and those at .75 or below. Between them nothing is claimed."""
-    return [n for n in results.networks.values() if n.solved or n.accuracy <= WEAK]
-
-
 def _detector(results: HeadsResults) -> list[Finding]:
-    networks = ends(results)
+    networks = results.ends
     solved = np.array([n.solved for n in networks], dtype=bool)
     both = 0 < solved.sum() < len(solved)
     why = "" if both else f"networks above {SOLVED} and networks at {WEAK} or below are needed"
     exchanged_kinds = (relabelled("solved"), "which networks are solved, exchanged at random")
-    line, either = scores(networks, plane=False), scores(networks, plane=True)
+    line, either = (np.array([n.score(plane=plane) for n in networks]) for plane in (False, True))
     missed = [
         str(n.seed) for n, score in zip(networks, either, strict=True) if n.solved and score <= -INTEGER_DEVIATION
     ]
