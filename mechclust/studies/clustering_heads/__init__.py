@@ -6,6 +6,7 @@ from mechclust.studies.clustering_heads.config import (
     Ablations,
     ClusteringHeadsConfig,
     Curriculum,
+    FullBatch,
     PoolingTransformerConfig,
 )
 from mechclust.studies.clustering_heads.curves import (
@@ -23,6 +24,7 @@ __all__ = [
     "ClusteringHeadsConfig",
     "Curriculum",
     "Drop",
+    "FullBatch",
     "PoolingTransformer",
     "PoolingTransformerConfig",
     "Spike",

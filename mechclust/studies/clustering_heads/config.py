@@ -21,7 +21,9 @@ MLP = "blocks.0.mlp"
 HEAD = "blocks.0.attn.hook_z"
 XI = "blocks.0.hook_resid_mid"  # the sequence embedding
 MITIGATIONS = ("larger eps", "slower feed-forward", "late smaller rate")
-PARTS = ("untrained", "head", "causal", "dynamics")  # what is measured of a network of the base setting
+# What is measured of a network of the base setting: the head, its training, and the training taken apart.
+PARTS = ("untrained", "head", "causal", "dynamics", "stitching", "replay", "donors")
+FULL_BATCH = "full batch"
 ABLATIONS = ("batch", "lr", "width", "discount")
 
 
@@ -41,7 +43,7 @@ class Curriculum:
         points: of the straight line between the two solutions, ends included.
     """
 
-    seeds: tuple[int, ...] = tuple(range(200, 206))
+    seeds: tuple[int, ...] = tuple(range(300, 340))
     p: int = 4
     d_model: int = 32
     d_mlp: int = 128
@@ -50,6 +52,23 @@ class Curriculum:
     lr: float = 1e-2
     first_lr: float = 1e-3
     points: int = 41
+
+
+@dataclass(frozen=True)
+class FullBatch:
+    """The base setting, all sequences at once. The source shows such a run and not its settings: these are ours.
+
+    Args:
+        seeds: of the networks; empty for none.
+        steps: of Adam.
+        lr: its learning rate.
+        every: steps between snapshots, at which gradients are measured.
+    """
+
+    seeds: tuple[int, ...] = tuple(range(300, 325))
+    steps: int = 10_000
+    lr: float = 3e-3
+    every: int = 10
 
 
 @dataclass(frozen=True)
@@ -76,7 +95,9 @@ class ClusteringHeadsConfig:
     """Settings of the clustering-head study.
 
     Args:
-        seeds: one network for each, in the base setting and from scratch on p + 1; it draws weights and data.
+        seeds: one network for each, in the base setting and from scratch on p + 1; it draws weights and data. Those of
+            the default are fresh: on 0 to 39 the detector was fixed, on 200 to 299 an earlier form of the claims was
+            judged.
         replication: seeds of the base setting whose share of solved networks is compared with a replication.
         task: the data of the base setting.
         d_mlp: width of the feed-forward layer.
@@ -85,7 +106,9 @@ class ClusteringHeadsConfig:
         lr: Adam's learning rate.
         group: seeds trained together, in one process.
         mitigations: how many of the seeds, from the first, are also trained with a larger eps, with a slower
-            feed-forward layer, and with a late smaller rate.
+            feed-forward layer, and with a late smaller rate. Fewer than all of them leave the others out of the
+            claims about these.
+        full_batch: the base setting on all sequences at once.
         transfer: also train p + 1 from the solved networks, and from scratch.
         curriculum: the second paper's comparison.
         ablations: settings varied one at a time.
@@ -95,7 +118,7 @@ class ClusteringHeadsConfig:
         test_claims: whether this size can test the claims.
     """
 
-    seeds: tuple[int, ...] = tuple(range(200, 300))
+    seeds: tuple[int, ...] = tuple(range(300, 400))
     replication: tuple[int, ...] = tuple(range(40))
     task: SparseModularAddition = SparseModularAddition()
     d_mlp: int = 32
@@ -103,7 +126,8 @@ class ClusteringHeadsConfig:
     batch_size: int = 32
     lr: float = 3e-3
     group: int = 50
-    mitigations: int = 50
+    mitigations: int = 100
+    full_batch: FullBatch = FullBatch()
     transfer: bool = True
     curriculum: Curriculum = Curriculum()
     ablations: Ablations = Ablations()
@@ -116,6 +140,9 @@ class ClusteringHeadsConfig:
         check_seeds(self.seeds)
         check_at_least(
             epochs=(self.epochs, 1), group=(self.group, 1), mitigations=(self.mitigations, 0), sandbox=(self.sandbox, 0)
+        )
+        check_at_least(
+            **{"full_batch.steps": (self.full_batch.steps, 1), "full_batch.every": (self.full_batch.every, 1)}
         )
         if self.task.seed != 0:
             raise InputError("task.seed is set by each network, from seeds; leave it out and set those")
@@ -136,7 +163,12 @@ class ClusteringHeadsConfig:
 
 @dataclass(frozen=True)
 class Arm:
-    """One way to train, run once a seed; ``measure`` says how much is looked at in every epoch."""
+    """One way to train, run once a seed.
+
+    Attributes:
+        measure: how much is looked at in every snapshot.
+        every: steps between snapshots; ``None``: an epoch, or where only the end is measured all of them.
+    """
 
     name: str
     seeds: tuple[int, ...]
@@ -146,6 +178,7 @@ class Arm:
     rate: float = 1.0
     rates: Mapping[str, float] = field(default_factory=dict)
     measure: str = "end"
+    every: int | None = None
 
 
 class EnsembleJob(NamedTuple):
@@ -178,6 +211,9 @@ def arms(config: ClusteringHeadsConfig) -> dict[str, Arm]:
         Arm(MITIGATIONS[1], calmed, p, rates={MLP: config.discount}, measure="losses"),
         Arm(MITIGATIONS[2], calmed, p, training={"schedule": "late-drop"}, measure="losses"),
     ]
+    full = config.full_batch
+    whole = {"batch_size": config.task.n_train, "lr": full.lr, "steps": full.steps}
+    found.append(Arm(FULL_BATCH, full.seeds, p, training=whole, measure="gradients", every=full.every))
     if config.transfer:
         found.append(Arm("scratch", config.seeds, p + 1))
     found += [Arm(f"lr {lr:g}", grid.seeds, p, rate=lr / config.lr) for lr in grid.lrs]
@@ -194,10 +230,8 @@ def arms(config: ClusteringHeadsConfig) -> dict[str, Arm]:
 def training_of(config: ClusteringHeadsConfig, arm: Arm) -> TrainConfig:
     """How an arm's networks are trained."""
     settings = {"batch_size": config.batch_size, "lr": config.lr, "schedule": "constant", **arm.training}
-    steps = config.epochs * config.task.epoch_steps(settings["batch_size"])
-    return TrainConfig(
-        steps=steps, optimizer="adam", weight_decay=0.0, clip=None, save_every=max(1, steps // 20), **settings
-    )
+    steps = settings.setdefault("steps", config.epochs * config.task.epoch_steps(settings["batch_size"]))
+    return TrainConfig(optimizer="adam", weight_decay=0.0, clip=None, save_every=max(1, steps // 20), **settings)
 
 
 def member_of(
@@ -237,7 +271,7 @@ def unfinished(config: ClusteringHeadsConfig, out: Path) -> list[EnsembleJob]:
 def results_of(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> list[Path]:
     """Everything that is measured of one job's networks."""
     arm = arms(config).get(job.arms[0])
-    parts = {"all": PARTS, "losses": ("dynamics",)}.get(arm.measure, ()) if arm else ()
+    parts = {"all": PARTS, "losses": ("dynamics",), "gradients": ("dynamics",)}.get(arm.measure, ()) if arm else ()
     found = [out / "results" / job.arms[0] / f"seed{seed}.{part}.safetensors" for seed in job.seeds for part in parts]
     return [*found, job.result(out)]
 

@@ -152,7 +152,7 @@ def loss_spikes(loss: ArrayLike, *, factor: float = 5.0, window: int = 10, floor
     while epoch < len(x):
         if len(quiet) >= window:
             before = float(np.median(quiet[-window:]))
-            threshold = max(factor * before, floor)
+            threshold = spike_threshold(before, factor=factor, floor=floor)
             if x[epoch] > threshold:
                 back = _first(x[epoch:] <= threshold)
                 end = len(x) if back is None else epoch + back
@@ -163,6 +163,16 @@ def loss_spikes(loss: ArrayLike, *, factor: float = 5.0, window: int = 10, floor
             quiet.append(float(x[epoch]))
         epoch += 1
     return found
+
+
+def spike_threshold(before: float, *, factor: float = 5.0, floor: float = 1e-3) -> float:
+    """The loss above which ``loss_spikes`` sees a spike, after a median of ``before``.
+
+    Example:
+        >>> spike_threshold(0.01), spike_threshold(1e-5)
+        (0.05, 0.001)
+    """
+    return max(factor * before, floor)
 
 
 def matched_quiet(loss: ArrayLike, spikes: Sequence[Spike], *, window: int = 10, gap: int = 10) -> list[int | None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -24,7 +26,8 @@ def follow_the_donor(
     Measures:
         ``follows`` (kind): share of examples whose prediction becomes the donor's own; ``stays`` (kind): those whose
             prediction stays. Examples whose donor has the same prediction are left out.
-        ``accuracy`` (no axes): of the model.
+        ``accuracy`` (no axes): of the model. ``wrong_accuracy``: with the mean embedding of another class, drawn at
+            random for each class.
         ``random_draws`` (draw): ``follows`` of the kind *random classes*, draw by draw.
 
     Kinds:
@@ -65,6 +68,7 @@ def follow_the_donor(
             outcome(_centroids(xi, _shuffled(classes, answers, draw)), _donors(sums, answers, draw))
             for _ in range(draws)
         ]
+        wrong = classified(model, weights, batch.tokens, _centroids(xi, classes, _elsewhere(classes, draw)))
     found["random classes"] = (float(np.mean([f for f, _ in random])), float(np.mean([s for _, s in random])))
     nothing = bool((before[donors] == before).all())
     return ProbeResult(
@@ -74,11 +78,35 @@ def follow_the_donor(
             "stays": torch.tensor([found[kind][1] for kind in KINDS], dtype=torch.float64),
             "random_draws": torch.tensor([follows for follows, _ in random], dtype=torch.float64),
             "accuracy": (before == answers).double().mean(),
+            "wrong_accuracy": (wrong.argmax(dim=-1) == answers).double().mean(),
         },
-        {"follows": ("kind",), "stays": ("kind",), "random_draws": ("draw",), "accuracy": ()},
+        {"follows": ("kind",), "stays": ("kind",), "random_draws": ("draw",), "accuracy": (), "wrong_accuracy": ()},
         {"kind": list(KINDS), "draw": [str(i) for i in range(draws)]},
         metadata={"n": len(sums), "seed": seed, "classes": int(classes.max()) + 1},
         notes=["every donor has the recipient's prediction, so nothing can follow"] if nothing else [],
+    )
+
+
+def donors_by(
+    model: HookedModel, batch: Batch, partitions: Mapping[str, Tensor], *, draws: int = 20, seed: int = 0
+) -> ProbeResult:
+    """``follow_the_donor`` for several partitions, along an axis ``partition``.
+
+    Args:
+        model: a pooling transformer.
+        batch: with labels ``sum`` and ``answer``.
+        partitions: by name ``[n]``.
+        draws: of random classes for each.
+        seed: as above.
+    """
+    found = [follow_the_donor(model, batch, classes, draws=draws, seed=seed) for classes in partitions.values()]
+    return ProbeResult(
+        found[0].probe,
+        {name: torch.stack([result[name] for result in found]) for name in found[0]},
+        {name: ("partition", *axes) for name, axes in found[0].axes.items()},
+        {"partition": list(partitions), **found[0].coords},
+        metadata={**found[0].metadata, "classes": [result.metadata["classes"] for result in found]},
+        notes=list(dict.fromkeys(note for result in found for note in result.notes)),
     )
 
 
@@ -96,10 +124,17 @@ def _donors(sums: Tensor, answers: Tensor, draw: np.random.Generator) -> Tensor:
     return donors
 
 
-def _centroids(xi: Tensor, classes: Tensor) -> Tensor:
-    """``[n d]`` the mean of each example's class."""
+def _centroids(xi: Tensor, classes: Tensor, of: Tensor | None = None) -> Tensor:
+    """``[n d]`` the mean of each example's class, or of another class by number, ``of [class]``."""
     count = classes.bincount().to(xi.dtype)
-    return (xi.new_zeros(len(count), xi.shape[1]).index_add_(0, classes, xi) / count[:, None])[classes]
+    means = xi.new_zeros(len(count), xi.shape[1]).index_add_(0, classes, xi) / count[:, None]
+    return means[classes if of is None else of[classes]]
+
+
+def _elsewhere(classes: Tensor, draw: np.random.Generator) -> Tensor:
+    """``[class]`` for each class another one, at random: a cycle through all of them."""
+    order = torch.from_numpy(draw.permutation(int(classes.max()) + 1))
+    return torch.empty_like(order).scatter_(0, order, order.roll(1))
 
 
 def _shuffled(classes: Tensor, answers: Tensor, draw: np.random.Generator) -> Tensor:

@@ -14,7 +14,8 @@ from mechclust.report.html import table_html
 from mechclust.report.style import BLUE, GREY, ORANGE, RED, subplots
 from mechclust.report.verdicts import share_interval
 from mechclust.studies.clustering_heads.config import ABLATIONS, MITIGATIONS, SOLVED, ClusteringHeadsConfig, jobs
-from mechclust.studies.clustering_heads.results import CLUSTERED, HeadsResults, TrainedNetwork
+from mechclust.studies.clustering_heads.intervention_figures import intervention_panels
+from mechclust.studies.clustering_heads.results import HeadsResults, TrainedNetwork
 from mechclust.studies.clustering_heads.sandbox import Curves, SandboxRun, sandbox_figure, sandbox_page, sandbox_run
 from mechclust.studies.clustering_heads.sandbox.curves import SERIES
 from mechclust.training import Snapshots
@@ -37,14 +38,12 @@ def panels(config: ClusteringHeadsConfig, results: HeadsResults, out: Path) -> l
               f"{SOLVED} accuracy at the end; dotted: guessing), and accuracy at the end."),
         Panel("heads", heads(results), "Deviation of the head's weights from integers, and within-ratio of the "
               "support's multiset, against accuracy, one point per network. Lines: the detector's thresholds."),
-        Panel("dates", dates(results), "When the head forms (within-ratio of its final partition below "
-              f"{CLUSTERED}) and when test accuracy passes {SOLVED}; when the gradient peaks and when the loss drops "
-              "most, outside spikes. Solved networks."),
         Panel("spikes", spikes(results), "The network with the most loss spikes, of the solved ones if there are any: "
               "training loss, least norm of xi, margin of the nearest cluster. Dots mark spikes."),
         Panel("gradients", gradients(config, results), "Norm of the training loss's gradient by group of "
               "parameters, of the network in the first sandbox."),
     ]  # fmt: skip
+    found += intervention_panels(config, results)
     if len(results.final) > 1:
         caption = f"Share of networks above {SOLVED} test accuracy, with 95% intervals."
         found.append(Panel("shares", shares(config, results), caption))
@@ -90,21 +89,6 @@ def heads(results: HeadsResults) -> Figure:
     left.set(xlabel="test accuracy at the end", ylabel="deviation from integer weights")
     right.set(xlabel="test accuracy at the end", ylabel="within-ratio of the multiset", yscale="log")
     left.legend(frameon=False, title="verdict")
-    return figure
-
-
-def dates(results: HeadsResults) -> Figure:
-    """Two orders of dates, one point per solved network."""
-    figure, (left, right) = subplots(2, size=(4.75, 4.4), grid=None)
-    formed: list[Any] = [(n.formed_at, n.solved_at) for n in results.solved if n.integer and n.lead is not None]
-    falls = [pair[::-1] for n in results.solved if (pair := n.peak_and_drop(without_spikes=True)) is not None]
-    for axis, points, x, y in (
-        (left, formed, "head formed (epoch)", f"accuracy passes {SOLVED} (epoch)"),
-        (right, falls, "largest fall of the loss outside spikes (epoch)", "largest gradient outside spikes (epoch)"),
-    ):
-        axis.axline((0, 0), slope=1, **{**_MARK, "lw": 0.8})
-        axis.scatter([a for a, _ in points], [b for _, b in points], color=BLUE, alpha=0.7, s=26)
-        axis.set(xlabel=x, ylabel=y, xlim=(0, None), ylim=(0, None))
     return figure
 
 

@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from mechclust.studies.clustering_heads.config import MITIGATIONS, PARTS, SOLVED, ClusteringHeadsConfig
+from mechclust.studies.clustering_heads.config import (
+    FULL_BATCH,
+    MITIGATIONS,
+    PARTS,
+    SOLVED,
+    ClusteringHeadsConfig,
+)
 from mechclust.studies.clustering_heads.curves import (
+    Drop,
     Spike,
     away_from,
     first_above,
     first_below,
+    loss_drops,
     loss_spikes,
     matched_quiet,
 )
+from mechclust.studies.clustering_heads.lattices import line_score, on_plane, planar_score
 from probes import ProbeResult, load_result
 from tasks import InputError
 
-CLUSTERED = 0.1  # within-ratio below which the head has formed
 CAUSES = {"small norm": "smallest_norm", "cluster near a boundary": "margin"}  # of a spike, by the curve that shows it
 QUANTILE = 0.1  # of a run's quiet epochs: below it, a norm or margin is small
-FEWEST = 100  # epochs in which spikes are counted
+WEAK = 0.75  # test accuracy up to which a network has not found the task's structure
 GAP = 10  # epochs between a spike and what counts as quiet
+_LATER = ("stitching", "replay", "donors")  # which runs of earlier versions lack
 
 
 @dataclass(frozen=True)
@@ -48,24 +57,60 @@ class NetworkTraining:
         """Loss spikes of the training loss."""
         return loss_spikes(self.curve("train_loss"))
 
-    def spike_rate(self, start: int = 0) -> float:
-        """Spikes per 100 epochs from ``start`` and from when the task was first solved on; NaN for under 100 epochs."""
-        solved, last = self.solved_at, len(self.curve("train_loss")) - 1
-        first = last if solved is None else max(solved, start)
-        if last - first < FEWEST:
-            return float("nan")
-        return 100 * sum(spike.epoch > first for spike in self.spikes) / (last - first)
+    def late_spikes(self, start: int = 0) -> int:
+        """Loss spikes after ``start`` and after the task was first solved; 0 where it never was."""
+        solved = self.solved_at
+        return 0 if solved is None else sum(spike.epoch > max(solved, start) for spike in self.spikes)
+
+    def drops(self, p: int) -> list[Drop]:
+        """Phases in which the training loss falls, from where it is first below 1.05 of what guessing costs.
+
+        Before, it falls from the random start.
+        """
+        loss = self.curve("train_loss")
+        start = first_below(loss, 1.05 * np.log(p))
+        if start is None:
+            return []
+        return [drop._replace(start=drop.start + start, end=drop.end + start) for drop in loss_drops(loss[start:])]
+
+    def gradient_in_drops(self, p: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """``(gradient [snapshot], falls [snapshot])`` from where the loss is that of guessing to its last fall's end.
+
+        The norm of the training loss's gradient, and whether the loss falls there. ``None`` where it never does, or
+        falls all the time.
+        """
+        drops = self.drops(p)
+        if not drops:
+            return None
+        first, end = first_below(self.curve("train_loss"), 1.05 * np.log(p)), drops[-1].end + 1
+        falls = np.zeros(end, dtype=bool)
+        for drop in drops:
+            falls[drop.start : drop.end + 1] = True
+        falls = falls[first:]
+        return None if falls.all() else (self.curve("gradient_norm")[first:end, -1], falls)
+
+    def feed_forward_share(self, drop: Drop) -> float:
+        """The feed-forward layer's part of the squared gradient, a mean over a drop."""
+        group = self.dynamics.coords["group"]
+        squares = self.curve("gradient_norm")[drop.start : drop.end + 1] ** 2
+        return float(np.mean(squares[:, group.index("feed-forward")] / squares[:, group.index("all")]))
 
 
 @dataclass(frozen=True)
 class TrainedNetwork(NetworkTraining):
-    """A network of the base setting: its training, its head at the end, and the causal checks."""
+    """A network of the base setting: its training, its head at the end, and interventions on both.
+
+    Runs of earlier versions have no ``stitching``, ``replay`` and ``donors``.
+    """
 
     seed: int
     p: int
     head: ProbeResult
     causal: ProbeResult
     untrained: ProbeResult
+    stitching: ProbeResult | None = None
+    replay: ProbeResult | None = None
+    donors: ProbeResult | None = None
 
     @property
     def accuracy(self) -> float:
@@ -86,44 +131,52 @@ class TrainedNetwork(NetworkTraining):
         return int(self.head["verdict"]) == 2
 
     @property
-    def formed_at(self) -> int | None:
-        """First epoch at which the within-ratio of the final partition is below the mark."""
-        return first_below(self.curve("within_ratio"), CLUSTERED)
+    def on_plane(self) -> bool:
+        """Whether the head's weights lie on a planar lattice."""
+        return on_plane(self.head)
+
+    def score(self, *, plane: bool) -> float:
+        """The detector's score of the head: the negative deviation from integers on a line, or on a line or a plane."""
+        return max(line_score(self.head), planar_score(self.head)) if plane else line_score(self.head)
+
+    def ready_at(self, part: str) -> int | None:
+        """First epoch whose head, or whose classifier, solves the task with the other part of the end.
+
+        Raises:
+            InputError: where the network was not stitched.
+        """
+        return first_above(self._measured("stitching")[f"{part}_accuracy"].numpy(), SOLVED)
 
     @property
-    def lead(self) -> int | None:
-        """Epochs from when the head formed to when the task was solved; ``None`` where either never was."""
-        formed, solved = self.formed_at, self.solved_at
-        return None if formed is None or solved is None else solved - formed
-
-    def peak_and_drop(self, *, without_spikes: bool) -> tuple[int, int] | None:
-        """Epochs of the largest gradient, and at the end of the largest fall of the training loss in one epoch.
-
-        From where the loss is first below 1.05 of what guessing costs: before, it falls from the random start.
-        Without spikes, their epochs and those before and after them are left out. ``None`` where none are left.
+    def head_ahead(self) -> float:
+        """Mean over the epochs before the task was solved: accuracy of the epoch's head with the classifier of the end,
+        less that of the reverse. NaN where it was never solved, or at the first snapshot.
         """
-        loss, gradient = self.curve("train_loss"), self.curve("gradient_norm")[:, -1]
-        start = first_below(loss, 1.05 * np.log(self.p))
-        if start is None or start + 1 >= len(loss):
-            return None
-        counts = np.arange(len(loss)) > start
-        if without_spikes:
-            counts &= away_from(self.spikes, len(loss), 2)
-        if not counts.any():
-            return None
-        fall = -np.diff(loss, prepend=loss[0])
-        return tuple(int(np.argmax(np.where(counts, x, -np.inf))) for x in (gradient, fall))  # type: ignore[return-value]
+        if not self.solved_at:
+            return float("nan")
+        stitched = self._measured("stitching")
+        ahead = (stitched["head_accuracy"] - stitched["classifier_accuracy"])[: self.solved_at]
+        return float(ahead.mean())
+
+    def _measured(self, part: str) -> ProbeResult:
+        found: ProbeResult | None = getattr(self, part)
+        if found is None:
+            raise InputError(
+                f"seed {self.seed} has no {part}, as it was measured by an earlier version; go on with the run: "
+                "mechclust run clustering-heads with the same settings"
+            )
+        return found
 
     def checked(self, name: str, partition: str = "integer_sum") -> float:
         """A causal check of the head under a partition."""
         return float(self.causal.sel(name, partition=partition))
 
-    def diagnoses(self, *, before: bool = False) -> list[tuple[Spike, list[str], list[str]]]:
+    def diagnoses(self) -> list[tuple[Spike, list[str], list[str]]]:
         """For each spike after the task was solved: it, its diagnosis, and that of a quiet epoch at the same loss.
 
-        A diagnosis names what was small, at the epoch or the one before (that one alone, if ``before``): the
-        least norm of xi, or the margin of a cluster, below a tenth of the run's quiet epochs (solved, and 10
-        or more away from every spike).
+        A diagnosis names what was small, at the epoch or the one before: the least norm of xi, or the margin of a
+        cluster, below a tenth of the run's quiet epochs (solved, and 10 or more away from every spike). It describes;
+        ``replay`` intervenes.
         """
         start = self.solved_at
         if start is None:
@@ -135,9 +188,7 @@ class TrainedNetwork(NetworkTraining):
         if not quiet.any():
             return []
         curves = {cause: self.curve(name) for cause, name in CAUSES.items()}
-        least = {name: np.concatenate([values[:1], values[:-1]]) for name, values in curves.items()}
-        if not before:
-            least = {name: np.fmin(values, curves[name]) for name, values in least.items()}
+        least = {name: np.fmin(np.concatenate([values[:1], values[:-1]]), values) for name, values in curves.items()}
         bound = {name: np.nanquantile(values[quiet], QUANTILE) for name, values in least.items()}
 
         def small(epoch: int) -> list[str]:
@@ -156,17 +207,24 @@ class HeadsResults:
         mitigated: the training of each mitigation's networks, by seed.
         final: arm to seed to ``(train, test)`` accuracy at the end.
         curriculum: by seed.
+        full_batch: the training of each network of the full-batch run, by seed.
     """
 
     networks: dict[int, TrainedNetwork]
     mitigated: dict[str, dict[int, NetworkTraining]]
     final: dict[str, dict[int, tuple[float, float]]]
     curriculum: dict[int, ProbeResult]
+    full_batch: dict[int, NetworkTraining] = field(default_factory=dict)
 
     @property
     def solved(self) -> list[TrainedNetwork]:
         """Networks of the base setting that solved their task."""
         return [network for network in self.networks.values() if network.solved]
+
+    @property
+    def ends(self) -> list[TrainedNetwork]:
+        """Networks that solved the task, and those that have not found its structure; those between are left out."""
+        return [n for n in self.networks.values() if n.solved or n.accuracy <= WEAK]
 
     def shares(self, arm: str) -> list[float]:
         """1 for each network of an arm that solved its task, else 0."""
@@ -192,6 +250,10 @@ def load_results(config: ClusteringHeadsConfig, out: Path) -> HeadsResults:
         {arm: {seed: NetworkTraining(found) for seed, found in of.items()} for arm, of in calmed.items()},
         final,
         _by_seed(config.curriculum.seeds, results / "curriculum"),
+        {
+            seed: NetworkTraining(found)
+            for seed, found in _by_seed(config.full_batch.seeds, results / FULL_BATCH, ".dynamics").items()
+        },
     )
 
 
@@ -203,12 +265,13 @@ def load_network(config: ClusteringHeadsConfig, out: Path, seed: int) -> Trained
     """
     base = out / "results" / "base"
     paths = {part: base / f"seed{seed}.{part}.safetensors" for part in PARTS}
-    if missing := [part for part, path in paths.items() if not path.exists()]:
+    if missing := [part for part, path in paths.items() if not path.exists() and part not in _LATER]:
         raise InputError(
             f"{str(out)!r} holds a run whose base setting is not finished (seed {seed} has no {missing[0]}); "
             "go on with it: mechclust run clustering-heads with the same settings"
         )
-    return TrainedNetwork(seed=seed, p=config.task.p, **{part: load_result(path) for part, path in paths.items()})
+    there = {part: load_result(path) for part, path in paths.items() if path.exists()}
+    return TrainedNetwork(seed=seed, p=config.task.p, **there)
 
 
 def _by_seed(seeds: Sequence[int], folder: Path, part: str = "") -> dict[int, ProbeResult]:

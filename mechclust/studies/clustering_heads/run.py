@@ -22,7 +22,11 @@ from mechclust.studies.clustering_heads.config import (
     training_of,
 )
 from mechclust.studies.clustering_heads.curriculum import run_curriculum
+from mechclust.studies.clustering_heads.donors import donors_by
 from mechclust.studies.clustering_heads.dynamics import dynamics, measured_rows, task_of
+from mechclust.studies.clustering_heads.lattices import on_plane
+from mechclust.studies.clustering_heads.replay import replay
+from mechclust.studies.clustering_heads.stitching import stitching
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.kept import kept, once
 from mechclust.training import Snapshots, accuracy, train_ensemble
@@ -44,8 +48,8 @@ def run_job(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> None:
         path = out / "results" / first.name / f"seed{seed}"
         if first.measure == "all":
             _measure_head(snapshots, i, path)
-        elif first.measure == "losses":
-            measure = partial(dynamics, snapshots, i, brief=True)
+        elif first.measure != "end":
+            measure = partial(dynamics, snapshots, i, brief=first.measure == "losses")
             once(path.with_suffix(".dynamics.safetensors"), measure, fingerprint(snapshots.model(i)))
     models = _fingerprints(pairs, snapshots)
     final = kept(done, models) or _final(pairs, snapshots)
@@ -64,12 +68,15 @@ def _trained(
     first = pairs[0][0]
     training = training_of(config, first)
     members = [member_of(config, arm, seed, weights.get(seed)) for arm, seed in pairs]
-    every = training.steps if first.measure == "end" else None
+    every = training.steps if first.measure == "end" else first.every
     return train_ensemble(members, training, folder, snapshot_every=every, progress=True, name=name)
 
 
 def _measure_head(snapshots: Snapshots, member: int, path: Path) -> None:
-    """The head before training and at its end, causal checks, and the whole training seen from the end."""
+    """The head before training and at its end, causal checks, and the whole training seen from the end.
+
+    Also what is put together from two epochs, spikes replayed, and donors with another sum.
+    """
     task = task_of(snapshots, member)
     model, untrained = snapshots.model(member), snapshots.model(member, 0)
     paths = {name: path.with_suffix(f".{name}.safetensors") for name in PARTS}
@@ -83,7 +90,24 @@ def _measure_head(snapshots: Snapshots, member: int, path: Path) -> None:
     head = once(paths["head"], lambda: measured, of["head"])
     once(paths["causal"], lambda: causal_checks(model, batch, probe, task.accuracy), of["causal"])
     partition = probe.partition(HEAD, 0)[1] if bool(head["integer_head"]) else None
-    once(paths["dynamics"], lambda: dynamics(snapshots, member, partition), of["dynamics"])
+    seen = once(paths["dynamics"], lambda: dynamics(snapshots, member, partition), of["dynamics"])
+    once(paths["stitching"], lambda: stitching(snapshots, member), of["stitching"])
+    once(paths["replay"], lambda: replay(snapshots, member, seen), of["replay"])
+    classes = {"head": head_classes(probe, head), "sum": batch.label("sum")}
+    once(paths["donors"], lambda: donors_by(model, batch, classes, seed=task.seed), of["donors"])
+
+
+def head_classes(probe: ClusteringHead, head: ProbeResult) -> Tensor:
+    """``[n]`` the clusters that a head is taken to have, by one rule for all networks, solved or not.
+
+    The points of its planar lattice where it has one and no integer weights; the integer sums else, also where these
+    are far from integers; the support's multiset where no integer weights can be fitted at all.
+    """
+    if on_plane(head) and not bool(head["integer_head"]):
+        return probe.planar_fit(HEAD, 0).classes
+    if bool(head["integer_deviation"].isnan()):
+        return probe.classes.get("multiset")[1]
+    return probe.partition(HEAD, 0)[1]
 
 
 def _fingerprints(pairs: Sequence[tuple[Arm, int]], snapshots: Snapshots) -> dict[str, str]:

@@ -9,7 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from mechclust.report.analysis import Analysis
-from mechclust.studies.clustering_heads.config import Ablations, ClusteringHeadsConfig, Curriculum, jobs, unfinished
+from mechclust.studies.clustering_heads.config import (
+    Ablations,
+    ClusteringHeadsConfig,
+    Curriculum,
+    FullBatch,
+    jobs,
+    unfinished,
+)
 from mechclust.studies.clustering_heads.dynamics import can_measure_all
 from mechclust.studies.clustering_heads.run import run_job, trained_models
 from mechclust.studies.study import Study
@@ -26,8 +33,10 @@ def analyse(config: ClusteringHeadsConfig, out: Path) -> Analysis:
     notes = [
         "Training is chaotic in float32: the order of additions alone moves single seeds after some hundred epochs. "
         "Compare shares and distributions over seeds, never lists of seeds.",
-        "The final partition of a network is that of its integer weights; of a network without them, the support's "
-        "multiset.",
+        "The within-ratio over training is that of a network's integer weights at the end; of a network without them, "
+        "of the support's multiset.",
+        "Replayed spikes: all weights make the step that they made in the epoch of the spike, a part of the network "
+        "stays as it was. What the optimiser would have done afterwards is not replayed.",
     ]
     if not can_measure_all(config.task):
         notes.append(
@@ -66,6 +75,7 @@ STUDY = Study(
             d_mlp=8,
             epochs=24,
             curriculum=Curriculum(seeds=(200,), d_model=4, d_mlp=8, steps=6, first_steps=2, points=3),
+            full_batch=FullBatch((200, 201), steps=40, every=4),
             ablations=Ablations((200,), (16, 64), (0.01, 0.001), (4, 16), (0.1, 10.0)),
             sandbox=1,
             test_claims=False,
@@ -76,13 +86,24 @@ STUDY = Study(
             replication=(),
             group=4,
             mitigations=0,
+            full_batch=FullBatch(()),
             transfer=False,
             curriculum=Curriculum(seeds=()),
             ablations=Ablations(seeds=()),
             sandbox=1,
             test_claims=False,
         ),
-        "paper": _PAPER,
+        "paper": replace(_PAPER, ablations=Ablations(seeds=())),
+        "ablations": replace(
+            _PAPER,
+            replication=(),
+            seeds=_PAPER.seeds[:10],
+            mitigations=0,
+            full_batch=FullBatch(()),
+            transfer=False,
+            curriculum=Curriculum(seeds=()),
+            test_claims=False,
+        ),
     },
     jobs=jobs,
     run_job=run_job,

@@ -10,10 +10,12 @@ from mechclust.studies.clustering_heads.config import (
     ClusteringHeadsConfig,
     Curriculum,
     EnsembleJob,
+    FullBatch,
     PoolingTransformerConfig,
     arms,
     jobs,
     member_of,
+    training_of,
 )
 from tasks import InputError, SparseModularAddition
 
@@ -28,7 +30,7 @@ class TestArms:
             kind: sum(name.startswith(f"{kind} ") for name in known) for kind in ("lr", "discount", "batch", "width")
         }
         assert count == {"lr": 20, "discount": 20, "batch": 12, "width": 20}
-        assert known["base"].seeds == tuple(range(200, 300))
+        assert known["base"].seeds == tuple(range(300, 400))
         assert known["replication"].seeds == tuple(range(40))
         assert (known["base"].p, known["scratch"].p) == (2, 3)
 
@@ -36,13 +38,13 @@ class TestArms:
         known = arms(PAPER)
         found = [(arm, seed) for job in jobs(PAPER) for arm in job.arms if arm != "curriculum" for seed in job.seeds]
         assert sorted(found) == sorted((arm.name, seed) for arm in known.values() for seed in arm.seeds)
-        assert [job.seeds for job in jobs(PAPER) if job.arms == ("curriculum",)] == [(s,) for s in range(200, 206)]
+        assert [job.seeds for job in jobs(PAPER) if job.arms == ("curriculum",)] == [(s,) for s in range(300, 340)]
         names = [job.name for job in jobs(PAPER)]
         assert len(set(names)) == len(names)
 
     def test_the_base_comes_first_in_groups_and_ablations_last(self):
         every = jobs(PAPER)
-        assert every[0] == EnsembleJob(("base",), tuple(range(200, 250)))
+        assert every[0] == EnsembleJob(("base",), tuple(range(300, 350)))
         assert len(next(job for job in every if job.arms[0].startswith("lr")).arms) == 20
         kinds = [job.arms[0].split(" ")[0] in ("lr", "discount", "batch", "width") for job in every]
         assert kinds == sorted(kinds)
@@ -58,6 +60,28 @@ class TestArms:
         assert member_of(PAPER, known["larger eps"], 200, None).model.eps_mlp == 0.1
         assert member_of(PAPER, known["scratch"], 200, None).task == SparseModularAddition(p=3, seed=200)
 
+    def test_the_full_batch_is_all_sequences(self):
+        arm = arms(PAPER)["full batch"]
+        training = training_of(PAPER, arm)
+        assert (training.batch_size, training.steps, training.lr, arm.every) == (2048, 10_000, 3e-3, 10)
+        assert arm.seeds == tuple(range(300, 325))
+        assert training_of(PAPER, arms(PAPER)["base"]).steps == 64_000
+
+    def test_every_seed_is_mitigated_and_no_confirmatory_seed_was_seen(self):
+        known = arms(PAPER)
+        for name in ("larger eps", "slower feed-forward", "late smaller rate"):
+            assert known[name].seeds == PAPER.seeds
+        assert not set(PAPER.seeds) & {*range(40), *range(200, 300)}
+
+    def test_the_paper_has_no_ablations_which_have_a_preset_of_their_own(self):
+        study = get_study("clustering-heads")
+        assert not any(
+            job.arms[0].startswith(("lr", "width", "batch", "discount")) for job in jobs(study.preset("paper"))
+        )
+        ablations = jobs(study.preset("ablations"))
+        assert sum(len(job.arms) for job in ablations if job.arms != ("base",)) == 72
+        assert len(ablations) == 35
+
     def test_quick_is_the_base_alone(self):
         quick = get_study("clustering-heads").preset("quick")
         assert {job.arms for job in jobs(quick)} == {("base",)}
@@ -69,6 +93,7 @@ class TestArms:
             ({"epochs": 0}, "epochs is 0; expected at least 1"),
             ({"group": 0}, "group is 0; expected at least 1"),
             ({"task": SparseModularAddition(seed=1)}, "task.seed is set by each network, from seeds; leave it out"),
+            ({"full_batch": FullBatch(every=0)}, "full_batch.every is 0; expected at least 1"),
             ({"mitigations": -1}, "mitigations is -1; expected at least 0"),
             ({"seeds": (3, 4, 3)}, "seeds has 3 twice; expected different seeds"),
             ({"lr": -1.0}, "lr is -1.0; expected a positive learning rate"),

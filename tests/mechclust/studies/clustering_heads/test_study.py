@@ -11,7 +11,7 @@ import torch
 from mechclust.commands.sandbox import open_sandbox
 from mechclust.report.claims import lacking_severity
 from mechclust.studies import get_study, report_run, run_study
-from mechclust.studies.clustering_heads.config import Ablations, ClusteringHeadsConfig, Curriculum
+from mechclust.studies.clustering_heads.config import Ablations, ClusteringHeadsConfig, Curriculum, FullBatch
 from mechclust.studies.clustering_heads.dynamics import measured_rows
 from mechclust.studies.clustering_heads.results import load_results
 from mechclust.training import Snapshots, accuracy
@@ -22,12 +22,19 @@ from tests.mechclust.studies.damaged import check_made_whole
 SMOKE = get_study("clustering-heads").preset("smoke")
 
 
+def accuracy_and_loss(model, task):
+    """On the training split."""
+    (batch,) = task.batches("train", 4096)
+    logits = model(batch.tokens).detach()
+    return float(task.accuracy(logits, batch).mean()), float(task.loss(logits, batch))
+
+
 class TestRun:
     def test_lists_every_claim(self, smoke):
         analysis, _ = smoke
         assert [c.id for c in analysis.claims] == [
-            "H1", "H1a", "H1b", "H1c", "H1d", "H2", "H3", "H3b", "H4a", "H4b", "H4c", "H4d", "H4e", "H5", "H6",
-            "H7", "H7b", "H7c",
+            "H1", "H1a", "H1b", "H1c", "H1d", "H1e", "H2", "H2b", "H3", "H3b", "H4a", "H4b", "H4c", "H4d", "H4f",
+            "H5", "H6", "H7", "H7b", "H7c", "H7d",
         ]  # fmt: skip
         assert {c.verdict for c in analysis.claims} == {"not tested"}
         assert lacking_severity(analysis.claims) == []
@@ -37,7 +44,9 @@ class TestRun:
         for name in (
             "training",
             "heads",
-            "dates",
+            "stitching",
+            "mitigations",
+            "full_batch",
             "spikes",
             "gradients",
             "shares",
@@ -62,7 +71,14 @@ class TestRun:
         assert float(results.networks[201].curve("test_accuracy")[-1]) == pytest.approx(test)
         assert set(results.final) >= {"replication", "scratch", "lr 0.01", "discount 10", "batch 64", "width 4"}
         assert set(results.mitigated["larger eps"]) == {200, 201}
+        full = Snapshots(out / "models" / "full-batch-seeds-200-201")
+        assert full.steps == list(range(0, 41, 4))
+        loss = accuracy_and_loss(full.model(1, 20), full.tasks[1])[1]
+        assert results.full_batch[201].curve("train_loss")[5] == pytest.approx(loss, rel=1e-5)
         head = results.networks[201]
+        assert float(head.stitching["accuracy"][-1]) == pytest.approx(test)
+        assert float(head.donors["accuracy"][0]) == pytest.approx(float(head.causal["accuracy"]))
+        assert head.replay["gone"].shape[1] == 5
         probe = ClusteringHead(("multiset", "sum"), support=(0, 1, 2), modulus=2)
         for place, kept in ((0, head.untrained), (-1, head.head)):
             again = run(snapshots.model(1, snapshots.steps[place]), measured_rows(task).batch, probe)
@@ -94,7 +110,10 @@ class TestRun:
         (part / "results" / "curriculum" / "seed200.safetensors").unlink()
         report = report_run(get_study("clustering-heads"), SMOKE, part)
         (note,) = (note for note in report.notes if "not finished" in note)
-        assert note.endswith("Missing, of 13 jobs: curriculum-seeds-200-200, batch-16-seeds-200-200.")
+        assert note.endswith("Missing, of 14 jobs: curriculum-seeds-200-200, batch-16-seeds-200-200.")
+        for name in ("stitching", "replay", "donors"):  # as an earlier version left it
+            (part / "results" / "base" / f"seed201.{name}.safetensors").unlink()
+        assert load_results(SMOKE, part).networks[201].stitching is None
         (part / "results" / "base" / "seed201.causal.safetensors").unlink()
         with pytest.raises(
             InputError, match=r"base setting is not finished \(seed 201 has no causal\); go on with it: mechclust run"
@@ -105,6 +124,7 @@ class TestRun:
     def test_too_many_sequences_are_sampled_and_that_is_said(self, tmp_path):
         config = ClusteringHeadsConfig(
             seeds=(200,), replication=(), mitigations=0, transfer=False, epochs=2, sandbox=0, test_claims=False,
+            full_batch=FullBatch(()),
             task=SparseModularAddition(length=13, n_support=2, n_train=64, n_test=64),
             curriculum=Curriculum(seeds=()), ablations=Ablations(seeds=()),
         )  # fmt: skip

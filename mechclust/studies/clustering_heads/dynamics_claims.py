@@ -1,0 +1,185 @@
+"""What comes first, where the gradient is large, and what makes spikes and ends them: H2, H3, H4."""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+
+import numpy as np
+
+from mechclust.report.verdicts import Bound, Verdict
+from mechclust.studies.clustering_heads.config import MITIGATIONS, SOLVED, ClusteringHeadsConfig
+from mechclust.studies.clustering_heads.judged import Data, Draw, Finding, Parts, exchanged, moved, signs
+from mechclust.studies.clustering_heads.replay import FROZEN
+from mechclust.studies.clustering_heads.results import HeadsResults
+from mechclust.studies.clustering_heads.solved_claims import FIRST
+
+_OLD = "measured by an earlier version; go on with the run"
+
+
+def dynamics_findings(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Finding]:
+    """H2, H2b, H3, H3b, H4a to H4d, H4f."""
+    return [*_order(results), *_gradients(config, results), *_replayed(results), *_mitigated(config, results)]
+
+
+def _order(results: HeadsResults) -> list[Finding]:
+    solved = [n for n in results.solved if n.stitching is not None]
+    why = "" if solved else (_OLD if results.solved else "no network is solved")
+    dates = np.array([[n.ready_at("head"), n.ready_at("classifier")] for n in solved], dtype=float).reshape(-1, 2)
+    leads = dates[:, 1] - dates[:, 0]
+    ahead = np.array([x for n in solved if math.isfinite(x := n.head_ahead)])
+
+    def first(data: Data) -> Parts:
+        return [("", (data["classifier"] > data["head"]).astype(float), Bound(">", 0.5))]
+
+    def eight_of_ten(data: Data, rng: np.random.Generator) -> Data:
+        n = len(data["head"])
+        return {"head": np.zeros(n), "classifier": np.where(rng.random(n) < 0.8, 1.0, -1.0)}
+
+    return [
+        Finding(
+            "H2", "solved networks: the head is ready before the classifier (share of runs in which the head of an "
+            f"earlier epoch passes {SOLVED} with the classifier of the end than the classifier does with the head of "
+            "the end)", f"{FIRST}, section on training phases; stitching ours", "undecided",
+            {"head": dates[:, 0], "classifier": dates[:, 1]} if solved else None, first,
+            (exchanged(("head", "classifier")), "head and classifier exchanged run by run"),
+            (eight_of_ten, "the head first in 8 of 10 runs"), shares=True, chance="0.5", why_not=why,
+            note=f"median lead {median(leads):g} epochs; ready at epoch {median(dates[:, 0]):g} and "
+            f"{median(dates[:, 1]):g} (medians)" if solved else "",
+        ),
+        Finding(
+            "H2b", "solved networks, mean over the epochs before the task is solved: accuracy of the epoch's head with "
+            "the classifier of the end, less that of the reverse", f"{FIRST}; ours", "undecided",
+            {"ahead": ahead} if len(ahead) else None, lambda data: [("", data["ahead"], Bound(">", 0))],
+            (signs("ahead"), "differences with random signs"),
+            (moved("ahead", 0.05), "a mean of .05 with the measured spread"), why_not=why, chance="0",
+        ),
+    ]  # fmt: skip
+
+
+def _gradients(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Finding]:
+    runs, p = list(results.full_batch.values()), config.task.p
+    found = [pair for run in runs if (pair := run.gradient_in_drops(p)) is not None]
+    phases = [run.drops(p) for run in runs]
+    more = [
+        run.feed_forward_share(drops[-1]) - run.feed_forward_share(drops[0])
+        for run, drops in zip(runs, phases, strict=True)
+        if len(drops) > 1
+    ]
+    why = "" if found else ("the loss falls in none of the runs" if runs else "the full-batch run was not made")
+    counts = [len(drops) for drops in phases]
+
+    def ratios(data: Data) -> Parts:
+        of = [float(np.log10(np.median(g[falls]) / np.median(g[~falls]))) for g, falls in data["runs"]]
+        return [("", of, Bound(">", math.log10(2)))]
+
+    def rolled(data: Data, rng: np.random.Generator) -> Data:
+        return {"runs": [(np.roll(g, int(rng.integers(len(g)))), falls) for g, falls in data["runs"]]}
+
+    return [
+        Finding(
+            "H3", "full batch: the gradient norm is more than twice as large where the loss falls as on the plateaus "
+            "before (log10 of the ratio of medians)", f"{FIRST}, figure of gradient norms; its settings are not known",
+            "holds", {"runs": found} if found else None, ratios,
+            (rolled, "each run's gradient norms moved along its training by a random time"), chance="0", why_not=why,
+            note=f"falls of the loss: {', '.join(f'{k} in {counts.count(k)}' for k in sorted(set(counts)))} of "
+            f"{len(runs)} runs" if runs else "",
+        ),
+        Finding(
+            "H3b", "full batch: the feed-forward layer has a larger part of the squared gradient in the last fall of "
+            "the loss than in the first (difference; runs with two falls or more)", f"{FIRST}; ours", "holds",
+            {"more": np.array(more)} if more else None, lambda data: [("", data["more"], Bound(">", 0))],
+            (signs("more"), "differences with random signs"),
+            (moved("more", 0.1), "a mean of .1 with the measured spread"), chance="0",
+            why_not=why or ("" if more else "no run has two falls of the loss"),
+        ),
+    ]  # fmt: skip
+
+
+def _replayed(results: HeadsResults) -> list[Finding]:
+    measured = [n.replay for n in results.networks.values() if n.replay is not None]
+    runs = [r["gone"].numpy() for r in measured if len(r["gone"])]
+    why = "" if runs else ("no loss spike after the task was solved" if measured else _OLD)
+    every = np.concatenate(runs) if runs else np.zeros((0, len(FROZEN)))
+    means = every.mean(axis=0) if runs else np.zeros(0)
+    shares = ", ".join(f"{name} {share:.2f}" for name, share in zip(FROZEN, means, strict=False))
+
+    def more(data: Data) -> Parts:
+        pairs = zip(data["frozen"], data["control"], strict=True)
+        return [("", [float(np.mean(a) - np.mean(b)) for a, b in pairs], Bound(">", 0))]
+
+    def swapped(data: Data, rng: np.random.Generator) -> Data:
+        flips = [rng.random(len(a)) < 0.5 for a in data["frozen"]]
+        pairs = list(zip(data["frozen"], data["control"], flips, strict=True))
+        return {
+            "frozen": [np.where(flip, b, a) for a, b, flip in pairs],
+            "control": [np.where(flip, a, b) for a, b, flip in pairs],
+        }
+
+    def removed(data: Data, rng: np.random.Generator) -> Data:
+        def of(name: str, chance: float) -> list[np.ndarray]:
+            return [(rng.random(len(x)) < chance).astype(float) for x in data[name]]
+
+        return {"frozen": of("frozen", 0.6), "control": of("control", 0.2)}
+
+    def finding(id: str, part: str, what: str, predicted: Verdict) -> Finding:
+        place, control = FROZEN.index(part), FROZEN.index("attention")
+        data = {"frozen": [gone[:, place] for gone in runs], "control": [gone[:, control] for gone in runs]}
+        return Finding(
+            id, f"spikes after solving, replayed: with {what} frozen they are gone more often than with the attention "
+            "pattern frozen (difference of shares, a mean a run)", f"{FIRST}; replay ours", predicted,
+            data if runs else None, more, (swapped, "frozen part and control exchanged spike by spike"),
+            (removed, "6 of 10 spikes gone, with the control 2 of 10"), chance="0", why_not=why,
+            note=f"{len(every)} spikes of {len(runs)} runs; shares gone: {shares}",
+        )  # fmt: skip
+
+    return [
+        finding("H4a", "norm direction", "the direction of the normalised embedding", "undecided"),
+        finding("H4f", "wedges", "the feed-forward layer's gates", "holds"),
+    ]
+
+
+def _mitigated(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Finding]:
+    return [_treated(config, results, f"H4{letter}", arm) for letter, arm in zip("bcd", MITIGATIONS, strict=True)]
+
+
+def _treated(config: ClusteringHeadsConfig, results: HeadsResults, id: str, arm: str) -> Finding:
+    late = arm == MITIGATIONS[2]  # the rate drops half way
+    start = config.epochs // 2 if late else 0
+    there = results.mitigated.get(arm, {})
+    pairs = [(n, there[seed]) for seed, n in results.networks.items() if seed in there]
+    data = {
+        "spikes": np.array([n.late_spikes(start) for n, _ in pairs], dtype=float),
+        "treated spikes": np.array([t.late_spikes(start) for _, t in pairs], dtype=float),
+        "solved": np.array([float(n.solved) for n, _ in pairs]),
+        "treated solved": np.array([float(t.curve("test_accuracy")[-1] > SOLVED) for _, t in pairs]),
+    }
+    hundreds = max(1, config.epochs - start) / 100
+
+    def parts(data: Data) -> Parts:
+        return [
+            ("", (data["spikes"] - data["treated spikes"]) / hundreds, Bound(">", 0)),
+            ("share solved, mitigated - base", data["treated solved"] - data["solved"], Bound(">=", -0.1)),
+        ]
+
+    def half(data: Data, rng: np.random.Generator) -> Data:
+        return {
+            **data,
+            "treated spikes": rng.binomial(data["spikes"].astype(int), 0.5),
+            "treated solved": data["solved"],
+        }
+
+    swap: Draw = exchanged(("spikes", "treated spikes"), ("solved", "treated solved"))
+    when = " in the second half of training" if late else ""
+    predicted: Verdict = "undecided" if arm == MITIGATIONS[1] else "holds"
+    return Finding(
+        id, f"a {arm} makes spikes rarer, and as many networks solve the task: spikes after solving{when} per 100 "
+        "epochs, base minus mitigated, all seeds, those that never solve it with none", f"{FIRST}; mitigations ours",
+        predicted,
+        data if pairs else None, parts, (swap, "the two arms exchanged seed by seed"),
+        (half, "half of the base's spikes, and as many networks solved"), chance="0",
+        why_not="" if pairs else "this mitigation was not run",
+        note=f"spikes per 100 epochs {data['spikes'].mean() / hundreds:.2f} and "
+        f"{data['treated spikes'].mean() / hundreds:.2f}; solved {data['solved'].mean():.2f} and "
+        f"{data['treated solved'].mean():.2f}" if pairs else "",
+    )  # fmt: skip

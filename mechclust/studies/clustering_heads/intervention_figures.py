@@ -1,0 +1,210 @@
+"""Figures of interventions: stitched networks, replayed spikes, mitigations, donors; the detector's ROC, full batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from mechclust.report.analysis import Panel
+from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, RED, subplots
+from mechclust.studies.clustering_heads.config import MITIGATIONS, SOLVED, ClusteringHeadsConfig
+from mechclust.studies.clustering_heads.donors import KINDS
+from mechclust.studies.clustering_heads.replay import FROZEN
+from mechclust.studies.clustering_heads.results import WEAK, HeadsResults, TrainedNetwork
+
+_MARK: dict[str, Any] = {"color": "#555555", "ls": ":", "lw": 1}
+_STITCHED = {
+    "accuracy": ("both of the epoch", GREY),
+    "head_accuracy": ("head of the epoch", BLUE),
+    "classifier_accuracy": ("classifier of the epoch", ORANGE),
+}
+
+
+def intervention_panels(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Panel]:
+    """The figures of what was run."""
+    found = []
+
+    def add(name: str, figure: Figure, caption: str) -> None:
+        found.append(Panel(name, figure, caption))
+
+    if any(n.stitching is not None for n in results.networks.values()):
+        add(
+            "stitching",
+            stitching(results),
+            "Networks put together from two epochs: the head of an epoch with the classifier of the end, the reverse, "
+            f"and both of the epoch. Right: when each first passes {SOLVED} in the solved networks; above the dotted "
+            "line the head is first.",
+        )
+    if len({n.solved for n in results.ends}) == 2:
+        add(
+            "roc",
+            roc(results),
+            f"Networks above {SOLVED} found against networks at {WEAK} or below taken for them, as the largest "
+            "deviation that counts as integer varies. Points: the detector's threshold.",
+        )
+    if _spikes(results):
+        add(
+            "replay",
+            replay(results),
+            "Left: share of the loss spikes after solving that are gone when a part stays as it was before, a mean "
+            "over runs, every run a point. Right: the loss of every spike, before it, at it, and with a part frozen.",
+        )
+    if results.mitigated.get(MITIGATIONS[0]):
+        add(
+            "mitigations",
+            mitigations(config, results),
+            "Spikes after solving, seed by seed, of the base setting and of the same seed with a mitigation; all "
+            "seeds. Points are moved a little so that equal ones show.",
+        )
+    if any(n.donors is not None for n in results.solved):
+        add(
+            "donors",
+            donors(results),
+            "Solved networks: share of predictions that become those of a donor with another sum and answer, when the "
+            "sequence embedding is the donor's own (1 by construction), the mean of the donor's class, or that of a "
+            "random class of the same size.",
+        )
+    if results.full_batch:
+        add(
+            "full_batch",
+            full_batch(config, results),
+            "Full batch: training loss, and the gradient's norm by layer on a linear scale, of the run whose loss "
+            "falls most often and of the median run. Grey: where the loss falls.",
+        )
+    return found
+
+
+def stitching(results: HeadsResults) -> Figure:
+    """Accuracies of stitched networks over epochs, and the dates at which both parts are ready."""
+    there = [n for n in results.networks.values() if n.stitching is not None]
+    shown = sorted(there, key=lambda n: (not n.solved, n.seed))[:3]
+    figure, axes = subplots(len(shown) + 1, size=(4, 3.4), grid=None)
+    for axis, network in zip(axes, shown, strict=False):
+        _stitched(axis, network)
+    axes[0].set_ylabel("test accuracy")
+    axes[0].legend(frameon=False, fontsize=8, loc="lower right")
+    dates: list[Any] = [(n.ready_at("head"), n.ready_at("classifier")) for n in there if n.solved]
+    axes[-1].axline((0, 0), slope=1, **_MARK)
+    axes[-1].scatter([a for a, _ in dates], [b for _, b in dates], color=BLUE, alpha=0.7, s=24)
+    axes[-1].set(xlabel="head ready (epoch)", ylabel="classifier ready (epoch)", xlim=(0, None), ylim=(0, None))
+    return figure
+
+
+def _stitched(axis: Any, network: TrainedNetwork) -> None:
+    assert network.stitching is not None
+    for name, (label, color) in _STITCHED.items():
+        axis.plot(network.stitching[name].numpy(), color=color, lw=0.9, label=label)
+    if network.solved_at is not None:
+        axis.axvline(network.solved_at, **_MARK)
+    axis.set(xlabel="epoch", ylim=(-0.03, 1.03))
+    axis.set_title(f"seed {network.seed}" + ("" if network.solved else ", not solved"), loc="left", fontsize=10)
+
+
+def roc(results: HeadsResults) -> Figure:
+    """ROC curves of the detector on the line alone, and on the line or a plane."""
+    from sklearn.metrics import roc_auc_score, roc_curve
+
+    from probes.clustering_head import INTEGER_DEVIATION
+
+    networks = results.ends
+    solved = np.array([n.solved for n in networks])
+    figure, (axis,) = subplots(1, size=(4.6, 4.2), grid=None)
+    axis.axline((0, 0), slope=1, **_MARK)
+    for plane, label, color in ((False, "line", BLUE), (True, "line or plane", ORANGE)):
+        score = np.array([n.score(plane=plane) for n in networks])
+        false, true, _ = roc_curve(solved, score)
+        axis.plot(false, true, color=color, label=f"{label}: area {roc_auc_score(solved, score):.3f}")
+        at = score > -INTEGER_DEVIATION
+        axis.plot(at[~solved].mean(), at[solved].mean(), "o", color=color)
+    axis.set(xlabel=f"networks at {WEAK} or below taken for heads", ylabel="solved networks found", ylim=(-0.02, 1.02))
+    axis.legend(frameon=False, loc="lower right")
+    return figure
+
+
+def _spikes(results: HeadsResults) -> list[Any]:
+    return [n.replay for n in results.networks.values() if n.replay is not None and len(n.replay["gone"])]
+
+
+def replay(results: HeadsResults) -> Figure:
+    """Which spikes are gone when a part is frozen, and the losses of all."""
+    runs = _spikes(results)
+    figure, (left, right) = subplots(2, size=(6, 3.6), grid=None)
+    means = np.array([r["gone"].numpy().mean(axis=0) for r in runs])
+    jitter = np.random.default_rng(0).uniform(-0.15, 0.15, means.shape)
+    for place in range(len(FROZEN)):
+        color = RED if FROZEN[place] == "attention" else BLUE
+        left.bar(place, means[:, place].mean(), color=color, alpha=0.3)
+        left.plot(place + jitter[:, place], means[:, place], "o", color=color, ms=3, alpha=0.5)
+    left.set_xticks(range(len(FROZEN)), [name.replace(" ", "\n") + ("\n(control)" if name == "attention" else "")
+                                         for name in FROZEN], fontsize=8)  # fmt: skip
+    left.set(ylabel="share of spikes gone", ylim=(0, 1.03))
+    names = ("before", "spike", *FROZEN)
+    for r in runs:
+        losses = np.column_stack([r["quiet_loss"], r["spike_loss"], r["loss"]])
+        right.plot(losses.T, color=BLUE, lw=0.5, alpha=0.35, marker=".", ms=3)
+    right.set_xticks(range(len(names)), [name.replace(" ", "\n") for name in names], fontsize=8)
+    right.set(ylabel="training loss (nats)", yscale="log")
+    return figure
+
+
+def mitigations(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
+    """Spikes of the base setting against those with a mitigation, one point a seed."""
+    arms = [arm for arm in MITIGATIONS if results.mitigated.get(arm)]
+    figure, axes = subplots(len(arms), size=(3.8, 3.6), grid=None)
+    draw = np.random.default_rng(0)
+    for axis, arm in zip(axes, arms, strict=True):
+        start = config.epochs // 2 if arm == MITIGATIONS[2] else 0
+        there = results.mitigated[arm]
+        pairs = [(n.late_spikes(start), there[s].late_spikes(start)) for s, n in results.networks.items() if s in there]
+        x, y = np.array(pairs, dtype=float).T + draw.uniform(-0.2, 0.2, (2, len(pairs)))
+        axis.axline((0, 0), slope=1, **_MARK)
+        axis.plot(x, y, "o", color=BLUE, alpha=0.5, ms=4, mew=0)
+        axis.set(xlabel="spikes, base", title=arm)
+    axes[0].set_ylabel("spikes, mitigated")
+    return figure
+
+
+def donors(results: HeadsResults) -> Figure:
+    """Share of predictions that follow a donor, by what stands in for the sequence embedding."""
+    found = [n.donors for n in results.solved if n.donors is not None]
+    figure, axes = subplots(2, size=(4.4, 3.4), grid=None, sharey=True)
+    draw = np.random.default_rng(0)
+    for axis, partition, title in zip(
+        axes, ("head", "sum"), ("the head's clusters", "the support's sums"), strict=True
+    ):
+        for place, (kind, color) in enumerate(zip(KINDS, (GREY, BLUE, RED), strict=True)):
+            values = np.array([float(d.sel("follows", partition=partition, kind=kind)) for d in found])
+            axis.plot(place + draw.uniform(-0.15, 0.15, len(values)), values, "o", color=color, ms=4, alpha=0.6)
+            axis.plot([place - 0.25, place + 0.25], [values.mean()] * 2, color=color, lw=2)
+        axis.set_xticks(range(len(KINDS)), ["donor's own", "mean of its class", "random classes"], fontsize=8)
+        axis.set(title=title, ylim=(-0.03, 1.03))
+    axes[0].set_ylabel("predictions that follow")
+    return figure
+
+
+def full_batch(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
+    """Loss and gradient norms by layer, linear, with the phases in which the loss falls."""
+    p, every = config.task.p, config.full_batch.every
+    runs = sorted(results.full_batch.items(), key=lambda pair: -len(pair[1].drops(p)))
+    shown = dict([runs[0], runs[len(runs) // 2]])
+    figure, axes = subplots(2 * len(shown), len(shown), size=(5.2, 2.6), sharex="col")
+    for column, (seed, run) in enumerate(shown.items()):
+        loss, gradients = axes[column], axes[len(shown) + column]
+        steps = every * np.arange(len(run.curve("train_loss")))
+        loss.plot(steps, run.curve("train_loss"), color=BLUE, lw=0.9)
+        groups = run.dynamics.coords["group"][:-1]
+        curves = run.curve("gradient_norm")
+        for group, values, color in zip(groups, curves.T, (BLUE, ORANGE, GREEN), strict=False):
+            gradients.plot(steps, values, color=color, lw=0.9, label=group)
+        for drop in run.drops(p):
+            for axis in (loss, gradients):
+                axis.axvspan(steps[drop.start], steps[drop.end], color="#000000", alpha=0.08, lw=0)
+        top = float(np.nanmax(curves[len(curves) // 100 :, :-1]))
+        gradients.set(xlabel="step", ylim=(0, 1.05 * top))
+        loss.set_title(f"seed {seed}", loc="left", fontsize=10)
+    axes[0].set_ylabel("training loss (nats)")
+    axes[len(shown)].set_ylabel("gradient norm")
+    axes[len(shown)].legend(frameon=False, fontsize=8)
+    return figure

@@ -1,0 +1,41 @@
+"""How near the weights of a head are to integers on a line, or to a planar lattice: scores, and a verdict."""
+
+from __future__ import annotations
+
+import math
+
+from probes import ProbeResult
+from probes.clustering_head import INTEGER_DEVIATION, INTEGER_NEAREST_CENTROID
+
+PLANAR_P_VALUE = 0.05  # of random weights on a lattice as good; as usual for a test
+_NEVER = -1.0  # below every score: deviations are at most 0.5
+
+
+def on_plane(head: ProbeResult) -> bool:
+    """Whether a head's weights lie on a planar lattice, by the thresholds of the integer-weight head.
+
+    A head that was measured before there were planar measures is on none.
+    """
+    return planar_score(head) > -INTEGER_DEVIATION
+
+
+def line_score(head: ProbeResult) -> float:
+    """How near the weights are to integers: the negative deviation, where the residues and the clusters are right.
+
+    The detector of integer-weight heads, with its threshold on the deviation left open. -1 for all others.
+    """
+    if not (_number(head, "integer_match") and _number(head, "integer_accuracy") >= INTEGER_NEAREST_CENTROID):
+        return _NEVER
+    return -_number(head, "integer_deviation")
+
+
+def planar_score(head: ProbeResult) -> float:
+    """The same of a planar lattice, on which random weights lie as well in fewer than one in twenty draws."""
+    right = _number(head, "planar_match") == 1 and _number(head, "planar_accuracy") >= INTEGER_NEAREST_CENTROID
+    if not (right and _number(head, "planar_p_value") < PLANAR_P_VALUE):
+        return _NEVER
+    return -_number(head, "planar_deviation")
+
+
+def _number(head: ProbeResult, name: str) -> float:
+    return float(head[name]) if name in head else math.nan

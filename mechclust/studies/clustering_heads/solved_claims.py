@@ -1,0 +1,191 @@
+"""Which networks solve their task, whether the detector sees it, and what curriculum and transfer do: H1, H5, H6."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from statistics import median
+
+import numpy as np
+
+from mechclust.report.verdicts import Bound, share_interval
+from mechclust.studies.clustering_heads.config import SOLVED, ClusteringHeadsConfig
+from mechclust.studies.clustering_heads.curves import first_below
+from mechclust.studies.clustering_heads.judged import (
+    Data,
+    Finding,
+    Parts,
+    coins,
+    exchanged,
+    relabelled,
+    roc_area,
+)
+from mechclust.studies.clustering_heads.results import WEAK, HeadsResults
+from probes.clustering_head import INTEGER_DEVIATION
+
+FIRST = "Odonnat et al., arXiv 2410.24050"
+_SECOND = "Odonnat et al., arXiv 2501.02362"
+_REPLICATION = "our replication on seeds 0-39"
+_SOLVED_BEFORE = 17 / 40  # of seeds 0-39 in the replication
+_CHANCE = 0.22  # 1.96 standard errors of the difference of two shares of 40, both .425
+_AT_BOUND = "networks that solve it with the probability at either bound"
+
+
+def solved_findings(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Finding]:
+    """H1, H1a to H1e, H5, H6."""
+    return [*_shares(config, results), *_detector(results), _curriculum(config, results), _transfer(config, results)]
+
+
+def _within(name: str, low: float, high: float, data: Data) -> Parts:
+    return [("", data[name], Bound(">=", low)), ("", data[name], Bound("<=", high))]
+
+
+def _shares(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Finding]:
+    every, solved = list(results.networks.values()), results.solved
+    half = [d for n in solved if (d := first_below(n.curve("test_loss"), 0.75 * math.log(n.p))) is not None]
+    first, last = min(config.replication, default=0), max(config.replication, default=0)
+    near = round(_SOLVED_BEFORE - _CHANCE, 3), round(_SOLVED_BEFORE + _CHANCE, 3)
+    as_before = (coins("solved", _SOLVED_BEFORE), "the replication's probability, 17 of 40")
+    return [
+        Finding(
+            "H1", f"p = {config.task.p}: share of networks above {SOLVED} test accuracy after {config.epochs:,} epochs",
+            _REPLICATION, "undecided", {"solved": np.array([float(n.solved) for n in every])},
+            partial(_within, "solved", 0.25, 0.6), (coins("solved", 0.25, 0.6), _AT_BOUND), as_before, shares=True,
+            chance=f"a network that guesses has accuracy {1 / config.task.p:.2g}",
+            note=f"solved ones: test loss first below .75 ln p at epoch {median(half):g} (median; replication 228)"
+            if half else "",
+        ),
+        Finding(
+            "H1b", "textbook heads are a minority of the solved networks", _REPLICATION, "undecided",
+            {"textbook": np.array([float(n.textbook) for n in solved])},
+            lambda data: [("", data["textbook"], Bound("<", 0.5))],
+            (coins("textbook", 0.5), "textbook heads with probability .5"),
+            (coins("textbook", 7 / 17), "the replication's probability, 7 of 17"), shares=True,
+        ),
+        Finding(
+            "H1d", f"seeds {first}-{last}: the share solved differs from the replication's 17 of 40 by no more than "
+            "chance", _REPLICATION, "holds", {"solved": np.array(results.shares("replication"))},
+            partial(_within, "solved", *near), (coins("solved", *near), _AT_BOUND), as_before, shares=True,
+            paper=_SOLVED_BEFORE,
+        ),
+    ]  # fmt: skip
+
+
+def _detector(results: HeadsResults) -> list[Finding]:
+    networks = results.ends
+    solved = np.array([n.solved for n in networks], dtype=bool)
+    both = 0 < solved.sum() < len(solved)
+    why = "" if both else f"networks above {SOLVED} and networks at {WEAK} or below are needed"
+    exchanged_kinds = (relabelled("solved"), "which networks are solved, exchanged at random")
+    line, either = (np.array([n.score(plane=plane) for n in networks]) for plane in (False, True))
+    missed = [
+        str(n.seed) for n, score in zip(networks, either, strict=True) if n.solved and score <= -INTEGER_DEVIATION
+    ]
+    left = len(results.networks) - len(networks)
+
+    def found(data: Data) -> Parts:
+        there = data["score"] > -INTEGER_DEVIATION
+        return [
+            ("solved: detected", there[data["solved"]].astype(float), Bound(">=", 0.9)),
+            (f"at {WEAK} or below: not detected", (~there[~data["solved"]]).astype(float), Bound(">=", 0.8)),
+        ]
+
+    def area(data: Data) -> Parts:
+        good, bad = data["score"][data["solved"]], data["score"][~data["solved"]]
+        above = (good[:, None] > bad) + 0.5 * (good[:, None] == bad)
+        return [("", above.mean(axis=1), Bound(">=", 0.9))]
+
+    def span(data: Data) -> dict[str, tuple[float, float]]:
+        return {"": roc_area(data["score"][data["solved"]], data["score"][~data["solved"]])[1]}
+
+    def sharp(data: Data, rng: np.random.Generator) -> Data:
+        right = rng.random(len(solved)) < 0.97
+        return {**data, "score": np.where(right == data["solved"], -0.1 * rng.random(len(solved)), -1.0)}
+
+    text = f"on fresh seeds (thresholds from 0-39), networks above {SOLVED} against those at {WEAK} or below"
+    planted = (sharp, "97 in 100 networks of either kind are told right")
+    return [
+        Finding(
+            "H1a", "solved networks have integer weights on a line or a planar lattice, networks that did not get far "
+            "have not", _REPLICATION, "undecided", {"score": either, "solved": solved} if both else None, found,
+            exchanged_kinds, planted, shares=True, why_not=why,
+            note=f"solved without: seeds {', '.join(missed) or 'none'}; {left} networks between are left out; before "
+            f"training {sum(bool(n.untrained['integer_head']) for n in results.networks.values())} of "
+            f"{len(results.networks)} have integer weights",
+        ),
+        *(
+            Finding(
+                id, f"area under the ROC curve of the deviation from {what}, {text}", _REPLICATION,
+                "holds" if plane else "undecided", {"score": score, "solved": solved} if both else None, area,
+                exchanged_kinds, planted, intervals=span, chance="0.5", why_not=why,
+                note="interval: bootstrap over networks",
+            )
+            for id, what, plane, score in (
+                ("H1c", "integer weights on a line", False, line),
+                ("H1e", "integer weights on a line or a planar lattice", True, either),
+            )
+        ),
+    ]  # fmt: skip
+
+
+def _curriculum(config: ClusteringHeadsConfig, results: HeadsResults) -> Finding:
+    found = list(results.curriculum.values())
+
+    def of(arm: str, split: str) -> np.ndarray:
+        return np.array([float(r.sel("accuracy", arm=arm, split=split)) for r in found])
+
+    def parts(data: Data) -> Parts:
+        return [
+            ("", data["test"], Bound(">=", 0.95)),
+            ("scratch, test", data["scratch test"], Bound("<=", 0.35)),
+            ("scratch, train", data["scratch train"], Bound(">=", 0.95)),
+        ]
+
+    def published(data: Data, rng: np.random.Generator) -> Data:
+        n = len(data["test"])
+        new = {"test": 0.992, "scratch test": 1 / config.curriculum.p, "scratch train": 0.999}
+        return {name: mean + rng.normal(0, 0.01, n) for name, mean in new.items()}
+
+    barrier = [float(r["line"].max() - r["line"][[0, -1]].max()) for r in found]
+    first = [float(r.sel("first_accuracy", split="test")) for r in found]
+    data = {
+        "test": of("curriculum", "test"),
+        "train": of("curriculum", "train"),
+        "scratch test": of("scratch", "test"),
+        "scratch train": of("scratch", "train"),
+    }
+    return Finding(
+        "H5", f"p = {config.curriculum.p}: a network trained on p = 2 first generalises (test accuracy), one from "
+        "scratch memorises", _SECOND, "does not hold", data, parts,
+        (exchanged(("test", "scratch test"), ("train", "scratch train")), "the two arms exchanged seed by seed"),
+        (published, "the published accuracies, with a standard deviation of .01"), paper=0.992,
+        chance=f"{1 / config.curriculum.p:g}", why_not="" if found else "the curriculum was not run",
+        note=f"from scratch, test, by seed: {', '.join(f'{x:.2f}' for x in data['scratch test'])}; on p = 2 before: "
+        f"{np.mean(first):.3f}; barrier in loss on the straight line between the two {np.mean(barrier):.1f} (paper: "
+        "about 25)" if found else "",
+    )  # fmt: skip
+
+
+def _transfer(config: ClusteringHeadsConfig, results: HeadsResults) -> Finding:
+    there, scratch = (results.final.get(arm, {}) for arm in ("transfer", "scratch"))
+    pairs = [(test, scratch[seed][1]) for seed, (_, test) in there.items() if seed in scratch]
+    after, before = ([float(pair[i] > SOLVED) for pair in pairs] for i in (0, 1))
+    share = results.shares("scratch")
+    span = share_interval(share)
+
+    def better(data: Data, rng: np.random.Generator) -> Data:
+        n = len(data["after"])
+        return {"after": (rng.random(n) < 0.3).astype(float), "before": (rng.random(n) < 0.02).astype(float)}
+
+    return Finding(
+        "H6", f"p = {config.task.p + 1}: networks that go on from solved p = {config.task.p} solve it more often than "
+        "the same seeds from scratch (difference of shares)", FIRST, "undecided",
+        {"after": np.array(after), "before": np.array(before)},
+        lambda data: [("", data["after"] - data["before"], Bound(">", 0))],
+        (exchanged(("after", "before")), "the two arms exchanged seed by seed"),
+        (better, "30 of 100 solve it by transfer, 2 of 100 from scratch"),
+        why_not="" if pairs else "no network went on from a solved one",
+        note=f"{sum(after):g} of {len(pairs)} by transfer (twice the epochs in all; best "
+        f"{max(x for x, _ in pairs):.3f}), {sum(before):g} of the same seeds from scratch; from scratch over all "
+        f"{len(share)} seeds {np.mean(share):.3f} ({span[0]:.3f} to {span[1]:.3f})" if pairs and span else "",
+    )  # fmt: skip

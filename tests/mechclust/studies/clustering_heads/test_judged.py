@@ -1,0 +1,89 @@
+"""Areas under ROC curves against scikit-learn's, planar lattices, and which clusters a head is taken to have."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+from mechclust.report.verdicts import Bound
+from mechclust.studies.clustering_heads.judged import Finding, exchanged, judged, roc_area
+from mechclust.studies.clustering_heads.lattices import line_score, on_plane, planar_score
+from mechclust.studies.clustering_heads.run import head_classes
+from probes import ClusteringHead, ProbeResult, run
+from tests.probes.planted_heads import everything, solved_network
+
+
+class TestRocArea:
+    def test_is_sklearns_and_ties_count_half(self):
+        draw = np.random.default_rng(3)
+        positive, negative = draw.integers(2, 9, 30) / 10, draw.integers(0, 6, 50) / 10
+        area, (low, high) = roc_area(positive, negative)
+        labels = np.repeat([1, 0], [30, 50])
+        assert area == pytest.approx(roc_auc_score(labels, np.concatenate([positive, negative])))
+        assert low < area < high
+
+    def test_its_interval_covers_the_truth_in_about_95_of_100(self):
+        """Of normal scores a distance of 1 apart the area is Phi(1 / sqrt 2)."""
+        truth, hits = 0.7602, 0
+        for seed in range(100):
+            draw = np.random.default_rng(seed)
+            _, (low, high) = roc_area(draw.normal(1, 1, 40), draw.normal(0, 1, 40))
+            hits += low <= truth <= high
+        assert 88 <= hits <= 99
+
+
+class TestJudged:
+    def test_a_claim_that_is_false_in_the_null_draws_is_severe(self):
+        data = {"a": np.arange(1.0, 13.0), "b": np.zeros(12)}
+        finding = Finding(
+            "X1", "a is above b", "ours", "holds", data, lambda d: [("", d["a"] - d["b"], Bound(">", 0))],
+            (exchanged(("a", "b")), "exchanged"), (lambda d, rng: d, "as they are"),
+        )  # fmt: skip
+        found = judged(finding)
+        assert (found.verdict, found.power, found.severity_draws) == ("holds", 1.0, 200)
+        assert found.severity >= 0.95
+        assert found.severity_note == "exchanged; power: as they are"
+        assert found.note == "predicted: holds"
+
+    def test_what_was_not_measured_says_why(self):
+        finding = Finding(
+            "X1", "x", "ours", "holds", None, lambda d: [], (exchanged(("a", "b")), "-"), why_not="no runs"
+        )
+        found = judged(finding)
+        assert (found.verdict, found.severity, found.severity_note) == ("not tested", None, "no runs")
+        assert found.note == "not tested: no runs"
+
+
+def result(**values):
+    found = {name: torch.tensor(float(value)) for name, value in values.items()}
+    return ProbeResult("ClusteringHead", found, dict.fromkeys(found, ()), {})
+
+
+PLANE = {"planar_match": 1, "planar_accuracy": 1.0, "planar_p_value": 0.01, "planar_deviation": 0.1}
+
+
+class TestLattices:
+    def test_a_plane_needs_residues_clusters_and_no_chance(self):
+        assert planar_score(result(**PLANE)) == pytest.approx(-0.1)
+        assert on_plane(result(**PLANE))
+        for name, value in (("match", 0), ("accuracy", 0.9), ("p_value", 0.2), ("deviation", 0.3), ("match", np.nan)):
+            assert not on_plane(result(**{**PLANE, f"planar_{name}": value}))
+        assert not on_plane(result(integer_head=0))  # of before there were planar measures
+
+    def test_a_line_needs_residues_and_clusters(self):
+        line = {"integer_match": 1, "integer_accuracy": 1.0, "integer_deviation": 0.2}
+        assert line_score(result(**line)) == pytest.approx(-0.2)
+        assert line_score(result(**{**line, "integer_match": 0})) == -1
+        assert line_score(result(**{**line, "integer_accuracy": 0.9})) == -1
+
+
+def test_clusters_of_a_head_follow_one_rule():
+    probe, batch = ClusteringHead(("multiset", "sum"), support=range(5), modulus=2), everything()
+    head = run(solved_network(), batch, probe)
+    assert torch.equal(head_classes(probe, head), probe.partition("blocks.0.attn.hook_z", 0)[1])
+    plane = result(**PLANE, integer_head=0, integer_deviation=0.4)
+    assert torch.equal(head_classes(probe, plane), probe.planar_fit("blocks.0.attn.hook_z", 0).classes)
+    nothing = result(integer_head=0, integer_deviation=np.nan)
+    assert torch.equal(head_classes(probe, nothing), batch.labels["multiset"])
