@@ -24,7 +24,7 @@ from mechclust.commands.folder import default_folder, until_reported
 from mechclust.commands.mossa import MossaConfig, presets, run_mossa, write_mossa_report
 from mechclust.commands.mossa.sentences import lead_of, notes_of
 from mechclust.commands.mossa.tables import groups_table
-from mechclust.commands.sandbox import check_output, open_sandbox, write_sandbox
+from mechclust.commands.sandbox import View, check_output, open_sandbox, write_sandbox
 from mechclust.commands.settings import Dtype, EngineSettings
 from mechclust.commands.topics import TopicsConfig, measure_topics, shown_measures, write_topics_report
 from mechclust.jobs import close_bars, one_interrupt
@@ -475,19 +475,23 @@ def _sandbox(
     epoch: Perhaps[int] = None,
     panels: Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="")] = (),
     max_frames: int = 300,
+    view: tyro.conf.OmitArgPrefixes[View] = View(),
 ) -> None:
-    """Watch a small network train: an interactive page (.html), a film (.mp4, .gif) or a figure (.png).
+    """Watch a model train: an interactive page (.html), a film (.mp4, .gif) or a figure (.png).
 
     Args:
-        run_folder: the --out folder of `mechclust run clustering-heads`, or of train_ensemble.
+        run_folder: the --out folder of `mechclust run clustering-heads`, or of train_ensemble, or a folder of
+            checkpoints: step-000100.safetensors as CheckpointCallback writes them into the folder of train, or
+            checkpoint-100 as Hugging Face's Trainer does.
         seed: of the network; the first by default.
         out: the file, whose ending says what it is.
-        epoch: of a figure; the last by default.
+        epoch: of a figure, or its step; the last by default.
         panels: of a film or figure; all by default.
-        max_frames: most epochs to keep.
+        max_frames: most epochs or steps to keep.
     """
     check_output(out, epoch, panels)
-    run = open_sandbox(run_folder, seed, max_frames=max_frames)
+    view.check()
+    run = open_sandbox(run_folder, seed, max_frames=max_frames, view=None if view == View() else view)
     _print(f"{write_sandbox(run, out, epoch=epoch, panels=panels)}: {run.title}; {run.kept}")
 
 

@@ -48,6 +48,13 @@ class NetworkTraining:
         """Loss spikes of the training loss."""
         return loss_spikes(self.curve("train_loss"))
 
+    @cached_property
+    def small_spikes(self) -> list[Spike]:
+        """Rises that would be loss spikes but for the floor below which no loss counts as one."""
+        counted = {epoch for spike in self.spikes for epoch in range(spike.epoch, spike.end)}
+        every = loss_spikes(self.curve("train_loss"), floor=0.0)
+        return [spike for spike in every if counted.isdisjoint(range(spike.epoch, spike.end))]
+
     def spike_rate(self, start: int = 0) -> float:
         """Spikes per 100 epochs from ``start`` and from when the task was first solved on; NaN for under 100 epochs."""
         solved, last = self.solved_at, len(self.curve("train_loss")) - 1
