@@ -52,8 +52,8 @@ def fit_plane(
         points: the same points at every checkpoint.
         how: ``"pca"``, the two principal components of the points of all frames together; ``"last"``, of the last
             frame; ``"classes"``, of the means of the classes in the last frame; or ``[2 d]``, two directions, which are
-            made orthonormal in this order. The plane's origin is the mean that the components belong to; with directions
-            of one's own, the origin of the space.
+            made orthonormal in this order. The plane's origin is the mean that the components belong to; with two
+            directions, the origin of the space.
         classes: which class each point has, for ``"classes"``.
 
     Raises:
@@ -61,7 +61,7 @@ def fit_plane(
 
     Example:
         >>> points = np.random.default_rng(0).normal(size=(5, 40, 3)) * [3.0, 1.0, 0.01]
-        >>> fit_plane(points).directions.round(1).tolist()
+        >>> abs(fit_plane(points).directions.round(1)).tolist()
         [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
     """
     d = points.shape[-1]
