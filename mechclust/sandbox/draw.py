@@ -118,7 +118,7 @@ def _plane(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int) -> None
     _points(axis, panel, run, frame, points, answers)
     if panel.of in ("token", "position"):
         _labels(axis, panel, points, half)
-    if (share := run.variance.get(panel.name)) is not None:
+    if (share := run.variance.get(panel.name)) is not None and np.isfinite(share[frame]):
         text = f"{share[frame]:.0%} of variance"
         axis.text(0.98, 0.02, text, fontsize=6.5, color=SOFT, ha="right", va="bottom", transform=axis.transAxes)
     if panel.background == "triangle":

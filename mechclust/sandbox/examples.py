@@ -151,15 +151,15 @@ def _padded(batch: Batch, width: int) -> Batch:
     more = width - batch.tokens.shape[1]
     real = torch.ones_like(batch.tokens, dtype=torch.bool) if batch.attention_mask is None else batch.attention_mask
 
-    def longer(values: Tensor | None) -> Tensor | None:
-        return None if values is None else torch.nn.functional.pad(values, (0, more))
+    def longer(values: Tensor) -> Tensor:
+        return torch.nn.functional.pad(values, (0, more))
 
     return replace(
         batch,
         tokens=longer(batch.tokens),
         attention_mask=longer(real),
-        targets=longer(batch.targets),
-        loss_mask=longer(batch.loss_mask),
+        targets=None if batch.targets is None else longer(batch.targets),
+        loss_mask=None if batch.loss_mask is None else longer(batch.loss_mask),
         labels={name: longer(v) if v.ndim == 2 else v for name, v in batch.labels.items()},
     )
 

@@ -211,7 +211,7 @@ def record_sandbox(
     curves: Curves | None = None,
     title: str | None = None,
     unit: str = "step",
-    **what: Any,
+    **which: Any,
 ) -> SandboxRun:
     """Record a model at the checkpoints of its training, to be drawn as a figure, a film or a page.
 
@@ -222,7 +222,7 @@ def record_sandbox(
         class_map: also draw what the model answers at each point of the last layer's plane; at other dimensions than
             those of the plane the point is the mean of the sequences followed. The checkpoints are gone through twice:
             give a list or another collection, not a generator. The model has to take a changed residual stream.
-        what: ``label``, ``answer``, ``layers``, ``heads``, ``sites``, ``readout``, ``vocab``, ``label_names``,
+        which: ``label``, ``answer``, ``layers``, ``heads``, ``sites``, ``readout``, ``vocab``, ``label_names``,
             ``max_sequences``, as in
             ``SandboxRecorder``.
 
@@ -239,7 +239,7 @@ def record_sandbox(
     """
     if class_map and isinstance(checkpoints, Iterator):
         raise InputError("a class map goes through the checkpoints twice; give them as a list, or class_map=False")
-    recorder = SandboxRecorder(batches, **what)
+    recorder = SandboxRecorder(batches, **which)
     for step, model in checkpoints:
         recorder(step, model)
     run, fitted = recorder._run(planes, max_frames, curves, title, unit)

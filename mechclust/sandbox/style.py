@@ -36,20 +36,27 @@ def _hues(n: int) -> list[str]:
 
 def run_colors(run: SandboxRun) -> list[str]:
     """A colour for each answer of a run; grey for those that are never right."""
-    return [*_shared(run)[: run.n_right], *[UNUSED] * (len(run.answers) - run.n_right)]
+    return [*_palettes(run)[0], *[UNUSED] * (len(run.answers) - run.n_right)]
 
 
-def _shared(run: SandboxRun) -> list[str]:
-    """Colours of the answers that are ever right, followed by those of clusters that have no answer of their own."""
+def _palettes(run: SandboxRun) -> tuple[list[str], list[str]]:
+    """Colours of the answers that are ever right, and of clusters that have no answer of their own.
+
+    Where a map shows both, no colour stands for two things, and those of the clusters lie far apart.
+    """
     own = len(run.sequences.cluster_names) if run.sequences.cluster_answers is None else 0
-    return _hues(run.n_right + own)
+    if "class_map" not in run.values:
+        return _hues(run.n_right), _hues(own)
+    colors = _hues(run.n_right + own)
+    chosen = [i * len(colors) // own for i in range(own)]
+    return [color for i, color in enumerate(colors) if i not in chosen], [colors[i] for i in chosen]
 
 
 def cluster_colors(run: SandboxRun) -> list[str]:
     """A shade of its answer's colour for each cluster, from pale to dark; hues where clusters have no answer."""
-    answers, colors = run.sequences.cluster_answers, _shared(run)
+    answers, (colors, own_colors) = run.sequences.cluster_answers, _palettes(run)
     if answers is None:
-        return colors[run.n_right :]
+        return own_colors
     found = []
     for i, answer in enumerate(answers):
         own = [j for j, other in enumerate(answers) if other == answer]

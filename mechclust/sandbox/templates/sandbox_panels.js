@@ -152,7 +152,7 @@ class Plane extends Panel {
     if (moved) {
       this.spots = this.shift(nodes.main, x, y);
       if (this.named.length) this.name();
-      if (this.share) this.key.textContent = `${Math.round(100 * this.share[frame])}% var.`;
+      if (this.share) this.key.textContent = this.share[frame] === null ? "" : `${Math.round(100 * this.share[frame])}% var.`;
       if (nodes.cloud.length) this.shift(nodes.cloud, ...xy("cloud", frame));
       if (nodes.arrow) nodes.arrow.setAttribute("d", this.arrow(frame));
       nodes.lines.forEach((node, answer) => node.setAttribute("d", this.path(...levelLines(frame, answer))));
