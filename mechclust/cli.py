@@ -470,12 +470,12 @@ def _check(
 @app.command(name="sandbox")
 def _sandbox(
     run_folder: tyro.conf.Positional[Path],
+    view: tyro.conf.OmitArgPrefixes[View],
     seed: Perhaps[int] = None,
     out: Path = Path("sandbox.html"),
     epoch: Perhaps[int] = None,
     panels: Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="")] = (),
     max_frames: int = 300,
-    view: tyro.conf.OmitArgPrefixes[View] = View(),
 ) -> None:
     """Watch a model train: an interactive page (.html), a film (.mp4, .gif) or a figure (.png).
 
