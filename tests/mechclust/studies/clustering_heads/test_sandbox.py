@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 from html import unescape
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,7 +22,9 @@ from mechclust.sandbox import figure as figure_module
 from mechclust.sandbox.frames import choose_frames
 from mechclust.sandbox.page import _small, render_sandbox
 from mechclust.sandbox.panels import panel_grid
+from mechclust.studies.clustering_heads import loss_spikes
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
+from mechclust.studies.clustering_heads.results import TrainedNetwork
 from mechclust.studies.clustering_heads.sandbox import sandbox_run
 from mechclust.studies.clustering_heads.sandbox.panels import PANELS
 from mechclust.studies.clustering_heads.sandbox.sequences import probe_sequences
@@ -415,3 +418,11 @@ def test_curves_that_do_not_fit():
         InputError, match=r"^a spike is at epoch 7, but the curves go from 0 to 2 without it; give spikes by epoch$"
     ):
         Curves(epochs=[0, 1, 2], spikes=[(7, "")])
+
+
+def test_rises_below_the_floor_of_spikes_are_found():
+    loss = np.full(60, 6e-5)
+    loss[20], loss[40:42] = 0.11, 6e-4  # one spike, one rise that stays below 1e-3
+    network = SimpleNamespace(curve=lambda name: loss, spikes=loss_spikes(loss))
+    assert [spike.epoch for spike in network.spikes] == [20]
+    assert [spike.epoch for spike in TrainedNetwork.small_spikes.func(network)] == [40]
