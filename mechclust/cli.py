@@ -37,7 +37,7 @@ from mechclust.commands.history import HistoryConfig, measure_history, write_his
 from mechclust.commands.mossa import MossaConfig, presets, run_mossa, write_mossa_report
 from mechclust.commands.mossa.sentences import lead_of, notes_of
 from mechclust.commands.mossa.tables import groups_table
-from mechclust.commands.sandbox import check_output, open_sandbox, write_sandbox
+from mechclust.commands.sandbox import View, check_output, open_sandbox, write_sandbox
 from mechclust.commands.settings import Dtype, EngineSettings
 from mechclust.commands.topics import TopicsConfig, measure_topics, shown_measures, write_topics_report
 from mechclust.commands.topics.suite import run_suite, write_suite_report
@@ -484,24 +484,28 @@ def _check(
 @app.command(name="sandbox")
 def _sandbox(
     run_folder: tyro.conf.Positional[Path],
+    view: tyro.conf.OmitArgPrefixes[View],
     seed: Perhaps[int] = None,
     out: Path = Path("sandbox.html"),
     epoch: Perhaps[int] = None,
     panels: Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="")] = (),
     max_frames: int = 300,
 ) -> None:
-    """Watch a small network train: an interactive page (.html), a film (.mp4, .gif) or a figure (.png).
+    """Watch a model train: an interactive page (.html), a film (.mp4, .gif) or a figure (.png).
 
     Args:
-        run_folder: the --out folder of `mechclust run clustering-heads`, or of train_ensemble.
+        run_folder: the --out folder of `mechclust run clustering-heads` or of train_ensemble, or a folder of
+            checkpoints: step-000100.safetensors, as CheckpointCallback writes them into the folder of train, or
+            checkpoint-100, as Hugging Face's Trainer does.
         seed: seed of the network to show; the first by default.
         out: file to write; its suffix decides the format.
-        epoch: epoch that a figure shows; the last by default.
+        epoch: epoch or step that a figure shows; the last by default.
         panels: panels of a film or figure; all by default.
-        max_frames: most epochs to keep.
+        max_frames: most epochs or steps to keep.
     """
     check_output(out, epoch, panels)
-    run = open_sandbox(run_folder, seed, max_frames=max_frames)
+    view.check()
+    run = open_sandbox(run_folder, seed, max_frames=max_frames, view=None if view == View() else view)
     _print(f"{write_sandbox(run, out, epoch=epoch, panels=panels)}: {run.title}; {run.kept}")
 
 

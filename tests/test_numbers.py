@@ -166,8 +166,8 @@ def _floats(text: str) -> list[str]:
 def sandbox(folder: Path) -> None:
     """What the page of the heads' smoke run draws."""
     from mechclust.commands.sandbox import open_sandbox
+    from mechclust.sandbox.page import page_data
     from mechclust.studies import get_study, run_study
-    from mechclust.studies.clustering_heads.sandbox.page import page_data
 
     found = get_study("clustering-heads")
     run_study(found, found.preset("smoke"), folder / "heads", workers=1)

@@ -23,6 +23,7 @@ DOORS = (
     "mechclust.studies",
     "mechclust.attention",
     "mechclust.report",
+    "mechclust.sandbox",
     "mechclust.studies.cluster_factors",
     "mechclust.studies.clustering_heads",
     "mechclust.studies.clustering_heads.sandbox",

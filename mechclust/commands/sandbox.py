@@ -1,55 +1,215 @@
-"""The sandbox of one trained network, as a page, a film or a figure: what `mechclust sandbox` does."""
+"""The sandbox of one trained model, as a page, a film or a figure: what `mechclust sandbox` does."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from mechclust.models import build_model, load_model, load_pretrained
+from mechclust.models.weights import set_weights
 from mechclust.report.folder import check_writable
 from mechclust.report.html import png
+from mechclust.sandbox import SandboxRun, record_sandbox, sandbox_figure, sandbox_film, sandbox_page
+from mechclust.sandbox.frames import choose_frames, shares
+from mechclust.sandbox.planes import NAMES, PlaneName
 from mechclust.studies import open_run
 from mechclust.studies.clustering_heads.results import load_network
-from mechclust.studies.clustering_heads.sandbox import (
-    SandboxRun,
-    sandbox_figure,
-    sandbox_film,
-    sandbox_page,
-    sandbox_run,
-)
-from mechclust.studies.clustering_heads.sandbox.panels import panel_grid
+from mechclust.studies.clustering_heads.sandbox import sandbox_run
 from mechclust.training import Snapshots
+from mechclust.training.state import task_of
 from probes.files import write_atomic
-from tasks import InputError
+from probes.hooks import HookedModel
+from probes.readout import last_token, token_at
+from tasks import Batch, InputError, Task
+from tasks.errors import check_choice
+from tasks.text.prompts import LabelledPrompts
 
 _KINDS = (".html", ".mp4", ".gif", ".png")
+_SPLITS = ("validation_subset", "validation", "test", "dev")  # the first of these that a task has
+_MANY = 1024  # examples from which those followed are taken
 
 
-def open_sandbox(folder: str | Path, seed: int | None = None, *, max_frames: int = 300) -> SandboxRun:
-    """One network of a clustering-head run, or of an ensemble's snapshots, ready to be shown.
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """What is shown of a model of any size.
 
     Args:
-        folder: the ``--out`` of `mechclust run clustering-heads`, with the curves measured there, or the
-            ``out`` of ``train_ensemble``.
-        seed: seed of the network; ``None``: the first.
-        max_frames: most epochs to keep.
+        label: whose values colour the sequences; the task by default, or the right answer where there is none.
+        layers: of the residual stream, 0 for the embedding; by default all, or six where there are more.
+        heads: such as L0H1; by default all, or none where there are more than eight.
+        plane: in which points are drawn, the same in all frames: pca (of all frames), last (of the last frame) or
+            classes (through the means of the colours in the last frame).
+        split: of the task, from which sequences are taken.
+        position: a named position of the sequences to read, such as input; the last token by default.
+        sequences: how many are followed.
+        prompts: file with a JSON object per line, "prompt" and "task"; for checkpoints in Hugging Face's format.
+    """
+
+    label: str | None = None
+    layers: tuple[int, ...] = ()
+    heads: tuple[str, ...] = ()
+    plane: PlaneName = "pca"
+    split: str | None = None
+    position: str | None = None
+    sequences: int = 64
+    prompts: Path | None = None
+
+    def check(self) -> None:
+        """Refuse a plane there is none of."""
+        check_choice(plane=(self.plane, NAMES))
+
+
+class _Checkpoints:
+    """Steps and models, loaded one after the other, as often as asked."""
+
+    def __init__(self, steps: Sequence[int], load: Callable[[int], HookedModel]) -> None:
+        self.steps, self._load = steps, load
+
+    def __iter__(self) -> Iterator[tuple[int, HookedModel]]:
+        return ((step, self._load(step)) for step in self.steps)
+
+
+def open_sandbox(
+    folder: str | Path, seed: int | None = None, *, max_frames: int = 300, view: View | None = None
+) -> SandboxRun:
+    """One model of a run, ready to be shown.
+
+    Args:
+        folder: the ``--out`` of `mechclust run clustering-heads`, with the curves measured there; the ``out`` of
+            ``train_ensemble``; or a folder of checkpoints, ``step-000100.safetensors`` as ``CheckpointCallback`` writes
+            them into the ``out`` of ``train``, or ``checkpoint-100`` as Hugging Face's Trainer does.
+        seed: of the network; ``None``: the first.
+        max_frames: most epochs or steps to keep.
+        view: what to show. ``None``: of a network of two dimensions with one head everything, of others what ``View``
+            shows unasked.
 
     Raises:
-        InputError: for another folder, or a seed that is not in it.
+        InputError: for another folder, a seed that is not in it, or a view that it cannot have.
     """
     folder = Path(folder)
-    if not (folder / "config.json").exists():
-        snapshots = Snapshots(folder)
-        seeds = [config.seed for config in snapshots.configs]
-        return sandbox_run(snapshots, _place(seeds, seed, folder), max_frames=max_frames)
+    if (folder / "config.json").exists():
+        return _of_study(folder, seed, max_frames, view)
+    if found := _checkpoints(folder):
+        if seed is not None:
+            raise InputError(f"{str(folder)!r} holds the checkpoints of one model; leave --seed out")
+        return _of_checkpoints(folder, found, max_frames, view or View())
+    snapshots = Snapshots(folder)
+    member = _place([config.seed for config in snapshots.configs], seed, folder)
+    config, task = snapshots.configs[member], snapshots.tasks[member]
+    if view is None and (getattr(config, "d_model", 0), getattr(config, "n_heads", 0)) == (2, 1):
+        return sandbox_run(snapshots, member, max_frames=max_frames)
+    weights = snapshots.of(member)
+    change = np.mean([shares(values.diff(dim=0).flatten(1).norm(dim=1).numpy()) for values in weights.values()], axis=0)
+    rows = {snapshots.steps[row]: row for row in choose_frames(snapshots.steps, change, max_frames)}
+    model = build_model(config)
+
+    def load(step: int) -> HookedModel:
+        set_weights(model, {name: values[rows[step]] for name, values in weights.items()})
+        return model
+
+    view, title = view or View(), f"seed {config.seed}"
+    return record_sandbox(_Checkpoints(list(rows), load), title=title, **_shown(task, view), **_of_task(task, view))
+
+
+def _of_study(folder: Path, seed: int | None, max_frames: int, view: View | None) -> SandboxRun:
     study, config = open_run(folder)
     if study.name != "clustering-heads":
         raise InputError(
-            f"{str(folder)!r} holds a run of {study.name}; give one of clustering-heads, or of train_ensemble"
+            f"{str(folder)!r} holds a run of {study.name}; give one of clustering-heads, of train_ensemble, or a "
+            "folder of checkpoints"
+        )
+    if view is not None:
+        raise InputError(
+            "a run of clustering-heads is shown whole; leave --label, --layers, --heads and their like out"
         )
     from mechclust.studies.clustering_heads.figures import sandbox_of
 
     network = load_network(config, folder, config.seeds[_place(config.seeds, seed, folder)])
     return sandbox_of(config, network, folder, max_frames=max_frames)
+
+
+# ---- folders of checkpoints ----
+
+
+def _checkpoints(folder: Path) -> dict[int, Path]:
+    """The checkpoints of a folder by step, in order."""
+    every = folder.iterdir() if folder.is_dir() else ()
+    named = [(match, path) for path in every if (match := re.fullmatch(r"(?:step|checkpoint)-(\d+)", path.stem))]
+    whole = {int(match[1]): path for match, path in named if path.suffix in ("", ".safetensors")}
+    return dict(sorted(whole.items()))
+
+
+def _of_checkpoints(folder: Path, found: dict[int, Path], max_frames: int, view: View) -> SandboxRun:
+    steps = [list(found)[i] for i in choose_frames(list(found), [0.0] * (len(found) - 1), max_frames)]
+    if all(path.suffix for path in found.values()):
+        task = _task_of(folder)
+        checkpoints = _Checkpoints(steps, lambda step: load_model(found[step]))
+        return record_sandbox(checkpoints, title=folder.name, **_shown(task, view), **_of_task(task, view))
+    if view.prompts is None:
+        raise InputError(f"{str(found[steps[0]])!r} needs texts to read; give them with --prompts")
+    tokenizer = load_pretrained(found[steps[0]]).tokenizer
+    prompts = LabelledPrompts.from_jsonl(view.prompts)
+    label = view.label or "task"
+    return record_sandbox(
+        _Checkpoints(steps, lambda step: load_pretrained(found[step])),
+        prompts.batches(tokenizer),
+        title=folder.name,
+        label=label,
+        label_names=prompts.classes.get(label),
+        vocab=lambda token: str(tokenizer.decode([token])),
+        **_places(view),
+    )
+
+
+def _task_of(folder: Path) -> Task:
+    for path in (folder / "state.safetensors", folder.parent / "state.safetensors"):
+        if path.exists():
+            return task_of(path)
+    raise InputError(
+        f"{str(folder)!r} has no state.safetensors that says which task was trained; give the `out` of train, or a "
+        "folder in it"
+    )
+
+
+# ---- what is shown ----
+
+
+def _shown(task: Task, view: View) -> dict[str, Any]:
+    """The examples of a task and what is known of them."""
+    split = view.split or next((name for name in _SPLITS if name in task.splits), task.splits[0])
+    batch = _first(task, split)
+    position = view.position or ("input" if "input" in batch.positions else None)
+    label = view.label or ("task" if "task" in batch.labels else None)
+    return {
+        "batches": batch,
+        "label": label,
+        "readout": last_token() if position is None else token_at(position),
+        "vocab": task.vocab,
+    }
+
+
+def _first(task: Task, split: str) -> Batch:
+    return next(iter(task.batches(split, _MANY)))
+
+
+def _of_task(task: Task, view: View) -> dict[str, Any]:
+    if view.prompts is not None:
+        raise InputError(f"--prompts is for checkpoints that read texts; this run was trained on {task.name!r}")
+    return {**_places(view), "class_map": True}
+
+
+def _places(view: View) -> dict[str, Any]:
+    return {
+        "layers": view.layers or None,
+        "heads": view.heads or None,
+        "planes": view.plane,
+        "max_sequences": view.sequences,
+    }
 
 
 def _place(seeds: Sequence[int], seed: int | None, folder: Path) -> int:
@@ -97,5 +257,4 @@ def check_output(out: Path, epoch: int | None, panels: tuple[str, ...]) -> None:
         raise InputError(
             "a page has all panels; leave --panels out, or give --out a name that ends in .png, .mp4 or .gif"
         )
-    panel_grid(panels or None)
     check_writable(out.parent)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from probes.files import read_safetensors, write_safetensors
-from tasks import InputError
+from tasks import InputError, Task
 
 _FORMAT = "mechclust-training-2"
 _BEGAN = ("model", "initial weights")
@@ -83,6 +83,18 @@ def load_state(
             state.setdefault(int(i), {})[key] = value
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     return State(int(header["step"]), tensors["losses"], weights, saved)
+
+
+def task_of(path: Path) -> Task:
+    """The task of the run that a state belongs to.
+
+    Raises:
+        InputError: for a file that is no training state.
+    """
+    _, header = read_safetensors(path)
+    if header.get("format") != _FORMAT:
+        raise InputError(f"{str(path)!r} is not a training state; give the folder that `train` was given as `out`")
+    return Task.from_config(json.loads(header["run"])["task"])
 
 
 def _check(folder: Path, saved: dict[str, Any], run: dict[str, Any], trained: bool) -> None:

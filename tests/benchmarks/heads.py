@@ -94,8 +94,9 @@ def detector() -> tuple[float, float]:
 @lru_cache
 def sandbox() -> tuple[float, float]:
     """Seconds to make a page of 300 epochs, and its megabytes."""
+    from mechclust.sandbox import sandbox_page
     from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
-    from mechclust.studies.clustering_heads.sandbox import sandbox_page, sandbox_run
+    from mechclust.studies.clustering_heads.sandbox import sandbox_run
     from mechclust.training import Member, train_ensemble
     from tasks import SparseModularAddition
 

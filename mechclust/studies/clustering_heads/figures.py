@@ -13,11 +13,12 @@ from mechclust.report.analysis import Panel
 from mechclust.report.html import table_html
 from mechclust.report.style import BLUE, GREY, ORANGE, RED, subplots
 from mechclust.report.verdicts import share_interval
+from mechclust.sandbox import Curves, SandboxRun, sandbox_figure, sandbox_page
+from mechclust.sandbox.curves import FOLLOWED, SERIES
 from mechclust.studies.clustering_heads.config import ABLATIONS, MITIGATIONS, SOLVED, ClusteringHeadsConfig, jobs
 from mechclust.studies.clustering_heads.intervention_figures import intervention_panels
 from mechclust.studies.clustering_heads.results import HeadsResults, TrainedNetwork
-from mechclust.studies.clustering_heads.sandbox import Curves, SandboxRun, sandbox_figure, sandbox_page, sandbox_run
-from mechclust.studies.clustering_heads.sandbox.curves import SERIES
+from mechclust.studies.clustering_heads.sandbox import sandbox_run
 from mechclust.training import Snapshots
 from probes.clustering_head import INTEGER_DEVIATION, TEXTBOOK_WITHIN_RATIO
 
@@ -235,7 +236,8 @@ def sandbox_of(
         epochs=snapshots.epochs,
         gradient_norms=dict(zip(network.dynamics.coords["group"], network.curve("gradient_norm").T, strict=True)),
         spikes=[(spike.epoch, causes.get(spike.epoch, "not diagnosed: before solving")) for spike in network.spikes],
-        **{name: network.curve(name) for name in SERIES},
+        small_spikes=[(spike.epoch, f"to a loss of {spike.loss:.1e}") for spike in network.small_spikes],
+        **{name: network.curve(name) for name in SERIES if name not in FOLLOWED},
     )
     return sandbox_run(snapshots, job.seeds.index(network.seed), max_frames=max_frames, curves=curves)
 

@@ -95,6 +95,13 @@ class NetworkTraining:
         squares = self.curve("gradient_norm")[drop.start : drop.end + 1] ** 2
         return float(np.mean(squares[:, group.index("feed-forward")] / squares[:, group.index("all")]))
 
+    @cached_property
+    def small_spikes(self) -> list[Spike]:
+        """Rises that would be loss spikes but for the floor below which no loss counts as one."""
+        counted = {epoch for spike in self.spikes for epoch in range(spike.epoch, spike.end)}
+        every = loss_spikes(self.curve("train_loss"), floor=0.0)
+        return [spike for spike in every if counted.isdisjoint(range(spike.epoch, spike.end))]
+
 
 @dataclass(frozen=True)
 class TrainedNetwork(NetworkTraining):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+
 import pytest
 
+from mechclust import ModelConfig, build_model, train
 from mechclust.cli import main
-from mechclust.commands.sandbox import open_sandbox, write_sandbox
+from mechclust.commands.sandbox import View, open_sandbox, write_sandbox
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
-from mechclust.training import Member, TrainConfig, train_ensemble
+from mechclust.training import CheckpointCallback, Member, TrainConfig, train_ensemble
 from probes.files import write_json
-from tasks import InputError, SparseModularAddition
+from tasks import InputError, InstructionFollowing, SparseModularAddition
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +86,69 @@ def test_several_snapshots_an_epoch(tmp_path):
 def test_another_study(tmp_path):
     write_json(tmp_path / "config.json", {"study": "task-clusters", "config": {}, "machine": {}})
     with pytest.raises(
-        InputError, match="holds a run of task-clusters; give one of clustering-heads, or of train_ensemble"
+        InputError, match="holds a run of task-clusters; give one of clustering-heads, of train_ensemble, or a "
     ):
         open_sandbox(tmp_path)
+
+
+# ---- models of any size ----
+
+
+def test_an_ensemble_of_wider_networks_is_shown_in_planes(tmp_path, capsys):
+    config = PoolingTransformerConfig(n_ctx=4, d_model=4, n_heads=2, d_mlp=4)
+    member = Member(config, SparseModularAddition(length=4, n_support=2, n_train=64, n_test=64))
+    train_ensemble([member], TrainConfig(steps=4, batch_size=32, clip=None), tmp_path / "run", backend="loop")
+    arguments = ["--panels", "class_map", "residual_1", "output_L0H1", "--sequences", "8", "--label", "sum"]
+    assert main(["sandbox", str(tmp_path / "run"), "--out", str(tmp_path / "figure.png"), *arguments]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'figure.png'}: seed 0; 3 of 3 steps kept\n"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder of a run of ``train`` with checkpoints in it."""
+    folder = tmp_path_factory.mktemp("trained")
+    task = InstructionFollowing(n_tasks=2, n_symbols=8, n_eval=16)
+    model = build_model(ModelConfig(d_vocab=task.d_vocab, n_ctx=task.n_ctx, n_layers=2, d_model=16, n_heads=2))
+    train(model, task, TrainConfig(steps=4, batch_size=8), folder, [CheckpointCallback(folder / "models", [0, 2, 4])])
+    return folder
+
+
+def test_checkpoints_of_a_training_run(trained):
+    run = open_sandbox(trained / "models", view=View(layers=(2,), heads=("L1H0",), sequences=8))
+    assert (run.title, run.epochs, run.kept) == ("models", [0, 2, 4], "3 of 3 steps kept")
+    assert {"class_map", "residual_2", "output_L1H0", "attention_L1H0"} <= set(run.panels)
+    assert not {"residual_1", "output_L0H0"} & set(run.panels)
+    assert run.sequences.cluster_names == ["task 0", "task 1"]
+    task = InstructionFollowing(n_tasks=2, n_symbols=8, n_eval=16)
+    assert set(run.sequences.token_names) <= set(task.vocab)
+
+
+def test_checkpoints_of_a_trainer(gpt2, tmp_path):
+    for step in (10, 200):
+        shutil.copytree(gpt2, tmp_path / f"checkpoint-{step}")
+    prompts = tmp_path / "prompts.jsonl"
+    rows = [("w1 w2", "one"), ("w3 w4 w5", "two"), ("w6", "one"), ("w7 w8", "two")]
+    prompts.write_text("".join(f"{json.dumps({'prompt': text, 'task': task})}\n" for text, task in rows))
+    run = open_sandbox(tmp_path, view=View(prompts=prompts, heads=("L0H1",)))
+    assert run.epochs == [10, 200]
+    assert run.sequences.cluster_names == ["one", "two"]
+    assert sorted(run.sequences.token_names) == [f"w{i}" for i in range(1, 9)]
+    with pytest.raises(InputError, match=r"checkpoint-10' needs texts to read; give them with --prompts$"):
+        open_sandbox(tmp_path)
+
+
+def test_views_that_cannot_be_had(folder, trained, tmp_path, capsys):
+    at = ("--out", tmp_path / "x.html")
+    assert refusal(trained / "models", "--seed", 3, *at, capsys=capsys).endswith(
+        "holds the checkpoints of one model; leave --seed out"
+    )
+    assert refusal(trained / "models", "--prompts", "p.jsonl", *at, capsys=capsys) == (
+        "mechclust: --prompts is for checkpoints that read texts; this run was trained on 'instruction-following'"
+    )
+    assert "no head 'L7H0' in this model" in refusal(folder, "--heads", "L7H0", *at, capsys=capsys)
+    (tmp_path / "alone").mkdir()
+    for step in (0, 2):
+        name = f"step-{step:06d}.safetensors"
+        shutil.copy(trained / "models" / name, tmp_path / "alone" / name)
+    text = "has no state.safetensors that says which task was trained"
+    assert text in refusal(tmp_path / "alone", *at, capsys=capsys)

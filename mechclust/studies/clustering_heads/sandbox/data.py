@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -12,98 +10,22 @@ import torch
 from torch import Tensor
 
 from mechclust.models import build_model
+from mechclust.sandbox.class_map import grid
+from mechclust.sandbox.curves import Curves
+from mechclust.sandbox.frames import choose_frames, shares
+from mechclust.sandbox.run import Lines, SandboxRun, reach
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
-from mechclust.studies.clustering_heads.sandbox.curves import Curves
-from mechclust.studies.clustering_heads.sandbox.frames import choose_frames, shares
+from mechclust.studies.clustering_heads.sandbox.panels import PANELS
 from mechclust.studies.clustering_heads.sandbox.record import answers_over, measure_frames, record_frames
-from mechclust.studies.clustering_heads.sandbox.sequences import ProbeSequences, probe_sequences
+from mechclust.studies.clustering_heads.sandbox.sequences import probe_sequences
 from mechclust.training.snapshots import Snapshots
 from probes.hooks import HookedModel
 from tasks import InputError, SparseModularAddition
 
 _CLOUD = 400  # test sequences drawn small behind the followed ones
 _GRID = (96, 60)  # cells of a class map, across and up
-GRID_ASPECT = _GRID[0] / _GRID[1]
 _LEVELS = (0.5, 0.75, 0.95)
 _QUIET_LOSS = 1e-4  # nats; below it the loss's logarithm is mostly noise
-
-
-@dataclass(frozen=True, eq=False)
-class SandboxRun:
-    """A network at some epochs of its training, with everything a sandbox draws. ``sandbox_run`` makes one.
-
-    Attributes:
-        title: what it is.
-        task: what was learned.
-        epochs: ``[frame]`` the epochs kept.
-        available: how many epochs there were to keep.
-        sequences: the sequences followed.
-        cloud_answers: the answers of the sequences in ``values["cloud"]``.
-        values: ``[frame ...]`` by name: weights (``token_embeddings``, ``position_embeddings``, ``query``,
-            ``receptors``, ``biases``, ``assemblers``), activations of the followed sequences (``attention``,
-            ``xi``, ``xi_normalized``, ``mlp_out``, ``output``, ``probabilities``; ``simplex``: these in a
-            triangle with corners for answers 0 and 1, and for all others), of every digit at every
-            position (``sums``, ``normalized``, ``values``; digit by digit), xi of other sequences
-            (``cloud``), the answer each neuron argues for (``votes``), and p(y | xi) over a grid
-            (``class_map``: the likeliest answer; ``confidence``: its probability).
-        map_half_height: the grid spans this far up and down, and 1.6 times as far to the sides.
-        level_lines: per frame, lines of equal p(y | output): answer, level and ``[point 2]``.
-        curves: numbers at every epoch that was measured.
-    """
-
-    title: str
-    task: SparseModularAddition
-    epochs: list[int]
-    available: int
-    sequences: ProbeSequences
-    cloud_answers: np.ndarray
-    values: Mapping[str, np.ndarray]
-    map_half_height: float
-    level_lines: list[list[tuple[int, float, np.ndarray]]]
-    curves: Curves
-
-    @property
-    def kept(self) -> str:
-        """How many epochs were kept, for people."""
-        return f"{len(self.epochs):,} of {self.available:,} epochs kept"
-
-    @property
-    def n_answers(self) -> int:
-        """How many answers the network can give."""
-        return int(self.values["probabilities"].shape[-1])
-
-    @property
-    def corners(self) -> list[str]:
-        """What stands at the corners of the triangle that ``values["simplex"]`` lies in."""
-        return ["0", "1", "2" if self.n_answers == 3 else "others" if self.n_answers > 3 else ""]
-
-    @cached_property
-    def sureness(self) -> np.ndarray:
-        """``[frame row column]`` of the class map: from 0, a guess, to 1, a sure answer."""
-        least = 1 / self.n_answers
-        return np.asarray(((self.values["confidence"] - least) / (1 - least)).clip(0, 1))
-
-    def half_width(self, name: str) -> float:
-        """How far from 0 the points of a panel lie over the run, without the wildest epochs."""
-        half = _reach(self.values[name])
-        if name == "token_embeddings":
-            # A row that stands for no digit is only ever pushed away, and would leave the digits one dot.
-            half = min(half, 3 * _reach(self.values[name][:, : self.task.p]))
-        return half
-
-    def frame(self, epoch: int) -> int:
-        """The place of an epoch among those kept.
-
-        Raises:
-            InputError: when it was not kept; the message names the nearest.
-        """
-        if epoch not in self.epochs:
-            near = min(self.epochs, key=lambda known: abs(known - epoch))
-            raise InputError(f"epoch {epoch} is not among those shown ({self.kept}); the nearest is {near}")
-        return self.epochs.index(epoch)
-
-    def __repr__(self) -> str:
-        return f"SandboxRun({self.title!r}, epochs {self.epochs[0]}-{self.epochs[-1]}, {self.kept})"
 
 
 def sandbox_run(
@@ -172,29 +94,29 @@ def sandbox_run(
     followed = probe_sequences(task, equivalence)
     cloud = next(task.batches("test", min(_CLOUD, task.n_test)))
     values = record_frames(model, weights, torch.from_numpy(followed.tokens), cloud.tokens, task)
-    reach = max(_reach(values["xi"]), _reach(values["cloud"]))
-    over = answers_over(model, weights, _grid(reach), after=False).reshape(len(places), _GRID[1], _GRID[0], -1)
+    half_height = max(reach(values["xi"]), reach(values["cloud"]))
+    over = answers_over(model, weights, grid(half_height, _GRID), after=False).reshape(
+        len(places), _GRID[1], _GRID[0], -1
+    )
     values["simplex"] = _in_triangle(values["probabilities"])
     values["class_map"], values["confidence"] = over.argmax(axis=-1).astype(np.int16), over.max(axis=-1)
     epochs = [snapshots.epochs[place] for place in places]
     return SandboxRun(
         title=f"seed {config.seed}" if title is None else title,
-        task=task,
         epochs=epochs,
         available=len(snapshots),
+        panels=PANELS,
         sequences=followed,
+        answers=task.vocab[: values["probabilities"].shape[-1]],
+        n_used=task.p,
+        support=task.positions,
+        n_digits=task.p,
         cloud_answers=cloud.label("answer").numpy(),
         values=values,
-        map_half_height=reach,
-        level_lines=_level_lines(model, weights, _reach(values["output"])),
+        map_half_height=half_height,
+        level_lines=_level_lines(model, weights, reach(values["output"])),
         curves=Curves(epochs, **measure_frames(model, weights, task)) if curves is None else curves,  # type: ignore[arg-type]
     )
-
-
-def _reach(points: np.ndarray) -> float:
-    """The largest coordinate of ``[frame ...]``, but for the wildest frames, and a little more."""
-    furthest = np.abs(points.reshape(len(points), -1)).max(axis=1)
-    return 1.08 * float(np.nanpercentile(furthest, 98)) or 1.0
 
 
 def _in_triangle(p: np.ndarray) -> np.ndarray:
@@ -212,20 +134,10 @@ def _change(snapshots: Snapshots, member: int, weights: Mapping[str, Tensor]) ->
     return shares(np.diff(level, prepend=level[:1])) + np.mean(parts, axis=0)
 
 
-def _grid(half_height: float) -> np.ndarray:
-    """``[point 2]`` centres of the cells of a class map, row by row from below."""
-    across, up = _GRID
-    x = ((np.arange(across) + 0.5) / across * 2 - 1) * half_height * GRID_ASPECT
-    y = ((np.arange(up) + 0.5) / up * 2 - 1) * half_height
-    return np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
-
-
-def _level_lines(
-    model: HookedModel, weights: Mapping[str, Tensor], half_height: float
-) -> list[list[tuple[int, float, np.ndarray]]]:
+def _level_lines(model: HookedModel, weights: Mapping[str, Tensor], half_height: float) -> Lines:
     from contourpy import contour_generator
 
-    points = _grid(half_height)
+    points = grid(half_height, _GRID)
     across, up = _GRID
     x, y = points[:across, 0], points[::across, 1]
     found = []

@@ -1,53 +1,8 @@
-"""What a sandbox can show: one list of panels that figures, films and pages are all drawn from."""
+"""What the sandbox of a two-dimensional network shows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
-
-from tasks import InputError
-from tasks.errors import nearest
-
-Of = Literal["token", "position", "pair", "sequence", "neuron"]
-Grid = Sequence[Sequence[str]]
-
-
-@dataclass(frozen=True)
-class SandboxPanel:
-    """One panel. Its ``kind`` says which of the fields below matter.
-
-    Attributes:
-        name: what it is asked for by.
-        title: for people, short.
-        explanation: for people, one sentence.
-        kind: ``"plane"`` draws points, ``"heat"`` the attention pattern, ``"curves"`` numbers by epoch.
-        points: name of the points in ``SandboxRun.values``, or ``"simplex"``; by default the panel's own name.
-        of: what a point is.
-        background: drawn behind the points: ``"circle"`` (all normalised vectors lie on it), ``"cloud"`` (other
-            sequences), ``"map"`` (classes over the plane), ``"lines"`` (equal probabilities), ``"triangle"``.
-        arrow: whether the query is drawn.
-        curves: fields of ``Curves``; by default the panel's own name.
-        log: whether the vertical axis is logarithmic.
-    """
-
-    name: str
-    title: str
-    explanation: str
-    kind: Literal["plane", "heat", "curves"] = "plane"
-    points: str = ""
-    of: Of = "sequence"
-    background: Literal["", "circle", "cloud", "map", "lines", "triangle"] = ""
-    arrow: bool = False
-    curves: tuple[str, ...] = ()
-    log: bool = False
-
-    def __post_init__(self) -> None:
-        if self.kind == "plane" and not self.points:
-            object.__setattr__(self, "points", self.name)
-        if self.kind == "curves" and not self.curves:
-            object.__setattr__(self, "curves", (self.name,))
-
+from mechclust.sandbox.panels import SandboxPanel
 
 _EVERY = (
     SandboxPanel(
@@ -130,7 +85,7 @@ _EVERY = (
     SandboxPanel(
         "level_lines",
         "Output level lines",
-        "Lines of p(y) = .5, .75 and .95 over the output plane, one colour per answer, and the outputs.",
+        "Lines of p(y) = .5 (thick), .75 and .95 over the output plane, one colour per answer, and the outputs.",
         points="output",
         background="lines",
     ),
@@ -174,29 +129,3 @@ _EVERY = (
     ),
 )
 PANELS = {panel.name: panel for panel in _EVERY}
-
-
-def panel_grid(panels: Iterable[str] | Grid | None) -> list[list[SandboxPanel]]:
-    """Rows of panels from a list of names, rows of names, or ``None`` for all of them.
-
-    Raises:
-        InputError: for no panels, one asked for twice, or a name there is none of.
-
-    Example:
-        >>> [[panel.name for panel in row] for row in panel_grid(["xi", "class_map", "loss"])]
-        [['xi', 'class_map', 'loss']]
-    """
-    asked = list(PANELS) if panels is None else [panels] if isinstance(panels, str) else list(panels)
-    rows = [[row] if isinstance(row, str) else list(row) for row in asked]
-    names = [name for row in rows for name in row]
-    if not names:
-        raise InputError(f"panels is empty; expected names such as {', '.join(list(PANELS)[:3])}, or None for all")
-    for name in names:
-        if name not in PANELS:
-            raise InputError(f"no panel {name!r} (there are {', '.join(PANELS)}){nearest(str(name), PANELS)}")
-        if names.count(name) > 1:
-            raise InputError(f"panel {name!r} is asked for twice; expected each once")
-    if all(isinstance(row, str) for row in asked):
-        across = min(len(names), 5 if len(names) > 12 else 4 if len(names) > 4 else 3)
-        rows = [names[i : i + across] for i in range(0, len(names), across)]
-    return [[PANELS[name] for name in row] for row in rows]

@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from mechclust.sandbox.run import FollowedSequences
 from tasks import SparseModularAddition
 from tasks.errors import check_choice
 
 _MOST_PREFIXES = 12
 
 
-@dataclass(frozen=True, eq=False)
-class ProbeSequences:
-    """Sequences followed through the network, with what is known about them.
-
-    Attributes:
-        tokens: ``[sequence pos]``.
-        answers: ``[sequence]`` the right answer.
-        sums: ``[sequence]`` the sum over the support.
-        clusters: ``[sequence]`` which cluster of equivalent sequences, as a place in ``cluster_names``.
-        cluster_names: for people.
-        cluster_answers: the answer of each cluster.
-    """
-
-    tokens: np.ndarray
-    answers: np.ndarray
-    sums: np.ndarray
-    clusters: np.ndarray
-    cluster_names: list[str]
-    cluster_answers: list[int]
-
-
-def probe_sequences(task: SparseModularAddition, equivalence: str = "multiset") -> ProbeSequences:
+def probe_sequences(task: SparseModularAddition, equivalence: str = "multiset") -> FollowedSequences:
     """Supports of every sum, each twice in another order, by four ways to fill the other positions.
 
     The others are all 0, all the largest digit, and two mixtures. Sums are thinned out evenly where there
@@ -78,11 +57,12 @@ def probe_sequences(task: SparseModularAddition, equivalence: str = "multiset") 
     known = list(dict.fromkeys(keys))
     first = [keys.index(key) for key in known]
     names = ["{" + ",".join(map(str, key)) + "}" if isinstance(key, tuple) else f"{equivalence} {key}" for key in known]
-    return ProbeSequences(
+    return FollowedSequences(
         tokens=rows,
+        token_names=task.vocab,
         answers=totals % task.p,
-        sums=totals,
         clusters=np.array([known.index(key) for key in keys]),
         cluster_names=names,
         cluster_answers=[int(totals[i] % task.p) for i in first],
+        notes=[f"sum {total}" for total in totals.tolist()],
     )

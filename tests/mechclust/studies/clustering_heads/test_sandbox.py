@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 from html import unescape
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,12 +17,16 @@ import torch
 from PIL import Image
 
 from mechclust.models import ModelConfig
+from mechclust.sandbox import Curves, sandbox_figure, sandbox_film, sandbox_page
+from mechclust.sandbox import figure as figure_module
+from mechclust.sandbox.frames import choose_frames
+from mechclust.sandbox.page import _small, render_sandbox
+from mechclust.sandbox.panels import panel_grid
+from mechclust.studies.clustering_heads import loss_spikes
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
-from mechclust.studies.clustering_heads.sandbox import Curves, sandbox_figure, sandbox_film, sandbox_page, sandbox_run
-from mechclust.studies.clustering_heads.sandbox import figure as figure_module
-from mechclust.studies.clustering_heads.sandbox.frames import choose_frames
-from mechclust.studies.clustering_heads.sandbox.page import _small, render_sandbox
-from mechclust.studies.clustering_heads.sandbox.panels import PANELS, panel_grid
+from mechclust.studies.clustering_heads.results import TrainedNetwork
+from mechclust.studies.clustering_heads.sandbox import sandbox_run
+from mechclust.studies.clustering_heads.sandbox.panels import PANELS
 from mechclust.studies.clustering_heads.sandbox.sequences import probe_sequences
 from mechclust.training import Member, TrainConfig, train_ensemble
 from tasks import InputError, InstructionFollowing, SparseModularAddition
@@ -97,7 +102,7 @@ def test_the_values_are_those_at_the_hooks(run, snapshots):
         np.testing.assert_allclose(run.values["probabilities"][frame], logits.softmax(-1), atol=1e-6)
         np.testing.assert_array_equal(run.values["query"][frame], model.blocks[0].attn.query.detach()[0])
         np.testing.assert_array_equal(run.values["receptors"][frame], model.blocks[0].mlp.W_in.detach().T)
-        test = next(run.task.batches("test"))
+        test = next(snapshots.tasks[1].batches("test"))
         with torch.no_grad(), model.hooks(fwd_hooks=hooks):
             model(test.tokens)
         np.testing.assert_allclose(run.values["cloud"][frame], kept["blocks.0.hook_resid_mid"][:, 0], atol=1e-6)
@@ -128,11 +133,11 @@ def test_loss_and_accuracy_are_measured_where_no_curves_are_given(snapshots):
     assert run.epochs[-1] == 12
     assert list(run.curves.epochs) == run.epochs
     assert (run.curves.gradient_norms, run.curves.within_ratio, run.title) == ({}, None, "seed 0")
-    model, batch = snapshots.model(0), next(run.task.batches("test"))
+    model, batch = snapshots.model(0), next(snapshots.tasks[0].batches("test"))
     with torch.no_grad():
         logits = model(batch.tokens)
-    assert run.curves.test_loss[-1] == pytest.approx(run.task.loss(logits, batch).item(), rel=1e-5)
-    assert run.curves.test_accuracy[-1] == pytest.approx(run.task.accuracy(logits, batch).mean().item())
+    assert run.curves.test_loss[-1] == pytest.approx(snapshots.tasks[0].loss(logits, batch).item(), rel=1e-5)
+    assert run.curves.test_accuracy[-1] == pytest.approx(snapshots.tasks[0].accuracy(logits, batch).mean().item())
 
 
 @pytest.mark.parametrize(
@@ -248,7 +253,7 @@ def test_panels_that_are_not_there(run):
     with pytest.raises(
         InputError, match=r"^no panel 'class map' \(there are token_embeddings, .*\); did you mean 'class_map'\?$"
     ):
-        panel_grid(["class map"])
+        panel_grid(["class map"], PANELS)
     with pytest.raises(InputError, match=r"^panel 'xi' is asked for twice; expected each once$"):
         sandbox_figure(run, 0, ["xi", "xi"])
     with pytest.raises(InputError, match=r"^panels is empty; expected names such as token_embeddings, "):
@@ -366,7 +371,7 @@ def test_pages_that_cannot_be_made(run, tmp_path):
         sandbox_page(run, tmp_path / "page.pdf")
     text = (
         r"^the page of 9 epochs would take 5\.\d MB, and max_bytes is 1,000,000; "
-        r"record fewer with sandbox_run\(\.\.\., max_frames=\.\.\.\), or raise max_bytes$"
+        r"record fewer \(max_frames\), or raise max_bytes$"
     )
     with pytest.raises(InputError, match=text):
         sandbox_page(run, tmp_path / "page.html", max_bytes=1_000_000)
@@ -413,3 +418,11 @@ def test_curves_that_do_not_fit():
         InputError, match=r"^a spike is at epoch 7, but the curves go from 0 to 2 without it; give spikes by epoch$"
     ):
         Curves(epochs=[0, 1, 2], spikes=[(7, "")])
+
+
+def test_rises_below_the_floor_of_spikes_are_found():
+    loss = np.full(60, 6e-5)
+    loss[20], loss[40:42] = 0.11, 6e-4  # one spike, one rise that stays below 1e-3
+    network = SimpleNamespace(curve=lambda name: loss, spikes=loss_spikes(loss))
+    assert [spike.epoch for spike in network.spikes] == [20]
+    assert [spike.epoch for spike in TrainedNetwork.small_spikes.func(network)] == [40]

@@ -8,8 +8,9 @@ import re
 import numpy as np
 import pytest
 
+from mechclust.sandbox import Curves, sandbox_page
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
-from mechclust.studies.clustering_heads.sandbox import Curves, sandbox_page, sandbox_run
+from mechclust.studies.clustering_heads.sandbox import sandbox_run
 from mechclust.training import Member, TrainConfig, train_ensemble
 from tasks import SparseModularAddition
 
@@ -75,7 +76,7 @@ def label(page):
 
 
 def cursor(page, panel="loss"):
-    return page.locator(f"#panel-{panel} .shapelayer path").last.get_attribute("d")
+    return page.locator(f"#panel-{panel} .veil").get_attribute("style")
 
 
 def spots(page, panel="xi"):
@@ -147,7 +148,9 @@ def test_a_sequence_is_marked_in_every_panel(page):
         np.testing.assert_allclose(at, spots(page, panel)[chosen["index"]], atol=0.1)
         if panel in ("xi", "simplex"):
             assert ring(page, panel).is_visible()
-    assert page.locator("#panel-attention .shapelayer path").count() == 42  # a band a row, the support's end, the mark
+    assert page.locator("#panel-attention .shapelayer path").count() == 41  # a band a row, the support's end
+    marked, picture = (page.locator(f"#panel-attention {what}").bounding_box() for what in (".mark", "canvas"))
+    assert marked["y"] == pytest.approx(picture["y"] + chosen["index"] * picture["height"] / 40, abs=1)
     if folder := os.environ.get("SCREENSHOTS"):
         page.screenshot(path=f"{folder}/sandbox.png")
 
@@ -160,7 +163,7 @@ def test_a_sequence_is_marked_in_every_panel(page):
     np.testing.assert_allclose(at, spots(page, "output")[chosen["index"]], atol=0.1)
     page.keyboard.press("Escape")
     assert "-9999" in ring(page, "output").get_attribute("transform")
-    assert page.locator("#panel-attention .shapelayer path").count() == 41
+    assert page.locator("#panel-attention .mark").is_hidden()
 
 
 def test_attention_rows_tokens_and_neurons_are_linked(page):
@@ -197,7 +200,7 @@ def test_spikes_and_curves_lead_to_their_epoch(page):
 
 
 def test_it_plays(page):
-    page.select_option("#speed", "40")
+    page.select_option("#speed", "60")
     page.locator("h1").click()
     page.keyboard.press(" ")
     page.wait_for_function("() => sandbox.state.frame > 3")

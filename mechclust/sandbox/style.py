@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import colorsys
 from collections.abc import Sequence
 
-from mechclust.studies.clustering_heads.sandbox.curves import Curves
-from mechclust.studies.clustering_heads.sandbox.sequences import ProbeSequences
+from mechclust.sandbox.curves import Curves
+from mechclust.sandbox.run import SandboxRun
 
-INK, SOFT, MARK = "#1d2733", "#6b7682", "#c2007b"
+INK, SOFT, MARK, SPIKE = "#1d2733", "#6b7682", "#c2007b", "#b3382c"
+UNUSED, PALE = "#8a8f96", "#d5dae0"
 # Okabe & Ito's palette, which people with any colour vision can tell apart.
 _HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a6a00", "#444444")
 _LINES = ("#1d2733", "#e07b00", "#009e73", "#a3479a", "#3a86c8", "#8a7500", "#999999", "#b3382c")
@@ -17,19 +19,44 @@ _NAMES = {
     "train_accuracy": "train",
     "test_accuracy": "test",
     "within_ratio": "within / total",
+    "followed_loss": "sequences followed",
+    "followed_accuracy": "sequences followed",
     "smallest_norm": "min |ξ|",
     "margin": "margin",
 }
 
 
-def answer_colors(n: int, used: int | None = None) -> list[str]:
-    """A colour for each of ``n`` answers; grey for those from ``used`` on, which are never right."""
-    return [_HUES[i % len(_HUES)] if used is None or i < used else "#8a8f96" for i in range(n)]
+def _hues(n: int) -> list[str]:
+    """``n`` colours: the palette while it lasts, otherwise hues at equal steps, two lightnesses in turn."""
+    if n <= len(_HUES):
+        return list(_HUES[:n])
+    wheel = (colorsys.hls_to_rgb(i / n, (0.36, 0.58)[i % 2], 0.75) for i in range(n))
+    return ["#" + "".join(f"{round(255 * x):02x}" for x in color) for color in wheel]
 
 
-def cluster_colors(answers: Sequence[int]) -> list[str]:
-    """A shade of its answer's colour for each cluster, from pale to dark, given the clusters' answers."""
-    colors = answer_colors(max(answers) + 1)
+def run_colors(run: SandboxRun) -> list[str]:
+    """A colour for each answer of a run; grey for those that are never right."""
+    return [*_palettes(run)[0], *[UNUSED] * (len(run.answers) - run.n_right)]
+
+
+def _palettes(run: SandboxRun) -> tuple[list[str], list[str]]:
+    """Colours of the answers that are ever right, and of clusters that have no answer of their own.
+
+    Where a map shows both, no colour stands for two things, and those of the clusters lie far apart.
+    """
+    own = len(run.sequences.cluster_names) if run.sequences.cluster_answers is None else 0
+    if "class_map" not in run.values:
+        return _hues(run.n_right), _hues(own)
+    colors = _hues(run.n_right + own)
+    chosen = [i * len(colors) // own for i in range(own)]
+    return [color for i, color in enumerate(colors) if i not in chosen], [colors[i] for i in chosen]
+
+
+def cluster_colors(run: SandboxRun) -> list[str]:
+    """A shade of its answer's colour for each cluster, from pale to dark; hues where clusters have no answer."""
+    answers, (colors, own_colors) = run.sequences.cluster_answers, _palettes(run)
+    if answers is None:
+        return own_colors
     found = []
     for i, answer in enumerate(answers):
         own = [j for j, other in enumerate(answers) if other == answer]
@@ -38,10 +65,10 @@ def cluster_colors(answers: Sequence[int]) -> list[str]:
     return found
 
 
-def sequence_colors(sequences: ProbeSequences) -> list[str]:
+def sequence_colors(run: SandboxRun) -> list[str]:
     """The shade of its cluster for each sequence followed."""
-    shades = cluster_colors(sequences.cluster_answers)
-    return [shades[cluster] for cluster in sequences.clusters]
+    shades = cluster_colors(run)
+    return [shades[cluster] for cluster in run.sequences.clusters]
 
 
 def token_colors(n: int) -> list[str]:

@@ -23,11 +23,14 @@ class Curves:
         test_loss: ``[n]`` the same over the test sequences.
         train_accuracy: ``[n]`` share of training sequences answered rightly.
         test_accuracy: ``[n]`` the same over the test sequences.
+        followed_loss: ``[n]`` mean loss over the sequences that the sandbox follows, in nats.
+        followed_accuracy: ``[n]`` share of these answered rightly.
         gradient_norms: group of parameters to the ``[n]`` norms of its gradient.
         within_ratio: ``[n]`` within-cluster over total variance of xi.
         smallest_norm: ``[n]`` the smallest length of xi over sequences.
         margin: ``[n]`` the smallest distance of a cluster to the decision boundary.
         spikes: first epoch of every loss spike, and its diagnosis in a few words.
+        small_spikes: the same of rises that are like spikes but stay below the loss from which spikes are counted.
 
     Raises:
         InputError: for epochs out of order, a curve of another length, or a spike at no measured epoch.
@@ -43,11 +46,14 @@ class Curves:
     test_loss: ArrayLike | None = None
     train_accuracy: ArrayLike | None = None
     test_accuracy: ArrayLike | None = None
+    followed_loss: ArrayLike | None = None
+    followed_accuracy: ArrayLike | None = None
     gradient_norms: Mapping[str, ArrayLike] = field(default_factory=dict)
     within_ratio: ArrayLike | None = None
     smallest_norm: ArrayLike | None = None
     margin: ArrayLike | None = None
     spikes: Sequence[tuple[int, str]] = ()
+    small_spikes: Sequence[tuple[int, str]] = ()
 
     def __post_init__(self) -> None:
         epochs = np.asarray(self.epochs)
@@ -62,15 +68,17 @@ class Curves:
         norms = self.gradient_norms.items()
         groups = {group: _series(f"gradient_norms[{group!r}]", values, len(epochs)) for group, values in norms}
         object.__setattr__(self, "gradient_norms", groups)
-        spikes = [(int(epoch), str(text)) for epoch, text in self.spikes]
-        if lost := [epoch for epoch, _ in spikes if epoch not in epochs]:
-            raise InputError(
-                f"a spike is at epoch {lost[0]}, but the curves go from {epochs[0]} to {epochs[-1]} without it; "
-                "give spikes by epoch"
-            )
-        object.__setattr__(self, "spikes", spikes)
+        for name in ("spikes", "small_spikes"):
+            spikes = [(int(epoch), str(text)) for epoch, text in getattr(self, name)]
+            if lost := [epoch for epoch, _ in spikes if epoch not in epochs]:
+                raise InputError(
+                    f"a spike is at epoch {lost[0]}, but the curves go from {epochs[0]} to {epochs[-1]} without it; "
+                    "give spikes by epoch"
+                )
+            object.__setattr__(self, name, spikes)
 
 
+FOLLOWED = ("followed_loss", "followed_accuracy")
 SERIES = tuple(each.name for each in fields(Curves) if each.default is None)
 
 

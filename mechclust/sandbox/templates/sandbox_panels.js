@@ -66,9 +66,12 @@ class Panel {
   find() { return null; }
 }
 
+const BESIDE = [[0, -1], [1, 0], [-1, 0], [0, 1], [1, -1], [-1, -1], [1, 1], [-1, 1]];
 class Plane extends Panel {
   create() {
     const { spec } = this, traces = [], { frame } = state;
+    this.share = data.variance[spec.name];
+    if (this.share) this.key.title = "Share of this frame's variance that lies in the plane drawn";
     const background = spec.background === "map" ? data.map : null;
     if (background) this.canvas(background.width, background.height);
     if (spec.background === "circle") traces.push(circle(Math.SQRT2));
@@ -78,23 +81,27 @@ class Plane extends Panel {
     if (spec.background === "cloud") this.moving.cloud = add({ type: "scatter", mode: "markers", ...dots(data.cloudAnswers.length), marker: { size: 2.5, opacity: 0.5, color: data.cloudAnswers.map(a => data.answerColors[a]), line: { width: 0 } } });
     if (spec.background === "lines") this.moving.lines = data.answerColors.map(color => stroke(color, 1.2));
     if (spec.arrow) this.moving.arrow = stroke(MARK, 2);
-    const n = xy(spec.points, frame)[0].length, text = this.labels(n);
-    this.moving.main = add({ type: "scatter", mode: text ? "markers+text" : "markers", ...dots(n), text, textposition: "top center", textfont: { size: 9, color: SOFT }, marker: LOOKS[spec.of]() });
-    const slots = spec.of === "pair" ? Math.max(data.p, data.length) : 1;
+    const n = xy(spec.points, frame)[0].length;
+    this.moving.main = add({ type: "scatter", mode: "markers", ...dots(n), marker: LOOKS[spec.of]() });
+    const slots = spec.of === "pair" ? Math.max(data.digits, data.length) : spec.of === "token" ? data.length : 1;
     this.moving.ring = add({ type: "scatter", mode: "markers", ...dots(slots), marker: { size: spec.of === "pair" ? 11 : 14, symbol: "circle-open", color: MARK, line: { width: 2.4 } } });
     this.width = this.size().width; this.height = this.size().height;
     const hide = spec.background === "triangle" ? { visible: false } : {};
     this.limits(frame);
     this.draw(traces, { xaxis: { ...axis, ...hide, range: this.range[0] }, yaxis: { ...axis, ...hide, range: this.range[1] } });
+    this.named = this.labels(n).map(text => {
+      const node = document.createElement("span");
+      node.className = "label"; node.textContent = text;
+      this.plot.append(node);
+      return { node, width: node.offsetWidth, height: node.offsetHeight };
+    });
     this.catch();
   }
   // The elements that Plotly made, trace by trace; they are new after every call that draws.
   catch() {
     this.groups = [...this.plot.querySelectorAll(".scatterlayer > .trace")];
     const { main, cloud, ring, lines, arrow } = this.moving, points = i => i === null ? [] : [...this.groups[i].querySelectorAll("path.point")];
-    this.nodes = { main: points(main), cloud: points(cloud), ring: points(ring), text: [...this.groups[main].querySelectorAll(".textpoint")], lines: lines.map(i => this.groups[i].querySelector(".js-line")), arrow: arrow === null ? null : this.groups[arrow].querySelector(".js-line") };
-    this.origin = this.pixel(0, 0);  // where Plotly has drawn every point
-    this.lift ??= this.nodes.text.map(node => (node.getAttribute("transform") || "0,0").match(/-?[\d.]+/g).map(Number));
+    this.nodes = { main: points(main), cloud: points(cloud), ring: points(ring), lines: lines.map(i => this.groups[i].querySelector(".js-line")), arrow: arrow === null ? null : this.groups[arrow].querySelector(".js-line") };
   }
   fit() {
     this.limits(state.frame);
@@ -102,7 +109,24 @@ class Plane extends Panel {
     this.catch();
     this.again();
   }
-  labels(n) { return ["position", "token"].includes(this.spec.of) ? [...Array(n).keys()].map(String) : undefined; }
+  labels(n) {
+    if (!["position", "token"].includes(this.spec.of)) return [];
+    return this.spec.labels.length ? this.spec.labels : [...Array(n).keys()].map(String);
+  }
+  // Each label at the first place beside its point where it covers no other label and no other point; else it is hidden.
+  name() {
+    const { l, t } = this.margin, { width, height } = this.inner(), boxes = [], radius = 5;
+    this.named.forEach(({ node, width: w, height: h }, i) => {
+      const [x, y] = this.spots[i], seen = x > 0 && x < width && y > 0 && y < height;
+      const place = seen && BESIDE.map(([across, down]) => [x + across * (w / 2 + radius) - w / 2, y + down * (h / 2 + radius) - h / 2]).find(([a, b]) =>
+        a >= -l && a + w <= width + 4 && b >= -t && b + h <= height && boxes.every(([c, d, e, f]) => a >= e || a + w <= c || b >= f || b + h <= d)
+        && this.spots.every(([px, py], j) => j === i || px < a - 2 || px > a + w + 2 || py < b - 2 || py > b + h + 2));
+      node.style.visibility = place ? "visible" : "hidden";
+      if (!place) return;
+      boxes.push([place[0], place[1], place[0] + w, place[1] + h]);
+      node.style.transform = `translate(${(l + place[0]).toFixed(1)}px,${(t + place[1]).toFixed(1)}px)`;
+    });
+  }
   limits(frame) {
     const { width, height } = this.inner(), { background, points } = this.spec, ratio = width / height;
     if (background === "triangle") { const up = Math.max(0.56, 0.62 / ratio); this.range = [[0.5 - up * ratio, 0.5 + up * ratio], [0.45 - up, 0.45 + up]]; return; }
@@ -127,7 +151,8 @@ class Plane extends Panel {
     const [x, y] = xy(spec.points, frame);
     if (moved) {
       this.spots = this.shift(nodes.main, x, y);
-      nodes.text.forEach((node, i) => node.setAttribute("transform", `translate(${this.spots[i].map((v, k) => v - this.origin[k] + this.lift[i][k])})`));
+      if (this.named.length) this.name();
+      if (this.share) this.key.textContent = this.share[frame] === null ? "" : `${Math.round(100 * this.share[frame])}% var.`;
       if (nodes.cloud.length) this.shift(nodes.cloud, ...xy("cloud", frame));
       if (nodes.arrow) nodes.arrow.setAttribute("d", this.arrow(frame));
       nodes.lines.forEach((node, answer) => node.setAttribute("d", this.path(...levelLines(frame, answer))));
@@ -186,29 +211,35 @@ const roundUp = v => { const power = 10 ** Math.floor(Math.log10(v || 1)); retur
 
 class Heat extends Panel {
   create() {
-    const places = [...Array(data.length).keys()], rows = data.tokens.length, edges = places.slice(1).filter(t => inSupport(t) !== inSupport(t - 1));
+    const { columns, points } = this.spec, rows = data.tokens.length;
+    this.wide = at(points, 0).length / rows;
+    const places = [...Array(this.wide).keys()], edges = columns.length ? [] : places.slice(1).filter(t => inSupport(t) !== inSupport(t - 1));
+    const every = Math.ceil(this.wide / 16), ticks = places.filter(t => t % every === 0), short = text => text.length > 9 ? `${text.slice(0, 8)}…` : text;
     this.margin = { ...MARGIN, l: 18 };
-    this.canvas(data.length, rows);
+    this.canvas(this.wide, rows);
     this.picture.className = "cells";
     this.edges = edges.map(t => ({ type: "line", x0: t - 0.5, x1: t - 0.5, y0: -0.5, y1: rows - 0.5, line: { color: INK, width: 2 } }));
     const bands = data.clusters.map((c, s) => ({ type: "rect", xref: "paper", x0: -0.028, x1: -0.008, y0: s - 0.5, y1: s + 0.5, fillcolor: data.clusterColors[c], line: { width: 0 } }));
     this.edges.push(...bands);
-    this.draw([{ ...still, x: [0, 0], y: [0, 0], opacity: 0 }], { shapes: this.edges, xaxis: { ...axis, zeroline: false, showgrid: false, range: [-0.5, data.length - 0.5], tickvals: places, ticktext: places.map(t => inSupport(t) ? `<b>${t}</b>` : t) }, yaxis: { ...axis, zeroline: false, showgrid: false, showticklabels: false, range: [rows - 0.5, -0.5] } });
+    this.mark = document.createElement("div");
+    this.mark.className = "mark"; this.mark.hidden = true;
+    this.draw([{ ...still, x: [0, 0], y: [0, 0], opacity: 0 }], { shapes: this.edges, xaxis: { ...axis, zeroline: false, showgrid: false, range: [-0.5, this.wide - 0.5], tickangle: 0, tickvals: ticks, ticktext: ticks.map(t => columns.length ? plain(short(columns[t])) : inSupport(t) ? `<b>${t}</b>` : t) }, yaxis: { ...axis, zeroline: false, showgrid: false, showticklabels: false, range: [rows - 0.5, -0.5] } });
+    this.plot.append(this.mark);
   }
   update(moved, chosen) {
     if (moved) {
-      const weights = at("attention", state.frame), top = state.autoscale ? weights.reduce((a, b) => Math.max(a, b), 0) : data.reach.attention, out = this.pixels.data;
+      const { points } = this.spec, weights = at(points, state.frame), top = state.autoscale ? weights.reduce((a, b) => Math.max(a, b), 0) : data.reach[points], out = this.pixels.data;
       weights.forEach((w, i) => { const share = Math.min(1, w / top); SHADE.forEach((c, k) => { out[4 * i + k] = 255 + (c - 255) * share; }); out[4 * i + 3] = 255; });
       this.picture.getContext("2d").putImageData(this.pixels, 0, 0);
       const { width, height } = this.inner(), { l, t } = this.margin;
       Object.assign(this.picture.style, { left: `${l}px`, top: `${t}px`, width: `${width}px`, height: `${height}px` });
     }
-    if (this.marked !== chosen) {
-      const box = { type: "rect", line: { color: MARK, width: 2 }, x0: -0.5, x1: data.length - 0.5, y0: -0.5, y1: data.tokens.length - 0.5 }, extra = [];
-      if (chosen && chosen.of === "sequence") extra.push({ ...box, y0: chosen.index - 0.5, y1: chosen.index + 0.5 });
-      if (chosen && ["position", "pair"].includes(chosen.of)) extra.push({ ...box, x0: chosen.index % data.length - 0.5, x1: chosen.index % data.length + 0.5 });
-      Plotly.relayout(this.plot, { shapes: [...this.edges, ...extra] });
-    }
+    if (this.marked === chosen && !moved) return;
+    const { width, height } = this.inner(), { l, t } = this.margin, rows = data.tokens.length;
+    const row = chosen && chosen.of === "sequence" ? chosen.index : null, column = chosen && ["position", "pair"].includes(chosen.of) && !this.spec.columns.length ? chosen.index % data.length : null;
+    this.mark.hidden = row === null && column === null;
+    if (row !== null) Object.assign(this.mark.style, { left: `${l}px`, top: `${t + row / rows * height}px`, width: `${width}px`, height: `${height / rows}px` });
+    if (column !== null) Object.assign(this.mark.style, { left: `${l + column / this.wide * width}px`, top: `${t}px`, width: `${width / this.wide}px`, height: `${height}px` });
   }
   fit() { super.fit(); this.again(); }
   find(event) {
@@ -216,19 +247,25 @@ class Heat extends Panel {
     return row >= 0 && row < data.tokens.length ? { of: "sequence", index: row } : null;
   }
 }
-const SHADE = rgb("#14213d");
+const SHADE = rgb("#14213d"), SPIKE = "#b3382c";
 
 class Curves extends Panel {
+  fit() { super.fit(); this.again(); }
   create() {
     const { spec } = this, series = data.curves.panels[spec.name], x = data.curves.epochs;
     this.series = series;
     if (!series.length) { this.plot.classList.add("none"); this.plot.textContent = "not measured"; return; }
     this.margin = { ...MARGIN, l: 36, r: 10 };
     const traces = series.map(s => ({ ...still, x, y: spec.log ? s.values.map(v => v > 0 ? v : null) : s.values, line: { color: s.color, width: 1.2 } }));
-    this.spikes = ["loss", "spikes"].includes(spec.name) ? data.curves.spikes : [];
-    if (this.spikes.length) traces.push({ type: "scatter", mode: "markers", x: this.spikes.map(s => s.epoch), y: this.spikes.map(s => traces[0].y[x.indexOf(s.epoch)]), marker: { symbol: "triangle-down", size: 8, color: "#b3382c" }, cliponaxis: false });
+    const marks = ["loss", "spikes"].includes(spec.name), where = spikes => ({ type: "scatter", mode: "markers", x: spikes.map(s => s.epoch), y: spikes.map(s => traces[0].y[x.indexOf(s.epoch)]), cliponaxis: false });
+    this.spikes = marks ? [...data.curves.spikes, ...data.curves.small] : [];
+    if (marks && data.curves.spikes.length) traces.push({ ...where(data.curves.spikes), marker: { symbol: "triangle-down", size: 8, color: SPIKE } });
+    if (marks && data.curves.small.length) traces.push({ ...where(data.curves.small), marker: { symbol: "triangle-down-open", size: 7, color: SPIKE } });
     const range = this.span(traces);
-    this.draw(traces, { shapes: this.cursor(), xaxis: { ...axis, zeroline: false, range: [data.epochs[0], data.last] }, yaxis: { ...axis, zeroline: false, range, type: spec.log ? "log" : "linear", exponentformat: "power", dtick: spec.log && range[1] - range[0] > 1.2 ? Math.max(1, Math.ceil((range[1] - range[0]) / 4)) : undefined } });
+    this.draw(traces, { xaxis: { ...axis, zeroline: false, range: [data.epochs[0], data.last] }, yaxis: { ...axis, zeroline: false, range, type: spec.log ? "log" : "linear", exponentformat: "power", dtick: spec.log && range[1] - range[0] > 1.2 ? Math.max(1, Math.ceil((range[1] - range[0]) / 4)) : undefined } });
+    // What lies ahead is veiled, and a line stands at now: both are moved without drawing anything again.
+    this.veil = document.createElement("div"); this.veil.className = "veil";
+    this.plot.append(this.veil);
     if (series.length > 2) { this.section.append(this.key); this.key.classList.add("inside"); }
   }
   span(traces) {
@@ -240,13 +277,10 @@ class Curves extends Panel {
     const pad = 0.05 * (high - low || 1);
     return [low - pad, high + pad];
   }
-  cursor() {
-    const now = data.epochs[state.frame], shape = { xref: "x", yref: "paper", x0: now, x1: now, y0: 0, y1: 1 };
-    return [{ ...shape, type: "rect", x1: data.last, fillcolor: "#fff", opacity: 0.62, line: { width: 0 } }, { ...shape, type: "line", line: { color: MARK, width: 1.4 } }];
-  }
   update(moved) {
     if (!moved) return;
-    Plotly.relayout(this.plot, { shapes: this.cursor() });
+    const { width, height } = this.inner(), { l, t } = this.margin, share = (data.epochs[state.frame] - data.epochs[0]) / (data.last - data.epochs[0]);
+    Object.assign(this.veil.style, { left: `${(l + share * width).toFixed(1)}px`, top: `${t}px`, width: `${(width - share * width).toFixed(1)}px`, height: `${height}px` });
     const place = data.curves.epochs.findLastIndex(epoch => epoch <= data.epochs[state.frame]);
     this.key.replaceChildren(...this.series.map(s => {
       const part = document.createElement("span"), dot = document.createElement("i"), value = s.values[place];
@@ -269,5 +303,6 @@ class Curves extends Panel {
     go(nearest(spike ? spike.epoch : epoch));
   }
 }
-const spikeText = spike => `Loss spike at epoch ${spike.epoch}: ${spike.text}`;
+const spikeText = spike => `${data.curves.small.includes(spike) ? "Rise of the loss below the floor of spikes, not counted," : "Loss spike"} at ${data.unit} ${spike.epoch}: ${spike.text}`;
+const plain = text => text.replace(/&/g, "&amp;").replace(/</g, "&lt;");  // Plotly reads some HTML
 const pretty = v => Math.abs(v) >= 1e-3 && Math.abs(v) < 1e4 || v === 0 ? String(+v.toPrecision(3)) : v.toExponential(1);

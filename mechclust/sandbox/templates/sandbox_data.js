@@ -14,18 +14,19 @@ const decode = ({ data, scale, size }) => {
 };
 const arrays = {};
 for (const [name, packed] of Object.entries(data.arrays)) arrays[name] = { all: decode(packed), size: packed.size };
-const lines = { all: decode(data.lines), ends: data.lines.ends };
+const lines = data.lines && { all: decode(data.lines), ends: data.lines.ends };
 const at = (name, frame) => arrays[name].all.subarray(frame * arrays[name].size, (frame + 1) * arrays[name].size);
 const xy = (name, frame) => { const both = at(name, frame), n = both.length / 2; return [both.subarray(0, n), both.subarray(n)]; };
 const inSupport = t => data.support.includes(t);
 
 // ---- what points look like ----
 
-const shape = t => inSupport(t) ? "circle" : "square";
-const pairs = Array.from({ length: data.p * data.length }, (_, i) => ({ token: Math.floor(i / data.length), t: i % data.length }));
+const known = data.support.length > 0;  // else all positions look alike
+const shape = t => !known || inSupport(t) ? "circle" : "square";
+const pairs = Array.from({ length: data.digits * data.length }, (_, i) => ({ token: Math.floor(i / data.length), t: i % data.length }));
 const LOOKS = {
-  token: () => ({ size: 9, color: data.answerColors, line: { color: INK, width: 0.7 } }),
-  position: () => ({ size: 8, symbol: [...Array(data.length).keys()].map(shape), color: [...Array(data.length).keys()].map(t => inSupport(t) ? INK : "#d5dae0"), line: { color: INK, width: 0.8 } }),
+  token: () => ({ size: data.digits ? 9 : 7, color: data.digits ? data.answerColors : "#d5dae0", line: { color: INK, width: 0.7 } }),
+  position: () => ({ size: 8, symbol: [...Array(data.length).keys()].map(shape), color: [...Array(data.length).keys()].map(t => !known || inSupport(t) ? INK : "#d5dae0"), line: { color: INK, width: 0.8 } }),
   pair: () => ({ size: 7, symbol: pairs.map(p => shape(p.t)), color: pairs.map(p => data.tokenColors[p.token]), line: { color: INK, width: 0.8 } }),
   sequence: () => ({ size: 8, color: data.clusters.map(c => data.clusterColors[c]), line: { color: "#fff", width: 0.7 } }),
   neuron: () => ({ size: 6, color: neuronColors(0), line: { color: "#fff", width: 0.5 } }),

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mechclust.report.text import plain
-from mechclust.studies.clustering_heads.sandbox.data import SandboxRun
-from mechclust.studies.clustering_heads.sandbox.draw import draw_panel, wipe
-from mechclust.studies.clustering_heads.sandbox.panels import Grid, SandboxPanel, panel_grid
+from mechclust.sandbox.draw import draw_legend, draw_panel, wipe
+from mechclust.sandbox.panels import Grid, SandboxPanel, panel_grid
+from mechclust.sandbox.run import SandboxRun
 from tasks import InputError
 from tasks.errors import check_at_least
 
@@ -32,7 +32,7 @@ def sandbox_figure(run: SandboxRun, epoch: int, panels: Iterable[str] | Grid | N
     """Draw one epoch of a run, any panels of the sandbox.
 
     Args:
-        run: what ``sandbox_run`` recorded.
+        run: what ``record_sandbox`` or ``sandbox_run`` recorded.
         epoch: one of ``run.epochs``.
         panels: names of panels, rows of names, or ``None`` for all.
 
@@ -43,7 +43,7 @@ def sandbox_figure(run: SandboxRun, epoch: int, panels: Iterable[str] | Grid | N
         >>> sandbox_figure(run, 244, ["xi", "class_map", "loss"]).savefig("epoch-244.png")  # doctest: +SKIP
     """
     frame = run.frame(epoch)
-    figure, axes = _layout(panel_grid(panels))
+    figure, axes = _layout(run, panel_grid(panels, run.panels))
     _draw(figure, axes, run, frame)
     return figure
 
@@ -62,7 +62,7 @@ def sandbox_film(
     Takes about a second a frame with all panels, less with fewer.
 
     Args:
-        run: what ``sandbox_run`` recorded.
+        run: what ``record_sandbox`` or ``sandbox_run`` recorded.
         path: ends in ``.gif``, or in ``.mp4``, for which ffmpeg is needed.
         panels: names of panels, rows of names, or ``None`` for all.
         fps: frames a second.
@@ -86,13 +86,13 @@ def sandbox_film(
     if path.suffix not in (".gif", ".mp4"):
         raise InputError(f"a film cannot be written to {str(path)!r}; give a name that ends in .gif or .mp4")
     check_at_least(fps=(fps, 1))
-    rows = panel_grid(panels)
+    rows = panel_grid(panels, run.panels)
     frames = [run.frame(epoch) for epoch in (run.epochs if epochs is None else epochs)]
     if len(frames) < 2:
         raise InputError(f"epochs has {len(frames)}; a film needs at least 2, or sandbox_figure shows one")
     writer: Any = PillowWriter(fps=fps) if path.suffix == ".gif" else FFMpegWriter(fps=fps, **_H264)
     options: dict[Any, Any] = {} if path.suffix == ".gif" else {"animation.ffmpeg_path": _ffmpeg()}
-    figure, axes = _layout(rows)
+    figure, axes = _layout(run, rows)
     FigureCanvasAgg(figure)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")  # its ending tells the writer the format
@@ -113,13 +113,14 @@ def sandbox_film(
     return path
 
 
-def _layout(rows: Sequence[Sequence[SandboxPanel]]) -> tuple[Figure, list[tuple[SandboxPanel, Axes]]]:
+def _layout(run: SandboxRun, rows: Sequence[Sequence[SandboxPanel]]) -> tuple[Figure, list[tuple[SandboxPanel, Axes]]]:
     from matplotlib.figure import Figure
 
     across = max(map(len, rows))
     figure = Figure(figsize=(_WIDTH * across, _HEIGHT * len(rows) + 0.55), layout="constrained")
     grid = figure.add_gridspec(len(rows), across)
     axes = [(panel, figure.add_subplot(grid[i, j])) for i, row in enumerate(rows) for j, panel in enumerate(row)]
+    draw_legend(figure, run, [panel for panel, _ in axes])
     return figure, axes
 
 
@@ -128,7 +129,7 @@ def _draw(figure: Figure, axes: Sequence[tuple[SandboxPanel, Axes]], run: Sandbo
         wipe(axis)
         draw_panel(axis, panel, run, frame)
     figure.suptitle(
-        f"{plain(run.title, 120)}: epoch {run.epochs[frame]:,} of {run.epochs[-1]:,}", fontsize=11, ha="center"
+        f"{plain(run.title, 120)}: {run.unit} {run.epochs[frame]:,} of {run.epochs[-1]:,}", fontsize=11, ha="center"
     )
 
 

@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mechclust.report.text import plain
-from mechclust.studies.clustering_heads.sandbox.data import GRID_ASPECT, SandboxRun
-from mechclust.studies.clustering_heads.sandbox.panels import SandboxPanel
-from mechclust.studies.clustering_heads.sandbox.style import (
+from mechclust.sandbox.labels import place_labels
+from mechclust.sandbox.legend import Key, legend_of
+from mechclust.sandbox.panels import SandboxPanel
+from mechclust.sandbox.run import SandboxRun
+from mechclust.sandbox.style import (
     INK,
     MARK,
+    PALE,
     SOFT,
-    answer_colors,
+    SPIKE,
     curves_of,
     line_color,
+    run_colors,
     sequence_colors,
     token_colors,
 )
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _WIDE = 1.35  # panels of points are this many times as wide as high
+_HIGH = 120.0  # points from the bottom to the top of a panel, about
+_LETTER = (4.2, 7.5)  # width of a letter of a label and height of a line, in points
+_SHAPES = {"circle": "o", "square": "s", "dot": ".", "arrow": r"$\rightarrow$", "spike": "v", "hollow": "v"}
+_LEGEND_LINE = 110  # letters of a legend's line
 
 
 def wipe(axis: Axes) -> None:
@@ -37,16 +47,49 @@ def wipe(axis: Axes) -> None:
 
 def draw_panel(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int) -> None:
     """Draw ``panel`` at a frame of ``run``; ``axis`` is empty before."""
-    axis.set_title(panel.title, fontsize=9, fontweight="bold", loc="left", color=INK)
+    axis.set_title(plain(panel.title, 60), fontsize=9, fontweight="bold", loc="left", color=INK)
     axis.tick_params(which="both", labelsize=6.5, colors=SOFT, length=0, pad=2)
     for side in axis.spines.values():
         side.set_color("#dfe4ea")
     {"plane": _plane, "heat": _heat, "curves": _curves}[panel.kind](axis, panel, run, frame)
 
 
+def draw_legend(figure: Figure, run: SandboxRun, panels: Sequence[SandboxPanel]) -> None:
+    """Under the panels, what their colours and shapes mean."""
+    keys = legend_of(run, panels)
+    handles: list[Any] = [_handle(key) for key in keys]
+    texts = [plain(key.text, 60) for key in keys]
+    if not keys:
+        return
+    from matplotlib.legend_handler import HandlerTuple
+
+    across = max(1, min(len(keys), int(_LEGEND_LINE * len(panels) ** 0.5 / 3 / (max(map(len, texts)) + 4))))
+    width = max(len(key.colors) for key in keys)
+    figure.legend(
+        handles,
+        texts,
+        loc="outside lower center",
+        ncols=across,
+        fontsize=7,
+        frameon=False,
+        labelcolor=INK,
+        handler_map={tuple: HandlerTuple(ndivide=None, pad=0)},
+        handlelength=max(1.2, 0.9 * width),
+    )
+
+
+def _handle(key: Key) -> tuple[Any, ...]:
+    from matplotlib.lines import Line2D
+
+    look: dict[str, Any] = {"marker": _SHAPES[key.shape], "ls": "", "ms": 10 if key.shape == "arrow" else 6}
+    return tuple(Line2D([], [], mfc=color, mec=key.edge, mew=0.6, **look) for color in key.colors) or (
+        Line2D([], [], ls=""),
+    )
+
+
 def _plane(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int) -> None:
     points = run.values[panel.points][frame]
-    answers = answer_colors(run.n_answers, run.task.p)
+    answers = run_colors(run)
     half = run.map_half_height if panel.background == "map" else run.half_width(panel.points)
     axis.grid(color="#eef1f4", lw=0.6)
     axis.set_axisbelow(True)
@@ -59,18 +102,25 @@ def _plane(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int) -> None
         axis.plot(np.sqrt(2) * np.cos(turn), np.sqrt(2) * np.sin(turn), color="#d5dae0", lw=0.8)
     if panel.background == "cloud":
         cloud = run.values["cloud"][frame]
-        axis.scatter(cloud[:, 0], cloud[:, 1], s=2, alpha=0.5, lw=0, c=[answers[a] for a in run.cloud_answers])
+        right: Any = () if run.cloud_answers is None else run.cloud_answers
+        axis.scatter(cloud[:, 0], cloud[:, 1], s=2, alpha=0.5, lw=0, c=[answers[a] for a in right])
     if panel.background == "map":
-        wide = half * GRID_ASPECT
+        rows, columns = run.values["class_map"].shape[1:]
+        wide = half * columns / rows
         look: dict[str, Any] = {"origin": "lower", "interpolation": "bilinear", "zorder": 0.5, "aspect": "auto"}
         axis.imshow(_map(run, frame, answers), extent=(-wide, wide, -half, half), **look)
     if panel.background == "lines":
-        for answer, level, line in run.level_lines[frame]:
+        for answer, level, line in (run.level_lines or [])[frame]:
             axis.plot(*line.T, color=answers[answer], lw=1.2 if level == 0.5 else 0.7)
     if panel.arrow:
         tip = run.values["query"][frame]
         axis.annotate("", xy=tip, xytext=(0, 0), arrowprops={"arrowstyle": "->", "color": MARK, "lw": 1.6})
     _points(axis, panel, run, frame, points, answers)
+    if panel.of in ("token", "position"):
+        _labels(axis, panel, points, half)
+    if (share := run.variance.get(panel.name)) is not None and np.isfinite(share[frame]):
+        text = f"{share[frame]:.0%} of variance"
+        axis.text(0.98, 0.02, text, fontsize=6.5, color=SOFT, ha="right", va="bottom", transform=axis.transAxes)
     if panel.background == "triangle":
         _triangle(axis, run.corners)
         return
@@ -79,7 +129,7 @@ def _plane(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int) -> None
 
 
 def _points(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int, points: Any, answers: list[str]) -> None:
-    task, every = run.task, slice(None)
+    every = slice(None)
     white: dict[str, Any] = {"edgecolors": "#ffffff", "linewidths": 0.5}
     ink: dict[str, Any] = {"edgecolors": INK, "linewidths": 0.6}
 
@@ -87,23 +137,29 @@ def _points(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int, points
         axis.scatter(points[chosen, 0], points[chosen, 1], c=np.array(colors)[chosen], zorder=3, **look)
 
     if panel.of == "sequence":
-        dots(every, sequence_colors(run.sequences), s=22, **white)
+        dots(every, sequence_colors(run), s=22, **white)
     elif panel.of == "neuron":
         dots(every, [answers[vote] for vote in run.values["votes"][frame]], s=12, **white)
     elif panel.of == "token":
-        dots(every, answers[: len(points)], s=28, **ink)
+        colors = (answers if run.n_digits else [PALE] * len(points))[: len(points)]
+        dots(every, colors, s=28 if run.n_digits else 14, **ink)
     else:
-        inside = np.isin(np.arange(len(points)) % task.length, task.positions)
-        shades = [shade for shade in token_colors(task.p) for _ in range(task.length)]
-        colors = shades if panel.of == "pair" else [INK if there else "#d5dae0" for there in inside]
+        inside = np.isin(np.arange(len(points)) % run.length, run.support or range(run.length))
+        shades = [shade for shade in token_colors(run.n_digits) for _ in range(run.length)]
+        colors = shades if panel.of == "pair" else [INK if there else PALE for there in inside]
         for marker, chosen in (("o", inside), ("s", ~inside)):
             dots(chosen, colors, s=20, marker=marker, **ink)
-    if panel.of in ("token", "position"):
-        for i, point in enumerate(points):
-            # Text is not clipped by itself: far points would be written over other panels.
-            axis.annotate(
-                str(i), point, (0, 4), textcoords="offset points", fontsize=6.5, color=SOFT, ha="center", clip_on=True
-            )
+
+
+def _labels(axis: Axes, panel: SandboxPanel, points: np.ndarray, half: float) -> None:
+    """What the points are called, where there is room."""
+    unit = 2 * half / _HIGH  # of the axes, a typographic point
+    near = (np.abs(points) < [half * _WIDE, half]).all(axis=1)
+    names = [panel.labels[i] if panel.labels else str(i) for i in np.flatnonzero(near)]
+    sizes = [(_LETTER[0] * len(name) * unit, _LETTER[1] * unit) for name in names]
+    for name, place in zip(names, place_labels(points[near], sizes, 3.2 * unit), strict=True):
+        if place is not None:
+            axis.text(*place, plain(name), fontsize=6.5, color=SOFT, ha="center", va="center", clip_on=True)
 
 
 def _triangle(axis: Axes, corners: list[str]) -> None:
@@ -130,15 +186,18 @@ def _map(run: SandboxRun, frame: int, answers: list[str]) -> np.ndarray:
 
 
 def _heat(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int) -> None:
-    weights, length = run.values["attention"], run.task.length
-    rows = weights.shape[1]
-    axis.imshow(weights[frame], aspect="auto", cmap=_shades(), vmin=0, vmax=weights.max(), interpolation="nearest")
-    axis.barh(range(rows), 0.3, left=-0.9, height=1, color=sequence_colors(run.sequences), clip_on=False)
-    inside = np.isin(np.arange(length), run.task.positions)
+    weights = run.values[panel.points]
+    rows, length = weights.shape[1:]
+    axis.imshow(weights[frame], aspect="auto", cmap=_shades(), vmin=0, vmax=np.nanmax(weights), interpolation="nearest")
+    axis.barh(range(rows), 0.3, left=-0.9, height=1, color=sequence_colors(run), clip_on=False)
+    inside = np.isin(np.arange(length), () if panel.columns else run.support)
     for t in np.flatnonzero(inside[1:] != inside[:-1]).tolist():
         axis.axvline(t + 0.5, color=INK, lw=1.6)
-    axis.set(yticks=[], xticks=range(length), xlim=(-0.5, length - 0.5), ylim=(rows - 0.5, -0.5))
-    for t, label in enumerate(axis.get_xticklabels()):
+    every = max(1, -(-length // 16))
+    axis.set(yticks=[], xticks=range(0, length, every), xlim=(-0.5, length - 0.5), ylim=(rows - 0.5, -0.5))
+    if panel.columns:
+        axis.set_xticklabels([plain(name, 9) for name in panel.columns[::every]])
+    for t, label in zip(range(0, length, every), axis.get_xticklabels(), strict=True):
         label.set_fontweight("bold" if inside[t] else "normal")
 
 
@@ -163,13 +222,14 @@ def _curves(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int) -> Non
         axis.plot(epochs, values, color=line_color(i), lw=0.8, alpha=0.25)
         axis.plot(epochs[past], values[past], color=line_color(i), lw=1, label=plain(name))
         if i == 0 and panel.name in ("loss", "spikes"):
-            places = np.searchsorted(epochs, [epoch for epoch, _ in run.curves.spikes])
-            axis.plot(epochs[places], values[places], "v", color="#b3382c", ms=4, lw=0)
+            for spikes, fill in ((run.curves.small_spikes, "#ffffff"), (run.curves.spikes, SPIKE)):
+                places = np.searchsorted(epochs, [epoch for epoch, _ in spikes])
+                axis.plot(epochs[places], values[places], "v", mec=SPIKE, mfc=fill, mew=0.8, ms=4, lw=0)
     axis.axvline(now, color=MARK, lw=1.2)
     axis.grid(color="#eef1f4", lw=0.6)
     if panel.log:
         axis.set_yscale("log")
-    elif max(np.nanmax(np.array(series)) for series in curves.values()) <= 1:
+    elif np.nanmax([*np.concatenate(list(curves.values())), 0]) <= 1:
         axis.set_ylim(-0.04 if panel.name != "accuracy" else None, 1.04)
     axis.set_xlim(run.epochs[0], run.epochs[-1])
     # A fixed place: "best" is slow, and jumps about in a film.

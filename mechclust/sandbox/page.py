@@ -11,20 +11,13 @@ from typing import Any
 import numpy as np
 
 from mechclust.report.html import content_policy, template
-from mechclust.studies.clustering_heads.sandbox.data import SandboxRun
-from mechclust.studies.clustering_heads.sandbox.panels import PANELS
-from mechclust.studies.clustering_heads.sandbox.style import (
-    answer_colors,
-    cluster_colors,
-    curves_of,
-    line_color,
-    token_colors,
-)
+from mechclust.sandbox.legend import legend_of
+from mechclust.sandbox.run import Lines, SandboxRun
+from mechclust.sandbox.style import cluster_colors, curves_of, line_color, run_colors, token_colors
 from probes.files import write_atomic
 from tasks import InputError
 
-_PACKAGE = "mechclust.studies.clustering_heads.sandbox"
-_POINTS = sorted({panel.points for panel in PANELS.values() if panel.points})
+_PACKAGE = "mechclust.sandbox"
 _SCRIPTS = ("sandbox_data.js", "sandbox_panels.js", "sandbox.js")  # in this order
 _GAP = -(2**15)  # stands for NaN among 16-bit integers
 
@@ -35,7 +28,7 @@ def sandbox_page(run: SandboxRun, path: str | Path, *, max_bytes: int = 15_000_0
     The page needs no network and no other file. About 5 MB of it is plotly.js; a frame adds some 13 kB.
 
     Args:
-        run: what ``sandbox_run`` recorded.
+        run: what ``record_sandbox`` or ``sandbox_run`` recorded.
         path: where to write it, atomically.
         max_bytes: refuse a larger page.
 
@@ -57,8 +50,8 @@ def sandbox_page(run: SandboxRun, path: str | Path, *, max_bytes: int = 15_000_0
     html = render_sandbox(run).encode(errors="backslashreplace")
     if len(html) > max_bytes:
         raise InputError(
-            f"the page of {len(run.epochs)} epochs would take {len(html) / 1e6:.1f} MB, and max_bytes is "
-            f"{max_bytes:,}; record fewer with sandbox_run(..., max_frames=...), or raise max_bytes"
+            f"the page of {len(run.epochs)} {run.unit}s would take {len(html) / 1e6:.1f} MB, and max_bytes is "
+            f"{max_bytes:,}; record fewer (max_frames), or raise max_bytes"
         )
     write_atomic(path, html)
     return path
@@ -86,42 +79,54 @@ def render_sandbox(run: SandboxRun) -> str:
 
 def page_data(run: SandboxRun) -> dict[str, Any]:
     """What the page's script reads, as JSON; arrays in base64."""
-    task, sequences, values = run.task, run.sequences, run.values
-    shades = 256 // run.n_answers
+    sequences, values = run.sequences, run.values
+    planes = sorted({panel.points for panel in run.panels.values() if panel.kind == "plane"})
+    heats = sorted({panel.points for panel in run.panels.values() if panel.kind == "heat"})
+    kept: dict[str, Any] = {name: _plane(values[name]) for name in planes}
+    kept |= {name: _small(values[name]) for name in {*heats, "probabilities", "biases"} & set(values)}
+    if "cloud" in values:
+        kept["cloud"] = _plane(values["cloud"])
+    if "query" in values:
+        kept["query"] = _plane(values["query"][:, None])
+    if "votes" in values:
+        kept["votes"] = _bytes(values["votes"])
+    drawn: dict[str, Any] = {}
+    if "class_map" in values:
+        shades = 256 // len(run.answers)
+        kept["class_map"] = _bytes(_map(run, shades))
+        height, width = values["class_map"].shape[1:]
+        drawn["map"] = {"width": width, "height": height, "shades": shades, "reach": run.map_half_height}
+    if run.level_lines is not None:
+        drawn["lines"] = _lines(run, run.level_lines)
     return {
-        "panels": [asdict(panel) for panel in PANELS.values()],
+        "panels": [asdict(panel) for panel in run.panels.values()],
         "epochs": run.epochs,
         "last": run.epochs[-1],
         "kept": run.kept,
-        "p": task.p,
-        "length": task.length,
-        "support": list(task.positions),
-        "corners": run.corners,
-        **{name: getattr(sequences, name).tolist() for name in ("tokens", "answers", "sums", "clusters")},
-        "clusterNames": sequences.cluster_names,
-        "clusterAnswers": sequences.cluster_answers,
-        "clusterColors": cluster_colors(sequences.cluster_answers),
-        "answerColors": answer_colors(run.n_answers, task.p),
-        "tokenColors": token_colors(task.p),
-        "cloudAnswers": run.cloud_answers.tolist(),
-        "arrays": {
-            **{name: _plane(values[name]) for name in (*_POINTS, "cloud")},
-            **{name: _small(values[name]) for name in ("attention", "probabilities", "biases")},
-            "query": _plane(values["query"][:, None]),
-            "votes": _bytes(values["votes"]),
-            "class_map": _bytes(_map(run, shades)),
-        },
-        "map": {
-            "width": values["class_map"].shape[2],
-            "height": values["class_map"].shape[1],
-            "shades": shades,
-            "reach": run.map_half_height,
-        },
-        "lines": _lines(run),
+        "unit": run.unit,
+        "digits": run.n_digits,
+        "length": run.length,
+        "support": list(run.support),
+        "corners": run.corners if run.answers else [],
+        "tokens": sequences.tokens.tolist(),
+        "tokenNames": list(sequences.token_names),
+        "answers": None if sequences.answers is None else sequences.answers.tolist(),
+        "notes": list(sequences.notes),
+        "clusters": sequences.clusters.tolist(),
+        "clusterNames": list(sequences.cluster_names),
+        "clusterColors": cluster_colors(run),
+        "answerNames": list(run.answers),
+        "answerColors": run_colors(run),
+        "tokenColors": token_colors(run.n_digits),
+        "cloudAnswers": [] if run.cloud_answers is None else run.cloud_answers.tolist(),
+        "legend": [asdict(key) for key in legend_of(run, list(run.panels.values()))],
+        "arrays": kept,
+        **drawn,
         "reach": {
-            **{name: run.half_width(name) for name in _POINTS if name != "simplex"},
-            "attention": float(values["attention"].max()),
+            **{name: run.half_width(name) for name in planes if name != "simplex"},
+            **{name: float(np.nanmax(values[name])) for name in heats},
         },
+        "variance": {name: _finite(share.tolist()) for name, share in run.variance.items()},
         "curves": {
             "epochs": np.asarray(run.curves.epochs).tolist(),
             "panels": {
@@ -129,10 +134,11 @@ def page_data(run: SandboxRun) -> dict[str, Any]:
                     {"name": name, "color": line_color(i), "values": _finite(series)}
                     for i, (name, series) in enumerate(curves_of(run.curves, panel.curves).items())
                 ]
-                for panel in PANELS.values()
+                for panel in run.panels.values()
                 if panel.kind == "curves"
             },
             "spikes": [{"epoch": epoch, "text": text} for epoch, text in run.curves.spikes],
+            "small": [{"epoch": epoch, "text": text} for epoch, text in run.curves.small_spikes],
         },
     }
 
@@ -167,12 +173,12 @@ def _map(run: SandboxRun, shades: int) -> np.ndarray:
     return cells.reshape(len(cells), -1)
 
 
-def _lines(run: SandboxRun) -> dict[str, Any]:
+def _lines(run: SandboxRun, level_lines: Lines) -> dict[str, Any]:
     """Level lines of all frames in one array, answer by answer, with a gap after each line."""
     gap = np.full((1, 2), np.nan)
     parts, ends = [gap], []
-    for frame in run.level_lines:
-        for answer in range(run.n_answers):
+    for frame in level_lines:
+        for answer in range(len(run.answers)):
             parts += [part for found, _, line in frame if found == answer for part in (line, gap)]
             ends.append(len(parts))
     lengths = np.cumsum([len(part) for part in parts])

@@ -11,8 +11,9 @@ const members = (of, chosen) => {
   if (!chosen) return [];
   if (chosen.of === of) return [chosen.index];
   if (of === "pair" && chosen.of === "sequence") return data.tokens[chosen.index].map((token, t) => token * data.length + t);
-  if (of === "pair" && chosen.of === "position") return [...Array(data.p).keys()].map(token => token * data.length + chosen.index);
-  if (of === "pair" && chosen.of === "token" && chosen.index < data.p) return [...Array(data.length).keys()].map(t => chosen.index * data.length + t);
+  if (of === "pair" && chosen.of === "position") return [...Array(data.digits).keys()].map(token => token * data.length + chosen.index);
+  if (of === "pair" && chosen.of === "token" && chosen.index < data.digits) return [...Array(data.length).keys()].map(t => chosen.index * data.length + t);
+  if (of === "token" && chosen.of === "sequence" && !data.digits) return [...new Set(data.tokens[chosen.index])].filter(token => token >= 0);
   if (of === "position" && chosen.of === "pair") return [chosen.index % data.length];
   if (of === "token" && chosen.of === "pair") return [Math.floor(chosen.index / data.length)];
   return [];
@@ -27,7 +28,8 @@ function tokenSpans(s, mark) {
   const box = span("", "tokens");
   data.tokens[s].forEach((token, t) => {
     const one = document.createElement(inSupport(t) ? "u" : "span");
-    one.textContent = token;
+    if (token < 0) return;
+    one.textContent = data.tokenNames[token];
     if (t === mark) one.className = "at";
     box.append(one, " ");
   });
@@ -39,15 +41,20 @@ function readout() {
   if (!chosen) return out.replaceChildren(span("Point at anything to follow it through every panel; click to hold it."));
   const held = state.held === chosen ? [span("held (Esc lets go)")] : [];
   if (chosen.of === "sequence") {
-    const s = chosen.index, n = data.answerColors.length, p = at("probabilities", frame).subarray(s * n, (s + 1) * n), best = p.indexOf(Math.max(...p)), right = best === data.answers[s];
-    const mass = data.support.reduce((sum, t) => sum + at("attention", frame)[s * data.length + t], 0), [x, y] = xy("xi", frame);
-    const shown = Array.from(p).slice(0, 6).map((v, a) => `p(${a}) ${v.toFixed(3)}`).join("  ");
-    return out.replaceChildren(tokenSpans(s), span(`sum ${data.sums[s]}, cluster ${data.clusterNames[data.clusters[s]]}`), span(`answer ${data.answers[s]}`, "b"), span(shown), span(right ? "✓ right" : `✗ says ${best}`, right ? "" : "wrong"), span(`ξ (${x[s].toFixed(2)}, ${y[s].toFixed(2)})`), span(`attention on the support ${mass.toFixed(2)}`), ...held);
+    const s = chosen.index, n = data.answerColors.length, parts = [tokenSpans(s)];
+    parts.push(span([data.notes[s], data.clusters && `cluster ${data.clusterNames[data.clusters[s]]}`].filter(Boolean).join(", ")));
+    if (data.answers && arrays.probabilities) {
+      const p = at("probabilities", frame).subarray(s * n, (s + 1) * n), best = p.indexOf(Math.max(...p)), right = best === data.answers[s], first = [...p.keys()].sort((a, b) => n > 6 ? p[b] - p[a] : a - b).slice(0, 6);
+      parts.push(span(`answer ${data.answerNames[data.answers[s]]}`, "b"), span(first.map(a => `p(${data.answerNames[a]}) ${p[a].toFixed(3)}`).join("  ")), span(right ? "✓ right" : `✗ says ${data.answerNames[best]}`, right ? "" : "wrong"));
+    }
+    if (arrays.xi) { const [x, y] = xy("xi", frame); parts.push(span(`ξ (${x[s].toFixed(2)}, ${y[s].toFixed(2)})`)); }
+    if (arrays.attention && data.support.length) parts.push(span(`attention on the support ${data.support.reduce((sum, t) => sum + at("attention", frame)[s * data.length + t], 0).toFixed(2)}`));
+    return out.replaceChildren(...parts, ...held);
   }
-  const where = t => `position ${t} (${inSupport(t) ? "support" : "spurious"})`;
+  const where = t => `position ${t}${known ? ` (${inSupport(t) ? "support" : "spurious"})` : ""}`;
   if (chosen.of === "pair") return out.replaceChildren(span(`token ${Math.floor(chosen.index / data.length)} at ${where(chosen.index % data.length)}`, "b"), ...held);
   if (chosen.of === "position") return out.replaceChildren(span(where(chosen.index), "b"), ...held);
-  if (chosen.of === "token") return out.replaceChildren(span(`token ${chosen.index}${chosen.index >= data.p ? " (in no sequence; never the answer)" : ""}`, "b"), ...held);
+  if (chosen.of === "token") return out.replaceChildren(span(`token ${data.tokenNames[chosen.index] ?? chosen.index}${data.digits && chosen.index >= data.digits ? " (in no sequence; never the answer)" : ""}`, "b"), ...held);
   return out.replaceChildren(span(`neuron ${chosen.index}`, "b"), span(`argues for answer ${at("votes", frame)[chosen.index]}`), span(`bias ${pretty(at("biases", frame)[chosen.index])}`), ...held);
 }
 
@@ -61,8 +68,8 @@ const nearest = epoch => data.epochs.reduce((best, e, i) => Math.abs(e - epoch) 
 function go(frame) {
   state.frame = Math.max(0, Math.min(LAST, frame));
   $("slider").value = state.frame;
-  $("epoch").replaceChildren("epoch ", span(data.epochs[state.frame].toLocaleString("en"), "b"), ` of ${data.last.toLocaleString("en")} · ${data.kept}`);
-  $("slider").setAttribute("aria-valuetext", `epoch ${data.epochs[state.frame]}`);
+  $("epoch").replaceChildren(`${data.unit} `, span(data.epochs[state.frame].toLocaleString("en"), "b"), ` of ${data.last.toLocaleString("en")} · ${data.kept}`);
+  $("slider").setAttribute("aria-valuetext", `${data.unit} ${data.epochs[state.frame]}`);
   refresh();
 }
 let due = 0;
@@ -102,21 +109,40 @@ for (const spike of data.curves.spikes) {
   mark.onclick = () => go(frame);
   $("marks").append(mark);
 }
-for (let answer = 0; answer < data.p; answer++) {
+for (const key of data.legend) {
   const part = span("", "");
-  part.append(`answer ${answer}`);
-  data.clusterAnswers.forEach((a, c) => { if (a === answer) { const dot = document.createElement("i"); dot.style.background = data.clusterColors[c]; dot.title = data.clusterNames[c]; part.append(dot); } });
+  key.colors.forEach((color, i) => {
+    const mark = document.createElement("i");
+    mark.className = key.shape; mark.title = key.titles[i] ?? "";
+    mark.style.setProperty("--fill", color); mark.style.setProperty("--edge", key.edge);
+    part.append(mark);
+  });
+  part.append(` ${key.text}`);
   $("legend").append(part);
 }
 const KINDS = { plane: Plane, heat: Heat, curves: Curves };
+const groups = new Map();
+function choice(text, panels) {
+  const label = document.createElement("label"), box = document.createElement("input");
+  box.type = "checkbox"; box.checked = true;
+  label.append(box, ` ${text}`);
+  box.onchange = () => {
+    for (const panel of panels) { panel.section.hidden = !box.checked; panel.resize(); panel.refresh(); }
+    for (const other of choices) other.box.checked = other.panels.some(panel => !panel.section.hidden);
+  };
+  choices.push({ box, panels });
+  return label;
+}
+const choices = [];
 for (const spec of data.panels) {
   const panel = new KINDS[spec.kind](spec);
   panels.push(panel);
-  const label = document.createElement("label"), box = document.createElement("input");
-  box.type = "checkbox"; box.checked = true;
-  box.onchange = () => { panel.section.hidden = !box.checked; panel.resize(); panel.refresh(); };
-  label.append(box, " ", spec.title);
-  $("choices").append(label);
+  if (!groups.has(spec.group)) groups.set(spec.group, []);
+  groups.get(spec.group).push(panel);
+}
+for (const [group, own] of groups) {
+  if (group) { const whole = choice(`All of ${group}`, own); whole.className = "group"; $("choices").append(whole); }
+  for (const panel of own) $("choices").append(choice(panel.spec.title, [panel]));
 }
 for (const panel of panels) panel.start();
 addEventListener("click", event => { for (const open of document.querySelectorAll("details[open]")) if (!open.contains(event.target)) open.open = false; });

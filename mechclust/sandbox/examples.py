@@ -1,0 +1,189 @@
+"""The examples that a sandbox follows, and how the model answers them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechclust.sandbox.run import FollowedSequences
+from probes.readout import Readout
+from tasks import Batch, InputError
+from tasks.errors import check_at_least
+
+OTHER = "others"
+_LONGEST = 24  # letters of a token or a name
+
+
+class Examples:
+    """Examples in the order of their clusters.
+
+    Args:
+        batches: a batch, or several.
+        label, answer, readout, vocab, label_names, max_sequences: as in ``SandboxRecorder``.
+
+    Attributes:
+        batch: the examples followed.
+        answers: ``[sequence]`` the token id that is the right answer; ``None`` where none is known.
+
+    Raises:
+        InputError: for no examples, a label or a position that is not there, and a readout of several positions.
+    """
+
+    def __init__(
+        self,
+        batches: Batch | Iterable[Batch],
+        label: str | None,
+        answer: str | None,
+        readout: Readout,
+        vocab: Sequence[str] | Callable[[int], str] | None,
+        label_names: Sequence[str] | None,
+        max_sequences: int,
+    ) -> None:
+        check_at_least(max_sequences=(max_sequences, 2))
+        each = [batches] if isinstance(batches, Batch) else list(batches)
+        width = max((batch.tokens.shape[1] for batch in each), default=0)
+        unlike = any(batch.tokens.shape[1] < width for batch in each)
+        given = Batch.concat([_padded(batch, width) for batch in each] if unlike else each)
+        if len(given) < 2:
+            raise InputError(f"there is {len(given)} example to follow; a sandbox needs at least 2")
+        right = _right_answers(given, answer, readout)
+        groups = right if label is None else given.label(label, per="example")
+        groups = torch.zeros_like(given.index) if groups is None else groups
+        rows = _evenly(groups.numpy(force=True), max_sequences)
+        self.batch = given.select(torch.from_numpy(rows)).to("cpu")
+        self.answers = None if right is None else right.cpu()[rows]
+        self._groups, self._label, self._vocab = groups.numpy(force=True)[rows], label, vocab
+        self._label_names = label_names
+
+    @cached_property
+    def answer_ids(self) -> Int[Tensor, "answer"]:
+        """The token ids that are ever the right answer, ascending."""
+        return torch.zeros(0, dtype=torch.int64) if self.answers is None else torch.unique(self.answers)
+
+    @cached_property
+    def answer_names(self) -> list[str]:
+        """What the answers are called, with all other tokens as the last; empty where no answers are known."""
+        names = [self._name(token) for token in self.answer_ids.tolist()]
+        return [*names, OTHER] if names else []
+
+    @cached_property
+    def token_ids(self) -> list[int]:
+        """The token ids that stand in the sequences, ascending."""
+        mask = self.batch.attention_mask
+        return sorted(set((self.batch.tokens if mask is None else self.batch.tokens[mask]).flatten().tolist()))
+
+    @cached_property
+    def token_names(self) -> list[str]:
+        """Their names."""
+        return [self._name(token) for token in self.token_ids]
+
+    @cached_property
+    def first_places(self) -> tuple[Tensor, Tensor]:
+        """``[token]`` twice: the row and the position at which each token stands first."""
+        places = [(self._local == i).nonzero()[0] for i in range(len(self.token_ids))]
+        both = torch.stack(places)
+        return both[:, 0], both[:, 1]
+
+    @cached_property
+    def _local(self) -> Int[Tensor, "sequence pos"]:
+        """The tokens as places in ``token_ids``; -1 at padding."""
+        place = {token: i for i, token in enumerate(self.token_ids)}
+        local = torch.tensor([[place.get(token, -1) for token in row] for row in self.batch.tokens.tolist()])
+        mask = self.batch.attention_mask
+        return local if mask is None else local.masked_fill(~mask, -1)
+
+    @cached_property
+    def followed(self) -> FollowedSequences:
+        """What the sandbox says of them."""
+        known, clusters = np.unique(self._groups, return_inverse=True)
+        answers = None if self.answers is None else torch.searchsorted(self.answer_ids, self.answers).numpy()
+        if self._label is None:
+            names = self.answer_names[:-1] or ["sequences"]
+        else:
+            called = self._label_names
+            names = [f"{self._label} {value}" if called is None else str(called[value]) for value in known.tolist()]
+            names = [name[:_LONGEST] for name in names]
+        of_clusters = None
+        if answers is not None and all(len(set(answers[clusters == c])) == 1 for c in range(len(known))):
+            of_clusters = [int(answers[clusters == c][0]) for c in range(len(known))]
+        return FollowedSequences(
+            tokens=self._local.numpy(),
+            token_names=self.token_names,
+            answers=answers,
+            clusters=clusters,
+            cluster_names=names,
+            cluster_answers=of_clusters,
+            notes=[f"example {index}" for index in self.batch.index.tolist()],
+        )
+
+    def probabilities(self, logits: Float[Tensor, "n d_vocab"]) -> Float[np.ndarray, "n answer"]:
+        """The probability of each answer, and of all other tokens together."""
+        p = logits.double().softmax(dim=-1)[:, self.answer_ids]
+        return torch.cat([p, (1 - p.sum(dim=-1, keepdim=True)).clamp(min=0)], dim=-1).float().numpy()
+
+    def scores(self, logits: Float[Tensor, "sequence d_vocab"]) -> dict[str, np.ndarray]:
+        """Probabilities of the answers, mean loss in nats, and share of right answers, by name."""
+        assert self.answers is not None
+        if int(self.answers.max()) >= logits.shape[-1] or int(self.answers.min()) < 0:
+            raise InputError(
+                f"the right answers go from {int(self.answers.min())} to {int(self.answers.max())}, but the model "
+                f"gives {logits.shape[-1]} logits; give a label with the token id of each answer"
+            )
+        loss = torch.nn.functional.cross_entropy(logits, self.answers)
+        right = (logits.argmax(dim=-1) == self.answers).float().mean()
+        return {"probabilities": self.probabilities(logits), "loss": loss.numpy(), "accuracy": right.numpy()}
+
+    def _name(self, token: int) -> str:
+        vocab = self._vocab
+        if vocab is None:
+            return str(token)
+        return str(vocab(token) if callable(vocab) else vocab[token])[:_LONGEST]
+
+
+def _padded(batch: Batch, width: int) -> Batch:
+    """The same examples with padding on the right."""
+    more = width - batch.tokens.shape[1]
+    real = torch.ones_like(batch.tokens, dtype=torch.bool) if batch.attention_mask is None else batch.attention_mask
+
+    def longer(values: Tensor) -> Tensor:
+        return torch.nn.functional.pad(values, (0, more))
+
+    return replace(
+        batch,
+        tokens=longer(batch.tokens),
+        attention_mask=longer(real),
+        targets=None if batch.targets is None else longer(batch.targets),
+        loss_mask=None if batch.loss_mask is None else longer(batch.loss_mask),
+        labels={name: longer(v) if v.ndim == 2 else v for name, v in batch.labels.items()},
+    )
+
+
+def _right_answers(batch: Batch, answer: str | None, readout: Readout) -> Int[Tensor, "n"] | None:
+    places = readout.places(batch)
+    if places is None:
+        raise InputError(
+            f"readout {readout!r} reads no one position; choose last_token(), first_token() or token_at(...)"
+        )
+    if answer is not None:
+        return batch.label(answer, per="example").long()
+    if batch.targets is None:
+        return None
+    places = places[:, None]
+    if batch.loss_mask is not None and not bool(batch.loss_mask.gather(1, places).all()):
+        return None  # what stands there was not learned
+    return batch.targets.gather(1, places)[:, 0]
+
+
+def _evenly(groups: Int[np.ndarray, "n"], most: int) -> Int[np.ndarray, "kept"]:
+    """At most so many rows, in the order of their groups: the first of each group, then the second, and so on."""
+    order = np.argsort(groups, kind="stable")
+    _, start, counts = np.unique(groups[order], return_index=True, return_counts=True)
+    turn = np.arange(len(groups)) - np.repeat(start, counts)
+    kept = np.sort(np.lexsort((groups[order], turn))[:most])
+    return np.asarray(order[kept])

@@ -1,0 +1,86 @@
+"""What a panel of the sandbox is: figures, films and pages are drawn from one list of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tasks import InputError
+from tasks.errors import nearest
+
+Of = Literal["token", "position", "pair", "sequence", "neuron"]
+Grid = Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class SandboxPanel:
+    """One panel. Its ``kind`` says which of the fields below matter.
+
+    Attributes:
+        name: what it is asked for by.
+        title: for people, short.
+        explanation: for people, one sentence.
+        kind: ``"plane"`` draws points, ``"heat"`` a row of numbers for each sequence, ``"curves"`` numbers by epoch.
+        points: name of the points or numbers in ``SandboxRun.values``; by default the panel's own name.
+        of: what a point is.
+        background: drawn behind the points: ``"circle"`` (all normalised vectors lie on it), ``"cloud"`` (other
+            sequences), ``"map"`` (classes over the plane), ``"lines"`` (equal probabilities), ``"triangle"``.
+        arrow: whether the query is drawn.
+        curves: fields of ``Curves``; by default the panel's own name.
+        log: whether the vertical axis is logarithmic.
+        columns: of a heat map, what they are called; positions by default.
+        labels: of tokens, what they are called; their numbers by default.
+        group: the panels that are switched on and off together, such as those of a layer.
+    """
+
+    name: str
+    title: str
+    explanation: str
+    kind: Literal["plane", "heat", "curves"] = "plane"
+    points: str = ""
+    of: Of = "sequence"
+    background: Literal["", "circle", "cloud", "map", "lines", "triangle"] = ""
+    arrow: bool = False
+    curves: tuple[str, ...] = ()
+    log: bool = False
+    columns: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    group: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind != "curves" and not self.points:
+            object.__setattr__(self, "points", self.name)
+        if self.kind == "curves" and not self.curves:
+            object.__setattr__(self, "curves", (self.name,))
+
+
+def panel_grid(panels: Iterable[str] | Grid | None, known: Mapping[str, SandboxPanel]) -> list[list[SandboxPanel]]:
+    """Rows of panels from a list of names, rows of names, or ``None`` for all of them.
+
+    Args:
+        panels: which.
+        known: the panels there are, by name.
+
+    Raises:
+        InputError: for no panels, one asked for twice, or a name there is none of.
+
+    Example:
+        >>> known = {name: SandboxPanel(name, name, "") for name in "abcde"}
+        >>> [[panel.name for panel in row] for row in panel_grid(["b", "a"], known)]
+        [['b', 'a']]
+    """
+    asked = list(known) if panels is None else [panels] if isinstance(panels, str) else list(panels)
+    rows = [[row] if isinstance(row, str) else list(row) for row in asked]
+    names = [name for row in rows for name in row]
+    if not names:
+        raise InputError(f"panels is empty; expected names such as {', '.join(list(known)[:3])}, or None for all")
+    for name in names:
+        if name not in known:
+            raise InputError(f"no panel {name!r} (there are {', '.join(known)}){nearest(str(name), known)}")
+        if names.count(name) > 1:
+            raise InputError(f"panel {name!r} is asked for twice; expected each once")
+    if all(isinstance(row, str) for row in asked):
+        across = min(len(names), 5 if len(names) > 12 else 4 if len(names) > 4 else 3)
+        rows = [names[i : i + across] for i in range(0, len(names), across)]
+    return [[known[name] for name in row] for row in rows]

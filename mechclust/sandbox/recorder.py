@@ -1,0 +1,293 @@
+"""Any model with hooks at the checkpoints of its training, recorded for the sandbox."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from mechclust.sandbox.class_map import GRID, answers_at, grid
+from mechclust.sandbox.curves import Curves
+from mechclust.sandbox.examples import Examples
+from mechclust.sandbox.frames import choose_frames, shares
+from mechclust.sandbox.places import Place, find_places
+from mechclust.sandbox.planes import Plane, PlaneName, fit_plane
+from mechclust.sandbox.run import SandboxRun, reach
+from mechclust.sandbox.views import curve_panels, panel_of, probability_panel
+from probes.hooks import HookedModel, device_of, evaluation_mode, forward, record
+from probes.readout import Readout, last_token
+from tasks import Batch, InputError
+
+Checkpoints = Iterable[tuple[int, HookedModel]]
+Planes = PlaneName | Mapping[str, PlaneName | ArrayLike]
+_MAP = "class_map"
+
+
+class SandboxRecorder:
+    """Keeps what the sandbox shows of a model whenever it is called: a callback of ``mechclust.train``.
+
+    In a training loop of your own call ``recorder(step, model)`` as often as there shall be frames. The model may be
+    anything with TransformerLens's hook protocol. It is run once a call, on the sequences followed, in evaluation mode.
+
+    Memory: O(calls x sequences x (heads d_head + layers d_model + length)), in float32.
+
+    Args:
+        batches: the examples to follow: a batch, or several.
+        label: the label, one value per example, by which sequences are coloured; ``None``: by the right answer.
+        answer: the label with the token id that is the right answer; ``None``: the batch's ``targets`` at the position
+            read, where it has targets.
+        layers: of the residual stream, 0 for the embedding and ``l + 1`` for ``blocks.l``; ``None``: all behind a
+            block, or six evenly spread where there are more.
+        heads: such as ``["L0H1", "L1H0"]``: their outputs and their attention from the position read; ``None``: all, or
+            none where there are more than eight.
+        sites: further hook points ``[batch pos d]`` to draw, such as ``"blocks.0.hook_mlp_out"``.
+        readout: the position that is read, ``last_token()``, ``first_token()`` or ``token_at(...)``.
+        vocab: the string of a token id, as a list or a function; ``None``: the number.
+        label_names: what the values of ``label`` are called, by value; ``None``: ``"task 0"`` and so on.
+        max_sequences: most examples to follow, taken evenly from the values of ``label``.
+
+    Raises:
+        InputError: for a label or position that the batches do not have, a readout of several positions, and, when
+            called, a layer, head or site that the model does not have.
+
+    Example:
+        >>> from mechclust import ModelConfig, TrainConfig, build_model, train
+        >>> from tasks import InstructionFollowing
+        >>> task = InstructionFollowing(n_tasks=2, n_symbols=8, n_eval=16)
+        >>> model = build_model(ModelConfig(d_vocab=task.d_vocab, n_ctx=task.n_ctx, n_layers=2, d_model=16, n_heads=2))
+        >>> recorder = SandboxRecorder(list(task.batches("validation_subset")), label="task", vocab=task.vocab)
+        >>> _ = train(model, task, TrainConfig(steps=4, batch_size=8, checkpoint_every=2), callbacks=[recorder])
+        >>> recorder.run()
+        SandboxRun('2 layers, 2 heads, d_model 16', steps 0-4, 3 of 3 steps kept)
+    """
+
+    def __init__(
+        self,
+        batches: Batch | Iterable[Batch],
+        *,
+        label: str | None = None,
+        answer: str | None = None,
+        layers: Sequence[int] | None = None,
+        heads: Sequence[str] | None = None,
+        sites: Sequence[str] = (),
+        readout: Readout = last_token(),
+        vocab: Sequence[str] | Callable[[int], str] | None = None,
+        label_names: Sequence[str] | None = None,
+        max_sequences: int = 64,
+    ) -> None:
+        self.layers, self.heads, self.sites, self.readout = layers, heads, sites, readout
+        self.examples = Examples(batches, label, answer, readout, vocab, label_names, max_sequences)
+        self.places: list[Place] = []
+        self._title, self._pooled = "", False
+        self._frames: dict[int, dict[str, np.ndarray]] = {}
+
+    def __call__(self, step: int, model: HookedModel) -> None:
+        """Keep what the model does now, as the frame of ``step``."""
+        if not self._frames:
+            self.places = find_places(model, self.layers, self.heads, self.sites, len(self.examples.token_ids))
+            cfg = model.cfg
+            self._title = f"{cfg.n_layers} layers, {cfg.n_heads} heads, d_model {cfg.d_model}"
+        self._frames[int(step)] = self._look(model)
+
+    @torch.no_grad()
+    def _look(self, model: HookedModel) -> dict[str, np.ndarray]:
+        examples, batch = self.examples, self.examples.batch.to(device_of(model))
+        sites = dict.fromkeys(place.site for place in self.places)
+        with evaluation_mode(model), record(model, sites) as seen:
+            logits = forward(model, batch)
+        frame = {}
+        for place in self.places:
+            try:
+                (activation,) = seen[place.site]
+            except ValueError:
+                raise InputError(
+                    f"{place.site!r} fired {len(seen[place.site])} times in a forward pass; choose a hook point that "
+                    "fires once"
+                ) from None
+            frame[place.name] = place.read(activation, batch, self.readout, examples).float().cpu().numpy()
+        if examples.answers is not None:
+            frame |= examples.scores(self._at_position(logits, batch).float().cpu())
+        return frame
+
+    def _at_position(self, logits: Any, batch: Batch) -> Tensor:
+        """``[sequence d_vocab]`` the logits at the position read."""
+        if not isinstance(logits, Tensor) or logits.ndim not in (2, 3):
+            raise InputError(
+                "the model gives no logits [batch pos d_vocab] or [batch d_vocab], so its answers are not known; "
+                "leave targets and the answer label out"
+            )
+        self._pooled = logits.ndim == 2
+        return logits if self._pooled else self.readout(logits, batch)
+
+    def run(
+        self,
+        *,
+        planes: Planes = "pca",
+        max_frames: int = 300,
+        curves: Curves | None = None,
+        title: str | None = None,
+        unit: str = "step",
+    ) -> SandboxRun:
+        """What was kept, ready for ``sandbox_figure``, ``sandbox_film`` and ``sandbox_page``.
+
+        Args:
+            planes: how points of more than two dimensions are drawn: ``"pca"``, the principal plane of all frames
+                together, ``"last"``, of the last frame, ``"classes"``, of the means of the clusters in the last frame.
+                By the panel's name where they differ, also two directions of your own ``[2 d]``; every panel that is
+                not named has ``"pca"``. The plane of a panel is the same in all frames.
+            max_frames: how many frames to keep at most: the first, the last, and those where most happens.
+            curves: numbers measured in training; ``None``: loss and accuracy on the sequences followed.
+            title: what to call it; ``None``: the model's size.
+            unit: what the steps are, ``"step"`` or ``"epoch"``.
+
+        Raises:
+            InputError: for fewer than two frames, a panel or a plane there is none of, or two directions on one line.
+        """
+        return self._run(planes, max_frames, curves, title, unit)[0]
+
+    def _run(
+        self, planes: Planes, max_frames: int, curves: Curves | None, title: str | None, unit: str
+    ) -> tuple[SandboxRun, dict[str, Plane]]:
+        steps = sorted(self._frames)
+        events = [] if curves is None else [step for step, _ in curves.spikes]
+        change = self._change(steps) if len(steps) > 1 else np.zeros(0)
+        shown = [steps[i] for i in choose_frames(steps, change, max_frames, around=events)]
+        raw = {name: np.stack([self._frames[step][name] for step in shown]) for name in self._frames[shown[0]]}
+        drawn = [place for place in self.places if place.kind == "plane"]
+        fitted = _fit([place.name for place in drawn], raw, planes, self.examples)
+        values, variance, panels = {}, {}, {}
+        for place in self.places:
+            panels[place.name] = panel_of(place, self.examples, flat=raw[place.name].shape[-1] <= 2)
+            values[place.name] = raw[place.name]
+            if plane := fitted.get(place.name):
+                values[place.name] = plane.flatten(raw[place.name])
+                if raw[place.name].shape[-1] > 2:
+                    variance[place.name] = plane.variance(raw[place.name])
+        if self.examples.answers is not None:
+            values["probabilities"] = raw["probabilities"]
+            panels["probabilities"] = probability_panel(self.examples)
+            if curves is None:
+                curves = Curves(shown, followed_loss=raw["loss"], followed_accuracy=raw["accuracy"])
+        curves = Curves(shown) if curves is None else curves
+        panels |= curve_panels(curves)
+        run = SandboxRun(
+            title=self._title if title is None else title,
+            epochs=shown,
+            available=len(steps),
+            panels=panels,
+            sequences=self.examples.followed,
+            answers=self.examples.answer_names,
+            n_used=max(0, len(self.examples.answer_names) - 1),
+            values=values,
+            curves=curves,
+            unit=unit,
+            variance=variance,
+        )
+        return run, fitted
+
+    def _change(self, steps: Sequence[int]) -> np.ndarray:
+        """How much happens from each frame to the next, over all that is drawn."""
+        pairs = list(pairwise(steps))
+        parts = [
+            shares([np.linalg.norm(self._frames[b][name] - self._frames[a][name]) for a, b in pairs])
+            for name in self._frames[steps[0]]
+        ]
+        return np.mean(parts, axis=0)
+
+
+def record_sandbox(
+    checkpoints: Checkpoints,
+    batches: Batch | Iterable[Batch],
+    *,
+    planes: Planes = "pca",
+    class_map: bool = False,
+    max_frames: int = 300,
+    curves: Curves | None = None,
+    title: str | None = None,
+    unit: str = "step",
+    **which: Any,
+) -> SandboxRun:
+    """Record a model at the checkpoints of its training, to be drawn as a figure, a film or a page.
+
+    Args:
+        checkpoints: step and model, in any order. A generator that loads one after the other keeps one in memory.
+        batches: the examples to follow: a batch, or several.
+        planes, max_frames, curves, title, unit: as in ``SandboxRecorder.run``.
+        class_map: also draw what the model answers at each point of the last layer's plane; at other dimensions than
+            those of the plane the point is the mean of the sequences followed. The checkpoints are gone through twice:
+            give a list or another collection, not a generator. The model has to take a changed residual stream.
+        which: ``label``, ``answer``, ``layers``, ``heads``, ``sites``, ``readout``, ``vocab``, ``label_names``,
+            ``max_sequences``, as in
+            ``SandboxRecorder``.
+
+    Raises:
+        InputError: as ``SandboxRecorder`` does, for a class map of a generator, and one of a model whose answers or
+            last layer are not recorded.
+
+    Example:
+        >>> from mechclust import ModelConfig, build_model
+        >>> models = [build_model(ModelConfig(9, 4, n_layers=2, d_model=16, n_heads=2, seed=seed)) for seed in (0, 1)]
+        >>> batch = Batch(torch.arange(24).reshape(6, 4) % 9, labels={"last": torch.tensor([3, 7, 2, 6, 1, 5])})
+        >>> record_sandbox(enumerate(models), batch, answer="last", heads=["L1H0"])
+        SandboxRun('2 layers, 2 heads, d_model 16', steps 0-1, 2 of 2 steps kept)
+    """
+    if class_map and isinstance(checkpoints, Iterator):
+        raise InputError("a class map goes through the checkpoints twice; give them as a list, or class_map=False")
+    recorder = SandboxRecorder(batches, **which)
+    for step, model in checkpoints:
+        recorder(step, model)
+    run, fitted = recorder._run(planes, max_frames, curves, title, unit)
+    return _with_map(run, recorder, fitted, checkpoints) if class_map else run
+
+
+def _fit(names: Sequence[str], raw: Mapping[str, np.ndarray], planes: Planes, examples: Examples) -> dict[str, Plane]:
+    own = planes if isinstance(planes, Mapping) else dict.fromkeys(names, planes)
+    for name in own:
+        if name not in names:
+            raise InputError(f"planes has {name!r}, which is not drawn; expected some of {', '.join(names)}")
+    found = {}
+    for name in names:
+        points, how = raw[name], own.get(name, "pca")
+        same = isinstance(how, str) and points.shape[-1] == 2  # drawn as they are
+        # Tokens and positions are not the sequences whose classes are known.
+        classes = examples.followed.clusters if points.shape[1] == len(examples.followed.clusters) else None
+        found[name] = Plane(np.eye(2), np.zeros(2)) if same else fit_plane(points, how, classes)
+    return found
+
+
+def _with_map(
+    run: SandboxRun, recorder: SandboxRecorder, fitted: Mapping[str, Plane], models: Checkpoints
+) -> SandboxRun:
+    examples, streams = recorder.examples, [place for place in recorder.places if place.last]
+    if examples.answers is None or not streams:
+        lacks = "right answers" if examples.answers is None else "the last layer"
+        raise InputError(f"a class map needs {lacks}, which this sandbox does not have; record it, or class_map=False")
+    place, half = streams[0], reach(run.values[streams[0].name])
+    plane, places = fitted[place.name], grid(half)
+    maps: dict[int, np.ndarray] = {}
+    for step, model in models:
+        if step in run.epochs:
+            mean = recorder._frames[step][place.name].mean(axis=0)
+            maps[step] = answers_at(model, place.site, plane.lift(places, mean), examples, pooled=recorder._pooled)
+    over = np.stack([maps[step] for step in run.epochs]).reshape(len(run.epochs), GRID[1], GRID[0], -1)
+    panel = replace(
+        run.panels[place.name],
+        name=_MAP,
+        title="Answers over the last layer",
+        points=place.name,
+        background="map",
+        explanation="What the model answers at any point of the plane: the likeliest answer, paler where it is unsure. "
+        "At the other dimensions the point is the mean of the sequences.",
+    )
+    before = list(run.panels).index(place.name)
+    panels = [*run.panels.items()]
+    values = {**run.values, _MAP: over.argmax(axis=-1).astype(np.int16), "confidence": over.max(axis=-1)}
+    return replace(
+        run, panels=dict([*panels[:before], (_MAP, panel), *panels[before:]]), values=values, map_half_height=half
+    )

@@ -1,0 +1,281 @@
+"""The sandbox of any model with hooks: what is recorded, in which planes, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.decomposition import PCA
+
+from mechclust import ModelConfig, TrainConfig, build_model, train
+from mechclust.models.weights import get_weights, set_weights
+from mechclust.sandbox import Curves, SandboxRecorder, record_sandbox, sandbox_figure, sandbox_film, sandbox_page
+from mechclust.sandbox.examples import Examples
+from mechclust.sandbox.legend import legend_of
+from probes.readout import last_token, mean, token_at
+from tasks import Batch, InputError, SparseModularAddition
+
+TASK = SparseModularAddition(p=2, length=5, n_support=2, n_embeddings=3, n_train=64, n_test=64)
+CONFIG = ModelConfig(d_vocab=3, n_ctx=5, n_layers=2, d_model=16, n_heads=2, init_std=0.3)
+
+
+class Checkpoints:
+    """A model trained for twelve steps, as it was at each even one."""
+
+    def __init__(self):
+        self.kept = {}
+        self.model = build_model(CONFIG)
+        settings = TrainConfig(steps=12, batch_size=32, lr=0.01, checkpoint_every=2)
+        train(self.model, TASK, settings, callbacks=[self._keep])
+
+    def _keep(self, step, model):
+        self.kept[step] = {name: values.clone() for name, values in get_weights(model).items()}
+
+    def at(self, step):
+        set_weights(self.model, self.kept[step])
+        return self.model
+
+    def __iter__(self):
+        return ((step, self.at(step)) for step in self.kept)
+
+
+@pytest.fixture(scope="module")
+def checkpoints():
+    return Checkpoints()
+
+
+@pytest.fixture(scope="module")
+def batch():
+    return next(TASK.batches("test"))
+
+
+@pytest.fixture(scope="module")
+def run(checkpoints, batch):
+    return record_sandbox(checkpoints, batch, label="sum", vocab=TASK.vocab, class_map=True, max_sequences=40)
+
+
+def activations(model, tokens, names):
+    kept = {}
+    hooks = [(name, lambda x, hook, name=name: kept.update({name: x.detach().clone()})) for name in names]
+    with torch.no_grad(), model.hooks(fwd_hooks=hooks):
+        logits = model(tokens)
+    return kept, logits
+
+
+def followed(run):
+    return torch.from_numpy(run.sequences.tokens)
+
+
+def all_points(run, checkpoints, site, take):
+    found = []
+    for step in run.epochs:
+        kept, _ = activations(checkpoints.at(step), followed(run), [site])
+        found.append(take(kept[site]).numpy())
+    return np.stack(found).astype(np.float64)
+
+
+def test_the_panels_are_the_layers_and_heads_of_the_model(run):
+    heads = [f"{what}_L{block}H{h}" for block in (0, 1) for h in (0, 1) for what in ("attention", "output")]
+    assert list(run.panels) == [
+        "token_embeddings", "position_embeddings", *heads[:4], "residual_1", *heads[4:], "class_map", "residual_2",
+        "probabilities", "loss", "accuracy",
+    ]  # fmt: skip
+    assert repr(run) == "SandboxRun('2 layers, 2 heads, d_model 16', steps 0-12, 7 of 7 steps kept)"
+    assert run.panels["output_L1H0"].group == run.panels["residual_2"].group == "block 1"
+
+
+@pytest.mark.parametrize(
+    ("panel", "site", "take"),
+    [
+        ("residual_1", "blocks.0.hook_resid_post", lambda x: x[:, -1]),
+        ("residual_2", "blocks.1.hook_resid_post", lambda x: x[:, -1]),
+        ("output_L1H0", "blocks.1.attn.hook_z", lambda x: x[:, -1, 0]),
+        ("output_L0H1", "blocks.0.attn.hook_z", lambda x: x[:, -1, 1]),
+    ],
+)
+def test_points_lie_in_the_principal_plane_of_all_frames(run, checkpoints, panel, site, take):
+    points = all_points(run, checkpoints, site, take)
+    fitted = PCA(2, svd_solver="full").fit(points.reshape(-1, points.shape[-1]))
+    expected = fitted.transform(points.reshape(-1, points.shape[-1])).reshape(*points.shape[:2], 2)
+    found = run.values[panel]
+    signs = np.sign((found * expected).sum(axis=(0, 1)))
+    np.testing.assert_allclose(found, expected * signs, atol=1e-4 * np.abs(expected).max())
+    apart = points - points.mean(axis=1, keepdims=True)
+    inside = expected - expected.mean(axis=1, keepdims=True)
+    shares = (inside**2).sum(axis=(1, 2)) / (apart**2).sum(axis=(1, 2))
+    np.testing.assert_allclose(run.variance[panel], shares, atol=1e-4)
+    assert (run.variance[panel] <= 1 + 1e-9).all()
+
+
+def test_attention_embeddings_and_answers_are_those_of_the_model(run, checkpoints):
+    model, tokens = checkpoints.at(8), followed(run)
+    sites = ["blocks.1.attn.hook_pattern", "hook_embed", "hook_pos_embed"]
+    kept, logits = activations(model, tokens, sites)
+    frame = run.epochs.index(8)
+    np.testing.assert_allclose(run.values["attention_L1H1"][frame], kept[sites[0]][:, 1, -1], atol=1e-5)
+    p = logits[:, -1].softmax(-1).numpy()
+    np.testing.assert_allclose(run.values["probabilities"][frame][:, :2], p[:, :2], atol=1e-5)
+    np.testing.assert_allclose(run.values["probabilities"][frame][:, 2], p[:, 2], atol=1e-5)
+    answers = tokens[:, :2].sum(1) % 2
+    np.testing.assert_array_equal(run.sequences.answers, answers)
+    assert run.curves.followed_accuracy[frame] == pytest.approx((p.argmax(-1) == answers.numpy()).mean())
+    losses = -np.log(p[np.arange(len(p)), answers])
+    assert run.curves.followed_loss[frame] == pytest.approx(losses.mean(), rel=1e-4)
+    assert run.values["token_embeddings"].shape == (7, 2, 2)  # the third token stands in no sequence
+    apart = np.linalg.norm(np.diff(run.values["token_embeddings"][frame], axis=0))
+    expected = float((model.W_E[0] - model.W_E[1]).norm().detach())
+    assert expected * 0.5 < apart <= expected * 1.001  # the plane holds most of what two points differ in
+    assert run.values["position_embeddings"].shape == (7, 5, 2)
+
+
+def test_the_map_says_what_the_model_answers_there(run, checkpoints):
+    points = all_points(run, checkpoints, "blocks.1.hook_resid_post", lambda x: x[:, -1])
+    centre = points.reshape(-1, 16).mean(axis=0)
+    # The plane's directions, from the points and where they are drawn.
+    flat = run.values["residual_2"].reshape(-1, 2)
+    directions = np.linalg.lstsq(flat, points.reshape(-1, 16) - centre, rcond=None)[0]
+    reach, frame = run.map_half_height, 3
+    height, width = run.values["class_map"].shape[1:]
+    model, middle = checkpoints.at(run.epochs[frame]), points[frame].mean(axis=0)
+    for row, column in ((0, 0), (height // 2, 5), (height - 1, width - 1)):
+        x, y = (column + 0.5) / width * 2 - 1, (row + 0.5) / height * 2 - 1
+        at = np.array([x * reach * width / height, y * reach])
+        point = middle + (at - (middle - centre) @ directions.T) @ directions
+        hook = ("blocks.1.hook_resid_post", lambda x, hook, p=point: torch.from_numpy(p).to(x).expand_as(x))
+        with torch.no_grad(), model.hooks(fwd_hooks=[hook]):
+            p = model(torch.zeros(1, 5, dtype=torch.int64))[0, -1].softmax(-1)
+        assert run.values["class_map"][frame, row, column] == p.argmax()
+        assert run.values["confidence"][frame, row, column] == pytest.approx(p.max().item(), abs=1e-3)
+
+
+def test_planes_of_ones_own(checkpoints, batch):
+    own = np.zeros((2, 16))
+    own[0, 3], own[1, [3, 5]] = 2, 1
+    planes = {"residual_2": own, "residual_1": "classes"}
+    run = record_sandbox(checkpoints, batch, label="sum", heads=[], planes=planes, max_sequences=12)
+    points = all_points(run, checkpoints, "blocks.1.hook_resid_post", lambda x: x[:, -1])
+    np.testing.assert_allclose(run.values["residual_2"], points[..., [3, 5]], atol=1e-5)  # made orthonormal
+    points = all_points(run, checkpoints, "blocks.0.hook_resid_post", lambda x: x[:, -1])[-1]
+    clusters = run.sequences.clusters
+    means = np.stack([points[clusters == c].mean(axis=0) for c in range(3)])
+    flat = np.stack([run.values["residual_1"][-1][clusters == c].mean(axis=0) for c in range(3)])
+    for i, j in ((0, 1), (0, 2), (1, 2)):  # three means lie in their plane, at their distances
+        assert np.linalg.norm(flat[i] - flat[j]) == pytest.approx(np.linalg.norm(means[i] - means[j]), rel=1e-3)
+
+
+def test_layers_heads_and_sites_are_chosen(checkpoints, batch):
+    chosen = {"layers": [0, 2], "heads": ["L1H1"], "sites": ["blocks.0.hook_mlp_out"], "max_sequences": 8}
+    run = record_sandbox(iter(list(checkpoints)[:2]), batch, title="mine", unit="epoch", **chosen)
+    names = {"residual_0", "residual_2", "attention_L1H1", "output_L1H1", "blocks.0.hook_mlp_out"}
+    others = {"token_embeddings", "position_embeddings", "probabilities", "loss", "accuracy"}
+    assert set(run.panels) == names | others
+    assert repr(run) == "SandboxRun('mine', epochs 0-2, 2 of 2 epochs kept)"
+
+
+def test_sequences_are_taken_evenly_and_stand_by_cluster(run):
+    assert (np.diff(run.sequences.clusters) >= 0).all()
+    assert np.bincount(run.sequences.clusters).min() >= 40 // 3 - 1
+    assert run.sequences.cluster_names == ["sum 0", "sum 1", "sum 2"]
+    assert run.sequences.cluster_answers == [0, 1, 0]
+    assert [run.answers[a] for a in range(3)] == ["0", "1", "others"]
+
+
+def test_the_recorder_is_a_callback_and_leaves_the_model_alone(batch):
+    recorder = SandboxRecorder(batch, heads=["L0H0"], max_sequences=8)
+    weights = []
+    for callbacks in ([], [recorder]):
+        model = build_model(CONFIG)
+        train(model, TASK, TrainConfig(steps=3, batch_size=8, checkpoint_every=1), callbacks=callbacks)
+        assert all(not module._forward_hooks for module in model.modules())
+        weights.append(get_weights(model))
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    curves = Curves(epochs=[0, 1, 2, 3], train_loss=[3, 2, 1, 0.5], spikes=[(2, "why")], small_spikes=[(3, "small")])
+    run = recorder.run(curves=curves, max_frames=3)
+    assert (run.epochs[0], run.epochs[-1], len(run.epochs)) == (0, 3, 3)
+    assert "accuracy" not in run.panels
+    assert [key.text for key in legend_of(run, list(run.panels.values()))] == [
+        "answer 0", "answer 1", "loss spike", "rise of the loss below the floor of spikes",
+    ]  # fmt: skip
+
+
+def test_clusters_with_several_answers_have_colours_of_their_own(checkpoints, batch):
+    labels = {**batch.labels, "half": torch.arange(len(batch)) % 2}
+    run = record_sandbox(checkpoints, Batch(batch.tokens, targets=batch.targets, labels=labels), label="half",
+                         label_names=["even", "odd"], class_map=True, heads=[], max_sequences=16)  # fmt: skip
+    assert run.sequences.cluster_answers is None
+    keys = legend_of(run, list(run.panels.values()))
+    assert [key.text for key in keys] == ["even", "odd", "answer 0", "answer 1", "others: never the right answer"]
+    assert len({color for key in keys for color in key.colors}) == 5
+    assert {key.shape for key in keys} == {"circle", "square"}
+
+
+def test_without_answers_there_is_no_loss(checkpoints, batch):
+    run = record_sandbox(checkpoints, Batch(batch.tokens), heads=[])
+    assert "probabilities" not in run.values
+    assert {"loss", "accuracy", "probabilities"}.isdisjoint(run.panels)
+    assert (run.answers, run.sequences.cluster_names) == ([], ["sequences"])
+    sandbox_figure(run, 0).draw_without_rendering()
+
+
+def test_batches_of_several_widths_are_padded(checkpoints):
+    short, long = torch.tensor([[0, 1, 1]]), torch.tensor([[1, 0, 1, 1, 0]])
+    batches = [Batch(short, index=torch.tensor([1])), Batch(long, index=torch.tensor([0]))]
+    run = record_sandbox(checkpoints, batches, heads=["L0H0"])
+    assert run.sequences.tokens.tolist() == [[0, 1, 1, -1, -1], [1, 0, 1, 1, 0]]
+    kept, _ = activations(checkpoints.at(12), short, ["blocks.0.attn.hook_pattern"])
+    expected = [*kept["blocks.0.attn.hook_pattern"][0, 0, -1].tolist(), 0, 0]
+    np.testing.assert_allclose(run.values["attention_L0H0"][-1][0], expected, atol=1e-5)
+
+
+def test_figure_film_and_page(run, tmp_path):
+    figure = sandbox_figure(run, 12)
+    figure.draw_without_rendering()
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert texts == ["answer 0", "answer 1", "others: never the right answer"]
+    share = run.variance["residual_1"][-1]
+    axis = figure.axes[list(run.panels).index("residual_1")]
+    assert f"{share:.0%} of variance" in [text.get_text() for text in axis.texts]
+    film = sandbox_film(run, tmp_path / "run.gif", panels=["residual_2"], dpi=30, epochs=run.epochs[:2])
+    assert film.read_bytes()[:4] == b"GIF8"
+    assert sandbox_page(run, tmp_path / "run.html").stat().st_size < 7e6
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("what", "text"),
+        [
+            ({"heads": ["L2H0"]}, r"^no head 'L2H0' in this model \(it has L0H0 to L1H1\)$"),
+            ({"heads": [], "layers": [7]}, r"^no layer 7 "),
+            ({"sites": ["blocks.0.hook_mlp_outt"]}, r"^no hook point 'blocks\.0\.hook_mlp_outt' in this model"),
+            ({"label": "topic"}, r"^no label 'topic' in this batch"),
+            ({"answer": "multiset", "max_sequences": 9}, r"^the right answers go from 0 to 3, but the model gives 3 "),
+            ({"max_sequences": 1}, r"^max_sequences is 1; expected at least 2$"),
+            ({"planes": "umap"}, r"^plane is 'umap'; expected 'pca', 'last', 'classes', or two directions \[2 \d+\]$"),
+            ({"planes": {"residual_9": "pca"}}, r"^planes has 'residual_9', which is not drawn; expected some of "),
+            ({"planes": {"residual_1": np.ones((2, 3))}}, r"directions have shape \(2, 3\); expected \(2, 16\), two"),
+            ({"planes": {"residual_1": np.ones((2, 16))}}, r"^the plane's two directions lie along one line; give two"),
+            (
+                {"readout": mean()},
+                r"^readout mean\(\) reads no one position; choose last_token\(\), first_token\(\)",
+            ),
+            ({"readout": token_at("x")}, r"^no position 'x' in this batch"),
+        ],
+    )
+    def test_what_is_not_there(self, checkpoints, batch, what, text):
+        with pytest.raises(InputError, match=text):
+            record_sandbox(checkpoints, batch, **what)
+
+    def test_a_map_of_what_is_read_once(self, checkpoints, batch):
+        with pytest.raises(InputError, match=r"^a class map goes through the checkpoints twice; give them as a list"):
+            record_sandbox(iter(checkpoints), batch, class_map=True)
+
+    def test_a_map_of_what_is_not_recorded(self, checkpoints, batch):
+        for batches, layers, lacks in ((Batch(batch.tokens), None, "right answers"), (batch, [1], "the last layer")):
+            with pytest.raises(InputError, match=f"^a class map needs {lacks}, which this sandbox does not have; "):
+                record_sandbox(checkpoints, batches, class_map=True, layers=layers)
+
+    def test_too_little_to_show(self, checkpoints, batch):
+        with pytest.raises(InputError, match=r"^there is 1 epoch to show; a sandbox needs at least 2"):
+            record_sandbox([(0, checkpoints.at(0))], batch)
+        with pytest.raises(InputError, match=r"^there is 1 example to follow; a sandbox needs at least 2$"):
+            Examples(Batch(batch.tokens[:1]), None, None, last_token(), None, None, 64)
