@@ -8,8 +8,8 @@ import io
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +21,7 @@ from mechclust.cli_settings import (
     MOSSA,
     MOSSA_OUT,
     MOSSA_PRESETS,
+    NO_VERIFY,
     PRESET_SETTINGS,
     SETTINGS,
     Perhaps,
@@ -28,6 +29,7 @@ from mechclust.cli_settings import (
     nearest_options,
     option_paths,
     suite_arguments,
+    verifying,
 )
 from mechclust.commands.check import check_model
 from mechclust.commands.clusters import ClustersConfig, measure_clusters, write_clusters_report
@@ -49,7 +51,6 @@ from mechclust.report.text import table_text
 from mechclust.studies import get_study, open_run, registered_studies, report_run, run_study
 from mechclust.studies.record import record_run
 from probes import list_probes
-from probes.files import VERIFY
 from tasks import InputError
 from tasks.errors import nearest, suggest
 from tasks.text.visible import quoted, short, visible
@@ -73,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if argv and not argv[0].startswith("-") and argv[0] not in _COMMANDS:
             raise InputError(f"no command {argv[0]!r}{suggest(argv[0], _COMMANDS)}")
-        with _verifying(argv) as argv:
+        with verifying(argv, _READERS) as argv:
             if argv[:1] == ["run"] and len(argv) > 1 and not argv[1].startswith("-"):
                 _run(argv[1], argv[2:])
                 return 0
@@ -108,21 +109,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
-@contextmanager
-def _verifying(argv: list[str]) -> Iterator[list[str]]:
-    """The arguments without ``--no-verify``, which is an option of every command that reads files of ours."""
-    if _NO_VERIFY not in argv or argv[0] not in _READERS:
-        yield argv
-        return
-    before = os.environ.get(VERIFY)
-    os.environ[VERIFY] = "0"  # the environment reaches worker processes too
-    try:
-        yield [word for word in argv if word != _NO_VERIFY]
-    finally:
-        os.environ.pop(VERIFY)
-        os.environ.update({} if before is None else {VERIFY: before})
-
-
 def _tell_nearest(argv: Sequence[str]) -> None:
     """For options that a command does not have, those it may have been meant to be: ``--nperm``."""
     told = io.StringIO()
@@ -152,9 +138,8 @@ _HELP: dict[str, Any] = {
     "registry": SETTINGS,
 }
 _COMMANDS = ("run", "list", "report", "check", "clusters", "topics", "compare", "history", "mossa", "sandbox")
-_NO_VERIFY = "--no-verify"
 _READERS = ("run", "report", "clusters", "topics", "compare", "history", "mossa", "sandbox")
-_UNVERIFIED = f"{_NO_VERIFY}: do not verify the checksums of the files that are read."
+_UNVERIFIED = f"{NO_VERIFY}: do not verify the checksums of the files that are read."
 _DESCRIPTION = (
     "Where inside a transformer does structure live, and when in training does it appear?\n\n"
     f"{', '.join(_READERS)} also take {_UNVERIFIED}"

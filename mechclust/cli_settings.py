@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
@@ -15,8 +17,10 @@ from docstring_parser import parse
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructFieldSpec, StructTypeInfo
 
 from mechclust.commands.topics.suite import SuiteConfig
+from probes.files import VERIFY
 from tasks.text.visible import visible
 
+NO_VERIFY = "--no-verify"
 _NOTHING = tyro.conf.arg(help_behavior_hint="")  # after an option's help, in place of "(default: None)"
 _T = TypeVar("_T")
 Perhaps = Annotated[_T | None, _NOTHING]
@@ -130,3 +134,18 @@ def suite_arguments(argv: list[str], more: str) -> Any:
         config=(tyro.conf.PositionalMetavarFromFieldName, tyro.conf.DisallowNone),
         registry=SETTINGS,
     )
+
+
+@contextmanager
+def verifying(argv: list[str], readers: Sequence[str]) -> Iterator[list[str]]:
+    """The arguments without ``--no-verify``, an option of the commands that read files of ours."""
+    if NO_VERIFY not in argv or argv[0] not in readers:
+        yield argv
+        return
+    before = os.environ.get(VERIFY)
+    os.environ[VERIFY] = "0"  # the environment reaches worker processes too
+    try:
+        yield [word for word in argv if word != NO_VERIFY]
+    finally:
+        os.environ.pop(VERIFY)
+        os.environ.update({} if before is None else {VERIFY: before})

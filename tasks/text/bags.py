@@ -70,8 +70,8 @@ class Bags:
                     start.append(start[-1] + len(which))
         except OSError as error:
             raise InputError(
-                f"cannot write word counts in {str(folder)!r} ({error.strerror}); free space there, or set TMPDIR to "
-                "a folder with more"
+                f"cannot write word counts in {str(folder)!r} ({error.strerror}); give a folder that is there, with "
+                "enough free space (for temporary folders: TMPDIR)"
             ) from None
         # an empty file cannot be mapped
         mapped = (np.memmap(p, np.int32, "r") if start[-1] else np.empty(0, np.int32) for p in places)

@@ -207,5 +207,5 @@ def test_what_it_refuses(hooked: Any, examples: Batch) -> None:
     plain = GPT2LMHeadModel(GPT2Config(vocab_size=23, n_embd=8, n_layer=1, n_head=2)).eval()
     with refused("a ReadOnlyModel computes no logits, so it has no logit lens; give a causal language model"):
         run(load_pretrained(plain, attention="sdpa"), examples, LogitLens())
-    with refused("LogitLens measures one model at a time, and was given 2"):
+    with refused("LogitLens measures one model at a time, but was given 2"):
         run({"a": hooked, "b": hooked}, examples, LogitLens())

@@ -448,8 +448,8 @@ def test_interrupted_and_resumed_with_other_labels(two: dict[str, Any], tmp_path
     with pytest.raises(InputError) as refused:
         save_rows(two["tuned"], relabelled, tmp_path / "s", labels=["task"], shard_rows=10)
     assert str(refused.value) == (
-        f"example index 0 has 3 as its label 'task', and 0 in {str(tmp_path / 's')!r}; give the same labels, or a new "
-        "folder"
+        f"example index 0 has 3 as its label 'task', not 0 as in {str(tmp_path / 's')!r}; give the same labels, or "
+        "a new folder"
     )
     assert len(save_rows(two["tuned"], every_token(30), tmp_path / "s", labels=["task"])) == 30
 

@@ -103,7 +103,7 @@ def test_attention_is_measured_at_patterns_only(topic_model: Any, documents: Bat
 
 
 def test_vectors_are_measured_at_vectors_only(topic_model: Any, documents: Batch) -> None:
-    message = "'blocks.0.attn.hook_pattern' gives shape (12, 1, 11, 11); expected a vector per token [batch pos ...]"
+    message = "'blocks.0.attn.hook_pattern' has shape (12, 1, 11, 11); expected a vector per token [batch pos ...]"
     with pytest.raises(InputError, match=re.escape(message)):
         run(topic_model(), documents, TopicEmbedding(TOPICS, at=attention_pattern()))
 

@@ -13,6 +13,7 @@ from probes import (
     CKA,
     RBFCKA,
     SVCCA,
+    AttentionEntropy,
     ClusteringHead,
     DistanceMatchedTopicAttention,
     LinearDecodability,
@@ -45,6 +46,7 @@ from tests.probes.two_devices import CPU, FIRST, SECOND, PlacedModel, TwoDevices
 EVERYWHERE = residual()
 TOPICS = [-1, 0, 0, 0, 1, 1, 1, 2, 2, 2, -1, -1]
 MAKE: dict[str, Callable[[], Probe]] = {
+    "AttentionEntropy": AttentionEntropy,
     "CKA": lambda: CKA(EVERYWHERE, label="task"),
     "RBFCKA": lambda: RBFCKA(EVERYWHERE, mean(), label="task"),
     "SVCCA": lambda: SVCCA(EVERYWHERE),
@@ -118,7 +120,8 @@ def test_the_devices_are_as_strict_as_real_ones(devices: None) -> None:
 
 
 def test_every_probe_is_here() -> None:
-    assert sorted(MAKE) == sorted(p.name for p in list_probes() if p.package.startswith("mechclust "))
+    ours = {p.name for p in list_probes() if p.package.startswith("mechclust ")}
+    assert ours - {*MAKE} == {"LogitLens"}  # it needs a final norm and unembedding, which this model has not
 
 
 @pytest.mark.parametrize("name", MAKE)

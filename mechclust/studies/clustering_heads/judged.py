@@ -118,7 +118,7 @@ def exchanged(*pairs: tuple[str, str]) -> Draw:
     Example:
         >>> data = {"a": np.zeros(50), "b": np.ones(50)}
         >>> drawn = exchanged(("a", "b"))(data, np.random.default_rng(0))
-        >>> bool((drawn["a"] + drawn["b"] == 1).all()), 0 < drawn["a"].mean() < 1
+        >>> bool((drawn["a"] + drawn["b"] == 1).all()), bool(0 < drawn["a"].mean() < 1)
         (True, True)
     """
 

@@ -41,6 +41,7 @@ def notebook(folder: Path) -> Path:
     found.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
     path = folder / "view.ipynb"
     nbformat.write(found, path)
+    (folder / "trust").mkdir()
     NotebookNotary(data_dir=str(folder / "trust")).sign(found)  # else its scripts are not run
     return path
 

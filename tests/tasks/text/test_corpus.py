@@ -327,7 +327,7 @@ class TestBatches:
         with pytest.raises(InputError) as error:
             Corpus(["cat"], ["x"]).encode(tokenizers["unigram"], ["cat"], bos="yes")
         assert str(error.value) == (
-            "this model's tokenizer has no beginning-of-sequence token, so --bos yes has none to put; leave out --bos"
+            "this model's tokenizer has no beginning-of-sequence token, so --bos yes has none to add; leave out --bos"
         )
         with pytest.raises(InputError, match="so --bos no has none to take away"):
             Corpus(["cat"], ["x"]).encode(tokenizers["unigram"], ["cat"], bos="no")

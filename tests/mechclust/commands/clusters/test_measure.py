@@ -233,7 +233,7 @@ class TestWhatIsFollowed:
     def test_what_is_given_may_be_named_or_left_out(self, blind, hidden):
         named = measure_clusters(str(blind), replace(hidden, given="first word"))
         assert named.given == "first word"
-        assert "Given the prompts' first word: the mean of the states of each of its 6 values" in " ".join(named.notes)
+        assert "Given the prompts' first word: the mean state of each of its 6 values" in " ".join(named.notes)
         none = measure_clusters(str(blind), replace(hidden, given="none"))
         assert none.given is none.trained.given is None
         assert "given_ari" not in none.to_dataframe()
