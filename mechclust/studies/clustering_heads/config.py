@@ -192,14 +192,14 @@ class EnsembleJob(NamedTuple):
         return f"{first}, seeds {self.seeds[0]}-{self.seeds[-1]}".replace(" ", "-").replace(",", "")
 
     def result(self, out: Path) -> Path:
-        """What it writes last, when all of it is done."""
+        """The file that the job writes last."""
         if self.arms == ("curriculum",):
             return out / "results" / "curriculum" / f"seed{self.seeds[0]}.safetensors"
         return out / "results" / "final" / f"{self.name}.safetensors"
 
 
 def arms(config: ClusteringHeadsConfig) -> dict[str, Arm]:
-    """Every arm but the curriculum, by name."""
+    """Every arm except the curriculum, by name."""
     p, grid, calmed = config.task.p, config.ablations, config.seeds[: config.mitigations]
     found = [
         Arm("base", config.seeds, p, measure="all"),
@@ -246,7 +246,7 @@ def member_of(
 def jobs(config: ClusteringHeadsConfig) -> list[EnsembleJob]:
     """What trains together: an arm's seeds in groups; all learning rates, and all discounts, at once.
 
-    The base setting comes first and the costly ablations last: a run that is stopped can be reported on.
+    The base setting comes first and the costly ablations last, so that a stopped run can still be reported on.
     """
     known = arms(config)
     together: dict[str, list[str]] = {}
