@@ -19,26 +19,26 @@ from tasks import Batch, InputError
 
 
 class AttentionEntropy(Probe):
-    """Mean entropy of attention per head: 0 where a query attends to one key, ``log(n)`` where to ``n`` keys evenly.
+    """Mean entropy of attention per head: 0 if a query attends to one key, ``log(n)`` if evenly to ``n`` keys.
 
-    Each example's entropies are averaged over its queries first, and then over examples. Padding counts neither as
+    Entropies are averaged over the queries of each example, then over examples. Padding counts neither as
     query nor as key.
 
     Measures (axes site, head):
         ``entropy``: mean entropy in nats.
         ``entropy_low``, ``entropy_high``: 95% interval of that mean over examples (Student's t); NaN for one example.
-        ``entropy_uniform``: what uniform attention over the keys that a query may see would have, the largest
-            possible. Keys after the query count where the example has any weight on such keys.
-        ``share``: ``entropy`` over ``entropy_uniform``; NaN where every query sees one key only.
+        ``entropy_uniform``: entropy of uniform attention over the keys that a query can see, the maximum. Keys after
+            the query count if the example has any weight on such keys.
+        ``share``: ``entropy`` divided by ``entropy_uniform``; NaN if every query sees only one key.
 
-    Random weights attend almost uniformly, so a share near 1 is what an untrained model has.
+    With random weights attention is almost uniform, so an untrained model has a share near 1.
 
-    Memory: five numbers per site and head, independent of the number of examples; while a batch is measured, its
-    patterns of all sites.
+    Memory: five numbers per site and head, independent of the number of examples, and the patterns of all sites while a
+    batch is being measured.
 
     Args:
         at: attention patterns.
-        query: which query position, such as ``last_token()``; ``None``: all of them.
+        query: the query position, such as ``last_token()``; ``None``: all positions.
 
     Raises:
         InputError: for sites that are not attention patterns, or a query that is not one position.

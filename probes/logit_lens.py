@@ -25,26 +25,26 @@ _STREAM = ("hook_embed", "hook_resid_pre", "hook_resid_mid", "hook_resid_post", 
 
 
 class LogitLens(Probe):
-    """Rank and probability of the answer where the final norm and the unembedding are applied at every layer.
+    """Rank and probability of the answer when the final norm and unembedding are applied at every layer.
 
-    Hidden states of each layer go through the model's own final norm and unembedding, as those of the last layer do.
-    What comes out is what the model would answer if it stopped there.
+    The hidden states of each layer go through the model's own final norm and unembedding, just as the last layer's do.
+    The result is what the model would answer if it stopped at that layer.
 
     Measures (axis site):
-        ``probability``: of the answer, mean over examples.
+        ``probability``: probability of the answer, mean over examples.
         ``probability_low``, ``probability_high``: 95% interval of that mean (Student's t); NaN for one example.
-        ``probability_chance``: the same where each example's hidden state is exchanged for another example's, on
-            average over all exchanges: what the answers' frequencies give without regard to the prompt.
-        ``rank``: of the answer among all tokens, 1 for the most probable; median over examples. Equal logits share
+        ``probability_chance``: the expected value if each example's hidden state is exchanged for that of another
+            example: what the frequencies of the answers alone give, whatever the prompt.
+        ``rank``: rank of the answer among all tokens, 1 for the most probable; median over examples. Equal logits share
             their mean rank.
         ``rank_low``, ``rank_high``: 95% interval of that median (order statistics); NaN below 6 examples.
         ``rank_chance`` (no axis): the mean rank of a random token, ``(d_vocab + 1) / 2``.
         ``top``: share of examples whose most probable token is the answer.
         ``top_low``, ``top_high``: its 95% interval (Wilson).
-        ``top_chance``: the share under the same exchange.
+        ``top_chance``: the expected share under the same exchange.
 
     Memory: three numbers per example and site, and ``sites x d_vocab`` numbers. Cost: one unembedding per example and
-    site, each example by itself, so that no number depends on the batches.
+    site, one example at a time, so the numbers do not depend on the batches.
 
     Source: nostalgebraist (2020), "interpreting GPT: the logit lens".
 
@@ -53,11 +53,11 @@ class LogitLens(Probe):
             its last block, which is then measured too.
         tokens: token id of each class of that label, in the order of its classes; ``None``: the label's values are
             token ids.
-        at: places in the residual stream. Behind the final norm (``unembed.hook_in``) only the unembedding is applied.
-        readout: at which position the answer is predicted.
+        at: sites in the residual stream. After the final norm (``unembed.hook_in``) only the unembedding is applied.
+        readout: the position at which the answer is predicted.
 
     Raises:
-        InputError: for a model without final norm and unembedding, or whose logits are not what they give (BERT's);
+        InputError: for a model without final norm and unembedding, or whose logits differ from what these give (BERT);
             sites outside the residual stream; answers that are not token ids.
 
     Example:
@@ -82,7 +82,7 @@ class LogitLens(Probe):
         self.answer, self.tokens = answer, tokens
 
     def bind(self, model: Models) -> list[Site]:
-        """Also takes the model's final norm and unembedding."""
+        """Also keeps the model's final norm and unembedding."""
         if isinstance(model, Mapping):
             raise InputError(f"LogitLens measures one model at a time, and was given {len(model)}; run it on each")
         sites = super().bind(model)
@@ -188,7 +188,7 @@ class LogitLens(Probe):
 
 
 def _median_interval(values: Tensor) -> tuple[float, float]:
-    """95% interval of the median: the order statistics that cover it at least so often; NaN where none do."""
+    """95% interval of the median: the order statistics with at least that coverage; NaN if there are none."""
     from scipy.stats import binom
 
     n = len(values)

@@ -29,7 +29,7 @@ _WIDTH, _HEIGHT = 3.1, 2.35  # inches a panel
 
 
 def sandbox_figure(run: SandboxRun, epoch: int, panels: Iterable[str] | Grid | None = None) -> Figure:
-    """Draw one epoch of a run, any panels of the sandbox.
+    """Draw any panels of the sandbox at one epoch of a run.
 
     Args:
         run: what ``record_sandbox`` or ``sandbox_run`` recorded.
@@ -37,7 +37,7 @@ def sandbox_figure(run: SandboxRun, epoch: int, panels: Iterable[str] | Grid | N
         panels: names of panels, rows of names, or ``None`` for all.
 
     Raises:
-        InputError: for an epoch that was not kept, or a panel there is none of; the message names the nearest.
+        InputError: for an epoch that was not kept, or an unknown panel; the message names the nearest.
 
     Example:
         >>> sandbox_figure(run, 244, ["xi", "class_map", "loss"]).savefig("epoch-244.png")  # doctest: +SKIP
@@ -57,23 +57,23 @@ def sandbox_film(
     epochs: Sequence[int] | None = None,
     dpi: int = 80,
 ) -> Path:
-    """Write a film of a run, one frame per epoch, any panels of the sandbox.
+    """Write a film of any panels of the sandbox, one frame per epoch.
 
-    Takes about a second a frame with all panels, less with fewer.
+    With all panels, a frame takes about a second; with fewer, less.
 
     Args:
         run: what ``record_sandbox`` or ``sandbox_run`` recorded.
         path: ends in ``.gif``, or in ``.mp4``, for which ffmpeg is needed.
         panels: names of panels, rows of names, or ``None`` for all.
-        fps: frames a second.
+        fps: frames per second.
         epochs: which of ``run.epochs``; ``None``: all.
-        dpi: dots an inch; a panel is about 3.1 by 2.35 inches.
+        dpi: dots per inch; a panel is about 3.1 by 2.35 inches.
 
     Returns:
-        The path. It holds the whole film or, after an error, what it held before.
+        The path. The file holds the whole film or, after an error, its previous content.
 
     Raises:
-        InputError: for another ending, no ffmpeg, fewer than two epochs, or one that was not kept.
+        InputError: for an unknown file ending, a missing ffmpeg, fewer than two epochs, or one that was not kept.
 
     Example:
         >>> sandbox_film(run, "run.gif", panels=["xi", "class_map", "loss"])  # doctest: +SKIP

@@ -26,7 +26,7 @@ class Plane(NamedTuple):
     centre: Float[np.ndarray, "d"]
 
     def flatten(self, points: Float[np.ndarray, "*rest d"]) -> Float[np.ndarray, "*rest 2"]:
-        """Where points stand in the plane."""
+        """Coordinates of points in the plane."""
         return np.asarray((points - self.centre) @ self.directions.T)
 
     def lift(self, places: Float[np.ndarray, "n 2"], through: Float[np.ndarray, "d"]) -> Float[np.ndarray, "n d"]:
@@ -52,12 +52,12 @@ def fit_plane(
         points: the same points at every checkpoint.
         how: ``"pca"``, the two principal components of the points of all frames together; ``"last"``, of the last
             frame; ``"classes"``, of the means of the classes in the last frame; or ``[2 d]``, two directions, which are
-            made orthonormal in this order. The plane's origin is the mean that the components belong to; with two
+            made orthonormal in this order. The plane's origin is the mean used for the components or, with two
             directions, the origin of the space.
         classes: which class each point has, for ``"classes"``.
 
     Raises:
-        InputError: for another name, directions of another shape or along one line.
+        InputError: for an unknown name, or directions of the wrong shape or along the same line.
 
     Example:
         >>> points = np.random.default_rng(0).normal(size=(5, 40, 3)) * [3.0, 1.0, 0.01]

@@ -30,27 +30,27 @@ _MAP = "class_map"
 
 
 class SandboxRecorder:
-    """Keeps what the sandbox shows of a model whenever it is called: a callback of ``mechclust.train``.
+    """Records what the sandbox shows of a model each time it is called: a callback for ``mechclust.train``.
 
-    In a training loop of your own call ``recorder(step, model)`` as often as there shall be frames. The model may be
-    anything with TransformerLens's hook protocol. It is run once a call, on the sequences followed, in evaluation mode.
+    In your own training loop, call ``recorder(step, model)`` whenever you want a frame. The model may be anything with
+    TransformerLens's hook protocol. Each call runs it once on the recorded sequences, in evaluation mode.
 
     Memory: O(calls x sequences x (heads d_head + layers d_model + length)), in float32.
 
     Args:
         batches: the examples to follow: a batch, or several.
-        label: the label, one value per example, by which sequences are coloured; ``None``: by the right answer.
-        answer: the label with the token id that is the right answer; ``None``: the batch's ``targets`` at the position
-            read, where it has targets.
-        layers: of the residual stream, 0 for the embedding and ``l + 1`` for ``blocks.l``; ``None``: all behind a
-            block, or six evenly spread where there are more.
+        label: the label, one value per example, that colours the sequences; ``None``: the right answer colours them.
+        answer: the label with the token id that is the right answer; ``None``: the batch's ``targets``, if any, at
+            the position being read.
+        layers: of the residual stream, 0 for the embedding and ``l + 1`` for ``blocks.l``; ``None``: the
+            output of every block, or six evenly spaced ones if there are more.
         heads: such as ``["L0H1", "L1H0"]``: their outputs and their attention from the position read; ``None``: all, or
-            none where there are more than eight.
+            none if there are more than eight.
         sites: further hook points ``[batch pos d]`` to draw, such as ``"blocks.0.hook_mlp_out"``.
-        readout: the position that is read, ``last_token()``, ``first_token()`` or ``token_at(...)``.
+        readout: the position to read: ``last_token()``, ``first_token()`` or ``token_at(...)``.
         vocab: the string of a token id, as a list or a function; ``None``: the number.
         label_names: what the values of ``label`` are called, by value; ``None``: ``"task 0"`` and so on.
-        max_sequences: most examples to follow, taken evenly from the values of ``label``.
+        max_sequences: maximum number of examples to follow, spread evenly over the values of ``label``.
 
     Raises:
         InputError: for a label or position that the batches do not have, a readout of several positions, and, when
@@ -88,7 +88,7 @@ class SandboxRecorder:
         self._frames: dict[int, dict[str, np.ndarray]] = {}
 
     def __call__(self, step: int, model: HookedModel) -> None:
-        """Keep what the model does now, as the frame of ``step``."""
+        """Record the model in its current state, as the frame of ``step``."""
         if not self._frames:
             self.places = find_places(model, self.layers, self.heads, self.sites, len(self.examples.token_ids))
             cfg = model.cfg
@@ -134,20 +134,20 @@ class SandboxRecorder:
         title: str | None = None,
         unit: str = "step",
     ) -> SandboxRun:
-        """What was kept, ready for ``sandbox_figure``, ``sandbox_film`` and ``sandbox_page``.
+        """The recorded frames, ready for ``sandbox_figure``, ``sandbox_film`` and ``sandbox_page``.
 
         Args:
-            planes: how points of more than two dimensions are drawn: ``"pca"``, the principal plane of all frames
-                together, ``"last"``, of the last frame, ``"classes"``, of the means of the clusters in the last frame.
-                By the panel's name where they differ, also two directions of your own ``[2 d]``; every panel that is
-                not named has ``"pca"``. The plane of a panel is the same in all frames.
-            max_frames: how many frames to keep at most: the first, the last, and those where most happens.
-            curves: numbers measured in training; ``None``: loss and accuracy on the sequences followed.
-            title: what to call it; ``None``: the model's size.
+            planes: how points of more than two dimensions are drawn: in the principal plane of all frames together
+                (``"pca"``), of the last frame (``"last"``), or of the cluster means in the last frame (``"classes"``).
+                A mapping by panel name may also give two directions of your own ``[2 d]``; panels that it does not
+                name use ``"pca"``. The plane of a panel is the same in all frames.
+            max_frames: maximum number of frames to keep: the first, the last, and those with the largest changes.
+            curves: numbers measured during training; ``None``: loss and accuracy on the sequences followed.
+            title: the title; ``None``: the model's size.
             unit: what the steps are, ``"step"`` or ``"epoch"``.
 
         Raises:
-            InputError: for fewer than two frames, a panel or a plane there is none of, or two directions on one line.
+            InputError: for fewer than two frames, an unknown panel or plane, or two directions along the same line.
         """
         return self._run(planes, max_frames, curves, title, unit)[0]
 

@@ -20,14 +20,14 @@ class FollowedSequences:
     """Sequences followed through training by name, with what is known about them.
 
     Attributes:
-        tokens: ``[sequence pos]`` places in ``token_names``; -1 at padding.
-        token_names: for people.
-        answers: ``[sequence]`` the right answer, as a place in ``SandboxRun.answers``; ``None``: not known.
-        clusters: ``[sequence]`` which cluster of equivalent sequences, as a place in ``cluster_names``.
-        cluster_names: for people.
-        cluster_answers: the answer of each cluster, whose colour its sequences have in shades; ``None`` where
-            clusters have colours of their own.
-        notes: what else is known of each sequence, for people; empty for nothing.
+        tokens: ``[sequence pos]`` indices into ``token_names``; -1 at padding.
+        token_names: readable names of the tokens.
+        answers: ``[sequence]`` the right answer, as an index into ``SandboxRun.answers``; ``None``: unknown.
+        clusters: ``[sequence]`` the cluster of equivalent sequences, as an index into ``cluster_names``.
+        cluster_names: readable names of the clusters.
+        cluster_answers: the answer of each cluster, whose colour its sequences share in shades; ``None`` if clusters
+            have colours of their own.
+        notes: a readable note on each sequence; empty for none.
     """
 
     tokens: np.ndarray
@@ -43,13 +43,13 @@ class FollowedSequences:
 class SandboxRun:
     """A model at some checkpoints of its training, with everything a sandbox draws.
 
-    ``record_sandbox`` makes one of any model with hooks, ``sandbox_run`` of the clustering-head study one of its
-    two-dimensional networks.
+    ``record_sandbox`` creates one from any model with hooks, ``sandbox_run`` from a two-dimensional network of the
+    clustering-head study.
 
     Attributes:
-        title: what it is.
+        title: the title.
         epochs: ``[frame]`` the checkpoints kept, counted in ``unit``.
-        available: how many there were to keep.
+        available: number of checkpoints before selection.
         panels: what can be drawn, by name.
         sequences: the sequences followed.
         answers: the names of the answers that the model can give.
@@ -60,12 +60,12 @@ class SandboxRun:
         curves: numbers at every checkpoint that was measured.
         unit: what a checkpoint is counted in, ``"epoch"`` or ``"step"``.
         n_used: how many of the answers, the first ones, are ever right; the others are drawn grey. ``None``: all.
-        support: positions that carry the answer; empty where that is not known.
+        support: positions that determine the answer; empty if unknown.
         n_digits: how many tokens the panels of token and position pairs hold at each position.
         cloud_answers: the answers of the sequences in ``values["cloud"]``.
         map_half_height: the grid spans this far up and down, and 1.6 times as far to the sides.
         level_lines: per frame, lines of equal p(y | output): answer, level and ``[point 2]``.
-        variance: by panel, ``[frame]`` the share of the variance of that frame's points that its plane holds.
+        variance: by panel, ``[frame]`` the share of the variance of that frame's points that lies in the plane.
     """
 
     title: str

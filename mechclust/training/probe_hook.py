@@ -1,4 +1,4 @@
-"""Probes during anybody's own training loop: every so many steps, on a fixed set of batches."""
+"""Probes in any training loop: every few steps, on a fixed set of batches."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ _LOGGED = ("site", "label", "equivalence")  # axes of measures that make a handf
 
 
 class ProbeHook:
-    """Call it in a training loop, after each optimiser step: it measures where the step is a multiple of ``every``.
+    """Call it after each optimiser step of a training loop: it measures at every step that is a multiple of ``every``.
 
-    The model is measured as it is, in evaluation mode, without gradients; weights, training mode and the random state
-    are left alone. A Hugging Face model is given hooks anew each time, which costs a moment and no memory for weights.
+    The model is measured in evaluation mode, without gradients; its weights, its training mode and the random state are
+    left untouched. A Hugging Face model gets new hooks each time, which is quick and does not copy the weights.
 
     Args:
-        probes: one or several. They are reset before each measurement.
-        batches: the same each time, as ``run`` takes them: batches, or texts where there is a tokenizer. A sequence,
-            since it is read again and again.
-        every: steps from one measurement to the next; step 0 is one.
+        probes: one probe or several. They are reset before each measurement.
+        batches: the inputs to measure each time, in any form that ``run`` accepts: batches, or texts if there is a
+            tokenizer. They are read repeatedly, so an iterator is refused.
+        every: steps between measurements; step 0 is measured too.
         log: called with the step's numbers by name, such as ``wandb.log``.
-        out: folder for the whole results, ``step-000100.TaskClusterARI.safetensors``; ``None``: they are kept in
-            ``results`` alone.
-        tokenizer: where batches are texts.
+        out: folder for the full results, ``step-000100.TaskClusterARI.safetensors``; ``None``: they are kept only in
+            ``results``.
+        tokenizer: needed if batches are texts.
 
     Attributes:
-        results: by step, a result per probe.
+        results: one result per probe, by step.
 
     Raises:
-        InputError: for no probes, two probes of one class, batches that can be read once only, and ``every`` below 1.
+        InputError: for no probes, two probes of the same class, batches that can be read only once, or
+            ``every`` below 1.
 
     Example:
         >>> import torch
@@ -78,14 +79,14 @@ class ProbeHook:
         self.results: dict[int, list[ProbeResult]] = {}
 
     def __call__(self, model: AnyModel, step: int) -> dict[str, float]:
-        """Measure, where the step is due and was not measured.
+        """Measure if this step is due and has not been measured yet.
 
         Args:
-            model: of Hugging Face, or with hooks.
-            step: optimiser steps taken.
+            model: a Hugging Face model, or one with hooks.
+            step: optimiser steps taken so far.
 
         Returns:
-            The numbers by name, such as ``"TaskClusterARI/ari/blocks.0.hook_resid_post"``; nothing for other steps.
+            The numbers by name, such as ``"TaskClusterARI/ari/blocks.0.hook_resid_post"``; empty at other steps.
         """
         if step % self.every or step in self.results:
             return {}

@@ -1,4 +1,4 @@
-"""Probes during a training by Hugging Face's Trainer. Importing this file imports transformers."""
+"""Probes during training with Hugging Face's Trainer. Importing this file imports transformers."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ __all__ = ["MechclustCallback"]
 
 
 class MechclustCallback(TrainerCallback):  # type: ignore[misc] # transformers has no types
-    """Runs probes every so many optimiser steps, and logs their numbers to what the Trainer logs to.
+    """Runs probes every few optimiser steps, and logs their numbers to the same places as the Trainer.
 
-    ``MechclustCallback(probes, batches, every=100).add_to(trainer)`` logs as the Trainer's own losses are logged: to
-    its log history, to the progress bar, and to TensorBoard, Weights & Biases or whatever ``report_to`` names. Given as
-    ``Trainer(callbacks=[...])`` it has no way to these, and writes to the log history (``trainer.state.log_history``,
-    ``trainer_state.json``) alone. The training itself goes on to the same bits.
+    ``MechclustCallback(probes, batches, every=100).add_to(trainer)`` logs to the same places as the Trainer's losses:
+    its log history, its progress bar, and TensorBoard, Weights & Biases or whatever else ``report_to`` names. Passed as
+    ``Trainer(callbacks=[...])``, it cannot reach those loggers and writes only to the log history
+    (``trainer.state.log_history``, ``trainer_state.json``). Training remains bit-identical.
 
-    Of several processes the first one measures. A model whose weights are sharded over processes (FSDP, DeepSpeed
-    ZeRO 3) cannot be measured so; save checkpoints and give them to ``mechclust history``.
+    With several processes, the first one measures. A model whose weights are sharded over processes (FSDP, DeepSpeed
+    ZeRO 3) cannot be measured this way; save checkpoints and run ``mechclust history`` on them.
 
     Args:
-        probes: as ``ProbeHook`` takes them.
-        batches: likewise, the same each time.
-        every: optimiser steps from one measurement to the next; the first is before training.
-        out: folder for the whole results.
-        tokenizer: where batches are texts; by default the Trainer's ``processing_class``.
+        probes: as for ``ProbeHook``.
+        batches: as for ``ProbeHook``.
+        every: optimiser steps between measurements; the first is before training.
+        out: folder for the full results.
+        tokenizer: needed if batches are texts; by default the Trainer's ``processing_class``.
 
     Attributes:
-        hook: what measures; ``hook.results`` has a result per probe by step.
+        hook: the ``ProbeHook``; ``hook.results`` has one result per probe, by step.
 
     Example:
         >>> from probes import TaskClusterARI, last_token
@@ -56,13 +56,13 @@ class MechclustCallback(TrainerCallback):  # type: ignore[misc] # transformers h
         self._trainer: Any = None
 
     def add_to(self, trainer: Any) -> MechclustCallback:
-        """Add it to a Trainer, and log to where that logs to."""
+        """Add the callback to a Trainer, and log through it."""
         self._trainer = trainer
         trainer.add_callback(self)
         return self
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The first measurement."""
+        """Measure before training."""
         if self._trainer is None and args.report_to:
             warnings.warn(
                 f"MechclustCallback was given as callbacks=[...], so that its numbers go to the Trainer's log history "
@@ -72,7 +72,7 @@ class MechclustCallback(TrainerCallback):  # type: ignore[misc] # transformers h
         self._measure(state, **kwargs)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The others."""
+        """Measure if the step is due."""
         self._measure(state, **kwargs)
 
     def _measure(self, state: Any, model: Any, processing_class: Any = None, **_: Any) -> None:

@@ -1,4 +1,4 @@
-"""``mechclust history``: when in training does structure appear, and are the checkpoints what they are called?"""
+"""``mechclust history``: when in training does structure appear, and are the checkpoints what their names say?"""
 
 from mechclust.commands.history.config import HistoryConfig as HistoryConfig
 from mechclust.commands.history.measure import measure_history as measure_history

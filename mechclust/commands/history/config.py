@@ -1,4 +1,4 @@
-"""What ``mechclust history`` is asked."""
+"""Settings of ``mechclust history``."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class HistoryConfig(ModelSettings, PromptSettings):
         revisions: revisions of MODEL on the Hugging Face hub, such as step0 step1000.
         checkpoints: folders of checkpoints, such as run/checkpoint-*; ordered by the last number in their names.
         probes: what to measure: clusters (of hidden states, against the task), cka (with the last, first and previous
-            checkpoint), heads (how far each head's output clusters by task), topics (attention within topics; needs
-            --corpus). By default clusters and cka, and topics where there is a corpus.
+            checkpoint), heads (how strongly each head's output clusters by task), topics (attention within topics;
+            needs --corpus). By default clusters and cka, and also topics if there is a corpus.
         corpus: UTF-8 text files, or directories of *.txt files, for topics.
-        n_topics: topics that are fitted to the corpus, once for all checkpoints.
-        threshold: of V words, each topic keeps the int(V * threshold) + 1 likeliest.
+        n_topics: number of topics, fitted to the corpus once for all checkpoints.
+        threshold: each topic keeps the int(V * threshold) + 1 likeliest of V words.
         min_documents: words in fewer documents are left out of the topics.
-        max_length: tokens of a window of the corpus.
+        max_length: tokens per window of the corpus.
         n_init: k-means starts.
         n_permutations: random relabellings behind the chance levels of clusters and topics.
         cka_permutations: random pairings behind the chance levels of CKA; 0 for none.
-        map_prompts: most prompts to show on the page, drawn by their place in the file; 0 for no page.
-        map_layers: layers to show there; by default at most five, evenly spaced.
-        attention_prompts: prompts whose attention is shown there, by their place in the file, from 0.
+        map_prompts: maximum number of prompts to show with the slider, chosen by their number in the file; 0 for none.
+        map_layers: layers to show there; by default up to five, evenly spaced.
+        attention_prompts: prompts whose attention is shown there, numbered from 0 as in the file.
     """
 
     revisions: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class HistoryConfig(ModelSettings, PromptSettings):
     attention_prompts: tuple[int, ...] = (0,)
 
     def check(self) -> None:
-        """Refuse what cannot be measured with, before any work."""
+        """Reject invalid settings before any work starts."""
         super().check()
         if bool(self.revisions) and bool(self.checkpoints):
             raise InputError("both --revisions and --checkpoints are given; give one of them")
@@ -83,13 +83,13 @@ class HistoryConfig(ModelSettings, PromptSettings):
 
     @property
     def measured(self) -> tuple[ProbeName, ...]:
-        """The probes that are run."""
+        """The probes to run."""
         if self.probes:
             return self.probes
         return ("clusters", "cka", "topics") if self.corpus else ("clusters", "cka")
 
     def clustering(self, at: Sites) -> TaskClusterARI:
-        """The probe of clusters."""
+        """The probe that clusters hidden states."""
         return TaskClusterARI(
             "task", at, self.readout, n_init=self.n_init, n_permutations=self.n_permutations, seed=self.seed
         )
@@ -101,5 +101,5 @@ class HistoryConfig(ModelSettings, PromptSettings):
 
     @property
     def heads(self) -> ClusteringHead:
-        """The probe of heads' outputs."""
+        """The probe that reads the heads' outputs."""
         return ClusteringHead("task", at=head_output(), query=self.readout, permutations=None)

@@ -1,4 +1,4 @@
-"""Numbers by checkpoint and layer, read from the results of probes, and the moment when each layer crosses chance."""
+"""Numbers by checkpoint and layer, read from probe results, and when each layer crosses chance."""
 
 from __future__ import annotations
 
@@ -28,17 +28,18 @@ TESTED = ("clusters", "heads", "topics")  # of which the moment of crossing chan
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """One measure of all checkpoints. What was not measured is NaN.
+    """One measure at all checkpoints. Anything not measured is NaN.
 
     Attributes:
         name: a key of ``TITLES``.
         sites: hook names, those of the last checkpoint.
-        layers: their numbers; of heads and topics, of blocks.
+        layers: their numbers; block numbers for heads and topics.
         value: by checkpoint and layer.
-        low: lower end of what chance gives (its central 95%), likewise.
+        low: lower end of the central 95% of the chance distribution.
         high: upper end.
-        p: share of chance at least as high; of heads and topics corrected for the heads of a layer or model.
-        n: examples of each checkpoint.
+        p: share of the chance distribution that is at least as high; for heads and topics, corrected for the heads of
+            the model or layer.
+        n: number of examples at each checkpoint.
     """
 
     name: str
@@ -52,7 +53,7 @@ class Curve:
 
     @property
     def title(self) -> str:
-        """What is measured, in words."""
+        """The measure in words."""
         return TITLES[self.name]
 
 
@@ -61,8 +62,8 @@ def read_curve(name: str, results: Mapping[int, ProbeResult], n_checkpoints: int
 
     Args:
         name: a key of ``TITLES``.
-        results: by the checkpoint's place.
-        n_checkpoints: of the series.
+        results: by the checkpoint's position in the series.
+        n_checkpoints: length of the series.
     """
     last = results[max(results)]
     sites = list(last.coords["site"])
@@ -116,16 +117,16 @@ def above_chance(curve: Curve, right: Sequence[int]) -> Bool[np.ndarray, "checkp
 
 
 def crossings(curve: Curve, names: Sequence[str], right: Sequence[int]) -> pd.DataFrame:
-    """The moment when each layer crosses chance: the first checkpoint that is above it with the next one too.
+    """When each layer crosses chance: the first checkpoint at which it is above chance and stays so at the next one.
 
     Args:
         curve: with p-values.
-        names: of all checkpoints.
-        right: places of those that nothing was found against.
+        names: names of all checkpoints.
+        right: positions of the checkpoints without findings.
 
     Returns:
-        One row per layer: ``measure``, ``layer``, ``site``, ``crosses_at`` (missing where it never does), ``after``
-        (the checkpoint before, missing where the first one is above chance), ``value``, ``null_high``, ``note``.
+        One row per layer: ``measure``, ``layer``, ``site``, ``crosses_at`` (missing if it never does), ``after``
+        (the checkpoint before, missing if the first one is above chance), ``value``, ``null_high``, ``note``.
     """
     import pandas as pd
 

@@ -1,4 +1,4 @@
-"""What ``measure_history`` is given: prompts and corpus as tokens, made once for all checkpoints."""
+"""The inputs of ``measure_history``: prompts and corpus, tokenized once for all checkpoints."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json")
 
 @dataclass(frozen=True)
 class Inputs:
-    """What every checkpoint reads.
+    """What every checkpoint is run on.
 
     Attributes:
-        prompts: as they are in the file.
-        batches: the same as tokens.
-        tokenizer: that made them.
-        words: of each prompt that is shown with its attention, its tokens as strings, by its place in the file.
-        corpus: tokenized, for topics.
+        prompts: as in the file.
+        batches: the prompts as tokens.
+        tokenizer: the tokenizer that produced them.
+        words: the tokens, as strings, of each prompt whose attention is shown, by its number in the file.
+        corpus: the tokenized corpus, for topics.
         topics: ``[words topics]`` membership of the corpus's words.
-        notes: what a reader must know.
+        notes: anything a reader should know.
     """
 
     prompts: LabelledPrompts
@@ -51,7 +51,7 @@ class Inputs:
 
     @property
     def digest(self) -> str:
-        """Tells what is read from anything else."""
+        """Identifies these inputs."""
         parts: list[Any] = [
             part for batch in self.batches for part in (batch.tokens, batch.index, batch.labels["task"])
         ]
@@ -61,10 +61,10 @@ class Inputs:
 
 
 def read_inputs(model: Any, series: Sequence[Checkpoint], config: HistoryConfig, tokenizer: Any = None) -> Inputs:
-    """Prompts and corpus as tokens of the last checkpoint's tokenizer, without loading weights.
+    """Tokenize prompts and corpus with the last checkpoint's tokenizer, without loading weights.
 
     Raises:
-        InputError: for prompts, text or a tokenizer that nothing can be measured with.
+        InputError: if the prompts, the text or the tokenizer are unusable.
     """
     prompts = LabelledPrompts.from_jsonl(config.prompts)
     _check_prompts(prompts, config)
@@ -97,7 +97,7 @@ def read_inputs(model: Any, series: Sequence[Checkpoint], config: HistoryConfig,
 
 
 def own_tokenizer(checkpoint: Checkpoint, config: HistoryConfig) -> Any:
-    """The tokenizer that a checkpoint brings; ``None`` where it brings none."""
+    """The tokenizer that comes with a checkpoint; ``None`` if there is none."""
     folder = Path(checkpoint.source)
     if folder.is_dir() and not any((folder / name).exists() for name in _TOKENIZER_FILES):
         return None
@@ -105,7 +105,7 @@ def own_tokenizer(checkpoint: Checkpoint, config: HistoryConfig) -> Any:
 
 
 def tokenizer_digest(tokenizer: Any, prompts: Sequence[str], config: HistoryConfig) -> str:
-    """Tells tokenizers apart: by their vocabulary, and how they read some prompts."""
+    """Distinguishes tokenizers by their vocabulary and by their tokens for some of the prompts."""
     vocabulary = json.dumps(sorted(tokenizer.get_vocab().items()))
     return digest_of([vocabulary, json.dumps(encoder(tokenizer, config.chat, bos=config.bos)(list(prompts[:_ASKED])))])
 
@@ -126,7 +126,7 @@ def _check_prompts(prompts: LabelledPrompts, config: HistoryConfig) -> None:
 
 
 def _reader(model: Any, series: Sequence[Checkpoint], config: HistoryConfig) -> Any:
-    """The last tokenizer of the series, or the model's where no checkpoint brings one."""
+    """The last tokenizer of the series, or the model's if no checkpoint has one."""
     for checkpoint in reversed(series):
         if (found := own_tokenizer(checkpoint, config)) is not None:
             return found
@@ -153,7 +153,7 @@ def _words(reader: Any, batches: Sequence[Batch], place: int) -> list[str]:
 
 
 def tokens_of(batches: Sequence[Batch], place: int) -> Tensor:
-    """``[pos]`` the tokens of the prompt at a place in the file."""
+    """``[pos]`` tokens of the prompt with this number in the file."""
     for batch in batches:
         if len(found := (batch.index == place).nonzero()):
             row = int(found[0, 0])

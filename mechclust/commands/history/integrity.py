@@ -1,4 +1,4 @@
-"""Whether the checkpoints of a series are what their names say, before anything is concluded from them."""
+"""Checks that the checkpoints of a series are what their names say, before any conclusion is drawn from them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _BETWEEN = 1e-4  # 1 - CKA of a later checkpoint, which such a one should have b
 
 @dataclass(frozen=True)
 class Identity:
-    """What tells a checkpoint from others.
+    """What distinguishes one checkpoint from another.
 
     Attributes:
-        name: of the checkpoint.
-        weights: their sketch.
-        config: of the model, what changes a number.
-        tokenizer: a digest; ``None`` where the checkpoint has none of its own.
+        name: the checkpoint's name.
+        weights: a sketch of its weights.
+        config: the parts of the model's configuration that affect the numbers.
+        tokenizer: a digest; ``None`` if the checkpoint has no tokenizer of its own.
     """
 
     name: str
@@ -44,11 +44,11 @@ class Finding:
     """What is wrong with some checkpoints.
 
     Attributes:
-        kind: ``last``: the weights of the last one; ``equal``: the weights of one another; ``order``: their weights
-            belong elsewhere in the series; ``states``: the hidden states of the last one, with other weights;
-            ``tokenizer``, ``config``: another than the last one's.
-        checkpoints: their places in the series; nothing is concluded from these.
-        text: in a sentence.
+        kind: ``last``: they have the weights of the last one; ``equal``: they have the same weights; ``order``: their
+            weights belong elsewhere in the series; ``states``: they have the hidden states of the last one, but
+            different weights; ``tokenizer``, ``config``: these differ from the last one's.
+        checkpoints: their positions in the series; they are left out of all conclusions.
+        text: the finding as a sentence.
     """
 
     kind: Kind
@@ -59,20 +59,20 @@ class Finding:
 def check_series(
     series: Sequence[Identity], cka_with_last: Float[np.ndarray, "checkpoint layer"] | None = None
 ) -> list[Finding]:
-    """What is wrong with a series of checkpoints, in the order in which training made them.
+    """What is wrong with a series of checkpoints, given in training order.
 
-    A checkpoint is out of order where moving it to another place makes the path through the weights shorter: the
-    distances that change must fall below 0.8 of what they were. A training that walks straight or at random passes
-    (every place but its own is longer); so does one that stays about a point (every place is as long), and one whose
-    learning rate falls at the end (0.83; 0.71 where the first is moved behind the last, where the bound is 0.6). What
-    cannot be told: two checkpoints swapped at either end of a random walk, and a whole series in reverse.
+    A checkpoint is out of order if moving it elsewhere shortens the path through the weights: the sum of the distances
+    that change must fall below 0.8 of its former value. A training run that moves straight or at random passes (every
+    other position is longer); so does one that stays near a point (every position is equally long), and one whose
+    learning rate falls at the end (0.83; 0.71 if the first is moved behind the last, for which the bound is 0.6). Two
+    things cannot be detected: two checkpoints swapped at either end of a random walk, and a whole series in reverse.
 
     Args:
         series: at least two checkpoints.
-        cka_with_last: linear CKA of each with the last one; NaN where it is not known.
+        cka_with_last: linear CKA of each with the last one; NaN if unknown.
 
     Returns:
-        No finding for a series that is as it should be.
+        The findings; none if nothing is wrong.
     """
     found = [*_other_parts(series), *_equal(series)]
     wrong = {i for finding in found for i in finding.checkpoints}

@@ -61,23 +61,23 @@ def measure_history(
     tokenizer: Any = None,
     progress: bool = False,
 ) -> HistoryResult:
-    """What probes find at every checkpoint of a training, after a check that the checkpoints are what they are called.
+    """Run probes at every checkpoint of a training run, and check that the checkpoints are what their names say.
 
-    Prompts and corpus are tokenized once, with the last checkpoint's tokenizer. Each checkpoint is loaded once, alone;
-    its hidden states go to ``out/checkpoints``, whence they are clustered and compared with those of others. A second
-    call with the same ``out`` loads no checkpoint again that is measured.
+    Prompts and corpus are tokenized once, with the last checkpoint's tokenizer. Each checkpoint is loaded once, and
+    only one is in memory at a time. Hidden states are saved in ``out/checkpoints``; clusters and CKA are computed from
+    there. A second call with the same ``out`` does not reload checkpoints that are already measured.
 
     Args:
-        model: the hub name of which ``config.revisions`` are revisions, or a folder of ``checkpoint-*`` folders. Its
-            tokenizer is taken where no checkpoint brings one.
+        model: the hub name whose revisions ``config.revisions`` are, or a folder of ``checkpoint-*`` folders. Its
+            tokenizer is used if no checkpoint has one.
         config: what to measure.
-        out: folder of hidden states and results; ``None`` for a temporary one, which is gone afterwards.
-        tokenizer: in place of the checkpoints' own.
+        out: folder for hidden states and results; ``None`` for a temporary one, which is deleted afterwards.
+        tokenizer: used instead of the checkpoints' own.
         progress: show progress bars.
 
     Raises:
-        InputError: before any weights are loaded: for bad settings, prompts or checkpoints; later: for a checkpoint
-            that cannot be loaded, and too little disk.
+        InputError: before any weights are loaded, for invalid settings, prompts or checkpoints; later, for a
+            checkpoint that cannot be loaded or a full disk.
 
     Example:
         >>> # config = HistoryConfig(Path("prompts.jsonl"), revisions=("step0", "step1000", "step143000"))

@@ -24,15 +24,15 @@ _MOST_LAYERS = 5
 
 @dataclass(frozen=True, eq=False)
 class FixedPlanes:
-    """Where prompts lie at every checkpoint.
+    """The positions of the prompts at every checkpoint.
 
     Attributes:
-        xy: ``[checkpoint layer prompt 2]``; NaN where a checkpoint has no such layer.
+        xy: ``[checkpoint layer prompt 2]``; NaN if a checkpoint lacks the layer.
         variance: ``[checkpoint layer]`` share of the states' variance in the plane.
-        layers: numbers of the layers that are shown.
-        places: of the prompts, in the file.
+        layers: numbers of the layers shown.
+        places: numbers of the prompts in the file.
         texts: the prompts.
-        labels: of the prompts by name, the task first.
+        labels: the prompts' labels by name, the task first.
     """
 
     xy: Float[np.ndarray, "checkpoint layer prompt 2"]
@@ -44,10 +44,10 @@ class FixedPlanes:
 
 
 def fixed_planes(stores: Sequence[RowStore], prompts: LabelledPrompts, config: HistoryConfig) -> FixedPlanes:
-    """The two leading principal directions of each layer at the last checkpoint, and all checkpoints projected on them.
+    """Project all checkpoints onto the two leading principal directions of each layer at the last checkpoint.
 
-    Each checkpoint's states are centred and scaled to a mean square distance of 1 first, so that growing norms do not
-    hide what moves. Memory: one layer's rows of two checkpoints.
+    Each checkpoint's states are first centred and scaled to a mean square distance of 1, so that growing norms do not
+    hide movement. Memory: one layer's rows of two checkpoints.
     """
     sites = resolve(stores[-1], residual())
     known = [site.layer for site in sites]

@@ -14,7 +14,7 @@ from mechclust.report.html import table_html
 from mechclust.report.page import write_report
 from mechclust.report.text import short_name
 
-_HATCHED = "Hatched: 95% of what chance gives."
+_HATCHED = "Hatched: central 95% of the chance distribution."
 _FLAGGED = "Checkpoints with findings are red and hollow."
 
 
@@ -22,7 +22,7 @@ def write_history_report(result: HistoryResult, out: str | Path) -> Path:
     """Write ``history.csv``, ``crossings.csv``, the probe results, the figures and ``report.html`` into ``out``.
 
     Raises:
-        InputError: when ``out`` cannot be written, or holds the report of another command.
+        InputError: if ``out`` cannot be written, or holds the report of another command.
     """
     with own_folder(out, "history"):
         return _write(result, out)
@@ -32,7 +32,7 @@ def _write(result: HistoryResult, out: str | Path) -> Path:
     numbers = {"number": ".3f", "missing": "–"}
     first, last = result.series[0].name, result.series[-1].name
     folded = {
-        "Each checkpoint: the largest value over layers, of CKA the mean": table_html(result.shown_table, **numbers)
+        "Each checkpoint: the largest value over layers (for CKA, the mean)": table_html(result.shown_table, **numbers)
     }
     tables = {"history": result.to_dataframe()}
     if len(result.crossings):

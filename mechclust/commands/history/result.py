@@ -1,4 +1,4 @@
-"""What ``mechclust history`` found, as tables and in sentences."""
+"""The results of ``mechclust history``, as tables and in sentences."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _FINDINGS = 8  # that stand in the conclusion
 
 @dataclass(frozen=True, eq=False)
 class HistoryResult:
-    """Of a whole series.
+    """Results for a whole series of checkpoints.
 
     Attributes:
-        model: what it is called.
-        config: what was asked.
-        series: the checkpoints, in the order of training.
-        findings: what is wrong with some of them; nothing is concluded from these.
-        results: probes' results by ``"NAME/CHECKPOINT"``.
+        model: the model's name.
+        config: the settings.
+        series: the checkpoints, in training order.
+        findings: what is wrong with some of them; these are left out of all conclusions.
+        results: the probes' results, by ``"NAME/CHECKPOINT"``.
         curves: by name: ``clusters``, ``cka_last``, ``cka_first``, ``cka_previous``, ``heads``, ``topics``.
         planes: hidden states in fixed planes, for the page; ``None`` for none.
-        attention: of each checkpoint, ``[layer head query key]`` patterns in bytes by the prompt's place.
-        words: tokens of these prompts, by their place.
-        input_notes: what a reader must know of the inputs.
+        attention: for each checkpoint, ``[layer head query key]`` patterns as bytes, by prompt number.
+        words: tokens of these prompts, by prompt number.
+        input_notes: anything a reader should know about the inputs.
     """
 
     model: str
@@ -58,22 +58,22 @@ class HistoryResult:
 
     @property
     def names(self) -> list[str]:
-        """Of the checkpoints."""
+        """The names of the checkpoints."""
         return [each.name for each in self.series]
 
     @property
     def flagged(self) -> set[int]:
-        """Places of checkpoints with findings."""
+        """Positions of the checkpoints with findings."""
         return {i for finding in self.findings for i in finding.checkpoints}
 
     @property
     def right(self) -> list[int]:
-        """Places of those without."""
+        """Positions of the checkpoints without findings."""
         return [i for i in range(len(self.series)) if i not in self.flagged]
 
     @cached_property
     def crossings(self) -> pd.DataFrame:
-        """The moment when each layer crosses chance; see ``curves.crossings``."""
+        """When each layer crosses chance; see ``curves.crossings``."""
         import pandas as pd
 
         tables = [crossings(self.curves[name], self.names, self.right) for name in TESTED if name in self.curves]
@@ -108,7 +108,7 @@ class HistoryResult:
 
     @property
     def shown_table(self) -> pd.DataFrame:
-        """One row per checkpoint: each measure's largest value over layers, of CKA its mean, and what was found."""
+        """One row per checkpoint: each measure's largest value over layers (for CKA, the mean), and the findings."""
         import pandas as pd
 
         rows = []
@@ -123,31 +123,31 @@ class HistoryResult:
 
     @cached_property
     def lead(self) -> list[str]:
-        """The conclusion: integrity first, with at most eight findings."""
+        """The conclusion: integrity first, with up to eight findings."""
         found = [finding.text for finding in self.findings]
         return [self._integrity, *found[:_FINDINGS], *filter(None, map(self._when, self.curves.values()))]
 
     @property
     def sentences(self) -> list[str]:
-        """The conclusion; ``notes`` has what else a reader must know."""
+        """The conclusion; ``notes`` has anything else a reader should know."""
         return self.lead
 
     @property
     def notes(self) -> list[str]:
-        """What a reader must know."""
+        """Anything a reader should know."""
         notes = [*self.input_notes, *(finding.text for finding in self.findings[_FINDINGS:])]
         if self.flagged:
             notes.append(
-                "Checkpoints with findings are drawn hollow, and left out of what is concluded: the moments of "
-                "crossing chance, and their correction for the number of tests."
+                "Checkpoints with findings are drawn hollow and left out of all conclusions, that is, of the "
+                "crossings of chance and their correction for the number of tests."
             )
         if any(each.step is None for each in self.series):
-            notes.append("Some checkpoint's name has no number, so the series is in the order in which it was given.")
+            notes.append("The name of at least one checkpoint has no number, so the series is in the order given.")
         if any(curve.name in TESTED for curve in self.curves.values()):
             notes.append(
-                "A layer crosses chance at the first checkpoint that is above it together with the next one; p-values "
-                "are corrected for all layers and checkpoints (Benjamini & Hochberg). Where an untrained model is "
-                "above chance already, the structure is in the prompts or the architecture, not learnt."
+                "A layer crosses chance at the first checkpoint at which it is above chance and stays so at the next; "
+                "p-values are corrected for all layers and checkpoints (Benjamini & Hochberg). If an untrained model "
+                "is already above chance, the structure comes from the prompts or the architecture and was not learnt."
             )
         n_tests, n = self._tests, self.config.n_permutations
         if "clusters" in self.curves and n < (least := least_permutations(n_tests)):
@@ -214,7 +214,7 @@ def measured_history(
     results: Mapping[str, Mapping[int, ProbeResult]],
     attention: Sequence[Mapping[int, Tensor]],
 ) -> HistoryResult:
-    """The result: first what is wrong with the series, then curves."""
+    """The result: integrity first, then the curves."""
     curves = {name: read_curve(name, results[name], len(series)) for name in TITLES if results.get(name)}
     findings = check_series(identities, _biased_cka(results.get("cka_last"), len(series)))
     return HistoryResult(

@@ -1,4 +1,4 @@
-"""The checkpoints of a training, in its order."""
+"""The checkpoints of a training run, in order."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tasks.text.visible import quoted
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One moment of a training.
+    """One checkpoint of a training run.
 
     Attributes:
         name: the revision, or the folder's name.
-        step: the last number in the name; ``None`` where it has none.
-        source: what ``load_pretrained`` takes.
+        step: the last number in the name; ``None`` if it has none.
+        source: what to pass to ``load_pretrained``.
     """
 
     name: str
@@ -30,15 +30,15 @@ class Checkpoint:
 
 
 def find_series(model: str | Path, config: HistoryConfig) -> list[Checkpoint]:
-    """The checkpoints in the order of their steps, or in the given order where some name has no number.
+    """The checkpoints in the order of their steps, or in the given order if any name has no number.
 
     Args:
-        model: a hub name, or a folder; with neither revisions nor checkpoints its own ``checkpoint-*`` folders.
+        model: a hub name, or a folder; without revisions and checkpoints, its ``checkpoint-*`` folders are used.
         config: with revisions or checkpoints.
 
     Raises:
-        InputError: for fewer than two checkpoints, a folder that is not there, revisions of a folder, a revision given
-            twice, or two checkpoints of one step.
+        InputError: for fewer than two checkpoints, a missing folder, revisions of a folder, a revision given twice, or
+            two checkpoints of the same step.
     """
     local = Path(model).is_dir()
     if config.revisions:
@@ -66,7 +66,7 @@ def find_series(model: str | Path, config: HistoryConfig) -> list[Checkpoint]:
 
 
 def _folders(given: Sequence[Path]) -> list[Path]:
-    """Folders, those of a pattern that the shell did not expand included."""
+    """Folders, including those that match a pattern which the shell did not expand."""
     found: list[Path] = []
     for path in given:
         if path.is_dir():

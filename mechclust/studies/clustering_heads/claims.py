@@ -1,25 +1,25 @@
 """The claims of the study, H1 to H7. Bounds and predictions were written before the confirmatory run on fresh seeds.
 
-What the seeds 200 to 299 showed under an earlier form of the claims is behind most predictions, and stands in each
-claim's history. What changed is why: those claims could hardly fail, or left out seeds by what the treatment did.
+Most predictions draw on what seeds 200 to 299 showed under an earlier form of the claims; each claim's history records
+it. The claims were changed because they could hardly fail, or dropped seeds according to what the treatment did.
 
 Predictions:
 
-- H1: the share solved is .25 to .6 (it was .29 on 200 to 299 and .45 on 0 to 39): undecided. H1a: with planar lattices
-  nine in ten solved networks are found, but of those at .75 or below one in six is too: undecided. H1b: textbook heads
-  are a minority: undecided. H1c, H1e: the line alone misses planar networks, so that its area may stay below .9; line
-  and plane together are above it. H1d holds.
-- H2, H2b: the head is ready first in a majority of runs, if drift does not hide it: a part that keeps moving after the
-  task is solved fits its partner of the end late. In five solved networks of a smaller task, seen while this was
-  written, neither was first: undecided.
-- H3: the gradient is larger in the falls. H3b: the feed-forward layer has a larger part of it in the last fall than in
-  the first, as clusters come first and their classes second.
+- H1: the share solved is 0.25 to 0.6 (it was 0.29 on 200 to 299 and 0.45 on 0 to 39): undecided. H1a: with planar
+  lattices, nine in ten solved networks are found, but so is one in six of those at 0.75 or below: undecided. H1b:
+  textbook heads are a minority: undecided. H1c, H1e: the line alone misses planar networks, so its area may stay below
+  0.9; line and plane together exceed it. H1d holds.
+- H2, H2b: the head is ready first in a majority of runs, unless drift hides it: a part that keeps moving after the task
+  is solved fits its final partner late. In five solved networks of a smaller task, seen while this was written, neither
+  was first: undecided.
+- H3: the gradient is larger in the falls. H3b: the feed-forward layer has a larger share of it in the last fall than in
+  the first, because clusters come first and their classes second.
 - H4a: freezing the norm's direction removes hardly more spikes than freezing attention (few spikes came with a small
-  norm): undecided. H4f: freezing the wedges does. H4b, H4d: fewer spikes, and as many networks solved. H4c: as many
-  solved is in doubt: undecided.
-- H5: five of six generalised after p = 2, below the bound of .95; does not hold. H6: no transfer; undecided.
-- H7: predictions follow the donor's class. H7b: the sums alone do not carry it, as integer weights have finer classes.
-  H7c: with wrong classes the networks guess.
+  norm): undecided. H4f: freezing the wedges does. H4b, H4d: fewer spikes, and just as many networks solved. H4c:
+  whether just as many are solved is in doubt: undecided.
+- H5: five of six generalised after p = 2, below the bound of 0.95; does not hold. H6: no transfer; undecided.
+- H7: predictions follow the donor's class. H7b: the sums alone do not suffice, because integer weights have finer
+  classes. H7c: with wrong classes the networks guess.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _EARLIER: dict[str, tuple[Verdict, int, str]] = {
 
 
 def claims_of(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Claim]:
-    """Every claim; one that this size cannot test says so."""
+    """Every claim; those that cannot be tested at this size say so."""
     findings = [*solved_findings(config, results), *dynamics_findings(config, results), *head_findings(results)]
     found = [judged(finding, _history(finding.id), draws=config.test_claims) for finding in findings]
     found = sorted([*found, _check(results)], key=lambda c: c.id)

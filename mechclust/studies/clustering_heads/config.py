@@ -32,15 +32,15 @@ class Curriculum:
     """The second paper's comparison, full-batch: p = 4 from scratch against p = 2 first.
 
     Args:
-        seeds: of both arms.
+        seeds: seeds of both arms.
         p: the harder modulus.
         d_model: width of the network.
         d_mlp: width of its feed-forward layer.
-        steps: from scratch; the curriculum has as many in all.
-        first_steps: of the curriculum with p = 2.
+        steps: steps from scratch; the curriculum has the same total.
+        first_steps: steps of the curriculum with p = 2.
         lr: learning rate on the harder task.
-        first_lr: with p = 2.
-        points: of the straight line between the two solutions, ends included.
+        first_lr: learning rate with p = 2.
+        points: points on the straight line between the two solutions, ends included.
     """
 
     seeds: tuple[int, ...] = tuple(range(300, 340))
@@ -56,12 +56,12 @@ class Curriculum:
 
 @dataclass(frozen=True)
 class FullBatch:
-    """The base setting, all sequences at once. The source shows such a run and not its settings: these are ours.
+    """The base setting, all sequences at once. The source shows such a run but not its settings; these are ours.
 
     Args:
-        seeds: of the networks; empty for none.
-        steps: of Adam.
-        lr: its learning rate.
+        seeds: seeds of the networks; empty for none.
+        steps: Adam steps.
+        lr: Adam's learning rate.
         every: steps between snapshots, at which gradients are measured.
     """
 
@@ -76,10 +76,10 @@ class Ablations:
     """Settings varied one at a time.
 
     Args:
-        seeds: of every value; empty for no ablations.
-        batch_sizes: sequences a step, at a fixed number of epochs.
+        seeds: seeds for every value; empty for no ablations.
+        batch_sizes: sequences per step, at a fixed number of epochs.
         lrs: learning rates.
-        widths: of the feed-forward layer.
+        widths: widths of the feed-forward layer.
         discounts: factors on the feed-forward layer's learning rate.
     """
 
@@ -95,24 +95,23 @@ class ClusteringHeadsConfig:
     """Settings of the clustering-head study.
 
     Args:
-        seeds: one network for each, in the base setting and from scratch on p + 1; it draws weights and data. Those of
-            the default are fresh: on 0 to 39 the detector was fixed, on 200 to 299 an earlier form of the claims was
-            judged.
+        seeds: one network per seed, in the base setting and from scratch on p + 1; the seed draws weights and data. The
+            default seeds are fresh: the detector was fixed on 0 to 39, and an earlier form of the claims was judged
+            on 200 to 299.
         replication: seeds of the base setting whose share of solved networks is compared with a replication.
         task: the data of the base setting.
         d_mlp: width of the feed-forward layer.
         epochs: passes through the training sequences.
-        batch_size: sequences a step.
+        batch_size: sequences per step.
         lr: Adam's learning rate.
         group: seeds trained together, in one process.
-        mitigations: how many of the seeds, from the first, are also trained with a larger eps, with a slower
-            feed-forward layer, and with a late smaller rate. Fewer than all of them leave the others out of the
-            claims about these.
-        full_batch: the base setting on all sequences at once.
-        transfer: also train p + 1 from the solved networks, and from scratch.
+        mitigations: how many seeds, counted from the first, are also trained with a larger eps, with a slower
+            feed-forward layer, and with a smaller rate late in training. The claims about mitigations use only these.
+        full_batch: the base setting, trained on all sequences at once.
+        transfer: also train on p + 1, from the solved networks and from scratch.
         curriculum: the second paper's comparison.
         ablations: settings varied one at a time.
-        eps: of the norm before the feed-forward layer, in the mitigation.
+        eps: eps of the norm before the feed-forward layer, in the mitigation.
         discount: factor on the feed-forward layer's learning rate, in the mitigation.
         sandbox: how many seeds get a sandbox page.
         test_claims: whether this size can test the claims.
@@ -163,11 +162,11 @@ class ClusteringHeadsConfig:
 
 @dataclass(frozen=True)
 class Arm:
-    """One way to train, run once a seed.
+    """One way to train, run once per seed.
 
     Attributes:
-        measure: how much is looked at in every snapshot.
-        every: steps between snapshots; ``None``: an epoch, or where only the end is measured all of them.
+        measure: how much is measured in every snapshot.
+        every: steps between snapshots; ``None``: one epoch, or all steps if only the end is measured.
     """
 
     name: str
@@ -193,14 +192,14 @@ class EnsembleJob(NamedTuple):
         return f"{first}, seeds {self.seeds[0]}-{self.seeds[-1]}".replace(" ", "-").replace(",", "")
 
     def result(self, out: Path) -> Path:
-        """What it writes last, when all of it is done."""
+        """The file that the job writes last."""
         if self.arms == ("curriculum",):
             return out / "results" / "curriculum" / f"seed{self.seeds[0]}.safetensors"
         return out / "results" / "final" / f"{self.name}.safetensors"
 
 
 def arms(config: ClusteringHeadsConfig) -> dict[str, Arm]:
-    """Every arm but the curriculum, by name."""
+    """Every arm except the curriculum, by name."""
     p, grid, calmed = config.task.p, config.ablations, config.seeds[: config.mitigations]
     found = [
         Arm("base", config.seeds, p, measure="all"),
@@ -247,7 +246,7 @@ def member_of(
 def jobs(config: ClusteringHeadsConfig) -> list[EnsembleJob]:
     """What trains together: an arm's seeds in groups; all learning rates, and all discounts, at once.
 
-    The base setting comes first and the costly ablations last: a run that is stopped can be reported on.
+    The base setting comes first and the costly ablations last, so that a stopped run can still be reported on.
     """
     known = arms(config)
     together: dict[str, list[str]] = {}

@@ -20,18 +20,18 @@ Draw = Callable[[Data, np.random.Generator], Data]
 
 @dataclass(frozen=True)
 class Finding:
-    """What a claim tests, before any number.
+    """What a claim tests, apart from the data.
 
     Attributes:
-        id, statement, source, paper, chance, note: of the claim.
+        id, statement, source, paper, chance, note: fields of the claim.
         predicted: the verdict that was expected when the bound was written.
-        data: what was measured; ``None``: nothing, for the reason in ``why_not``.
-        parts: of the data: name, values, bound; the first is the main value.
-        null: draws data in which the claim is false, with what is said of them.
-        planted: the same of data in which it is true, or ``None``.
-        intervals: of parts by name, where they are not over the values.
-        shares: the values are 0 or 1.
-        why_not: why it cannot be tested; ``""``: it can.
+        data: the measured data; ``None`` if there are none, for the reason in ``why_not``.
+        parts: computes name, values and bound of each part from the data; the first is the main value.
+        null: draws data in which the claim is false, with a description.
+        planted: the same for data in which it is true, or ``None``.
+        intervals: intervals of parts by name, if they are not over the values.
+        shares: whether the values are 0 or 1.
+        why_not: why the claim cannot be tested; ``""`` if it can.
     """
 
     id: str
@@ -50,7 +50,7 @@ class Finding:
     why_not: str = ""
 
     def claimed(self, data: Data | None, severity: Severity | None = None) -> Claim:
-        """The claim judged on some data: what was measured, or a draw."""
+        """The claim judged on data, either measured or drawn."""
         known = {"paper": self.paper, "chance": self.chance, "severity": severity, "why_not": self.why_not}
         if data is None:
             found = claim(self.id, self.statement, self.source, [], Bound(">", 0), tested=False, **known)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What ``mechclust topics --suite`` is asked."""
+"""Settings of ``mechclust topics --suite``."""
 
 from __future__ import annotations
 
@@ -22,33 +22,34 @@ _PUBLISHED: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteConfig(ModelSettings):
-    """Settings of ``mechclust topics --suite``. What a topic model is fitted with is as published by default, or the
-    file's own where one is given.
+    """Settings of ``mechclust topics --suite``. The settings of the topic models default to the published ones, or to
+    those of the topic file if one is given.
 
     Args:
         suite: a suite file (.toml) with a table [[model]] for each encoder, or the encoders themselves: hub names and
             directories.
         corpus: text, JSON lines, parquet and MediaWiki dumps, or directories of them; .gz and .bz2 too.
-        split: what a document of a text file is: a paragraph (between blank lines), a file or a line.
-        min_words: paragraphs with fewer words are joined with the next ones of their file.
-        least_words: documents with fewer words are left out; make_wiki takes 50.
-        text_field: where an object or a row has its text.
-        topic_model: a file of topics that an earlier suite wrote, in place of fitting.
-        topic_seeds: of the topic models, which differ in nothing else; 0 1 2 by default.
-        n_topics: topics of an LDA model (100).
-        passes: times through the corpus (6).
-        vocabulary: most words (100,000).
+        split: what counts as a document in a text file: a paragraph (between blank lines), a file or a line.
+        min_words: paragraphs with fewer words are joined to the next ones in their file.
+        least_words: documents with fewer words are left out; make_wiki uses 50.
+        text_field: the field of an object or row that holds the text.
+        topic_model: a file of topics written by an earlier suite, used instead of fitting.
+        topic_seeds: seeds of the topic models, which are otherwise identical; 0 1 2 by default.
+        n_topics: number of topics of the LDA model (100).
+        passes: passes over the corpus (6).
+        vocabulary: maximum number of words (100,000).
         no_below: words in fewer documents are left out (20).
-        no_above: words in more than this share of the documents are left out (.1).
-        weights: what topics are fitted on: counts, or tfidf (tfidf).
-        stop_words: left out of the topics: english, none, or a file with one word per line (english).
-        thresholds: ambiguity: of V words, each topic keeps the int(V * threshold) + 1 likeliest.
+        no_above: words in more than this share of the documents are left out (0.1).
+        weights: word weights that the topics are fitted to: counts or tfidf (tfidf).
+        stop_words: words left out of the topics: english, none, or a file with one word per line (english).
+        thresholds: ambiguity thresholds: each topic keeps the int(V * threshold) + 1 likeliest of V words.
         max_documents: measure the encoders on this many documents, drawn at random.
-        max_length: tokens of a window, at most the model's context; longer documents are cut.
-        resamples: of the documents, behind every interval of attention.
+        max_length: tokens per window, at most the model's context; longer documents are cut.
+        resamples: resamples of the documents for each interval of attention.
         document: number of the measured document whose attention is shown; by default one with many topic words.
-        tokens_per_batch: most tokens per forward pass, padding included; windows of like length go together.
-        seed: of the documents drawn and resampled.
+        tokens_per_batch: maximum number of tokens per forward pass, padding included; windows of similar length are
+            batched together.
+        seed: seed for drawing and resampling documents.
     """
 
     suite: tuple[str, ...]

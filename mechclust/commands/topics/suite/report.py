@@ -24,7 +24,7 @@ def write_suite_report(result: SuiteResult, out: str | Path) -> Path:
     ``report.html`` into ``out``.
 
     Raises:
-        InputError: when ``out`` cannot be written, or holds the report of another command.
+        InputError: if ``out`` cannot be written, or holds the report of another command.
     """
     out = Path(out)
     with own_folder(out, "topics"):
@@ -45,7 +45,7 @@ def write_suite_report(result: SuiteResult, out: str | Path) -> Path:
 def suite_analysis(result: SuiteResult) -> Analysis:
     """Conclusion, claims, figures, tables and attention."""
     tables = {
-        f"Attention, {title}, beside the published table": table_html(result.shown(overlap), missing="–")
+        f"Attention, {title}, next to the published table": table_html(result.shown(overlap), missing="–")
         for overlap, title in _TITLES.items()
     }
     embeddings = {

@@ -1,4 +1,4 @@
-"""What a suite found, in sentences."""
+"""The findings of a suite, in sentences."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _span(row: pd.Series[float]) -> str:
 
 
 def _vectors(table: pd.DataFrame) -> list[str]:
-    """Which way to take a word's vector gives what was published, of encoders and of random weights."""
+    """Which kind of word vector reproduces the published values, for encoders and for random weights."""
     cosine = table[table["measure"].str.startswith("cosine, ")]
     known = cosine[cosine["published"].notna() & (cosine["value"] > 0)]
     found = []
@@ -55,7 +55,7 @@ def _vectors(table: pd.DataFrame) -> list[str]:
         off = _distances(known, "value", "published")
         best = min(off, key=lambda vectors: off[vectors])
         found.append(
-            f"Of the ways to take a word's vector, {best} lies nearest to the published cosines: a factor of "
+            f"Of the kinds of word vectors, {best} comes closest to the published cosines: a factor of "
             f"{np.exp(off[best]):.2f} away on average ({_others(off, best)})."
         )
     if "random_value" in cosine and len(random := cosine[cosine["random_value"].notna()]):
@@ -64,7 +64,7 @@ def _vectors(table: pd.DataFrame) -> list[str]:
         found.append(
             "With random weights the cosine's ratio is at most this far from 1: "
             + join(f"{_decimals(far)} ({v})" for v, far in off.items())
-            + "; the published one is within .0008."
+            + "; the published one is within 0.0008."
         )
     return found
 
@@ -94,9 +94,8 @@ def notes_of(result: SuiteResult) -> list[str]:
         f"{fitted.models[0].n_topics} topics over {len(fitted.words)} words, fitted {n} time{'s' * (n != 1)} (seed "
         f"{join(map(str, fitted.seeds))}) on {texts.n_documents} documents; encoders were measured on "
         f"{len(texts.documents)} of them.",
-        "Intervals (95%) of attention are over the documents measured, resampled whole, and over the topic models. "
-        "Those of cosine and dot product are over the topic models alone: what the documents add to mean states is "
-        "left out.",
+        "Intervals (95%) of attention cover the documents measured, resampled whole, and the topic models. Those of "
+        "cosine and dot product cover the topic models only: the variation of mean states over documents is left out.",
     ]
     if n == 1:
         notes.append("With one topic model nothing is known of what its seed adds; give --topic-seeds 0 1 2.")
@@ -111,8 +110,8 @@ def _lost(result: SuiteResult) -> list[str]:
         about = measured.attention.metadata
         share = about["lost"] / about["occurrences"] if about["occurrences"] else float("nan")
         found.append(
-            f"{name}: {share:.0%} of {about['occurrences']} occurrences of topic words do not count (split into pieces "
-            f"or unknown); {about['words_seen']} different words were seen whole."
+            f"{name}: {share:.0%} of {about['occurrences']} occurrences of topic words are not counted (split into "
+            f"pieces or unknown); {about['words_seen']} different words were seen whole."
         )
     return found
 
@@ -122,11 +121,11 @@ def _weights(weights: object, ours: bool) -> list[str]:
 
 
 _READ: Sequence[str] = (
-    "Rows: rows of the token embedding matrix, over all pairs of different words. Self-pairs in: a word with itself "
-    "counts as the same topic, as in published code. hook_embed: what the first block reads, a mean over "
-    "occurrences (in BERT-like encoders rows plus position and type, normalised). Contextual: the last block's "
-    "output, likewise.",
-    "A ratio divides by the mean of different-topic pairs. Where that is near 0, as with rows of a random matrix, it "
-    "says little.",
-    "At equal distance: the same pairs, compared at the same number of tokens between them.",
+    "Rows: rows of the token embedding matrix, over all pairs of different words. Self-pairs in: a word paired with "
+    "itself counts as the same topic, as in the published code. hook_embed: what the first block reads, a mean over "
+    "occurrences (in BERT-like encoders, rows plus position and type, normalised). Contextual: the same for "
+    "the last block's output.",
+    "A ratio divides by the mean of different-topic pairs. If that is near 0, as with rows of a random matrix, the "
+    "ratio says little.",
+    "At equal distance: pairs that are equally many tokens apart are compared.",
 )
