@@ -89,7 +89,8 @@ class TestProcess:
     def test_list(self):
         done = subprocess.run([*COMMAND, "list"], capture_output=True, text=True, env=ENVIRONMENT, timeout=120)
         assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.startswith("Studies: mechclust run STUDY\n  clustering-heads: Clustering heads: ")
+        assert done.stdout.startswith("Studies: mechclust run STUDY\n  cluster-factors: What hidden states cluster by")
+        assert "\n  clustering-heads: Clustering heads: " in done.stdout
         assert "presets: smoke, quick, paper, gpt2" in done.stdout
         assert "\n  NDims: How many principal directions" in done.stdout
         assert "\n  TopicAttention; needs topics: Mean attention between words" in done.stdout
@@ -115,7 +116,7 @@ class TestPlain:
             ([], ("run", "list", "report", "clusters")),
             (["run", "--help"], ("published experiment", "--preset")),
             (["run", "task-clusters", "--preset", "smoke", "--help"], ("--seeds", "optimiser steps", "k-means starts")),
-            (["clusters", "--help"], ("--prompts", "--too-long", "--untrained", "JSONL file")),
+            (["clusters", "--help"], ("--prompts", "--too-long", "--untrained", "JSONL (one object per line)")),
             (["report", "--help"], ("the --out folder of a run",)),
         ):
             with pytest.raises(SystemExit) as end:
@@ -176,7 +177,7 @@ class TestPlain:
         assert main(["list"]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert lines[1].startswith("  mossa: MOSSA: ")
-        assert lines[3] == "    presets: smoke, quick, paper, origin"
+        assert lines[3] == "    presets: smoke, quick, paper, lora, layer-decay, equal-steps, origin"
         assert lines[4:6] == ["  odd (odd-studies 1.2): broken: odd:STUDY: ImportError: no torch", ""]
 
 
@@ -429,7 +430,7 @@ class TestClustersRefusals:
 
     def test_no_beginning_to_put(self, refused, clusters):
         assert refused(*clusters, "--bos", "yes") == (
-            "this model's tokenizer has no beginning-of-sequence token, so --bos yes has none to put; leave out --bos"
+            "this model's tokenizer has no beginning-of-sequence token, so --bos yes has none to add; leave out --bos"
         )
 
     @pytest.mark.parametrize("text", ["", "\n \n"])
@@ -471,7 +472,7 @@ class TestClustersRefusals:
             "or choose too_long='truncate' (--too-long truncate) to keep its end"
         )
         assert main([*clusters, "--too-long", "truncate"]) == 0
-        assert capsys.readouterr().out.splitlines()[1].split()[:3] == ["0", "task", "1.000"]
+        assert capsys.readouterr().out.splitlines()[1].split()[:4] == ["0", "hook_embed", "task", "1.000"]
 
     @pytest.mark.parametrize(
         ("missing", "said"),
