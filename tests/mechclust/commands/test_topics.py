@@ -410,7 +410,7 @@ class TestReport:
 
     def test_results_say_where_they_were_measured(self, written):
         folder = written[2].parent / "results" / "trained"
-        for kind, at in (("embedding", repr(MATRIX)), ("vectors", "residual()"), ("attention", "attention_pattern()")):
+        for kind, at in (("embedding", MATRIX), ("vectors", "residual()"), ("attention", "attention_pattern()")):
             saved = load_result(folder / f"{kind}-0.1-overlap.safetensors")
             parameters = saved.metadata["parameters"]
             assert (parameters["at"], parameters["words"]) == (at, "word")

@@ -70,7 +70,7 @@ class TestPlain:
             "--bos no is for plain prompts, and the chat template writes its own special tokens; leave out --bos, or "
             "give --chat no"
         )
-        with pytest.raises(InputError, match="no beginning-of-sequence token, so --bos yes has none to put; leave out"):
+        with pytest.raises(InputError, match="no beginning-of-sequence token, so --bos yes has none to add; leave out"):
             InstructionFormat(tokenizer(around="$A", bos_token=None), bos="yes")
 
     def test_as_it_is_said(self) -> None:

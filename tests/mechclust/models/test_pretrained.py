@@ -404,7 +404,7 @@ class TestTokenization:
 
     def test_without_such_a_token(self, checkpoint):
         tokenizer = load_tokenizer(checkpoint("llama"))[0]
-        with pytest.raises(InputError, match="no beginning-of-sequence token, so --bos yes has none to put; leave out"):
+        with pytest.raises(InputError, match="no beginning-of-sequence token, so --bos yes has none to add; leave out"):
             encoder(tokenizer, bos="yes")
 
 

@@ -329,7 +329,7 @@ class TestBatches:
         assert str(error.value) == (
             "this model's tokenizer has no beginning-of-sequence token, so --bos yes has none to add; leave out --bos"
         )
-        with pytest.raises(InputError, match="so --bos no has none to take away"):
+        with pytest.raises(InputError, match="so --bos no has none to remove"):
             Corpus(["cat"], ["x"]).encode(tokenizers["unigram"], ["cat"], bos="no")
         with pytest.raises(InputError, match="bos is 'maybe'; expected 'model', 'yes' or 'no'"):
             Corpus(["cat"], ["x"]).encode(tokenizers["wordpiece"], ["cat"], bos="maybe")

@@ -56,10 +56,10 @@ class TestRoom:
         monkeypatch.setattr("mechclust.commands.mossa.estimate.free_space", lambda _: 2**20)
         with pytest.raises(InputError) as caught:
             plan.check(config, tmp_path)
-        assert str(caught.value).startswith("the run takes up to 1.06 GiB on disk, and ")
+        assert str(caught.value).startswith("the run takes up to 1.06 GiB on disk, but ")
         with pytest.raises(InputError) as caught:
             plan.check(config, out)
-        assert " on disk beside what it has kept, and " in str(caught.value)
+        assert " on disk beside what it has kept, but " in str(caught.value)
         assert str(caught.value).endswith(
             "has 1 MiB free; give fewer prompts (--n-prompts), or another folder with --out"
         )

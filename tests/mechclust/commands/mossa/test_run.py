@@ -202,7 +202,7 @@ class TestRefusals:
             ),
             ({"held_out": ("copy", "swap")}, "is the last of its cluster"),
             ({"n_prompts": 3}, "n_prompts is 3; expected at least 4"),
-            ({"bos": "yes"}, "no beginning-of-sequence token, so --bos yes has none to put; leave out --bos"),
+            ({"bos": "yes"}, "no beginning-of-sequence token, so --bos yes has none to add; leave out --bos"),
         ],
     )
     def test_before_anything_is_loaded(self, base, tasks, tmp_path, fields, said):
