@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from typing import Any
@@ -22,6 +23,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {"nodes", "ray_cluster"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("cluster")
+
+
+_frozen = ""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What the imports of a module's tests left is not looked at again: a ``gc.collect`` takes half a second else."""
+    global _frozen
+    if item.nodeid.split("::")[0] != _frozen:
+        _frozen = item.nodeid.split("::")[0]
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture
