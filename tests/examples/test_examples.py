@@ -19,7 +19,7 @@ SETTINGS = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 # What each script must print; where the pattern names them, the number "low" lies below the number "high".
 PRINTS = {
-    "clustering_heads.py": r"^ +L1H\d +(?P<low>[\d.]+) \((?P<high>[\d.]+)\)",  # trained (untrained)
+    "clustering_heads.py": r"^L1H\d +(?P<low>[\d.]+) \((?P<high>[\d.]+)\)",  # trained (untrained)
     "compare_models.py": r"^classify-0 +(?P<low>[\d.]+) > (?P<high>[\d.]+) ",  # accuracy before > after
     "many_gpus.py": r"(?s)(the same as by one process: True.*){2}",
     "merge_jobs.py": r"of different examples: .*to the bit: True\n.*of different layers: .*to the bit: True$",
