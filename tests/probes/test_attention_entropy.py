@@ -49,9 +49,13 @@ def test_it_is_scipys_entropy_without_padding(model: Any, batch: Batch, query: A
     assert (result.coords["site"], result.coords["head"], result.metadata["n"]) == (SITES, ["0", "1"], n)
 
 
-def test_a_model_that_looks_ahead_may_see_all_real_keys(tiny_model: Any, batch: Batch) -> None:
+def test_a_model_that_looks_ahead_may_see_all_real_keys(tiny_model: Any, batch: Batch, tl_major: int) -> None:
+    lengths = batch.lengths()
+    if tl_major == 3:  # which refuses padding here
+        lengths = lengths.min().expand(len(lengths))
+        batch = Batch(batch.tokens[:, : lengths[0]])
     result = run(tiny_model(attention="bidirectional"), batch, AttentionEntropy())
-    expected = np.log(batch.lengths().numpy()).mean()
+    expected = np.log(lengths.numpy()).mean()
     np.testing.assert_allclose(result["entropy_uniform"], np.full((2, 2), expected), rtol=1e-9)
     assert bool((result["share"] < 1).all())
 
