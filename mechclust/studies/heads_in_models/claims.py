@@ -225,9 +225,9 @@ def _prompts(config: HeadsInModelsConfig) -> list[_Test]:
         _Test("W3", "with random weights this difference is smaller (pretrained - random, mean of both ends)",
               [("", _less(mean_difference(subjects), mean_difference(twins)), Bound(">", 0))], exchanged(models),
               "both models exchanged at random, seed by seed", chance="0"),
-        share("W4", "a head is called a clustering head of the thing asked for (share of draws of words)", "any", _HALF),
-        _Test("W5", f"the same heads serve both ends: of the {config.n_tested} with the largest effect a quarter or more "
-              "are the same (share)", [("", lambda data: data[common], Bound(">=", 0.25))], random_heads,
+        share("W4", "a head is called a clustering head of the thing asked for (share of draws)", "any", _HALF),
+        _Test("W5", f"the same heads serve both ends: a quarter or more of the {config.n_tested} with the largest "
+              "effect are the same (share)", [("", lambda data: data[common], Bound(">=", 0.25))], random_heads,
               "as many random heads of the model", chance="the number of heads over all heads of the model"),
         share("W6", "none is called for the other person's thing (share of draws of words)", "any control", _FEW),
     ]  # fmt: skip

@@ -74,8 +74,7 @@ class HeadsInModelsConfig:
     addition: SparseModularAddition = SparseModularAddition(length=10, n_support=3, n_train=4096, n_test=512)
     instructions: InstructionFollowing = InstructionFollowing(
         n_tasks=8,
-        outputs="shared",
-        n_outputs=6,
+        n_outputs=2,
         n_inputs=6,
         n_mappings=6,
         variants=60,
@@ -89,7 +88,7 @@ class HeadsInModelsConfig:
     training: TrainConfig = TrainConfig(steps=600, batch_size=128, lr=3e-3, warmup=20, weight_decay=0.1)
     following: TrainConfig = TrainConfig(steps=800, batch_size=64, lr=3e-3, warmup=20, weight_decay=0.1)
     n_measured: int = 384
-    recipients: int = 8
+    recipients: int = 12
     tolerance: float = 0.125
     n_words: int = 5
     n_tested: int = 4
@@ -126,8 +125,8 @@ class HeadsInModelsConfig:
         n_digits = len(self.addition.positions)
         if 2 * n_digits > self.addition.length:
             raise InputError(
-                f"addition has {n_digits} of {self.addition.length} digits in its support; expected at most half, since "
-                "as many digits off it serve as a control"
+                f"addition has {n_digits} of {self.addition.length} digits in its support; expected at most half, "
+                "since as many digits off it serve as a control"
             )
         prompts_of(self, 0)
         for arm in arms(self):

@@ -1,8 +1,8 @@
-"""Prompts in which one word decides the answer and another does not matter; which of them is which depends on the end.
+"""Prompts in which one word decides the answer and another does not matter; the end decides which is which.
 
-``Anna: boat, Paul: horse. Anna: boat, Paul: horse. Anna:``: the answer is copied from after the earlier ``Anna:``, as an
-induction head does, and whatever stands after ``Paul:`` is irrelevant. Ending in ``Anna: boat, Paul:`` the same words
-make it the answer.
+``Anna: boat, Paul: horse. Anna: boat, Paul: horse. Anna:``: the answer is copied from after the earlier ``Anna:``, as
+an induction head does, and whatever stands after ``Paul:`` is irrelevant. In the same text that ends in ``Anna: boat,
+Paul:`` it is the answer.
 """
 
 from __future__ import annotations

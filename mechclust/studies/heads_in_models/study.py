@@ -49,22 +49,22 @@ def analyse(config: HeadsInModelsConfig, out: Path) -> Analysis:
         Panel(
             "addition",
             figures.addition(config, additions),
-            f"Heads of transformers that add modulo p, {seeds}, a dot each. Above: within-ratio of a head's output as a "
-            "share of what random labels give. Below: interchanges that change the answer, between classes minus "
+            f"Heads of transformers that add modulo p, {seeds}, a dot each. Above: within-ratio of a head's output as "
+            "a share of what random labels give. Below: interchanges that change the answer, between classes minus "
             f"within. Orange: the same heads and as many digits that do not count. {_CALLED}",
         ),
         Panel(
             "instructions",
             figures.instructions(config, by_subject(config, found, INSTRUCTIONS)),
-            f"A network that follows instructions, {seeds}. Left: clusters of the residual stream at x by layer, against "
-            "task and output. Middle and right: its heads at x, a dot each: how alike their output is within a task, "
+            f"A network that follows instructions, {seeds}. Left: clusters of the residual stream at x by layer, "
+            "against task and output. Middle and right: its heads at x, a dot each: how alike their output is within a task, "
             f"and how far interchanged outputs carry the task. {_CALLED}",
         ),
     ]
     if PROMPTS in arms(config):
         caption = (
-            f"A pretrained model, {seeds}, each with other words. Left: how far the answer hangs on each head, mean over "
-            "seeds and both ends of the prompts. Middle and right: the heads with the largest effect; above the dotted "
+            f"A pretrained model, {seeds}, each with other words. Left: how far the answer hangs on each head, mean "
+            "over seeds and both ends of the prompts. Middle and right: the heads with the largest effect; above the dotted "
             f"line they carry the thing asked for rather than the other. {_CALLED}"
         )
         models = by_subject(config, found, PROMPTS)
@@ -95,15 +95,15 @@ def _table(config: HeadsInModelsConfig, found: Found) -> pd.DataFrame:
 def _notes(config: HeadsInModelsConfig) -> list[str]:
     notes = [
         f"A head is called where its within-ratio is at most {config.share:g} of chance, interchanges within a class "
-        f"change at most {config.share:g} of the answers that those between classes do, and the answers follow the label "
-        f"(Holm's correction over all heads, {config.level:g}).",
-        "Only one head's output is interchanged at a time, at the query: heads that back each other up can each seem to "
-        "do little.",
+        f"change at most {config.share:g} of the answers that those between classes do, and the answers follow the "
+        f"label (Holm's correction over all heads, {config.level:g}).",
+        "Only one head's output is interchanged at a time, at the query: heads that back each other up can each seem "
+        "to do little.",
         f"The part {PLANTED!r} has a head set by hand; it shows that the rule finds what is there (K1, K2).",
     ]
     if PROMPTS in arms(config):
         notes.append(
-            "Of the pretrained model there is one: intervals are over draws of words, and say nothing about other models."
+            "There is one pretrained model: intervals are over draws of words, and say nothing about other models."
         )
     return notes
 
