@@ -1,7 +1,7 @@
 """The claims of the study, with bounds written before the confirmatory seeds were run.
 
 Each is the same function of arrays ``[seed]`` on the measured data and on draws in which it is false, or true. What
-"called" means is in ``config.share``; the control of a task is a label that has nothing to do with its answer.
+"called" means is in ``Heads.called``; the control of a task is a label that has nothing to do with its answer.
 """
 
 from __future__ import annotations
@@ -191,9 +191,6 @@ def _prompts(config: HeadsInModelsConfig) -> list[_Test]:
     def difference(subject: str) -> _Values:
         return _less(_of(PROMPTS, subject, asked), _of(PROMPTS, subject, other))
 
-    def mean_difference(of: dict[str, str]) -> _Values:
-        return lambda data: np.mean([difference(subject)(data) for subject in of.values()], axis=0)
-
     def named(values: Callable[[str], _Values], bound: Bound) -> list[tuple[str, _Values, Bound]]:
         return [(name, values(subject), bound) for name, subject in zip(ends, subjects.values(), strict=True)]
 
@@ -202,9 +199,8 @@ def _prompts(config: HeadsInModelsConfig) -> list[_Test]:
         return _share(id, statement, parts, bound, "draw of words")
 
     both = {key(PROMPTS, s, asked): key(PROMPTS, s, other) for s in subjects.values()}
-    models = {
-        key(PROMPTS, subjects[order], m): key(PROMPTS, twins[order], m) for order in ORDERS for m in (asked, other)
-    }
+    asked_keys = list(both)
+    switching, twin_switching = (key(PROMPTS, kind, "switching") for kind in (PRETRAINED, RANDOM))
     common = key(PROMPTS, PRETRAINED, "common")
 
     def random_heads(data: Data, rng: np.random.Generator) -> Data:
@@ -217,15 +213,18 @@ def _prompts(config: HeadsInModelsConfig) -> list[_Test]:
               named(lambda subject: _of(PROMPTS, subject, "accuracy"), Bound(">=", 0.8)),
               replaced({key(PROMPTS, subjects[o], "accuracy"): key(PROMPTS, twins[o], "accuracy") for o in ORDERS}),
               "the accuracy of random weights", chance=f"1 / {config.n_words} among the words of a kind"),
-        _Test("W2", "prompts that differ in the other person's thing are equivalent at the heads that the answer hangs "
-              "on, and those that differ in the thing asked for are not (answers changed between classes minus within, "
-              "asked minus other)", named(difference, Bound(">", 0)), exchanged(both),
-              "both things exchanged at random, seed by seed", moved_to(0.3, *both), "the measured spread about .3",
-              chance="0", note="the other person's thing is the thing asked for in the prompts of the other part"),
-        _Test("W3", "with random weights this difference is smaller (pretrained - random, mean of both ends)",
-              [("", _less(mean_difference(subjects), mean_difference(twins)), Bound(">", 0))], exchanged(models),
-              "both models exchanged at random, seed by seed", chance="0"),
-        share("W4", "a head is called a clustering head of the thing asked for (share of draws)", "any", _HALF),
+        _Test("W2", "some heads follow what is asked: at both ends their output is alike for prompts that differ in "
+              "the other person's thing, and not for those that differ in the thing asked for (number of heads)",
+              [("", lambda data: data[switching], Bound(">=", 1))], replaced({switching: twin_switching}),
+              "the heads of random weights", moved_to(5, switching), "the measured spread about 5",
+              note="either person's thing is the one asked for at one end and irrelevant at the other"),
+        _Test("W3", "with random weights there are fewer (pretrained - random)",
+              [("", lambda data: data[switching] - data[twin_switching], Bound(">", 0))],
+              exchanged({switching: twin_switching}), "both models exchanged at random, seed by seed", chance="0"),
+        _Test("W4", "at the heads with the largest effect interchanges carry the thing asked for rather than the other "
+              "(answers changed between classes minus within, asked minus other)", named(difference, Bound(">", 0)),
+              exchanged(both), "both things exchanged at random, seed by seed", moved_to(0.3, *asked_keys),
+              "the measured spread about .3", chance="0"),
         _Test("W5", f"the same heads serve both ends: a quarter or more of the {config.n_tested} with the largest "
               "effect are the same (share)", [("", lambda data: data[common], Bound(">=", 0.25))], random_heads,
               "as many random heads of the model", chance="the number of heads over all heads of the model"),

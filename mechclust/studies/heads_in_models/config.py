@@ -7,9 +7,10 @@ design was explored on seed 0.
    layer, several that share the work, and none in the first: there is not one per layer (A2, A3, A6).
 2. The rule that finds them finds none in the untrained network, and none in the trained one for the sum of as many
    digits that do not count (A4, A5).
-3. In a pretrained model, prompts that differ in an irrelevant word are equivalent for the heads that the answer hangs
-   on, and the same prompts are not where the word is relevant (W2). With random weights there is no such difference
-   (W3). The same heads serve both ends of the prompt (W5).
+3. In a pretrained model some heads' outputs are alike for prompts that differ in an irrelevant word, and not where the
+   same word is relevant (W2); with random weights there are fewer (W3). Interchanging one head at a time carries the
+   thing asked for rather than the other (W4; less sure: on the one draw explored it seldom changed the answer). The
+   heads that the answer hangs on are much the same at both ends (W5).
 4. In a network that follows instructions some head's output is the same for all instructions of a task, seen or not
    (I2, I3), and it carries the task rather than the answer (I5).
 """
@@ -61,7 +62,9 @@ class HeadsInModelsConfig:
         nouns: words to draw from.
         share: a head is called a clustering head of a label where the label's within-ratio is at most this share of
             what chance gives, interchanges within a class change at most this share of the answers that those between
-            classes do, and the answers follow the label (permutation p with Holm's correction at most ``level``).
+            classes do, and the answers follow the label (permutation p with Holm's correction at most ``level``). Of
+            the pretrained model's heads that are not interchanged, only the first is asked, with the p-value of the
+            output: they are alike.
         level: of that p-value.
         solved: least accuracy of a network that has learnt its task.
         device: where to train and measure, such as ``cpu`` or ``cuda``.

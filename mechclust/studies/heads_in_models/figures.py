@@ -19,7 +19,7 @@ from mechclust.studies.heads_in_models.config import (
     prompt_subject,
 )
 from mechclust.studies.heads_in_models.prompts import ORDERS
-from mechclust.studies.heads_in_models.results import Heads
+from mechclust.studies.heads_in_models.results import Heads, switching_heads
 
 Models = Mapping[str, Sequence[Heads]]
 
@@ -41,7 +41,7 @@ def addition(config: HeadsInModelsConfig, arms: Mapping[str, Models]) -> Figure:
         below.axhline(0, color=GREY, lw=1, ls=":")
         above.set(title=title, ylim=(0, 1.1))
         below.set_ylim(-0.3, 1.05)
-        layer_axis(below)
+        below.set_xlabel("block")
     axes[0].set_ylabel("within-ratio / chance")
     axes[len(arms)].set_ylabel("answers changed,\nbetween - within classes")
     axes[0].legend(frameon=False, fontsize=8)
@@ -72,30 +72,43 @@ def _dots(
 
 
 def prompts(config: HeadsInModelsConfig, models: Models) -> Figure:
-    """Left: effect of every head of the pretrained model. Right: what interchanges follow at the strongest heads."""
-    figure, axes = subplots(1 + len(ORDERS), size=(4.4, 4.0), grid=None)
+    """Effect of every head, what each head's output is alike for at both ends, and what interchanges carry."""
+    figure, axes = subplots(2 + len(ORDERS), size=(4.0, 3.9), grid=None)
+    image, geometry, causal = axes[0], axes[1:-1], axes[-1]
     effect = np.mean([h.values["effect"] for o in ORDERS for h in models[prompt_subject(PRETRAINED, o)]], axis=0)
-    image = axes[0].imshow(effect.T, aspect="auto", origin="lower", cmap="viridis")
-    figure.colorbar(image, ax=axes[0], label="effect (logits)")
-    axes[0].set(title="which heads the answer hangs on", xlabel="layer", ylabel="head")
-    for axis, order in zip(axes[1:], ORDERS, strict=True):
-        for kind, color in ((RANDOM, GREY), (PRETRAINED, BLUE)):
-            for seed, heads in enumerate(models[prompt_subject(kind, order)]):
-                x, y = heads.selectivity("other"), heads.selectivity("asked")
-                called = heads.called(config, "asked")
-                for these, face in ((called, color), (~called, "none")):
-                    axis.scatter(x[these], y[these], s=22, facecolor=face, edgecolor=color, lw=0.9)
-                if seed == 0:
-                    axis.scatter([], [], s=22, color=color, label=kind)
-        axis.axline((0, 0), slope=1, color=GREY, lw=1, ls=":")
-        axis.set(
-            title=f"asked about the {order} person",
-            xlabel="answers changed, between - within\nother person's thing (irrelevant)",
-            ylabel="thing asked for (relevant)",
-        )
+    drawn = image.imshow(effect.T, aspect="auto", origin="lower", cmap="viridis")
+    figure.colorbar(drawn, ax=image, label="effect (logits)")
+    image.set(title="which heads the answer hangs on", xlabel="block", ylabel="head")
+    for kind, color in ((RANDOM, GREY), (PRETRAINED, BLUE)):
+        for seed, ends in enumerate(zip(*(models[prompt_subject(kind, order)] for order in ORDERS), strict=True)):
+            switching = switching_heads(config, dict(zip(ORDERS, ends, strict=True)))
+            for axis, heads, marker in zip(geometry, ends, "o^", strict=True):
+                _hollow(axis, heads.ratio("other"), heads.ratio("asked"), switching, color, size=9)
+                _hollow(
+                    causal, heads.selectivity("other"), heads.selectivity("asked"), heads.called(config, "asked"),
+                    color, marker=marker,
+                )  # fmt: skip
+            if seed == 0:
+                geometry[0].scatter([], [], s=16, color=color, label=kind)
+    for axis, order in zip(geometry, ORDERS, strict=True):
+        axis.set(title=f"{order} person named last", xlabel="within-ratio / chance, other thing")
+        axis.set(ylabel="within-ratio / chance, thing asked for", xlim=(0, 1.4), ylim=(0, 1.4))
         axis.grid(alpha=0.25)
-    axes[1].legend(frameon=False, fontsize=8)
+    causal.axline((0, 0), slope=1, color=GREY, lw=1, ls=":")
+    causal.set(
+        title="strongest heads: answers changed,\nbetween - within", xlabel="other thing", ylabel="thing asked for"
+    )
+    causal.grid(alpha=0.25)
+    geometry[0].legend(frameon=False, fontsize=8)
     return figure
+
+
+def _hollow(
+    axis: Axes, x: np.ndarray, y: np.ndarray, filled: np.ndarray, color: str, *, size: float = 20, marker: str = "o"
+) -> None:
+    """Points, some of them filled."""
+    for these, face in ((filled, color), (~filled, "none")):
+        axis.scatter(x[these], y[these], s=size, marker=marker, facecolor=face, edgecolor=color, lw=0.7)
 
 
 def instructions(config: HeadsInModelsConfig, models: Models) -> Figure:
@@ -117,6 +130,7 @@ def instructions(config: HeadsInModelsConfig, models: Models) -> Figure:
     axes[2].axhline(0, color=GREY, lw=1, ls=":")
     axes[2].set(title="heads: what follows the task", ylabel="answers changed, between - within tasks")
     axes[1].legend(frameon=False, fontsize=8)
-    for axis in axes:
-        layer_axis(axis)
+    layer_axis(axes[0])
+    for axis in axes[1:]:
+        axis.set_xlabel("block")
     return figure

@@ -65,6 +65,10 @@ class Heads:
         within, between = (self.of(f"changed_{which}", label) for which in ("within", "between"))
         return follows & (within <= config.share * between) & (self.ratio(label) <= config.share)
 
+    def alike(self, config: HeadsInModelsConfig, label: str) -> np.ndarray:
+        """``[layer head]`` whether a head's output is alike within the label's classes, whatever reads it."""
+        return (self.of("output_p_holm", label) <= config.level) & (self.ratio(label) <= config.share)
+
     def strongest(self, n: int) -> set[int]:
         """The heads with the largest effect, numbered through all layers."""
         effect = self.values["effect"].ravel()
@@ -117,7 +121,15 @@ def data_of(config: HeadsInModelsConfig, found: Found) -> Data:
                 first, second = (h.strongest(config.n_tested) for s, h in models.items() if s.startswith(f"{kind}-"))
                 common = len(first & second) / max(1, len(first), len(second))
                 gathered.setdefault(key(job.arm, kind, "common"), []).append(common)
+                switching = switching_heads(config, {s: h for s, h in models.items() if s.startswith(f"{kind}-")})
+                gathered.setdefault(key(job.arm, kind, "switching"), []).append(float(switching.sum()))
     return {name: np.array(values) for name, values in gathered.items()}
+
+
+def switching_heads(config: HeadsInModelsConfig, ends: Mapping[str, Heads]) -> np.ndarray:
+    """``[layer head]`` whether a head's output is alike for what is asked, and not for the other, at every end."""
+    asked = [h.alike(config, "asked") & (h.ratio("other") > config.share) for h in ends.values()]
+    return np.asarray(np.logical_and.reduce(asked))
 
 
 def _summary(config: HeadsInModelsConfig, arm: str, heads: Heads) -> dict[str, float]:

@@ -57,15 +57,17 @@ def analyse(config: HeadsInModelsConfig, out: Path) -> Analysis:
             "instructions",
             figures.instructions(config, by_subject(config, found, INSTRUCTIONS)),
             f"A network that follows instructions, {seeds}. Left: clusters of the residual stream at x by layer, "
-            "against task and output. Middle and right: its heads at x, a dot each: how alike their output is within a task, "
-            f"and how far interchanged outputs carry the task. {_CALLED}",
+            "against task and output. Middle and right: its heads at x, a dot each: how alike their output is within a "
+            f"task, and how far interchanged outputs carry the task. {_CALLED}",
         ),
     ]
     if PROMPTS in arms(config):
         caption = (
-            f"A pretrained model, {seeds}, each with other words. Left: how far the answer hangs on each head, mean "
-            "over seeds and both ends of the prompts. Middle and right: the heads with the largest effect; above the dotted "
-            f"line they carry the thing asked for rather than the other. {_CALLED}"
+            f"A pretrained model, {seeds}, each with other words. First: how far the answer hangs on each head, mean "
+            "over seeds and both ends of the prompts. Second and third: all heads; those near the axis below are "
+            "alike for the thing asked for; filled: at both ends, and not for the other thing. Last: interchanges at "
+            "the heads with the largest effect (circles and triangles: the two ends); above the dotted line they carry "
+            f"the thing asked for rather than the other. {_CALLED}"
         )
         models = by_subject(config, found, PROMPTS)
         panels.append(Panel("prompts", figures.prompts(config, models), caption))
@@ -73,13 +75,13 @@ def analyse(config: HeadsInModelsConfig, out: Path) -> Analysis:
     return Analysis(
         claims=claims_of(config, data_of(config, found)),
         panels=panels,
-        folded={"Heads called, by layer": table_html(table, number=".2f")},
+        folded={"Heads called, by block": table_html(table, number=".2f")},
         notes=_notes(config),
     )
 
 
 def _table(config: HeadsInModelsConfig, found: Found) -> pd.DataFrame:
-    """Heads called per network, mean over seeds, by arm, model, label and layer."""
+    """Heads called per network, mean over seeds, by arm, model, label and block."""
     import pandas as pd
 
     rows = []
@@ -87,8 +89,8 @@ def _table(config: HeadsInModelsConfig, found: Found) -> pd.DataFrame:
         for subject, models in by_subject(config, found, arm).items():
             for label in labels_of(arm):
                 called = np.mean([heads.called(config, label).sum(axis=1) for heads in models], axis=0)
-                where = {f"layer {i}": n for i, n in enumerate(called)} if arm != PROMPTS else {}
-                rows.append({"part": arm, "model": subject, "label": label, "all layers": called.sum(), **where})
+                where = {f"block {i}": n for i, n in enumerate(called)} if arm != PROMPTS else {}
+                rows.append({"part": arm, "model": subject, "label": label, "all blocks": called.sum(), **where})
     return pd.DataFrame(rows)
 
 
