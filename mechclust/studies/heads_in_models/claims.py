@@ -33,6 +33,7 @@ from mechclust.studies.heads_in_models.config import (
 from mechclust.studies.heads_in_models.nulls import Data, Draw, coins, exchanged, moved_to, replaced
 from mechclust.studies.heads_in_models.prompts import ORDERS
 from mechclust.studies.heads_in_models.results import key
+from mechclust.studies.heads_in_models.together import IRRELEVANT, RANDOM_HEADS, RELEVANT
 
 _Values = Callable[[Data], np.ndarray]
 _HALF, _FEW = Bound(">", 0.5), Bound("<", 0.3)
@@ -127,7 +128,7 @@ def _less(a: _Values, b: _Values) -> _Values:
     return lambda data: a(data) - b(data)
 
 
-def _share(id: str, statement: str, parts: Mapping[str, str], bound: Bound, unit: str = "network") -> _Test:
+def _share(id: str, statement: str, parts: Mapping[str, str], bound: Bound) -> _Test:
     """A claim about shares, each with a name and the key of its values; its null is that they lie at the bound."""
     true = 0.98 if bound.relation == ">" else 0.02
     return _Test(
@@ -135,7 +136,7 @@ def _share(id: str, statement: str, parts: Mapping[str, str], bound: Bound, unit
         statement,
         [(name, lambda data, of=of: data[of], bound) for name, of in parts.items()],  # type: ignore[misc]
         coins(bound.value, *parts.values()),
-        f"every {unit} has one with probability {bound.value:g}",
+        f"every network has one with probability {bound.value:g}",
         coins(true, *parts.values()),
         f"with probability {true:g}",
         shares=True,
@@ -185,21 +186,16 @@ def _addition(config: HeadsInModelsConfig) -> list[_Test]:
 def _prompts(config: HeadsInModelsConfig) -> list[_Test]:
     subjects = {order: prompt_subject(PRETRAINED, order) for order in ORDERS}
     twins = {order: prompt_subject(RANDOM, order) for order in ORDERS}
-    ends = [f"{order} person asked about" for order in ORDERS]
-    asked, other = "selectivity asked", "selectivity other"
-
-    def difference(subject: str) -> _Values:
-        return _less(_of(PROMPTS, subject, asked), _of(PROMPTS, subject, other))
+    ends = [f"{order} name last" for order in ORDERS]
 
     def named(values: Callable[[str], _Values], bound: Bound) -> list[tuple[str, _Values, Bound]]:
         return [(name, values(subject), bound) for name, subject in zip(ends, subjects.values(), strict=True)]
 
-    def share(id: str, statement: str, measure: str, bound: Bound) -> _Test:
-        parts = {name: key(PROMPTS, subject, measure) for name, subject in zip(ends, subjects.values(), strict=True)}
-        return _share(id, statement, parts, bound, "draw of words")
+    def keys(measure: str) -> list[str]:
+        return [key(PROMPTS, subject, measure) for subject in subjects.values()]
 
-    both = {key(PROMPTS, s, asked): key(PROMPTS, s, other) for s in subjects.values()}
-    asked_keys = list(both)
+    carried = dict(zip(keys(f"carried, {RELEVANT}"), keys(f"carried, {RANDOM_HEADS}"), strict=True))
+    changed = dict(zip(keys(f"changed, {IRRELEVANT}"), keys(f"changed, {RELEVANT}"), strict=True))
     switching, twin_switching = (key(PROMPTS, kind, "switching") for kind in (PRETRAINED, RANDOM))
     common = key(PROMPTS, PRETRAINED, "common")
 
@@ -209,7 +205,7 @@ def _prompts(config: HeadsInModelsConfig) -> list[_Test]:
         return {**data, common: drawn / config.n_tested}
 
     return [
-        _Test("W1", "the pretrained model answers with the thing of the person asked about (accuracy)",
+        _Test("W1", "the pretrained model answers with the thing of the person named last (accuracy)",
               named(lambda subject: _of(PROMPTS, subject, "accuracy"), Bound(">=", 0.8)),
               replaced({key(PROMPTS, subjects[o], "accuracy"): key(PROMPTS, twins[o], "accuracy") for o in ORDERS}),
               "the accuracy of random weights", chance=f"1 / {config.n_words} among the words of a kind"),
@@ -221,14 +217,19 @@ def _prompts(config: HeadsInModelsConfig) -> list[_Test]:
         _Test("W3", "with random weights there are fewer (pretrained - random)",
               [("", lambda data: data[switching] - data[twin_switching], Bound(">", 0))],
               exchanged({switching: twin_switching}), "both models exchanged at random, seed by seed", chance="0"),
-        _Test("W4", "at the heads with the largest effect interchanges carry the thing asked for rather than the other "
-              "(answers changed between classes minus within, asked minus other)", named(difference, Bound(">", 0)),
-              exchanged(both), "both things exchanged at random, seed by seed", moved_to(0.3, *asked_keys),
-              "the measured spread about .3", chance="0"),
+        _Test("W4", "interchanged together, these heads carry the thing asked for (share of answers that become the "
+              "donor's, minus that with as many other heads of the same blocks)",
+              named(lambda subject: _less(_of(PROMPTS, subject, f"carried, {RELEVANT}"),
+                                          _of(PROMPTS, subject, f"carried, {RANDOM_HEADS}")), Bound(">", 0)),
+              exchanged(carried), "both sets of heads exchanged at random, seed by seed",
+              moved_to(0.6, *carried), "the measured spread about .6", chance="0"),
         _Test("W5", f"the same heads serve both ends: a quarter or more of the {config.n_tested} with the largest "
               "effect are the same (share)", [("", lambda data: data[common], Bound(">=", 0.25))], random_heads,
               "as many random heads of the model", chance="the number of heads over all heads of the model"),
-        share("W6", "none is called for the other person's thing (share of draws of words)", "any control", _FEW),
+        _Test("W6", "to these heads the other person's thing does not matter (share of answers that change when donors "
+              "differ in it alone)", named(lambda subject: _of(PROMPTS, subject, f"changed, {IRRELEVANT}"),
+              Bound("<=", 0.1)), replaced(changed), "donors that differ in the thing asked for",
+              moved_to(0.02, *changed), "the measured spread about .02"),
     ]  # fmt: skip
 
 

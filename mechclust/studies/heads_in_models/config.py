@@ -8,9 +8,10 @@ design was explored on seed 0.
 2. The rule that finds them finds none in the untrained network, and none in the trained one for the sum of as many
    digits that do not count (A4, A5).
 3. In a pretrained model some heads' outputs are alike for prompts that differ in an irrelevant word, and not where the
-   same word is relevant (W2); with random weights there are fewer (W3). Interchanging one head at a time carries the
-   thing asked for rather than the other (W4; less sure: on the one draw explored it seldom changed the answer). The
-   heads that the answer hangs on are much the same at both ends (W5).
+   same word is relevant (W2); with random weights there are fewer (W3). The heads that the answer hangs on are much the
+   same at both ends (W5). Interchanging one of them seldom changes an answer (so it was on the one draw explored), but
+   interchanging all heads of W2 together carries the thing asked for (W4), and the irrelevant word does not matter to
+   them (W6); of neither was anything seen before.
 4. In a network that follows instructions some head's output is the same for all instructions of a task, seen or not
    (I2, I3), and it carries the task rather than the answer (I5).
 """
@@ -95,7 +96,7 @@ class HeadsInModelsConfig:
     tolerance: float = 0.125
     n_words: int = 5
     n_tested: int = 4
-    word_recipients: int = 6
+    word_recipients: int = 3
     names: tuple[str, ...] = NAMES
     nouns: tuple[str, ...] = NOUNS
     share: float = 0.5
@@ -204,5 +205,5 @@ def result_path(out: Path, job: Job, name: str) -> Path:
 
 def results_of(job: Job, out: Path) -> list[Path]:
     """Everything that is measured in a job."""
-    kinds = ("heads", "clusters") if job.arm == INSTRUCTIONS else ("heads",)
+    kinds = {INSTRUCTIONS: ("heads", "clusters"), PROMPTS: ("heads", "together")}.get(job.arm, ("heads",))
     return [result_path(out, job, f"{subject}.{kind}") for subject in subjects_of(job.arm) for kind in kinds]

@@ -18,8 +18,9 @@ from mechclust.studies.heads_in_models.config import (
     HeadsInModelsConfig,
     prompt_subject,
 )
+from mechclust.studies.heads_in_models.heads import Heads, switching_heads
 from mechclust.studies.heads_in_models.prompts import ORDERS
-from mechclust.studies.heads_in_models.results import Heads, switching_heads
+from mechclust.studies.heads_in_models.together import DONORS
 
 Models = Mapping[str, Sequence[Heads]]
 
@@ -83,32 +84,29 @@ def prompts(config: HeadsInModelsConfig, models: Models) -> Figure:
         for seed, ends in enumerate(zip(*(models[prompt_subject(kind, order)] for order in ORDERS), strict=True)):
             switching = switching_heads(config, dict(zip(ORDERS, ends, strict=True)))
             for axis, heads, marker in zip(geometry, ends, "o^", strict=True):
-                _hollow(axis, heads.ratio("other"), heads.ratio("asked"), switching, color, size=9)
-                _hollow(
-                    causal, heads.selectivity("other"), heads.selectivity("asked"), heads.called(config, "asked"),
-                    color, marker=marker,
-                )  # fmt: skip
+                _hollow(axis, heads.ratio("other"), heads.ratio("asked"), switching, color)
+                x = np.arange(len(DONORS)) + (0.12 if kind == PRETRAINED else -0.12)
+                causal.scatter(
+                    x, [heads.changed[d] for d in DONORS], s=20, marker=marker, facecolor="none", edgecolor=color
+                )
+                causal.scatter(x, [heads.carried[d] for d in DONORS], s=20, marker=marker, color=color)
             if seed == 0:
                 geometry[0].scatter([], [], s=16, color=color, label=kind)
     for axis, order in zip(geometry, ORDERS, strict=True):
         axis.set(title=f"{order} person named last", xlabel="within-ratio / chance, other thing")
         axis.set(ylabel="within-ratio / chance, thing asked for", xlim=(0, 1.4), ylim=(0, 1.4))
         axis.grid(alpha=0.25)
-    causal.axline((0, 0), slope=1, color=GREY, lw=1, ls=":")
-    causal.set(
-        title="strongest heads: answers changed,\nbetween - within", xlabel="other thing", ylabel="thing asked for"
-    )
-    causal.grid(alpha=0.25)
+    causal.set(title="these heads interchanged together", ylabel="share of answers", ylim=(-0.03, 1.03))
+    causal.set_xticks(range(len(DONORS)), [d.replace(", ", ",\n").replace(" donors", "\ndonors") for d in DONORS])
+    causal.grid(alpha=0.25, axis="y")
     geometry[0].legend(frameon=False, fontsize=8)
     return figure
 
 
-def _hollow(
-    axis: Axes, x: np.ndarray, y: np.ndarray, filled: np.ndarray, color: str, *, size: float = 20, marker: str = "o"
-) -> None:
+def _hollow(axis: Axes, x: np.ndarray, y: np.ndarray, filled: np.ndarray, color: str) -> None:
     """Points, some of them filled."""
     for these, face in ((filled, color), (~filled, "none")):
-        axis.scatter(x[these], y[these], s=size, marker=marker, facecolor=face, edgecolor=color, lw=0.7)
+        axis.scatter(x[these], y[these], s=9, facecolor=face, edgecolor=color, lw=0.7)
 
 
 def instructions(config: HeadsInModelsConfig, models: Models) -> Figure:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from mechclust.studies.heads_in_models.config import (
     PLANTED,
+    PLANTED_P,
     PROMPTS,
     HeadsInModelsConfig,
     addition_of,
@@ -19,60 +20,13 @@ from mechclust.studies.heads_in_models.config import (
     results_of,
     subjects_of,
 )
-from mechclust.studies.heads_in_models.config import PLANTED_P as P
+from mechclust.studies.heads_in_models.heads import Heads, heads_from, switching_heads
+from mechclust.studies.heads_in_models.together import DONORS
 from mechclust.studies.kept import check_there
 from mechclust.studies.study import Job
 from probes import load_result
 
 Data = Mapping[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class Heads:
-    """The heads of one model.
-
-    Attributes:
-        labels: the equivalences; the first is that of the task, the second a control.
-        values: measures ``[layer head]``, ``[layer head label]`` or, of ``discovered``, ``[layer head example]``.
-        chance: ``[label]`` within-ratio of random labels.
-        accuracy: of the model.
-        clusters: of the residual stream by layer, task-ARI and output-ARI ``[layer 2]``; ``None`` where not measured.
-        place: layer and head of a planted head.
-    """
-
-    labels: tuple[str, ...]
-    values: Mapping[str, np.ndarray]
-    chance: np.ndarray
-    accuracy: float
-    clusters: np.ndarray | None = None
-    place: tuple[int, int] | None = None
-
-    def of(self, measure: str, label: str) -> np.ndarray:
-        """``[layer head]`` a measure that exists for every label."""
-        return np.asarray(self.values[measure][..., self.labels.index(label)])
-
-    def ratio(self, label: str) -> np.ndarray:
-        """``[layer head]`` within-ratio as a share of what random labels give."""
-        return self.of("within_ratio", label) / self.chance[self.labels.index(label)]
-
-    def selectivity(self, label: str) -> np.ndarray:
-        """``[layer head]`` how many more answers change between the label's classes than within; NaN where untested."""
-        return self.of("changed_between", label) - self.of("changed_within", label)
-
-    def called(self, config: HeadsInModelsConfig, label: str) -> np.ndarray:
-        """``[layer head]`` whether the rule calls a head a clustering head of the label; see ``config.share``."""
-        follows = self.of("causal_p_holm", label) <= config.level  # NaN, a head that was not tested, is not
-        within, between = (self.of(f"changed_{which}", label) for which in ("within", "between"))
-        return follows & (within <= config.share * between) & (self.ratio(label) <= config.share)
-
-    def alike(self, config: HeadsInModelsConfig, label: str) -> np.ndarray:
-        """``[layer head]`` whether a head's output is alike within the label's classes, whatever reads it."""
-        return (self.of("output_p_holm", label) <= config.level) & (self.ratio(label) <= config.share)
-
-    def strongest(self, n: int) -> set[int]:
-        """The heads with the largest effect, numbered through all layers."""
-        effect = self.values["effect"].ravel()
-        return {int(i) for i in np.argsort(-effect, kind="stable")[:n] if effect[i] > 0}
 
 
 Found = Mapping[Job, Mapping[str, Heads]]
@@ -91,17 +45,18 @@ def load_results(config: HeadsInModelsConfig, out: Path, job: Job) -> dict[str, 
 def _load(config: HeadsInModelsConfig, job: Job, subject: str, out: Path) -> Heads:
     paths = [path for path in results_of(job, out) if path.name.startswith(f"{subject}.")]
     found = {path.name.split(".")[-2]: load_result(path) for path in paths}
-    heads = found["heads"]
-    values = {name: heads[name].numpy() for name in heads if heads[name].ndim >= 2}
-    place = None
+    heads = heads_from(found["heads"], labels_of(job.arm))
     if job.arm == PLANTED:
         from mechclust.studies.heads_in_models.planted import PlantedHeads
 
-        task = addition_of(config, P, job.seed)
-        place = PlantedHeads(task, config.n_layers, config.n_heads, job.seed).place
-    clusters = found["clusters"]["ari"].numpy() if "clusters" in found else None
-    chance = heads["within_ratio_chance"].numpy()
-    return Heads(labels_of(job.arm), values, chance, float(heads["accuracy"]), clusters, place)
+        task = addition_of(config, PLANTED_P, job.seed)
+        heads = replace(heads, place=PlantedHeads(task, config.n_layers, config.n_heads, job.seed).place)
+    if "clusters" in found:
+        heads = replace(heads, clusters=found["clusters"]["ari"].numpy())
+    if "together" in found:
+        of = {name: dict(zip(DONORS, found["together"][name].tolist(), strict=True)) for name in ("carried", "changed")}
+        heads = replace(heads, **of)
+    return heads
 
 
 def key(arm: str, subject: str, measure: str) -> str:
@@ -124,12 +79,6 @@ def data_of(config: HeadsInModelsConfig, found: Found) -> Data:
                 switching = switching_heads(config, {s: h for s, h in models.items() if s.startswith(f"{kind}-")})
                 gathered.setdefault(key(job.arm, kind, "switching"), []).append(float(switching.sum()))
     return {name: np.array(values) for name, values in gathered.items()}
-
-
-def switching_heads(config: HeadsInModelsConfig, ends: Mapping[str, Heads]) -> np.ndarray:
-    """``[layer head]`` whether a head's output is alike for what is asked, and not for the other, at every end."""
-    asked = [h.alike(config, "asked") & (h.ratio("other") > config.share) for h in ends.values()]
-    return np.asarray(np.logical_and.reduce(asked))
 
 
 def _summary(config: HeadsInModelsConfig, arm: str, heads: Heads) -> dict[str, float]:
@@ -156,6 +105,8 @@ def _summary(config: HeadsInModelsConfig, arm: str, heads: Heads) -> dict[str, f
         found["task-ARI - output-ARI at the top"] = float(heads.clusters[-1, 0] - heads.clusters[-1, 1])
     if arm == PROMPTS:
         found["heads"] = float(called.size)
+        found |= {f"carried, {donors}": share for donors, share in heads.carried.items()}
+        found |= {f"changed, {donors}": share for donors, share in heads.changed.items()}
     return found
 
 

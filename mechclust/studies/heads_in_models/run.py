@@ -36,13 +36,15 @@ from mechclust.studies.heads_in_models.config import (
     task_of,
     training_of,
 )
+from mechclust.studies.heads_in_models.heads import heads_from, switching_heads
 from mechclust.studies.heads_in_models.measure import measure_heads
 from mechclust.studies.heads_in_models.planted import PlantedHeads
 from mechclust.studies.heads_in_models.prompts import ORDERS
+from mechclust.studies.heads_in_models.together import exchange_together
 from mechclust.studies.kept import once
 from mechclust.studies.study import Job
 from mechclust.training import CheckpointCallback, train
-from probes import HookedModel, Readout, TaskClusterARI, last_token, residual, run, token_at
+from probes import HookedModel, ProbeResult, Readout, TaskClusterARI, last_token, residual, run, token_at
 from probes.identity import fingerprint
 from tasks import Batch, SparseModularAddition
 
@@ -141,10 +143,17 @@ def _always(logits: Tensor, batch: Batch) -> Tensor:
 
 def _prompts(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
     for kind in (PRETRAINED, RANDOM):
-        model = load_pretrained(str(config.model), untrained=kind == RANDOM, seed=job.seed, device=config.device)
-        for order in ORDERS:
-            batch = _prompt_batch(config, job.seed, model.tokenizer, order)
-            _measure(config, job, prompt_subject(kind, order), model, [batch], _is_answer, out)
+        model: Any = load_pretrained(str(config.model), untrained=kind == RANDOM, seed=job.seed, device=config.device)
+        batches = {order: _prompt_batch(config, job.seed, model.tokenizer, order) for order in ORDERS}
+        ends = {}
+        for order, batch in batches.items():
+            found = _measure(config, job, prompt_subject(kind, order), model, [batch], _is_answer, out)
+            ends[order] = heads_from(found, labels_of(PROMPTS))
+        switching = switching_heads(config, ends)
+        heads = [(int(block), int(head)) for block, head in zip(*switching.nonzero(), strict=True)]
+        for order, batch in batches.items():
+            measure = partial(exchange_together, model, batch, heads, switching.shape[1], seed=job.seed)
+            once(result_path(out, job, f"{prompt_subject(kind, order)}.together"), measure, fingerprint(model))
 
 
 def _prompt_batch(config: HeadsInModelsConfig, seed: int, tokenizer: Any, order: Any) -> Batch:
@@ -168,7 +177,7 @@ def _measure(
     batches: list[Batch],
     correct: Callable[[Tensor, Batch], Tensor],
     out: Path,
-) -> None:
+) -> ProbeResult:
     """The heads of a model, once; of a small one all are interchanged."""
     given = job.arm == PROMPTS
     query: Readout = token_at("input") if job.arm == INSTRUCTIONS else last_token()
@@ -184,4 +193,4 @@ def _measure(
         query=query,
         seed=job.seed,
     )
-    once(result_path(out, job, f"{subject}.heads"), measure, fingerprint(model))
+    return once(result_path(out, job, f"{subject}.heads"), measure, fingerprint(model))

@@ -65,9 +65,9 @@ def analyse(config: HeadsInModelsConfig, out: Path) -> Analysis:
         caption = (
             f"A pretrained model, {seeds}, each with other words. First: how far the answer hangs on each head, mean "
             "over seeds and both ends of the prompts. Second and third: all heads; those near the axis below are "
-            "alike for the thing asked for; filled: at both ends, and not for the other thing. Last: interchanges at "
-            "the heads with the largest effect (circles and triangles: the two ends); above the dotted line they carry "
-            f"the thing asked for rather than the other. {_CALLED}"
+            "alike for the thing asked for; filled: at both ends, and not for the other thing. Last: these heads "
+            "interchanged together (circles and triangles: the two ends), the share of answers that change (open) and "
+            "that become the donor's (filled); donors differ in the thing asked for, or in the other alone."
         )
         models = by_subject(config, found, PROMPTS)
         panels.append(Panel("prompts", figures.prompts(config, models), caption))

@@ -12,12 +12,13 @@ import torch
 
 from mechclust.studies.heads_in_models import HeadsInModelsConfig, WordPrompts
 from mechclust.studies.heads_in_models.config import OFF
+from mechclust.studies.heads_in_models.heads import Heads, heads_from
 from mechclust.studies.heads_in_models.measure import measure_heads
 from mechclust.studies.heads_in_models.planted import PlantedHeads
-from mechclust.studies.heads_in_models.results import Heads
 from mechclust.studies.heads_in_models.run import examples_of
+from mechclust.studies.heads_in_models.together import IRRELEVANT, RANDOM_HEADS, RELEVANT, exchange_together
 from probes import ClusteringHead, causal_checks, head_attribution, run
-from tasks import InputError, SparseModularAddition
+from tasks import Batch, InputError, SparseModularAddition
 
 LABELS = ("sum", OFF, "multiset", "answer")
 CONFIG = HeadsInModelsConfig(n_measured=120)
@@ -38,8 +39,7 @@ def heads_of(model: Any, task: SparseModularAddition) -> Heads:
         recipients=6,
         tolerance=0.0,
     )
-    values = {name: found[name].numpy() for name in found if found[name].ndim >= 2}
-    return Heads(LABELS, values, found["within_ratio_chance"].numpy(), 0.0)
+    return heads_from(found, LABELS)
 
 
 # ---- the planted head ----
@@ -101,6 +101,31 @@ def test_attribution_and_the_full_causal_check_agree_on_the_planted_head() -> No
     assert float(causal.sel("swap_agreement", site=site, head=head, partition=OFF)) < 0.6
     read = {model.place, model.decoy}
     assert {tuple(at) for at in (effect > 0).nonzero().tolist()} == read
+
+
+# ---- several heads at once ----
+
+
+def asked_batch(model: Any, task: SparseModularAddition) -> Batch:
+    """Asked: the sum modulo p, the planted head's; other: the copied digit, the decoy's."""
+    batch = next(task.batches("test", 120))
+    answers = model(batch.tokens)[:, -1].argmax(dim=-1)
+    return Batch(batch.tokens, labels={"asked": answers // task.p, "other": answers % task.p, "answer": answers})
+
+
+def test_heads_interchanged_together_carry_what_they_hold() -> None:
+    model = PlantedHeads(task_of(3), seed=0)
+    batch = asked_batch(model, task_of(3))
+    both = exchange_together(model, batch, [model.place, model.decoy], 4)
+    assert float(both.sel("carried", donors=RELEVANT)) == 1
+    alone = exchange_together(model, batch, [model.place], 4)
+    assert float(alone.sel("carried", donors=RELEVANT)) == 0  # the digit is not the donor's
+    assert float(alone.sel("changed", donors=RELEVANT)) == 1
+    assert float(alone.sel("changed", donors=IRRELEVANT)) == 0
+    assert model.place[0] != model.decoy[0]  # so that no control head is read
+    assert float(alone.sel("changed", donors=RANDOM_HEADS)) == 0
+    none = exchange_together(model, batch, [], 4)
+    assert none["changed"].tolist() == [0, 0, 0]
 
 
 # ---- the rule ----

@@ -23,6 +23,7 @@ from mechclust.studies.heads_in_models.config import (
     subjects_of,
 )
 from mechclust.studies.heads_in_models.results import by_subject, data_of, key, load_results
+from mechclust.studies.heads_in_models.together import IRRELEVANT, RANDOM_HEADS, RELEVANT
 from mechclust.studies.study import Job
 from tasks import InputError
 from tests.mechclust.studies.damaged import check_made_whole
@@ -86,6 +87,7 @@ def test_a_pretrained_model_is_measured_with_its_random_twin(write_checkpoint, t
     first = found["pretrained-first"]
     assert np.isfinite(first.selectivity("asked")).sum() == config.n_tested
     assert not np.array_equal(first.values["effect"], found["random-first"].values["effect"])
+    assert set(first.changed) == {RELEVANT, RANDOM_HEADS, IRRELEVANT}
     data = data_of(config, {job: found})
     assert 0 <= float(data[key(PROMPTS, "pretrained", "common")][0]) <= 1
     assert figures.prompts(config, by_subject(config, {job: found}, PROMPTS)).axes
@@ -101,7 +103,7 @@ def test_the_confirmatory_seeds_are_fresh():
 
 
 def made(**changes: float) -> dict[str, np.ndarray]:
-    """Ten seeds in which every claim is true, unless something is changed: names with ``__`` for the subject."""
+    """Ten seeds in which every claim is true, unless something is changed: ``arm|subject|measure``."""
     draw = np.random.default_rng(0)
     true, none = np.ones(10), np.zeros(10)
 
@@ -118,15 +120,15 @@ def made(**changes: float) -> dict[str, np.ndarray]:
         data |= {key(arm, "untrained", name): values for name, values in twin.items()}
     for kind, asked in (("pretrained", 0.4), ("random", 0.0)):
         for order in ("first", "second"):
-            values = {"accuracy": about(2 * asked + 0.1), "any": true, "any control": none, "heads": 270 * true}
-            values |= {"selectivity asked": about(asked), "selectivity other": about(0)}
+            values = {"accuracy": about(2 * asked + 0.1), "heads": 270 * true}
+            values |= {f"carried, {RELEVANT}": about(1.5 * asked), f"carried, {RANDOM_HEADS}": about(0)}
+            values |= {f"changed, {RELEVANT}": about(1.6 * asked), f"changed, {IRRELEVANT}": about(0)}
             data |= {key(PROMPTS, f"{kind}-{order}", name): of for name, of in values.items()}
         data[key(PROMPTS, kind, "common")] = about(0.7)
         data[key(PROMPTS, kind, "switching")] = about(5 if asked else 0)
     for name, value in changes.items():
-        arm, subject, measure = name.split("__")
-        for each in [k for k in data if k.startswith(arm) and f" {subject.replace('_', '-')} {measure}" in f"{k} "]:
-            data[each] = value + 0 * data[each] + 0.01 * (value % 1 > 0) * draw.standard_normal(10)
+        at = key(*name.split("|"))
+        data[at] = value + 0 * data[at] + 0.01 * (value % 1 > 0) * draw.standard_normal(10)
     return data
 
 
@@ -151,25 +153,25 @@ class TestClaims:
     @pytest.mark.parametrize(
         ("change", "broken"),
         [
-            ({"addition-3__trained__accuracy": 0.7}, {"A1"}),
-            ({"addition-2__trained__last layer": 0.0}, {"A2"}),
-            ({"addition-4__trained__first layer": 1.0}, {"A3"}),
-            ({"addition-2__untrained__any": 1.0}, {"A4"}),
-            ({"addition-2__trained__any control": 1.0}, {"A5"}),
-            ({"addition-3__trained__called in last layer": 0.9}, {"A6"}),
-            ({"addition-3__trained__agreement answer": -0.2}, {"A7"}),
-            ({"prompts__pretrained_first__accuracy": 0.3}, {"W1"}),
-            ({"prompts__pretrained__switching": 0.4}, {"W2"}),
-            ({"prompts__random__switching": 6.5}, {"W3"}),
-            ({"prompts__pretrained_first__selectivity asked": -0.3}, {"W4"}),
-            ({"prompts__pretrained_first__any control": 1.0}, {"W6"}),
-            ({"prompts__pretrained__common": 0.1}, {"W5"}),
-            ({"instructions__trained__accuracy": 0.5}, {"I1"}),
-            ({"instructions__untrained__any": 1.0}, {"I3"}),
-            ({"instructions__untrained__selectivity task": 0.9}, {"I4"}),
-            ({"instructions__trained__selectivity output": 0.9}, {"I5"}),
-            ({"instructions__trained__any control": 1.0}, {"I6"}),
-            ({"planted__unread__any": 1.0}, {"K2"}),
+            ({"addition-3|trained|accuracy": 0.7}, {"A1"}),
+            ({"addition-2|trained|last layer": 0.0}, {"A2"}),
+            ({"addition-4|trained|first layer": 1.0}, {"A3"}),
+            ({"addition-2|untrained|any": 1.0}, {"A4"}),
+            ({"addition-2|trained|any control": 1.0}, {"A5"}),
+            ({"addition-3|trained|called in last layer": 0.9}, {"A6"}),
+            ({"addition-3|trained|agreement answer": -0.2}, {"A7"}),
+            ({"prompts|pretrained-first|accuracy": 0.3}, {"W1"}),
+            ({"prompts|pretrained|switching": 0.4}, {"W2"}),
+            ({"prompts|random|switching": 6.5}, {"W3"}),
+            ({f"prompts|pretrained-first|carried, {RELEVANT}": 0.01}, {"W4"}),
+            ({f"prompts|pretrained-second|changed, {IRRELEVANT}": 0.3}, {"W6"}),
+            ({"prompts|pretrained|common": 0.1}, {"W5"}),
+            ({"instructions|trained|accuracy": 0.5}, {"I1"}),
+            ({"instructions|untrained|any": 1.0}, {"I3"}),
+            ({"instructions|untrained|selectivity task": 0.9}, {"I4"}),
+            ({"instructions|trained|selectivity output": 0.9}, {"I5"}),
+            ({"instructions|trained|any control": 1.0}, {"I6"}),
+            ({"planted|unread|any": 1.0}, {"K2"}),
         ],
     )
     def test_fail_one_by_one(self, change, broken, monkeypatch):
