@@ -12,8 +12,9 @@ design was explored on seed 0.
    same at both ends (W5). Interchanging one of them seldom changes an answer (so it was on the one draw explored), but
    interchanging all heads of W2 together carries the thing asked for (W4), and the irrelevant word does not matter to
    them (W6); of neither was anything seen before.
-4. In a network that follows instructions some head's output is the same for all instructions of a task, seen or not
-   (I2, I3), and it carries the task rather than the answer (I5).
+4. In a network that follows instructions some heads' outputs are alike for all instructions of a task, also for those
+   it has not seen (I2), beyond what the symbols of the instructions give (I3, I4); and they are where the residual
+   stream's task clusters arise (I5).
 """
 
 from __future__ import annotations

@@ -101,13 +101,20 @@ def _summary(config: HeadsInModelsConfig, arm: str, heads: Heads) -> dict[str, f
         expected[heads.place] = True
         found["exact"] = float((called == expected).all())
     if heads.clusters is not None:
-        found["task-ARI at the top"] = float(heads.clusters[-1, 0])
-        found["task-ARI - output-ARI at the top"] = float(heads.clusters[-1, 0] - heads.clusters[-1, 1])
+        found["growth where called"], found["growth elsewhere"] = _growth(heads.clusters[:, 0], called.sum(axis=1))
     if arm == PROMPTS:
         found["heads"] = float(called.size)
         found |= {f"carried, {donors}": share for donors, share in heads.carried.items()}
         found |= {f"changed, {donors}": share for donors, share in heads.changed.items()}
     return found
+
+
+def _growth(ari: np.ndarray, called: np.ndarray) -> tuple[float, float]:
+    """Rise of the task-ARI over the block with most heads called, and the mean over other blocks; 0 where none is."""
+    if not called.any():
+        return 0.0, 0.0
+    rise, most = np.diff(ari), int(called.argmax())
+    return float(rise[most]), float(np.delete(rise, most).mean())
 
 
 def _mean(values: np.ndarray) -> float:

@@ -113,9 +113,10 @@ def made(**changes: float) -> dict[str, np.ndarray]:
     data = {key(PLANTED, "read", "exact"): true, key(PLANTED, "unread", "any"): none}
     for arm in [*map(addition_arm, PAPER.moduli), INSTRUCTIONS]:
         own: dict[str, Any] = {"accuracy": about(1.2), "any": true, "any control": none, "first layer": none}
-        own |= {"last layer": true, "called in last layer": about(2.5), "selectivity task": about(0.5)}
-        own |= {"selectivity output": about(0.2), "agreement answer": about(0.6), f"agreement {OFF}": about(0)}
-        twin = {"accuracy": about(0.3), "any": none, "selectivity task": about(0)}
+        own |= {"last layer": true, "called in last layer": about(2.5), "best ratio": about(0.3)}
+        own |= {"growth where called": about(0.7), "growth elsewhere": about(0.1)}
+        own |= {"agreement answer": about(0.6), f"agreement {OFF}": about(0)}
+        twin = {"accuracy": about(0.3), "any": none, "best ratio": about(0.6)}
         data |= {key(arm, "trained", name): values for name, values in own.items()}
         data |= {key(arm, "untrained", name): values for name, values in twin.items()}
     for kind, asked in (("pretrained", 0.4), ("random", 0.0)):
@@ -168,8 +169,8 @@ class TestClaims:
             ({"prompts|pretrained|common": 0.1}, {"W5"}),
             ({"instructions|trained|accuracy": 0.5}, {"I1"}),
             ({"instructions|untrained|any": 1.0}, {"I3"}),
-            ({"instructions|untrained|selectivity task": 0.9}, {"I4"}),
-            ({"instructions|trained|selectivity output": 0.9}, {"I5"}),
+            ({"instructions|untrained|best ratio": 0.35}, {"I4"}),
+            ({"instructions|trained|growth elsewhere": 0.9}, {"I5"}),
             ({"instructions|trained|any control": 1.0}, {"I6"}),
             ({"planted|unread|any": 1.0}, {"K2"}),
         ],
