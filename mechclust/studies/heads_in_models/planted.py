@@ -79,7 +79,8 @@ class PlantedHeads(HookedRootModule):  # type: ignore[misc]
         """``[batch pos d_vocab]`` logits: minus the squared distances of the stream from each sum and digit."""
         zeros = torch.zeros(*tokens.shape, 3, device=tokens.device)
         stream = self.hook_embed(torch.cat([tokens[..., None].float(), zeros], dim=-1))
-        for block, scores, writes in zip(self.blocks, self.scores, self.writes, strict=True):
+        blocks: Any = self.blocks
+        for block, scores, writes in zip(blocks, self.scores, self.writes, strict=True):
             pattern = scores.softmax(dim=-1)[None, :, None].expand(len(tokens), -1, tokens.shape[1], -1)
             values = stream[..., _DIGIT]
             z = torch.einsum("bhqk,bk->bqh", block.attn.hook_pattern(pattern), values)

@@ -54,8 +54,10 @@ def _load(config: HeadsInModelsConfig, job: Job, subject: str, out: Path) -> Hea
     if "clusters" in found:
         heads = replace(heads, clusters=found["clusters"]["ari"].numpy())
     if "together" in found:
-        of = {name: dict(zip(DONORS, found["together"][name].tolist(), strict=True)) for name in ("carried", "changed")}
-        heads = replace(heads, **of)
+        carried, changed = (
+            dict(zip(DONORS, found["together"][name].tolist(), strict=True)) for name in ("carried", "changed")
+        )
+        heads = replace(heads, carried=carried, changed=changed)
     return heads
 
 

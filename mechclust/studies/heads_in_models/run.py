@@ -36,7 +36,7 @@ from mechclust.studies.heads_in_models.config import (
     task_of,
     training_of,
 )
-from mechclust.studies.heads_in_models.heads import heads_from, switching_heads
+from mechclust.studies.heads_in_models.heads import Heads, heads_from, switching_heads
 from mechclust.studies.heads_in_models.measure import measure_heads
 from mechclust.studies.heads_in_models.planted import PlantedHeads
 from mechclust.studies.heads_in_models.prompts import ORDERS
@@ -145,7 +145,7 @@ def _prompts(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
     for kind in (PRETRAINED, RANDOM):
         model: Any = load_pretrained(str(config.model), untrained=kind == RANDOM, seed=job.seed, device=config.device)
         batches = {order: _prompt_batch(config, job.seed, model.tokenizer, order) for order in ORDERS}
-        ends = {}
+        ends: dict[str, Heads] = {}
         for order, batch in batches.items():
             found = _measure(config, job, prompt_subject(kind, order), model, [batch], _is_answer, out)
             ends[order] = heads_from(found, labels_of(PROMPTS))
