@@ -96,7 +96,6 @@ def _summary(config: HeadsInModelsConfig, arm: str, heads: Heads) -> dict[str, f
         "best ratio": float(np.nanmin(heads.ratio(own))) if np.isfinite(heads.ratio(own)).any() else math.nan,
     }
     for label in heads.labels:
-        found[f"selectivity {label}"] = _mean(heads.selectivity(label))
         found[f"agreement {label}"] = _largest(heads.of("agreement", label))
     if heads.place is not None:
         expected = np.zeros_like(called)
@@ -119,12 +118,8 @@ def _growth(ari: np.ndarray, called: np.ndarray) -> tuple[float, float]:
     return float(rise[most]), float(np.delete(rise, most).mean())
 
 
-def _mean(values: np.ndarray) -> float:
-    """Over the heads that were tested; 0 where none was, since nothing hangs on any."""
-    return float(np.nanmean(values)) if np.isfinite(values).any() else 0.0
-
-
 def _largest(values: np.ndarray) -> float:
+    """Over the heads that were tested; 0 where none was, since nothing hangs on any."""
     return float(np.nanmax(values)) if np.isfinite(values).any() else 0.0
 
 

@@ -164,7 +164,7 @@ class TestClaims:
             ({"prompts|pretrained-first|accuracy": 0.3}, {"W1"}),
             ({"prompts|pretrained|switching": 0.4}, {"W2"}),
             ({"prompts|random|switching": 6.5}, {"W3"}),
-            ({f"prompts|pretrained-first|carried, {RELEVANT}": 0.01}, {"W4"}),
+            ({f"prompts|pretrained-first|carried, {RELEVANT}": -0.2}, {"W4"}),
             ({f"prompts|pretrained-second|changed, {IRRELEVANT}": 0.3}, {"W6"}),
             ({"prompts|pretrained|common": 0.1}, {"W5"}),
             ({"instructions|trained|accuracy": 0.5}, {"I1"}),
