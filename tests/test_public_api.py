@@ -27,6 +27,7 @@ DOORS = (
     "mechclust.studies.cluster_factors",
     "mechclust.studies.clustering_heads",
     "mechclust.studies.clustering_heads.sandbox",
+    "mechclust.studies.heads_in_models",
     "mechclust.studies.mossa",
     "mechclust.studies.planted_layers",
     "mechclust.training.tuning",

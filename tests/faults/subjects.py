@@ -17,7 +17,10 @@ if TYPE_CHECKING:  # imported by processes only, late
     from probes.hooks import HookedModel
     from tasks import Batch
 
-STUDIES = ("task-clusters", "cluster-factors", "topic-structure", "clustering-heads", "mossa", "planted-layers")
+STUDIES = (
+    *("task-clusters", "cluster-factors", "topic-structure", "clustering-heads", "mossa", "planted-layers"),
+    "heads-in-models",
+)
 N_PER_TASK = 20
 
 

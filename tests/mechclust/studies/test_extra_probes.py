@@ -137,7 +137,11 @@ def test_an_unknown_one_is_refused_before_anything_is_written(study, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["task-clusters", "cluster-factors", "topic-structure", "clustering-heads", "mossa", "planted-layers"]
+    "name",
+    [
+        *("task-clusters", "cluster-factors", "topic-structure", "clustering-heads", "mossa", "planted-layers"),
+        "heads-in-models",
+    ],
 )
 def test_every_study_has_trained_models(name, tmp_path):
     study = get_study(name)

@@ -118,7 +118,11 @@ class TestRefusals:
 
 class TestCommand:
     @pytest.mark.parametrize(
-        "name", ["cluster-factors", "clustering-heads", "mossa", "planted-layers", "task-clusters", "topic-structure"]
+        "name",
+        [
+            *("cluster-factors", "clustering-heads", "heads-in-models", "mossa", "planted-layers", "task-clusters"),
+            "topic-structure",
+        ],
     )
     def test_makes_the_same_settings_again(
         self, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

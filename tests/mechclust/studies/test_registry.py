@@ -13,7 +13,10 @@ from mechclust.report import load_claims
 from mechclust.studies import get_study, list_studies, open_run, registered_studies
 from tasks import InputError
 
-OURS = ["cluster-factors", "clustering-heads", "mossa", "planted-layers", "task-clusters", "topic-structure"]
+OURS = [
+    *("cluster-factors", "clustering-heads", "heads-in-models", "mossa", "planted-layers", "task-clusters"),
+    "topic-structure",
+]
 
 
 def test_ours_are_registered_like_any_other() -> None:

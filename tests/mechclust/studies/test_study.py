@@ -165,8 +165,8 @@ class TestRefusals:
         with pytest.raises(InputError) as refused:
             get_study("task-cluster")
         assert str(refused.value) == (
-            "no study 'task-cluster' (it has cluster-factors, clustering-heads, mossa, planted-layers, task-clusters, "
-            "topic-structure); "
+            "no study 'task-cluster' (it has cluster-factors, clustering-heads, heads-in-models, mossa, "
+            "planted-layers, task-clusters, topic-structure); "
             "did you mean 'task-clusters'?"
         )
 
@@ -234,7 +234,10 @@ class TestPresets:
 
 
 def test_the_studies_are_listed_by_name():
-    names = ["cluster-factors", "clustering-heads", "mossa", "planted-layers", "task-clusters", "topic-structure"]
+    names = [
+        *("cluster-factors", "clustering-heads", "heads-in-models", "mossa", "planted-layers", "task-clusters"),
+        "topic-structure",
+    ]
     assert [study.name for study in list_studies()] == names
 
 

@@ -1,0 +1,210 @@
+"""What the study of heads in models runs: settings, arms, files.
+
+What was expected, written down before the confirmatory seeds (100 to 109) were run; ``claims.py`` has the bounds. The
+design was explored on seed 0.
+
+1. A transformer of two layers and four heads a layer that adds modulo 2, 3 or 4 has clustering heads in its second
+   layer, several that share the work, and none in the first: there is not one per layer (A2, A3, A6).
+2. The rule that finds them finds none in the untrained network, and none in the trained one for the sum of as many
+   digits that do not count (A4, A5).
+3. In a pretrained model some heads' outputs are alike for prompts that differ in an irrelevant word, and not where the
+   same word is relevant (W2); with random weights there are fewer (W3). The heads that the answer hangs on are much the
+   same at both ends (W5). Interchanging one of them seldom changes an answer (so it was on the one draw explored), but
+   interchanging all heads of W2 together carries the thing asked for (W4), and the irrelevant word does not matter to
+   them (W6); of neither was anything seen before.
+4. In a network that follows instructions some heads' outputs are alike for all instructions of a task, also for those
+   it has not seen (I2), beyond what the symbols of the instructions give (I3, I4); and they are where the residual
+   stream's task clusters arise (I5).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mechclust.studies.heads_in_models.prompts import NAMES, NOUNS, ORDERS, WordPrompts
+from mechclust.studies.study import Job, check_seeds
+from mechclust.training import TrainConfig
+from probes.hooks import check_device
+from tasks import InputError, InstructionFollowing, SparseModularAddition, Task
+from tasks.errors import check_at_least
+
+PLANTED, INSTRUCTIONS, PROMPTS = "planted", "instructions", "prompts"
+TRAINED, UNTRAINED = "trained", "untrained"
+READ, UNREAD = "read", "unread"
+PRETRAINED, RANDOM = "pretrained", "random"
+PLANTED_P = 3
+OFF = "off support"  # the sum of as many digits off the support
+
+
+@dataclass(frozen=True)
+class HeadsInModelsConfig:
+    """Settings of the study of clustering heads in models of several layers and heads.
+
+    Args:
+        seeds: one network per seed and task; the seed draws data and weights, and of a pretrained model the words of
+            the prompts and the weights of its random twin.
+        model: a Hugging Face checkpoint, by name or folder, for the prompts; ``None``: without that part.
+        moduli: the additions.
+        addition: their data; its ``p``, ``n_embeddings`` and ``seed`` are set by the run.
+        instructions: the data of the task-cluster network; its ``seed`` is set by the run.
+        n_layers: blocks of the networks that are trained.
+        d_model: their width.
+        n_heads: their heads in each block.
+        training: of the networks that add.
+        following: of the networks that follow instructions.
+        n_measured: examples whose head outputs are measured and interchanged.
+        recipients: examples into which every output is put.
+        tolerance: share of the recipients in which two examples of one discovered class may differ.
+        n_words: of the prompts, words of each kind; the prompts are all pairs.
+        n_tested: heads of the pretrained model that are interchanged, those with the largest effect; of the small
+            networks all are.
+        word_recipients: recipients among the prompts.
+        names: that the prompts are about.
+        nouns: words to draw from.
+        share: a head is called a clustering head of a label where the label's within-ratio is at most this share of
+            what chance gives, interchanges within a class change at most this share of the answers that those between
+            classes do, and the answers follow the label (permutation p with Holm's correction at most ``level``). Of
+            the pretrained model's heads that are not interchanged, only the first is asked, with the p-value of the
+            output: they are alike.
+        level: of that p-value.
+        solved: least accuracy of a network that has learnt its task.
+        device: where to train and measure, such as ``cpu`` or ``cuda``.
+        test_claims: whether this size can test the claims.
+    """
+
+    seeds: tuple[int, ...] = tuple(range(100, 110))
+    model: str | None = None
+    moduli: tuple[int, ...] = (2, 3, 4)
+    addition: SparseModularAddition = SparseModularAddition(length=10, n_support=3, n_train=4096, n_test=512)
+    instructions: InstructionFollowing = InstructionFollowing(
+        n_tasks=8,
+        n_outputs=2,
+        n_inputs=6,
+        n_mappings=6,
+        variants=60,
+        split_by="instruction",
+        validation_share=0.2,
+        n_eval=384,
+    )
+    n_layers: int = 2
+    d_model: int = 32
+    n_heads: int = 4
+    training: TrainConfig = TrainConfig(steps=600, batch_size=128, lr=3e-3, warmup=20, weight_decay=0.1)
+    following: TrainConfig = TrainConfig(steps=800, batch_size=64, lr=3e-3, warmup=20, weight_decay=0.1)
+    n_measured: int = 384
+    recipients: int = 12
+    tolerance: float = 0.125
+    n_words: int = 5
+    n_tested: int = 4
+    word_recipients: int = 3
+    names: tuple[str, ...] = NAMES
+    nouns: tuple[str, ...] = NOUNS
+    share: float = 0.5
+    level: float = 0.05
+    solved: float = 0.95
+    device: str = "cpu"
+    test_claims: bool = True
+
+    def __post_init__(self) -> None:
+        check_seeds(self.seeds)
+        if len(set(self.moduli)) < max(1, len(self.moduli)):
+            raise InputError(f"moduli is {self.moduli}; expected at least one modulus, each once, such as 2 3 4")
+        own = SparseModularAddition()
+        for name in ("p", "n_embeddings", "seed"):
+            if getattr(self.addition, name) != getattr(own, name):
+                raise InputError(f"addition.{name} is set by each run, from moduli and seeds; leave it out")
+        if self.instructions.seed != 0:
+            raise InputError("instructions.seed is set by each run, from seeds; leave it out and set those")
+        check_at_least(
+            n_layers=(self.n_layers, 2),
+            n_heads=(self.n_heads, 1),
+            n_measured=(self.n_measured, 8),
+            recipients=(self.recipients, 2),
+            word_recipients=(self.word_recipients, 2),
+            n_tested=(self.n_tested, 1),
+        )
+        for name in ("share", "level", "solved"):
+            if not 0 < getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name):g}; expected a share between 0 and 1")
+        n_digits = len(self.addition.positions)
+        if 2 * n_digits > self.addition.length:
+            raise InputError(
+                f"addition has {n_digits} of {self.addition.length} digits in its support; expected at most half, "
+                "since as many digits off it serve as a control"
+            )
+        prompts_of(self, 0)
+        for arm in arms(self):
+            if arm not in (PLANTED, PROMPTS):
+                task_of(self, Job(arm, self.seeds[0]))
+
+
+def addition_arm(p: int) -> str:
+    """The arm of that modulus."""
+    return f"addition-{p}"
+
+
+def arms(config: HeadsInModelsConfig) -> list[str]:
+    """What is run for each seed."""
+    found = [PLANTED, *map(addition_arm, config.moduli), INSTRUCTIONS]
+    return [*found, PROMPTS] if config.model is not None else found
+
+
+def jobs(config: HeadsInModelsConfig) -> list[Job]:
+    """Every run, seed after seed; refuses a device that this machine does not have."""
+    check_device(config.device)
+    return [Job(arm, seed) for seed in config.seeds for arm in arms(config)]
+
+
+def subjects_of(arm: str) -> list[str]:
+    """The models that are measured in an arm, by the names of their files."""
+    if arm == PLANTED:
+        return [READ, UNREAD]
+    if arm == PROMPTS:
+        return [prompt_subject(kind, order) for kind in (PRETRAINED, RANDOM) for order in ORDERS]
+    return [TRAINED, UNTRAINED]
+
+
+def prompt_subject(kind: str, order: str) -> str:
+    """A model with the prompts of one order."""
+    return f"{kind}-{order}"
+
+
+def labels_of(arm: str) -> tuple[str, ...]:
+    """The equivalences that are measured in an arm; the first is the one that its task has, the second a control."""
+    if arm == INSTRUCTIONS:
+        return ("task", "input", "output")
+    return ("asked", "other") if arm == PROMPTS else ("sum", OFF, "multiset", "answer")
+
+
+def addition_of(config: HeadsInModelsConfig, p: int, seed: int) -> SparseModularAddition:
+    """The addition modulo p of a seed."""
+    return replace(config.addition, p=p, n_embeddings=p, seed=seed)
+
+
+def task_of(config: HeadsInModelsConfig, job: Job) -> Task:
+    """The data of a network that is trained."""
+    if job.arm == INSTRUCTIONS:
+        return replace(config.instructions, seed=job.seed)
+    return addition_of(config, int(job.arm.rpartition("-")[2]), job.seed)
+
+
+def prompts_of(config: HeadsInModelsConfig, seed: int) -> WordPrompts:
+    """The prompts of a seed."""
+    return WordPrompts(config.n_words, seed, config.names, config.nouns)
+
+
+def training_of(config: HeadsInModelsConfig, arm: str) -> TrainConfig:
+    """How an arm's networks are trained."""
+    return config.following if arm == INSTRUCTIONS else config.training
+
+
+def result_path(out: Path, job: Job, name: str) -> Path:
+    """Where a measurement stands."""
+    return out / "results" / job.name / f"{name}.safetensors"
+
+
+def results_of(job: Job, out: Path) -> list[Path]:
+    """Everything that is measured in a job."""
+    kinds = {INSTRUCTIONS: ("heads", "clusters"), PROMPTS: ("heads", "together")}.get(job.arm, ("heads",))
+    return [result_path(out, job, f"{subject}.{kind}") for subject in subjects_of(job.arm) for kind in kinds]

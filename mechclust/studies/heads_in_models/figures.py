@@ -1,0 +1,134 @@
+"""Figures of the study: where the heads are, and what they are equivalent for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mechclust.report.style import BLUE, GREY, ORANGE, RED, layer_axis, seed_curve, subplots
+from mechclust.studies.heads_in_models.config import (
+    OFF,
+    PRETRAINED,
+    RANDOM,
+    TRAINED,
+    UNTRAINED,
+    HeadsInModelsConfig,
+    prompt_subject,
+)
+from mechclust.studies.heads_in_models.heads import Heads, switching_heads
+from mechclust.studies.heads_in_models.prompts import ORDERS
+from mechclust.studies.heads_in_models.together import DONORS
+
+Models = Mapping[str, Sequence[Heads]]
+
+
+def addition(config: HeadsInModelsConfig, arms: Mapping[str, Models]) -> Figure:
+    """A dot for every head of every seed: how tightly it clusters by the sum, and how far answers follow the sum."""
+    figure, axes = subplots(2 * len(arms), len(arms), size=(3.6, 3.2), sharex="row", sharey="row")
+    for i, (title, models) in enumerate(arms.items()):
+        above, below = axes[i], axes[len(arms) + i]
+        for subject, label, color, marker in (
+            (UNTRAINED, "sum", GREY, "o"),
+            (TRAINED, OFF, ORANGE, "s"),
+            (TRAINED, "sum", BLUE, "o"),
+        ):
+            name = f"{subject}, {label}"
+            _dots(above, config, models[subject], label, "ratio", color, marker, name)
+            _dots(below, config, models[subject], label, "selectivity", color, marker, name)
+        above.axhline(1, color=GREY, lw=1, ls=":")
+        below.axhline(0, color=GREY, lw=1, ls=":")
+        above.set(title=title, ylim=(0, 1.1))
+        below.set_ylim(-0.3, 1.05)
+        below.set_xlabel("block")
+    axes[0].set_ylabel("within-ratio / chance")
+    axes[len(arms)].set_ylabel("answers changed,\nbetween - within classes")
+    axes[0].legend(frameon=False, fontsize=8)
+    return figure
+
+
+def _dots(
+    axis: Axes,
+    config: HeadsInModelsConfig,
+    models: Sequence[Heads],
+    label: str,
+    what: str,
+    color: str,
+    marker: str,
+    name: str,
+) -> None:
+    """Heads side by side in their layer, seeds on top of one another; filled where the rule calls them."""
+    for seed, heads in enumerate(models):
+        values = getattr(heads, what)(label)
+        called = heads.called(config, label)
+        layers, n = values.shape
+        x = np.arange(layers)[:, None] + (np.arange(n) - (n - 1) / 2) * 0.7 / n
+        for these, face in ((called, color), (~called, "none")):
+            axis.scatter(x[these], values[these], s=16, marker=marker, facecolor=face, edgecolor=color, lw=0.8)
+        if seed == 0:
+            axis.scatter([], [], s=16, marker=marker, color=color, label=name)
+    axis.set_xticks(range(layers))
+
+
+def prompts(config: HeadsInModelsConfig, models: Models) -> Figure:
+    """Effect of every head, what each head's output is alike for at both ends, and what interchanges carry."""
+    figure, axes = subplots(2 + len(ORDERS), size=(4.0, 3.9), grid=None)
+    image, geometry, causal = axes[0], axes[1:-1], axes[-1]
+    effect = np.mean([h.values["effect"] for o in ORDERS for h in models[prompt_subject(PRETRAINED, o)]], axis=0)
+    drawn = image.imshow(effect.T, aspect="auto", origin="lower", cmap="viridis")
+    figure.colorbar(drawn, ax=image, label="effect (logits)")
+    image.set(title="which heads the answer hangs on", xlabel="block", ylabel="head")
+    for kind, color in ((RANDOM, GREY), (PRETRAINED, BLUE)):
+        for seed, ends in enumerate(zip(*(models[prompt_subject(kind, order)] for order in ORDERS), strict=True)):
+            switching = switching_heads(config, dict(zip(ORDERS, ends, strict=True)))
+            for axis, heads, marker in zip(geometry, ends, "o^", strict=True):
+                _hollow(axis, heads.ratio("other"), heads.ratio("asked"), switching, color)
+                x = np.arange(len(DONORS)) + (0.12 if kind == PRETRAINED else -0.12)
+                causal.scatter(
+                    x, [heads.changed[d] for d in DONORS], s=20, marker=marker, facecolor="none", edgecolor=color
+                )
+                causal.scatter(x, [heads.carried[d] for d in DONORS], s=20, marker=marker, color=color)
+            if seed == 0:
+                geometry[0].scatter([], [], s=16, color=color, label=kind)
+    for axis, order in zip(geometry, ORDERS, strict=True):
+        axis.set(title=f"{order} person named last", xlabel="within-ratio / chance, other thing")
+        axis.set(ylabel="within-ratio / chance, thing asked for", xlim=(0, 1.4), ylim=(0, 1.4))
+        axis.grid(alpha=0.25)
+    causal.set(title="these heads interchanged together", ylabel="share of answers", ylim=(-0.03, 1.03))
+    causal.set_xticks(range(len(DONORS)), [d.replace(", ", ",\n").replace(" donors", "\ndonors") for d in DONORS])
+    causal.grid(alpha=0.25, axis="y")
+    geometry[0].legend(frameon=False, fontsize=8)
+    return figure
+
+
+def _hollow(axis: Axes, x: np.ndarray, y: np.ndarray, filled: np.ndarray, color: str) -> None:
+    """Points, some of them filled."""
+    for these, face in ((filled, color), (~filled, "none")):
+        axis.scatter(x[these], y[these], s=9, facecolor=face, edgecolor=color, lw=0.7)
+
+
+def instructions(config: HeadsInModelsConfig, models: Models) -> Figure:
+    """Both papers' structures: clusters of the residual stream by layer, and heads that are alike within tasks."""
+    figure, axes = subplots(3, size=(4.2, 3.8))
+    for (subject, style), (which, (label, color)) in (
+        (s, w) for s in ((TRAINED, "-"), (UNTRAINED, ":")) for w in enumerate((("task", BLUE), ("output", RED)))
+    ):
+        of = [h.clusters for h in models[subject] if h.clusters is not None]
+        values = np.stack([clusters[:, which] for clusters in of])
+        seed_curve(axes[0], np.arange(values.shape[1]), values, color=color, ls=style, label=f"{label}, {subject}")
+    axes[0].set(title="residual stream at x: clusters", ylabel="adjusted Rand index", ylim=(-0.1, 1.05))
+    axes[0].legend(frameon=False, fontsize=8)
+    for subject, color in ((UNTRAINED, GREY), (TRAINED, BLUE)):
+        _dots(axes[1], config, models[subject], "task", "ratio", color, "o", subject)
+        _dots(axes[2], config, models[subject], "task", "selectivity", color, "o", subject)
+    axes[1].axhline(1, color=GREY, lw=1, ls=":")
+    axes[1].set(title="heads: how alike within a task", ylabel="within-ratio / chance", ylim=(0, 1.1))
+    axes[2].axhline(0, color=GREY, lw=1, ls=":")
+    axes[2].set(title="heads: what follows the task", ylabel="answers changed, between - within tasks")
+    axes[1].legend(frameon=False, fontsize=8)
+    layer_axis(axes[0])
+    for axis in axes[1:]:
+        axis.set_xlabel("block")
+    return figure

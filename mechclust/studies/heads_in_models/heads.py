@@ -1,0 +1,75 @@
+"""The heads of one model as they were measured, and the rules by which they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mechclust.studies.heads_in_models.config import HeadsInModelsConfig
+from probes import ProbeResult
+
+
+@dataclass(frozen=True)
+class Heads:
+    """The heads of one model.
+
+    Attributes:
+        labels: the equivalences; the first is that of the task, the second a control.
+        values: measures ``[layer head]``, ``[layer head label]`` or, of ``discovered``, ``[layer head example]``.
+        chance: ``[label]`` within-ratio of random labels.
+        accuracy: of the model.
+        clusters: of the residual stream by layer, task-ARI and output-ARI ``[layer 2]``; ``None`` where not measured.
+        place: layer and head of a planted head.
+        carried: share of answers that become the donor's when several heads are interchanged together, and ``changed``
+            share that become another, by the names of ``together.DONORS``; empty where not measured.
+    """
+
+    labels: tuple[str, ...]
+    values: Mapping[str, np.ndarray]
+    chance: np.ndarray
+    accuracy: float
+    clusters: np.ndarray | None = None
+    place: tuple[int, int] | None = None
+    carried: Mapping[str, float] = field(default_factory=dict)
+    changed: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, measure: str, label: str) -> np.ndarray:
+        """``[layer head]`` a measure that exists for every label."""
+        return np.asarray(self.values[measure][..., self.labels.index(label)])
+
+    def ratio(self, label: str) -> np.ndarray:
+        """``[layer head]`` within-ratio as a share of what random labels give."""
+        return self.of("within_ratio", label) / self.chance[self.labels.index(label)]
+
+    def selectivity(self, label: str) -> np.ndarray:
+        """``[layer head]`` how many more answers change between the label's classes than within; NaN where untested."""
+        return self.of("changed_between", label) - self.of("changed_within", label)
+
+    def called(self, config: HeadsInModelsConfig, label: str) -> np.ndarray:
+        """``[layer head]`` whether the rule calls a head a clustering head of the label; see ``config.share``."""
+        follows = self.of("causal_p_holm", label) <= config.level  # NaN, a head that was not tested, is not
+        within, between = (self.of(f"changed_{which}", label) for which in ("within", "between"))
+        return follows & (within <= config.share * between) & (self.ratio(label) <= config.share)
+
+    def alike(self, config: HeadsInModelsConfig, label: str) -> np.ndarray:
+        """``[layer head]`` whether a head's output is alike within the label's classes, whatever reads it."""
+        return (self.of("output_p_holm", label) <= config.level) & (self.ratio(label) <= config.share)
+
+    def strongest(self, n: int) -> set[int]:
+        """The heads with the largest effect, numbered through all layers."""
+        effect = self.values["effect"].ravel()
+        return {int(i) for i in np.argsort(-effect, kind="stable")[:n] if effect[i] > 0}
+
+
+def heads_from(result: ProbeResult, labels: tuple[str, ...]) -> Heads:
+    """What ``measure_heads`` found."""
+    values = {name: result[name].numpy() for name in result if result[name].ndim >= 2}
+    return Heads(labels, values, result["within_ratio_chance"].numpy(), float(result["accuracy"]))
+
+
+def switching_heads(config: HeadsInModelsConfig, ends: Mapping[str, Heads]) -> np.ndarray:
+    """``[layer head]`` whether a head's output is alike for what is asked, and not for the other, at every end."""
+    asked = [h.alike(config, "asked") & (h.ratio("other") > config.share) for h in ends.values()]
+    return np.asarray(np.logical_and.reduce(asked))

@@ -1,0 +1,73 @@
+"""The heads of one model: geometry of their outputs, what predictions hang on, and what interchanges show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from probes import ClusteringHead, HookedModel, ProbeResult, Readout, head_attribution, interchange, last_token, run
+from probes.hooks import device_of, evaluation_mode, forward
+from tasks import Batch
+
+_OF_PROBE = ("within_ratio", "nearest_centroid", "p_holm", "within_ratio_chance")
+_OF_ATTRIBUTION = ("effect", "read_within_ratio")
+_OF_INTERCHANGE = ("changed", "changed_within", "changed_between", "agreement", "stability", "classes", "discovered")
+
+
+def measure_heads(
+    model: HookedModel,
+    batches: Sequence[Batch],
+    labels: Sequence[str],
+    correct: Callable[[Tensor, Batch], Tensor],
+    *,
+    tested: int,
+    recipients: int,
+    tolerance: float,
+    query: Readout = last_token(),
+    seed: int = 0,
+) -> ProbeResult:
+    """``ClusteringHead``, ``head_attribution`` and ``interchange`` of one model, as one result.
+
+    Measures keep their names; of the probe ``p_holm`` is called ``output_p_holm``, of the interchanges ``p_holm`` is
+    ``causal_p_holm``, and ``within_ratio`` and ``within_ratio_gaussian`` of the discovered classes begin with
+    ``discovered_``. ``accuracy`` is that of these examples.
+
+    Args:
+        model: the model.
+        batches: examples.
+        labels: equivalences.
+        correct: of logits and batch, 1 where the answer is right.
+        tested: how many heads are interchanged, those with the largest effect.
+        recipients: of interchanges.
+        tolerance: of discovered classes.
+        query: the position that is measured.
+        seed: for recipients and relabellings.
+    """
+    probe = ClusteringHead(tuple(labels), query=query, permutations=None)
+    found = run(model, batches, probe)
+    attributed = head_attribution(model, batches, probe, permutations=1, seed=seed)
+    swapped = interchange(model, batches, probe, heads=tested, recipients=recipients, tolerance=tolerance, seed=seed)
+    taken = [
+        (found, {name: "output_p_holm" if name == "p_holm" else name for name in _OF_PROBE}),
+        (attributed, {name: name for name in _OF_ATTRIBUTION}),
+        (swapped, {name: name for name in _OF_INTERCHANGE} | {"p_holm": "causal_p_holm"}),
+        (swapped, {name: f"discovered_{name}" for name in ("within_ratio", "within_ratio_gaussian")}),
+    ]
+    return replace(
+        swapped,
+        probe="heads in models",
+        values={new: of[name] for of, names in taken for name, new in names.items()}
+        | {"accuracy": torch.tensor(_accuracy(model, batches, correct), dtype=torch.float64)},
+        axes={new: of.axes[name] for of, names in taken for name, new in names.items()} | {"accuracy": ()},
+        notes=list(dict.fromkeys([*found.notes, *swapped.notes])),
+    )
+
+
+def _accuracy(model: HookedModel, batches: Sequence[Batch], correct: Callable[[Tensor, Batch], Tensor]) -> float:
+    with torch.inference_mode(), evaluation_mode(model):
+        moved = [batch.to(device_of(model)) for batch in batches]
+        right = [correct(forward(model, batch), batch).double().cpu() for batch in moved]
+    return float(torch.cat(right).mean())

@@ -1,0 +1,106 @@
+"""A network of two layers with one clustering head, set by hand at a known place: what the study has to find."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformer_lens import HookedRootModule
+from transformer_lens.hook_points import HookPoint
+
+from mechclust.models.config import ModelShape
+from tasks import SparseModularAddition
+
+_DIGIT, _TOTAL, _COPY, _UNUSED = range(4)  # coordinates of the residual stream
+_STEEP = 9.0  # attention scores where a head looks; 0 elsewhere
+
+
+class PlantedHeads(HookedRootModule):  # type: ignore[misc]
+    """Answers with the sum modulo p of the support and, beside it, one digit off the support.
+
+    The answer is the token ``p * (sum modulo p) + digit``. One head, the clustering head, averages the digits of the
+    support, so that its output is a point for every sum. Another copies one digit off the support. All other heads copy
+    digits that nothing reads.
+
+    Args:
+        task: whose sequences it reads; there must be a position off the support.
+        n_layers: blocks.
+        n_heads: heads in each, at least 2 heads in all.
+        seed: draws the layer and head of the clustering head, of the copying head, and what the others copy.
+        read: ``False``: nothing reads the clustering head, and the answer is the copied digit alone.
+
+    Attributes:
+        place: layer and head of the clustering head.
+        decoy: layer and head of the copying head.
+
+    Example:
+        >>> task = SparseModularAddition(p=3, length=6, n_support=3)
+        >>> model, batch = PlantedHeads(task), next(task.batches("test", 4))
+        >>> answers = model(batch.tokens)[:, -1].argmax(dim=-1)
+        >>> bool((answers // 3 == batch.labels["answer"]).all())
+        True
+    """
+
+    def __init__(
+        self, task: SparseModularAddition, n_layers: int = 2, n_heads: int = 4, seed: int = 0, *, read: bool = True
+    ) -> None:
+        super().__init__()
+        draw = torch.Generator().manual_seed(seed)
+        p, support = task.p, task.positions
+        self.places = [(layer, head) for layer in range(n_layers) for head in range(n_heads)]
+        first, second = torch.randperm(len(self.places), generator=draw)[:2].tolist()
+        self.place, self.decoy = self.places[first], self.places[second]
+        off = [t for t in range(task.length) if t not in support]
+        looks = {place: self._one(off, draw) for place in self.places}
+        looks[self.place] = support
+        scores = torch.zeros(n_layers, n_heads, task.length)
+        writes = torch.zeros(n_layers, n_heads, 4)
+        for (layer, head), positions in looks.items():
+            scores[layer, head, list(positions)] = _STEEP
+            where = {self.place: _TOTAL if read else _UNUSED, self.decoy: _COPY}.get((layer, head), _UNUSED)
+            writes[layer, head, where] = len(positions)
+        self.scores, self.writes = nn.Parameter(scores), nn.Parameter(writes)
+        sums = torch.arange(len(support) * (p - 1) + 1).float()
+        self.register_buffer("sums", sums if read else sums[:1])
+        self.register_buffer("digits", torch.arange(p).float())
+        self.p = p
+        self.hook_embed = HookPoint()
+        self.blocks = nn.ModuleList([_Block() for _ in range(n_layers)])
+        self.cfg = ModelShape(n_layers, n_heads, 4, 2, max(task.d_vocab, p * p), task.length)
+        self.setup()
+
+    @staticmethod
+    def _one(off: Sequence[int], draw: torch.Generator) -> tuple[int, ...]:
+        return (off[int(torch.randint(len(off), (1,), generator=draw))],)
+
+    def forward(self, tokens: Tensor, **kwargs: Any) -> Tensor:
+        """``[batch pos d_vocab]`` logits: minus the squared distances of the stream from each sum and digit."""
+        zeros = torch.zeros(*tokens.shape, 3, device=tokens.device)
+        stream = self.hook_embed(torch.cat([tokens[..., None].float(), zeros], dim=-1))
+        blocks: Any = self.blocks
+        for block, scores, writes in zip(blocks, self.scores, self.writes, strict=True):
+            pattern = scores.softmax(dim=-1)[None, :, None].expand(len(tokens), -1, tokens.shape[1], -1)
+            values = stream[..., _DIGIT]
+            z = torch.einsum("bhqk,bk->bqh", block.attn.hook_pattern(pattern), values)
+            z = block.attn.hook_z(torch.stack([z, 0.3 * z], dim=-1))  # [batch pos head 2]
+            stream = stream + torch.einsum("bqh,hd->bqd", z[..., 0], writes)
+        of_sum = -(stream[..., _TOTAL, None] - self.sums).square()
+        rest = torch.arange(len(self.sums), device=tokens.device) % self.p
+        none = torch.tensor(-1e4, device=tokens.device)
+        by_rest = [torch.where(rest == r, of_sum, none).amax(dim=-1) for r in range(self.p)]
+        of_digit = -(stream[..., _COPY, None] - self.digits).square()
+        return (torch.stack(by_rest, dim=-1)[..., None] + of_digit[..., None, :]).flatten(-2)
+
+
+class _Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.hook_z, self.hook_pattern = HookPoint(), HookPoint()
+
+
+class _Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attn = _Attention()

@@ -1,0 +1,117 @@
+"""Prompts in which one word decides the answer and another does not matter; the end decides which is which.
+
+``Anna: boat, Paul: horse. Anna: boat, Paul: horse. Anna:``: the answer is copied from after the earlier ``Anna:``, as
+an induction head does, and whatever stands after ``Paul:`` is irrelevant. In the same text that ends in ``Anna: boat,
+Paul:`` it is the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+from tasks import Batch, InputError
+from tasks.text.prompts import Encode
+
+Order = Literal["first", "second"]
+ORDERS: tuple[Order, ...] = ("first", "second")
+NAMES = ("Anna", "Paul", "Mary", "John", "Lucy", "Mark", "Jane", "Adam", "Kate", "Luke")
+NOUNS = (
+    *("boat", "horse", "house", "car", "dog", "cat", "book", "hat", "ring", "bike", "knife", "lamp"),
+    *("sword", "bell", "coat", "ship", "gun", "map", "key", "phone", "watch", "garden", "farm", "piano"),
+)
+
+
+@dataclass(frozen=True)
+class WordPrompts:
+    """Every pair of a thing of one person and a thing of another, listed twice, and then as far as one of the names.
+
+    Labels: ``asked``: which thing belongs to the person named last; ``other``: which thing belongs to the other person;
+    ``answer``: the token that continues the prompt.
+
+    Args:
+        n_words: different things of each person; nobody has a thing of the other's.
+        seed: draws names and things.
+        names: to draw from, at least 2.
+        nouns: to draw from, at least twice ``n_words``.
+
+    Raises:
+        InputError: for fewer names or nouns than are drawn.
+
+    Example:
+        >>> prompts = WordPrompts(n_words=2)
+        >>> prompts.texts("first")[0]
+        'Jane: sword, Anna: dog. Jane: sword, Anna: dog. Jane:'
+        >>> prompts.texts("second")[0]
+        'Jane: sword, Anna: dog. Jane: sword, Anna: dog. Jane: sword, Anna:'
+    """
+
+    n_words: int = 5
+    seed: int = 0
+    names: tuple[str, ...] = NAMES
+    nouns: tuple[str, ...] = NOUNS
+
+    def __post_init__(self) -> None:
+        if self.n_words < 2:
+            raise InputError(f"n_words is {self.n_words}; expected at least 2, or no word differs")
+        for what, given, least in (("names", self.names, 2), ("nouns", self.nouns, 2 * self.n_words)):
+            if len(set(given)) < least:
+                raise InputError(f"{what} has {len(set(given))} different words; expected at least {least}")
+
+    def _drawn(self) -> tuple[list[str], list[str], list[str]]:
+        """Two names, and the things of each."""
+        draw = np.random.default_rng([self.seed, 0x770D5])
+        names = draw.permutation(sorted(set(self.names)))[:2].tolist()
+        nouns = draw.permutation(sorted(set(self.nouns)))[: 2 * self.n_words].tolist()
+        return names, nouns[: self.n_words], nouns[self.n_words :]
+
+    def texts(self, order: Order) -> list[str]:
+        """The prompts; those of both orders have the same words in the same places."""
+        (one, other), first, second = self._drawn()
+        pairs = [(a, b) for a in first for b in second]
+        ends = [f"{one}:" if order == "first" else f"{one}: {a}, {other}:" for a, _ in pairs]
+        return [2 * f"{one}: {a}, {other}: {b}. " + end for (a, b), end in zip(pairs, ends, strict=True)]
+
+    def batch(self, encode: Encode, order: Order, *, pad_id: int = 0) -> Batch:
+        """All prompts as one batch, padded on the right.
+
+        Args:
+            encode: texts to token ids, all at once.
+            order: whose name stands last.
+            pad_id: the id to pad with.
+
+        Raises:
+            InputError: for a tokenizer that gives two things the same first token, or none.
+        """
+        _, first, second = self._drawn()
+        texts = self.texts(order)
+        encoded = [list(ids) for ids in encode(texts)]
+        k = torch.arange(self.n_words)
+        a, b = (x.flatten() for x in torch.meshgrid(k, k, indexing="ij"))
+        asked, other, things = (a, b, first) if order == "first" else (b, a, second)
+        answers = _first_tokens(encode, texts[0], encoded[0], things)
+        tokens = torch.nn.utils.rnn.pad_sequence(
+            [torch.tensor(ids) for ids in encoded], batch_first=True, padding_value=pad_id
+        )
+        lengths = torch.tensor([len(ids) for ids in encoded])
+        return Batch(
+            tokens=tokens,
+            attention_mask=torch.arange(tokens.shape[1]) < lengths[:, None],
+            labels={"asked": asked, "other": other, "answer": torch.tensor(answers)[asked]},
+        )
+
+
+def _first_tokens(encode: Encode, prompt: str, ids: Sequence[int], things: Sequence[str]) -> list[int]:
+    """The token with which each thing begins after a prompt."""
+    longer = encode([f"{prompt} {thing}" for thing in things])
+    found = [int(whole[len(ids)]) if len(whole) > len(ids) else -1 for whole in longer]
+    if -1 in found or len(set(found)) < len(found):
+        raise InputError(
+            f"the tokenizer begins several of {', '.join(things)} with the same token, or with none of their own; give "
+            "other nouns"
+        )
+    return found

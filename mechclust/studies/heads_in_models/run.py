@@ -1,0 +1,196 @@
+"""Trains the networks of the study, loads the pretrained one, and measures the heads of each and of its twin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mechclust.models import build_model, load_pretrained, model_for
+from mechclust.models.tokenizers import encoder
+from mechclust.studies.extra_probes import TrainedModel
+from mechclust.studies.heads_in_models.config import (
+    INSTRUCTIONS,
+    OFF,
+    PLANTED,
+    PLANTED_P,
+    PRETRAINED,
+    PROMPTS,
+    RANDOM,
+    READ,
+    TRAINED,
+    UNREAD,
+    UNTRAINED,
+    HeadsInModelsConfig,
+    addition_of,
+    jobs,
+    labels_of,
+    prompt_subject,
+    prompts_of,
+    result_path,
+    task_of,
+    training_of,
+)
+from mechclust.studies.heads_in_models.heads import Heads, heads_from, switching_heads
+from mechclust.studies.heads_in_models.measure import measure_heads
+from mechclust.studies.heads_in_models.planted import PlantedHeads
+from mechclust.studies.heads_in_models.prompts import ORDERS
+from mechclust.studies.heads_in_models.together import exchange_together
+from mechclust.studies.kept import once
+from mechclust.studies.study import Job
+from mechclust.training import CheckpointCallback, train
+from probes import HookedModel, ProbeResult, Readout, TaskClusterARI, last_token, residual, run, token_at
+from probes.identity import fingerprint
+from tasks import Batch, SparseModularAddition
+
+
+def run_job(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
+    """Make a job's models and measure their heads; what is there is not made again."""
+    if job.arm == PLANTED:
+        task = addition_of(config, PLANTED_P, job.seed)
+        for subject in (READ, UNREAD):
+            model = PlantedHeads(task, config.n_layers, config.n_heads, job.seed, read=subject == READ)
+            correct = _planted_is_right if subject == READ else _always
+            _measure(config, job, subject, _moved(model, config), examples_of(config, task), correct, out)
+    elif job.arm == PROMPTS:
+        _prompts(config, job, out)
+    else:
+        _trained(config, job, out)
+
+
+def trained_models(config: HeadsInModelsConfig, out: Path) -> list[TrainedModel]:
+    """Every network at the end of its training, with the examples measured; and the pretrained model."""
+
+    def load(job: Job) -> tuple[HookedModel, Iterable[Batch]]:
+        if job.arm == PROMPTS:
+            model = load_pretrained(str(config.model), device=config.device)
+            return model, [_prompt_batch(config, job.seed, model.tokenizer, ORDERS[0])]
+        return _train(config, job, out), examples_of(config, task_of(config, job))
+
+    known = [job for job in jobs(config) if job.arm not in (PLANTED, PROMPTS) or job == Job(PROMPTS, config.seeds[0])]
+    return [TrainedModel(job.name, partial(load, job)) for job in known]
+
+
+# ---- networks that are trained ----
+
+
+def _trained(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
+    task = task_of(config, job)
+    for subject, model in ((TRAINED, _train(config, job, out)), (UNTRAINED, _built(config, job))):
+        batches = examples_of(config, task)
+        correct: Any = task.accuracy
+        _measure(config, job, subject, model, batches, correct, out)
+        if job.arm == INSTRUCTIONS:
+            ari = TaskClusterARI(also=("output",), readout=token_at("input"), at=residual(), n_permutations=0)
+            path = result_path(out, job, f"{subject}.clusters")
+            once(path, partial(run, model, batches, ari), fingerprint(model))
+
+
+def _built(config: HeadsInModelsConfig, job: Job) -> HookedModel:
+    """The network of a run before training."""
+    shape: dict[str, Any] = {"n_layers": config.n_layers, "d_model": config.d_model, "n_heads": config.n_heads}
+    init_std = config.d_model**-0.5
+    return _moved(build_model(model_for(task_of(config, job), seed=job.seed, init_std=init_std, **shape)), config)
+
+
+def _train(config: HeadsInModelsConfig, job: Job, out: Path) -> HookedModel:
+    """The network at the end of its training, which goes on where it was."""
+    model, settings, folder = _built(config, job), training_of(config, job.arm), out / "models" / job.name
+    keep = CheckpointCallback(folder, at=[settings.steps])
+    train(model, task_of(config, job), settings, folder, [keep], progress=True, name=job.name)
+    return model
+
+
+def _moved(model: Any, config: HeadsInModelsConfig) -> HookedModel:
+    if config.device != "cpu":  # TransformerLens tells of every move
+        model.to(config.device)
+    return model  # type: ignore[no-any-return]
+
+
+def examples_of(config: HeadsInModelsConfig, task: Any) -> list[Batch]:
+    """Of examples that were not trained on, or drawn independently of these, the first ``n_measured``.
+
+    Those of an addition have one more label: the sum of as many digits off the support.
+    """
+    if not isinstance(task, SparseModularAddition):
+        (batch,) = task.batches("validation_subset", task.n_eval)
+        every = torch.arange(len(batch)) * max(1, len(batch) // config.n_measured)  # they are in the order of tasks
+        return list(batch.select(every[every < len(batch)][: config.n_measured]).split(128))
+    (batch,) = task.batches("test", task.n_test)
+    off = [t for t in range(task.length) if t not in task.positions][-len(task.positions) :]
+    labels = {**batch.labels, OFF: batch.tokens[:, off].sum(dim=1)}
+    return list(replace(batch, labels=labels).select(slice(config.n_measured)).split(128))
+
+
+def _planted_is_right(logits: Tensor, batch: Batch) -> Tensor:
+    """Whether the answer's first part is the sum modulo p."""
+    answer = torch.div(logits[:, -1].argmax(dim=-1), PLANTED_P, rounding_mode="floor")
+    return (answer == batch.label("answer")).double()
+
+
+def _always(logits: Tensor, batch: Batch) -> Tensor:
+    """Nothing is asked of a network that does not add."""
+    return torch.full((len(batch),), torch.nan)
+
+
+# ---- the pretrained model ----
+
+
+def _prompts(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
+    for kind in (PRETRAINED, RANDOM):
+        model: Any = load_pretrained(str(config.model), untrained=kind == RANDOM, seed=job.seed, device=config.device)
+        batches = {order: _prompt_batch(config, job.seed, model.tokenizer, order) for order in ORDERS}
+        ends: dict[str, Heads] = {}
+        for order, batch in batches.items():
+            found = _measure(config, job, prompt_subject(kind, order), model, [batch], _is_answer, out)
+            ends[order] = heads_from(found, labels_of(PROMPTS))
+        switching = switching_heads(config, ends)
+        heads = [(int(block), int(head)) for block, head in zip(*switching.nonzero(), strict=True)]
+        for order, batch in batches.items():
+            measure = partial(exchange_together, model, batch, heads, switching.shape[1], seed=job.seed)
+            once(result_path(out, job, f"{prompt_subject(kind, order)}.together"), measure, fingerprint(model))
+
+
+def _prompt_batch(config: HeadsInModelsConfig, seed: int, tokenizer: Any, order: Any) -> Batch:
+    return prompts_of(config, seed).batch(encoder(tokenizer), order, pad_id=tokenizer.pad_token_id or 0)
+
+
+def _is_answer(logits: Tensor, batch: Batch) -> Tensor:
+    rows = torch.arange(len(logits), device=logits.device)
+    last = logits[rows, batch.last_positions().to(logits.device)]
+    return (last.argmax(dim=-1) == batch.label("answer").to(logits.device)).double()
+
+
+# ---- measuring ----
+
+
+def _measure(
+    config: HeadsInModelsConfig,
+    job: Job,
+    subject: str,
+    model: HookedModel,
+    batches: list[Batch],
+    correct: Callable[[Tensor, Batch], Tensor],
+    out: Path,
+) -> ProbeResult:
+    """The heads of a model, once; of a small one all are interchanged."""
+    given = job.arm == PROMPTS
+    query: Readout = token_at("input") if job.arm == INSTRUCTIONS else last_token()
+    measure = partial(
+        measure_heads,
+        model,
+        batches,
+        labels_of(job.arm),
+        correct,
+        tested=config.n_tested if given else config.n_layers * config.n_heads,
+        recipients=config.word_recipients if given else config.recipients,
+        tolerance=config.tolerance,
+        query=query,
+        seed=job.seed,
+    )
+    return once(result_path(out, job, f"{subject}.heads"), measure, fingerprint(model))

@@ -1,0 +1,146 @@
+"""Clustering heads in models of several layers and heads: which heads make equivalent inputs alike?
+
+Odonnat, Bouaziz & Cabannes (arXiv 2410.24050) describe such heads in a network of one head. Here the probe is shown on
+transformers trained to add, on a pretrained language model, and on the task-cluster network of Wu & Varshney (arXiv
+2402.12151), each with its controls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mechclust.report.analysis import Analysis, Panel
+from mechclust.report.html import table_html
+from mechclust.studies.heads_in_models.claims import claims_of
+from mechclust.studies.heads_in_models.config import (
+    INSTRUCTIONS,
+    PLANTED,
+    PROMPTS,
+    HeadsInModelsConfig,
+    addition_arm,
+    arms,
+    jobs,
+    labels_of,
+)
+from mechclust.studies.heads_in_models.results import Found, by_subject, data_of, load_results
+from mechclust.studies.heads_in_models.run import run_job, trained_models
+from mechclust.studies.study import Study
+from mechclust.training import TrainConfig
+from tasks import InstructionFollowing, SparseModularAddition
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_CALLED = "Filled: called a clustering head; open: not."
+
+
+def analyse(config: HeadsInModelsConfig, out: Path) -> Analysis:
+    """Claims, figures and a table of the heads called, from a run's artefacts."""
+    from mechclust.studies.heads_in_models import figures
+
+    found = {job: load_results(config, out, job) for job in jobs(config)}
+    additions = {f"p = {p}": by_subject(config, found, addition_arm(p)) for p in config.moduli}
+    seeds = f"{len(config.seeds)} seed{'s' * (len(config.seeds) > 1)}"
+    panels = [
+        Panel(
+            "addition",
+            figures.addition(config, additions),
+            f"Heads of transformers that add modulo p, {seeds}, a dot each. Above: within-ratio of a head's output as "
+            "a share of what random labels give. Below: interchanges that change the answer, between classes minus "
+            f"within. Orange: the same heads and as many digits that do not count. {_CALLED}",
+        ),
+        Panel(
+            "instructions",
+            figures.instructions(config, by_subject(config, found, INSTRUCTIONS)),
+            f"A network that follows instructions, {seeds}. Left: clusters of the residual stream at x by layer, "
+            "against task and output. Middle and right: its heads at x, a dot each: how alike their output is within a "
+            f"task, and how far interchanged outputs carry the task. {_CALLED}",
+        ),
+    ]
+    if PROMPTS in arms(config):
+        caption = (
+            f"A pretrained model, {seeds}, each with other words. First: how far the answer hangs on each head, mean "
+            "over seeds and both ends of the prompts. Second and third: all heads; those near the axis below are "
+            "alike for the thing asked for; filled: at both ends, and not for the other thing. Last: these heads "
+            "interchanged together (circles and triangles: the two ends), the share of answers that change (open) and "
+            "that become the donor's (filled); donors differ in the thing asked for, or in the other alone."
+        )
+        models = by_subject(config, found, PROMPTS)
+        panels.append(Panel("prompts", figures.prompts(config, models), caption))
+    table = _table(config, found)
+    return Analysis(
+        claims=claims_of(config, data_of(config, found)),
+        panels=panels,
+        folded={"Heads called, by block": table_html(table, number=".2f")},
+        notes=_notes(config),
+    )
+
+
+def _table(config: HeadsInModelsConfig, found: Found) -> pd.DataFrame:
+    """Heads called per network, mean over seeds, by arm, model, label and block."""
+    import pandas as pd
+
+    rows = []
+    for arm in arms(config):
+        for subject, models in by_subject(config, found, arm).items():
+            for label in labels_of(arm):
+                called = np.mean([heads.called(config, label).sum(axis=1) for heads in models], axis=0)
+                where = {f"block {i}": n for i, n in enumerate(called)} if arm != PROMPTS else {}
+                rows.append({"part": arm, "model": subject, "label": label, "all blocks": called.sum(), **where})
+    return pd.DataFrame(rows)
+
+
+def _notes(config: HeadsInModelsConfig) -> list[str]:
+    notes = [
+        f"A head is called where its within-ratio is at most {config.share:g} of chance, interchanges within a class "
+        f"change at most {config.share:g} of the answers that those between classes do, and the answers follow the "
+        f"label (Holm's correction over all heads, {config.level:g}).",
+        "Only one head's output is interchanged at a time, at the query: heads that back each other up can each seem "
+        "to do little.",
+        f"The part {PLANTED!r} has a head set by hand; it shows that the rule finds what is there (K1, K2).",
+    ]
+    if PROMPTS in arms(config):
+        notes.append(
+            "There is one pretrained model: intervals are over draws of words, and say nothing about other models."
+        )
+    return notes
+
+
+_SMALL = HeadsInModelsConfig(
+    seeds=(0,),
+    moduli=(2, 3),
+    addition=SparseModularAddition(length=6, n_support=3, n_train=128, n_test=64),
+    instructions=InstructionFollowing(
+        n_tasks=3, n_outputs=2, n_inputs=3, n_mappings=3, variants=10, split_by="instruction", n_eval=40,
+        validation_share=0.3,
+    ),
+    d_model=8,
+    n_heads=2,
+    training=TrainConfig(steps=6, batch_size=16, n_checkpoints=2),
+    following=TrainConfig(steps=6, batch_size=16, n_checkpoints=2),
+    n_measured=40,
+    recipients=3,
+    n_words=2,
+    n_tested=2,
+    word_recipients=2,
+    test_claims=False,
+)  # fmt: skip
+
+STUDY = Study(
+    name="heads-in-models",
+    title="Clustering heads in models of several layers, trained and pretrained",
+    source="ours, on Odonnat, Bouaziz & Cabannes, Clustering Head (arXiv 2410.24050)",
+    presets={
+        "smoke": _SMALL,
+        "quick": replace(HeadsInModelsConfig(), seeds=(0, 1), moduli=(3,), n_measured=256),
+        "paper": HeadsInModelsConfig(),
+    },
+    jobs=jobs,
+    run_job=run_job,
+    analyse=analyse,
+    trained_models=trained_models,
+)

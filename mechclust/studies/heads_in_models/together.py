@@ -1,0 +1,117 @@
+"""Several heads at once: does the answer go with their outputs, and only with what is asked?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from probes import HookedModel, ProbeResult
+from probes.hooks import device_of, evaluation_mode, forward, record
+from tasks import Batch
+
+Heads = Sequence[tuple[int, int]]
+RELEVANT, RANDOM_HEADS, IRRELEVANT = "relevant donors", "relevant donors, other heads", "irrelevant donors"
+DONORS = (RELEVANT, RANDOM_HEADS, IRRELEVANT)
+
+
+def exchange_together(
+    model: HookedModel, batch: Batch, heads: Heads, n_heads: int, *, draws: int = 3, seed: int = 0
+) -> ProbeResult:
+    """Give each prompt another's outputs of all these heads at once, at its last token.
+
+    Donors differ in what is asked for and in the other thing (``relevant donors``), or in the other thing alone
+    (``irrelevant donors``). The control is the same relevant donors with as many other heads of the same blocks, drawn
+    at random. Donors and control heads are drawn ``draws`` times.
+
+    Measures:
+        ``carried`` (donors): share of answers that become the donor's; of irrelevant donors NaN, since it has the same.
+        ``changed`` (donors): share of answers that become another than without interchange.
+
+    Without heads nothing is interchanged, so that both are 0.
+
+    Args:
+        model: whose hooks can write.
+        batch: prompts with the labels ``asked``, ``other`` and ``answer``.
+        heads: pairs of block and head.
+        n_heads: of each block.
+        draws: of donors.
+        seed: for the draws.
+    """
+    batch = batch.to(device_of(model))
+    asked, other, answer = (batch.label(name).cpu() for name in ("asked", "other", "answer"))
+    sources, before = _outputs(model, batch, sorted({block for block, _ in heads}))
+    draw = torch.Generator().manual_seed(seed)
+    carried, changed = (torch.zeros(len(DONORS), dtype=torch.float64) for _ in range(2))
+    for _ in range(draws):
+        relevant = _donors((asked[:, None] != asked) & (other[:, None] != other), draw)
+        irrelevant = _donors((asked[:, None] == asked) & (other[:, None] != other), draw)
+        controls = _other_heads(heads, n_heads, draw)
+        for i, (donors, which) in enumerate(((relevant, heads), (relevant, controls), (irrelevant, heads))):
+            after = _answers(model, batch, sources, which, donors)
+            carried[i] += ((after == answer[donors]) & (answer[donors] != before)).double().mean() / draws
+            changed[i] += (after != before).double().mean() / draws
+    carried[-1] = torch.nan
+    return ProbeResult(
+        "heads together",
+        {"carried": carried, "changed": changed},
+        {"carried": ("donors",), "changed": ("donors",)},
+        {"donors": list(DONORS)},
+        metadata={"n": len(batch), "heads": [f"L{block}H{head}" for block, head in heads], "draws": draws},
+        notes=["carried is NaN for irrelevant donors, whose answer is the same"],
+    )
+
+
+def _donors(allowed: Tensor, draw: torch.Generator) -> Tensor:
+    """For each prompt one of those that it is allowed, at random."""
+    return torch.multinomial(allowed.double(), 1, generator=draw)[:, 0]
+
+
+def _other_heads(heads: Heads, n_heads: int, draw: torch.Generator) -> Heads:
+    """As many heads of each block, none of these as far as there are others."""
+    found: list[tuple[int, int]] = []
+    for block in sorted({block for block, _ in heads}):
+        taken = {head for b, head in heads if b == block}
+        free = [head for head in torch.randperm(n_heads, generator=draw).tolist() if head not in taken]
+        found += [(block, head) for head in free[: len(taken)]]
+    return found
+
+
+def _at(z: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Each prompt's row and last position."""
+    return torch.arange(len(z), device=z.device), batch.last_positions().to(z.device)
+
+
+def _outputs(model: HookedModel, batch: Batch, blocks: Sequence[int]) -> tuple[dict[str, Tensor], Tensor]:
+    """By hook point ``[batch head d_head]`` outputs at the last token, and the answers ``[batch]``."""
+    kept: dict[str, Tensor] = {}
+
+    def keep(name: str, z: Tensor) -> None:
+        kept[name] = z[_at(z, batch)].clone()
+
+    with torch.inference_mode(), evaluation_mode(model), record(model, [_site(block) for block in blocks], keep):
+        return kept, _answer(forward(model, batch), batch)
+
+
+def _answers(model: HookedModel, batch: Batch, sources: dict[str, Tensor], heads: Heads, donors: Tensor) -> Tensor:
+    """``[batch]`` answers with the donors' outputs of the heads."""
+    of = {_site(block): [head for b, head in heads if b == block] for block, _ in heads}
+
+    def put(name: str, z: Tensor) -> Tensor:
+        z = z.clone()
+        rows, last = _at(z, batch)
+        for head in of[name]:
+            z[rows, last, head] = sources[name][donors.to(z.device), head]
+        return z
+
+    with torch.inference_mode(), evaluation_mode(model), record(model, list(of), put):
+        return _answer(forward(model, batch), batch)
+
+
+def _answer(logits: Tensor, batch: Batch) -> Tensor:
+    return logits[_at(logits, batch)].argmax(dim=-1).cpu()
+
+
+def _site(block: int) -> str:
+    return f"blocks.{block}.attn.hook_z"

@@ -1,0 +1,230 @@
+"""Planted heads, prompts and the rule that calls a head, each against what is known by construction."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mechclust.studies.heads_in_models import HeadsInModelsConfig, WordPrompts
+from mechclust.studies.heads_in_models.config import OFF
+from mechclust.studies.heads_in_models.heads import Heads, heads_from
+from mechclust.studies.heads_in_models.measure import measure_heads
+from mechclust.studies.heads_in_models.planted import PlantedHeads
+from mechclust.studies.heads_in_models.run import examples_of
+from mechclust.studies.heads_in_models.together import IRRELEVANT, RANDOM_HEADS, RELEVANT, exchange_together
+from probes import ClusteringHead, causal_checks, head_attribution, run
+from tasks import Batch, InputError, SparseModularAddition
+
+LABELS = ("sum", OFF, "multiset", "answer")
+CONFIG = HeadsInModelsConfig(n_measured=120)
+
+
+def task_of(p: int) -> SparseModularAddition:
+    return SparseModularAddition(p=p, length=7, n_support=3, n_embeddings=p, n_test=120)
+
+
+def heads_of(model: Any, task: SparseModularAddition) -> Heads:
+    """What the study keeps of a model."""
+    found = measure_heads(
+        model,
+        examples_of(CONFIG, task),
+        LABELS,
+        lambda logits, batch: batch.index * 0.0,
+        tested=8,
+        recipients=6,
+        tolerance=0.0,
+    )
+    return heads_from(found, LABELS)
+
+
+# ---- the planted head ----
+
+
+@pytest.mark.parametrize("p", [2, 4])
+def test_the_planted_network_adds_and_copies(p: int) -> None:
+    task = task_of(p)
+    for seed in range(4):
+        model, tokens = PlantedHeads(task, seed=seed), task.batches("test", 120)
+        batch = next(tokens)
+        answers = model(batch.tokens)[:, -1].argmax(dim=-1)
+        assert torch.equal(answers // p, batch.tokens[:, :3].sum(dim=1) % p)
+        copied = [bool((answers % p == batch.tokens[:, t]).all()) for t in range(7)]
+        assert sum(copied[3:]) == 1
+        assert not any(copied[:3])
+
+
+def test_places_turn_with_the_seed_and_are_not_the_decoys() -> None:
+    models = [PlantedHeads(task_of(2), seed=seed) for seed in range(20)]
+    assert len({model.place for model in models}) >= 6
+    assert all(model.place != model.decoy for model in models)
+
+
+@pytest.mark.parametrize(("p", "seed"), [(2, 0), (3, 1), (4, 2)])
+def test_exactly_the_planted_head_is_called(p: int, seed: int) -> None:
+    task = task_of(p)
+    model = PlantedHeads(task, seed=seed)
+    heads = heads_of(model, task)
+    assert [tuple(at) for at in np.argwhere(heads.called(CONFIG, "sum")).tolist()] == [model.place]
+    assert not heads.called(CONFIG, OFF).any()
+    assert heads.of("agreement", "answer")[model.place] == 1
+    assert heads.strongest(2) == {layer * 4 + head for layer, head in (model.place, model.decoy)}
+
+
+def test_where_nothing_reads_it_none_is_called_however_well_it_clusters() -> None:
+    task = task_of(3)
+    model = PlantedHeads(task, seed=1, read=False)
+    heads = heads_of(model, task)
+    assert heads.ratio("sum")[model.place] < 0.01
+    assert not heads.called(CONFIG, "sum").any()
+
+
+def test_attribution_and_the_full_causal_check_agree_on_the_planted_head() -> None:
+    task = task_of(3)
+    model = PlantedHeads(task, seed=1)
+    batches = examples_of(CONFIG, task)
+    probe = ClusteringHead(LABELS)
+    run(model, batches, probe)
+    effect = head_attribution(model, batches, probe, permutations=1)["effect"]
+    causal = causal_checks(
+        model, batches, probe, lambda logits, b: (logits[:, -1].argmax(-1) // 3 == b.label("answer")).double()
+    )
+    hurt = causal["accuracy"] - causal["ablated_accuracy"]
+    assert [tuple(at) for at in (hurt > 0.2).nonzero().tolist()] == [model.place]
+    assert float(effect[model.place]) > 0.5
+    site, head = probe.outputs[model.place[0]], str(model.place[1])
+    assert float(causal.sel("swap_agreement", site=site, head=head, partition="sum")) == 1
+    assert float(causal.sel("swap_agreement", site=site, head=head, partition=OFF)) < 0.6
+    read = {model.place, model.decoy}
+    assert {tuple(at) for at in (effect > 0).nonzero().tolist()} == read
+
+
+# ---- several heads at once ----
+
+
+def asked_batch(model: Any, task: SparseModularAddition) -> Batch:
+    """Asked: the sum modulo p, the planted head's; other: the copied digit, the decoy's."""
+    batch = next(task.batches("test", 120))
+    answers = model(batch.tokens)[:, -1].argmax(dim=-1)
+    return Batch(batch.tokens, labels={"asked": answers // task.p, "other": answers % task.p, "answer": answers})
+
+
+def test_heads_interchanged_together_carry_what_they_hold() -> None:
+    model = PlantedHeads(task_of(3), seed=0)
+    batch = asked_batch(model, task_of(3))
+    both = exchange_together(model, batch, [model.place, model.decoy], 4)
+    assert float(both.sel("carried", donors=RELEVANT)) == 1
+    alone = exchange_together(model, batch, [model.place], 4)
+    assert float(alone.sel("carried", donors=RELEVANT)) == 0  # the digit is not the donor's
+    assert float(alone.sel("changed", donors=RELEVANT)) == 1
+    assert float(alone.sel("changed", donors=IRRELEVANT)) == 0
+    assert model.place[0] != model.decoy[0]  # so that no control head is read
+    assert float(alone.sel("changed", donors=RANDOM_HEADS)) == 0
+    none = exchange_together(model, batch, [], 4)
+    assert none["changed"].tolist() == [0, 0, 0]
+
+
+# ---- the rule ----
+
+
+def constructed(**changes: float) -> Heads:
+    """One head that is called, unless something is changed."""
+    values = {"within_ratio": 0.1, "changed_within": 0.1, "changed_between": 0.4, "causal_p_holm": 0.01, **changes}
+    return Heads(("sum", OFF), {k: np.full((1, 1, 2), v) for k, v in values.items()}, np.array([0.9, 0.9]), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "called"),
+    [
+        ({}, True),
+        ({"within_ratio": 0.44}, True),
+        ({"within_ratio": 0.46}, False),
+        ({"changed_within": 0.21}, False),
+        ({"changed_between": 0.0, "changed_within": 0.0, "causal_p_holm": np.nan}, False),
+        ({"causal_p_holm": 0.06}, False),
+    ],
+)
+def test_every_condition_of_the_rule_counts(changes: dict[str, float], called: bool) -> None:
+    assert bool(constructed(**changes).called(CONFIG, "sum").all()) is called
+
+
+# ---- prompts ----
+
+
+def words(texts: Any) -> list[list[int]]:
+    """A token for every word or sign, the same in all texts."""
+    return [[sum(map(ord, word)) * 7 + len(word) for word in re.findall(r"\w+|[^\w\s]", text)] for text in texts]
+
+
+@pytest.mark.parametrize("order", ["first", "second"])
+def test_the_answer_is_what_followed_the_name_before(order: Any) -> None:
+    prompts = WordPrompts(n_words=3, seed=4)
+    batch, texts = prompts.batch(words, order), prompts.texts(order)
+    assert len(batch) == len(set(texts)) == 9
+    for text, answer in zip(texts, batch.labels["answer"].tolist(), strict=True):
+        said = re.findall(r"\w+", text)
+        assert words([said[said.index(said[-1]) + 1]]) == [[answer]]
+    pairs = torch.stack([batch.labels["asked"], batch.labels["other"]], dim=1)
+    assert len(torch.unique(pairs, dim=0)) == 9  # every pair once: neither label tells the other
+    assert len(torch.unique(torch.stack([batch.labels["asked"], batch.labels["answer"]]), dim=1).T) == 3
+
+
+def test_both_ends_have_the_same_words_and_the_other_label() -> None:
+    prompts = WordPrompts(n_words=3)
+    first, second = (prompts.batch(words, order) for order in ("first", "second"))
+    assert all(b.startswith(a) for a, b in zip(prompts.texts("first"), prompts.texts("second"), strict=True))
+    assert torch.equal(first.labels["asked"], second.labels["other"])
+    assert torch.equal(first.labels["other"], second.labels["asked"])
+
+
+def test_seeds_draw_other_words() -> None:
+    assert len({WordPrompts(seed=seed).texts("first")[0] for seed in range(10)}) == 10
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"n_words": 1}, "n_words is 1; expected at least 2, or no word differs"),
+        ({"names": ("Anna", "Anna")}, "names has 1 different words; expected at least 2"),
+        ({"nouns": ("a", "b", "c")}, "nouns has 3 different words; expected at least 10"),
+    ],
+)
+def test_refusals_of_prompts(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        WordPrompts(**fields)
+
+
+def test_a_tokenizer_that_cannot_tell_the_things_apart_is_refused() -> None:
+    with pytest.raises(InputError, match=r"^the tokenizer begins several of .* with the same token, or with none"):
+        WordPrompts(n_words=2).batch(lambda texts: [[len(text.split())] * len(text.split()) for text in texts], "first")
+
+
+# ---- settings ----
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"seeds": ()}, "seeds is empty; expected at least one seed, such as --seeds 0"),
+        ({"moduli": (2, 2)}, "moduli is (2, 2); expected at least one modulus, each once, such as 2 3 4"),
+        (
+            {"addition": SparseModularAddition(seed=3)},
+            "addition.seed is set by each run, from moduli and seeds; leave it out",
+        ),
+        ({"share": 1.0}, "share is 1; expected a share between 0 and 1"),
+        ({"n_layers": 1}, "n_layers is 1; expected at least 2"),
+        (
+            {"addition": SparseModularAddition(length=5, n_support=3)},
+            "addition has 3 of 5 digits in its support; expected at most half, since as many digits off it serve as a "
+            "control",
+        ),
+    ],
+)
+def test_refusals_of_settings(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as refused:
+        replace(CONFIG, **fields)
+    assert str(refused.value) == message

@@ -1,0 +1,187 @@
+"""The study of heads in models from beginning to end, and its claims on data in which each is true or false."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mechclust.studies import get_study, run_study
+from mechclust.studies.heads_in_models import figures
+from mechclust.studies.heads_in_models.claims import claims_of
+from mechclust.studies.heads_in_models.config import (
+    INSTRUCTIONS,
+    OFF,
+    PLANTED,
+    PROMPTS,
+    addition_arm,
+    arms,
+    labels_of,
+    subjects_of,
+)
+from mechclust.studies.heads_in_models.results import by_subject, data_of, key, load_results
+from mechclust.studies.heads_in_models.together import IRRELEVANT, RANDOM_HEADS, RELEVANT
+from mechclust.studies.study import Job
+from tasks import InputError
+from tests.mechclust.studies.damaged import check_made_whole
+
+STUDY = get_study("heads-in-models")
+SMOKE, PAPER = STUDY.preset("smoke"), replace(STUDY.preset("paper"), model="a-model")
+IDS = [*(f"A{i}" for i in range(1, 8)), *(f"W{i}" for i in range(1, 7)), *(f"I{i}" for i in range(1, 7)), "K1", "K2"]
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory):
+    """The smoke preset: analysis, folder. Read only."""
+    out = tmp_path_factory.mktemp("heads") / "run"
+    return run_study(STUDY, SMOKE, out, workers=1), out
+
+
+class TestRun:
+    def test_writes_figures_claims_and_a_report(self, smoke):
+        analysis, out = smoke
+        assert [c.id for c in analysis.claims] == IDS
+        assert {c.verdict for c in analysis.claims} == {"not tested"}
+        assert "give its name or folder with --model" in next(c.note for c in analysis.claims if c.id == "W2")
+        for name in ("addition", "instructions"):
+            assert (out / "figures" / f"{name}.png").stat().st_size > 5000
+        assert "Heads called, by block" in (out / "report.html").read_text()
+
+    def test_every_model_has_a_twin(self, smoke):
+        for arm in arms(SMOKE):
+            found = load_results(SMOKE, smoke[1], Job(arm, 0))
+            assert list(found) == subjects_of(arm)
+            assert len(found) == 2
+            for heads in found.values():
+                assert heads.of("within_ratio", labels_of(arm)[1]).shape == (2, 2)
+                assert (heads.clusters is not None) == (arm == INSTRUCTIONS)
+        trained, twin = load_results(SMOKE, smoke[1], Job(addition_arm(2), 0)).values()
+        assert not np.array_equal(trained.values["effect"], twin.values["effect"])
+
+    def test_the_planted_head_is_found_and_the_unread_one_is_not(self, smoke):
+        checks = {c.id: c for c in smoke[0].claims if c.kind == "check"}
+        assert checks["K1"].per_seed == (1.0,)
+        assert checks["K2"].per_seed == (0.0,)
+
+    def test_what_is_lost_or_damaged_is_made_again(self, smoke, tmp_path):
+        check_made_whole(STUDY, SMOKE, shutil.copytree(smoke[1], tmp_path / "run"))
+
+    def test_a_missing_measurement_is_named(self, smoke, tmp_path):
+        copy = shutil.copytree(smoke[1], tmp_path / "run")
+        (copy / "results" / "planted-seed0" / "read.heads.safetensors").unlink()
+        with pytest.raises(InputError, match=r"lacks results/planted-seed0/read\.heads\.safetensors; start the study"):
+            load_results(SMOKE, copy, Job(PLANTED, 0))
+
+
+def test_a_pretrained_model_is_measured_with_its_random_twin(write_checkpoint, tmp_path):
+    folder = write_checkpoint(tmp_path / "model", "llama", max_position_embeddings=64)
+    words = {"names": ("w0", "w1"), "nouns": tuple(f"w{i}" for i in range(2, 8))}
+    config, job = replace(SMOKE, model=str(folder), **words), Job(PROMPTS, 0)
+    assert arms(config)[-1] == PROMPTS
+    STUDY.run_job(config, job, tmp_path / "run")
+    found = load_results(config, tmp_path / "run", job)
+    assert list(found) == ["pretrained-first", "pretrained-second", "random-first", "random-second"]
+    first = found["pretrained-first"]
+    assert np.isfinite(first.selectivity("asked")).sum() == config.n_tested
+    assert not np.array_equal(first.values["effect"], found["random-first"].values["effect"])
+    assert set(first.changed) == {RELEVANT, RANDOM_HEADS, IRRELEVANT}
+    data = data_of(config, {job: found})
+    assert 0 <= float(data[key(PROMPTS, "pretrained", "common")][0]) <= 1
+    assert figures.prompts(config, by_subject(config, {job: found}, PROMPTS)).axes
+
+
+def test_the_confirmatory_seeds_are_fresh():
+    assert len(PAPER.seeds) >= 5
+    assert min(PAPER.seeds) >= 100
+    assert set(STUDY.preset("quick").seeds) <= {0, 1}
+
+
+# ---- claims, on constructed data ----
+
+
+def made(**changes: float) -> dict[str, np.ndarray]:
+    """Ten seeds in which every claim is true, unless something is changed: ``arm|subject|measure``."""
+    draw = np.random.default_rng(0)
+    true, none = np.ones(10), np.zeros(10)
+
+    def about(mean: float) -> np.ndarray:
+        return mean + 0.05 * draw.standard_normal(10)
+
+    data = {key(PLANTED, "read", "exact"): true, key(PLANTED, "unread", "any"): none}
+    for arm in [*map(addition_arm, PAPER.moduli), INSTRUCTIONS]:
+        own: dict[str, Any] = {"accuracy": about(1.2), "any": true, "any control": none, "first layer": none}
+        own |= {"last layer": true, "called in last layer": about(2.5), "best ratio": about(0.3)}
+        own |= {"growth where called": about(0.7), "growth elsewhere": about(0.1)}
+        own |= {"agreement answer": about(0.6), f"agreement {OFF}": about(0)}
+        twin = {"accuracy": about(0.3), "any": none, "best ratio": about(0.6)}
+        data |= {key(arm, "trained", name): values for name, values in own.items()}
+        data |= {key(arm, "untrained", name): values for name, values in twin.items()}
+    for kind, asked in (("pretrained", 0.4), ("random", 0.0)):
+        for order in ("first", "second"):
+            values = {"accuracy": about(2 * asked + 0.1), "heads": 270 * true}
+            values |= {f"carried, {RELEVANT}": about(1.5 * asked), f"carried, {RANDOM_HEADS}": about(0)}
+            values |= {f"changed, {RELEVANT}": about(1.6 * asked), f"changed, {IRRELEVANT}": about(0)}
+            data |= {key(PROMPTS, f"{kind}-{order}", name): of for name, of in values.items()}
+        data[key(PROMPTS, kind, "common")] = about(0.7)
+        data[key(PROMPTS, kind, "switching")] = about(5 if asked else 0)
+    for name, value in changes.items():
+        at = key(*name.split("|"))
+        data[at] = value + 0 * data[at] + 0.01 * (value % 1 > 0) * draw.standard_normal(10)
+    return data
+
+
+@pytest.fixture(scope="module")
+def judged():
+    return {c.id: c for c in claims_of(PAPER, made())}
+
+
+class TestClaims:
+    def test_hold_where_everything_agrees(self, judged):
+        assert {id: c.verdict for id, c in judged.items()} == dict.fromkeys(IDS, "holds")
+
+    def test_are_called_true_on_few_draws_in_which_they_are_false(self, judged):
+        assert {id: c.severity for id, c in judged.items() if c.weak} == {}
+        assert all(c.severity_draws >= 200 for c in judged.values() if c.kind == "finding")
+
+    def test_and_on_most_draws_in_which_they_are_true(self, judged):
+        powers = {id: c.power for id, c in judged.items() if c.power is not None}
+        assert len(powers) >= 10
+        assert min(powers.values()) >= 0.5
+
+    @pytest.mark.parametrize(
+        ("change", "broken"),
+        [
+            ({"addition-3|trained|accuracy": 0.7}, {"A1"}),
+            ({"addition-2|trained|last layer": 0.0}, {"A2"}),
+            ({"addition-4|trained|first layer": 1.0}, {"A3"}),
+            ({"addition-2|untrained|any": 1.0}, {"A4"}),
+            ({"addition-2|trained|any control": 1.0}, {"A5"}),
+            ({"addition-3|trained|called in last layer": 0.9}, {"A6"}),
+            ({"addition-3|trained|agreement answer": -0.2}, {"A7"}),
+            ({"prompts|pretrained-first|accuracy": 0.3}, {"W1"}),
+            ({"prompts|pretrained|switching": 0.4}, {"W2"}),
+            ({"prompts|random|switching": 6.5}, {"W3"}),
+            ({f"prompts|pretrained-first|carried, {RELEVANT}": -0.2}, {"W4"}),
+            ({f"prompts|pretrained-second|changed, {IRRELEVANT}": 0.3}, {"W6"}),
+            ({"prompts|pretrained|common": 0.1}, {"W5"}),
+            ({"instructions|trained|accuracy": 0.5}, {"I1"}),
+            ({"instructions|untrained|any": 1.0}, {"I3"}),
+            ({"instructions|untrained|best ratio": 0.35}, {"I4"}),
+            ({"instructions|trained|growth elsewhere": 0.9}, {"I5"}),
+            ({"instructions|trained|any control": 1.0}, {"I6"}),
+            ({"planted|unread|any": 1.0}, {"K2"}),
+        ],
+    )
+    def test_fail_one_by_one(self, change, broken, monkeypatch):
+        monkeypatch.setattr("mechclust.studies.heads_in_models.claims.severity_of", lambda *_, **__: None)
+        found = {c.id: c.verdict for c in claims_of(PAPER, made(**change))}
+        assert {id for id, verdict in found.items() if verdict != "holds"} == broken
+
+    def test_without_a_model_its_claims_are_not_tested(self, monkeypatch):
+        monkeypatch.setattr("mechclust.studies.heads_in_models.claims.severity_of", lambda *_, **__: None)
+        found = {c.id: c for c in claims_of(replace(PAPER, model=None), made())}
+        assert {id for id, c in found.items() if c.verdict == "not tested"} == {f"W{i}" for i in range(1, 7)}
+        assert found["W3"].bound == "-"
