@@ -26,6 +26,7 @@ from mechclust.studies.topic_structure.arms import (
 from mechclust.studies.topic_structure.results import load_runs
 from mechclust.studies.topic_structure.run import block_result
 from probes import load_result
+from probes.hooks import record
 from tasks import InputError, TopicDocuments
 from tests.mechclust.studies.damaged import check_made_whole
 
@@ -96,15 +97,12 @@ class TestArms:
             job = Job(reading_arm(reading, "SGD .01"), 0)
             get_study("topic-structure").run_job(config, job, tmp_path)
             model = load_model(tmp_path / "models" / f"{job.name}.safetensors")
-            hooked = {}
-            with model.hooks(fwd_hooks=[("hook_embed", lambda x, hook: hooked.update(x=x.detach()))]):
+            with record(model, ["hook_embed"]) as seen:
                 model(torch.arange(13)[None])
-            length = hooked["x"][0].norm(dim=1)
+            length, expected = seen["hook_embed"][0][0].norm(dim=1), 13**0.5 if "normalised" in reading else 1.0
             wanted = stage_one_value(documents_of(config, job)).float()
             torch.testing.assert_close(length[:, None, None].mean() * model.paper_value(), wanted, rtol=1e-3, atol=1e-6)
-            torch.testing.assert_close(
-                length, torch.full((13,), 13**0.5 if "norm" in reading else 1.0), rtol=1e-3, atol=0
-            )
+            torch.testing.assert_close(length, torch.full((13,), expected), rtol=1e-3, atol=0)
 
 
 class TestRun:
