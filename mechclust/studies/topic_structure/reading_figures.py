@@ -41,7 +41,8 @@ def readings(config: TopicStructureConfig, found: Readings) -> Figure:
     axis.set_yticks(range(len(order)), order)
     axis.set_xticks(_TICKS, [f"{x:g}" for x in _TICKS])
     axis.minorticks_off()
-    axis.set_xlim(0.08, max(1.2, 1.2 * float(np.nanmax(found.distance, initial=0.0))))
+    low, high = (float(end(found.distance, initial=0.1)) for end in (np.nanmin, np.nanmax))
+    axis.set_xlim(0.8 * low, max(1.2, 1.2 * high))
     axis.set_xlabel("distance from the published table (root mean square of log(ours / published))")
     figure.legend(loc="outside lower center", ncols=len(STOPS), frameon=False)
     return figure
