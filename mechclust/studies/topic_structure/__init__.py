@@ -2,15 +2,20 @@
 
 from mechclust.studies.topic_structure.blocks import TopicBlocks, topic_blocks
 from mechclust.studies.topic_structure.config import TopicStructureConfig, TopicTransformerConfig
+from mechclust.studies.topic_structure.optimum import Moments, minimiser, moments_of, population_moments
 from mechclust.studies.topic_structure.stages import TwoStages, covered, two_stages
 from mechclust.studies.topic_structure.theory import stage_one_value, theory_gap
 
 __all__ = [
+    "Moments",
     "TopicBlocks",
     "TopicStructureConfig",
     "TopicTransformerConfig",
     "TwoStages",
     "covered",
+    "minimiser",
+    "moments_of",
+    "population_moments",
     "stage_one_value",
     "theory_gap",
     "topic_blocks",

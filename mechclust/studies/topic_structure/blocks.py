@@ -21,12 +21,14 @@ class TopicBlocks:
         same: mean over all entries of two words of one topic, the diagonal included.
         same_off_diagonal: the same without the diagonal.
         different: mean over all entries of two words of different topics.
+        spread: standard deviation of all entries without the diagonal.
     """
 
     means: Float[Tensor, "n_topics n_topics"]
     same: float
     same_off_diagonal: float
     different: float
+    spread: float
 
     @property
     def gap(self) -> float:
@@ -69,4 +71,5 @@ def topic_blocks(matrix: Float[Tensor, "n n"], topics: Int[Tensor, "n"]) -> Topi
         same=float(words[same].mean()),
         same_off_diagonal=float(words[off].mean()),
         different=float(words[~same].mean()),
+        spread=float(words[~torch.eye(len(words), dtype=torch.bool)].std(correction=0)),
     )

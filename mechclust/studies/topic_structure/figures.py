@@ -9,22 +9,25 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from mechclust.report.style import BLUE, GREEN, GREY, MATHTEXT, RED, log_steps, seed_curve, shades, subplots
+from mechclust.report.style import GREY, MATHTEXT, RED, shades, subplots
 from mechclust.studies.study import Job
-from mechclust.studies.topic_structure.config import ROWS, TopicStructureConfig, documents_of
-from mechclust.studies.topic_structure.results import PUBLISHED, THEORY_G, ArmRuns, by_row, mixing_values
+from mechclust.studies.topic_structure.arms import OBJECTIVES, documents_of, reading_arm
+from mechclust.studies.topic_structure.blocks import topic_blocks
+from mechclust.studies.topic_structure.config import ROWS, TopicStructureConfig
+from mechclust.studies.topic_structure.results import THEORY_G, ArmRuns, mixing_values
 from mechclust.studies.topic_structure.run import load_trained
 from probes.hooks import forward, record
 from tasks.topic_documents import N_SPECIAL
 
-_COLORS = {"W_V": RED, "W_K": BLUE, "W_Q": GREEN}
+_JOINT = "one-hot visible trained cross-entropy"
 _PATTERN = "blocks.0.attn.hook_pattern"
 
 
 def heat_maps(config: TopicStructureConfig, out: Path) -> Figure:
-    """Word-by-word matrices ordered by topic: embeddings (E1), values (E2), attention (E4a theory, E4b)."""
+    """Word-by-word matrices ordered by topic: embeddings (E1), values (E2), attention (E4a theory, E4)."""
     seed, v = config.seeds[0], config.documents.words_per_topic
     theory = f"E4a theory T{config.topics[0]} tau{config.topics_per_document[0]}"
+    joint = _JOINT if _JOINT in config.readings else config.readings[0]
     embed = load_trained(out, Job("E1", seed)).embed.W_E.detach()
     entries = {
         "E1: $W_E^T W_E$": embed @ embed.T,
@@ -32,7 +35,7 @@ def heat_maps(config: TopicStructureConfig, out: Path) -> Figure:
     }
     attention = {
         "E4a: mean attention, squared loss": _mean_attention(config, out, Job(theory, seed)),
-        "E4b: mean attention, cross-entropy": _mean_attention(config, out, Job("E4b Adam .003", seed)),
+        "E4: mean attention, cross-entropy": _mean_attention(config, out, Job(reading_arm(joint, "Adam .003"), seed)),
     }
     figure, axes = subplots(4, 2, size=(5.25, 4.3), grid=None)
     for axis, (title, matrix) in zip(axes, {**entries, **attention}.items(), strict=True):
@@ -67,56 +70,41 @@ def _mean_attention(config: TopicStructureConfig, out: Path, job: Job) -> torch.
     return (total / count).reshape(task.d_vocab, task.d_vocab)
 
 
-def norms(runs: ArmRuns) -> Figure:
-    """Weight norms over training, one panel per arm of E3, with the end of stage 1."""
-    shown = {name.removeprefix("E3 "): seeds[0] for name, seeds in runs.items() if name.startswith("E3 ")}
-    figure, axes = subplots(len(shown), 3, size=(3.5, 3.2))
-    for axis, (name, run) in zip(axes, shown.items(), strict=True):
-        for weight, color in _COLORS.items():
-            axis.plot(run.norms[weight], color=color, label=weight, ls="--" if weight == "W_Q" else "-")
-        if run.stages.boundary is not None:
-            axis.axvline(run.stages.boundary, color="#555555", ls=":", lw=1.2)
-        verdict = "two stages" if run.stages.holds else "not two stages"
-        axis.set_title(f"{name}\n{verdict}: {100 * run.stages.early:.0f}% of $W_V$'s way", fontsize=9, gid=MATHTEXT)
-        axis.set(xlabel="training step", ylim=(0, None))
-    for axis in axes[::3]:
-        axis.set_ylabel("Frobenius norm")
-    axes[0].legend(frameon=False)
-    return figure
-
-
-def ratios(runs: ArmRuns) -> Figure:
-    """Same-topic over different-topic attention over training, one panel for E4a and E4b, one line per arm."""
-    titles = {"E4a": "E4a: $W_V$ the stage-1 block, frozen", "E4b": "E4b: all trained"}
-    colors = dict(zip(ROWS, shades(len(ROWS)), strict=True))
-    figure, axes = subplots(2, size=(5.75, 4.4), sharey=True)
-    for axis, (experiment, title) in zip(axes, titles.items(), strict=True):
-        for row, seeds in by_row(runs, experiment).items():
-            values = np.array([[float(r["overall_ratio"]) for r in run.attention.values()] for run in seeds])
-            style = {"color": colors[row.removesuffix(" scaled")], "ls": "--" if row.endswith("scaled") else "-"}
-            seed_curve(axis, list(seeds[0].attention), values, marker=".", label=row, **style)
-        for row, (_, same, different) in PUBLISHED.items():
-            axis.axhline(same / different, color=colors[row], ls=":", lw=1)
-        axis.axhline(1, color=GREY, lw=0.8)
-        log_steps(axis)
-        axis.set_title(title, gid=MATHTEXT)
-        axis.set(yscale="log", xlim=(0, None))
-        axis.grid(alpha=0.25, which="both")
-    axes[0].set_ylabel("attention, same topic / different topic")
-    handles, labels = axes[1].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right center", frameon=False)
+def everything_trained(config: TopicStructureConfig, out: Path) -> Figure:
+    """``W_E^T W_E`` between words where everything is trained, a panel for each loss, optimiser and rate."""
+    seed, v = config.seeds[0], config.documents.words_per_topic
+    figure, axes = subplots(len(OBJECTIVES) * len(ROWS), len(ROWS), size=(2.5, 2.9), grid=None)
+    panels = [(loss, row) for loss in OBJECTIVES for row in ROWS]
+    for axis, (loss, row) in zip(axes, panels, strict=True):
+        embed = load_trained(out, Job(f"E1b {loss} {row}", seed)).embed.W_E.detach()
+        words = (embed @ embed.T)[N_SPECIAL:, N_SPECIAL:].double().numpy()
+        off = words[~np.eye(len(words), dtype=bool)]
+        top = float(np.percentile(np.abs(off), 99)) or 1.0
+        image = axis.imshow(words, cmap="RdBu_r", vmin=-top, vmax=top, interpolation="nearest")
+        blocks = topic_blocks(torch.from_numpy(words), documents_of(config, Job("E1", seed)).token_topics[N_SPECIAL:])
+        effect = (blocks.same_off_diagonal - blocks.different) / blocks.spread
+        axis.set_title(f"{row}, {loss}\n{effect:+.2f} standard deviations", fontsize=9)
+        topics = np.arange(len(words) // v)
+        axis.set_xticks(topics * v + v / 2 - 0.5, topics)
+        axis.set_yticks(topics * v + v / 2 - 0.5, topics)
+        axis.tick_params(length=0)
+        figure.colorbar(image, ax=axis, shrink=0.7, extend="both", location="bottom")
+    for axis in axes[:: len(ROWS)]:
+        axis.set_ylabel("word, by topic")
     return figure
 
 
 def mixing(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
-    """The mixing measure g against the number of topics in a document, one colour per number of topics."""
+    """The mixing measure g against the number of topics in a document, between that number and that of all topics."""
     figure, (axis,) = subplots(1, size=(5.6, 3.9))
     g, taus = mixing_values(config, runs), config.topics_per_document
     for color, (n, values) in zip(shades(len(g)), g.items(), strict=True):
         axis.plot(taus, values.T, "o", color=color, ms=4, alpha=0.6)
         axis.plot(taus, values.mean(axis=0), color=color, lw=1, label=f"trained, {n} topics")
+        axis.axhline(n, color=color, lw=1, ls=":")
     if 10 in g:
         axis.plot(list(THEORY_G), list(THEORY_G.values()), color=RED, ls="--", label="population, 10 topics")
+    axis.plot(taus, taus, color=GREY, lw=1, ls=":", label="bounds: topics in a document, all topics")
     axis.set(xlabel="topics in a document", ylabel="g", ylim=(0, None))
     axis.set_xticks(taus)
     axis.legend(frameon=False)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformer_lens import HookedRootModule
@@ -15,6 +16,9 @@ from transformer_lens.hook_points import HookPoint
 from mechclust.models.config import ModelShape
 from mechclust.studies.topic_structure.config import TopicTransformerConfig
 from tasks import Batch
+from tasks.topic_documents import MASK
+
+_TYPE_STD = 0.02  # of BERT's initial weights
 
 
 class _Parts(nn.Module):
@@ -29,9 +33,10 @@ class _Parts(nn.Module):
 class TopicTransformer(HookedRootModule):  # type: ignore[misc]
     """``f(Z) = W_pred (W_V Z) softmax((W_K Z)^T (W_Q Z) / sqrt(d)) + b``, ``Z`` the embedded tokens.
 
-    One layer, one head; no MLP, residual, normalisation, position embedding or output projection. A
-    position attends to every token, masked ones too, but not to padding. Weights act on row vectors
-    (``v = e @ W_V``), so each is the transpose of the paper's: ``paper_value()`` gives its ``W_V``.
+    One layer, one head; no MLP, residual, position embedding or output projection, and no normalisation unless of the
+    input (``config.input``). A position attends to every token, masked ones too unless ``config.masked_keys`` hides
+    them, but not to padding. Weights act on row vectors (``v = e @ W_V``), so each is the transpose of the paper's:
+    ``paper_value()`` gives its ``W_V``.
 
     Hook points: ``hook_embed``, ``blocks.0.hook_resid_pre`` (the same), ``blocks.0.attn.hook_{q,k,v}``
     ``[batch pos head d_head]``, ``hook_attn_scores`` and ``hook_pattern`` ``[batch head query key]``,
@@ -62,7 +67,8 @@ class TopicTransformer(HookedRootModule):  # type: ignore[misc]
         value = nn.Parameter(torch.eye(d), requires_grad=config.value == "trained")
         attn = _Parts(("q", "k", "v", "attn_scores", "pattern", "z"), W_Q=query, W_K=key, W_V=value)
         decoder = {"W_U": nn.Parameter(torch.zeros(d, d_vocab))} if config.decoder == "free" else {}
-        self.embed = _Parts(W_E=nn.Parameter(start, requires_grad=not one_hot))
+        added = {"W_type": nn.Parameter(torch.zeros(d))} if config.input == "normalised" else {}
+        self.embed = _Parts(W_E=nn.Parameter(start, requires_grad=not one_hot), **added)
         self.hook_embed = HookPoint()
         self.blocks = nn.ModuleList([_Parts(("resid_pre", "attn_out", "resid_post"), attn=attn)])
         self.unembed = _Parts(**decoder, b_U=nn.Parameter(torch.zeros(d_vocab), requires_grad=config.bias))
@@ -82,6 +88,14 @@ class TopicTransformer(HookedRootModule):  # type: ignore[misc]
                     weight.uniform_(-bound, bound, generator=draw)
                 else:
                     weight.normal_(0.0, std, generator=draw)
+        if self.config.input == "normalised":
+            self.embed.W_type.normal_(0.0, _TYPE_STD, generator=draw)
+
+    def _table(self) -> Float[Tensor, "d_vocab d_model"]:
+        """``[d_vocab d_model]`` what enters the layer for each token."""
+        if self.config.input == "plain":
+            return self.embed.W_E  # type: ignore[no-any-return]
+        return F.layer_norm(self.embed.W_E + self.embed.W_type, (self.config.width,))
 
     def _decode(self, x: Tensor) -> Tensor:
         """``[... d_model]`` to ``[... d_vocab]`` logits."""
@@ -103,7 +117,7 @@ class TopicTransformer(HookedRootModule):  # type: ignore[misc]
             attention_mask: ``[batch pos]``, false or 0 at padding.
         """
         block, attn = self.blocks[0], self.blocks[0].attn
-        x = block.hook_resid_pre(self.hook_embed(self.embed.W_E[tokens]))
+        x = block.hook_resid_pre(self.hook_embed(self._table()[tokens]))
         q, k, v = (
             hook((x @ weight)[:, :, None])
             for hook, weight in ((attn.hook_q, attn.W_Q), (attn.hook_k, attn.W_K), (attn.hook_v, attn.W_V))
@@ -111,6 +125,8 @@ class TopicTransformer(HookedRootModule):  # type: ignore[misc]
         scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(self.config.width)
         if attention_mask is not None:
             scores = scores.masked_fill(~attention_mask.bool()[:, None, None], -torch.inf)
+        if self.config.masked_keys == "hidden":
+            scores = scores.masked_fill((tokens == MASK)[:, None, None], -torch.inf)
         pattern = attn.hook_pattern(attn.hook_attn_scores(scores).softmax(dim=-1))
         z = attn.hook_z(torch.einsum("bhqk,bkhd->bqhd", pattern, v))
         out = block.hook_resid_post(block.hook_attn_out(z[:, :, 0]))
@@ -128,6 +144,8 @@ class TopicTransformer(HookedRootModule):  # type: ignore[misc]
         real = torch.ones_like(batch.tokens) if batch.attention_mask is None else batch.attention_mask
         counts = torch.zeros(len(batch), d_vocab, device=embed.device, dtype=embed.dtype)
         counts.scatter_add_(1, batch.tokens, real.to(embed.dtype))
+        if self.config.masked_keys == "hidden":
+            counts[:, MASK] = 0
         example, place = batch.loss_mask.nonzero(as_tuple=True)
         key, which = torch.unique(example * d_vocab + batch.tokens[example, place], return_inverse=True)
         bag, token = counts[key // d_vocab], key % d_vocab
@@ -139,7 +157,7 @@ class TopicTransformer(HookedRootModule):  # type: ignore[misc]
         return self._decode(share @ self._embedded(attn.W_V))[which]
 
     def _embedded(self, weight: Tensor, tokens: Tensor | slice = slice(None)) -> Tensor:
-        """``W_E[tokens] @ weight``, which for one-hot rows is a matter of picking."""
-        if self.config.embedding == "one-hot":
+        """What enters the layer for some tokens times a weight, which for one-hot rows is a matter of picking."""
+        if self.config.embedding == "one-hot" and self.config.input == "plain":
             return self.config.input_scale * weight[tokens]
-        return self.embed.W_E[tokens] @ weight
+        return self._table()[tokens] @ weight

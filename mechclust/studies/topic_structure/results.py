@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from mechclust.studies.kept import check_there
-from mechclust.studies.topic_structure.config import ROWS, TopicStructureConfig, arms, jobs, results_of
+from mechclust.studies.study import Job
+from mechclust.studies.topic_structure.arms import MINIMISER, Cell, arms, cells, jobs, results_of
+from mechclust.studies.topic_structure.config import TopicStructureConfig
 from mechclust.studies.topic_structure.stages import TwoStages, two_stages
 from mechclust.training import load_steps
 from probes import ProbeResult, load_result
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # Slides of the paper: attention to the same word, the same topic's other words, different topics.
 PUBLISHED = {
@@ -26,6 +26,8 @@ PUBLISHED = {
     "SGD .01": (0.0105, 0.0106, 0.00673),
     "SGD .03": (0.0140, 0.0103, 0.00641),
 }
+_ATTENTION = ("W_V", "W_K", "W_Q")
+_MOVED = 0.1
 # g at the population optimum with ten topics, by topics in a document (O3).
 THEORY_G = {2: 5.76, 3: 7.01, 4: 7.72, 5: 8.18, 8: 8.95}
 
@@ -39,14 +41,16 @@ class TrainedRun:
         end: and after it.
         norms: weight to ``[steps]`` norms (E3), else empty.
         attention: step to ``TopicAttention`` result (E4), else empty.
-        null: the last one with its permutation interval (E4, first seed), or ``None``.
+        dev: step to the loss on the development documents (E4), else empty.
+        way: distances from the minimiser over training (E2 with weight decay), or ``None``.
     """
 
     start: ProbeResult
     end: ProbeResult
     norms: Mapping[str, np.ndarray]
     attention: Mapping[int, ProbeResult]
-    null: ProbeResult | None
+    dev: Mapping[int, float] = field(default_factory=dict)
+    way: ProbeResult | None = None
 
     @property
     def means(self) -> np.ndarray:
@@ -54,14 +58,20 @@ class TrainedRun:
         return self.attention[max(self.attention)]["overall_mean"].numpy()
 
     @property
-    def ratio(self) -> float:
-        """Same-topic over different-topic attention at the end."""
-        return float(self.means[1] / self.means[2])
-
-    @property
     def stages(self) -> TwoStages:
         """The two-stage rule applied to its norms."""
-        return two_stages(self.norms)
+        return self.stages_of("W_V")
+
+    def stages_of(self, early: str) -> TwoStages:
+        """The two-stage rule with another weight in the place of ``W_V``."""
+        return two_stages(self.norms, early, [name for name in _ATTENTION if name != early])
+
+    @property
+    def moves(self) -> bool:
+        """Whether ``W_K`` or ``W_Q`` ended a tenth larger or smaller than it began; not where training diverged."""
+        if not all(np.isfinite(self.norms[name]).all() for name in _ATTENTION):
+            return False
+        return any(abs(self.norms[name][-1] / self.norms[name][0] - 1) >= _MOVED for name in ("W_K", "W_Q"))
 
     def g(self, words_per_topic: int) -> float:
         """``((v - 1) / v) alpha + beta / v``, from the attention means."""
@@ -83,28 +93,60 @@ def load_runs(config: TopicStructureConfig, out: Path) -> dict[str, list[Trained
     for job in jobs(config):
         folder = out / "results" / job.name
         check_there(out, results_of(config, job, out))
+        if job.arm == MINIMISER:
+            continue
         norms: dict[str, np.ndarray] = {}
         if (folder / "norms.safetensors").exists():
             result = load_result(folder / "norms.safetensors")
             names = [name.split(".")[-1] for name in result.coords["weight"]]
             norms = {name: result["norm"][:, i].numpy() for i, name in enumerate(names)}
-        null = load_steps(folder, "dev.null")
         runs[job.arm].append(
             TrainedRun(
                 start=load_result(folder / "blocks-start.safetensors"),
                 end=load_result(folder / "blocks.safetensors"),
                 norms=norms,
                 attention=load_steps(folder, "dev.attention"),
-                null=next(iter(null.values()), None),
+                dev=_dev_losses(folder),
+                way=load_result(folder / "way.safetensors") if (folder / "way.safetensors").exists() else None,
             )
         )
     return runs
 
 
-def by_row(runs: ArmRuns, experiment: str) -> ArmRuns:
-    """The arms of E4a or E4b by row of the published table, with ``" scaled"`` behind it where the input is longer."""
-    rows = [row + scaled for row in ROWS for scaled in ("", " scaled")]
-    return {row: runs[name] for row in rows if (name := f"{experiment} {row}") in runs}
+def _dev_losses(folder: Path) -> dict[int, float]:
+    if not (path := folder / "dev-loss.safetensors").exists():
+        return {}
+    result = load_result(path)
+    return {int(step): float(loss) for step, loss in zip(result.coords["step"], result["loss"], strict=True)}
+
+
+def load_minimisers(config: TopicStructureConfig, out: Path) -> list[ProbeResult]:
+    """What ``minimiser_result`` found, in the order of the seeds.
+
+    Raises:
+        InputError: naming a result that is not there.
+    """
+    paths = [results_of(config, Job(MINIMISER, seed), out)[0] for seed in config.seeds]
+    check_there(out, paths)
+    return [load_result(path) for path in paths]
+
+
+def shares_of(config: TopicStructureConfig, runs: ArmRuns) -> tuple[list[Cell], np.ndarray, np.ndarray]:
+    """E3's cells; ``[seed cell]`` share of ``W_V``'s way at the end of stage 1; ``[seed cell 2]`` the same of
+    ``W_K``'s and of ``W_Q``'s way, when one of the other weights has covered a tenth of its own.
+
+    NaN where attention did not move, or training diverged.
+    """
+    known = cells(config)
+    of = [[_shares(run) for run in runs[cell.arm]] for cell in known]
+    found = np.array(of).transpose(1, 0, 2)
+    return known, found[..., 0], found[..., 1:]
+
+
+def _shares(run: TrainedRun) -> list[float]:
+    if not run.moves:
+        return [math.nan] * len(_ATTENTION)
+    return [run.stages_of(name).early for name in _ATTENTION]
 
 
 def mixing_values(config: TopicStructureConfig, runs: ArmRuns) -> dict[int, np.ndarray]:
@@ -114,23 +156,3 @@ def mixing_values(config: TopicStructureConfig, runs: ArmRuns) -> dict[int, np.n
         n: np.array([[r.g(v) for r in runs[f"E4a theory T{n} tau{tau}"]] for tau in config.topics_per_document]).T
         for n in config.topics
     }
-
-
-def attention_table(runs: ArmRuns) -> pd.DataFrame:
-    """Mean attention by bucket at the end (mean and standard deviation over seeds), beside the published, as text."""
-    import pandas as pd
-
-    buckets = ("same word", "same topic", "different topic")
-    table = []
-    for experiment in ("E4a", "E4b"):
-        for row, seeds in by_row(runs, experiment).items():
-            published = PUBLISHED[row.removesuffix(" scaled")]
-            means = np.array([run.means for run in seeds])
-            ours = [f"{mean:.5f}" for mean in means.mean(axis=0)]
-            if len(seeds) > 1:
-                ours = [f"{mean} ± {std:.5f}" for mean, std in zip(ours, means.std(axis=0, ddof=1), strict=True)]
-            theirs = [f"{x:.5f}" for x in published]
-            ratios = f"{np.mean([run.ratio for run in seeds]):.3f}", f"{published[1] / published[2]:.2f}"
-            table.append([experiment, row, *ours, ratios[0], *theirs, ratios[1]])
-    heads = [*buckets, "ratio"]
-    return pd.DataFrame(table, columns=["", "optimiser", *heads, *(f"paper: {head}" for head in heads)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,19 +14,24 @@ from mechclust.models import build_model, load_model, save_model
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.kept import once
 from mechclust.studies.study import Job
-from mechclust.studies.topic_structure.blocks import topic_blocks
-from mechclust.studies.topic_structure.config import (
-    TopicStructureConfig,
-    TopicTransformerConfig,
+from mechclust.studies.topic_structure.arms import (
+    DECAY,
+    DECAYED,
+    MINIMISER,
     arms,
     attention_steps,
     documents_of,
-    has_null,
+    exact_documents,
     jobs,
+    keeps_model,
     model_path,
     results_of,
     training_of,
 )
+from mechclust.studies.topic_structure.blocks import topic_blocks
+from mechclust.studies.topic_structure.config import TopicStructureConfig, TopicTransformerConfig
+from mechclust.studies.topic_structure.follow import DevLoss, WayToMinimiser
+from mechclust.studies.topic_structure.optimum import distance, drawn, minimiser, population_moments
 from mechclust.studies.topic_structure.theory import stage_one_value
 from mechclust.training import Callback, ProbeCallback, WeightNorms, train
 from mechclust.training.callbacks import loss_result
@@ -38,8 +44,11 @@ from tasks.topic_documents import MASK
 
 def run_job(config: TopicStructureConfig, job: Job, out: Path) -> None:
     """Train one network and measure what its experiment asks for; what is there is not made again."""
-    folder, first = out / "results" / job.name, job.seed == config.seeds[0]
-    models = [model_path(out, job)] if first else []
+    folder = out / "results" / job.name
+    if job.arm == MINIMISER:
+        once(results_of(config, job, out)[0], lambda: minimiser_result(config, job.seed), "none: solved for")
+        return
+    models = [model_path(out, job)] if keeps_model(config, job) else []
     if all(map(is_whole, [*results_of(config, job, out), *models])):
         held = load_result(folder / "blocks.safetensors").metadata.get("model")
         if all(fingerprint(load_model(path)) == held for path in models):
@@ -48,28 +57,61 @@ def run_job(config: TopicStructureConfig, job: Job, out: Path) -> None:
     model_config = TopicTransformerConfig(d_vocab=task.d_vocab, seed=job.seed, **arm.model)
     model: Any = build_model(model_config)
     if model_config.value == "fixed":
-        model.blocks[0].attn.W_V.copy_(stage_one_value(task).T / model_config.input_scale)
+        long = model_config.input_scale if model_config.input == "plain" else task.d_vocab**0.5  # the input's length
+        model.blocks[0].attn.W_V.copy_(stage_one_value(task).T / long)
     settings, norms = training_of(config, arm), WeightNorms()
     start, began = block_result(model, task), fingerprint(model)
     callbacks: list[Callback] = []
     if arm.experiment == "E3":
         callbacks.append(norms)
+    dev, way = DevLoss(task), WayToMinimiser(task)
+    if arm.experiment == "E4":
+        callbacks.append(dev)
+    if job.arm == DECAYED:
+        callbacks.append(way)
     if at := attention_steps(config, arm):
         batches = {"dev": list(task.text("dev", *config.text))}
         probe = TopicAttention(task.token_topics, n_permutations=0)
         callbacks.append(ProbeCallback(folder, batches, {"attention": probe}, at))
-        if has_null(config, job):
-            callbacks.append(ProbeCallback(folder, batches, {"null": TopicAttention(task.token_topics)}, at[-1:]))
     losses = train(model, task, settings, callbacks=callbacks)
     own = fingerprint(model)
     once(folder / "blocks-start.safetensors", lambda: start, began)
     once(folder / "blocks.safetensors", lambda: block_result(model, task), own)
     if arm.experiment == "E3":
         once(folder / "norms.safetensors", norms.compute, own)
+    if arm.experiment == "E4":
+        once(folder / "dev-loss.safetensors", dev.compute, own)
+    if job.arm == DECAYED:
+        once(folder / "way.safetensors", way.compute, own)
     for path in models:
         if not is_whole(path) or fingerprint(load_model(path)) != own:
             save_model(model, path, arm=job.arm)
     once(folder / "loss.safetensors", lambda: loss_result(losses), own)
+
+
+def minimiser_result(config: TopicStructureConfig, seed: int) -> ProbeResult:
+    """How far the minimisers of ever more documents are from the closed form, and from that of all such documents.
+
+    ``distance`` and ``own`` with axes (length, documents); ``population``: the distance of the minimiser of all
+    documents of a length from the closed form.
+    """
+    lengths, ladder = config.optimum_lengths, config.optimum_documents
+    found = torch.empty(2, len(lengths), len(ladder), dtype=torch.float64)
+    limit = torch.empty(len(lengths), dtype=torch.float64)
+    for i, length in enumerate(lengths):
+        task = replace(config.documents, **exact_documents(length))
+        closed, all_documents = stage_one_value(task), minimiser(population_moments(task), DECAY)
+        limit[i] = distance(all_documents, closed, task)
+        for j, moments in enumerate(drawn(task, ladder, seed)):
+            value = minimiser(moments, DECAY)
+            found[:, i, j] = torch.tensor([distance(value, closed, task), distance(value, all_documents, task)])
+    return ProbeResult(
+        probe="minimiser",
+        values={"distance": found[0], "own": found[1], "population": limit},
+        axes={"distance": ("length", "documents"), "own": ("length", "documents"), "population": ("length",)},
+        coords={"length": [str(n) for n in lengths], "documents": [str(n) for n in ladder]},
+        metadata={"versions": versions()},
+    )
 
 
 def block_result(model: Any, task: TopicDocuments) -> ProbeResult:
@@ -82,12 +124,11 @@ def block_result(model: Any, task: TopicDocuments) -> ProbeResult:
     if model.config.width == task.d_vocab:
         matrices["W_V"] = model.paper_value()
     found = [topic_blocks(matrix, task.token_topics) for matrix in matrices.values()]
-    measures = ("gap", "separation", "same", "same_off_diagonal", "different")
+    measures = ("gap", "separation", "same", "same_off_diagonal", "different", "spread")
     values = {m: torch.tensor([getattr(blocks, m) for blocks in found], dtype=torch.float64) for m in measures}
     words, optimum = task.token_topics >= 0, stage_one_value(task)
-    seen = optimum.abs().sum(dim=0) > 0  # what tokens that no document shows would add is never learnt
-    far = [(matrix.double() - optimum)[words][:, seen].norm() / optimum.norm() for matrix in matrices.values()]
-    values["distance"] = torch.stack(far)
+    far = [distance(matrix, optimum, task) for matrix in matrices.values()]
+    values["distance"] = torch.tensor(far, dtype=torch.float64)
     values["mask"] = torch.stack([matrix[words, MASK].double().mean() for matrix in matrices.values()])
     return ProbeResult(
         probe="topic_blocks",
@@ -109,5 +150,7 @@ def trained_models(config: TopicStructureConfig, out: Path) -> list[TrainedModel
     def load(job: Job) -> tuple[HookedModel, Iterable[Batch]]:
         return load_trained(out, job), documents_of(config, job).text("dev", *config.text)
 
-    kept = [job for job in jobs(config) if job.arm.startswith("E4") and job.seed == config.seeds[0]]
+    kept = [
+        job for job in jobs(config) if keeps_model(config, job) and arms(config)[job.arm].experiment.startswith("E4")
+    ]
     return [TrainedModel(job.name, partial(load, job)) for job in kept]

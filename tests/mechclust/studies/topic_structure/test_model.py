@@ -117,6 +117,14 @@ class TestForward:
         uniform = record(built(attention="uniform", embedding="one-hot", value="identity"), Batch(tokens))[0]
         assert float(uniform[0, 1, 1]) == pytest.approx(0.2)
 
+    def test_masked_tokens_are_hidden_where_that_is_asked_for(self):
+        tokens = torch.tensor([[2, 5, 1, 7, 1]])
+        hidden, seen = (record(shaken(built(masked_keys=m)), Batch(tokens))[1] for m in ("hidden", "visible"))
+        pattern, other = (of["blocks.0.attn.hook_pattern"][0, 0] for of in (hidden, seen))
+        assert not bool(pattern[:, [2, 4]].any())
+        rest = other[:, [0, 1, 3]]
+        torch.testing.assert_close(pattern[:, [0, 1, 3]], rest / rest.sum(dim=1, keepdim=True))
+
     @pytest.mark.parametrize("fields", [f for f in ALL if f["attention"] == "uniform"][::5], ids=str)
     def test_uniform_attention_is_one_over_the_length(self, fields, documents):
         """O5."""
@@ -136,6 +144,18 @@ class TestForward:
         expected = scale * torch.nn.functional.one_hot(documents.tokens, D).float()
         for name in ("hook_embed", "blocks.0.hook_resid_pre"):
             assert torch.equal(kept[name], expected)
+
+    @pytest.mark.parametrize("embedding", ["one-hot", "trained"])
+    def test_a_normalised_input_has_a_vector_added_and_no_mean(self, embedding, documents):
+        model = shaken(built(embedding=embedding, input="normalised"))
+        added, found = model.embed.W_type.detach(), record(model, documents)[1]["hook_embed"]
+        assert float(added.norm()) > 0.01
+        rows = (model.embed.W_E.detach() + added)[documents.tokens]
+        centred = rows - rows.mean(dim=-1, keepdim=True)
+        torch.testing.assert_close(
+            found, centred / (rows.var(dim=-1, correction=0, keepdim=True) + 1e-5).sqrt(), rtol=1e-4, atol=1e-5
+        )
+        assert model.embed.W_type.requires_grad
 
 
 class TestHooks:
@@ -245,6 +265,10 @@ class TestLogitsAtLoss:
             {"d_model": 30, "decoder": "free"},
             {"embedding": "one-hot", "input_scale": 10.0},
             {"embedding": "one-hot", "input_scale": 3.0, "decoder": "identity"},
+            {"input": "normalised"},
+            {"embedding": "one-hot", "input": "normalised", "masked_keys": "hidden"},
+            {"masked_keys": "hidden"},
+            {"masked_keys": "hidden", "attention": "uniform"},
         ],
         ids=str,
     )

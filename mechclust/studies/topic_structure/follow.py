@@ -1,0 +1,89 @@
+"""What the topic-structure study follows during training besides its probes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from mechclust.studies.topic_structure.arms import DECAY
+from mechclust.studies.topic_structure.optimum import distance, minimiser, moments_of
+from mechclust.studies.topic_structure.theory import stage_one_value
+from probes import ProbeResult
+from probes.files import versions
+from tasks import TopicDocuments
+
+_OTHERS = 10**6  # added to the seed of documents for those of others
+_DEV = 500  # documents at once
+
+
+class DevLoss:
+    """The loss on all development documents at every checkpoint. Give it to a training loop as a callback.
+
+    Args:
+        task: whose documents.
+    """
+
+    def __init__(self, task: TopicDocuments) -> None:
+        self._task, self._losses = task, dict[int, float]()
+
+    @torch.no_grad()
+    def __call__(self, step: int, model: Any) -> None:
+        """Measure the loss before ``step``."""
+        total, count = 0.0, 0
+        for batch in self._task.batches("dev", _DEV):
+            assert batch.targets is not None
+            targets = batch.targets[batch.loss_mask]
+            total += float(self._task.loss_at(model.logits_at_loss(batch), targets)) * len(targets)
+            count += len(targets)
+        self._losses[step] = total / count
+
+    def compute(self) -> ProbeResult:
+        """``loss`` with axis (step)."""
+        return _over_steps("DevLoss", {"loss": list(self._losses.values())}, self._losses)
+
+
+class WayToMinimiser:
+    """How far ``W_V`` is from three matrices at every checkpoint: a callback for a network with weight decay.
+
+    ``closed``: the closed form; ``own``: the minimiser of the documents that it is trained on; ``other``: that of as
+    many other documents. The last says how far apart two minimisers are, and what a network that learnt the topics but
+    not its own documents would have.
+
+    Args:
+        task: whose training documents.
+    """
+
+    def __init__(self, task: TopicDocuments) -> None:
+        self._task = task
+        self._goals: dict[str, torch.Tensor] = {}
+        self._found: dict[int, list[float]] = {}
+
+    def __call__(self, step: int, model: Any) -> None:
+        """Measure the distances before ``step``."""
+        if not self._goals:
+            own, other = (moments_of(of) for of in (self._task, replace(self._task, seed=self._task.seed + _OTHERS)))
+            self._goals = {
+                "closed": stage_one_value(self._task),
+                "own": minimiser(own, DECAY),
+                "other": minimiser(other, DECAY),
+            }
+        value = model.paper_value().double()
+        self._found[step] = [distance(value, goal, self._task) for goal in self._goals.values()]
+
+    def compute(self) -> ProbeResult:
+        """``closed``, ``own`` and ``other`` with axis (step)."""
+        columns = zip(*self._found.values(), strict=True)
+        return _over_steps("WayToMinimiser", dict(zip(self._goals, map(list, columns), strict=True)), self._found)
+
+
+def _over_steps(name: str, values: Mapping[str, Sequence[float]], steps: Mapping[int, Any]) -> ProbeResult:
+    return ProbeResult(
+        probe=name,
+        values={k: torch.tensor(v, dtype=torch.float64) for k, v in values.items()},
+        axes=dict.fromkeys(values, ("step",)),
+        coords={"step": [str(step) for step in steps]},
+        metadata={"versions": versions()},
+    )

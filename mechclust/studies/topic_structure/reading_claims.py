@@ -1,0 +1,132 @@
+"""Which reading of the published attention table reproduces it. Claims P5 to P5f."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mechclust.report.claims import Claim
+from mechclust.report.verdicts import Bound
+from mechclust.studies.topic_structure.config import READINGS, TopicStructureConfig
+from mechclust.studies.topic_structure.judging import Data, Parts, Test, exchanged
+from mechclust.studies.topic_structure.readings import BEST, END, TABLE, Readings, distance_of, factors, readings_of
+from mechclust.studies.topic_structure.results import ArmRuns
+
+NEAR = Bound("<=", 0.15)  # twice what the published spread over seeds accounts for
+_CLEAR = Bound(">=", 1.05)
+_SPREAD = 0.08  # root mean square of the published standard deviations, relative to the means
+_PAPER = "Li, Li & Risteski"
+_LEAST_STEPS = 10_000
+
+
+def reading_claims(config: TopicStructureConfig, runs: ArmRuns) -> list[Claim]:
+    """P5 to P5f. Bounds and directions were written before the runs on the seeds they are judged by."""
+    found = readings_of(config, runs)
+    long = config.test_claims and config.attention_steps >= _LEAST_STEPS
+    tested = long and set(config.readings) == set(READINGS) and len(config.seeds) > 1
+    logs = np.log(found.means[:, found.whole])
+    names = [name for name, whole in zip(found.names, found.whole, strict=True) if whole]
+    lost = len(found.names) - len(names)
+    note = f"training diverged in {lost} of {len(found.names)} readings, which are left out" if lost else ""
+    uniform = float(distance_of(np.full_like(TABLE, -np.log(config.text[1]))))
+    if not names or len(config.seeds) < 2:
+        note = "; ".join(filter(None, [note, "choosing a reading on other seeds needs two seeds, and a network"]))
+    nearest = ", ".join(sorted({" ".join(names[i]) for i in chosen(logs)})) if names else "none"
+    claims = [
+        Test(
+            "P5", "E4: some reading reproduces the published attention table: distance of the one chosen on the other "
+            "seeds (root mean square of log(ours / published) over 15 numbers)", "ours", _nearest_distance,
+            _rotated, "the published numbers of every row exchanged among the three kinds of pairs", _reproduced,
+            "one reading is the published table with its published spread over seeds",
+            chance=f"{uniform:.2f} for uniform attention",
+        ).judge({"logs": logs}, tested=tested, note="; ".join(filter(None, [f"chosen: {nearest}", note]))),
+        Test(
+            "P5a", "and attends within topics: same-topic over different-topic attention, least of its "
+            f"{len(TABLE)} rows", _PAPER, _nearest_ratio, _same_exchanged,
+            "same-topic and different-topic attention exchanged at random in every network", _reproduced,
+            "one reading is the published table with its published spread over seeds",
+            paper=float((TABLE[:, 1] / TABLE[:, 2]).min()), chance="1",
+        ).judge({"logs": logs}, tested=tested, note=note),
+    ]  # fmt: skip
+    for id, factor, nearer, other, what in (
+        ("P5b", "input", "normalised", "one-hot", "an input behind a LayerNorm"),
+        ("P5c", "stop", BEST, END, "stopping at the best development loss instead of the end"),
+        ("P5d", "W_V", "trained", "frozen", "a trained W_V"),
+        ("P5e", "loss", "cross-entropy", "squared", "cross-entropy"),
+        ("P5f", "masked keys", "visible", "hidden", "MASK visible as a key"),
+    ):
+        data = _pairs(names, distance_of(logs), factor, nearer, other)
+        test = Test(
+            id, f"E4: {what} brings the network nearer to the published table (mean fall of the distance, all else "
+            "equal)", "ours; direction predicted", _fall, exchanged("with", "without"),
+            "in each pair of readings and seed both exchanged at random",
+            lambda data, rng: {"with": (x := rng.uniform(0.1, 1, data["with"].shape)), "without": x + 0.1},
+            "distances that all fall by .1", chance="0",
+        )  # fmt: skip
+        any_pair = data["with"].shape[1] > 0
+        claims.append(test.judge(data, tested=tested and any_pair, note=f"{data['with'].shape[1]} pairs of readings"))
+    return claims
+
+
+def chosen(logs: np.ndarray) -> list[int]:
+    """For each seed the reading that is nearest to the table in all other seeds."""
+    far = distance_of(logs)
+    return [int(np.delete(far, seed, axis=0).mean(axis=0).argmin()) for seed in range(len(far))] if len(far) > 1 else []
+
+
+def _nearest(data: Data) -> np.ndarray:
+    return np.array([data["logs"][seed, i] for seed, i in enumerate(chosen(data["logs"]))])
+
+
+def _nearest_distance(data: Data) -> Parts:
+    near = _nearest(data)
+    return [("", distance_of(near).tolist() if len(near) else [], NEAR)]
+
+
+def _nearest_ratio(data: Data) -> Parts:
+    near = _nearest(data)
+    return [("", np.exp(near[..., 1] - near[..., 2]).min(axis=1).tolist() if len(near) else [], _CLEAR)]
+
+
+def _rotated(data: Data, rng: np.random.Generator) -> Data:
+    """Ours is moved against the table, which stays where it is."""
+    turns = rng.integers(1, 3, size=len(TABLE))
+    rows = [np.roll(data["logs"][:, :, row], turn, axis=-1) for row, turn in enumerate(turns)]
+    return {"logs": np.stack(rows, axis=2)}
+
+
+def _same_exchanged(data: Data, rng: np.random.Generator) -> Data:
+    logs = data["logs"].copy()
+    flip = rng.random(logs.shape[:3]) < 0.5
+    logs[..., 1], logs[..., 2] = (np.where(flip, logs[..., b], logs[..., a]) for a, b in ((1, 2), (2, 1)))
+    return {"logs": logs}
+
+
+def _reproduced(data: Data, rng: np.random.Generator) -> Data:
+    logs = data["logs"].copy()
+    logs[:, 0] = np.log(TABLE) + rng.normal(0, _SPREAD, logs[:, 0].shape)
+    return {"logs": logs}
+
+
+def _pairs(names: list[tuple[str, str]], far: np.ndarray, factor: str, one: str, other: str) -> Data:
+    """``[seed pair]`` distances of readings that differ in one factor."""
+    known = [factors(name) for name in names]
+
+    def rest(i: int) -> tuple[str, ...]:
+        return tuple(value for key, value in known[i].items() if key != factor)
+
+    partner = {rest(i): i for i, of in enumerate(known) if of[factor] == other}
+    pairs = [(i, partner[rest(i)]) for i, of in enumerate(known) if of[factor] == one and rest(i) in partner]
+    a, b = ([pair[k] for pair in pairs] for k in (0, 1))
+    return {"with": far[:, a], "without": far[:, b]}
+
+
+def _fall(data: Data) -> Parts:
+    fall = data["without"] - data["with"]
+    return [("", fall.mean(axis=1).tolist() if fall.size else [], Bound(">", 0))]
+
+
+def verdicts_of(found: Readings) -> list[str]:
+    """Of every reading whether its distance over seeds is within the bound: ``"holds"``, ..."""
+    from mechclust.report.verdicts import interval
+
+    return [NEAR.judge(interval(of.tolist())) for of in found.distance.T]

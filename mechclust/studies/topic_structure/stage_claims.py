@@ -1,0 +1,143 @@
+"""Two stages: which of E3's cells (initial weights x optimiser x loss x rate) show them. Claims P4 to P4e."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from mechclust.report.claims import Claim
+from mechclust.report.verdicts import Bound
+from mechclust.studies.topic_structure.arms import OBJECTIVES, Cell
+from mechclust.studies.topic_structure.config import TopicStructureConfig
+from mechclust.studies.topic_structure.judging import Data, Draw, Parts, Test, exchanged
+from mechclust.studies.topic_structure.results import ArmRuns, shares_of
+
+_HALF = Bound(">=", 0.5)
+_ABOVE = Bound(">", 0)
+_PAPER = "Li, Li & Risteski; rule ours"
+_SHARE = "W_V has covered half its way when W_K or W_Q have covered a tenth of theirs"
+
+
+def stage_claims(config: TopicStructureConfig, runs: ArmRuns) -> list[Claim]:
+    """P4 to P4e. Bounds were written before the runs on the seeds they are judged by."""
+    known, share, wrong = shares_of(config, runs)
+    moved = ~np.isnan(share).any(axis=0)
+    still = [cell.arm.removeprefix("E3 ") for cell, ok in zip(known, moved, strict=True) if not ok]
+    note = f"left out, attention moved less than a tenth or training diverged: {', '.join(still)}" if still else ""
+    usable = [i for i in range(len(known)) if moved[i]]
+
+    def where(**wanted: str) -> list[int]:
+        return [i for i in usable if all(getattr(known[i], key) == value for key, value in wanted.items())]
+
+    near, default = where(init="near-zero"), where(init="default")
+    of = {name: where(init="near-zero", optimiser=name) for name in ("SGD", "Adam")}
+    squared = where(init="near-zero", optimiser="SGD", objective="squared")
+    found = [
+        _every(
+            "P4", f"E3, near-zero start, SGD or Adam: {_SHARE}, in every cell", _PAPER,
+            [(f"{name}, least of {len(at)}", at) for name, at in of.items()], _HALF, note,
+        ),
+        _every(
+            "P4a", f"E3, near-zero start, SGD, squared loss: {_SHARE}, at every rate at which attention moves",
+            _PAPER, [(f"least of {len(squared)}", squared)], _HALF, note,
+        ),
+        _every(
+            "P4b", "E3, default start: not so in any cell", _PAPER, [(f"greatest of {len(default)}", default)],
+            Bound("<", 0.5), note,
+        ),
+    ]  # fmt: skip
+    pairs = {
+        "P4c": ("a near-zero start instead of the default one", _pairs(known, near, default, "init")),
+        "P4d": ("SGD instead of Adam", _pairs(known, where(optimiser="SGD"), where(optimiser="Adam"), "optimiser")),
+        "P4e": (
+            "the squared loss instead of cross-entropy",
+            _pairs(known, where(objective=OBJECTIVES[1]), where(objective=OBJECTIVES[0]), "objective"),
+        ),
+    }
+    tests = [(test, {"share": share[:, at], "wrong": wrong[:, at]}, said) for test, at, said in found]
+    tests += [
+        (_effect(id, what), {"with": share[:, a] >= 0.5, "without": share[:, b] >= 0.5}, f"{len(a)} pairs of cells")
+        for id, (what, (a, b)) in pairs.items()
+    ]
+    return [_judge(config, *test) for test in tests]
+
+
+def _judge(config: TopicStructureConfig, test: Test, data: Data, note: str) -> Claim:
+    if next(iter(data.values())).shape[1] == 0:
+        return test.judge(data, tested=False, why_not="attention moved in none of its cells", note=note)
+    return test.judge(data, tested=config.test_claims, note=note)
+
+
+def _every(
+    id: str, statement: str, source: str, groups: Sequence[tuple[str, list[int]]], bound: Bound, note: str
+) -> tuple[Test, list[int], str]:
+    """A claim on every cell of some groups: the worst of each must satisfy the bound."""
+    worst: Callable[..., np.ndarray] = np.min if bound.relation.startswith(">") else np.max
+    ends = np.cumsum([0, *(len(at) for _, at in groups)])
+    spans = [(name, slice(a, b)) for (name, _), a, b in zip(groups, ends[:-1], ends[1:], strict=True)]
+
+    def parts(data: Data) -> Parts:
+        x = data["share"]
+        return [(name, worst(x[:, at], axis=1).tolist() if x[:, at].size else [], bound) for name, at in spans]
+
+    test = Test(
+        id, statement, source, parts,
+        null=_wrong_order if bound is _HALF else _two_stages,
+        what="in every run W_K or W_Q, drawn at random, judged in W_V's place" if bound is _HALF
+        else "one of the cells, drawn at random, replaced by shares between .5 and 1",
+        planted=_two_stages_everywhere if bound is _HALF else _no_stages,
+        planted_what="shares drawn uniformly from .6 to 1" if bound is _HALF else "shares drawn uniformly from 0 to .4",
+    )  # fmt: skip
+    return test, [i for _, at in groups for i in at], note
+
+
+def _wrong_order(data: Data, rng: np.random.Generator) -> Data:
+    which = rng.integers(2, size=data["share"].shape)
+    return {**data, "share": np.take_along_axis(data["wrong"], which[..., None], axis=-1)[..., 0]}
+
+
+def _two_stages(data: Data, rng: np.random.Generator) -> Data:
+    share = data["share"].copy()
+    share[:, rng.integers(share.shape[1])] = rng.uniform(0.5, 1, len(share))
+    return {**data, "share": share}
+
+
+def _two_stages_everywhere(data: Data, rng: np.random.Generator) -> Data:
+    return {**data, "share": rng.uniform(0.6, 1, data["share"].shape)}
+
+
+def _no_stages(data: Data, rng: np.random.Generator) -> Data:
+    return {**data, "share": rng.uniform(0, 0.4, data["share"].shape)}
+
+
+def _pairs(known: Sequence[Cell], one: list[int], other: list[int], factor: str) -> tuple[list[int], list[int]]:
+    """Cells that differ in one factor; of optimisers the rates are paired by their rank."""
+
+    def rest(i: int) -> tuple[object, ...]:
+        of = sorted({cell.rate for cell in known if cell.optimiser == known[i].optimiser})
+        rate = of.index(known[i].rate) if factor == "optimiser" else known[i].rate
+        return (*(getattr(known[i], name) for name in ("init", "optimiser", "objective") if name != factor), rate)
+
+    partner = {rest(i): i for i in other}
+    matched = [(i, partner[rest(i)]) for i in one if rest(i) in partner]
+    return [i for i, _ in matched], [j for _, j in matched]
+
+
+def _effect(id: str, what: str) -> Test:
+    def parts(data: Data) -> Parts:
+        if not data["with"].size:
+            return [("", [], _ABOVE)]
+        change = data["with"].mean(axis=1) - data["without"].mean(axis=1)
+        return [("", change.tolist(), _ABOVE)]
+
+    def planted(data: Data, rng: np.random.Generator) -> Data:
+        shape = data["with"].shape
+        return {"with": rng.random(shape) < 0.8, "without": rng.random(shape) < 0.2}
+
+    null: Draw = exchanged("with", "without")
+    return Test(
+        id, f"E3: {what} raises the share of cells with two stages (all else equal)", "ours", parts, null,
+        "in each pair of cells and seed both exchanged at random", planted,
+        "two stages in 80% of the runs with it and 20% of those without", chance="0",
+    )  # fmt: skip
