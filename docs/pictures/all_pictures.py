@@ -1,6 +1,5 @@
 """Fills the registry."""
 
+from docs.pictures import command_pictures, probe_pictures, screens
 
-def known() -> None:
-    """Import the modules whose functions draw."""
-    import docs.pictures.probe_pictures  # noqa: F401
+MODULES = (probe_pictures, command_pictures, screens)

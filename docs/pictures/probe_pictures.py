@@ -102,14 +102,10 @@ def logit_lens() -> Drawn:
 
 @picture("attention-entropy", "docs/probes/attention-entropy.md", alt="Two maps of heads, coloured by relative entropy")
 def attention_entropy() -> Drawn:
-    from docs.pictures.models import gpt2
-    from mechclust import load_pretrained
-
-    model, prompts, batches = own()
-    first = load_pretrained(gpt2()[0] / "checkpoint-0")
+    _, examples = instructions()
     figure, axes = panels(2, 5.2)
-    for axis, name, each in ((axes[0], "before training", first), (axes[1], "after training", model)):
-        found = run(each, batches, AttentionEntropy())
+    for axis, name, each in ((axes[0], "before training", instructed(steps=0)), (axes[1], "after training", instructed())):
+        found = run(each, examples, AttentionEntropy())
         found.plot("share", ax=axis)
         axis.images[0].set_clim(0, 1)
         axis.set_title(name)
@@ -119,8 +115,8 @@ def attention_entropy() -> Drawn:
             axis.text(head, site, f"{values[site, head]:.2f}", ha="center", va="center", color="w" if dark else "k")
     axes[1].set_ylabel("")
     return figure, (
-        f"`result.plot(\"share\")` for {GPT2} ({len(prompts)} prompts). A share of 1 is uniform attention, which is what "
-        "random weights come close to; training leaves heads that attend to few tokens."
+        f"`result.plot(\"share\")` for {INSTRUCTED} ({len(examples)} examples). A share of 1 is uniform attention, and the chance "
+        "level: random weights attend uniformly. Training makes heads selective, most of all in the upper blocks."
     )
 
 
@@ -336,7 +332,7 @@ def topic_embedding() -> Drawn:
 def norm_jacobian() -> Drawn:
     task, snapshots, _ = summing()
     places = range(0, len(snapshots.steps), 2)
-    results = [run(snapshots.model(0, place), task.batches("test"), NormJacobian()) for place in places]
+    results = [run(snapshots.model(0, snapshots.steps[place]), task.batches("test"), NormJacobian()) for place in places]
     epochs = [snapshots.epochs[place] for place in places]
     figure, (left, right) = panels(2)
     for name, color in (("median_norm", BLUE), ("smallest_norm", ORANGE)):
