@@ -8,10 +8,10 @@ import matplotlib
 
 matplotlib.use("Agg")
 
-from matplotlib import pyplot  # noqa: E402
+from matplotlib import pyplot
 
-from docs.pictures.all_pictures import MODULES as MODULES  # noqa: E402
-from docs.pictures.registry import PICTURES, save, write  # noqa: E402
+from docs.pictures.all_pictures import MODULES as MODULES
+from docs.pictures.registry import PICTURES, save, write
 
 
 def main(names: list[str]) -> None:

@@ -72,9 +72,9 @@ def history() -> Drawn:
     right.grid(alpha=0.25)
     right.legend(frameon=False, fontsize=8)
     return figure, (
-        f"What `mechclust history` measured at {len(STEPS)} checkpoints of {GPT2} (96 prompts, 16 answers). Hidden states "
-        "begin to cluster by the answer at the last layer, and lower layers follow; layer 0 is the embedding of the last "
-        "token, which says nothing of the answer."
+        f"What `mechclust history` measured at {len(STEPS)} checkpoints of {GPT2} (96 prompts, 16 answers). From step "
+        "20 on, hidden states of layers 2 to 4 cluster by the answer; layer 1 does so a little, and layer 0, the embedding "
+        "of the last token, never. Chance: 95% of relabellings, the widest of all layers."
     )
 
 
@@ -94,7 +94,9 @@ def sandbox() -> Drawn:
     )
 
 
-@picture("topics-suite", "docs/commands/topics-suite.md", alt="Published attention ratios of five encoders by threshold")
+@picture(
+    "topics-suite", "docs/commands/topics-suite.md", alt="Published attention ratios of five encoders by threshold"
+)
 def topics_suite() -> Drawn:
     from mechclust.commands.topics.suite.published import PUBLISHED, RANDOM, THRESHOLDS, published_ratio
 
@@ -119,7 +121,7 @@ def topics_suite() -> Drawn:
 def corpora() -> Drawn:
     from tasks import CorpusStream
     from tasks.text.bags import Bags
-    from tasks.text.topic_model import fit_counts
+    from tasks.text.topic_model import WordCounts, fit_counts
     from tasks.text.vocabulary import Vocabulary
 
     draw = np.random.default_rng(0)
@@ -131,7 +133,8 @@ def corpora() -> Drawn:
         Path(folder, "corpus.txt").write_text("\n".join(texts))
         stream = CorpusStream(folder, split="line")
         words = Vocabulary.count(stream, size=50, min_documents=20, max_share=1.0)
-        shares = fit_counts(Bags.gather(stream, words, folder, "counts"), words.words, n_topics=5).shares.numpy()
+        bags = Bags.gather(stream, words, folder, "counts")
+        shares = fit_counts(WordCounts(words.words, bags), n_topics=5, seed=1).weights.numpy()
     places = sorted(range(50), key=lambda i: words.words[i])
     rows = sorted(range(5), key=lambda t: words.words[int(shares[t].argmax())])
     figure, (axis,) = panels(1, 7.6, 2.4)
@@ -141,5 +144,6 @@ def corpora() -> Drawn:
     figure.colorbar(image, ax=axis, label="share (uniform: 0.02)")
     return figure, (
         "Topics found in a stream of 600 documents, read one at a time: each mixes five planted topics of ten words "
-        "each, and each topic found holds the ten words of one of them. By chance, every word would have a share of 0.02."
+        "each, and each topic found holds the ten words of one of them. By chance, every word would have a share of 0.02. With "
+        "3 of 8 seeds two topics were merged: fit several."
     )

@@ -10,14 +10,13 @@ from matplotlib import pyplot
 
 from docs.pictures.models import GPT2, INSTRUCTED, documents, instructed, instructions, own, summing, topical
 from docs.pictures.registry import Drawn, picture
-from mechclust.report.style import BLUE, COLORS, GREEN, GREY, ORANGE, RED
+from mechclust.report.style import BLUE, COLORS, GREY, ORANGE, RED
 from probes import (
     CKA,
     RBFCKA,
     SVCCA,
     AttentionEntropy,
     ClusteringHead,
-    DistanceMatchedTopicAttention,
     LinearDecodability,
     LogitLens,
     NDims,
@@ -26,8 +25,6 @@ from probes import (
     Projection,
     TaskClusterARI,
     TopicEmbedding,
-    attach,
-    head_output,
     last_token,
     residual,
     run,
@@ -58,7 +55,7 @@ def task_cluster_ari() -> Drawn:
         found.plot("ari", ax=axis)
         axis.set(title=name, ylim=(-0.05, 1.05))
     return figure, (
-        f"`result.plot(\"ari\")` of {INSTRUCTED} ({len(examples)} held-out examples, read at the input token). Before "
+        f'`result.plot("ari")` of {INSTRUCTED} ({len(examples)} held-out examples, read at the input token). Before '
         "training the index is what the input token gives away, as at layer 0; after it, it rises with every block, to "
         "above 0.9 for both labels. Hatched: chance, 95% of relabellings."
     )
@@ -84,7 +81,9 @@ def linear_decodability() -> Drawn:
     )
 
 
-@picture("logit-lens", "docs/probes/logit-lens.md", alt="Probability of the right answer by layer, with its chance level")
+@picture(
+    "logit-lens", "docs/probes/logit-lens.md", alt="Probability of the right answer by layer, with its chance level"
+)
 def logit_lens() -> Drawn:
     model, prompts, batches = own()
     answers = [model.tokenizer.encode(word)[0] for word in prompts.classes["answer"]]
@@ -94,7 +93,7 @@ def logit_lens() -> Drawn:
     lens.plot("rank", ax=right).set_title("its median rank (1: first)")
     right.set_yscale("log")
     return figure, (
-        f"`lens.plot(\"probability\")` and `lens.plot(\"rank\")` for {GPT2} ({len(prompts)} prompts, 16 answers). From "
+        f'`lens.plot("probability")` and `lens.plot("rank")` for {GPT2} ({len(prompts)} prompts, 16 answers). From '
         "layer 2 on the answer has rank 1, and its probability still grows. Shaded: 95% intervals over prompts. Grey: "
         "chance, from states exchanged between prompts."
     )
@@ -104,7 +103,10 @@ def logit_lens() -> Drawn:
 def attention_entropy() -> Drawn:
     _, examples = instructions()
     figure, axes = panels(2, 5.2)
-    for axis, name, each in ((axes[0], "before training", instructed(steps=0)), (axes[1], "after training", instructed())):
+    for axis, name, each in (
+        (axes[0], "before training", instructed(steps=0)),
+        (axes[1], "after training", instructed()),
+    ):
         found = run(each, examples, AttentionEntropy())
         found.plot("share", ax=axis)
         axis.images[0].set_clim(0, 1)
@@ -115,7 +117,7 @@ def attention_entropy() -> Drawn:
             axis.text(head, site, f"{values[site, head]:.2f}", ha="center", va="center", color="w" if dark else "k")
     axes[1].set_ylabel("")
     return figure, (
-        f"`result.plot(\"share\")` for {INSTRUCTED} ({len(examples)} examples). A share of 1 is uniform attention, and the chance "
+        f'`result.plot("share")` for {INSTRUCTED} ({len(examples)} examples). A share of 1 is uniform attention, and the chance '
         "level: random weights attend uniformly. Training makes heads selective, most of all in the upper blocks."
     )
 
@@ -143,9 +145,7 @@ def cka() -> Drawn:
     found = {
         "trained, with itself": run(one, examples, probe),
         "untrained, with itself": run(none, examples, probe),
-        "trained, with another seed": run(
-            {"a": one, "b": other}, examples, CKA(readout=AT_INPUT, pairs="all")
-        ),
+        "trained, with another seed": run({"a": one, "b": other}, examples, CKA(readout=AT_INPUT, pairs="all")),
     }
     figure, axes = panels(3, 4.0, 3.2)
     for axis, (name, result) in zip(axes, found.items(), strict=True):
@@ -153,7 +153,7 @@ def cka() -> Drawn:
         axis.images[0].set_clim(0, 1)
         axis.set_title(name, fontsize=10)
     return figure, (
-        f"`result.plot(\"debiased_cka\")`: every layer with every other, on {len(examples)} examples, of {INSTRUCTED}. "
+        f'`result.plot("debiased_cka")`: every layer with every other, on {len(examples)} examples, of {INSTRUCTED}. '
         "Before training all blocks hold much the same; after it every block changes the states, and two seeds are most "
         "alike at equal depth. Chance is 0."
     )
@@ -194,14 +194,16 @@ def n_dims() -> Drawn:
     axis.set(ylabel="directions that hold 99% of the variance", ylim=(0, None), title="")
     axis.yaxis.label.set_fontsize(8)
     return figure, (
-        f"`result.plot(\"n_dims\")` for {INSTRUCTED}, width 64, on {len(examples)} examples. In the trained "
+        f'`result.plot("n_dims")` for {INSTRUCTED}, width 64, on {len(examples)} examples. In the trained '
         "network the number falls from layer 2 on, as the states gather by task; in the untrained one it grows with every "
         "block. The measure has no chance level."
     )
 
 
 @picture(
-    "neighbour-purity", "docs/probes/neighbour-purity.md", alt="Purity by layer of trained and untrained networks, with chance"
+    "neighbour-purity",
+    "docs/probes/neighbour-purity.md",
+    alt="Purity by layer of trained and untrained networks, with chance",
 )
 def neighbour_purity() -> Drawn:
     _, examples = instructions()
@@ -211,7 +213,7 @@ def neighbour_purity() -> Drawn:
     found.plot("neighbour_purity", ax=axis)
     axis.set(ylim=(0, 1.05), title="")
     return figure, (
-        f"`result.plot(\"neighbour_purity\")` for {INSTRUCTED}, on {len(examples)} examples: in the trained network "
+        f'`result.plot("neighbour_purity")` for {INSTRUCTED}, on {len(examples)} examples: in the trained network '
         "more and more neighbours belong to a state's own task. The untrained one stays at what the input token gives "
         f"away. Grey: chance, {float(found['chance']):.2f}. Shaded: 95% intervals."
     )
@@ -226,7 +228,10 @@ def clustering_head() -> Drawn:
     figure, axes = panels(2, 4.6, 3.6)
     batch = next(iter(task.batches("test", batch_size=400)))
     classes = batch.tokens[:, list(task.positions)].sum(dim=1)
-    for axis, name, seed in ((axes[0], "tightest", int(np.argmin(ratios))), (axes[1], "loosest", int(np.argmax(ratios)))):
+    for axis, name, seed in (
+        (axes[0], "tightest", int(np.argmin(ratios))),
+        (axes[1], "loosest", int(np.argmax(ratios))),
+    ):
         with torch.inference_mode():
             _, cache = snapshots.model(seed).run_with_cache(batch.tokens)
         z = cache["blocks.0.attn.hook_z"].reshape(len(batch), -1, 2)[:, -1]
@@ -242,9 +247,12 @@ def clustering_head() -> Drawn:
     )
 
 
-@picture("topic-attention", "docs/probes/topic-attention.md", alt="Ratio of attention within topics to between, over training")
+@picture(
+    "topic-attention",
+    "docs/probes/topic-attention.md",
+    alt="Ratio of attention within topics to between, over training",
+)
 def topic_attention() -> Drawn:
-    task, text = documents()
     _, _, _, found = topical()
     steps = sorted(found)
     ratio, low, high = (
@@ -304,7 +312,9 @@ def distance_matched() -> Drawn:
     )
 
 
-@picture("topic-embedding", "docs/probes/topic-embedding.md", alt="Cosines between word vectors before and after training")
+@picture(
+    "topic-embedding", "docs/probes/topic-embedding.md", alt="Cosines between word vectors before and after training"
+)
 def topic_embedding() -> Drawn:
     from mechclust.models import token_embeddings
 
@@ -328,11 +338,17 @@ def topic_embedding() -> Drawn:
     )
 
 
-@picture("norm-jacobian", "docs/probes/norm-jacobian.md", alt="Loss and norm Jacobian over training, one panel below the other")
+@picture(
+    "norm-jacobian",
+    "docs/probes/norm-jacobian.md",
+    alt="Loss and norm Jacobian over training, one panel below the other",
+)
 def norm_jacobian() -> Drawn:
     task, snapshots, _ = summing()
     places = range(0, len(snapshots.steps), 2)
-    results = [run(snapshots.model(0, snapshots.steps[place]), task.batches("test"), NormJacobian()) for place in places]
+    results = [
+        run(snapshots.model(0, snapshots.steps[place]), task.batches("test"), NormJacobian()) for place in places
+    ]
     epochs = [snapshots.epochs[place] for place in places]
     figure, (left, right) = panels(2)
     for name, color in (("median_norm", BLUE), ("smallest_norm", ORANGE)):
@@ -358,6 +374,6 @@ def norms() -> Drawn:
     weights.compute().plot("norm", ax=axis)
     axis.set(title="", xlim=(0, 300), ylabel="Frobenius norm")
     return figure, (
-        "`WeightNorms().compute().plot(\"norm\")`, recorded every 5 of 300 steps while a one-layer transformer learns "
+        '`WeightNorms().compute().plot("norm")`, recorded every 5 of 300 steps while a one-layer transformer learns '
         "documents with ten planted topics. Embeddings and values grow first. Norms have no chance level."
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,7 +65,9 @@ def save(name: str, drawn: Any) -> int:
 def lines(found: Picture, page: str, caption: str) -> str:
     """What stands between the marks: the picture and its caption."""
     up = "docs/" if "/" not in page else "../" * (page.count("/") - 1)
-    return f"<!-- picture: {found.name} -->\n\n![{found.alt}]({up}assets/pictures/{found.name}.png)\n\n*{caption}*\n\n<!-- end -->"
+    shown = textwrap.fill(f"*{caption[0].upper()}{caption[1:]}*", 120, break_long_words=False, break_on_hyphens=False)
+    image = f"![{found.alt}]({up}assets/pictures/{found.name}.png)"
+    return f"<!-- picture: {found.name} -->\n\n{image}\n\n{shown}\n\n<!-- end -->"
 
 
 def write(found: Picture, caption: str) -> None:
@@ -74,7 +77,9 @@ def write(found: Picture, caption: str) -> None:
         text = path.read_text(encoding="utf-8")
         marks = [each for each in _MARKED.finditer(text) if each[1] == found.name]
         if len(marks) != 1:
-            raise SystemExit(f"{page} has {len(marks)} places for {found.name!r}; expected one <!-- picture: {found.name} -->")
+            raise SystemExit(
+                f"{page} has {len(marks)} places for {found.name!r}; expected one <!-- picture: {found.name} -->"
+            )
         start, end = marks[0].span()
         path.write_text(text[:start] + lines(found, page, caption) + text[end:], encoding="utf-8")
 

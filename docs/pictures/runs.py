@@ -8,7 +8,6 @@ from pathlib import Path
 from docs.pictures.models import STEPS, folder, gpt2, summing
 from mechclust.cli import main
 
-
 _ANSWERS = ("--task-field", "answer", "--label-fields", "answer", "--attention-prompts", 2)
 
 
