@@ -44,8 +44,9 @@ def attention() -> Drawn:
     path = folder() / "view.html"
     attention_view(model, "the opposite of hot is", layers=[0, 1]).save(path)
     return screen(path, "body", lambda page: page.locator("canvas").nth(6).click()), (
-        f"The attention view: eight heads of {GPT2}, on one prompt; a click enlarges one. Attention weights are shown as "
-        "they are: there is no chance level, but a token attends uniformly if its row is of one shade."
+        f"The attention view: eight heads of {GPT2}, on one prompt; a click enlarges one. Here 'is' "
+        "attends to 'hot', the word to turn into its opposite. There is no chance level; a token that attends uniformly has "
+        "a row of one shade."
     )
 
 
