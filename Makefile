@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test cluster examples docs lint bench record real faults dist install clean
+.PHONY: demo test cluster examples docs docs-serve pictures notebooks lint bench record real faults dist install clean
 
 demo: $(VENV)/installed
 	$(BIN)/mechclust run task-clusters --preset quick --out runs/demo
@@ -39,6 +39,18 @@ dist: $(VENV)/installed-dev
 docs: $(VENV)/installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal tests/docs
+
+# The site at http://127.0.0.1:8000, built again when a page changes.
+docs-serve: $(VENV)/installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
+# The pictures of the documentation, with their captions; some only: make pictures ONLY="cka history". Needs Chromium.
+pictures: $(VENV)/installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m docs.pictures $(ONLY)
+
+# Runs the notebooks and stores their outputs in them.
+notebooks: $(VENV)/installed-dev
+	$(BIN)/python -P docs/notebooks.py
 
 # With the packages that are measured against; some tables only: make bench TABLES="extraction cka".
 bench: $(VENV)/installed-dev

@@ -6,6 +6,7 @@ mkdocs calls these functions by their names.
 from __future__ import annotations
 
 import html
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from mkdocs.structure.files import File, Files
 
 _ROOT = Path(__file__).parents[1]
 _RESULTS = _ROOT / "examples" / "results"
+_OUTPUT = re.compile(r"<div data-output=\"(\d+)\"></div>")
+_outputs: dict[str, list[str]] = {}  # of the notebook that becomes this page
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 _LOADED = re.compile(r'<(?:script|img|iframe|source)[^>]*\ssrc="(?:https?:)?//|<link[^>]*\shref="(?:https?:)?//')
 
@@ -28,7 +31,37 @@ def on_files(files: Files, config: Any, **_: Any) -> Files:
     for name in ("CONTRIBUTING.md", "CHANGELOG.md"):
         text = (_ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
         files.append(File.generated(config, name.lower(), content=text))
+    for path in sorted((_ROOT / "examples").glob("*.ipynb")):
+        page = f"examples/{path.stem}.md"
+        text, _outputs[page] = notebook_page(json.loads(path.read_text(encoding="utf-8")))
+        files.append(File.generated(config, page, content=text))
     return files
+
+
+def notebook_page(notebook: dict[str, Any]) -> tuple[str, list[str]]:
+    """A notebook as Markdown with places for its outputs, and these as HTML."""
+    parts: list[str] = []
+    outputs: list[str] = []
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        for output in cell.get("outputs", []):
+            parts.append(f'<div data-output="{len(outputs)}"></div>')
+            outputs.append(_output(output))
+    return "\n\n".join(parts) + "\n", outputs
+
+
+def _output(output: dict[str, Any]) -> str:
+    data = {
+        kind: "".join(value) for kind, value in output.get("data", {}).items() if kind.startswith(("text", "image"))
+    }
+    if "text/html" in data:
+        return f'<div class="notebook-output">{data["text/html"]}</div>'
+    if "image/png" in data:
+        picture = "".join(data["image/png"].split())
+        return f'<img class="notebook-output" alt="Output of the cell above" src="data:image/png;base64,{picture}">'
+    text = "".join(output.get("text", "")) or data.get("text/plain", "")
+    return f"<pre><code>{html.escape(text)}</code></pre>"
 
 
 def on_page_content(content: str, page: Any, **_: Any) -> str:
@@ -44,7 +77,8 @@ def on_page_content(content: str, page: Any, **_: Any) -> str:
             raise PluginError(f"{page.file.src_uri}: the formula {found[2]!r} has a command without MathML")
         return mathml
 
-    return _FORMULA.sub(formula, content)
+    outputs = _outputs.get(page.file.src_uri, [])
+    return _OUTPUT.sub(lambda found: outputs[int(found[1])], _FORMULA.sub(formula, content))
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:

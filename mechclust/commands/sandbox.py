@@ -47,7 +47,7 @@ class View:
         split: of the task, from which sequences are taken.
         position: a named position of the sequences to read, such as input; the last token by default.
         sequences: how many are followed.
-        prompts: file with a JSON object per line, "prompt" and "task"; for checkpoints in Hugging Face's format.
+        prompts: file of prompts with their tasks, as other commands read it; for checkpoints in Hugging Face's format.
     """
 
     label: str | None = None
@@ -153,7 +153,7 @@ def _of_checkpoints(folder: Path, found: dict[int, Path], max_frames: int, view:
     if view.prompts is None:
         raise InputError(f"{str(found[steps[0]])!r} needs texts to read; give them with --prompts")
     tokenizer = load_pretrained(found[steps[0]]).tokenizer
-    prompts = LabelledPrompts.from_jsonl(view.prompts)
+    prompts = LabelledPrompts.from_file(view.prompts)
     label = view.label or "task"
     return record_sandbox(
         _Checkpoints(steps, lambda step: load_pretrained(found[step])),

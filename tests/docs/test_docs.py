@@ -29,7 +29,8 @@ PAGES = {path.relative_to(DOCS).as_posix(): path.read_text(encoding="utf-8") for
 FENCE = re.compile(r'^( *)```(\w+)(?: +title="([^"]*)")?[^\n]*\n(.*?)^\1```$', re.DOTALL | re.MULTILINE)
 PRINTS = "prints"  # the title of a block that shows what the code before it prints
 NUMBER = re.compile(r"-?\d+\.\d*(?:e-?\d+)?")
-GENERATED = {"contributing.md", "changelog.md"}  # made by docs/hooks.py
+NOTEBOOKS = {f"examples/{path.stem}.md" for path in (ROOT / "examples").glob("*.ipynb")}
+GENERATED = {"contributing.md", "changelog.md", *NOTEBOOKS}  # made by docs/hooks.py
 
 
 def blocks(text: str) -> list[tuple[str, str, str]]:
@@ -170,8 +171,9 @@ def test_every_figure_is_there() -> None:
     ]
     assert len(places) >= 8
     for name, place in places:
-        figure = place.resolve().relative_to(DOCS / "results")
-        assert (ROOT / "examples" / "results" / figure).exists(), f"{name}: no figure {figure}"
+        results = place.resolve().is_relative_to(DOCS / "results")
+        file = ROOT / "examples" / place.resolve().relative_to(DOCS) if results else place
+        assert file.exists(), f"{name}: no figure {file}"
 
 
 # ---- nothing is missing ----

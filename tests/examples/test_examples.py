@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 import os
 import re
 import subprocess
@@ -64,13 +65,37 @@ def test_script(script, tmp_path):
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda path: path.name)
-def test_notebook_is_stored_without_outputs(path):
+def test_notebook_is_stored_with_its_outputs(path):
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
-    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in notebook.cells)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    outputs = [output for cell in code for output in cell.outputs]
+    assert not [output for output in outputs if output.output_type == "error" or output.get("name") == "stderr"]
+    assert len([output for output in outputs if "text/html" in output.get("data", {})]) >= SHOWS[path.stem].tables + 1
+    assert not re.search(r"/(root|home|tmp|work|Users)/|[A-Z]:\\\\|site-packages|\d+ ?it/s", json.dumps(outputs))
+    assert path.stat().st_size < 300_000
     assert [cell.id for cell in notebook.cells] == [f"cell-{i}" for i in range(len(notebook.cells))]
     assert set(notebook.metadata) == {"kernelspec", "language_info"}
     assert notebook.metadata.kernelspec.name == "python3"
+    assert all(set(cell.metadata) == set() for cell in code)
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda path: path.name)
+def test_the_install_cell(path, tmp_path, monkeypatch):
+    cell = next(cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code")
+    called = []
+    monkeypatch.setattr(subprocess, "check_call", called.append)
+    monkeypatch.chdir(tmp_path)
+    exec(cell.source, {})
+    assert called == []  # mechclust is installed
+    assert cell.outputs == []
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    exec(cell.source, {})
+    (tmp_path / "mechclust-0.1.0-py3-none-any.whl").touch()
+    exec(cell.source, {})
+    install = [sys.executable, "-m", "pip", "install", "--quiet"]
+    assert called == [[*install, "mechclust"], [*install, "mechclust-0.1.0-py3-none-any.whl"]]
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda path: path.name)
@@ -79,6 +104,9 @@ def test_notebook(path, tmp_path, monkeypatch):
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("MPLBACKEND", raising=False)  # the kernel's own draws inline
     notebook, expected = nbformat.read(path, as_version=4), SHOWS[path.stem]
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = []
     place = {"metadata": {"path": str(tmp_path)}}
     nbclient.NotebookClient(notebook, timeout=280, kernel_name="python3", resources=place).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]

@@ -66,7 +66,7 @@ def read_inputs(model: Any, series: Sequence[Checkpoint], config: HistoryConfig,
     Raises:
         InputError: if the prompts, the text or the tokenizer are unusable.
     """
-    prompts = LabelledPrompts.from_jsonl(config.prompts)
+    prompts = config.read_prompts()
     _check_prompts(prompts, config)
     reader = _reader(model, series, config) if tokenizer is None else tokenizer
     sizes = _sizes(series[-1], config)

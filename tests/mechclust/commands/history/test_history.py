@@ -183,3 +183,20 @@ def test_topics_and_a_clean_series(trained_series, history_prompts, tmp_path):
     assert topics.layers == [0, 1]
     assert np.isfinite(topics.value).all()
     assert torch.tensor(topics.value).min() > 0
+
+
+def test_prompts_of_another_format_and_fields(trained_series, history_prompts, tmp_path):
+    import csv
+
+    from mechclust.commands.history.inputs import read_inputs
+    from mechclust.commands.history.series import find_series
+    from tasks import LabelledPrompts
+
+    prompts = LabelledPrompts.from_jsonl(history_prompts)
+    with open(tmp_path / "prompts.csv", "w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["question", "kind"])
+        rows.writerows(zip(prompts.prompts, prompts.labels["task"], strict=True))
+    config = HistoryConfig(tmp_path / "prompts.csv", prompt_field="question", task_field="kind", probes=("cka",))
+    found = read_inputs(trained_series, find_series(trained_series, config), config).prompts
+    assert (found.prompts, found.labels["task"]) == (prompts.prompts, prompts.labels["task"])

@@ -1,0 +1,149 @@
+"""Pictures for the pages of commands, and for the README."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pandas as pd
+from PIL import Image
+
+from docs.pictures import runs
+from docs.pictures.models import GPT2, STEPS, own
+from docs.pictures.probe_pictures import panels
+from docs.pictures.registry import Drawn, picture
+from mechclust.report.style import COLORS, MARKERS, shades
+from probes import AttentionEntropy, LogitLens, TaskClusterARI, last_token, run
+from probes.plots import chance_band
+
+
+@picture(
+    "own-model",
+    "docs/own-model-python.md",
+    "docs/probes/index.md",
+    alt="Three panels: clusters by layer, probability of the answer by layer, and a map of heads",
+)
+def own_model() -> Drawn:
+    model, prompts, batches = own()
+    answers = [model.tokenizer.encode(word)[0] for word in prompts.classes["answer"]]
+    probes = [TaskClusterARI("task", readout=last_token()), LogitLens("answer", answers), AttentionEntropy()]
+    clusters, lens, entropy = run(model, batches, probes)
+    figure, axes = panels(3, 4.4, 3.2)
+    clusters.plot("ari", ax=axes[0])
+    lens.plot("probability", ax=axes[1])
+    entropy.plot("share", ax=axes[2])
+    return figure, (
+        f"`result.plot()` of three probes in one pass: {GPT2} ({len(prompts)} prompts). The task is what the states cluster "
+        "by at layer 1 only; the answer appears from there on; heads attend widely. Hatched or grey: chance."
+    )
+
+
+@picture("clusters", "docs/own-model.md", alt="Index of clusters and accuracy of a classifier by layer, for two labels")
+def clusters() -> Drawn:
+    return Image.open(runs.clusters() / "figures" / "curves_by_layer.png"), (
+        f"The figure that `mechclust clusters` draws of {GPT2} (96 prompts). For the task (left), untrained weights "
+        "(dashed) reach as much as trained ones: it can be read from the prompts' wording. The answer (right) was learnt. "
+        "Hatched: chance, 95% of relabellings."
+    )
+
+
+@picture(
+    "history",
+    "README.md",
+    "docs/commands/history.md",
+    alt="Left, a heat map of layer by training step; right, one curve per layer over training steps with the chance band",
+)
+def history() -> Drawn:
+    table = pd.read_csv(runs.history() / "history.csv")
+    table = table[table["measure"] == "clusters"]
+    values = table.pivot(index="layer", columns="step", values="value")
+    figure, (left, right) = panels(2, 5.0, 3.3)
+    image = left.imshow(values, origin="lower", aspect="auto", vmin=0, vmax=1)
+    left.set(xlabel="checkpoint", ylabel="layer", title="clusters by answer (adjusted Rand index)")
+    left.set_xticks(range(len(STEPS)), list(map(str, STEPS)))
+    figure.colorbar(image, ax=left)
+    high, low = (table.pivot(index="layer", columns="step", values=end) for end in ("null_high", "null_low"))
+    for layer, colour in zip(values.index, shades(len(values)), strict=True):
+        right.plot(range(len(STEPS)), values.loc[layer], color=colour, marker="o", ms=4, label=f"layer {layer}")
+    chance_band(right, range(len(STEPS)), low.min().to_numpy(), high.max().to_numpy())
+    right.set_xticks(range(len(STEPS)), list(map(str, STEPS)))
+    right.set(xlabel="checkpoint", title="the same, with chance (hatched)")
+    right.grid(alpha=0.25)
+    right.legend(frameon=False, fontsize=8)
+    return figure, (
+        f"What `mechclust history` measured at {len(STEPS)} checkpoints of {GPT2} (96 prompts, 16 answers). From step "
+        "20 on, hidden states of layers 2 to 4 cluster by the answer; layer 1 does so a little, and layer 0, the embedding "
+        "of the last token, never. Chance: 95% of relabellings, the widest of all layers."
+    )
+
+
+@picture("sandbox", "docs/sandbox.md", alt="Four panels of one network at two epochs: head outputs, answers, loss")
+def sandbox() -> Drawn:
+    from docs.pictures.models import summing
+    from mechclust.commands.sandbox import open_sandbox
+    from mechclust.sandbox import sandbox_figure
+
+    _, _, place = summing()
+    found = open_sandbox(place, seed=0, max_frames=60)
+    epoch = found.epochs[len(found.epochs) // 3]
+    return sandbox_figure(found, epoch, ["xi", "class_map", "loss"]), (
+        f"One frame of the sandbox: epoch {epoch} of a network with one head of two dimensions, which learns to add three "
+        "of eight binary digits. Left, the head's output for each sequence; middle, the answer that the network gives at "
+        "each place of the plane; right, the loss. Chance is an accuracy of one half."
+    )
+
+
+@picture(
+    "topics-suite", "docs/commands/topics-suite.md", alt="Published attention ratios of five encoders by threshold"
+)
+def topics_suite() -> Drawn:
+    from mechclust.commands.topics.suite.published import PUBLISHED, RANDOM, THRESHOLDS, published_ratio
+
+    figure, axes = panels(2, sharey=True)
+    for axis, overlap, title in ((axes[0], False, "words of one topic"), (axes[1], True, "words may have several")):
+        for name, color, marker in zip((*PUBLISHED, RANDOM), COLORS, MARKERS, strict=False):
+            values = [published_ratio(name, "attention", threshold, overlap) for threshold in THRESHOLDS]
+            axis.plot(range(len(THRESHOLDS)), values, color=color, marker=marker, ms=5, label=name)
+        axis.set_xticks(range(len(THRESHOLDS)), list(map(str, THRESHOLDS)))
+        axis.set(xlabel="threshold", title=title)
+        axis.grid(alpha=0.25)
+    axes[0].set_ylabel("same topic / different topic")
+    axes[1].legend(frameon=False, fontsize=8)
+    return figure, (
+        "What a suite compares with: attention within topics relative to attention between topics, as published by Li, Li "
+        "& Risteski for five encoders on Wikipedia (100 topics; no n or intervals were published). Chance is 1, and random "
+        "BERT is there."
+    )
+
+
+@picture("corpora", "docs/commands/corpora.md", alt="Weights of 50 words in five topics, as a heat map")
+def corpora() -> Drawn:
+    from tasks import CorpusStream
+    from tasks.text.bags import Bags
+    from tasks.text.topic_model import WordCounts, fit_counts
+    from tasks.text.vocabulary import Vocabulary
+
+    draw = np.random.default_rng(0)
+    texts = [
+        " ".join(f"{'abcde'[t]}word{draw.integers(10)}" for t in draw.choice(5, size=60, p=draw.dirichlet([0.3] * 5)))
+        for _ in range(600)
+    ]
+    with TemporaryDirectory() as folder:
+        Path(folder, "corpus.txt").write_text("\n".join(texts))
+        stream = CorpusStream(folder, split="line")
+        words = Vocabulary.count(stream, size=50, min_documents=20, max_share=1.0)
+        bags = Bags.gather(stream, words, folder, "counts")
+        shares = fit_counts(WordCounts(words.words, bags), n_topics=5, seed=1).weights.numpy()
+    places = sorted(range(50), key=lambda i: words.words[i])
+    rows = sorted(range(5), key=lambda t: words.words[int(shares[t].argmax())])
+    figure, (axis,) = panels(1, 7.6, 2.4)
+    image = axis.imshow(shares[rows][:, places], aspect="auto", interpolation="nearest")
+    axis.set_xticks(range(4, 50, 10), [f"words of {name!r}" for name in "abcde"])
+    axis.set(yticks=range(5), ylabel="topic found")
+    figure.colorbar(image, ax=axis, label="share (uniform: 0.02)")
+    return figure, (
+        "Topics found in a stream of 600 documents, read one at a time: each mixes five planted topics of ten words "
+        "each, and each topic found holds the ten words of one of them. By chance, every word would have a share of 0.02. With "
+        "3 of 8 seeds two topics were merged: fit several."
+    )

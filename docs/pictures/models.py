@@ -1,0 +1,154 @@
+"""The small trained networks that the pictures are of. Each trains in seconds, once per run of the script."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from mechclust import TrainConfig, build_model, model_for, train
+from mechclust.studies.clustering_heads import PoolingTransformerConfig
+from mechclust.studies.topic_structure import TopicTransformerConfig
+from mechclust.training import Member, Snapshots, WeightNorms, train_ensemble
+from tasks import Batch, InstructionFollowing, SparseModularAddition, TopicDocuments
+
+ADAM = {"optimizer": "adam", "schedule": "constant", "weight_decay": 0.0}
+_FOLDERS: list[TemporaryDirectory] = []  # removed when the script ends
+
+
+def folder() -> Path:
+    """A folder that lasts as long as the script."""
+    _FOLDERS.append(TemporaryDirectory())
+    return Path(_FOLDERS[-1].name)
+
+
+# ---- eight tasks, asked for by random instructions ----
+
+INSTRUCTED = "a 4-block transformer, trained on the 8 tasks of `InstructionFollowing`"
+
+
+@cache
+def instructions() -> tuple[InstructionFollowing, Batch]:
+    """The tasks, and 300 examples that were not trained on."""
+    task = InstructionFollowing(n_tasks=8, variants=60, n_eval=300)
+    return task, next(iter(task.batches("validation_subset", batch_size=300)))
+
+
+@cache
+def instructed(seed: int = 0, steps: int = 200) -> Any:
+    """Trained, or as it was drawn with ``steps=0``."""
+    task, _ = instructions()
+    model = build_model(model_for(task, n_layers=4, d_model=64, seed=seed))
+    if steps:
+        train(model, task, TrainConfig(steps=steps, batch_size=64, lr=1.5e-3))
+    return model
+
+
+# ---- documents with topics ----
+
+
+@cache
+def documents() -> tuple[TopicDocuments, list[Batch]]:
+    """Ten topics of ten words, and 200 documents that were not trained on."""
+    task = TopicDocuments(n_documents=2000)
+    return task, list(task.text("dev", n=200))
+
+
+@cache
+def topical() -> tuple[Any, Any, WeightNorms, dict[int, Any]]:
+    """The one-layer network before and after training, its norms, and its topic attention by step."""
+    from probes import TopicAttention, run
+
+    task, text = documents()
+    config = TopicTransformerConfig(d_vocab=task.d_vocab)
+    untrained, model, norms = build_model(config), build_model(config), WeightNorms()
+    found: dict[int, Any] = {}
+
+    def watch(step: int, model: Any) -> None:
+        if step % 20 == 0:
+            found[step] = run(model, text[:50], TopicAttention(task.token_topics))
+
+    settings = TrainConfig(steps=300, batch_size=40, lr=0.01, checkpoint_every=5, **ADAM)  # type: ignore[arg-type]
+    train(model, task, settings, callbacks=[norms, watch])
+    return untrained, model, norms, found
+
+
+# ---- sums of three digits ----
+
+
+@cache
+def summing() -> tuple[SparseModularAddition, Snapshots, Path]:
+    """Eight seeds of a network with one head of two dimensions, at every epoch."""
+    tasks = [SparseModularAddition(length=8, n_support=3, n_embeddings=2, n_train=1024, seed=seed) for seed in range(8)]
+    members = [Member(PoolingTransformerConfig(d_vocab=2, n_ctx=8, seed=seed), task) for seed, task in enumerate(tasks)]
+    settings = TrainConfig(steps=800, batch_size=128, lr=0.01, clip=None, **ADAM)  # type: ignore[arg-type]
+    out = folder()
+    return tasks[0], train_ensemble(members, settings, out, backend="vmap"), out
+
+
+# ---- a GPT-2 of Hugging Face's, with checkpoints ----
+
+STEPS = (0, 10, 20, 30, 40, 60, 80, 120, 160, 250)
+GPT2 = "a 4-block Hugging Face GPT-2, trained for 250 steps to answer with a word or its opposite"
+
+
+@cache
+def gpt2() -> tuple[Path, Path]:
+    """A folder with checkpoints of the run, ``checkpoint-250`` the last, and the file of its 96 prompts."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    pairs = ["hot cold", "big small", "old new", "fast slow", "wet dry", "rich poor", "hard soft", "loud quiet"]
+    opposite = {a: b for pair in pairs for a, b in (pair.split(), pair.split()[::-1])}
+    asked = {
+        "opposite": ["the opposite of {} is", "say the opposite of {} :", "what is {} not ?"],
+        "repeat": ["the word {} is", "say the word {} :", "what is {} ?"],
+    }
+    rows = [
+        {"prompt": text.format(word), "task": task, "answer": opposite[word] if task == "opposite" else word}
+        for task, texts in asked.items()
+        for text in texts
+        for word in opposite
+    ]
+    place = folder()
+    (place / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["[pad]", *sorted({word for row in rows for word in f"{row['prompt']} {row['answer']}".split()})]
+    own = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[pad]"))
+    own.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=own, pad_token="[pad]", model_input_names=["input_ids"])
+    ids = [tokenizer(f"{row['prompt']} {row['answer']}")["input_ids"] for row in rows]
+    tokens = torch.nn.utils.rnn.pad_sequence([torch.tensor(each) for each in ids], batch_first=True)
+    target = torch.full_like(tokens, -100)  # only the answer is learned
+    for i, each in enumerate(ids):
+        target[i, len(each) - 1] = each[-1]
+    shape = {"n_embd": 48, "n_layer": 4, "n_head": 4, "n_positions": 16, "initializer_range": 0.1}
+    shape |= {"resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=len(words), bos_token_id=None, eos_token_id=None, **shape))
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step in range(STEPS[-1] + 1):
+        if step in STEPS:
+            model.save_pretrained(place / f"checkpoint-{step}")
+            tokenizer.save_pretrained(place / f"checkpoint-{step}")
+        optimiser.zero_grad()
+        model(tokens, labels=target).loss.backward()
+        optimiser.step()
+    return place, place / "prompts.jsonl"
+
+
+@cache
+def own() -> tuple[Any, Any, list[Batch]]:
+    """The last checkpoint, its prompts, and the batches of these."""
+    from mechclust import load_pretrained
+    from tasks import LabelledPrompts
+
+    place, prompts = gpt2()
+    model = load_pretrained(place / f"checkpoint-{STEPS[-1]}")
+    texts = LabelledPrompts.from_jsonl(prompts)
+    return model, texts, list(texts.batches(model.tokenizer))

@@ -1,0 +1,44 @@
+"""The folders that the project's own commands make of the small models."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from docs.pictures.models import STEPS, folder, gpt2, summing
+from mechclust.cli import main
+
+_ANSWERS = ("--task-field", "answer", "--label-fields", "answer", "--attention-prompts", 2)
+
+
+def _made(*arguments: object) -> None:
+    if main([str(argument) for argument in arguments]):
+        raise SystemExit(f"mechclust {' '.join(map(str, arguments))} has failed")
+
+
+@cache
+def clusters() -> Path:
+    """``mechclust clusters`` of the trained GPT-2."""
+    place, prompts = gpt2()
+    out = folder() / "clusters"
+    _made("clusters", place / f"checkpoint-{STEPS[-1]}", "--prompts", prompts, "--also", "answer", "--out", out)
+    return out
+
+
+@cache
+def history() -> Path:
+    """``mechclust history`` of the GPT-2's checkpoints."""
+    place, prompts = gpt2()
+    out = folder() / "history"
+    folders = [place / f"checkpoint-{step}" for step in STEPS]
+    _made("history", place, "--checkpoints", *folders, "--prompts", prompts, *_ANSWERS, "--out", out)
+    return out
+
+
+@cache
+def sandbox() -> Path:
+    """``mechclust sandbox`` of a network that learned to add."""
+    _, _, run = summing()
+    out = folder() / "sandbox.html"
+    _made("sandbox", run, "--seed", 0, "--out", out)
+    return out

@@ -1,0 +1,121 @@
+"""Screenshots of the pages that the commands make, in a headless Chromium without a network."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from PIL import Image, ImageOps
+
+from docs.pictures import runs
+from docs.pictures.models import GPT2, documents, folder, own, topical
+from docs.pictures.registry import Drawn, picture
+
+
+def screen(page: Path, what: str, act: Callable[[Any], None] | None = None, *, width: int = 1000) -> Any:
+    """What a browser shows of the element ``what``, after ``act`` has been done to the page."""
+    from playwright.sync_api import sync_playwright
+
+    executable = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox", "--disable-gpu"])
+        shown = browser.new_context(offline=True, viewport={"width": width, "height": 900}).new_page()
+        shown.goto(page.as_uri())
+        shown.wait_for_selector(what)
+        shown.wait_for_timeout(1500)  # the drawing, which follows the elements
+        if act is not None:
+            act(shown)
+            shown.wait_for_timeout(800)
+        taken = shown.locator(what).first.screenshot()
+        browser.close()
+    return ImageOps.expand(Image.open(io.BytesIO(taken)).convert("RGB"), 12, "white")
+
+
+@picture(
+    "view", "docs/gallery.md", "docs/notebooks.md", alt="Heads of a small GPT-2 over five words, one of them enlarged"
+)
+def attention() -> Drawn:
+    from mechclust.attention import attention_view
+
+    model, _, _ = own()
+    path = folder() / "view.html"
+    attention_view(model, "the opposite of hot is", layers=[0, 1]).save(path)
+    return screen(path, "body", lambda page: page.locator("canvas").nth(6).click()), (
+        f"The attention view: eight heads of {GPT2}, on one prompt; a click enlarges one. Here 'is' "
+        "attends to 'hot', the word to turn into its opposite. There is no chance level; a token that attends uniformly has "
+        "a row of one shade."
+    )
+
+
+@picture(
+    "topics-view",
+    "docs/gallery.md",
+    alt="The words of a document, coloured by topic, in a model before and after training",
+)
+def topics() -> Drawn:
+    from mechclust.attention import attention_view
+    from probes import TopicAttention, run
+
+    task, text = documents()
+    untrained, model, _, _ = topical()
+    tokens, labels = text[0].tokens[0, :24], text[0].labels["topic"][0, :24].tolist()
+    heads = run(model, text[:50], TopicAttention(task.token_topics)).top_heads("ratio", k=1)
+    path = folder() / "topics.html"
+    view = attention_view(
+        {"before": untrained, "after": model},
+        tokens,
+        heads=heads,
+        str_tokens=task.to_str_tokens(tokens),
+        labels=[f"topic {topic}" if topic >= 0 else None for topic in labels],
+    )
+    view.save(path)
+    return screen(path, "body", lambda page: page.locator(".chip", has_text="t1.8").first.click()), (
+        "A one-layer transformer before and after training on documents with ten planted topics, on 24 words of one "
+        f"document coloured by topic. Trained, words attend within their topic: {heads[0].value:.1f} times as much as "
+        "between topics over 50 documents (chance 1)."
+    )
+
+
+@picture(
+    "clusters-map", "docs/gallery.md", alt="A map of prompts as points, coloured by answer, with a slider over layers"
+)
+def prompt_map() -> Drawn:
+    return screen(runs.clusters() / "report.html", ".mechclust-map"), (
+        f"The map in the report of `mechclust clusters`: hidden states of 96 prompts at layer 2 of {GPT2}, "
+        "coloured by answer, with a slider over layers and the clusters below. A plane has no chance level; the curves in "
+        "the same report have."
+    )
+
+
+@picture(
+    "history-slider",
+    "docs/gallery.md",
+    alt="Prompts as points in five planes, one per layer, under a slider over checkpoints",
+)
+def history_slider() -> Drawn:
+    def early(page: Any) -> None:
+        page.locator(".history input[type=range]").fill("4")
+
+    return screen(runs.history() / "report.html", ".history", early, width=1250), (
+        f"The slider in the report of `mechclust history`, at step 40: 96 prompts at each layer of {GPT2}, and the "
+        "attention of one prompt at the same step. Planes are the same at all checkpoints. The curves in the same report "
+        "have chance bands."
+    )
+
+
+@picture(
+    "sandbox-page",
+    "docs/gallery.md",
+    alt="The sandbox: panels of points, a map of answers, curves, and a slider over epochs",
+)
+def sandbox_page() -> Drawn:
+    def late(page: Any) -> None:
+        page.locator("input[type=range]").first.fill("70")
+
+    return screen(runs.sandbox(), "body", late, width=1300), (
+        "The page of `mechclust sandbox`: a network with one head of two dimensions, which learns to add three of eight "
+        "binary digits, epoch by epoch, here after 70. An accuracy of one half is chance."
+    )

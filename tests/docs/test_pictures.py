@@ -1,0 +1,60 @@
+"""Pictures: every page of a probe or a command has one, and pages, files and the script that draws them agree."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+COMMANDS = [DOCS / name for name in ("own-model.md", "own-model-python.md", "sandbox.md", "notebooks.md", "gallery.md")]
+PAGES = [*sorted((DOCS / "probes").glob("*.md")), *sorted((DOCS / "commands").glob("*.md")), *COMMANDS]
+FILES = sorted((DOCS / "assets" / "pictures").glob("*.png"))
+IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)]+)\)\n\n\*(.+?)\*\n\n", re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def registry():
+    import docs.pictures.all_pictures  # noqa: F401
+    from docs.pictures import registry
+
+    return registry
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(DOCS).as_posix())
+def test_every_page_has_a_picture_with_words_and_caption(page):
+    found = IMAGE.findall(page.read_text(encoding="utf-8"))
+    assert found
+    for words, place, caption in found:
+        assert len(words) > 30
+        file = (page.parent / place).resolve()
+        if file.is_relative_to(DOCS / "results"):
+            file = ROOT / "examples" / file.relative_to(DOCS)
+        assert file.exists()
+        flat = " ".join(caption.split())
+        assert re.search(r"chance", flat, re.IGNORECASE), f"{page.name}: the caption says nothing of chance"
+        assert re.search(r"\d", flat), f"{page.name}: the caption has no n"
+
+
+def test_pages_files_and_script_agree(registry):
+    assert {file.stem for file in FILES} == set(registry.PICTURES)
+    wanted = {(page, name) for name, each in registry.PICTURES.items() for page in each.pages}
+    marked = {
+        (path.relative_to(ROOT).as_posix(), name)
+        for path in [ROOT / "README.md", *DOCS.rglob("*.md")]
+        for name in registry.on_page(path.read_text(encoding="utf-8"))
+    }
+    assert marked == wanted
+    for page, name in wanted:
+        inside = registry.on_page((ROOT / page).read_text(encoding="utf-8"))[name]
+        words, _, caption = IMAGE.findall(inside)[0]
+        assert words == registry.PICTURES[name].alt
+        assert f"<!-- picture: {name} -->\n{inside}<!-- end -->" == registry.lines(
+            registry.PICTURES[name], page, " ".join(caption.split())
+        )
+
+
+def test_pictures_are_small(registry):
+    sizes = {file.name: file.stat().st_size for file in FILES}
+    assert [name for name, size in sizes.items() if size > registry.MOST] == []
+    assert sum(sizes.values()) < 1_500_000
