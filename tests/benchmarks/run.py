@@ -7,6 +7,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -201,10 +202,13 @@ def _training() -> Table:
 
 
 def _topics() -> Table:
+    overhead, plain, matched = topics.attention_overhead, "TopicAttention", "DistanceMatchedTopicAttention"
     return [
         ("per-pair loop / TopicAttention, 100 documents x 100 tokens", topics.attention_loop, ">= 100"),
         ("the same, the loop over Python lists prepared in advance", lambda: topics.attention_loop(lists=True), ""),
-        ("BERT-base forward with TopicAttention / without", topics.attention_overhead, "<= 1.30"),
+        ("BERT-base forward with TopicAttention / without", partial(overhead, plain), "<= 1.30"),
+        ("the same with DistanceMatchedTopicAttention", partial(overhead, matched), "<= 1.30"),
+        ("the same with both", partial(overhead, plain, matched), "<= 1.30"),
         ("double loop / topic_similarity, 400 words", topics.similarity_loop, ""),
         ("25 runs of the attention table, full forward / ours", topics.attention_table, ">= 4"),
     ]
