@@ -14,6 +14,7 @@ import torch
 from tests.benchmarks import (
     attention,
     cka,
+    corpora,
     ensembles,
     extraction,
     heads,
@@ -22,6 +23,7 @@ from tests.benchmarks import (
     mossa,
     pairs,
     stores,
+    topic_models,
     topics,
     tuning,
 )
@@ -243,6 +245,8 @@ TABLES: dict[str, Callable[[], Table]] = {
     "cka": cka.table,
     "pairs": pairs.table,
     "topics": _topics,
+    "topic-models": topic_models.table,
+    "corpora": corpora.table,
     "heads": _heads,
     "ensembles": ensembles.table,
     "views": _views,

@@ -107,7 +107,8 @@ class SuiteResult:
                         row["published"] = published_ratio(model.published, similarity, threshold, overlap)
                         if twins:
                             each = [_similarity(t.embedding, *place) for t in twins]
-                            row |= _cells("random_", *(np.mean(x, axis=0) for x in zip(*each, strict=True)), PARTS - 1)
+                            values, drawn = (np.mean(x, axis=0) for x in zip(*each, strict=True))
+                            row |= _cells("random_", values, drawn, PARTS - 1)
                         row["random_published"] = published_ratio(random_row, similarity, threshold, overlap)
                         yield row
 

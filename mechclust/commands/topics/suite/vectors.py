@@ -92,4 +92,3 @@ def drawn_of(values: np.ndarray, without: np.ndarray) -> np.ndarray:
     n = without.shape[1]
     off = without - without.mean(axis=1, keepdims=True)
     return np.asarray(values[:, None] - (n - 1) / np.sqrt(n) * off)
-
