@@ -15,7 +15,7 @@ import torch
 
 import mechclust
 from mechclust.cli import main
-from mechclust.commands.topics.suite import SuiteConfig, judge_folder, run_suite, write_suite_report
+from mechclust.commands.topics.suite import SuiteConfig, figures, judge_folder, run_suite, write_suite_report
 from mechclust.commands.topics.suite import job as jobs
 from mechclust.commands.topics.suite import texts as suite_texts
 from mechclust.commands.topics.suite.sentences import lead_of, notes_of
@@ -125,6 +125,14 @@ class TestMeasured:
         table = found.tables["ratios"]
         cosine = table[table["measure"] == "cosine, contextual"]
         assert ((cosine["low"] < cosine["value"]) & (cosine["value"] < cosine["high"])).all()
+
+    def test_the_legend_of_a_single_encoder_fits(self, found):
+        one = replace(found, trained={"planted": found.trained["planted"]}, twins={"planted": found.twins["planted"]})
+        drawn = figures._vectors(one, found.tables["ratios"])
+        drawn.canvas.draw()
+        legend = drawn.legends[0].get_window_extent()
+        assert drawn.bbox.x0 <= legend.x0
+        assert legend.x1 <= drawn.bbox.x1
 
     def test_one_that_cannot_be_loaded_leaves_the_others_alone(self, found, folder):
         assert list(found.trained) == ["planted", "plain"]

@@ -155,7 +155,7 @@ def _vectors(result: SuiteResult, table: pd.DataFrame) -> Figure:
         _plain_ticks(axis)
     axes[0].set_ylabel("cosine, same / different topic")
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+    figure.legend(handles, labels, loc="outside lower center", ncols=4 if len(axes) > 1 else 2, frameon=False)
     return figure
 
 
