@@ -112,8 +112,8 @@ def _heads(table: pd.DataFrame) -> Figure:
     axes[0].set_ylabel("block")
     if image is not None:
         bar = figure.colorbar(image, ax=axes, label="same / different topic", extend="both")
-        fine, coarse = (0.8, 0.9, 1, 1.1, 1.25), (0.1, 0.2, 0.5, 1, 2, 5, 10)
-        ticks = [t for t in (fine if top < 1.5 else coarse) if 1 / top <= t <= top]
+        fine, coarse = (0.67, 0.8, 0.9, 1, 1.1, 1.25, 1.5), (0.1, 0.2, 0.5, 1, 2, 5, 10)
+        ticks = [t for t in (fine if top < 2 else coarse) if 1 / top <= t <= top]
         bar.set_ticks(ticks, labels=[f"{t:g}" for t in ticks])
         bar.minorticks_off()
     return figure
