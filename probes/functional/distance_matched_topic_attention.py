@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int
@@ -63,9 +64,13 @@ class DistancePairs:
 
     def pairs(self) -> Int[Tensor, "example 2 distance"]:
         """How many pairs there are of each example, bucket and distance."""
-        n, size = self.shape[0], 2 * self.max_distance
-        found = torch.bincount(self.example * size + self.cell, minlength=n * size)
-        return found.view(n, 2, self.max_distance)
+        n = self.shape[0]
+        return torch.bincount(self._place, minlength=2 * n * self.max_distance).view(n, 2, self.max_distance)
+
+    @cached_property
+    def _place(self) -> Int[Tensor, "n"]:
+        """In the table ``[example 2 distance]``, flattened."""
+        return self.example * 2 * self.max_distance + self.cell
 
     def sums(
         self, patterns: Mapping[str, Float[Tensor, "batch head query key"]]
@@ -79,21 +84,21 @@ class DistancePairs:
                     f"an activation has shape {tuple(pattern.shape)}; expected attention patterns "
                     "[batch head query key]: measure at attention_pattern()"
                 )
-            exact = torch.float32 if pattern.device.type == "mps" else torch.float64
-            attention = pattern[self.example, :, self.query, self.key].to(exact)  # [n head]
-            size = 2 * self.max_distance
-            total = _added(size, self.cell, attention)
-            each = _added(n * size, self.example * size + self.cell, attention.mean(dim=1))
-            found[site] = (total.T.reshape(-1, 2, self.max_distance), each.view(n, 2, self.max_distance))
+            heads, flat = pattern.shape[1], pattern.reshape(-1)
+            where = (self.example * heads * pos + self.query) * pos + self.key  # of the first head
+            size = 2 * n * self.max_distance
+            rows = [_added(size, self._place, flat[head * pos * pos :].index_select(0, where)) for head in range(heads)]
+            each = torch.stack(rows).view(heads, n, 2, self.max_distance)
+            found[site] = (each.sum(dim=1), each.mean(dim=0))
         return found
 
 
-def _added(size: int, place: Tensor, rows: Tensor) -> Tensor:
-    """``[size ...]`` the sums of the rows of each place. The same bits on every run, also on a GPU."""
-    total = rows.new_zeros(size, *rows.shape[1:])
-    if rows.device.type == "cpu":
-        return total.index_add_(0, place, rows)
-    return total.index_put_((place,), rows, accumulate=True)  # index_add_ takes rows of one place in any order there
+def _added(size: int, place: Tensor, values: Tensor) -> Tensor:
+    """``[size]`` the sums of the values at each place. The same bits on every run, also on a GPU."""
+    if values.device.type == "cpu":
+        return torch.bincount(place, weights=values.double(), minlength=size).double()  # of no values: integers
+    exact = torch.float32 if values.device.type == "mps" else torch.float64
+    return values.new_zeros(size, dtype=exact).index_put_((place,), values.to(exact), accumulate=True)
 
 
 def matched_means(

@@ -7,12 +7,14 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
 from tests.benchmarks import (
     attention,
     cka,
+    corpora,
     ensembles,
     extraction,
     heads,
@@ -21,6 +23,7 @@ from tests.benchmarks import (
     mossa,
     pairs,
     stores,
+    topic_models,
     topics,
     tuning,
 )
@@ -201,10 +204,13 @@ def _training() -> Table:
 
 
 def _topics() -> Table:
+    overhead, plain, matched = topics.attention_overhead, "TopicAttention", "DistanceMatchedTopicAttention"
     return [
         ("per-pair loop / TopicAttention, 100 documents x 100 tokens", topics.attention_loop, ">= 100"),
         ("the same, the loop over Python lists prepared in advance", lambda: topics.attention_loop(lists=True), ""),
-        ("BERT-base forward with TopicAttention / without", topics.attention_overhead, "<= 1.30"),
+        ("BERT-base forward with TopicAttention / without", partial(overhead, plain), "<= 1.30"),
+        ("the same with DistanceMatchedTopicAttention", partial(overhead, matched), "<= 1.30"),
+        ("the same with both", partial(overhead, plain, matched), "<= 1.30"),
         ("double loop / topic_similarity, 400 words", topics.similarity_loop, ""),
         ("25 runs of the attention table, full forward / ours", topics.attention_table, ">= 4"),
     ]
@@ -239,6 +245,8 @@ TABLES: dict[str, Callable[[], Table]] = {
     "cka": cka.table,
     "pairs": pairs.table,
     "topics": _topics,
+    "topic-models": topic_models.table,
+    "corpora": corpora.table,
     "heads": _heads,
     "ensembles": ensembles.table,
     "views": _views,

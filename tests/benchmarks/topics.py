@@ -48,10 +48,11 @@ def attention_loop(lists: bool = False) -> float:
     return alternate(theirs, ours, rounds=3)
 
 
-def attention_overhead() -> float:
-    """The probe, intervals included, on a model of BERT-base's size: 8 sequences of 128 tokens."""
+def attention_overhead(*kinds: str) -> float:
+    """Probes, intervals included, on a model of BERT-base's size: 8 sequences of 128 tokens."""
+    import probes
     from mechclust import ModelConfig, build_model
-    from probes import TopicAttention, run
+    from probes import run
     from tasks import Batch
 
     shape = {"n_layers": 12, "d_model": 768, "n_heads": 12, "attention": "bidirectional"}
@@ -64,7 +65,7 @@ def attention_overhead() -> float:
         with torch.inference_mode():
             model(batch.tokens)
 
-    return alternate(lambda: run(model, batch, TopicAttention(topics)), bare, rounds=5)
+    return alternate(lambda: run(model, batch, [getattr(probes, kind)(topics) for kind in kinds]), bare, rounds=5)
 
 
 def similarity_loop() -> float:

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from probes import TopicEmbedding, residual, run
 from probes.functional import topic_similarity
@@ -152,3 +154,33 @@ def test_a_zero_vector_has_a_note(fake_model: Any, documents: Batch) -> None:
     assert bool(result["mean"][0, 0].isnan().all())
     assert bool(result["mean"][0, 1].isfinite().all())
     assert "hook_embed: a word's vector is zero, so the mean cosine is NaN" in result.notes
+
+
+class Allocations(TorchDispatchMode):
+    """The largest tensor made while this is on, in bytes; what is changed in place is not made."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        given = {x.untyped_storage().data_ptr() for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
+        for x in tree_leaves(found):
+            if isinstance(x, torch.Tensor) and x.untyped_storage().data_ptr() not in given:
+                self.largest = max(self.largest, x.untyped_storage().nbytes())
+        return found
+
+
+def test_a_batch_makes_nothing_of_the_size_of_the_vectors() -> None:
+    """20,000 words at 3 sites; after the first batch, which makes the sums, only as much as its tokens need."""
+    n_words, d, sites = 20_000, 64, ("a", "b", "c")
+    probe = TopicEmbedding(torch.arange(n_words) % 100, at=list(sites))
+    draw = torch.Generator().manual_seed(0)
+    for i in range(3):
+        batch = Batch(torch.randint(n_words, (2, 32), generator=draw), index=torch.arange(2) + 2 * i)
+        states = {site: torch.randn(2, 32, d, generator=draw) for site in sites}
+        with Allocations() as made:
+            probe.update(states, batch)
+        dense = n_words * d * 8
+        assert (made.largest == dense) == (i == 0)
+        if i:
+            assert made.largest <= n_words * 8  # one number a word: how often it was seen

@@ -3,11 +3,13 @@ what is made here."""
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import platform
 import random
 import re
+import sysconfig
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -115,6 +117,34 @@ def python_reference() -> tuple[Path, str]:
             for name, text in topics.items():
                 (out / f"{name}.txt").write_text(text, encoding="utf-8")
     return folder, f"the language reference of Python {platform.python_version()}, {len(topics)} pages"
+
+
+def standard_library(least: int = 50) -> tuple[Path, str]:
+    """A folder of English texts that every Python carries: the docstrings of its standard library, a file per module
+    with ``least`` words of them."""
+    folder = CACHE / "texts" / f"docstrings-{platform.python_version()}"
+    if not folder.exists():
+        root = Path(sysconfig.get_path("stdlib"))
+        with whole(folder) as out:
+            for path in sorted(root.rglob("*.py")):
+                module = path.relative_to(root).with_suffix("").parts
+                if _OTHERS.intersection(module):
+                    continue
+                text = "\n\n".join(_docstrings(path))
+                if len(text.split()) >= least:
+                    (out / f"{'.'.join(module)}.txt").write_text(text, encoding="utf-8")
+    n = len(list(folder.iterdir()))
+    return folder, f"the docstrings of the standard library of Python {platform.python_version()}, {n} modules"
+
+
+_OTHERS = {"test", "tests", "idlelib", "idle_test", "lib2to3", "turtledemo", "site-packages", "dist-packages"}
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def _docstrings(path: Path) -> list[str]:
+    tree = ast.parse(path.read_bytes())
+    found = (ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, _DOCUMENTED))
+    return [text for text in found if text]
 
 
 def own_pages(least: int = 150) -> Mapping[str, str]:

@@ -9,6 +9,7 @@ from mechclust.commands.topics.suite import judge_folder
 from mechclust.commands.topics.suite.claims import claims_of
 from mechclust.commands.topics.suite.published import PUBLISHED, THRESHOLDS, published_ratio
 from mechclust.commands.topics.suite.spread import spread
+from mechclust.commands.topics.suite.vectors import drawn_of
 from mechclust.report.verdicts import interval
 from tasks import InputError
 from tests.mechclust.commands.topics_suite_cases import ROWS, as_published, attention_of, published_curve
@@ -107,6 +108,17 @@ class TestSpread:
             low, high = spread(seeds + documents, drawn)
             covered += low <= 0 <= high
         assert 0.92 <= covered / 400 <= 0.99
+
+    def test_few_parts_of_the_documents_left_out(self):
+        """Of 400 means of 60 documents, about 95% of the intervals cover the mean that these were drawn with."""
+        draw, covered = np.random.default_rng(2), 0
+        for _ in range(400):
+            documents = draw.exponential(1, 60)
+            without = np.array([np.delete(documents, np.s_[part::10]).mean() for part in range(10)])
+            low, high = spread(mean := documents.mean()[None], drawn_of(mean, without[None]), freedom=9)
+            assert low < mean < high
+            covered += low <= 1 <= high
+        assert 0.9 <= covered / 400 <= 0.98
 
     def test_nothing_varies(self):
         assert spread(np.array([1.0])) is None

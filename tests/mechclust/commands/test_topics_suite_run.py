@@ -15,14 +15,14 @@ import torch
 
 import mechclust
 from mechclust.cli import main
-from mechclust.commands.topics.suite import SuiteConfig, judge_folder, run_suite, write_suite_report
+from mechclust.commands.topics.suite import SuiteConfig, figures, judge_folder, run_suite, write_suite_report
 from mechclust.commands.topics.suite import job as jobs
 from mechclust.commands.topics.suite import texts as suite_texts
 from mechclust.commands.topics.suite.sentences import lead_of, notes_of
 from mechclust.commands.topics.topic_file import load_topics, save_topics
 from mechclust.models import load_pretrained, token_embeddings
 from mechclust.report.claims import load_claims
-from probes import TopicAttention, attention_pattern, run
+from probes import TopicAttention, TopicEmbedding, attention_pattern, residual, run
 from probes.functional import topic_similarity
 from tasks import Corpus, InputError, TopicModel
 from tasks.text.words import words_of
@@ -105,6 +105,34 @@ class TestMeasured:
         embedding = found.trained["planted"].embedding
         rows, _, embed, contextual = embedding["mean"][0, 0, :, 0, 0].tolist()
         assert len({round(x, 3) for x in (rows, embed, contextual)}) == 3
+
+    def test_left_out_documents_are_as_if_never_read(self, found, folder):
+        """The third part of ten: its documents are taken from the corpus, and the others measured by the probe."""
+        model = load_pretrained(folder / "bert")
+        member = found.texts.fitted.models[1].membership(0.2, overlap=False)
+        kept = [text for i, text in enumerate(found.texts.documents) if i % 10 != 2]
+        encoded = Corpus(kept, kept).encode(model.tokenizer, found.texts.fitted.words, 16)
+        probe = TopicEmbedding(member, residual([0, -1]), "word", n_permutations=0)
+        (expected,) = run(model, encoded.batches(2048), [probe])
+        seen = encoded.token_of_word >= 0
+        rows = topic_similarity(token_embeddings(model)[encoded.token_of_word[seen]], member[seen]).ratio
+        ours = found.trained["planted"].embedding
+        got = ours["ratio_without"][1, ours.metadata["variants"].index([0.2, False]), :, :, 2]
+        torch.testing.assert_close(got, torch.stack([rows, got[1], *expected["ratio"]]))
+        assert ours.coords["vectors"] == ["rows", "rows, self-pairs in", "hook_embed", "contextual"]
+
+    def test_similarity_has_intervals_over_documents(self, found):
+        table = found.tables["ratios"]
+        cosine = table[table["measure"] == "cosine, contextual"]
+        assert ((cosine["low"] < cosine["value"]) & (cosine["value"] < cosine["high"])).all()
+
+    def test_the_legend_of_a_single_encoder_fits(self, found):
+        one = replace(found, trained={"planted": found.trained["planted"]}, twins={"planted": found.twins["planted"]})
+        drawn = figures._vectors(one, found.tables["ratios"])
+        drawn.canvas.draw()
+        legend = drawn.legends[0].get_window_extent()
+        assert drawn.bbox.x0 <= legend.x0
+        assert legend.x1 <= drawn.bbox.x1
 
     def test_one_that_cannot_be_loaded_leaves_the_others_alone(self, found, folder):
         assert list(found.trained) == ["planted", "plain"]

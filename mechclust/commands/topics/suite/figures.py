@@ -112,8 +112,8 @@ def _heads(table: pd.DataFrame) -> Figure:
     axes[0].set_ylabel("block")
     if image is not None:
         bar = figure.colorbar(image, ax=axes, label="same / different topic", extend="both")
-        fine, coarse = (0.8, 0.9, 1, 1.1, 1.25), (0.1, 0.2, 0.5, 1, 2, 5, 10)
-        ticks = [t for t in (fine if top < 1.5 else coarse) if 1 / top <= t <= top]
+        fine, coarse = (0.67, 0.8, 0.9, 1, 1.1, 1.25, 1.5), (0.1, 0.2, 0.5, 1, 2, 5, 10)
+        ticks = [t for t in (fine if top < 2 else coarse) if 1 / top <= t <= top]
         bar.set_ticks(ticks, labels=[f"{t:g}" for t in ticks])
         bar.minorticks_off()
     return figure
@@ -155,7 +155,7 @@ def _vectors(result: SuiteResult, table: pd.DataFrame) -> Figure:
         _plain_ticks(axis)
     axes[0].set_ylabel("cosine, same / different topic")
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+    figure.legend(handles, labels, loc="outside lower center", ncols=4 if len(axes) > 1 else 2, frameon=False)
     return figure
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mechclust.attention import AttentionView, attention_view
 from mechclust.commands.topics.result import Variant
+from mechclust.commands.topics.suite.vectors import PARTS, WordStates
 from mechclust.commands.topics.suite.view import load_view, save_view
 from mechclust.models import token_embeddings
 from mechclust.models.tokenizers import tokenization
@@ -23,11 +24,12 @@ from probes import (
     TopicEmbedding,
     attention_pattern,
     load_result,
-    residual,
     run,
 )
 from probes.digest import digest_of
 from probes.files import file_name, versions
+from probes.functional.topic_attention import WordTopics
+from probes.functional.topic_embedding import GroupSums
 from tasks import InputError
 from tasks.text.encoding import Bos, EncodedCorpus, check_tokenizer, encode
 
@@ -63,7 +65,8 @@ class Measured:
     Attributes:
         attention: by topic seed, variant and head: ``ratio`` and ``matched``; over all heads ``overall_ratio``,
             ``overall_matched`` with ``_resampled``, and ``by_distance``.
-        embedding: by topic seed, variant, ``VECTORS`` and similarity: ``ratio``, ``difference``, ``mean``.
+        embedding: by topic seed, variant, ``VECTORS`` and similarity: ``ratio``, ``difference``, ``mean``, and
+            ``ratio_without`` each part of the documents.
         view: attention of one document, where it was asked for.
     """
 
@@ -105,7 +108,7 @@ class ModelJob:
         """The folder of its measurements."""
         drawn = [v.topics for variants in self.topics.values() for v in variants]
         names = [repr([(seed, v.name) for v in variants]) for seed, variants in self.topics.items()]
-        settings = repr((self.identity, self.reading, self.shown, versions()))
+        settings = repr((self.identity, self.reading, self.shown, versions(), PARTS))
         digest = digest_of([settings, *names, *self.words, *self.documents, *drawn])
         return self.folder / f"{file_name(self.name)}-{digest[:16]}"
 
@@ -166,18 +169,16 @@ def _measure(job: ModelJob) -> Measured:
             f"of the {len(job.words)} topic words, the {int((tokens >= 0).sum())} that the tokenizer leaves whole have "
             "fewer than two topics at every threshold; give more text or larger thresholds"
         )
-    union = torch.stack([topics for variants in seen for topics in variants]).any(dim=0)
-    gathered = TopicEmbedding(union, residual([0, -1]), "word", n_permutations=0)
+    states = WordStates.of(encoded, len(job.words))
+    gathered = states.probe()
     used = [probe for probe in attention if probe is not None]
-    *found, hidden = run(hooked, encoded.batches(how.tokens_per_batch), [*used, gathered])
+    *found, _ = run(hooked, states.batches(how.tokens_per_batch), [*used, gathered])
     by_probe = iter(found)
     results = [None if probe is None else next(by_probe) for probe in attention]
 
-    states, met = gathered.word_vectors()
-    first, last = hidden.coords["site"][0], hidden.coords["site"][-1]
     table = token_embeddings(hooked)
     rows = table[tokens.clamp(min=0).to(table.device)].to("cpu", torch.float64)
-    vectors = {"rows": rows, "hook_embed": states[first], "contextual": states[last]}
+    whole, *without = [_vectors(rows, states, gathered, part) for part in (-1, *range(PARTS))]
     lost = {"occurrences": encoded.occurrences, "lost": encoded.lost, "words_seen": int((tokens >= 0).sum())}
     about = {
         **job.about,
@@ -187,7 +188,7 @@ def _measure(job: ModelJob) -> Measured:
     }
     topics_of = dict(zip(job.topics, seen, strict=True))
     measured = Measured(
-        attention=_attention(job, results, about), embedding=_embedding(job, topics_of, vectors, met, about)
+        attention=_attention(job, results, about), embedding=_embedding(job, topics_of, whole, without, about)
     )
     if not job.shown:
         return measured
@@ -232,11 +233,20 @@ def _attention(job: ModelJob, results: Sequence[ProbeResult | None], about: Mapp
     )  # fmt: skip
 
 
+_Vectors = tuple[dict[str, Tensor], Tensor]
+
+
+def _vectors(rows: Tensor, states: WordStates, gathered: TopicEmbedding, left_out: int) -> _Vectors:
+    """Every kind of word vector, and which words were met, in all documents or without a part of them."""
+    (first, last), met = states.means(gathered, left_out)
+    return {"rows": rows, "hook_embed": first, "contextual": last}, met
+
+
 def _embedding(
     job: ModelJob,
     topics: Mapping[int, Sequence[Tensor]],
-    vectors: Mapping[str, Tensor],
-    met: Tensor,
+    whole: _Vectors,
+    without: Sequence[_Vectors],
     about: Mapping[str, Any],
 ) -> ProbeResult:
     """Similarity of word vectors of all topic models and variants as one result."""
@@ -246,17 +256,18 @@ def _embedding(
             if not _usable(each):
                 found.append(None)
                 continue
+            vectors, met = whole
             own = TopicEmbedding(each, n_permutations=0).compare_vectors(vectors, met)
             selves = TopicEmbedding(each, self_pairs=True, n_permutations=0).compare_vectors(
                 {"rows": vectors["rows"]}, met
             )
             order = [0, None, 1, 2]  # as VECTORS
-            found.append(
-                {
-                    name: torch.stack([selves[name][0] if i is None else own[name][i] for i in order])
-                    for name in ("ratio", "difference", "mean")
-                }
-            )
+            measures = {
+                name: torch.stack([selves[name][0] if i is None else own[name][i] for i in order])
+                for name in ("ratio", "difference", "mean")
+            }
+            measures["ratio_without"] = torch.stack([_ratios(each, *part) for part in without], dim=-1)
+            found.append(measures)
     some = next(each for each in found if each is not None)
     values = {}
     for name, x in some.items():
@@ -266,15 +277,26 @@ def _embedding(
     return ProbeResult(
         "TopicsSuiteEmbedding",
         values,
-        {"ratio": place, "difference": place, "mean": (*place, "bucket")},
+        {"ratio": place, "difference": place, "mean": (*place, "bucket"), "ratio_without": (*place, "left_out")},
         {
             **_coords(job),
             "vectors": list(VECTORS),
             "similarity": ["cosine", "dot"],
             "bucket": ["same_topic", "different_topic"],
+            "left_out": [str(part) for part in range(PARTS)],
         },
         metadata={**about, "versions": versions()},
     )
+
+
+def _ratios(topics: Tensor, vectors: Mapping[str, Tensor], met: Tensor) -> Tensor:
+    """``[vectors similarity]`` in the order of ``VECTORS``; NaN where fewer than two topics were met."""
+    if not _usable(topics[met]):
+        return torch.full((len(VECTORS), 2), torch.nan, dtype=torch.float64)
+    known = WordTopics.of(topics[met])
+    of = {name: rows[met][known.row >= 0] for name, rows in vectors.items()}
+    kinds = [("rows", False), ("rows", True), ("hook_embed", False), ("contextual", False)]
+    return torch.stack([GroupSums(known.group, known, selves).similarity(of[name]).ratio for name, selves in kinds])
 
 
 def _view(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +18,7 @@ from mechclust.commands.topics.suite.models import SuiteModel
 from mechclust.commands.topics.suite.published import RANDOM, published_ratio
 from mechclust.commands.topics.suite.spread import spread
 from mechclust.commands.topics.suite.texts import Texts
+from mechclust.commands.topics.suite.vectors import PARTS, drawn_of
 from mechclust.report.claims import Claims
 from mechclust.report.html import table_html
 from mechclust.report.text import table_text
@@ -101,11 +103,12 @@ class SuiteResult:
                     for vectors in VECTORS:
                         place = (threshold, overlap, vectors, similarity)
                         row = {**key, "measure": f"{similarity}, {vectors}"}
-                        row |= _cells("", _similarity(trained.embedding, *place))
+                        row |= _cells("", *_similarity(trained.embedding, *place), PARTS - 1)
                         row["published"] = published_ratio(model.published, similarity, threshold, overlap)
                         if twins:
                             each = [_similarity(t.embedding, *place) for t in twins]
-                            row |= _cells("random_", np.mean(each, axis=0))
+                            values, drawn = (np.mean(x, axis=0) for x in zip(*each, strict=True))
+                            row |= _cells("random_", values, drawn, PARTS - 1)
                         row["random_published"] = published_ratio(random_row, similarity, threshold, overlap)
                         yield row
 
@@ -199,16 +202,19 @@ class SuiteResult:
         return table_html(self.shown(overlap=False), "Topic structure of a suite: words of one topic")
 
 
-def _cells(prefix: str, by_seed: np.ndarray, drawn: np.ndarray | None = None) -> dict[str, float]:
-    low, high = spread(by_seed, drawn) or (float("nan"), float("nan"))
+def _cells(prefix: str, by_seed: np.ndarray, drawn: np.ndarray, freedom: float = math.inf) -> dict[str, float]:
+    low, high = spread(by_seed, drawn, freedom) or (float("nan"), float("nan"))
     return {f"{prefix}value": float(by_seed.mean()), f"{prefix}low": low, f"{prefix}high": high}
 
 
-def _similarity(embedding: ProbeResult, threshold: float, overlap: bool, vectors: str, similarity: str) -> np.ndarray:
-    """``[seed]`` ratios."""
-    place = [(float(t), bool(o)) for t, o in embedding.metadata["variants"]].index((threshold, overlap))
-    found = embedding["ratio"][:, place, embedding.coords["vectors"].index(vectors)]
-    return np.asarray(found[:, embedding.coords["similarity"].index(similarity)].numpy())
+def _similarity(
+    embedding: ProbeResult, threshold: float, overlap: bool, vectors: str, similarity: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """``[seed]`` ratios, and ``[seed part]`` as they vary with the documents."""
+    variant = [(float(t), bool(o)) for t, o in embedding.metadata["variants"]].index((threshold, overlap))
+    at = (slice(None), variant, embedding.coords["vectors"].index(vectors), ("cosine", "dot").index(similarity))
+    ratio = np.asarray(embedding["ratio"][at].numpy())
+    return ratio, drawn_of(ratio, embedding["ratio_without"][at].numpy())
 
 
 def _text(row: pd.Series[Any], prefix: str = "") -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from mechclust.commands.topics.suite.job import VECTORS
 from mechclust.commands.topics.suite.result import SuiteResult
+from mechclust.commands.topics.suite.vectors import PARTS
 from mechclust.report.text import join
 
 if TYPE_CHECKING:
@@ -94,8 +95,8 @@ def notes_of(result: SuiteResult) -> list[str]:
         f"{fitted.models[0].n_topics} topics over {len(fitted.words)} words, fitted {n} time{'s' * (n != 1)} (seed "
         f"{join(map(str, fitted.seeds))}) on {texts.n_documents} documents; encoders were measured on "
         f"{len(texts.documents)} of them.",
-        "Intervals (95%) of attention cover the documents measured, resampled whole, and the topic models. Those of "
-        "cosine and dot product cover the topic models only: the variation of mean states over documents is left out.",
+        "Intervals (95%) cover the documents measured and the topic models. For attention, documents are resampled "
+        f"whole; for cosine and dot product, each of {PARTS} parts of them is left out (a jackknife).",
     ]
     if n == 1:
         notes.append("With one topic model nothing is known of what its seed adds; give --topic-seeds 0 1 2.")

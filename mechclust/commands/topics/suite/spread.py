@@ -9,7 +9,7 @@ import numpy as np
 from mechclust.report.verdicts import Interval
 
 
-def spread(by_seed: np.ndarray, drawn: np.ndarray | None = None) -> Interval | None:
+def spread(by_seed: np.ndarray, drawn: np.ndarray | None = None, freedom: float = math.inf) -> Interval | None:
     """95% interval of a mean over topic models, whose documents were resampled too.
 
     The variance is that of the resampled means, plus that between the seeds over how many there are; Student's t with
@@ -18,6 +18,7 @@ def spread(by_seed: np.ndarray, drawn: np.ndarray | None = None) -> Interval | N
     Args:
         by_seed: ``[seed]`` measured values.
         drawn: ``[seed resample]`` the values of resampled documents; ``None`` where documents play no part.
+        freedom: degrees of freedom of their variance; a bootstrap has many.
 
     Returns:
         ``None`` where nothing varies: one seed and no resampling, or a value that is not finite.
@@ -35,7 +36,8 @@ def spread(by_seed: np.ndarray, drawn: np.ndarray | None = None) -> Interval | N
     if (n < 2 and drawn is None) or not np.isfinite([between, within, *by_seed]).all():
         return None
     total = between + within
-    quantile = stdtrit((n - 1) * (total / between) ** 2, 0.975) if between > 0 else ndtri(0.975)
+    spent = within**2 / freedom + (between**2 / (n - 1) if n > 1 else 0.0)
+    quantile = stdtrit(total**2 / spent, 0.975) if spent > 0 else ndtri(0.975)
     half = float(quantile) * math.sqrt(total)
     mean = float(np.mean(by_seed))
     return mean - half, mean + half
