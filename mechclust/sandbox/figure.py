@@ -48,6 +48,44 @@ def sandbox_figure(run: SandboxRun, epoch: int, panels: Iterable[str] | Grid | N
     return figure
 
 
+def sandbox_strip(
+    run: SandboxRun, epochs: Sequence[int], panels: Sequence[str], *, titles: Sequence[str] = ()
+) -> Figure:
+    """Draw some panels of the sandbox at several epochs: one row per panel, one column per epoch.
+
+    Args:
+        run: what ``record_sandbox`` or ``sandbox_run`` recorded.
+        epochs: some of ``run.epochs``.
+        panels: names of panels.
+        titles: of the columns; by default the epochs.
+
+    Raises:
+        InputError: for no epochs, one that was not kept, an unknown panel, or another number of titles than epochs.
+
+    Example:
+        >>> sandbox_strip(run, [0, 244, 360, 999], ["xi", "class_map"]).savefig("phases.png")  # doctest: +SKIP
+    """
+    from matplotlib.figure import Figure
+
+    chosen = [panel for row in panel_grid([[name] for name in panels], run.panels) for panel in row]
+    frames = [run.frame(epoch) for epoch in epochs]
+    if not frames:
+        raise InputError("epochs is empty; expected some of the epochs of the run")
+    if titles and len(titles) != len(epochs):
+        raise InputError(f"there are {len(titles)} titles for {len(epochs)} epochs; expected one for each")
+    figure = Figure(figsize=(_WIDTH * len(frames), _HEIGHT * len(chosen) + 0.75), layout="constrained")
+    axes = figure.subplots(len(chosen), len(frames), squeeze=False)
+    draw_legend(figure, run, chosen)
+    for row, panel in zip(axes, chosen, strict=True):
+        for axis, frame in zip(row, frames, strict=True):
+            draw_panel(axis, panel, run, frame)
+    names = titles or [f"{run.unit} {epoch:,}" for epoch in epochs]
+    for axis, name in zip(axes[0], names, strict=True):
+        axis.set_title(f"{plain(name, 60)}\n{plain(chosen[0].title, 60)}", fontsize=9, fontweight="bold", loc="left")
+    figure.suptitle(plain(run.title, 120), fontsize=11)
+    return figure
+
+
 def sandbox_film(
     run: SandboxRun,
     path: str | Path,

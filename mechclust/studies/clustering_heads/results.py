@@ -10,11 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from mechclust.studies.clustering_heads.config import (
+    CURRICULA,
     FULL_BATCH,
     MITIGATIONS,
     PARTS,
+    SECOND_STAGE,
     SOLVED,
     ClusteringHeadsConfig,
+    arms,
 )
 from mechclust.studies.clustering_heads.curves import (
     Drop,
@@ -95,6 +98,15 @@ class NetworkTraining:
         squares = self.curve("gradient_norm")[drop.start : drop.end + 1] ** 2
         return float(np.mean(squares[:, group.index("feed-forward")] / squares[:, group.index("all")]))
 
+    def worth_curvature(self, p: int, n: int) -> list[int]:
+        """At most ``n`` snapshots at equal steps, from the start to the last fall of the loss, and the last.
+
+        Without a fall of the loss they are of the whole training.
+        """
+        drops, last = self.drops(p), len(self.curve("train_loss")) - 1
+        end = min(last, drops[-1].end) if drops else last
+        return sorted({*np.linspace(0, end, n).round().astype(int).tolist(), last})
+
     @cached_property
     def small_spikes(self) -> list[Spike]:
         """Rises that would be loss spikes but for the floor below which no loss counts as one."""
@@ -135,7 +147,7 @@ class TrainedNetwork(NetworkTraining):
 
     @property
     def textbook(self) -> bool:
-        return int(self.head["verdict"]) == 2
+        return is_textbook(self.head)
 
     @property
     def on_plane(self) -> bool:
@@ -215,6 +227,10 @@ class HeadsResults:
         final: arm to seed to ``(train, test)`` accuracy at the end.
         curriculum: by seed.
         full_batch: the training of each network of the full-batch run, by seed.
+        curvature: of the same networks, the Hessian at some snapshots, by seed.
+        narrow_curriculum: the curriculum in two dimensions, by seed.
+        started: arm to seed to the head at the end, of networks from other initial weights.
+        second_stage: the training of the feed-forward layer alone on the ideal head, by seed.
     """
 
     networks: dict[int, TrainedNetwork]
@@ -222,6 +238,10 @@ class HeadsResults:
     final: dict[str, dict[int, tuple[float, float]]]
     curriculum: dict[int, ProbeResult]
     full_batch: dict[int, NetworkTraining] = field(default_factory=dict)
+    curvature: dict[int, ProbeResult] = field(default_factory=dict)
+    narrow_curriculum: dict[int, ProbeResult] = field(default_factory=dict)
+    started: dict[str, dict[int, ProbeResult]] = field(default_factory=dict)
+    second_stage: dict[int, NetworkTraining] = field(default_factory=dict)
 
     @property
     def solved(self) -> list[TrainedNetwork]:
@@ -233,9 +253,39 @@ class HeadsResults:
         """Networks that solved the task, and those that have not found its structure; those between are left out."""
         return [n for n in self.networks.values() if n.solved or n.accuracy <= WEAK]
 
+    def saddle(self, seed: int, p: int) -> tuple[float, float] | None:
+        """Negative curvature of a full-batch run: minus the smallest eigenvalue of the Hessian over the largest.
+
+        Args:
+            seed: of a run in ``curvature``.
+            p: the modulus.
+
+        Returns:
+            The median over the measured snapshots on its plateaus, and the value at the end; ``None`` for a run that
+            did not solve the task or had no measured plateau. A plateau is where the loss does not fall, from where it
+            is that of guessing to the last fall.
+        """
+        run, measured = self.full_batch.get(seed), self.curvature[seed]
+        if run is None or not run.curve("test_accuracy")[-1] > SOLVED or (found := run.gradient_in_drops(p)) is None:
+            return None
+        first, falls = first_below(run.curve("train_loss"), 1.05 * np.log(p)) or 0, found[1]
+        places = np.array([int(place) for place in measured.coords["snapshot"]]) - first
+        negative = (-measured["smallest"][:, 0] / measured["largest"]).numpy()
+        inside = (places >= 0) & (places < len(falls))
+        inside[inside] = ~falls[places[inside]]
+        inside &= np.isfinite(negative)
+        if not inside.any() or not np.isfinite(negative[-1]):
+            return None
+        return float(np.median(negative[inside])), float(negative[-1])
+
     def shares(self, arm: str) -> list[float]:
         """1 for each network of an arm that solved its task, else 0."""
         return [float(test > SOLVED) for _, test in self.final.get(arm, {}).values()]
+
+
+def is_textbook(head: ProbeResult) -> bool:
+    """Whether what ``ClusteringHead`` measured is a textbook head."""
+    return int(head["verdict"]) == 2
 
 
 def load_results(config: ClusteringHeadsConfig, out: Path) -> HeadsResults:
@@ -251,16 +301,17 @@ def load_results(config: ClusteringHeadsConfig, out: Path) -> HeadsResults:
         for network, (train, test) in zip(found.coords["network"], found["accuracy"].tolist(), strict=True):
             name, _, number = network.rpartition("|")
             final.setdefault(name, {})[int(number)] = (train, test)
-    calmed = {arm: _by_seed(config.seeds[: config.mitigations], results / arm, ".dynamics") for arm in MITIGATIONS}
+    starts = [arm for arm in arms(config) if arm.startswith("start ")]
     return HeadsResults(
         {seed: load_network(config, out, seed) for seed in config.seeds},
-        {arm: {seed: NetworkTraining(found) for seed, found in of.items()} for arm, of in calmed.items()},
+        {arm: _trainings(config.seeds[: config.mitigations], results / arm) for arm in MITIGATIONS},
         final,
-        _by_seed(config.curriculum.seeds, results / "curriculum"),
-        {
-            seed: NetworkTraining(found)
-            for seed, found in _by_seed(config.full_batch.seeds, results / FULL_BATCH, ".dynamics").items()
-        },
+        _by_seed(config.curriculum.seeds, results / CURRICULA[0]),
+        _trainings(config.full_batch.seeds, results / FULL_BATCH),
+        _by_seed(config.full_batch.seeds, results / FULL_BATCH, ".curvature"),
+        _by_seed(config.narrow_curriculum.seeds, results / CURRICULA[1]),
+        {arm: found for arm in starts if (found := _by_seed(config.starts.seeds, results / arm, ".head"))},
+        _trainings(config.starts.seeds, results / SECOND_STAGE),
     )
 
 
@@ -279,6 +330,11 @@ def load_network(config: ClusteringHeadsConfig, out: Path, seed: int) -> Trained
         )
     there = {part: load_result(path) for part, path in paths.items() if path.exists()}
     return TrainedNetwork(seed=seed, p=config.task.p, **there)
+
+
+def _trainings(seeds: Sequence[int], folder: Path) -> dict[int, NetworkTraining]:
+    """What there is of some seeds' measured training."""
+    return {seed: NetworkTraining(found) for seed, found in _by_seed(seeds, folder, ".dynamics").items()}
 
 
 def _by_seed(seeds: Sequence[int], folder: Path, part: str = "") -> dict[int, ProbeResult]:
