@@ -233,8 +233,8 @@ def _check(members: Sequence[Member], config: TrainConfig, backend: str, low_ran
             )
         if low_rank is not None and width_of(member.model) != width_of(first.model):
             raise InputError(
-                f"member {i} has a d_mlp of {width_of(member.model)}, member 0 of {width_of(first.model)}; expected one "
-                "width with low_rank"
+                f"member {i} has a d_mlp of {width_of(member.model)}, member 0 of {width_of(first.model)}; expected "
+                "one width with low_rank"
             )
         if not transformers and not hasattr(member.task, "loss_at"):
             raise InputError(f"the task {member.task.name!r} has no loss_at; train its models one by one with train()")

@@ -73,8 +73,8 @@ def _apart(c: Curriculum, results: Mapping[int, ProbeResult]) -> Finding:
         return {**data, "between": 25 + rng.normal(0, 5, len(data["between"]))}
 
     return Finding(
-        "H5b", f"p = {c.p}, {c.d_model} dimensions: a barrier in the loss lies between the solution after p = 2 and that "
-        "from scratch (nats above the worse end on the straight line, neurons matched, less the larger barrier on the "
+        "H5b", f"p = {c.p}, {c.d_model} dimensions: a loss barrier lies between the solution after p = 2 and that from "
+        "scratch (nats above the worse end on the straight line, neurons matched, less the larger barrier on the "
         "line from the start to the end of either)", _SECOND, "holds", data if found else None,
         lambda data: [("", data["between"] - data["own"], Bound(">", 0))],
         (exchanged(("between", "own")), "the line between solutions and the line of one run exchanged seed by seed"),

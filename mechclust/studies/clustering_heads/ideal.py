@@ -66,7 +66,8 @@ def started(member: Member, scales: Mapping[str, float], ideal: Ideal, beta: flo
     config, task = member.model, member.task
     if not scales and not ideal:
         return member
-    assert isinstance(config, PoolingTransformerConfig) and isinstance(task, SparseModularAddition)
+    assert isinstance(config, PoolingTransformerConfig)
+    assert isinstance(task, SparseModularAddition)
     weights = get_weights(build_model(config))
     for start, scale in scales.items():
         weights |= {name: scale * values for name, values in weights.items() if name.startswith(start)}

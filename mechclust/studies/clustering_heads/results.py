@@ -150,6 +150,11 @@ class TrainedNetwork(NetworkTraining):
         return is_textbook(self.head)
 
     @property
+    def kind(self) -> str:
+        """The kind of head, as ``kind_of`` names it."""
+        return kind_of(self.head)
+
+    @property
     def on_plane(self) -> bool:
         """Whether the head's weights lie on a planar lattice."""
         return on_plane(self.head)
@@ -286,6 +291,13 @@ class HeadsResults:
 def is_textbook(head: ProbeResult) -> bool:
     """Whether what ``ClusteringHead`` measured is a textbook head."""
     return int(head["verdict"]) == 2
+
+
+def kind_of(head: ProbeResult) -> str:
+    """``"textbook"``, ``"integer-weight"``, ``"planar"`` (lattice) or ``"neither"``; the first that is true."""
+    if is_textbook(head):
+        return "textbook"
+    return "integer-weight" if bool(head["integer_head"]) else "planar" if on_plane(head) else "neither"
 
 
 def load_results(config: ClusteringHeadsConfig, out: Path) -> HeadsResults:

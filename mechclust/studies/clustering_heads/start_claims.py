@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mechclust.report.verdicts import Bound, Verdict
-from mechclust.studies.clustering_heads.config import IDEAL_POSITIONS, SECOND_STAGE, SOLVED
+from mechclust.studies.clustering_heads.config import IDEAL_POSITIONS, SOLVED
 from mechclust.studies.clustering_heads.judged import Data, Finding, coins, exchanged
 from mechclust.studies.clustering_heads.results import HeadsResults, NetworkTraining, is_textbook
 from mechclust.studies.clustering_heads.solved_claims import FIRST
@@ -28,7 +28,7 @@ def _second_stage(results: HeadsResults) -> list[Finding]:
 
     return [
         Finding(
-            "H8", "the feed-forward layer alone, below it the ideal head, frozen: share of networks that solve the task",
+            "H8", "the feed-forward layer alone, on the frozen ideal head: share of networks that solve the task",
             f"{FIRST}; second stage alone", "holds", {"solved": solved} if runs else None,
             lambda data: [("", data["solved"], Bound(">=", 0.85))],
             (coins("solved", 0.3, 0.6), "the chances of solving at either bound of H1, of networks that learn both"),
@@ -37,8 +37,8 @@ def _second_stage(results: HeadsResults) -> list[Finding]:
             note=f"the base setting with these seeds: {np.mean([n.solved for n, _ in pairs]):.2f}" if pairs else "",
         ),
         Finding(
-            "H8b", "the second stage alone is sooner done (epoch at which the base setting solves the task less that of "
-            "the second stage, same seeds; the number of epochs where it never does)", "ours", "holds",
+            "H8b", "the second stage alone is done sooner (epoch at which the base setting solves the task less that "
+            "of the second stage, same seeds; the number of epochs where it never does)", "ours", "holds",
             {"base": dates[:, 0], "alone": dates[:, 1]} if pairs else None,
             lambda data: [("", data["base"] - data["alone"], Bound(">", 0))],
             (exchanged(("base", "alone")), "the two arms exchanged seed by seed"),

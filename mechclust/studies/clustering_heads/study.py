@@ -27,8 +27,9 @@ from tasks import SparseModularAddition
 def analyse(config: ClusteringHeadsConfig, out: Path) -> Analysis:
     """Claims, figures, sandbox pages from a run's artefacts."""
     from mechclust.studies.clustering_heads.claims import claims_of
-    from mechclust.studies.clustering_heads.figures import ablation_table, panels, sandbox_pages
+    from mechclust.studies.clustering_heads.figures import ablation_table, panels
     from mechclust.studies.clustering_heads.results import load_results
+    from mechclust.studies.clustering_heads.shown import sandbox_pages
 
     results = load_results(config, out)
     notes = [

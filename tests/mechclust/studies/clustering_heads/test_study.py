@@ -33,8 +33,8 @@ class TestRun:
     def test_lists_every_claim(self, smoke):
         analysis, _ = smoke
         assert [c.id for c in analysis.claims] == [
-            "H1", "H1a", "H1b", "H1c", "H1d", "H1e", "H2", "H2b", "H3", "H3b", "H4a", "H4b", "H4c", "H4d", "H4f",
-            "H5", "H6", "H7", "H7b", "H7c", "H7d",
+            "H1", "H1a", "H1b", "H1c", "H1d", "H1e", "H2", "H2b", "H3", "H3b", "H3c", "H4a", "H4b", "H4c", "H4d", "H4f",
+            "H5", "H5b", "H5c", "H6", "H7", "H7b", "H7c", "H7d", "H8", "H8b", "H9", "H9b",
         ]  # fmt: skip
         assert {c.verdict for c in analysis.claims} == {"not tested"}
         assert lacking_severity(analysis.claims) == []
@@ -47,6 +47,13 @@ class TestRun:
             "stitching",
             "mitigations",
             "full_batch",
+            "saddle",
+            "phases",
+            "attention",
+            "ideal",
+            "paths",
+            "starts",
+            "second_stage",
             "spikes",
             "gradients",
             "shares",
