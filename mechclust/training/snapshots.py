@@ -147,7 +147,8 @@ class Snapshots:
         if len({width_of(config) for config in self.configs}) == 1:
             return weights
         like = get_weights(build_model(self.configs[member]))
-        return {name: values[(..., *map(slice, like[name].shape))] for name, values in weights.items()}
+        ends = {name: [slice(n) for n in values.shape] for name, values in like.items()}
+        return {name: values[(..., *ends[name])] for name, values in weights.items()}
 
     def losses(self) -> Tensor:
         """``[steps member]`` training loss of every step's batch."""

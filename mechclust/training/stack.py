@@ -307,7 +307,9 @@ class StackData:
         """``[step * batch ...]``: batches of ``size`` over and over, which leaves their mean loss as it is."""
         again = self._batch_size // size
         return (
-            rows if again == 1 else torch.cat([part.repeat(again, *[1] * (rows.ndim - 1)) for part in rows.split(size)])
+            rows
+            if again == 1
+            else torch.cat([part.repeat(again, *[1] * (rows.ndim - 1)) for part in torch.split(rows, size)])
         )
 
     def _step(self, step: int) -> Tensors:

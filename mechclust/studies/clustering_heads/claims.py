@@ -18,7 +18,7 @@ Predictions:
   norm): undecided. H4f: freezing the wedges does. H4b, H4d: fewer spikes, and just as many networks solved. H4c:
   whether just as many are solved is in doubt: undecided.
 - H5: five of six generalised after p = 2, below the bound of 0.95; does not hold. H6: no transfer; undecided.
-  H5b: the barrier is lower after neurons are matched, but does not go, as the heads differ: holds. H5c: two dimensions
+  H5b: the barrier does not go when neurons are matched, as the heads differ: holds. H5c: two dimensions
   are too few for p = 4; does not hold.
 - H3c: the plateau is a saddle: holds. Written after the Hessian of one untrained network was seen, and no plateau.
 - H8, H8b: with the ideal head given, most networks learn the classifier, and sooner. H9: ideal positions are most of

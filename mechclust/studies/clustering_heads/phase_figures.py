@@ -135,7 +135,13 @@ def attention(config: ClusteringHeadsConfig, results: HeadsResults, out: Path) -
         values = mean_attention(snapshots, member, places).T.numpy()
         length, last = len(values), snapshots.epochs[-1]
         image = axis.imshow(
-            values, aspect="auto", origin="upper", extent=(0, last, length - 0.5, -0.5), cmap="Greys", vmin=0
+            values,
+            aspect="auto",
+            origin="upper",
+            extent=(0, last, length - 0.5, -0.5),
+            cmap="Greys",
+            vmin=0,
+            interpolation="nearest",
         )
         inside = np.isin(np.arange(length), config.task.positions)
         for t in np.flatnonzero(inside[1:] != inside[:-1]):

@@ -23,9 +23,9 @@ from mechclust.studies.clustering_heads.curves import (
     Drop,
     Spike,
     away_from,
+    drops_after_guessing,
     first_above,
     first_below,
-    loss_drops,
     loss_spikes,
     matched_quiet,
 )
@@ -70,11 +70,7 @@ class NetworkTraining:
 
         Before, it falls from the random start.
         """
-        loss = self.curve("train_loss")
-        start = first_below(loss, 1.05 * np.log(p))
-        if start is None:
-            return []
-        return [drop._replace(start=drop.start + start, end=drop.end + start) for drop in loss_drops(loss[start:])]
+        return drops_after_guessing(self.curve("train_loss"), p)
 
     def gradient_in_drops(self, p: int) -> tuple[np.ndarray, np.ndarray] | None:
         """``(gradient [snapshot], falls [snapshot])`` from where the loss is that of guessing to its last fall's end.
@@ -97,15 +93,6 @@ class NetworkTraining:
         group = self.dynamics.coords["group"]
         squares = self.curve("gradient_norm")[drop.start : drop.end + 1] ** 2
         return float(np.mean(squares[:, group.index("feed-forward")] / squares[:, group.index("all")]))
-
-    def worth_curvature(self, p: int, n: int) -> list[int]:
-        """At most ``n`` snapshots at equal steps, from the start to the last fall of the loss, and the last.
-
-        Without a fall of the loss they are of the whole training.
-        """
-        drops, last = self.drops(p), len(self.curve("train_loss")) - 1
-        end = min(last, drops[-1].end) if drops else last
-        return sorted({*np.linspace(0, end, n).round().astype(int).tolist(), last})
 
     @cached_property
     def small_spikes(self) -> list[Spike]:
@@ -322,7 +309,7 @@ def load_results(config: ClusteringHeadsConfig, out: Path) -> HeadsResults:
         _trainings(config.full_batch.seeds, results / FULL_BATCH),
         _by_seed(config.full_batch.seeds, results / FULL_BATCH, ".curvature"),
         _by_seed(config.narrow_curriculum.seeds, results / CURRICULA[1]),
-        {arm: found for arm in starts if (found := _by_seed(config.starts.seeds, results / arm, ".head"))},
+        {arm: heads for arm in starts if (heads := _by_seed(config.starts.seeds, results / arm, ".head"))},
         _trainings(config.starts.seeds, results / SECOND_STAGE),
     )
 

@@ -28,8 +28,7 @@ from mechclust.studies.clustering_heads.dynamics import dynamics, measured_rows,
 from mechclust.studies.clustering_heads.ideal import started
 from mechclust.studies.clustering_heads.lattices import on_plane
 from mechclust.studies.clustering_heads.replay import replay
-from mechclust.studies.clustering_heads.results import NetworkTraining
-from mechclust.studies.clustering_heads.saddle import curvature
+from mechclust.studies.clustering_heads.saddle import curvature, worth_measuring
 from mechclust.studies.clustering_heads.stitching import stitching
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.kept import kept, once
@@ -61,7 +60,7 @@ def run_job(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> None:
             )
             seen = once(path.with_suffix(".dynamics.safetensors"), measure, of)
             if arm.measure == "gradients" and config.full_batch.curvature:
-                at = NetworkTraining(seen).worth_curvature(config.task.p, config.full_batch.curvature)
+                at = worth_measuring(seen["train_loss"].numpy(), config.task.p, config.full_batch.curvature)
                 once(path.with_suffix(".curvature.safetensors"), partial(curvature, snapshots, i, at), of)
     models = _fingerprints(pairs, snapshots)
     final = kept(done, models) or _final(pairs, snapshots)

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.func import functional_call, grad_and_value, jvp
 
 from mechclust.models import build_model
+from mechclust.studies.clustering_heads.curves import drops_after_guessing
 from mechclust.studies.clustering_heads.dynamics import MeasuredRows, measured_rows, task_of
 from mechclust.training import Snapshots
 from probes import ProbeResult
@@ -82,6 +83,25 @@ def smallest_eigenvalues(
         return np.full(k, np.nan), np.full((n, k), np.nan), float("nan")
     order = np.argsort(values)
     return values[order], directions[:, order], float(largest)
+
+
+def worth_measuring(loss: np.ndarray, p: int, n: int) -> list[int]:
+    """At most ``n`` snapshots at equal steps from the start to the last fall of the loss, and the last of all.
+
+    Without a fall they are of the whole training.
+
+    Args:
+        loss: ``[snapshot]`` training loss.
+        p: how many answers there are.
+        n: how many.
+
+    Example:
+        >>> worth_measuring(np.array([0.69] * 40 + [0.0] * 40), 2, 3)
+        [0, 20, 40, 79]
+    """
+    drops, last = drops_after_guessing(loss, p), len(loss) - 1
+    end = min(last, drops[-1].end) if drops else last
+    return sorted({*np.linspace(0, end, n).round().astype(int).tolist(), last})
 
 
 def curvature(snapshots: Snapshots, member: int, places: Sequence[int]) -> ProbeResult:

@@ -110,4 +110,6 @@ def test_sequences_outside_the_training_split_do_not_count():
     loss = TrainingLoss(model, rows, {n: v.detach() for n, v in weights.items()})
     (batch,) = TASK.batches("train", 4096)
     expected = F.cross_entropy(model(batch.tokens), batch.labels["answer"])
-    assert float(loss(loss.vector({n: v.detach() for n, v in weights.items()}))) == pytest.approx(float(expected.detach()))
+    assert float(loss(loss.vector({n: v.detach() for n, v in weights.items()}))) == pytest.approx(
+        float(expected.detach())
+    )
