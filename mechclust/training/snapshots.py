@@ -147,8 +147,8 @@ class Snapshots:
         if len({width_of(config) for config in self.configs}) == 1:
             return weights
         like = get_weights(build_model(self.configs[member]))
-        ends = {name: [slice(n) for n in values.shape] for name, values in like.items()}
-        return {name: values[(..., *ends[name])] for name, values in weights.items()}
+        ends: dict[str, Any] = {name: (..., *map(slice, values.shape)) for name, values in like.items()}
+        return {name: values[ends[name]] for name, values in weights.items()}
 
     def losses(self) -> Tensor:
         """``[steps member]`` training loss of every step's batch."""

@@ -8,23 +8,17 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor
-from torch.func import functional_call
 
-from mechclust.models import build_model
 from mechclust.report.analysis import Panel
 from mechclust.report.style import BLUE, GREY, ORANGE, subplots
 from mechclust.sandbox import sandbox_figure, sandbox_strip
+from mechclust.studies.clustering_heads.attention import mean_attention
 from mechclust.studies.clustering_heads.config import FULL_BATCH, SECOND_STAGE, ClusteringHeadsConfig
 from mechclust.studies.clustering_heads.curves import Spike
-from mechclust.studies.clustering_heads.dynamics import measured_rows, task_of
 from mechclust.studies.clustering_heads.results import HeadsResults, NetworkTraining, TrainedNetwork
 from mechclust.studies.clustering_heads.sandbox import sandbox_run
 from mechclust.studies.clustering_heads.shown import sandbox_of, snapshots_of
-from mechclust.training import Snapshots
-from probes.hooks import record
 
-_PATTERN = "blocks.0.attn.hook_pattern"
 _MOST_FRAMES = 200  # of a heat map over training
 _PATHS, _PER_PATH = 16, 40  # networks in the map of the weights' paths, and snapshots of each
 _IDEAL = (
@@ -109,19 +103,6 @@ def ideal(config: ClusteringHeadsConfig, results: HeadsResults, out: Path) -> Fi
     ends = [snapshots.epochs[0], snapshots.epochs[-1]]
     run = sandbox_run(snapshots, member, epochs=ends, title=f"Ideal head, second stage alone, seed {seed}")
     return sandbox_figure(run, ends[-1], _IDEAL)
-
-
-@torch.no_grad()
-def mean_attention(snapshots: Snapshots, member: int, places: list[int]) -> Tensor:
-    """``[place pos]`` attention to every position at some snapshots, a mean over the task's sequences."""
-    weights = snapshots.of(member, [snapshots.steps[place] for place in places])
-    model, tokens = build_model(snapshots.configs[member]), measured_rows(task_of(snapshots, member)).batch.tokens
-    found = []
-    for i in range(len(places)):
-        with record(model, [_PATTERN]) as seen:
-            functional_call(model, {name: values[i] for name, values in weights.items()}, (tokens,))
-        found.append(seen[_PATTERN][0].mean(dim=(0, 1, 2)))
-    return torch.stack(found)
 
 
 def attention(config: ClusteringHeadsConfig, results: HeadsResults, out: Path) -> Figure:

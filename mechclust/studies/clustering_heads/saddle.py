@@ -43,7 +43,7 @@ class TrainingLoss:
 
     def __call__(self, vector: Float[Tensor, "n"]) -> Float[Tensor, ""]:
         """The loss in nats."""
-        parts = vector.split([shape.numel() for shape in self._shapes.values()])
+        parts = torch.split(vector, [shape.numel() for shape in self._shapes.values()])
         pairs = zip(self._shapes.items(), parts, strict=True)
         logits = functional_call(self._model, {name: part.view(shape) for (name, shape), part in pairs}, self._tokens)
         return F.cross_entropy(logits, self._answers, reduction="none") @ self._share
