@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.collections import LineCollection
@@ -48,25 +49,27 @@ class _Graph:
         self._axis = self.figure.subplots()
         self._axis.axis("off")
         nodes = [np.column_stack([np.full(n, x), _spread(n)]) for x, n in enumerate(sizes)]
-        self._lines = []
+        self._lines: list[LineCollection] = []
         for start, end in pairwise(nodes):
             pairs = [[a, b] for a in start for b in end]
-            self._lines.append(self._axis.add_collection(LineCollection(pairs, zorder=1)))
-        for x, (name, column) in enumerate(zip(_COLUMNS, nodes, strict=True)):
-            inside = np.isin(np.arange(len(column)), task.positions) if x == 0 else np.ones(len(column), dtype=bool)
-            colors = np.where(inside, _INK, GREY)
-            self._axis.scatter(*column.T, s=26 if len(column) > 16 else 60, c=colors, zorder=2)
-            self._axis.text(x, 1.12, name, ha="center", fontsize=10)
-        for names, column, side in ((range(sizes[0]), nodes[0], -1), (task.vocab, nodes[-1], 1)):
+            self._lines.append(LineCollection(pairs, zorder=1))
+            self._axis.add_collection(self._lines[-1])
+        for i, (title, column) in enumerate(zip(_COLUMNS, nodes, strict=True)):
+            inside = np.isin(np.arange(len(column)), task.positions) if i == 0 else np.ones(len(column), dtype=bool)
+            look: dict[str, Any] = {"s": 26 if len(column) > 16 else 60, "c": np.where(inside, _INK, GREY)}
+            self._axis.scatter(column[:, 0], column[:, 1], zorder=2, **look)
+            self._axis.text(i, 1.12, title, ha="center", fontsize=10)
+        labels = (([str(t) for t in range(sizes[0])], nodes[0], -1), (task.vocab, nodes[-1], 1))
+        for names, column, side in labels:
             for name, (x, y) in zip(names, column, strict=False):
-                self._axis.text(x + 0.1 * side, y, str(name), ha="center", va="center", fontsize=8)
+                self._axis.text(x + 0.1 * side, y, name, ha="center", va="center", fontsize=8)
         self._axis.set(xlim=(-0.3, 4.3), ylim=(-1.1, 1.25))
 
     def draw(self, i: int) -> None:
         """The ``i``-th of the epochs."""
         for lines, values in zip(self._lines, self._edges, strict=True):
             now, most = values[i].ravel(), np.abs(values).max() or 1.0
-            lines.set_linewidths(_WIDEST * np.abs(now) / most)
+            lines.set_linewidth(_WIDEST * np.abs(now) / most)
             lines.set_color([BLUE if value >= 0 else RED for value in now])
         self._axis.set_title(f"{self._title}: epoch {self._epochs[i]:,}", fontsize=11)
 

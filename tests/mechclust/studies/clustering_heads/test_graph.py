@@ -43,7 +43,9 @@ def test_attention_is_that_of_the_model(snapshots):
     for place, step in enumerate((0, 6)):
         seen = []
         model = snapshots.model(0, step)
-        with model.hooks(fwd_hooks=[("blocks.0.attn.hook_pattern", lambda x, hook: seen.append(x.detach()))]):
+        with model.hooks(
+            fwd_hooks=[("blocks.0.attn.hook_pattern", lambda x, hook, seen=seen: seen.append(x.detach()))]
+        ):
             model(batch.tokens)
         assert found[place].tolist() == pytest.approx(seen[0].mean(dim=(0, 1, 2)).tolist(), abs=1e-6)
 

@@ -117,7 +117,7 @@ class TestRun:
         (part / "results" / "curriculum" / "seed200.safetensors").unlink()
         report = report_run(get_study("clustering-heads"), SMOKE, part)
         (note,) = (note for note in report.notes if "not finished" in note)
-        assert note.endswith("Missing, of 14 jobs: curriculum-seeds-200-200, batch-16-seeds-200-200.")
+        assert note.endswith("Missing, of 16 jobs: curriculum-seeds-200-200, batch-16-seeds-200-200.")
         for name in ("stitching", "replay", "donors"):  # as an earlier version left it
             (part / "results" / "base" / f"seed201.{name}.safetensors").unlink()
         assert load_results(SMOKE, part).networks[201].stitching is None
