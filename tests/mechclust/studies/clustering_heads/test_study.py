@@ -11,7 +11,7 @@ import torch
 from mechclust.commands.sandbox import open_sandbox
 from mechclust.report.claims import lacking_severity
 from mechclust.studies import get_study, report_run, run_study
-from mechclust.studies.clustering_heads.config import Ablations, ClusteringHeadsConfig, Curriculum, FullBatch
+from mechclust.studies.clustering_heads.config import Ablations, ClusteringHeadsConfig, Curriculum, FullBatch, Starts
 from mechclust.studies.clustering_heads.dynamics import measured_rows
 from mechclust.studies.clustering_heads.results import load_results
 from mechclust.training import Snapshots, accuracy
@@ -131,7 +131,7 @@ class TestRun:
     def test_too_many_sequences_are_sampled_and_that_is_said(self, tmp_path):
         config = ClusteringHeadsConfig(
             seeds=(200,), replication=(), mitigations=0, transfer=False, epochs=2, sandbox=0, test_claims=False,
-            full_batch=FullBatch(()),
+            full_batch=FullBatch(()), starts=Starts(()), narrow_curriculum=Curriculum(seeds=()),
             task=SparseModularAddition(length=13, n_support=2, n_train=64, n_test=64),
             curriculum=Curriculum(seeds=()), ablations=Ablations(seeds=()),
         )  # fmt: skip
