@@ -127,7 +127,7 @@ def _of_study(folder: Path, seed: int | None, max_frames: int, view: View | None
         raise InputError(
             "a run of clustering-heads is shown whole; leave --label, --layers, --heads and their like out"
         )
-    from mechclust.studies.clustering_heads.figures import sandbox_of
+    from mechclust.studies.clustering_heads.shown import sandbox_of
 
     network = load_network(config, folder, config.seeds[_place(config.seeds, seed, folder)])
     return sandbox_of(config, network, folder, max_frames=max_frames)

@@ -1,7 +1,7 @@
 """The sandbox: any model with hooks over its training, as a figure, a film, or an interactive page."""
 
 from mechclust.sandbox.curves import Curves
-from mechclust.sandbox.figure import sandbox_figure, sandbox_film
+from mechclust.sandbox.figure import sandbox_figure, sandbox_film, sandbox_strip
 from mechclust.sandbox.page import sandbox_page
 from mechclust.sandbox.panels import SandboxPanel
 from mechclust.sandbox.recorder import SandboxRecorder, record_sandbox
@@ -17,4 +17,5 @@ __all__ = [
     "sandbox_figure",
     "sandbox_film",
     "sandbox_page",
+    "sandbox_strip",
 ]

@@ -6,6 +6,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mechclust.models.config import ModelConfig, config_to_json
+from mechclust.models.config import AnyConfig, ModelConfig, config_to_json
 from mechclust.training.config import TrainConfig
 from mechclust.training.loop import WAIT, step_bar
 from mechclust.training.low_rank import LowRank
 from mechclust.training.snapshots import Segment, Snapshots, backend_of, check_run, file_of, lost_files, snapshot_steps
-from mechclust.training.stack import Backend, Member, Stack, StackData
+from mechclust.training.stack import Backend, Member, Stack, StackData, width_of
 from mechclust.training.state import load_state, save_state
 from probes.files import remove_leftovers, versions
 from probes.hooks import check_device
@@ -59,7 +60,10 @@ def train_ensemble(
 
     Args:
         members: networks of one shape and their data: transformers with their task's own loss of every token, or
-            networks whose logits are ``[batch d_vocab]``. Their batches are of one shape too.
+            networks whose logits are ``[batch d_vocab]``. Their sequences are of one length. Widths of feed-forward
+            layers and batch sizes may differ; a step then costs what it costs with the largest of each for all, so
+            that mixing pays where a step's arithmetic is little of its time. An epoch is that of
+            ``config.batch_size``.
         config: the settings; a member's ``rate`` multiplies the learning rate.
         out: folder of snapshots and resumable state, for one process at a time. A run that was interrupted, even by
             ``kill -9``, resumes from its last save and ends with the same bits. If a file of snapshots is lost,
@@ -223,8 +227,15 @@ def _check(members: Sequence[Member], config: TrainConfig, backend: str, low_ran
         if config.freeze or config.layer_decay != 1:
             raise InputError("low_rank trains nothing else; leave out freeze and layer_decay")
     for i, member in enumerate(members):
-        if member.model.with_seed(0) != first.model.with_seed(0):
-            raise InputError(f"member {i} is a {member.model}, member 0 a {first.model}; only seeds may differ")
+        if _alike(member.model) != _alike(first.model):
+            raise InputError(
+                f"member {i} is a {member.model}, member 0 a {first.model}; only seeds and d_mlp may differ"
+            )
+        if low_rank is not None and width_of(member.model) != width_of(first.model):
+            raise InputError(
+                f"member {i} has a d_mlp of {width_of(member.model)}, member 0 of {width_of(first.model)}; expected "
+                "one width with low_rank"
+            )
         if not transformers and not hasattr(member.task, "loss_at"):
             raise InputError(f"the task {member.task.name!r} has no loss_at; train its models one by one with train()")
         if member.task.d_vocab > member.model.d_vocab:
@@ -232,6 +243,12 @@ def _check(members: Sequence[Member], config: TrainConfig, backend: str, low_ran
                 f"the task of member {i} has {member.task.d_vocab} tokens; expected at most its model's d_vocab "
                 f"({member.model.d_vocab})"
             )
+
+
+def _alike(config: AnyConfig) -> AnyConfig:
+    """The configuration without what may differ between members."""
+    same = config.with_seed(0)
+    return replace(same, d_mlp=1) if width_of(same) else same  # type: ignore[type-var]  # a dataclass with that field
 
 
 def _epoch(member: Member, config: TrainConfig) -> int:
@@ -245,10 +262,12 @@ def _record(member: Member) -> dict[str, Any]:
     if member.weights is not None:
         parts = (np.ascontiguousarray(v.detach().cpu().numpy()).tobytes() for _, v in sorted(member.weights.items()))
         digest = hashlib.sha256(b"".join(parts)).hexdigest()[:16]
+    own = {} if member.batch_size is None else {"batch_size": member.batch_size}
     return {
         "model": config_to_json(member.model),
         "task": member.task.to_config(),
         "rate": member.rate,
         "rates": dict(member.rates),
         "weights": digest,
+        **own,
     }

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from mechclust.models.build import build_model
 from mechclust.models.config import AnyConfig, config_from_json
-from mechclust.models.weights import set_weights
+from mechclust.models.weights import get_weights, set_weights
+from mechclust.training.stack import width_of
 from probes.files import DamagedError, check_safetensors, read_safetensors, write_safetensors
 from probes.hooks import HookedModel
 from tasks import InputError, Task
@@ -114,7 +115,7 @@ class Snapshots:
         return member
 
     def at(self, step: int) -> dict[str, Tensor]:
-        """Weights of all members at a step, ``[member ...]`` by name."""
+        """Weights of all members at a step, ``[member ...]`` by name; narrow feed-forward layers end in zeros."""
         path, row = self._where(step)
         with self._open(path) as file:
             return {name: file.get_slice(name)[row] for name in file.keys() if name != "losses"}  # noqa: SIM118
@@ -130,14 +131,24 @@ class Snapshots:
             with self._open(path) as file:
                 found[path] = {name: file.get_slice(name)[:, member] for name in file.keys() if name != "losses"}  # noqa: SIM118
         names = found[places[0][0]].keys()
-        return {name: torch.stack([found[path][name][row] for path, row in places]) for name in names}
+        return self._own(
+            member, {name: torch.stack([found[path][name][row] for path, row in places]) for name in names}
+        )
 
     def model(self, member: int, step: int | None = None) -> HookedModel:
         """A member as it was at a step (the last by default), with hooks."""
         model = build_model(self.configs[self._member(member)])
         weights = self.at(self.steps[-1] if step is None else step)
-        set_weights(model, {name: values[member] for name, values in weights.items()})
+        set_weights(model, self._own(member, {name: values[member] for name, values in weights.items()}))
         return model
+
+    def _own(self, member: int, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """A member's weights ``[... *shape]`` without what fills up a narrow feed-forward layer."""
+        if len({width_of(config) for config in self.configs}) == 1:
+            return weights
+        like = get_weights(build_model(self.configs[member]))
+        ends: dict[str, Any] = {name: (..., *map(slice, values.shape)) for name, values in like.items()}
+        return {name: values[ends[name]] for name, values in weights.items()}
 
     def losses(self) -> Tensor:
         """``[steps member]`` training loss of every step's batch."""

@@ -19,6 +19,7 @@ from mechclust.training.config import TrainConfig
 from mechclust.training.loop import make_optimizer, trained_names
 from mechclust.training.low_rank import LowRank
 from tasks import Batch, InputError, Task
+from tasks.errors import check_at_least
 
 Backend = Literal["auto", "compiled", "vmap", "loop"]
 Tensors = dict[str, Tensor]
@@ -33,14 +34,15 @@ class Member:
     """One network of an ensemble.
 
     Args:
-        model: its configuration; members differ in the seed alone.
+        model: its configuration; members differ in the seed and the width of the feed-forward layers alone.
         task: its data.
         rate: factor on the learning rate.
         rates: further factors, by the beginning of a parameter's name, such as ``{"blocks.0.mlp": 0.1}``.
         weights: initial weights, under the names of ``get_weights``; ``None``: drawn from ``model.seed``.
+        batch_size: examples in each step, a divisor of the ensemble's ``batch_size``; ``None``: all of it.
 
     Raises:
-        InputError: for a factor below 0 or not finite.
+        InputError: for a factor below 0 or not finite, or a batch size below 1.
     """
 
     model: AnyConfig
@@ -48,14 +50,18 @@ class Member:
     rate: float = 1.0
     rates: Mapping[str, float] = field(default_factory=dict)
     weights: Mapping[str, Tensor] | None = None
+    batch_size: int | None = None
 
     def __post_init__(self) -> None:
+        check_at_least(batch_size=(1 if self.batch_size is None else self.batch_size, 1))
         if bad := [f for f in (self.rate, *self.rates.values()) if not (math.isfinite(f) and f >= 0)]:
             raise InputError(f"a member has a rate of {bad[0]}; expected a factor of at least 0 on the learning rate")
 
 
 class Stack:
     """Stacked weights, their optimiser, and a way to their gradients.
+
+    Narrow feed-forward layers are filled up with neurons of weights 0, whose gradients are 0: they stay what they are.
 
     Args:
         members: networks of one shape.
@@ -73,9 +79,13 @@ class Stack:
         self, members: Sequence[Member], config: TrainConfig, device: str, low_rank: LowRank | None = None
     ) -> None:
         models = [_initial(member) for member in members]
+        widest = max(range(len(members)), key=lambda i: width_of(members[i].model))
         named = [trainable(model) for model in models]
         shares = trained_names(named[0], config, type(models[0]).__name__)
-        stacked = {name: torch.stack([own[name].detach() for own in named]).to(device) for name in named[0]}
+        stacked = {
+            name: torch.stack([padded(own[name].detach(), like.shape) for own in named]).to(device)
+            for name, like in named[widest].items()
+        }
         free = {name for names in shares.values() for name in names}
         self._low_rank = low_rank
         if low_rank is not None:
@@ -88,10 +98,10 @@ class Stack:
         self.fixed = {name: values for name, values in stacked.items() if name not in self.weights}
         self.optimizer = make_optimizer(groups, config)
         self.gradients: Gradients = vmap(self._gradient)
-        self._base, self._task, self._clip = models[0], members[0].task, config.clip
+        self._base, self._task, self._clip = models[widest], members[0].task, config.clip
         if device != "cpu":  # TransformerLens tells of every move
             self._base.to(device)
-        self._names = _native_names(models[0])
+        self._names = _native_names(self._base)
         self._order, self._convert = list(named[0]), isinstance(members[0].model, ModelConfig)
         self._factors = _factors(members, self.weights)
 
@@ -223,6 +233,25 @@ def clipped(gradients: Tensors, most: float) -> Tensors:
     return {name: values * scale.reshape(-1, *[1] * (values.ndim - 1)) for name, values in gradients.items()}
 
 
+def width_of(config: AnyConfig) -> int:
+    """Neurons of each feed-forward layer; 0 where the configuration has no such width."""
+    return config.d_feedforward if isinstance(config, ModelConfig) else getattr(config, "d_mlp", 0)
+
+
+def padded(values: Tensor, shape: Sequence[int]) -> Tensor:
+    """The values with zeros behind them, along every axis that is shorter than in ``shape``.
+
+    Example:
+        >>> padded(torch.ones(2), (3,)).tolist()
+        [1.0, 1.0, 0.0]
+    """
+    if tuple(values.shape) == tuple(shape):
+        return values
+    found = values.new_zeros(shape)
+    found[tuple(slice(n) for n in values.shape)] = values
+    return found
+
+
 class StackData:
     """Training batches of all members. Where the tasks have a fixed training set, it is gathered at once.
 
@@ -237,6 +266,12 @@ class StackData:
 
     def __init__(self, members: Sequence[Member], batch_size: int, device: str) -> None:
         self._tasks, self._batch_size, self._device = [m.task for m in members], batch_size, device
+        self._sizes = [batch_size if m.batch_size is None else m.batch_size for m in members]
+        for i, size in enumerate(self._sizes):
+            if batch_size % size:
+                raise InputError(
+                    f"member {i} has a batch_size of {size}; expected a divisor of the ensemble's ({batch_size})"
+                )
         # A transformer has logits at every token, as the task's own loss takes them.
         self.answers = not isinstance(members[0].model, ModelConfig)
         self._causal = getattr(members[0].model, "attention", None) == "causal"
@@ -256,16 +291,31 @@ class StackData:
         if not self.answers:
             return [self._step(step) for step in steps]
         if self._held is not None:
-            rows = torch.stack([task.train_rows(steps, self._batch_size) for task in self._tasks])  # type: ignore[attr-defined]
+            drawn = zip(self._tasks, self._sizes, strict=True)
+            rows = torch.stack([self._filled(task.train_rows(steps, size), size) for task, size in drawn])  # type: ignore[attr-defined]
             found = [held[torch.arange(len(rows))[:, None], rows] for held in self._held]
         else:
-            batches = [_answered(task.train_batches(steps, self._batch_size)) for task in self._tasks]
+            batches = [
+                [self._filled(part, size) for part in _answered(task.train_batches(steps, size))]  # type: ignore[attr-defined]
+                for task, size in zip(self._tasks, self._sizes, strict=True)
+            ]
             found = [torch.stack(parts) for parts in zip(*batches, strict=True)]
         tokens, targets = (torch.stack(x.tensor_split(len(steps), dim=1)).to(self._device) for x in found)
         return [{"tokens": t, _ANSWERS: answers} for t, answers in zip(tokens, targets, strict=True)]
 
+    def _filled(self, rows: Tensor, size: int) -> Tensor:
+        """``[step * batch ...]``: batches of ``size`` over and over, which leaves their mean loss as it is."""
+        again = self._batch_size // size
+        return (
+            rows
+            if again == 1
+            else torch.cat([part.repeat(again, *[1] * (rows.ndim - 1)) for part in torch.split(rows, size)])
+        )
+
     def _step(self, step: int) -> Tensors:
-        batches = [task.train_batch(step, self._batch_size) for task in self._tasks]
+        drawn = zip(self._tasks, self._sizes, strict=True)
+        batches = [task.train_batch(step, size) for task, size in drawn]
+        batches = [batch.select(torch.arange(self._batch_size) % len(batch)) for batch in batches]
         if all(batch.attention_mask is not None and batch.loss_mask is not None for batch in batches):
             widest = max(batch.tokens.shape[1] for batch in batches)
             batches = [_widened(batch, widest) for batch in batches]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,7 +24,41 @@ def table() -> Table:
         ("12 models, 4 blocks of 32, batch 32", lambda: speedup(12, 4, 32, 32), ""),
         ("12 models, 2 blocks of 16, batch 8", lambda: speedup(12, 2, 16, 8), ""),
         ("40 models, 2 blocks of 16, batch 8", lambda: speedup(40, 2, 16, 8), ""),
+        ("200 pooling transformers, widths 10 to 127 mixed, batch 32", lambda: mixed(25), ""),
+        ("50 pooling transformers, width 32, batches 1 to 32 mixed", lambda: mixed(50, batches=True), ""),
+        ("25 pooling transformers, full batch of 2,048", lambda: mixed(25, batch=2048), ""),
     ]
+
+
+def mixed(seeds: int, *, batches: bool = False, batch: int = 32) -> float:
+    """The same of pooling transformers: of so many seeds with each of eight widths, or of the study's width alone."""
+    from mechclust import TrainConfig, build_model, train
+    from mechclust.studies.clustering_heads import PoolingTransformerConfig
+    from mechclust.training import Member
+    from mechclust.training.stack import Stack, StackData
+    from tasks import SparseModularAddition
+
+    widths = (10, 14, 21, 30, 43, 62, 89, 127) if not batches and batch == 32 else (32,)
+    sizes = [2 ** (seed % 6) if batches else batch for seed in range(seeds)]
+    given = [
+        Member(PoolingTransformerConfig(d_mlp=width, seed=s), SparseModularAddition(seed=s), batch_size=size)
+        for width in widths
+        for s, size in enumerate(sizes)
+    ]
+    config = TrainConfig(steps=_STEPS, batch_size=batch, optimizer="adam", schedule="constant", clip=None)
+    alone = given[:: max(1, len(given) // 8)][:8]  # of every width or size
+    models = [(build_model(m.model), m) for m in alone]
+    stack, data = Stack(given, config, "cpu"), StackData(given, batch, "cpu")
+
+    def singly() -> None:
+        for model, m in models:
+            train(model, m.task, replace(config, batch_size=m.batch_size or batch))
+
+    def stacked() -> None:
+        for each in data(range(_STEPS)):
+            stack.step(each, 1e-3)
+
+    return alternate(singly, stacked, rounds=5) * len(given) / len(alone)
 
 
 def speedup(members: int, layers: int, width: int, batch: int, threads: int = 1, backend: Any = "vmap") -> float:

@@ -8,6 +8,7 @@ from mechclust.studies.clustering_heads.config import (
     Curriculum,
     FullBatch,
     PoolingTransformerConfig,
+    Starts,
 )
 from mechclust.studies.clustering_heads.curves import (
     Drop,
@@ -28,6 +29,7 @@ __all__ = [
     "PoolingTransformer",
     "PoolingTransformerConfig",
     "Spike",
+    "Starts",
     "first_above",
     "first_below",
     "loss_drops",

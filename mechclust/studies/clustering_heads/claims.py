@@ -1,4 +1,4 @@
-"""The claims of the study, H1 to H7. Bounds and predictions were written before the confirmatory run on fresh seeds.
+"""The claims of the study, H1 to H9. Bounds and predictions were written before the confirmatory run on fresh seeds.
 
 Most predictions draw on what seeds 200 to 299 showed under an earlier form of the claims; each claim's history records
 it. The claims were changed because they could hardly fail, or dropped seeds according to what the treatment did.
@@ -18,6 +18,12 @@ Predictions:
   norm): undecided. H4f: freezing the wedges does. H4b, H4d: fewer spikes, and just as many networks solved. H4c:
   whether just as many are solved is in doubt: undecided.
 - H5: five of six generalised after p = 2, below the bound of 0.95; does not hold. H6: no transfer; undecided.
+  H5b: the barrier does not go when neurons are matched, as the heads differ: holds. H5c: two dimensions
+  are too few for p = 4; does not hold.
+- H3c: the plateau is a saddle: holds. Written after the Hessian of one untrained network was seen, and no plateau.
+- H8, H8b: with the ideal head given, most networks learn the classifier, and sooner. H9: ideal positions are most of
+  what makes a head, so more networks solve the task; holds. H9b: whether their heads are textbook ones is in doubt, as
+  they go on training: undecided.
 - H7: predictions follow the donor's class. H7b: the sums alone do not suffice, because integer weights have finer
   classes. H7c: with wrong classes the networks guess.
 """
@@ -30,11 +36,13 @@ from dataclasses import replace
 from mechclust.report.claims import Claim, EarlierRun, claim, untested, with_severity
 from mechclust.report.verdicts import Bound, Verdict
 from mechclust.studies.clustering_heads.config import ClusteringHeadsConfig
+from mechclust.studies.clustering_heads.curriculum_claims import curriculum_findings
 from mechclust.studies.clustering_heads.dynamics_claims import dynamics_findings
 from mechclust.studies.clustering_heads.head_claims import donors_of, head_findings
 from mechclust.studies.clustering_heads.judged import judged
 from mechclust.studies.clustering_heads.results import HeadsResults
 from mechclust.studies.clustering_heads.solved_claims import solved_findings
+from mechclust.studies.clustering_heads.start_claims import start_findings
 
 _RUN = "paper, 2026-11-21, seeds 200 to 299"
 _FRESH = "fresh seeds; severity"
@@ -67,7 +75,13 @@ _EARLIER: dict[str, tuple[Verdict, int, str]] = {
 
 def claims_of(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Claim]:
     """Every claim; those that cannot be tested at this size say so."""
-    findings = [*solved_findings(config, results), *dynamics_findings(config, results), *head_findings(results)]
+    findings = [
+        *solved_findings(config, results),
+        *dynamics_findings(config, results),
+        *curriculum_findings(config, results),
+        *start_findings(results),
+        *head_findings(results),
+    ]
     found = [judged(finding, _history(finding.id), draws=config.test_claims) for finding in findings]
     found = sorted([*found, _check(results)], key=lambda c: c.id)
     return with_severity(found if config.test_claims else map(untested, found))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -24,7 +25,15 @@ MITIGATIONS = ("larger eps", "slower feed-forward", "late smaller rate")
 # What is measured of a network of the base setting: the head, its training, and the training taken apart.
 PARTS = ("untrained", "head", "causal", "dynamics", "stitching", "replay", "donors")
 FULL_BATCH = "full batch"
-ABLATIONS = ("batch", "lr", "width", "discount")
+SECOND_STAGE = "second stage"
+IDEAL_POSITIONS = "start ideal positions"
+CURRICULA = ("curriculum", "narrow-curriculum")
+ABLATIONS = ("batch", "lr", "width", "discount", "bias")
+# Parts of a network whose initial weights are scaled, by the beginning of their names.
+SCALED = {"embeddings": "embed", "positions": "pos_embed", "attention": "blocks.0.attn", "feed-forward": MLP}
+HEAD_PARTS = ("embed", "pos_embed", "blocks.0.attn")  # all that makes the sequence embedding
+_BIASES = (f"{MLP}.b_in", f"{MLP}.b_out")
+_PADDED = 128  # width up to which different widths train together: their arithmetic is little of a step
 
 
 @dataclass(frozen=True)
@@ -63,12 +72,32 @@ class FullBatch:
         steps: Adam steps.
         lr: Adam's learning rate.
         every: steps between snapshots, at which gradients are measured.
+        curvature: snapshots at which the smallest eigenvalues of the Hessian are computed, besides the last; 0 for
+            none.
     """
 
     seeds: tuple[int, ...] = tuple(range(300, 325))
     steps: int = 10_000
     lr: float = 3e-3
     every: int = 10
+    curvature: int = 16
+
+
+@dataclass(frozen=True)
+class Starts:
+    """The base setting from other initial weights.
+
+    Args:
+        seeds: of every start; the base setting with the same seeds is the comparison. Empty for none.
+        scales: factors on the initial weights of one part: embeddings, positions, attention, feed-forward layer.
+        second_stage: also train the feed-forward layer alone, below it the ideal head, frozen.
+        beta: the ideal head's query; the larger, the less attention on positions off the support.
+    """
+
+    seeds: tuple[int, ...] = tuple(range(300, 325))
+    scales: tuple[float, ...] = (0.1, 0.3, 3.0, 10.0)
+    second_stage: bool = True
+    beta: float = 8.0
 
 
 @dataclass(frozen=True)
@@ -81,13 +110,15 @@ class Ablations:
         lrs: learning rates.
         widths: widths of the feed-forward layer.
         discounts: factors on the feed-forward layer's learning rate.
+        bias: also train without biases in the feed-forward layer.
     """
 
-    seeds: tuple[int, ...] = (200, 201, 202)
+    seeds: tuple[int, ...] = tuple(range(200, 225))
     batch_sizes: tuple[int, ...] = tuple(2**k for k in range(12))
     lrs: tuple[float, ...] = tuple(float(f"{x:.3g}") for x in np.geomspace(1, 1e-4, 20))
     widths: tuple[int, ...] = tuple(int(x) for x in np.geomspace(10, 10_000, 20).round())
     discounts: tuple[float, ...] = tuple(float(f"{x:.3g}") for x in np.geomspace(1e-2, 1e2, 20))
+    bias: bool = True
 
 
 @dataclass(frozen=True)
@@ -108,8 +139,10 @@ class ClusteringHeadsConfig:
         mitigations: how many seeds, counted from the first, are also trained with a larger eps, with a slower
             feed-forward layer, and with a smaller rate late in training. The claims about mitigations use only these.
         full_batch: the base setting, trained on all sequences at once.
+        starts: the base setting from other initial weights.
         transfer: also train on p + 1, from the solved networks and from scratch.
         curriculum: the second paper's comparison.
+        narrow_curriculum: the same with two dimensions.
         ablations: settings varied one at a time.
         eps: eps of the norm before the feed-forward layer, in the mitigation.
         discount: factor on the feed-forward layer's learning rate, in the mitigation.
@@ -127,8 +160,10 @@ class ClusteringHeadsConfig:
     group: int = 50
     mitigations: int = 100
     full_batch: FullBatch = FullBatch()
+    starts: Starts = Starts()
     transfer: bool = True
     curriculum: Curriculum = Curriculum()
+    narrow_curriculum: Curriculum = Curriculum(d_model=2)
     ablations: Ablations = Ablations()
     eps: float = 0.1
     discount: float = 0.3
@@ -140,9 +175,17 @@ class ClusteringHeadsConfig:
         check_at_least(
             epochs=(self.epochs, 1), group=(self.group, 1), mitigations=(self.mitigations, 0), sandbox=(self.sandbox, 0)
         )
+        full = self.full_batch
         check_at_least(
-            **{"full_batch.steps": (self.full_batch.steps, 1), "full_batch.every": (self.full_batch.every, 1)}
+            **{
+                "full_batch.steps": (full.steps, 1),
+                "full_batch.every": (full.every, 1),
+                "full_batch.curvature": (full.curvature, 0),
+            }
         )
+        for scale in self.starts.scales:
+            if not (math.isfinite(scale) and scale >= 0):
+                raise InputError(f"starts.scales has {scale}; expected factors of at least 0 on the initial weights")
         if self.task.seed != 0:
             raise InputError("task.seed is set by each network, from seeds; leave it out and set those")
         if self.transfer and self.task.n_embeddings < self.task.p + 1:
@@ -150,11 +193,12 @@ class ClusteringHeadsConfig:
                 f"task.n_embeddings is {self.task.n_embeddings}; expected at least {self.task.p + 1}, "
                 "the digits that transfer goes on to (or transfer = False)"
             )
-        if not 0 < self.curriculum.first_steps < self.curriculum.steps and self.curriculum.seeds:
-            raise InputError(
-                f"curriculum.first_steps is {self.curriculum.first_steps}; expected fewer than its steps "
-                f"({self.curriculum.steps}) and at least 1"
-            )
+        for name, c in curricula(self).items():
+            if not 0 < c.first_steps < c.steps and c.seeds:
+                raise InputError(
+                    f"{name.replace('-', '_')}.first_steps is {c.first_steps}; expected fewer than its steps "
+                    f"({c.steps}) and at least 1"
+                )
         for arm in arms(self).values():  # what cannot be trained is refused before anything is
             training_of(self, arm)
             member_of(self, arm, arm.seeds[0])
@@ -165,8 +209,11 @@ class Arm:
     """One way to train, run once per seed.
 
     Attributes:
-        measure: how much is measured in every snapshot.
+        measure: how much is measured: ``"all"``, ``"losses"`` or ``"gradients"`` in every snapshot, or at the end the
+            ``"head"`` or accuracy alone (``"end"``).
         every: steps between snapshots; ``None``: one epoch, or all steps if only the end is measured.
+        scales: factors on the initial weights, by the beginning of a parameter's name.
+        ideal: what is set to the ideal head's at the start: nothing, its positions, or all of it.
     """
 
     name: str
@@ -178,6 +225,8 @@ class Arm:
     rates: Mapping[str, float] = field(default_factory=dict)
     measure: str = "end"
     every: int | None = None
+    scales: Mapping[str, float] = field(default_factory=dict)
+    ideal: Literal["", "positions", "head"] = ""
 
 
 class EnsembleJob(NamedTuple):
@@ -193,8 +242,8 @@ class EnsembleJob(NamedTuple):
 
     def result(self, out: Path) -> Path:
         """The file that the job writes last."""
-        if self.arms == ("curriculum",):
-            return out / "results" / "curriculum" / f"seed{self.seeds[0]}.safetensors"
+        if self.arms[0] in CURRICULA:
+            return out / "results" / self.arms[0] / f"seed{self.seeds[0]}.safetensors"
         return out / "results" / "final" / f"{self.name}.safetensors"
 
 
@@ -215,15 +264,39 @@ def arms(config: ClusteringHeadsConfig) -> dict[str, Arm]:
     found.append(Arm(FULL_BATCH, full.seeds, p, training=whole, measure="gradients", every=full.every))
     if config.transfer:
         found.append(Arm("scratch", config.seeds, p + 1))
+    found += _starts(config)
     found += [Arm(f"lr {lr:g}", grid.seeds, p, rate=lr / config.lr) for lr in grid.lrs]
     found += [Arm(f"discount {factor:g}", grid.seeds, p, rates={MLP: factor}) for factor in grid.discounts]
     found += [Arm(f"batch {size:g}", grid.seeds, p, training={"batch_size": size}) for size in grid.batch_sizes]
     found += [Arm(f"width {width:g}", grid.seeds, p, model={"d_mlp": width}) for width in grid.widths]
+    if grid.bias:
+        unbiased = {"training": {"freeze": _BIASES}, "scales": dict.fromkeys(_BIASES, 0.0)}
+        found.append(Arm("bias 0", grid.seeds, p, **unbiased))  # type: ignore[arg-type]
     known: dict[str, Arm] = {}
     for arm in found:
         if arm.seeds and known.setdefault(arm.name, arm) is not arm:
             raise InputError(f"the ablation {arm.name!r} is there twice; expected values that differ in 6 digits")
     return known
+
+
+def _starts(config: ClusteringHeadsConfig) -> list[Arm]:
+    """The base setting from other initial weights."""
+    given, p = config.starts, config.task.p
+    found = [
+        Arm(f"start {part} x{scale:g}", given.seeds, p, scales={start: scale}, measure="head")
+        for part, start in SCALED.items()
+        for scale in given.scales
+    ]
+    found.append(Arm(IDEAL_POSITIONS, given.seeds, p, ideal="positions", measure="head"))
+    if given.second_stage:
+        frozen = {"freeze": HEAD_PARTS}
+        found.append(Arm(SECOND_STAGE, given.seeds, p, training=frozen, ideal="head", measure="losses"))
+    return found
+
+
+def curricula(config: ClusteringHeadsConfig) -> dict[str, Curriculum]:
+    """The second paper's comparison by the name of its results, of two widths."""
+    return dict(zip(CURRICULA, (config.curriculum, config.narrow_curriculum), strict=True))
 
 
 def training_of(config: ClusteringHeadsConfig, arm: Arm) -> TrainConfig:
@@ -244,7 +317,7 @@ def member_of(
 
 
 def jobs(config: ClusteringHeadsConfig) -> list[EnsembleJob]:
-    """What trains together: an arm's seeds in groups; all learning rates, and all discounts, at once.
+    """What trains together: an arm's seeds in groups; all learning rates, discounts, starts, narrow widths at once.
 
     The base setting comes first and the costly ablations last, so that a stopped run can still be reported on.
     """
@@ -252,13 +325,16 @@ def jobs(config: ClusteringHeadsConfig) -> list[EnsembleJob]:
     together: dict[str, list[str]] = {}
     for name in known:
         kind = name.split(" ")[0]
-        together.setdefault(kind if kind in ("lr", "discount") else name, []).append(name)
+        if kind in ("lr", "discount", "start") or (kind == "width" and known[name].model["d_mlp"] <= _PADDED):
+            together.setdefault(kind, []).append(name)
+        else:
+            together[name] = [name]
     found = []
     for names in together.values():
         seeds = known[names[0]].seeds
         size = config.group if len(names) == 1 else len(seeds)
         found += [EnsembleJob(tuple(names), seeds[i : i + size]) for i in range(0, len(seeds), size)]
-    found += [EnsembleJob(("curriculum",), (seed,)) for seed in config.curriculum.seeds]
+    found += [EnsembleJob((name,), (seed,)) for name, c in curricula(config).items() for seed in c.seeds]
     return sorted(found, key=lambda job: _cost(known.get(job.arms[0]), config))
 
 
@@ -269,9 +345,16 @@ def unfinished(config: ClusteringHeadsConfig, out: Path) -> list[EnsembleJob]:
 
 def results_of(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> list[Path]:
     """Everything that is measured of one job's networks."""
-    arm = arms(config).get(job.arms[0])
-    parts = {"all": PARTS, "losses": ("dynamics",), "gradients": ("dynamics",)}.get(arm.measure, ()) if arm else ()
-    found = [out / "results" / job.arms[0] / f"seed{seed}.{part}.safetensors" for seed in job.seeds for part in parts]
+    known, of = arms(config), {"all": PARTS, "losses": ("dynamics",), "head": ("head",), "gradients": ("dynamics",)}
+    if config.full_batch.curvature:
+        of["gradients"] = ("dynamics", "curvature")
+    found = [
+        out / "results" / name / f"seed{seed}.{part}.safetensors"
+        for name in job.arms
+        if name in known
+        for seed in job.seeds
+        for part in of.get(known[name].measure, ())
+    ]
     return [*found, job.result(out)]
 
 

@@ -10,8 +10,14 @@ import torch
 from torch import Tensor
 
 from mechclust.models import build_model
-from mechclust.models.weights import set_weights
-from mechclust.studies.clustering_heads.config import ClusteringHeadsConfig, EnsembleJob, PoolingTransformerConfig
+from mechclust.models.weights import get_weights, set_weights
+from mechclust.studies.clustering_heads.config import (
+    ClusteringHeadsConfig,
+    EnsembleJob,
+    PoolingTransformerConfig,
+    curricula,
+)
+from mechclust.studies.clustering_heads.interpolation import loss_between, neurons_matched, places
 from mechclust.studies.kept import once
 from mechclust.training import Member, TrainConfig, accuracy, train_ensemble
 from probes import ProbeResult
@@ -24,16 +30,15 @@ ARMS = ("scratch", "curriculum")
 def run_curriculum(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> None:
     """Train both arms of one seed, and measure them and the straight line between their solutions.
 
-    Measures: ``accuracy`` (arm, split) on p = 4; ``first_accuracy`` (split) of the curriculum on p = 2 before
-    it goes on; ``line`` (place): training loss on the way from the one solution to the other.
-    """
-    path, seed, c = job.result(out), job.seeds[0], config.curriculum
+        Measures: ``accuracy`` (arm, split) on p = 4; ``first_accuracy`` (split) of the curriculum on p = 2 before
+    XX"""
+    path, seed, c = job.result(out), job.seeds[0], curricula(config)[job.arms[0]]
     hard = replace(config.task, p=c.p, n_embeddings=max(c.p, config.task.n_embeddings), seed=seed)
     easy = replace(hard, p=2)
     shape = PoolingTransformerConfig(
         d_vocab=hard.d_vocab, n_ctx=hard.n_ctx, d_model=c.d_model, d_mlp=c.d_mlp, seed=seed
     )
-    folder = out / "models" / f"curriculum-seed{seed}"
+    folder = out / "models" / f"{job.arms[0]}-seed{seed}"
 
     def trained(
         task: SparseModularAddition, name: str, steps: int, lr: float, start: Mapping[str, Tensor] | None = None
@@ -42,7 +47,7 @@ def run_curriculum(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -
             steps=steps, batch_size=task.n_train, lr=lr, schedule="constant", optimizer="adam", weight_decay=0.0,
             clip=None, save_every=max(1, steps // 10),
         )  # fmt: skip
-        member, label = Member(shape, task, weights=start), f"curriculum: {name}, seed {seed}"
+        member, label = Member(shape, task, weights=start), f"{job.arms[0]}: {name}, seed {seed}"
         snapshots = train_ensemble([member], settings, folder / name, snapshot_every=steps, progress=True, name=label)
         return {name: values[0] for name, values in snapshots.at(steps).items()}
 
@@ -63,25 +68,29 @@ def run_curriculum(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -
         set_weights(model, dict(weights))
         return [accuracy(model, task, split)[0] for split in ("train", "test")]
 
-    def loss_between(place: float) -> float:
-        ways = ((name, value, ends["curriculum"][name]) for name, value in ends["scratch"].items())
-        set_weights(model, {name: torch.lerp(start, end, place) for name, start, end in ways})
-        (batch,) = hard.batches("train", hard.n_train)
-        with torch.no_grad():
-            return float(hard.loss(model(batch.tokens), batch))
+    def line(start: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> Tensor:
+        return loss_between(model, start, end, hard, c.points)
 
     def measure() -> ProbeResult:
-        places = torch.linspace(0, 1, c.points, dtype=torch.float64).tolist()
+        one, other = (ends[arm] for arm in ARMS)
         values = {
             "accuracy": torch.tensor([accuracies(ends[arm], hard) for arm in ARMS], dtype=torch.float64),
             "first_accuracy": torch.tensor(accuracies(first, easy), dtype=torch.float64),
-            "line": torch.tensor([loss_between(place) for place in places], dtype=torch.float64),
+            "line": line(one, other),
+            "matched_line": line(one, neurons_matched(other, one)),
+            "own_line": torch.stack([line(get_weights(build_model(shape)), one), line(first, other)]),
         }
         return ProbeResult(
             "Curriculum",
             values,
-            {"accuracy": ("arm", "split"), "first_accuracy": ("split",), "line": ("place",)},
-            {"arm": list(ARMS), "split": ["train", "test"], "place": [f"{place:.4g}" for place in places]},
+            {
+                "accuracy": ("arm", "split"),
+                "first_accuracy": ("split",),
+                "line": ("place",),
+                "matched_line": ("place",),
+                "own_line": ("arm", "place"),
+            },
+            {"arm": list(ARMS), "split": ["train", "test"], "place": [f"{place:.4g}" for place in places(c.points)]},
         )
 
     once(path, measure, of)

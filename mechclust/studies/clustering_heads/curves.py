@@ -119,6 +119,22 @@ def loss_drops(loss: ArrayLike, *, window: int = 10, least: float = 0.1) -> list
     return found
 
 
+def drops_after_guessing(loss: ArrayLike, p: int) -> list[Drop]:
+    """The drops of a loss from where it is first below 1.05 of what guessing among ``p`` answers costs.
+
+    Before, it falls from the random start.
+
+    Example:
+        >>> drops_after_guessing([9.0] * 20 + [0.69] * 40 + [0.0] * 40, 2)
+        [Drop(start=59, end=60, before=0.69, after=0.0)]
+    """
+    x = _curve("loss", loss)
+    start = first_below(x, 1.05 * np.log(p))
+    if start is None:
+        return []
+    return [drop._replace(start=drop.start + start, end=drop.end + start) for drop in loss_drops(x[start:])]
+
+
 def loss_spikes(loss: ArrayLike, *, factor: float = 5.0, window: int = 10, floor: float = 1e-3) -> list[Spike]:
     """Where the loss exceeds ``factor`` times the median of the ``window`` epochs before, and ``floor``.
 

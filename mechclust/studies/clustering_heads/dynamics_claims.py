@@ -18,8 +18,14 @@ _OLD = "measured by an earlier version; go on with the run"
 
 
 def dynamics_findings(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Finding]:
-    """H2, H2b, H3, H3b, H4a to H4d, H4f."""
-    return [*_order(results), *_gradients(config, results), *_replayed(results), *_mitigated(config, results)]
+    """H2, H2b, H3, H3b, H3c, H4a to H4d, H4f."""
+    return [
+        *_order(results),
+        *_gradients(config, results),
+        _saddle(config, results),
+        *_replayed(results),
+        *_mitigated(config, results),
+    ]
 
 
 def _order(results: HeadsResults) -> list[Finding]:
@@ -94,6 +100,31 @@ def _gradients(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Fin
             why_not=why or ("" if more else "no run has two falls of the loss"),
         ),
     ]  # fmt: skip
+
+
+def _saddle(config: ClusteringHeadsConfig, results: HeadsResults) -> Finding:
+    found = [pair for seed in results.curvature if (pair := results.saddle(seed, config.task.p)) is not None]
+    data = np.array(found, dtype=float).reshape(-1, 2)
+    why = "" if found else (
+        "no full-batch run solved the task after a plateau" if results.curvature else "no curvature was measured"
+    )  # fmt: skip
+
+    def planted(data: Data, rng: np.random.Generator) -> Data:
+        n = len(data["plateau"])
+        return {"plateau": rng.choice([0.05, 0.1, 0.2], n), "end": rng.choice([0.0, 0.005, 0.01], n)}
+
+    return Finding(
+        "H3c", "full batch, runs that solve the task: the plateau is a saddle (minus the smallest eigenvalue of the "
+        "Hessian over the largest, the median on the plateaus less that at the end of training)",
+        f"{FIRST}; Lanczos ours", "holds", {"plateau": data[:, 0], "end": data[:, 1]} if found else None,
+        lambda data: [
+            ("", data["plateau"] - data["end"], Bound(">", 0)),
+            ("on the plateaus", data["plateau"], Bound(">=", 0.01)),
+        ],
+        (exchanged(("plateau", "end")), "plateau and end exchanged run by run"),
+        (planted, "0.05 to 0.2 on the plateaus, 0 to 0.01 at the end"), chance="0", why_not=why,
+        note=f"medians {np.median(data[:, 0]):.3g} and {np.median(data[:, 1]):.3g}" if found else "",
+    )  # fmt: skip
 
 
 def _replayed(results: HeadsResults) -> list[Finding]:

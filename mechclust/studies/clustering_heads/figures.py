@@ -1,34 +1,41 @@
-"""Figures and sandbox pages of the clustering-head study."""
+"""Figures of the clustering-head study."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from markupsafe import escape
 from matplotlib.figure import Figure
 
 from mechclust.report.analysis import Panel
 from mechclust.report.html import table_html
-from mechclust.report.style import BLUE, GREY, ORANGE, RED, subplots
+from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, RED, subplots
 from mechclust.report.verdicts import share_interval
-from mechclust.sandbox import Curves, SandboxRun, sandbox_figure, sandbox_page
-from mechclust.sandbox.curves import FOLLOWED, SERIES
-from mechclust.studies.clustering_heads.config import ABLATIONS, MITIGATIONS, SOLVED, ClusteringHeadsConfig, jobs
+from mechclust.sandbox import sandbox_figure
+from mechclust.studies.clustering_heads.config import ABLATIONS, MITIGATIONS, SOLVED, ClusteringHeadsConfig, Curriculum
 from mechclust.studies.clustering_heads.intervention_figures import intervention_panels
-from mechclust.studies.clustering_heads.results import HeadsResults, TrainedNetwork
-from mechclust.studies.clustering_heads.sandbox import sandbox_run
-from mechclust.training import Snapshots
+from mechclust.studies.clustering_heads.phase_figures import phase_panels
+from mechclust.studies.clustering_heads.results import HeadsResults
+from mechclust.studies.clustering_heads.shown import sandbox_of, shown_networks
+from mechclust.studies.clustering_heads.start_figures import start_panels
+from probes import ProbeResult
 from probes.clustering_head import INTEGER_DEVIATION, TEXTBOOK_WITHIN_RATIO
 
-_KINDS = {"textbook": BLUE, "integer-weight": ORANGE, "neither": GREY}
+_KINDS = {"textbook": BLUE, "integer-weight": ORANGE, "planar": GREEN, "neither": GREY}
 _MARK: dict[str, Any] = {"color": "#555555", "ls": ":", "lw": 1}  # of a threshold, or of what is guessed
+_CURRICULUM = (
+    "Accuracy on the harder task from scratch and after p = 2, and training loss on straight lines: between the two "
+    "solutions, the same after the neurons of one are put in the order of the other's, and from the start to the end "
+    "of each arm."
+)
 _LABELS = {
     "batch": "batch size",
     "lr": "learning rate",
     "width": "feed-forward width",
     "discount": "factor on the feed-forward learning rate",
+    "bias": "biases of the feed-forward layer (0: none)",
 }
 
 
@@ -45,6 +52,7 @@ def panels(config: ClusteringHeadsConfig, results: HeadsResults, out: Path) -> l
               "parameters, of the network in the first sandbox."),
     ]  # fmt: skip
     found += intervention_panels(config, results)
+    found += start_panels(config, results)
     if len(results.final) > 1:
         caption = f"Share of networks above {SOLVED} test accuracy, with 95% intervals."
         found.append(Panel("shares", shares(config, results), caption))
@@ -52,11 +60,15 @@ def panels(config: ClusteringHeadsConfig, results: HeadsResults, out: Path) -> l
         found.append(Panel("ablations", ablations(config, results), "Test accuracy at the end as one setting varies: "
                            "every seed, and their mean. The base setting is dotted."))  # fmt: skip
     if results.curriculum:
-        found.append(Panel("curriculum", curriculum(config, results), "Accuracy on the harder task from scratch "
-                           "and after p = 2, and training loss on the straight line between the two "
-                           "solutions."))  # fmt: skip
+        found.append(Panel("curriculum", curriculum(config.curriculum, results.curriculum), _CURRICULUM))
+    if results.narrow_curriculum:
+        figure = curriculum(config.narrow_curriculum, results.narrow_curriculum)
+        found.append(
+            Panel("narrow_curriculum", figure, f"In {config.narrow_curriculum.d_model} dimensions. {_CURRICULUM}")
+        )
     if config.sandbox:
-        run = sandbox_of(config, _shown(config, results)[0], out)
+        found += phase_panels(config, results, out)
+        run = sandbox_of(config, shown_networks(config, results)[0], out)
         caption = f"The sandbox at the last epoch: {run.title}."
         found.append(Panel("sandbox", sandbox_figure(run, run.epochs[-1]), caption))
     return found
@@ -80,7 +92,7 @@ def heads(results: HeadsResults) -> Figure:
     """What the detector sees, against accuracy."""
     figure, (left, right) = subplots(2, size=(5.5, 4), grid=None, sharex=True)
     for kind, color in _KINDS.items():
-        mine = [n for n in results.networks.values() if _kind(n) == kind]
+        mine = [n for n in results.networks.values() if n.kind == kind]
         accuracy = [n.accuracy for n in mine]
         style: dict[str, Any] = {"color": color, "alpha": 0.75, "label": f"{kind} ({len(mine)})", "s": 26}
         left.scatter(accuracy, [float(n.head["integer_deviation"]) for n in mine], **style)
@@ -111,7 +123,7 @@ def spikes(results: HeadsResults) -> Figure:
 
 def gradients(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     """Gradient norms by group of parameters over training, on a logarithmic and a linear scale."""
-    network = _shown(config, results)[0]
+    network = shown_networks(config, results)[0]
     figure, axes = subplots(2, size=(5.5, 3.6))
     groups = network.dynamics.coords["group"][:-1]
     for axis, scale in zip(axes, ("log", "linear"), strict=True):
@@ -147,7 +159,8 @@ def _varied(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, d
     """Kind of ablation to value to the test accuracies at the end, of what there is."""
     grid = config.ablations
     found: dict[str, dict[float, list[float]]] = {kind: {} for kind in ABLATIONS}
-    for kind, values in zip(ABLATIONS, (grid.batch_sizes, grid.lrs, grid.widths, grid.discounts), strict=True):
+    values_of = (grid.batch_sizes, grid.lrs, grid.widths, grid.discounts, (0,) if grid.bias else ())
+    for kind, values in zip(ABLATIONS, values_of, strict=True):
         for value in values:
             if ended := results.final.get(f"{kind} {value:g}"):
                 found[kind][value] = [test for _, test in ended.values()]
@@ -156,9 +169,10 @@ def _varied(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, d
 
 def ablations(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     """Accuracy, and the share that solves the task, against each setting that was varied."""
-    base = dict(zip(ABLATIONS, (config.batch_size, config.lr, config.d_mlp, 1.0), strict=True))
+    base = dict(zip(ABLATIONS[:4], (config.batch_size, config.lr, config.d_mlp, 1.0), strict=True))
     figure, axes = subplots(4, 2, size=(5.5, 3), sharey=True)
-    for axis, (kind, found) in zip(axes, _varied(config, results).items(), strict=True):
+    curves = ((kind, found) for kind, found in _varied(config, results).items() if kind in base)
+    for axis, (kind, found) in zip(axes, curves, strict=True):
         for value, tests in found.items():
             axis.plot([value] * len(tests), tests, "o", color=BLUE, alpha=0.4, ms=4, mew=0)
         axis.plot(list(found), [np.mean(tests) for tests in found.values()], color=BLUE, label="mean accuracy")
@@ -190,64 +204,34 @@ def ablation_table(config: ClusteringHeadsConfig, results: HeadsResults) -> str:
     return table_html(pd.DataFrame(rows)) if rows else ""
 
 
-def curriculum(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
-    """Accuracy by arm and split, and the loss between the two solutions."""
+def curriculum(c: Curriculum, results: Mapping[int, ProbeResult]) -> Figure:
+    """Accuracy by arm and split, and the loss between the two solutions and on the way to each."""
     figure, (left, right) = subplots(2, size=(5, 3.9), grid=None)
-    found = list(results.curriculum.values())
+    found = list(results.values())
     labels, colors = [], {"train": ORANGE, "test": BLUE}
     for place, (arm, split) in enumerate((a, s) for a in ("scratch", "curriculum") for s in colors):
         values = [float(r.sel("accuracy", arm=arm, split=split)) for r in found]
         left.bar(place, np.mean(values), color=colors[split], alpha=0.35)
         left.plot([place] * len(values), values, "o", color=colors[split], ms=4)
         labels.append(f"{arm},\n{split}")
-    left.axhline(1 / config.curriculum.p, **_MARK)
+    left.axhline(1 / c.p, **_MARK)
     left.set_xticks(range(len(labels)), labels)
-    left.set(ylabel=f"accuracy, p = {config.curriculum.p}", ylim=(0, 1.03))
+    left.set(ylabel=f"accuracy, p = {c.p}", ylim=(0, 1.03))
+    labelled: set[str] = set()
     for result in found:
-        right.plot([float(x) for x in result.coords["place"]], result["line"].numpy(), color=BLUE, alpha=0.6)
-    right.set(xlabel="from scratch (0) to curriculum (1)", ylabel="training loss (nats)", yscale="symlog")
+        lines = {"from scratch to curriculum": (result["line"], BLUE)}
+        if "matched_line" in result:
+            lines["the same, neurons matched"] = (result["matched_line"], GREEN)
+            lines["from start to end"] = (result["own_line"][0], GREY)
+            right.plot(_places(result), result["own_line"][1].numpy(), color=GREY, alpha=0.6, lw=0.8)
+        for name, (line, color) in lines.items():
+            label = None if name in labelled else name
+            right.plot(_places(result), line.numpy(), color=color, alpha=0.6, lw=0.8, label=label)
+            labelled.add(name)
+    right.set(xlabel="place on the straight line", ylabel="training loss (nats)", yscale="symlog")
+    right.legend(frameon=False, fontsize=8)
     return figure
 
 
-# ---- sandbox ----
-
-
-def _kind(network: TrainedNetwork) -> str:
-    return "textbook" if network.textbook else "integer-weight" if network.integer else "neither"
-
-
-def _shown(config: ClusteringHeadsConfig, results: HeadsResults) -> list[TrainedNetwork]:
-    """Networks worth a page: a textbook head, a failure, then other solved ones."""
-    order = sorted(results.networks.values(), key=lambda n: (-2 * n.textbook - n.integer - n.solved, -n.accuracy))
-    solved, failed = [n for n in order if n.solved], [n for n in order if not n.solved]
-    return [*solved[:1], *failed[-1:], *solved[1:], *failed[:-1]][: max(1, config.sandbox)]
-
-
-def sandbox_of(
-    config: ClusteringHeadsConfig, network: TrainedNetwork, out: Path, *, max_frames: int = 300
-) -> SandboxRun:
-    """One network of a run, ready for the sandbox, with its measured curves."""
-    job = next(job for job in jobs(config) if job.arms == ("base",) and network.seed in job.seeds)
-    snapshots = Snapshots(out / "models" / job.name)
-    causes = {
-        spike.epoch: " and ".join(found) or "neither norm nor margin small" for spike, found, _ in network.diagnoses()
-    }
-    curves = Curves(
-        epochs=snapshots.epochs,
-        gradient_norms=dict(zip(network.dynamics.coords["group"], network.curve("gradient_norm").T, strict=True)),
-        spikes=[(spike.epoch, causes.get(spike.epoch, "not diagnosed: before solving")) for spike in network.spikes],
-        small_spikes=[(spike.epoch, f"to a loss of {spike.loss:.1e}") for spike in network.small_spikes],
-        **{name: network.curve(name) for name in SERIES if name not in FOLLOWED},
-    )
-    return sandbox_run(snapshots, job.seeds.index(network.seed), max_frames=max_frames, curves=curves)
-
-
-def sandbox_pages(config: ClusteringHeadsConfig, results: HeadsResults, out: Path) -> str:
-    """Write the pages; links to them, as HTML for the report in ``out``."""
-    links = []
-    for network in _shown(config, results) if config.sandbox else ():
-        run, name = sandbox_of(config, network, out), f"figures/sandbox-seed{network.seed}.html"
-        sandbox_page(run, out / name)
-        text = f"seed {network.seed}: test accuracy {network.accuracy:.3f}, {_kind(network)} head; {run.kept}"
-        links.append(f'<p><a href="{escape(name)}">{escape(text)}</a></p>')
-    return "".join(links)
+def _places(result: ProbeResult) -> list[float]:
+    return [float(x) for x in result.coords["place"]]

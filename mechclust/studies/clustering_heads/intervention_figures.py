@@ -73,6 +73,14 @@ def intervention_panels(config: ClusteringHeadsConfig, results: HeadsResults) ->
             "Full batch: training loss, and the gradient's norm by layer on a linear scale, of the run whose loss "
             "falls most often and of the median run. Grey: where the loss falls.",
         )
+    if results.curvature:
+        add(
+            "saddle",
+            saddle(config, results),
+            "Full batch: training loss and the smallest eigenvalues of the Hessian over training (the scale is linear "
+            "near 0). Grey: where the loss falls. Right: minus the smallest eigenvalue over the largest, on the "
+            "plateaus and at the end, one line per run that solves the task.",
+        )
     return found
 
 
@@ -207,4 +215,35 @@ def full_batch(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     axes[0].set_ylabel("training loss (nats)")
     axes[len(shown)].set_ylabel("gradient norm")
     axes[len(shown)].legend(frameon=False, fontsize=8)
+    return figure
+
+
+def saddle(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
+    """Loss and smallest eigenvalues of the Hessian along one run, and negative curvature of all."""
+    p = config.task.p
+    seeds = [seed for seed in results.curvature if seed in results.full_batch]
+    pairs = {seed: pair for seed in seeds if (pair := results.saddle(seed, p)) is not None}
+    seed = max(pairs or seeds, key=lambda s: len(results.full_batch[s].drops(p)))
+    run, measured = results.full_batch[seed], results.curvature[seed]
+    figure, (loss, values, right) = subplots(3, size=(4.6, 3.4), grid=None)
+    steps = config.full_batch.every * np.arange(len(run.curve("train_loss")))
+    at = steps[[int(place) for place in measured.coords["snapshot"]]]
+    loss.plot(steps, run.curve("train_loss"), color=BLUE, lw=0.9)
+    smallest = measured["smallest"].numpy()
+    values.plot(at, smallest, color=ORANGE, lw=0.9, marker=".", ms=4)
+    values.axhline(0, **_MARK)
+    for drop in run.drops(p):
+        for axis in (loss, values):
+            axis.axvspan(steps[drop.start], steps[drop.end], color="#000000", alpha=0.08, lw=0)
+    shown = at[-2] * 1.1 if len(at) > 2 else steps[-1]  # the last is the end of training
+    loss.set(xlabel="step", ylabel="training loss (nats)", xlim=(0, shown))
+    loss.set_title(f"seed {seed}", loc="left", fontsize=10)
+    small = float(np.nanmedian(np.abs(smallest))) if np.isfinite(smallest).any() else 1.0
+    values.set_yscale("symlog", linthresh=max(small / 10, 1e-6))
+    values.set(xlabel="step", ylabel="smallest eigenvalues", xlim=(0, shown))
+    for pair in pairs.values():
+        right.plot((0, 1), pair, color=BLUE, lw=0.7, alpha=0.6, marker="o", ms=3)
+    right.set_xticks((0, 1), ("plateaus", "end"))
+    right.axhline(0, **_MARK)
+    right.set(ylabel="negative curvature", xlim=(-0.4, 1.4))
     return figure

@@ -10,19 +10,22 @@ from pathlib import Path
 import numpy as np
 
 from mechclust.studies.clustering_heads.config import (
+    CURRICULA,
     FULL_BATCH,
     MITIGATIONS,
     PARTS,
+    SECOND_STAGE,
     SOLVED,
     ClusteringHeadsConfig,
+    arms,
 )
 from mechclust.studies.clustering_heads.curves import (
     Drop,
     Spike,
     away_from,
+    drops_after_guessing,
     first_above,
     first_below,
-    loss_drops,
     loss_spikes,
     matched_quiet,
 )
@@ -67,11 +70,7 @@ class NetworkTraining:
 
         Before, it falls from the random start.
         """
-        loss = self.curve("train_loss")
-        start = first_below(loss, 1.05 * np.log(p))
-        if start is None:
-            return []
-        return [drop._replace(start=drop.start + start, end=drop.end + start) for drop in loss_drops(loss[start:])]
+        return drops_after_guessing(self.curve("train_loss"), p)
 
     def gradient_in_drops(self, p: int) -> tuple[np.ndarray, np.ndarray] | None:
         """``(gradient [snapshot], falls [snapshot])`` from where the loss is that of guessing to its last fall's end.
@@ -135,7 +134,12 @@ class TrainedNetwork(NetworkTraining):
 
     @property
     def textbook(self) -> bool:
-        return int(self.head["verdict"]) == 2
+        return is_textbook(self.head)
+
+    @property
+    def kind(self) -> str:
+        """The kind of head, as ``kind_of`` names it."""
+        return kind_of(self.head)
 
     @property
     def on_plane(self) -> bool:
@@ -215,6 +219,10 @@ class HeadsResults:
         final: arm to seed to ``(train, test)`` accuracy at the end.
         curriculum: by seed.
         full_batch: the training of each network of the full-batch run, by seed.
+        curvature: of the same networks, the Hessian at some snapshots, by seed.
+        narrow_curriculum: the curriculum in two dimensions, by seed.
+        started: arm to seed to the head at the end, of networks from other initial weights.
+        second_stage: the training of the feed-forward layer alone on the ideal head, by seed.
     """
 
     networks: dict[int, TrainedNetwork]
@@ -222,6 +230,10 @@ class HeadsResults:
     final: dict[str, dict[int, tuple[float, float]]]
     curriculum: dict[int, ProbeResult]
     full_batch: dict[int, NetworkTraining] = field(default_factory=dict)
+    curvature: dict[int, ProbeResult] = field(default_factory=dict)
+    narrow_curriculum: dict[int, ProbeResult] = field(default_factory=dict)
+    started: dict[str, dict[int, ProbeResult]] = field(default_factory=dict)
+    second_stage: dict[int, NetworkTraining] = field(default_factory=dict)
 
     @property
     def solved(self) -> list[TrainedNetwork]:
@@ -233,9 +245,46 @@ class HeadsResults:
         """Networks that solved the task, and those that have not found its structure; those between are left out."""
         return [n for n in self.networks.values() if n.solved or n.accuracy <= WEAK]
 
+    def saddle(self, seed: int, p: int) -> tuple[float, float] | None:
+        """Negative curvature of a full-batch run: minus the smallest eigenvalue of the Hessian over the largest.
+
+        Args:
+            seed: of a run in ``curvature``.
+            p: the modulus.
+
+        Returns:
+            The median over the measured snapshots on its plateaus, and the value at the end; ``None`` for a run that
+            did not solve the task or had no measured plateau. A plateau is where the loss does not fall, from where it
+            is that of guessing to the last fall.
+        """
+        run, measured = self.full_batch.get(seed), self.curvature[seed]
+        if run is None or not run.curve("test_accuracy")[-1] > SOLVED or (found := run.gradient_in_drops(p)) is None:
+            return None
+        first, falls = first_below(run.curve("train_loss"), 1.05 * np.log(p)) or 0, found[1]
+        places = np.array([int(place) for place in measured.coords["snapshot"]]) - first
+        negative = (-measured["smallest"][:, 0] / measured["largest"]).numpy()
+        inside = (places >= 0) & (places < len(falls))
+        inside[inside] = ~falls[places[inside]]
+        inside &= np.isfinite(negative)
+        if not inside.any() or not np.isfinite(negative[-1]):
+            return None
+        return float(np.median(negative[inside])), float(negative[-1])
+
     def shares(self, arm: str) -> list[float]:
         """1 for each network of an arm that solved its task, else 0."""
         return [float(test > SOLVED) for _, test in self.final.get(arm, {}).values()]
+
+
+def is_textbook(head: ProbeResult) -> bool:
+    """Whether what ``ClusteringHead`` measured is a textbook head."""
+    return int(head["verdict"]) == 2
+
+
+def kind_of(head: ProbeResult) -> str:
+    """``"textbook"``, ``"integer-weight"``, ``"planar"`` (lattice) or ``"neither"``; the first that is true."""
+    if is_textbook(head):
+        return "textbook"
+    return "integer-weight" if bool(head["integer_head"]) else "planar" if on_plane(head) else "neither"
 
 
 def load_results(config: ClusteringHeadsConfig, out: Path) -> HeadsResults:
@@ -251,16 +300,17 @@ def load_results(config: ClusteringHeadsConfig, out: Path) -> HeadsResults:
         for network, (train, test) in zip(found.coords["network"], found["accuracy"].tolist(), strict=True):
             name, _, number = network.rpartition("|")
             final.setdefault(name, {})[int(number)] = (train, test)
-    calmed = {arm: _by_seed(config.seeds[: config.mitigations], results / arm, ".dynamics") for arm in MITIGATIONS}
+    starts = [arm for arm in arms(config) if arm.startswith("start ")]
     return HeadsResults(
         {seed: load_network(config, out, seed) for seed in config.seeds},
-        {arm: {seed: NetworkTraining(found) for seed, found in of.items()} for arm, of in calmed.items()},
+        {arm: _trainings(config.seeds[: config.mitigations], results / arm) for arm in MITIGATIONS},
         final,
-        _by_seed(config.curriculum.seeds, results / "curriculum"),
-        {
-            seed: NetworkTraining(found)
-            for seed, found in _by_seed(config.full_batch.seeds, results / FULL_BATCH, ".dynamics").items()
-        },
+        _by_seed(config.curriculum.seeds, results / CURRICULA[0]),
+        _trainings(config.full_batch.seeds, results / FULL_BATCH),
+        _by_seed(config.full_batch.seeds, results / FULL_BATCH, ".curvature"),
+        _by_seed(config.narrow_curriculum.seeds, results / CURRICULA[1]),
+        {arm: heads for arm in starts if (heads := _by_seed(config.starts.seeds, results / arm, ".head"))},
+        _trainings(config.starts.seeds, results / SECOND_STAGE),
     )
 
 
@@ -279,6 +329,11 @@ def load_network(config: ClusteringHeadsConfig, out: Path, seed: int) -> Trained
         )
     there = {part: load_result(path) for part, path in paths.items() if path.exists()}
     return TrainedNetwork(seed=seed, p=config.task.p, **there)
+
+
+def _trainings(seeds: Sequence[int], folder: Path) -> dict[int, NetworkTraining]:
+    """What there is of some seeds' measured training."""
+    return {seed: NetworkTraining(found) for seed, found in _by_seed(seeds, folder, ".dynamics").items()}
 
 
 def _by_seed(seeds: Sequence[int], folder: Path, part: str = "") -> dict[int, ProbeResult]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mechclust.studies.clustering_heads.config import (
+    CURRICULA,
     HEAD,
     PARTS,
     SOLVED,
@@ -24,8 +25,10 @@ from mechclust.studies.clustering_heads.config import (
 from mechclust.studies.clustering_heads.curriculum import run_curriculum
 from mechclust.studies.clustering_heads.donors import donors_by
 from mechclust.studies.clustering_heads.dynamics import dynamics, measured_rows, task_of
+from mechclust.studies.clustering_heads.ideal import started
 from mechclust.studies.clustering_heads.lattices import on_plane
 from mechclust.studies.clustering_heads.replay import replay
+from mechclust.studies.clustering_heads.saddle import curvature, worth_measuring
 from mechclust.studies.clustering_heads.stitching import stitching
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.kept import kept, once
@@ -37,20 +40,28 @@ from tasks import Batch
 
 def run_job(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> None:
     """Make a job's artefacts in ``out``, or go on where it was."""
-    if job.arms == ("curriculum",):
+    if job.arms[0] in CURRICULA:
         run_curriculum(config, job, out)
         return
     known, done = arms(config), job.result(out)
     pairs = [(known[name], seed) for name in job.arms for seed in job.seeds]
     first = pairs[0][0]
     snapshots = _trained(config, pairs, out / "models" / job.name, job.name)
-    for i, seed in enumerate(job.seeds):
-        path = out / "results" / first.name / f"seed{seed}"
-        if first.measure == "all":
+    for i, (arm, seed) in enumerate(pairs):
+        path = out / "results" / arm.name / f"seed{seed}"
+        if arm.measure == "all":
             _measure_head(snapshots, i, path)
-        elif first.measure != "end":
-            measure = partial(dynamics, snapshots, i, brief=first.measure == "losses")
-            once(path.with_suffix(".dynamics.safetensors"), measure, fingerprint(snapshots.model(i)))
+        elif arm.measure == "head":
+            _measure_end(snapshots, i, path)
+        elif arm.measure != "end":
+            measure, of = (
+                partial(dynamics, snapshots, i, brief=arm.measure == "losses"),
+                fingerprint(snapshots.model(i)),
+            )
+            seen = once(path.with_suffix(".dynamics.safetensors"), measure, of)
+            if arm.measure == "gradients" and config.full_batch.curvature:
+                at = worth_measuring(seen["train_loss"].numpy(), config.task.p, config.full_batch.curvature)
+                once(path.with_suffix(".curvature.safetensors"), partial(curvature, snapshots, i, at), of)
     models = _fingerprints(pairs, snapshots)
     final = kept(done, models) or _final(pairs, snapshots)
     if first.name == "base" and config.transfer:
@@ -67,9 +78,21 @@ def _trained(
 ) -> Snapshots:
     first = pairs[0][0]
     training = training_of(config, first)
-    members = [member_of(config, arm, seed, weights.get(seed)) for arm, seed in pairs]
+    members = [
+        started(member_of(config, arm, seed, weights.get(seed)), arm.scales, arm.ideal, config.starts.beta)
+        for arm, seed in pairs
+    ]
     every = training.steps if first.measure == "end" else first.every
     return train_ensemble(members, training, folder, snapshot_every=every, progress=True, name=name)
+
+
+def _measure_end(snapshots: Snapshots, member: int, path: Path) -> None:
+    """The head at the end of training."""
+    task, model = task_of(snapshots, member), snapshots.model(member)
+    probe = ClusteringHead(("multiset", "sum"), support=task.positions, modulus=task.p)
+    once(
+        path.with_suffix(".head.safetensors"), lambda: run(model, measured_rows(task).batch, probe), fingerprint(model)
+    )
 
 
 def _measure_head(snapshots: Snapshots, member: int, path: Path) -> None:

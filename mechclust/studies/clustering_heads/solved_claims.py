@@ -1,4 +1,4 @@
-"""Which networks solve their task, whether the detector sees it, and what curriculum and transfer do: H1, H5, H6."""
+"""Which networks solve their task, whether the detector sees it, and what transfer does: H1, H6."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from mechclust.studies.clustering_heads.results import WEAK, HeadsResults
 from probes.clustering_head import INTEGER_DEVIATION
 
 FIRST = "Odonnat et al., arXiv 2410.24050"
-_SECOND = "Odonnat et al., arXiv 2501.02362"
 _REPLICATION = "our replication on seeds 0-39"
 _SOLVED_BEFORE = 17 / 40  # of seeds 0-39 in the replication
 _CHANCE = 0.22  # 1.96 standard errors of the difference of two shares of 40, both .425
@@ -32,8 +31,8 @@ _AT_BOUND = "networks that solve it with the probability at either bound"
 
 
 def solved_findings(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Finding]:
-    """H1, H1a to H1e, H5, H6."""
-    return [*_shares(config, results), *_detector(results), _curriculum(config, results), _transfer(config, results)]
+    """H1, H1a to H1e, H6."""
+    return [*_shares(config, results), *_detector(results), _transfer(config, results)]
 
 
 def _within(name: str, low: float, high: float, data: Data) -> Parts:
@@ -126,44 +125,6 @@ def _detector(results: HeadsResults) -> list[Finding]:
             )
         ),
     ]  # fmt: skip
-
-
-def _curriculum(config: ClusteringHeadsConfig, results: HeadsResults) -> Finding:
-    found = list(results.curriculum.values())
-
-    def of(arm: str, split: str) -> np.ndarray:
-        return np.array([float(r.sel("accuracy", arm=arm, split=split)) for r in found])
-
-    def parts(data: Data) -> Parts:
-        return [
-            ("", data["test"], Bound(">=", 0.95)),
-            ("scratch, test", data["scratch test"], Bound("<=", 0.35)),
-            ("scratch, train", data["scratch train"], Bound(">=", 0.95)),
-        ]
-
-    def published(data: Data, rng: np.random.Generator) -> Data:
-        n = len(data["test"])
-        new = {"test": 0.992, "scratch test": 1 / config.curriculum.p, "scratch train": 0.999}
-        return {name: mean + rng.normal(0, 0.01, n) for name, mean in new.items()}
-
-    barrier = [float(r["line"].max() - r["line"][[0, -1]].max()) for r in found]
-    first = [float(r.sel("first_accuracy", split="test")) for r in found]
-    data = {
-        "test": of("curriculum", "test"),
-        "train": of("curriculum", "train"),
-        "scratch test": of("scratch", "test"),
-        "scratch train": of("scratch", "train"),
-    }
-    return Finding(
-        "H5", f"p = {config.curriculum.p}: a network trained on p = 2 first generalises (test accuracy), one from "
-        "scratch memorises", _SECOND, "does not hold", data, parts,
-        (exchanged(("test", "scratch test"), ("train", "scratch train")), "the two arms exchanged seed by seed"),
-        (published, "the published accuracies, with a standard deviation of .01"), paper=0.992,
-        chance=f"{1 / config.curriculum.p:g}", why_not="" if found else "the curriculum was not run",
-        note=f"from scratch, test, by seed: {', '.join(f'{x:.2f}' for x in data['scratch test'])}; on p = 2 before: "
-        f"{np.mean(first):.3f}; barrier in loss on the straight line between the two {np.mean(barrier):.1f} (paper: "
-        "about 25)" if found else "",
-    )  # fmt: skip
 
 
 def _transfer(config: ClusteringHeadsConfig, results: HeadsResults) -> Finding:

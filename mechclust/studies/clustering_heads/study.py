@@ -14,6 +14,7 @@ from mechclust.studies.clustering_heads.config import (
     ClusteringHeadsConfig,
     Curriculum,
     FullBatch,
+    Starts,
     jobs,
     unfinished,
 )
@@ -26,8 +27,9 @@ from tasks import SparseModularAddition
 def analyse(config: ClusteringHeadsConfig, out: Path) -> Analysis:
     """Claims, figures, sandbox pages from a run's artefacts."""
     from mechclust.studies.clustering_heads.claims import claims_of
-    from mechclust.studies.clustering_heads.figures import ablation_table, panels, sandbox_pages
+    from mechclust.studies.clustering_heads.figures import ablation_table, panels
     from mechclust.studies.clustering_heads.results import load_results
+    from mechclust.studies.clustering_heads.shown import sandbox_pages
 
     results = load_results(config, out)
     notes = [
@@ -75,7 +77,9 @@ STUDY = Study(
             d_mlp=8,
             epochs=24,
             curriculum=Curriculum(seeds=(200,), d_model=4, d_mlp=8, steps=6, first_steps=2, points=3),
-            full_batch=FullBatch((200, 201), steps=40, every=4),
+            narrow_curriculum=Curriculum(seeds=()),
+            full_batch=FullBatch((200, 201), steps=40, every=4, curvature=2),
+            starts=Starts((200,), (3.0,)),
             ablations=Ablations((200,), (16, 64), (0.01, 0.001), (4, 16), (0.1, 10.0)),
             sandbox=1,
             test_claims=False,
@@ -87,8 +91,10 @@ STUDY = Study(
             group=4,
             mitigations=0,
             full_batch=FullBatch(()),
+            starts=Starts(()),
             transfer=False,
             curriculum=Curriculum(seeds=()),
+            narrow_curriculum=Curriculum(seeds=()),
             ablations=Ablations(seeds=()),
             sandbox=1,
             test_claims=False,
@@ -100,8 +106,10 @@ STUDY = Study(
             seeds=_PAPER.seeds[:10],
             mitigations=0,
             full_batch=FullBatch(()),
+            starts=Starts(()),
             transfer=False,
             curriculum=Curriculum(seeds=()),
+            narrow_curriculum=Curriculum(seeds=()),
             test_claims=False,
         ),
     },

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -36,6 +36,7 @@ def sandbox_run(
     curves: Curves | None = None,
     equivalence: str = "multiset",
     title: str | None = None,
+    epochs: Sequence[int] | None = None,
 ) -> SandboxRun:
     """Record one network of an ensemble at the epochs worth seeing.
 
@@ -50,13 +51,14 @@ def sandbox_run(
             kept, and the other curves are not shown.
         equivalence: the task's label that says which sequences are equivalent.
         title: what to call it; ``None``: ``"seed 3"``.
+        epochs: which epochs to keep; ``None``: those worth seeing.
 
     Returns:
         What ``sandbox_figure``, ``sandbox_film`` and ``sandbox_page`` draw.
 
     Raises:
         InputError: for fewer than two snapshots or frames, a network that cannot be drawn (``d_model``
-            other than 2, several heads), or another task than sparse modular addition.
+            other than 2, several heads), another task than sparse modular addition, or an epoch without a snapshot.
 
     Example:
         >>> import tempfile
@@ -88,7 +90,12 @@ def sandbox_run(
         )
     weights = snapshots.of(member)
     spikes = [epoch for epoch, _ in curves.spikes] if curves else []
-    places = choose_frames(snapshots.epochs, _change(snapshots, member, weights), max_frames, around=spikes)
+    if epochs is None:
+        places = choose_frames(snapshots.epochs, _change(snapshots, member, weights), max_frames, around=spikes)
+    else:
+        if missing := sorted(set(epochs) - set(snapshots.epochs)):
+            raise InputError(f"{str(snapshots.folder)!r} has no snapshot of epoch {missing[0]}; expected epochs it has")
+        places = [snapshots.epochs.index(epoch) for epoch in sorted(set(epochs))]
     weights = {name: values[places] for name, values in weights.items()}
     model = build_model(config)
     followed = probe_sequences(task, equivalence)
@@ -100,10 +107,10 @@ def sandbox_run(
     )
     values["simplex"] = _in_triangle(values["probabilities"])
     values["class_map"], values["confidence"] = over.argmax(axis=-1).astype(np.int16), over.max(axis=-1)
-    epochs = [snapshots.epochs[place] for place in places]
+    kept = [snapshots.epochs[place] for place in places]
     return SandboxRun(
         title=f"seed {config.seed}" if title is None else title,
-        epochs=epochs,
+        epochs=kept,
         available=len(snapshots),
         panels=PANELS,
         sequences=followed,
@@ -115,7 +122,7 @@ def sandbox_run(
         values=values,
         map_half_height=half_height,
         level_lines=_level_lines(model, weights, reach(values["output"])),
-        curves=Curves(epochs, **measure_frames(model, weights, task)) if curves is None else curves,  # type: ignore[arg-type]
+        curves=Curves(kept, **measure_frames(model, weights, task)) if curves is None else curves,  # type: ignore[arg-type]
     )
 
 

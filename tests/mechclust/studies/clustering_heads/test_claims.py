@@ -10,6 +10,7 @@ import torch
 
 from mechclust.studies.clustering_heads.claims import claims_of
 from mechclust.studies.clustering_heads.config import ClusteringHeadsConfig
+from mechclust.studies.clustering_heads.curriculum_claims import curriculum_findings
 from mechclust.studies.clustering_heads.dynamics_claims import dynamics_findings
 from mechclust.studies.clustering_heads.head_claims import head_findings
 from mechclust.studies.clustering_heads.intervention_figures import intervention_panels
@@ -17,6 +18,8 @@ from mechclust.studies.clustering_heads.judged import judged
 from mechclust.studies.clustering_heads.replay import FROZEN
 from mechclust.studies.clustering_heads.results import HeadsResults, NetworkTraining, TrainedNetwork
 from mechclust.studies.clustering_heads.solved_claims import solved_findings
+from mechclust.studies.clustering_heads.start_claims import start_findings
+from mechclust.studies.clustering_heads.start_figures import circuits
 from probes import ProbeResult
 
 N = 400
@@ -127,17 +130,20 @@ def donors(follows, by_sum, random, wrong):
     return ProbeResult("FollowTheDonor", values, axes, coords, metadata={"classes": [6, 6]})
 
 
-def runs(*heads, final=None, mitigated=None, curriculum=None, full_batch=None):
+def runs(*heads, final=None, mitigated=None, curriculum=None, full_batch=None, **more):
     heads = {i: replace(h, seed=i) for i, h in enumerate(heads)}
     base = {"base": {i: (h.accuracy, h.accuracy) for i, h in heads.items()}}
-    return HeadsResults(heads, mitigated or {}, {**base, **(final or {})}, curriculum or {}, full_batch or {})
+    return HeadsResults(heads, mitigated or {}, {**base, **(final or {})}, curriculum or {}, full_batch or {}, **more)
 
 
 def claim(id, *heads, config=None, **rest):
     """A claim, judged without its null draws unless a configuration is given; a size that tests it."""
     config = config or replace(CONFIG, test_claims=True)
     results = runs(*heads, **rest)
-    findings = [*solved_findings(config, results), *dynamics_findings(config, results), *head_findings(results)]
+    findings = [
+        *solved_findings(config, results), *dynamics_findings(config, results), *curriculum_findings(config, results),
+        *start_findings(results), *head_findings(results),
+    ]  # fmt: skip
     (found,) = (f for f in findings if f.id == id)
     return judged(found, draws=False)
 
@@ -296,8 +302,8 @@ def test_h4d_counts_from_where_the_rate_drops():
     assert found.measured == pytest.approx(-1.0)  # two spikes in the 200 epochs of the second half, against none
 
 
-def curriculum(scratch_test, test):
-    return ProbeResult(
+def curriculum(scratch_test, test, matched=15.0, own=0.5, later=True):
+    found = ProbeResult(
         "Curriculum",
         {
             "accuracy": torch.tensor([[1.0, scratch_test], [1.0, test]], dtype=torch.float64),
@@ -307,17 +313,100 @@ def curriculum(scratch_test, test):
         {"accuracy": ("arm", "split"), "first_accuracy": ("split",), "line": ("place",)},
         {"arm": ["scratch", "curriculum"], "split": ["train", "test"], "place": ["0", "0.5", "1"]},
     )
+    if not later:  # as an earlier version measured it
+        return found
+    lines = {"matched_line": numbers(0.0, 1 + matched, 1.0), "own_line": numbers([2.0, 1.0, 0.0], [1.0, 1 + own, 0.0])}
+    axes = {"matched_line": ("place",), "own_line": ("arm", "place")}
+    return replace(found, values={**found.values, **lines}, axes={**found.axes, **axes})
 
 
 def test_h5_wants_memory_from_scratch_and_generality_from_the_curriculum():
     found = claim("H5", head(), curriculum={0: curriculum(0.25, 1.0), 1: curriculum(0.3, 0.98)})
     assert (found.verdict, found.measured) == ("undecided", pytest.approx(0.99))
-    assert "barrier in loss on the straight line between the two 24.0" in found.note
     for scratch, test, verdict in (
         (0.25, 1.0, "holds"), (1.0, 1.0, "does not hold"), (0.25, 0.9, "does not hold")
     ):  # fmt: skip
         assert claim("H5", head(), curriculum=dict.fromkeys((0, 1), curriculum(scratch, test))).verdict == verdict
     assert claim("H5", head()).verdict == "not tested"
+
+
+def test_h5b_is_the_barrier_that_matching_leaves_beyond_that_of_one_run():
+    found = claim("H5b", head(), curriculum={i: curriculum(0.25, 1.0, matched=10.0 + i) for i in range(4)})
+    assert (found.verdict, found.measured) == ("holds", pytest.approx(11.0))
+    assert "means: 24.0 without matching, 11.5 with, 0.5 from start to end" in found.note
+    low = dict.fromkeys(range(4), curriculum(0.25, 1.0, matched=0.1, own=3.0))
+    assert claim("H5b", head(), curriculum=low).verdict == "does not hold"
+    old = {0: curriculum(0.25, 1.0, later=False)}
+    assert claim("H5b", head(), curriculum=old).verdict == "not tested"
+    assert "earlier version" in claim("H5b", head(), curriculum=old).note
+    assert claim("H5", head(), curriculum={**old, 1: old[0]}).verdict == "holds"
+
+
+def test_h5c_is_the_same_in_two_dimensions():
+    narrow = {i: curriculum(0.25, 1.0) for i in range(3)}
+    assert claim("H5c", head(), narrow_curriculum=narrow).verdict == "holds"
+    assert "2 dimensions" in claim("H5c", head(), narrow_curriculum=narrow).statement
+    assert claim("H5c", head(), curriculum=narrow).verdict == "not tested"
+
+
+def curved(plateau, end):
+    """Hessians whose smallest eigenvalue is the given share of the largest, with the loss of ``full_batch``."""
+    shares = numbers(*[plateau] * 4, end)
+    smallest = -2 * shares[:, None] + torch.arange(4)
+    values = {"smallest": smallest, "largest": torch.full((5,), 2.0, dtype=torch.float64)}
+    places = ["5", "10", "50", "60", str(N - 1)]
+    axes = {"smallest": ("snapshot", "rank"), "largest": ("snapshot",)}
+    return ProbeResult("Curvature", values, axes, {"snapshot": places, "rank": list("0123")})
+
+
+@pytest.mark.parametrize(
+    ("plateau", "end", "verdict"),
+    [(0.2, 0.001, "holds"), (0.001, 0.2, "does not hold"), (0.005, 0.001, "does not hold")],
+)
+def test_h3c_wants_more_negative_curvature_on_the_plateau_than_at_the_end(plateau, end, verdict):
+    runs_ = {i: full_batch() for i in range(3)}
+    curvature = {i: curved(plateau * (1 + 0.01 * i), end) for i in range(3)}
+    found = claim("H3c", head(), full_batch=runs_, curvature=curvature)
+    assert (found.verdict, found.seeds) == (verdict, 3)
+    assert found.measured == pytest.approx(1.01 * plateau - end)
+
+
+def test_h3c_leaves_out_runs_that_do_not_solve_the_task():
+    curvature = {0: curved(0.2, 0.0)}
+    assert claim("H3c", head(), curvature=curvature).verdict == "not tested"
+    failed = NetworkTraining(dynamics(accuracy=0.6))
+    assert claim("H3c", head(), full_batch={0: failed}, curvature=curvature).verdict == "not tested"
+
+
+def alone(solved):
+    return NetworkTraining(dynamics(solved=solved))
+
+
+def test_h8_is_the_share_of_second_stages_that_solve_the_task():
+    assert claim("H8", head(), second_stage={i: alone(20) for i in range(25)}).verdict == "holds"
+    some = {i: alone(20 if i < 12 else N) for i in range(25)}
+    assert claim("H8", head(), second_stage=some).verdict == "does not hold"
+    found = claim("H8b", *[head() for _ in range(4)], second_stage={i: alone(20 + i) for i in range(4)})
+    assert (found.verdict, found.measured) == ("holds", pytest.approx(SOLVED - 21.5))
+    never = claim("H8b", *[head() for _ in range(4)], second_stage={i: alone(N) for i in range(4)})
+    assert never.measured == SOLVED - N
+
+
+def test_h9_compares_ideal_positions_with_the_same_seeds():
+    base = [head(accuracy=1.0 if i < 5 else 0.5) for i in range(20)]
+    arm = "start ideal positions"
+    started = {arm: {i: head(textbook=i < 15).head for i in range(20)}}
+    final = {arm: {i: (1.0, 1.0 if i < 15 else 0.5) for i in range(20)}}
+    for id in ("H9", "H9b"):
+        assert claim(id, *base, started=started, final=final).verdict == "holds"
+    assert claim("H9", *base, started=started, final=final).measured == pytest.approx(0.5)
+    assert claim("H9b", *base, started=started, final=final).measured == pytest.approx(0.75)
+    same = {arm: {i: (1.0, 1.0 if i < 5 else 0.5) for i in range(20)}}
+    assert claim("H9", *base, started=started, final=same).verdict != "holds"
+    assert circuits(runs(*base, started=started, final={**final}), arm) == {
+        "textbook": 15, "integer-weight": 0, "planar": 0, "neither": 0, "not solved": 5,
+    }  # fmt: skip
+    assert circuits(runs(*base, started=started, final=final), "base")["integer-weight"] == 5
 
 
 @pytest.mark.parametrize(
@@ -375,10 +464,15 @@ def claims():
             "replication": {i: (1.0, 1.0 if i < 17 else 0.5) for i in range(40)},
             "transfer": {i: (1.0, 1.0 if i < 8 else 0.5) for i in range(17)},
             "scratch": {i: (1.0, 1.0 if i < 1 else 0.5) for i in range(40)},
+            "start ideal positions": {i: (1.0, 1.0 if i % 8 else 0.5) for i in range(25)},
         },
         mitigated={"larger eps": calm},
         curriculum={i: curriculum(0.25, 1.0) for i in range(10)},
         full_batch={i: full_batch(second=0.4 + 0.05 * (i % 3)) for i in range(6)},
+        curvature={i: curved(0.1 + 0.01 * i, 0.001) for i in range(6)},
+        narrow_curriculum={i: curriculum(0.25, 1.0) for i in range(10)},
+        second_stage={i: alone(20 + i) for i in range(25)},
+        started={"start ideal positions": {i: head(textbook=i < 20).head for i in range(25)}},
     )
     return {c.id: c for c in claims_of(replace(CONFIG, test_claims=True), results)}
 
@@ -391,7 +485,7 @@ class TestSeverity:
         assert {id: c.severity_draws for id, c in tested.items() if c.severity_draws != 200} == {}
         powers = {id: c.power for id, c in tested.items() if c.power is not None}
         assert {id for id, power in powers.items() if power < 0.5} <= {"H1", "H1a", "H1b", "H1d"}
-        for id in ("H1c", "H1e", "H2", "H2b", "H3b", "H4a", "H4b", "H4f", "H5", "H7"):
+        for id in ("H1c", "H1e", "H2", "H2b", "H3b", "H3c", "H4a", "H4b", "H4f", "H5", "H5b", "H5c", "H7", "H8", "H8b"):
             assert claims[id].verdict == "holds", claims[id]
 
     def test_what_was_predicted_and_what_an_earlier_run_said_stand_with_them(self, claims):
@@ -402,15 +496,17 @@ class TestSeverity:
 
     def test_the_same_data_give_figures(self):
         heads = [head(gone=[(1, 0, 0)]), head(accuracy=0.5, integer=False)]
-        results = runs(*heads, mitigated={"larger eps": {0: heads[0]}}, full_batch={i: full_batch() for i in range(2)})
+        results = runs(*heads, mitigated={"larger eps": {0: heads[0]}}, full_batch={i: full_batch() for i in range(2)},
+                       curvature={i: curved(0.1, 0.0) for i in range(2)})  # fmt: skip
         panels = {panel.name: panel.figure for panel in intervention_panels(CONFIG, results)}
-        assert list(panels) == ["stitching", "roc", "replay", "mitigations", "donors", "full_batch"]
+        assert list(panels) == ["stitching", "roc", "replay", "mitigations", "donors", "full_batch", "saddle"]
         (roc,) = panels["roc"].axes
         assert [text.get_text() for text in roc.get_legend().get_texts()] == [
             "line: area 1.000",
             "line or plane: area 1.000",
         ]
         assert len(panels["full_batch"].axes) == 4
+        assert len(panels["saddle"].axes) == 3
 
 
 def test_a_size_that_tests_nothing_says_so():

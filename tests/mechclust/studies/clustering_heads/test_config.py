@@ -12,6 +12,7 @@ from mechclust.studies.clustering_heads.config import (
     EnsembleJob,
     FullBatch,
     PoolingTransformerConfig,
+    Starts,
     arms,
     jobs,
     member_of,
@@ -30,15 +31,23 @@ class TestArms:
             kind: sum(name.startswith(f"{kind} ") for name in known) for kind in ("lr", "discount", "batch", "width")
         }
         assert count == {"lr": 20, "discount": 20, "batch": 12, "width": 20}
+        assert len(PAPER.ablations.seeds) == 25
+        starts = [name for name in known if name.startswith("start ")]
+        assert len(starts) == 17
+        assert known["start positions x0.1"].scales == {"pos_embed": 0.1}
+        assert known["start ideal positions"].ideal == "positions"
+        assert known["bias 0"].training["freeze"] == ("blocks.0.mlp.b_in", "blocks.0.mlp.b_out")
+        assert (known["second stage"].ideal, known["second stage"].measure) == ("head", "losses")
         assert known["base"].seeds == tuple(range(300, 400))
         assert known["replication"].seeds == tuple(range(40))
         assert (known["base"].p, known["scratch"].p) == (2, 3)
 
     def test_every_network_is_in_one_job(self):
         known = arms(PAPER)
-        found = [(arm, seed) for job in jobs(PAPER) for arm in job.arms if arm != "curriculum" for seed in job.seeds]
+        found = [(arm, seed) for job in jobs(PAPER) for arm in job.arms if arm in known for seed in job.seeds]
         assert sorted(found) == sorted((arm.name, seed) for arm in known.values() for seed in arm.seeds)
-        assert [job.seeds for job in jobs(PAPER) if job.arms == ("curriculum",)] == [(s,) for s in range(300, 340)]
+        for name in ("curriculum", "narrow-curriculum"):
+            assert [job.seeds for job in jobs(PAPER) if job.arms == (name,)] == [(s,) for s in range(300, 340)]
         names = [job.name for job in jobs(PAPER)]
         assert len(set(names)) == len(names)
 
@@ -46,7 +55,9 @@ class TestArms:
         every = jobs(PAPER)
         assert every[0] == EnsembleJob(("base",), tuple(range(300, 350)))
         assert len(next(job for job in every if job.arms[0].startswith("lr")).arms) == 20
-        kinds = [job.arms[0].split(" ")[0] in ("lr", "discount", "batch", "width") for job in every]
+        narrow = next(job for job in every if job.arms[0] == "width 10")
+        assert len(narrow.arms) == 8  # 10 to 127 train together
+        kinds = [job.arms[0].split(" ")[0] in ("lr", "discount", "batch", "width", "bias") for job in every]
         assert kinds == sorted(kinds)
 
     def test_members_differ_as_their_arms_say(self):
@@ -79,8 +90,8 @@ class TestArms:
             job.arms[0].startswith(("lr", "width", "batch", "discount")) for job in jobs(study.preset("paper"))
         )
         ablations = jobs(study.preset("ablations"))
-        assert sum(len(job.arms) for job in ablations if job.arms != ("base",)) == 72
-        assert len(ablations) == 35
+        assert sum(len(job.arms) for job in ablations if job.arms != ("base",)) == 73
+        assert len(ablations) == 29
 
     def test_quick_is_the_base_alone(self):
         quick = get_study("clustering-heads").preset("quick")
@@ -94,6 +105,12 @@ class TestArms:
             ({"group": 0}, "group is 0; expected at least 1"),
             ({"task": SparseModularAddition(seed=1)}, "task.seed is set by each network, from seeds; leave it out"),
             ({"full_batch": FullBatch(every=0)}, "full_batch.every is 0; expected at least 1"),
+            ({"full_batch": FullBatch(curvature=-1)}, "full_batch.curvature is -1; expected at least 0"),
+            ({"starts": Starts(scales=(-1.0,))}, "starts.scales has -1.0; expected factors of at least 0 on the"),
+            (
+                {"narrow_curriculum": Curriculum(first_steps=0)},
+                r"narrow_curriculum.first_steps is 0; expected fewer than its steps \(10000\) and at least 1",
+            ),
             ({"mitigations": -1}, "mitigations is -1; expected at least 0"),
             ({"seeds": (3, 4, 3)}, "seeds has 3 twice; expected different seeds"),
             ({"lr": -1.0}, "lr is -1.0; expected a positive learning rate"),

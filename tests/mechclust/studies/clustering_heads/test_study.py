@@ -11,7 +11,7 @@ import torch
 from mechclust.commands.sandbox import open_sandbox
 from mechclust.report.claims import lacking_severity
 from mechclust.studies import get_study, report_run, run_study
-from mechclust.studies.clustering_heads.config import Ablations, ClusteringHeadsConfig, Curriculum, FullBatch
+from mechclust.studies.clustering_heads.config import Ablations, ClusteringHeadsConfig, Curriculum, FullBatch, Starts
 from mechclust.studies.clustering_heads.dynamics import measured_rows
 from mechclust.studies.clustering_heads.results import load_results
 from mechclust.training import Snapshots, accuracy
@@ -33,8 +33,8 @@ class TestRun:
     def test_lists_every_claim(self, smoke):
         analysis, _ = smoke
         assert [c.id for c in analysis.claims] == [
-            "H1", "H1a", "H1b", "H1c", "H1d", "H1e", "H2", "H2b", "H3", "H3b", "H4a", "H4b", "H4c", "H4d", "H4f",
-            "H5", "H6", "H7", "H7b", "H7c", "H7d",
+            "H1", "H1a", "H1b", "H1c", "H1d", "H1e", "H2", "H2b", "H3", "H3b", "H3c", "H4a", "H4b", "H4c", "H4d", "H4f",
+            "H5", "H5b", "H5c", "H6", "H7", "H7b", "H7c", "H7d", "H8", "H8b", "H9", "H9b",
         ]  # fmt: skip
         assert {c.verdict for c in analysis.claims} == {"not tested"}
         assert lacking_severity(analysis.claims) == []
@@ -47,6 +47,13 @@ class TestRun:
             "stitching",
             "mitigations",
             "full_batch",
+            "saddle",
+            "phases",
+            "attention",
+            "ideal",
+            "paths",
+            "starts",
+            "second_stage",
             "spikes",
             "gradients",
             "shares",
@@ -110,7 +117,7 @@ class TestRun:
         (part / "results" / "curriculum" / "seed200.safetensors").unlink()
         report = report_run(get_study("clustering-heads"), SMOKE, part)
         (note,) = (note for note in report.notes if "not finished" in note)
-        assert note.endswith("Missing, of 14 jobs: curriculum-seeds-200-200, batch-16-seeds-200-200.")
+        assert note.endswith("Missing, of 16 jobs: curriculum-seeds-200-200, batch-16-seeds-200-200.")
         for name in ("stitching", "replay", "donors"):  # as an earlier version left it
             (part / "results" / "base" / f"seed201.{name}.safetensors").unlink()
         assert load_results(SMOKE, part).networks[201].stitching is None
@@ -124,7 +131,7 @@ class TestRun:
     def test_too_many_sequences_are_sampled_and_that_is_said(self, tmp_path):
         config = ClusteringHeadsConfig(
             seeds=(200,), replication=(), mitigations=0, transfer=False, epochs=2, sandbox=0, test_claims=False,
-            full_batch=FullBatch(()),
+            full_batch=FullBatch(()), starts=Starts(()), narrow_curriculum=Curriculum(seeds=()),
             task=SparseModularAddition(length=13, n_support=2, n_train=64, n_test=64),
             curriculum=Curriculum(seeds=()), ablations=Ablations(seeds=()),
         )  # fmt: skip

@@ -1,0 +1,92 @@
+"""A figure that is drawn anew for every frame, as a film."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks import InputError
+from tasks.errors import check_at_least
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# As every player knows it: an even number of pixels each way, and colours at half resolution.
+_H264: dict[str, Any] = {
+    "codec": "h264",
+    "extra_args": ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2", "-pix_fmt", "yuv420p"],
+}
+
+
+def check_film(path: Path, fps: int) -> None:
+    """Refuse a file ending that no film has, or less than one frame per second.
+
+    Raises:
+        InputError: for either.
+    """
+    if path.suffix not in (".gif", ".mp4"):
+        raise InputError(f"a film cannot be written to {str(path)!r}; give a name that ends in .gif or .mp4")
+    check_at_least(fps=(fps, 1))
+
+
+def write_film(
+    figure: Figure, path: str | Path, draw: Callable[[int], None], frames: int, *, fps: int = 12, dpi: int = 80
+) -> Path:
+    """Write a film of a figure.
+
+    Args:
+        figure: drawn on by ``draw``.
+        path: ends in ``.gif``, or in ``.mp4``, for which ffmpeg is needed.
+        draw: draws a frame, counted from 0.
+        frames: how many there are.
+        fps: frames per second.
+        dpi: dots per inch.
+
+    Returns:
+        The path. The file holds the whole film or, after an error, its previous content.
+
+    Raises:
+        InputError: for an unknown file ending, ``fps`` below 1 or a missing ffmpeg.
+    """
+    import matplotlib
+    from matplotlib.animation import FFMpegWriter, PillowWriter
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    path = Path(path)
+    check_film(path, fps)
+    writer: Any = PillowWriter(fps=fps) if path.suffix == ".gif" else FFMpegWriter(fps=fps, **_H264)
+    options: dict[Any, Any] = {} if path.suffix == ".gif" else {"animation.ffmpeg_path": _ffmpeg()}
+    FigureCanvasAgg(figure)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")  # its ending tells the writer the format
+    try:
+        with matplotlib.rc_context(options), writer.saving(figure, temporary, dpi):
+            for i in range(frames):
+                draw(i)
+                if i == 0:
+                    # The place of the axes is found once: anew each frame, it would take longer and tremble.
+                    figure.savefig(io.BytesIO(), dpi=dpi)
+                    figure.set_layout_engine(None)  # "none" keeps a placeholder that draws every frame twice
+                writer.grab_frame()
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def _ffmpeg() -> str:
+    """The ffmpeg on the path, or the one that imageio-ffmpeg brings."""
+    if found := shutil.which("ffmpeg"):
+        return found
+    try:
+        from imageio_ffmpeg import get_ffmpeg_exe
+
+        return str(get_ffmpeg_exe())
+    except (ImportError, RuntimeError):
+        raise InputError(
+            "an .mp4 needs ffmpeg, and there is none: pip install 'mechclust[film]', or give a name that ends in .gif"
+        ) from None

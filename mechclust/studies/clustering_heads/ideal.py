@@ -1,0 +1,78 @@
+"""The ideal clustering head, and other initial weights for the base setting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from mechclust.models import build_model
+from mechclust.models.weights import get_weights
+from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
+from mechclust.training import Member
+from tasks import SparseModularAddition
+
+Ideal = Literal["", "positions", "head"]
+
+
+def ideal_positions(config: PoolingTransformerConfig, task: SparseModularAddition) -> Tensor:
+    """``[n_ctx d_model]`` position embeddings: one up on the support, one down off it, 0 in further dimensions."""
+    found = torch.zeros(config.n_ctx, config.d_model)
+    found[:, 1] = -1.0
+    found[list(task.positions), 1] = 1.0
+    return found
+
+
+def ideal_head(config: PoolingTransformerConfig, task: SparseModularAddition, beta: float) -> dict[str, Tensor]:
+    """Embeddings, positions, query and values of the ideal clustering head, by name.
+
+    Digits lie at equal distances from (1, 0) to (-1, 0), other rows of the embedding at 0; the query is (0, beta) and
+    the value matrix the identity. With p = 2 attention goes evenly to the support, the more exclusively the larger
+    ``beta``, and the sequence embedding depends on nothing but the sum of the support's digits.
+
+    Args:
+        config: of the network, with one head and at least two dimensions.
+        task: gives p and the support.
+        beta: length of the query.
+
+    Example:
+        >>> head = ideal_head(PoolingTransformerConfig(), SparseModularAddition(), beta=8)
+        >>> head["embed.W_E"].tolist(), head["blocks.0.attn.query"].tolist()
+        ([[1.0, 0.0], [-1.0, 0.0], [0.0, 0.0]], [[0.0, 8.0]])
+    """
+    embedding, query = torch.zeros(config.d_vocab, config.d_model), torch.zeros(1, config.d_model)
+    embedding[: task.p, 0] = torch.linspace(1, -1, task.p)
+    query[0, 1] = beta
+    return {
+        "embed.W_E": embedding,
+        "pos_embed.W_pos": ideal_positions(config, task),
+        "blocks.0.attn.query": query,
+        "blocks.0.attn.W_V": torch.eye(config.d_model),
+    }
+
+
+def started(member: Member, scales: Mapping[str, float], ideal: Ideal, beta: float = 8.0) -> Member:
+    """The member from other initial weights than those drawn from its seed.
+
+    Args:
+        member: a pooling transformer on sparse modular addition.
+        scales: factors on the initial weights, by the beginning of a parameter's name.
+        ideal: what is the ideal head's: nothing, ``"positions"``, or the whole ``"head"``.
+        beta: length of the ideal head's query.
+    """
+    config, task = member.model, member.task
+    if not scales and not ideal:
+        return member
+    assert isinstance(config, PoolingTransformerConfig)
+    assert isinstance(task, SparseModularAddition)
+    weights = get_weights(build_model(config))
+    for start, scale in scales.items():
+        weights |= {name: scale * values for name, values in weights.items() if name.startswith(start)}
+    if ideal == "positions":
+        weights["pos_embed.W_pos"] = ideal_positions(config, task)
+    elif ideal == "head":
+        weights |= ideal_head(config, task, beta)
+    return replace(member, weights=weights)

@@ -1,0 +1,82 @@
+"""The straight line between two networks: how far the loss rises on it, also after their neurons are matched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.func import functional_call
+
+from mechclust.studies.clustering_heads.config import MLP
+from tasks import SparseModularAddition
+
+Weights = Mapping[str, Tensor]
+_NEURONS = {f"{MLP}.W_in": 1, f"{MLP}.b_in": 0, f"{MLP}.W_out": 0}  # weight -> its axis of neurons
+
+
+def places(points: int) -> list[float]:
+    """``points`` equal steps from 0 to 1, both included."""
+    return torch.linspace(0, 1, points, dtype=torch.float64).tolist()
+
+
+@torch.no_grad()
+def loss_between(
+    model: Any, start: Weights, end: Weights, task: SparseModularAddition, points: int
+) -> Float[Tensor, "place"]:
+    """Training loss (nats) of networks whose weights lie on the straight line from one to the other.
+
+    Args:
+        model: a network of their shape.
+        start: weights by name.
+        end: likewise.
+        task: the data.
+        points: networks on the line, ends included.
+    """
+    (batch,) = task.batches("train", task.n_train)
+    found = []
+    for place in places(points):
+        now = {name: torch.lerp(values, end[name], place) for name, values in start.items()}
+        found.append(task.loss(functional_call(model, now, (batch.tokens,)), batch).double())
+    return torch.stack(found)
+
+
+def neurons_matched(weights: Weights, to: Weights) -> dict[str, Tensor]:
+    """The same network with its feed-forward neurons in the order in which they are most like those of another.
+
+    The order of neurons does not change what a network computes, but it does change the line between two. The order
+    maximises the sum over neurons of the inner products of all their weights.
+
+    Args:
+        weights: of a pooling transformer, by name.
+        to: of the other.
+
+    Example:
+        >>> weights = {"blocks.0.mlp.W_in": torch.eye(2), "blocks.0.mlp.b_in": torch.tensor([1.0, 2.0]),
+        ...            "blocks.0.mlp.W_out": torch.eye(2)}
+        >>> other = {name: values.flip(0) for name, values in weights.items()}
+        >>> neurons_matched(other, weights)["blocks.0.mlp.b_in"].tolist()
+        [1.0, 2.0]
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    def rows(of: Weights) -> np.ndarray:
+        parts = [of[name].movedim(axis, 0).reshape(of[name].shape[axis], -1) for name, axis in _NEURONS.items()]
+        return torch.cat(parts, dim=1).double().numpy()
+
+    order = torch.from_numpy(linear_sum_assignment(rows(to) @ rows(weights).T, maximize=True)[1])
+    moved = {name: weights[name].index_select(axis, order) for name, axis in _NEURONS.items()}
+    return {**weights, **moved}
+
+
+def barrier(line: np.ndarray) -> float:
+    """How far the loss on a line exceeds that of its worse end, in nats; 0 where it never does.
+
+    Example:
+        >>> barrier(np.array([0.5, 3.0, 0.0]))
+        2.5
+    """
+    return float(line.max() - max(line[0], line[-1]))

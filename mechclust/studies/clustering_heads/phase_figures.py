@@ -1,0 +1,166 @@
+"""How one network comes to its solution: phases, a spike, the ideal head, attention, and the weights' paths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from mechclust.report.analysis import Panel
+from mechclust.report.style import BLUE, GREY, ORANGE, subplots
+from mechclust.sandbox import sandbox_figure, sandbox_strip
+from mechclust.studies.clustering_heads.attention import mean_attention
+from mechclust.studies.clustering_heads.config import FULL_BATCH, SECOND_STAGE, ClusteringHeadsConfig
+from mechclust.studies.clustering_heads.curves import Spike
+from mechclust.studies.clustering_heads.results import HeadsResults, NetworkTraining, TrainedNetwork
+from mechclust.studies.clustering_heads.sandbox import sandbox_run
+from mechclust.studies.clustering_heads.shown import sandbox_of, snapshots_of
+
+_MOST_FRAMES = 200  # of a heat map over training
+_PATHS, _PER_PATH = 16, 40  # networks in the map of the weights' paths, and snapshots of each
+_IDEAL = (
+    ("position_embeddings", "normalized", "attention", "values"),
+    ("xi", "xi_normalized", "class_map", "output"),
+)
+
+
+def phase_panels(config: ClusteringHeadsConfig, results: HeadsResults, out: Path) -> list[Panel]:
+    """The figures of what was run."""
+    found = [
+        Panel("phases", phases(config, results, out), "Four moments of one training: the start, the plateau before the "
+              "last fall of the loss, the end of that fall, and the end. Rows: sequence embeddings (equivalent "
+              "sequences share a colour), the classifier's answer for any sequence embedding, and what the "
+              "feed-forward layer reads."),
+        Panel("attention", attention(config, results, out), "Mean attention to every position over training; the line "
+              "ends the support."),
+    ]  # fmt: skip
+    if spike := _largest_spike(results):
+        found.append(Panel("spike", spike_strip(config, *spike, out), "Consecutive epochs of the largest loss spike "
+                           "after solving: the class map with the sequence embeddings, and what the feed-forward layer "
+                           "reads, on the circle of normalised vectors."))  # fmt: skip
+    if results.second_stage:
+        found.append(Panel("ideal", ideal(config, results, out), "The ideal head, frozen, and the feed-forward layer "
+                           "that was trained on it, at the end."))  # fmt: skip
+    if len(results.networks) > 1:
+        found.append(Panel("paths", paths(config, results, out), "The weights of networks over training, by t-SNE: a "
+                           "line per network from its start (dot) to its end (star). Distances between far points mean "
+                           "nothing in such a map."))  # fmt: skip
+    return found
+
+
+def phases(config: ClusteringHeadsConfig, results: HeadsResults, out: Path) -> Figure:
+    """Four moments of the run whose loss falls most often, of those that solve the task if there are any."""
+    p = config.task.p
+    runs: list[tuple[str, int, NetworkTraining]] = [("base", seed, n) for seed, n in results.networks.items()]
+    runs += [(FULL_BATCH, seed, run) for seed, run in results.full_batch.items()]
+    arm, seed, run = max(
+        runs, key=lambda r: (r[2].solved_at is not None, min(2, len(r[2].drops(p))), r[0] == FULL_BATCH)
+    )
+    snapshots, member = snapshots_of(config, arm, seed, out)
+    drops, last = run.drops(p), len(snapshots) - 1
+    plateau = (drops[-2].end if len(drops) > 1 else 0, drops[-1].start) if drops else (0, last)
+    moments = {
+        0: "start",
+        sum(plateau) // 2: "plateau",
+        drops[-1].end if drops else max(1, last - 1): "end of the last fall",
+        last: "end",
+    }
+    epochs = [snapshots.epochs[place] for place in moments]
+    shown = sandbox_run(snapshots, member, epochs=epochs, title=f"seed {seed}, {arm}")
+    titles = [f"{epoch:,}: {name}" for epoch, name in zip(epochs, moments.values(), strict=True)]
+    return sandbox_strip(shown, epochs, ("xi", "class_map", "xi_normalized"), titles=titles)
+
+
+def _largest_spike(results: HeadsResults) -> tuple[TrainedNetwork, Spike] | None:
+    """Of all after solving, with three epochs before and after."""
+    found = [
+        (network, spike)
+        for network in results.solved
+        for spike in network.spikes
+        if network.solved_at is not None
+        and network.solved_at < spike.epoch
+        and 2 <= spike.epoch < len(network.curve("train_loss")) - 3
+    ]
+    return max(found, key=lambda pair: pair[1].loss, default=None)
+
+
+def spike_strip(config: ClusteringHeadsConfig, network: TrainedNetwork, spike: Spike, out: Path) -> Figure:
+    """Consecutive epochs of one spike."""
+    epochs = list(range(spike.epoch - 2, spike.epoch + 4))
+    loss = network.curve("train_loss")
+    titles = [f"epoch {epoch}, loss {loss[epoch]:.2g}" for epoch in epochs]
+    run = sandbox_of(config, network, out, epochs=epochs)
+    return sandbox_strip(run, epochs, ("class_map", "xi_normalized"), titles=titles)
+
+
+def ideal(config: ClusteringHeadsConfig, results: HeadsResults, out: Path) -> Figure:
+    """The ideal head and a classifier trained on it, drawn."""
+    seed = min(results.second_stage, key=lambda s: (results.second_stage[s].solved_at is None, s))
+    snapshots, member = snapshots_of(config, SECOND_STAGE, seed, out)
+    ends = [snapshots.epochs[0], snapshots.epochs[-1]]
+    run = sandbox_run(snapshots, member, epochs=ends, title=f"Ideal head, second stage alone, seed {seed}")
+    return sandbox_figure(run, ends[-1], _IDEAL)
+
+
+def attention(config: ClusteringHeadsConfig, results: HeadsResults, out: Path) -> Figure:
+    """Attention to every position over training, of some networks."""
+    order = [*results.solved[:2], *(n for n in results.networks.values() if not n.solved)]
+    shown = (order or list(results.networks.values()))[:3]
+    figure, axes = subplots(len(shown), size=(4.4, 3.2), grid=None)
+    for axis, network in zip(axes, shown, strict=True):
+        snapshots, member = snapshots_of(config, "base", network.seed, out)
+        places = np.unique(np.linspace(0, len(snapshots) - 1, _MOST_FRAMES).round().astype(int)).tolist()
+        values = mean_attention(snapshots, member, places).T.numpy()
+        length, last = len(values), snapshots.epochs[-1]
+        image = axis.imshow(
+            values,
+            aspect="auto",
+            origin="upper",
+            extent=(0, last, length - 0.5, -0.5),
+            cmap="Greys",
+            vmin=0,
+            interpolation="nearest",
+        )
+        inside = np.isin(np.arange(length), config.task.positions)
+        for t in np.flatnonzero(inside[1:] != inside[:-1]):
+            axis.axhline(t + 0.5, color=ORANGE, lw=1.2)
+        end = "solved" if network.solved else f"accuracy {network.accuracy:.2f}"
+        axis.set_title(f"seed {network.seed}: {end}", loc="left", fontsize=10)
+        axis.set(xlabel="epoch", yticks=range(length))
+        figure.colorbar(image, ax=axis, shrink=0.8)
+    axes[0].set_ylabel("position")
+    return figure
+
+
+def paths(config: ClusteringHeadsConfig, results: HeadsResults, out: Path) -> Figure:
+    """The weights' paths over training, in two dimensions."""
+    from sklearn.manifold import TSNE
+
+    solved, failed = results.solved, [n for n in results.networks.values() if not n.solved]
+    shown = [*solved[: max(_PATHS // 2, _PATHS - len(failed))]]
+    shown += failed[: _PATHS - len(shown)]
+    points = []
+    for network in shown:
+        snapshots, member = snapshots_of(config, "base", network.seed, out)
+        places = np.unique(np.linspace(0, len(snapshots) - 1, _PER_PATH).round().astype(int))
+        weights = snapshots.of(member, [snapshots.steps[place] for place in places])
+        points.append(torch.cat([values.flatten(1) for values in weights.values()], dim=1).numpy())
+    every = np.concatenate(points)
+    perplexity = min(30.0, (len(every) - 1) / 3)
+    flat = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(every)
+    figure, (axis,) = subplots(1, size=(6.4, 5), grid=None)
+    style: dict[str, Any] = {"lw": 0.9, "alpha": 0.8}
+    seen: set[str] = set()
+    for network, path in zip(shown, np.split(flat, np.cumsum([len(part) for part in points])[:-1]), strict=True):
+        color, label = (BLUE, "solved") if network.solved else (GREY, "not solved")
+        axis.plot(*path.T, color=color, label=None if label in seen else label, **style)
+        axis.plot(*path[0], "o", color=color, ms=4)
+        axis.plot(*path[-1], "*", color=color, ms=10, mec="white", mew=0.5)
+        axis.annotate(str(network.seed), path[-1], fontsize=7, xytext=(4, 3), textcoords="offset points")
+        seen.add(label)
+    axis.set(xticks=[], yticks=[])
+    axis.legend(frameon=False)
+    return figure

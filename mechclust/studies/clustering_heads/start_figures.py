@@ -1,0 +1,78 @@
+"""Figures of other initial weights: which circuits arise, and the second stage alone."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from mechclust.report.analysis import Panel
+from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, subplots
+from mechclust.studies.clustering_heads.config import SECOND_STAGE, SOLVED, ClusteringHeadsConfig
+from mechclust.studies.clustering_heads.results import HeadsResults, kind_of
+
+_CIRCUITS = {"textbook": BLUE, "integer-weight": ORANGE, "planar": GREEN, "neither": GREY, "not solved": "#ececec"}
+
+
+def start_panels(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Panel]:
+    """The figures of what was run."""
+    found = []
+    if results.started:
+        found.append(Panel("starts", starts(config, results), "Which circuits networks end with, from other initial "
+                           "weights: share of networks that solve the task with each kind of head. x0.1: the part's "
+                           "initial weights are a tenth of the base setting's."))  # fmt: skip
+    if results.second_stage:
+        found.append(Panel("second_stage", second_stage(results), "Test accuracy over training, of the feed-forward "
+                           "layer alone on the frozen ideal head, and of the base setting with the same seeds. Right: "
+                           "share of networks that have solved the task."))  # fmt: skip
+    return found
+
+
+def circuits(results: HeadsResults, arm: str) -> dict[str, int]:
+    """How many networks of an arm, or of the base setting with the same seeds, end with each circuit."""
+    seeds = {seed for found in results.started.values() for seed in found}
+    if arm == "base":
+        kinds = [n.kind if n.solved else "not solved" for seed, n in results.networks.items() if seed in seeds]
+    else:
+        ends = results.final.get(arm, {})
+        there = {seed: head for seed, head in results.started[arm].items() if seed in ends}
+        kinds = [kind_of(head) if ends[seed][1] > SOLVED else "not solved" for seed, head in there.items()]
+    return {kind: kinds.count(kind) for kind in _CIRCUITS}
+
+
+def starts(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
+    """Stacked shares of circuits, one bar per start."""
+    arms = ["base", *results.started]
+    counts = [circuits(results, arm) for arm in arms]
+    kept = [(arm, count) for arm, count in zip(arms, counts, strict=True) if sum(count.values())]
+    figure, (axis,) = subplots(1, size=(8, 1.2 + 0.3 * len(kept)), grid=None)
+    for row, (_, count) in enumerate(kept):
+        left, n = 0.0, sum(count.values())
+        for kind, color in _CIRCUITS.items():
+            axis.barh(row, count[kind] / n, left=left, color=color, label=kind if row == 0 else None)
+            left += count[kind] / n
+    names = [f"{arm.removeprefix('start ')} (n = {sum(count.values())})" for arm, count in kept]
+    axis.set_yticks(range(len(kept)), names)
+    axis.invert_yaxis()
+    axis.set(xlabel="share of networks", xlim=(0, 1))
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
+    return figure
+
+
+def second_stage(results: HeadsResults) -> Figure:
+    """Accuracy of the second stage alone beside the base setting, and how many have solved the task by when."""
+    figure, (left, right) = subplots(2, size=(5, 3.6), grid=None)
+    alone = results.second_stage
+    base = {seed: n for seed, n in results.networks.items() if seed in alone}
+    for name, runs, color in (("base setting", base, GREY), (SECOND_STAGE, alone, BLUE)):
+        for i, run in enumerate(runs.values()):
+            left.plot(run.curve("test_accuracy"), color=color, lw=0.7, alpha=0.6, label=None if i else name)
+        if runs:
+            length = max(len(run.curve("test_accuracy")) for run in runs.values())
+            dates = np.array([length if run.solved_at is None else run.solved_at for run in runs.values()])
+            right.plot(
+                [(dates <= epoch).mean() for epoch in range(length)], color=color, label=f"{name} (n = {len(runs)})"
+            )
+    left.set(xlabel="epoch", ylabel="test accuracy", ylim=(0.3, 1.03))
+    right.set(xlabel="epoch", ylabel="share that has solved the task", ylim=(-0.03, 1.03))
+    right.legend(frameon=False)
+    return figure
