@@ -1,12 +1,15 @@
-"""What the figures of all studies share: colours, panels with a faint grid, curves of several seeds, users' texts."""
+"""What the figures of all studies share: settings, colours, panels with a faint grid, curves of several seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import matplotlib
+import matplotlib.style
 import numpy as np
+from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.cbook import is_math_text
 from matplotlib.figure import Figure
@@ -18,7 +21,51 @@ from probes.plots import MARKERS as MARKERS
 from probes.plots import chance_band as chance_band
 
 MATHTEXT = "mathtext"  # ``gid`` of a text of ours that is a formula: ``axis.set_title("$W_V$", gid=MATHTEXT)``
-BLUE, RED, GREEN, ORANGE = "#1b6ca8", "#c8553d", "#3a9a6b", "#e08214"
+BLUE, RED, GREEN, PURPLE, ORANGE = COLORS[:5]
+CHANCE = "chance (95%)"  # what a band of chance is called
+STYLE: dict[str, Any] = {
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.labelsize": 9,
+    "axes.prop_cycle": cycler(color=COLORS),
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#5b6875",
+    "axes.axisbelow": True,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "xtick.color": "#5b6875",
+    "ytick.color": "#5b6875",
+    "xtick.labelcolor": "black",
+    "ytick.labelcolor": "black",
+    "legend.fontsize": 8.5,
+    "legend.frameon": False,
+    "hatch.linewidth": 0.7,
+    "pdf.fonttype": 42,  # whole outlines, as journals ask
+}
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """matplotlib's own settings with ``STYLE`` over them, whatever the user's are; also a decorator.
+
+    Example:
+        >>> with styled():
+        ...     matplotlib.rcParams["pdf.fonttype"]
+        42
+    """
+    with matplotlib.style.context(["default", STYLE]):
+        yield
+
+
+def category(code: int) -> tuple[str, str]:
+    """Colour and marker of one class of many: no two of the first 64 share both.
+
+    Example:
+        >>> category(0), category(8)
+        (('#0072B2', 'o'), ('#0072B2', 's'))
+    """
+    return COLORS[code % len(COLORS)], MARKERS[(code + code // len(COLORS)) % len(MARKERS)]
 
 
 def shades(n: int) -> np.ndarray:

@@ -17,7 +17,7 @@ from mechclust.commands.compare.opinions import OPINIONS
 from mechclust.commands.compare.result import CompareResult
 from mechclust.commands.compare.tables import ALL
 from mechclust.report.analysis import Panel
-from mechclust.report.style import BLUE, GREEN, ORANGE, RED, layer_axis, subplots
+from mechclust.report.style import BLUE, GREEN, ORANGE, RED, layer_axis, styled, subplots
 from mechclust.report.text import plain
 from probes import ProbeResult
 
@@ -31,6 +31,7 @@ _NAMED = 10  # tasks with a colour of their own
 _BOXES = 5  # controls that make a box plot
 
 
+@styled()
 def compare_panels(result: CompareResult) -> list[Panel]:
     """Figures in the report's order."""
     widths = _of_models(result)

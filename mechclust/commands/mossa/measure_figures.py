@@ -23,7 +23,7 @@ from mechclust.commands.mossa.draw import (
 from mechclust.commands.mossa.result import MEASURES, MossaResult
 from mechclust.report.curve_statistics import covariate_correlation
 from mechclust.report.published_mossa import COLEMAN_LIAU, CORRELATIONS, DATA_SIZE, DIMS, FLESCH_KINCAID, SEEN
-from mechclust.report.style import COLORS, GREY, MARKERS, chance_band, direct_labels, layer_axis, subplots
+from mechclust.report.style import GREY, category, chance_band, direct_labels, layer_axis, subplots
 from mechclust.report.task_curves import bootstrap, over_tasks
 from mechclust.report.text import plain
 
@@ -207,7 +207,7 @@ def picture_figure(result: MossaResult) -> Figure:
     for axis, ((role, found), (i, site)) in zip(axes, product(pictures.items(), enumerate(sites)), strict=True):
         xy, codes = found["xy"][i].numpy(), found["label"].numpy()
         for code in np.unique(codes).tolist():
-            color, marker = COLORS[code % len(COLORS)], MARKERS[(code + code // len(COLORS)) % len(MARKERS)]
+            color, marker = category(code)
             x, y = xy[codes == code].T
             axis.scatter(x, y, s=13, lw=0, marker=marker, color=color, alpha=0.8, label=_cluster(result, code))
         axis.set(xticks=[], yticks=[])

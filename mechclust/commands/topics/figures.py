@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from mechclust.commands.topics.result import TopicsResult
 from mechclust.report.analysis import Panel
-from mechclust.report.style import BLUE, RED, layer_axis, subplots
+from mechclust.report.style import BLUE, CHANCE, RED, chance_band, direct_labels, layer_axis, shades, styled, subplots
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,6 +22,7 @@ _INK = "#1d2733"
 _OVERLAP = {False: (BLUE, "o", "words of one topic only"), True: (RED, "s", "words of several topics too")}
 
 
+@styled()
 def topics_panels(result: TopicsResult) -> list[Panel]:
     """A figure for each of the tables."""
     tables = result.tables

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from mechclust.commands.topics.suite.job import VECTORS
 from mechclust.commands.topics.suite.result import ATTENTION, SuiteResult
 from mechclust.report.analysis import Panel
-from mechclust.report.style import BLUE, COLORS, GREEN, GREY, ORANGE, RED, subplots
+from mechclust.report.style import BLUE, COLORS, GREEN, GREY, ORANGE, RED, styled, subplots
 from probes.files import file_name
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ _INK = "#1d2733"
 _VECTOR_COLORS = dict(zip(VECTORS, (BLUE, ORANGE, GREEN, RED), strict=True))
 
 
+@styled()
 def suite_panels(result: SuiteResult) -> list[Panel]:
     """Attention by threshold, a map of heads for each encoder, distance, and word vectors."""
     ratios, heads = result.tables["ratios"], result.tables["heads"]
