@@ -70,7 +70,7 @@ def write_report(
         if command is not None:
             record_command(out, command, [*pictures, *measured, *sheets, "report.html"])
         for panel in analysis.panels:
-            for suffix, picture in print_files(panel.figure).items():
+            for suffix, picture in print_files(panel).items():
                 write_atomic(out / f"figures/{panel.name}{suffix}", picture)
         for name, result in measured.items():
             result.save(out / name)

@@ -11,6 +11,8 @@ from mechclust.report.html import png
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from mechclust.report.analysis import Panel
+
 PRINT_DPI = 300
 SUFFIXES = (".pdf", ".png")  # of the files of a figure
 
@@ -26,13 +28,14 @@ def pdf(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def print_files(figure: Figure) -> dict[str, bytes]:
-    """A figure's files by their suffix.
+def print_files(panel: Panel) -> dict[str, bytes]:
+    """A panel's files by their suffix.
 
     Example:
+        >>> from mechclust.report.analysis import Panel
         >>> from mechclust.report.style import subplots
         >>> figure, _ = subplots(1, size=(2, 1))
-        >>> {suffix: file[1:4] for suffix, file in print_files(figure).items()}
+        >>> {suffix: file[1:4] for suffix, file in print_files(Panel("empty", figure, "")).items()}
         {'.png': b'PNG', '.pdf': b'PDF'}
     """
-    return {".png": png(figure, PRINT_DPI), ".pdf": pdf(figure)}
+    return {".png": png(panel.figure, PRINT_DPI), ".pdf": pdf(panel.figure)}
