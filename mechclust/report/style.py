@@ -142,15 +142,15 @@ def picture(axis: Axes) -> None:
 
 
 def plain_ticks(axis: Axes, which: Literal["x", "y"] = "y") -> None:
-    """Numbers such as 0.5 and 20 along a logarithmic axis whose limits are final, whatever its span."""
+    """Numbers such as 0.5 and 20 along a logarithmic axis whose limits are final, unless it spans 5 decades."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     low, high = axis.get_ylim() if which == "y" else axis.get_xlim()
     along = axis.yaxis if which == "y" else axis.xaxis
-    if low <= 0 or high / low > 100:
-        along.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    if low <= 0 or high / low > 1e5:
         return
-    along.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low > 3 else (1, 1.2, 1.5, 2, 3, 5, 8)))
+    if high / low < 100:
+        along.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low > 3 else (1, 1.2, 1.5, 2, 3, 5, 8)))
     along.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     along.set_minor_formatter(NullFormatter())
 

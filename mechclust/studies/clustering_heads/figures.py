@@ -76,11 +76,14 @@ def training(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
         else:
             axis.text(0.5, 0.5, "none", ha="center", transform=axis.transAxes, color=GREY)
         axis.axhline(np.log(config.task.p), **_MARK)
-        axis.set(xlabel="epoch", title=f"{'above' if solved else 'not above'} {SOLVED} ({len(curves)} networks)")
+        axis.set(
+            yscale="log",
+            xlabel="epoch",
+            title=f"{'above' if solved else 'not above'} {SOLVED} ({len(curves)} networks)",
+        )
     ends = [limit for axis in losses if len(axis.lines) > 1 for limit in axis.get_ylim()]
     for axis in losses:
-        axis.set(yscale="log", xlim=(0, config.epochs))
-        axis.set_ylim(max(min(ends), 1e-9), max(ends))
+        axis.set(xlim=(0, config.epochs), ylim=(min(ends), max(ends)))
         plain_ticks(axis)
     losses[0].set_ylabel("test loss (nats)")
     accuracies = [network.accuracy for network in everyone]
@@ -189,8 +192,7 @@ def ablations(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
         axis.plot(list(found), solved, color=ORANGE, ls="--", label=f"share above {SOLVED}")
         axis.axvline(base[kind], **_MARK)
         axis.set(xscale="log", xlabel=_LABELS[kind], ylim=(-0.03, 1.03))
-        axis.set_xticks(list(found), [f"{value:g}" for value in found])
-        axis.minorticks_off()
+        plain_ticks(axis, "x")
     for axis in axes[::2]:
         axis.set_ylabel("test accuracy")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)

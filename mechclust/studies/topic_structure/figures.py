@@ -7,9 +7,23 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mechclust.report.style import BLUE, GREEN, GREY, MATHTEXT, RED, log_steps, seed_curve, shades, subplots
+from mechclust.report.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    MATHTEXT,
+    RED,
+    SOFT,
+    direct_labels,
+    log_steps,
+    plain_ticks,
+    seed_curve,
+    shades,
+    subplots,
+)
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure.config import ROWS, TopicStructureConfig, documents_of
 from mechclust.studies.topic_structure.results import PUBLISHED, THEORY_G, ArmRuns, by_row, mixing_values
@@ -73,15 +87,15 @@ def norms(runs: ArmRuns) -> Figure:
     figure, axes = subplots(len(shown), 3, size=(3.5, 3.2))
     for axis, (name, run) in zip(axes, shown.items(), strict=True):
         for weight, color in _COLORS.items():
-            axis.plot(run.norms[weight], color=color, label=weight, ls="--" if weight == "W_Q" else "-")
+            axis.plot(run.norms[weight], color=color, ls="--" if weight == "W_Q" else "-")
         if run.stages.boundary is not None:
             axis.axvline(run.stages.boundary, color="#555555", ls=":", lw=1.2)
         verdict = "two stages" if run.stages.holds else "not two stages"
         axis.set_title(f"{name}\n{verdict}: {100 * run.stages.early:.0f}% of $W_V$'s way", fontsize=9, gid=MATHTEXT)
         axis.set(xlabel="training step", ylim=(0, None))
+        direct_labels(axis, [(float(run.norms[weight][-1]), weight, color) for weight, color in _COLORS.items()])
     for axis in axes[::3]:
         axis.set_ylabel("Frobenius norm")
-    axes[0].legend(frameon=False)
     return figure
 
 
@@ -90,34 +104,44 @@ def ratios(runs: ArmRuns) -> Figure:
     titles = {"E4a": "E4a: $W_V$ the stage-1 block, frozen", "E4b": "E4b: all trained"}
     colors = dict(zip(ROWS, shades(len(ROWS)), strict=True))
     figure, axes = subplots(2, size=(5.75, 4.4), sharey=True)
+    of: dict[Axes, list[tuple[float, str, Any]]] = {}
     for axis, (experiment, title) in zip(axes, titles.items(), strict=True):
+        labels: list[tuple[float, str, Any]] = []
         for row, seeds in by_row(runs, experiment).items():
             values = np.array([[float(r["overall_ratio"]) for r in run.attention.values()] for run in seeds])
             style = {"color": colors[row.removesuffix(" scaled")], "ls": "--" if row.endswith("scaled") else "-"}
-            seed_curve(axis, list(seeds[0].attention), values, marker=".", label=row, **style)
+            seed_curve(axis, list(seeds[0].attention), values, marker=".", **style)
+            labels.append((float(values[:, -1].mean()), row, style["color"]))
         for row, (_, same, different) in PUBLISHED.items():
             axis.axhline(same / different, color=colors[row], ls=":", lw=1)
+        published = [same / different for _, same, different in PUBLISHED.values()]
+        labels.append((float(np.median(published)), "published (dotted)", SOFT))
         axis.axhline(1, color=GREY, lw=0.8)
         log_steps(axis)
         axis.set_title(title, gid=MATHTEXT)
         axis.set(yscale="log", xlim=(0, None))
         axis.grid(alpha=0.25, which="both")
+        plain_ticks(axis)
+        of[axis] = labels
+    for axis, labels in of.items():
+        direct_labels(axis, labels, size=7.5)
     axes[0].set_ylabel("attention, same topic / different topic")
-    handles, labels = axes[1].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right center", frameon=False)
     return figure
 
 
 def mixing(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
     """The mixing measure g against the number of topics in a document, one colour per number of topics."""
     figure, (axis,) = subplots(1, size=(5.6, 3.9))
+    labels: list[tuple[float, str, Any]] = []
     g, taus = mixing_values(config, runs), config.topics_per_document
     for color, (n, values) in zip(shades(len(g)), g.items(), strict=True):
         axis.plot(taus, values.T, "o", color=color, ms=4, alpha=0.6)
-        axis.plot(taus, values.mean(axis=0), color=color, lw=1, label=f"trained, {n} topics")
+        axis.plot(taus, values.mean(axis=0), color=color, lw=1)
+        labels.append((float(values[:, -1].mean()), f"trained, {n} topics", color))
     if 10 in g:
-        axis.plot(list(THEORY_G), list(THEORY_G.values()), color=RED, ls="--", label="population, 10 topics")
+        axis.plot(list(THEORY_G), list(THEORY_G.values()), color=RED, ls="--")
+        labels.append((list(THEORY_G.values())[-1], "population, 10 topics", RED))
     axis.set(xlabel="topics in a document", ylabel="g", ylim=(0, None))
     axis.set_xticks(taus)
-    axis.legend(frameon=False)
+    direct_labels(axis, labels)
     return figure
