@@ -58,8 +58,8 @@ _EARLIER: dict[str, tuple[Verdict, int, str]] = {
     "H4d": ("holds", 14, _TREATED),
     "H5": ("undecided", 6, "40 seeds"),
     "H6": ("undecided", 29, _FRESH),
-    "H7": ("undecided", 25, "all solved networks, donors with another sum; before, detected heads alone, which were chosen "
-           "for clustering"),
+    "H7": ("undecided", 25, "all solved networks, donors with another sum; before, detected heads alone, which were "
+           "chosen for clustering"),
     "H7b": ("holds", 10, "all solved networks with the support's sum; before, textbook heads alone"),
     "H7c": ("holds", 25, "wrong classes drawn by seed; before, one fixed exchange gave every seed the same number"),
 }  # fmt: skip

@@ -88,7 +88,7 @@ def training(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     losses[0].set_ylabel("test loss (nats)")
     accuracies = [network.accuracy for network in everyone]
     right.hist(accuracies, bins=list(np.linspace(min(0.4, *accuracies), 1, 31)), color=BLUE)
-    right.yaxis.get_major_locator().set_params(integer=True)
+    right.locator_params(axis="y", integer=True)
     right.axvline(SOLVED, **_MARK)
     right.set(xlabel="test accuracy at the end", ylabel="networks")
     return figure
