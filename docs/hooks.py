@@ -25,7 +25,7 @@ _LOADED = re.compile(r'<(?:script|img|iframe|source)[^>]*\ssrc="(?:https?:)?//|<
 
 def on_files(files: Files, config: Any, **_: Any) -> Files:
     """Adds what stands elsewhere in the repository: figures of runs as ``results/RUN/figures/x.png``, two pages."""
-    for path in sorted(_RESULTS.rglob("*.png")):
+    for path in sorted([*_RESULTS.rglob("*.png"), *_RESULTS.rglob("*.pdf")]):
         place = f"results/{path.relative_to(_RESULTS).as_posix()}"
         files.append(File.generated(config, place, abs_src_path=str(path)))
     for name in ("CONTRIBUTING.md", "CHANGELOG.md"):

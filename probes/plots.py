@@ -48,11 +48,18 @@ class Drawable(Protocol):
 
 
 def chance_band(
-    axis: Axes, x: Sequence[float] | np.ndarray, low: np.ndarray, high: np.ndarray, color: str = GREY
+    axis: Axes,
+    x: Sequence[float] | np.ndarray,
+    low: np.ndarray,
+    high: np.ndarray,
+    color: str = "#6f6f6f",
+    label: str | None = None,
 ) -> None:
     """What chance gives: hatched, so that it is seen beside coloured bands and in print."""
     thin = 0.8 if np.nanmax(np.append(high - low, 0.0)) < 0.01 else 0.0  # without width it would not be seen
-    axis.fill_between(x, low, high, facecolor="none", edgecolor=color, hatch="////", alpha=0.55, lw=thin, zorder=0.5)
+    axis.fill_between(
+        x, low, high, facecolor="none", edgecolor=color, hatch="////", alpha=0.55, lw=thin, zorder=0.5, label=label
+    )
 
 
 def plot(result: Drawable, name: str, at: Mapping[str, str], ax: Axes | None) -> Any:
@@ -201,7 +208,7 @@ def _curves(axis: Axes, result: Drawable, name: str, along: str, lines: Sequence
             axis.fill_between(x, low, high, color=color, alpha=0.16, lw=0)
         if ends is not None:
             low, high = (_band(result, end, at, along, lines, len(names))[places, k] for end in ends)
-            chance_band(axis, x, low, high, GREY if len(curves) == 1 else color)
+            chance_band(axis, x, low, high, *([color] if len(curves) > 1 else []))
     axis.grid(alpha=0.25)
     axis.set_ylabel(name)
     axis.set_xlabel("training step" if along == "step" else "layer")

@@ -31,14 +31,19 @@ _STYLE = """
 """
 
 
-def png(figure: Figure) -> bytes:
-    """A figure as PNG bytes. No text in it is read as a formula but those that ``style.MATHTEXT`` marks."""
-    from mechclust.report.style import without_formulas
+def png(figure: Figure, dpi: int = 130) -> bytes:
+    """A figure as PNG bytes. No text in it is read as a formula but those that ``style.MATHTEXT`` marks.
+
+    Args:
+        figure: what to draw.
+        dpi: dots per inch; few by default, as pages hold their pictures.
+    """
+    from mechclust.report.style import styled, without_formulas
 
     buffer = io.BytesIO()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), styled():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a box stands there
-        without_formulas(figure).savefig(buffer, format="png", dpi=130)
+        without_formulas(figure).savefig(buffer, format="png", dpi=dpi)
     return buffer.getvalue()
 
 

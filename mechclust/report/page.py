@@ -13,6 +13,7 @@ from markupsafe import Markup
 from mechclust.report.analysis import Analysis
 from mechclust.report.folder import check_command, check_writable, machine, record_command
 from mechclust.report.html import content_policy, template
+from mechclust.report.pictures import SUFFIXES, print_files
 from mechclust.report.text import csv
 from probes import ProbeResult
 from probes.files import write_atomic
@@ -35,6 +36,8 @@ def write_report(
     command: str | None = None,
 ) -> Path:
     """Write ``report.html`` with ``figures/``, ``results/`` and tables into the folder ``out``.
+
+    Each figure is there as PNG (300 dots per inch) and as PDF; the page holds lighter pictures of its own.
 
     Arguments that are not below are those of ``render_report``.
 
@@ -60,14 +63,15 @@ def write_report(
     page = render_report(
         title=title, source=source, analysis=analysis, facts=machine() if facts is None else facts, config=config
     )
-    panels = {f"figures/{panel.name}.png": panel.png for panel in analysis.panels}
+    pictures = [f"figures/{panel.name}{suffix}" for panel in analysis.panels for suffix in SUFFIXES]
     measured = {f"results/{name}.safetensors": result for name, result in (results or {}).items()}
     sheets = {f"{name}.csv": table for name, table in (tables or {}).items()}
     try:
         if command is not None:
-            record_command(out, command, [*panels, *measured, *sheets, "report.html"])
-        for name, picture in panels.items():
-            write_atomic(out / name, picture)
+            record_command(out, command, [*pictures, *measured, *sheets, "report.html"])
+        for panel in analysis.panels:
+            for suffix, picture in print_files(panel).items():
+                write_atomic(out / f"figures/{panel.name}{suffix}", picture)
         for name, result in measured.items():
             result.save(out / name)
         for name, table in sheets.items():
@@ -120,7 +124,7 @@ def render_report(
         title=title,
         source=source,
         claims=analysis.claims,
-        panels=[Markup(panel._repr_html_()) for panel in analysis.panels],
+        panels={panel.name: Markup(panel._repr_html_()) for panel in analysis.panels},
         views={name: Markup(html) for name, html in analysis.views.items()},
         notes=analysis.notes,
         lead=analysis.lead,

@@ -1,12 +1,15 @@
-"""What the figures of all studies share: colours, panels with a faint grid, curves of several seeds, users' texts."""
+"""What the figures of all studies share: settings, colours, panels with a faint grid, curves of several seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import matplotlib
+import matplotlib.style
 import numpy as np
+from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.cbook import is_math_text
 from matplotlib.figure import Figure
@@ -18,12 +21,57 @@ from probes.plots import MARKERS as MARKERS
 from probes.plots import chance_band as chance_band
 
 MATHTEXT = "mathtext"  # ``gid`` of a text of ours that is a formula: ``axis.set_title("$W_V$", gid=MATHTEXT)``
-BLUE, RED, GREEN, ORANGE = "#1b6ca8", "#c8553d", "#3a9a6b", "#e08214"
+BLUE, RED, GREEN, PURPLE, ORANGE = COLORS[:5]
+SOFT = "#5b6875"  # of ticks and of words beside curves
+CHANCE = "chance (95%)"  # what a band of chance is called
+STYLE: dict[str, Any] = {
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.labelsize": 9,
+    "axes.prop_cycle": cycler(color=COLORS),
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": SOFT,
+    "axes.axisbelow": True,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "xtick.color": SOFT,
+    "ytick.color": SOFT,
+    "xtick.labelcolor": "black",
+    "ytick.labelcolor": "black",
+    "legend.fontsize": 8.5,
+    "legend.frameon": False,
+    "hatch.linewidth": 0.7,
+    "pdf.fonttype": 42,  # whole outlines, as journals ask
+}
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Matplotlib's own settings with ``STYLE`` over them, whatever the user's are; also a decorator.
+
+    Example:
+        >>> with styled():
+        ...     matplotlib.rcParams["pdf.fonttype"]
+        42
+    """
+    with matplotlib.style.context(["default", STYLE]):
+        yield
+
+
+def category(code: int) -> tuple[str, str]:
+    """Colour and marker of one class of many: no two of the first 64 share both.
+
+    Example:
+        >>> category(0), category(8)
+        (('#0072B2', 'o'), ('#0072B2', 's'))
+    """
+    return COLORS[code % len(COLORS)], MARKERS[(code + code // len(COLORS)) % len(MARKERS)]
 
 
 def shades(n: int) -> np.ndarray:
     """``[n 4]`` colours from dark to light, for what has an order, such as layers."""
-    return matplotlib.colormaps["viridis"](np.linspace(0.0, 0.92, n))
+    return matplotlib.colormaps["viridis"](np.linspace(0.0, 0.86, n))
 
 
 def subplots(
@@ -84,6 +132,27 @@ def layer_axis(axis: Axes) -> None:
     """Layers along x, in whole numbers."""
     axis.locator_params(axis="x", integer=True)
     axis.set_xlabel("layer")
+
+
+def picture(axis: Axes) -> None:
+    """A panel without numbers, in a thin frame: of points whose axes mean nothing."""
+    axis.set(xticks=[], yticks=[])
+    for spine in axis.spines.values():
+        spine.set(visible=True, color="#c5ccd3", linewidth=0.8)
+
+
+def plain_ticks(axis: Axes, which: Literal["x", "y"] = "y") -> None:
+    """Numbers such as 0.5 and 20 along a logarithmic axis whose limits are final, unless it spans 5 decades."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    low, high = axis.get_ylim() if which == "y" else axis.get_xlim()
+    along = axis.yaxis if which == "y" else axis.xaxis
+    if low <= 0 or high / low > 1e5:
+        return
+    if high / low < 100:
+        along.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low > 3 else (1, 1.2, 1.5, 2, 3, 5, 8)))
+    along.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    along.set_minor_formatter(NullFormatter())
 
 
 def direct_labels(axis: Axes, labels: Sequence[tuple[float, str, Any]], size: float = 8.5) -> None:

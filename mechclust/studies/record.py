@@ -10,6 +10,7 @@ from typing import Any
 from mechclust.report.analysis import Analysis
 from mechclust.report.claims import save_claims, with_history
 from mechclust.report.folder import check_writable, differences, read_record
+from mechclust.report.pictures import SUFFIXES
 from mechclust.studies.registry import open_run
 from mechclust.studies.study import Study, report_run
 from probes.files import write_atomic, write_json
@@ -43,11 +44,12 @@ def record_run(run_folder: str | Path, folder: str | Path) -> Analysis:
     if kept and (held := read_record(folder, _WAY_OUT)["study"]) != study.name:
         raise InputError(f"{str(folder)!r} holds the results of {held}, not of {study.name}; {_WAY_OUT}")
     analysis = report_run(study, config, run_folder)
-    figures = {folder / "figures" / f"{panel.name}.png": panel.png for panel in analysis.panels}
-    for earlier in {*folder.glob("figures/*.png")} - figures.keys():
-        earlier.unlink()
-    for path, picture in figures.items():
-        write_atomic(path, picture)
+    figures = [f"{panel.name}{suffix}" for panel in analysis.panels for suffix in SUFFIXES]
+    for earlier in (folder / "figures").glob("*"):
+        if earlier.suffix in SUFFIXES and earlier.name not in figures:
+            earlier.unlink()
+    for name in figures:
+        write_atomic(folder / "figures" / name, (run_folder / "figures" / name).read_bytes())
     save_claims(with_history(analysis.claims, folder), folder / "claims.json")
     write_json(folder / "config.json", _portable(read_record(run_folder, _WAY_OUT)))
     write_atomic(folder / "command.txt", f"{command_of(study, _portable(to_json(config)))}\n".encode())

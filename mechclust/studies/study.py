@@ -139,8 +139,11 @@ def report_run(study: Study, config: Any, out: Path) -> Analysis:
     Raises:
         InputError: when ``out`` cannot be written, or holds no run, or one that is not complete.
     """
+    from mechclust.report.style import styled  # loads matplotlib
+
     check_writable(out, "make the folder writable, or report on a copy of it")
-    found = study.analyse(config, out)
+    with styled():
+        found = study.analyse(config, out)
     analysis = replace(
         found,
         claims=Claims(found.claims),

@@ -7,7 +7,7 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports huggingface_hub
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,14 @@ WORDS = ("<pad>", "<unk>", *(f"w{i}" for i in range(20)))
 SHAPE = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 32}
 BART_SHAPE = {"layers": 2, "attention_heads": 2, "ffn_dim": 32}
 COMMON = {"vocab_size": len(WORDS), "initializer_range": 0.1}
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quick_print_files() -> Iterator[None]:
+    """Reports write the page's picture in place of files for print, which ``test_pictures.py`` is about."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mechclust.report.page.print_files", lambda panel: {".png": panel.png, ".pdf": b"%PDF"})
+        yield
 
 
 def _configuration(family: str) -> tuple[str, dict[str, Any]]:

@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from mechclust.report.style import BLUE, GREY, RED, layer_axis, seed_curve, subplots
+from mechclust.report import Panel
+from mechclust.report.pictures import print_files
+from mechclust.report.style import BLUE, GREY, RED, SOFT, direct_labels, layer_axis, seed_curve, styled, subplots
+from probes.files import write_atomic
 
 _CURVES = {
     "untrained": (GREY, "random weights"),
@@ -17,20 +20,25 @@ _CURVES = {
 }
 
 
+@styled()
 def by_layer(reactions: Mapping[str, Any], path: Path) -> None:
-    """Draw what ``run.py`` found for rxnfp's models; layer 0 is left out, where every [CLS] is the same."""
+    """Draw what ``run.py`` found for rxnfp's models as PNG and PDF; not layer 0, where every [CLS] is the same."""
     figure, (left, right) = subplots(2, size=(4.6, 3.6))
+    labels: dict[str, list[tuple[float, str, str]]] = {"left": [], "right": []}
     for name, (colour, label) in _CURVES.items():
         rows = np.array(reactions["ari"][name])[:, 1:]
-        seed_curve(left, range(1, rows.shape[1] + 1), rows, color=colour, label=label, marker="o", ms=4)
-    left.axhline(reactions["chance"], color="#bbbbbb", lw=1, ls=":", label="chance, 97.5%")
+        seed_curve(left, range(1, rows.shape[1] + 1), rows, color=colour, marker="o", ms=4)
+        labels["left"].append((float(rows[:, -1].mean()), label, colour))
+    left.axhline(reactions["chance"], color=SOFT, lw=1, ls=":")
+    labels["left"].append((reactions["chance"], "chance, 97.5%", SOFT))
     left.set(title="clusters and reaction classes", ylabel="adjusted Rand index at [CLS]")
     for key, colour, label in (("cka", BLUE, "pretrained"), ("cka_untrained", GREY, "random weights")):
         rows = np.array(reactions[key])[:, 1:]
-        seed_curve(right, range(1, rows.shape[1] + 1), rows, color=colour, label=label, marker="o", ms=4)
+        seed_curve(right, range(1, rows.shape[1] + 1), rows, color=colour, marker="o", ms=4)
+        labels["right"].append((float(rows[:, -1].mean()), label, colour))
     right.set(title="likeness to the fine-tuned model", ylabel="debiased CKA at [CLS]", ylim=(-0.05, 1.02))
-    for axis in (left, right):
+    for axis, own in zip((left, right), labels.values(), strict=True):
         layer_axis(axis)
-        axis.legend(frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=160)
+        direct_labels(axis, own)
+    for suffix, picture in print_files(Panel(path.stem, figure, "")).items():
+        write_atomic(path.with_suffix(suffix), picture)

@@ -9,6 +9,7 @@ import numpy as np
 from mechclust.commands.clusters.follow import Followed
 from mechclust.commands.clusters.result import ClustersResult
 from mechclust.report.text import plain
+from probes.plots import COLORS, MARKERS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,11 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe & Ito's colours, which colour-blind readers tell apart too; each curve also has a marker of its own.
-_BLUE, _ORANGE, _GREEN = "#0072B2", "#D55E00", "#009E73"
-_MANY = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A8A8A")
-_MARKERS = "osv^DPX*"
-_MOST = len(_MANY)  # candidates shown
+_BLUE, _ORANGE, _GREEN = COLORS[:3]  # each curve also has a marker of its own
+_MOST = len(COLORS)  # candidates shown
 _THIN = 0.005  # width of a chance band below which it is drawn as a line
 
 
@@ -106,8 +104,8 @@ def followed_figure(followed: Followed, given: str | None) -> Figure:
         axis.plot(
             table["layer"],
             table["ami"],
-            color=_MANY[k],
-            marker=_MARKERS[k],
+            color=COLORS[k],
+            marker=MARKERS[k],
             ms=4 if strong else 3,
             lw=2.2 if strong else 1.1,
             label=f"{plain(name)} ({followed.means[name]:z.2f})",

@@ -55,6 +55,8 @@ def _write(result: ClustersResult, out: str | Path) -> Path:
 
 
 def _panels(result: ClustersResult) -> list[Panel]:
+    from mechclust.report.style import styled  # loads matplotlib
+
     caption = (
         "By layer (0: the embedding). Blue: adjusted Rand index between k-means clusters of the hidden states and the "
         "labels."
@@ -70,12 +72,14 @@ def _panels(result: ClustersResult) -> list[Panel]:
     caption += " Hatched: the 95% range of chance."
     if result.untrained:
         caption += " Dashed: the same architecture, untrained (random weights)."
-    panels = [Panel("curves_by_layer", curves_figure(result), caption)]
-    if result.followed.means:
+    with styled():
+        panels = [Panel("curves_by_layer", curves_figure(result), caption)]
+        followed = followed_figure(result.followed, result.given) if result.followed.means else None
+    if followed is not None:
         panels.append(
             Panel(
                 "what_clusters_follow",
-                followed_figure(result.followed, result.given),
+                followed,
                 "What the clusters follow: adjusted mutual information of the clusters with the file's labels and with "
                 "surface features of the prompts, by layer. 1: the same partition; 0: chance.",
             )

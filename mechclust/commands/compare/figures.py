@@ -17,7 +17,7 @@ from mechclust.commands.compare.opinions import OPINIONS
 from mechclust.commands.compare.result import CompareResult
 from mechclust.commands.compare.tables import ALL
 from mechclust.report.analysis import Panel
-from mechclust.report.style import BLUE, GREEN, ORANGE, RED, layer_axis, subplots
+from mechclust.report.style import BLUE, CHANCE, COLORS, GREEN, ORANGE, RED, layer_axis, styled, subplots
 from mechclust.report.text import plain
 from probes import ProbeResult
 
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 _TUNED, _BASE = BLUE, RED
 _CHANCE, _INK, _SOFT = "#bbbbbb", "#1d2733", "#5b6875"
 _NEIGHBOURS = "share of a prompt's ten nearest neighbours that are of its own task"
-_NAMED = 10  # tasks with a colour of their own
+_NAMED = 7  # tasks with a colour of their own
 _BOXES = 5  # controls that make a box plot
 
 
+@styled()
 def compare_panels(result: CompareResult) -> list[Panel]:
     """Figures in the report's order."""
     widths = _of_models(result)
@@ -45,8 +46,8 @@ def compare_panels(result: CompareResult) -> list[Panel]:
             "cka_by_layer",
             _by_layer(result),
             "Debiased CKA between the tuned and the base model by layer (0: the embedding), a line for each task "
-            "with its 95% interval over prompts; 1: the same geometry. Dashed: all prompts together. Grey: up to the "
-            "highest chance level of any task. Bold in the legend: tasks that stand out over all layers.",
+            "with its 95% interval over prompts; 1: the same geometry. Dashed: all prompts together. Hatched: up to "
+            "the highest chance level of any task. Bold in the legend: tasks that stand out over all layers.",
         ),
         Panel(
             "change_by_task_and_layer",
@@ -111,8 +112,7 @@ def _of_models(result: CompareResult) -> list[Panel]:
 
 def _colors(tasks: Sequence[str]) -> dict[str, Any]:
     """The most changed tasks have colours of their own, the others are grey."""
-    palette = matplotlib.colormaps["tab10"].colors  # type: ignore[attr-defined]
-    return {task: palette[i] if i < _NAMED else _CHANCE for i, task in enumerate(tasks)}
+    return {task: COLORS[i] if i < _NAMED else _CHANCE for i, task in enumerate(tasks)}
 
 
 def _by_layer(result: CompareResult) -> Figure:
@@ -122,7 +122,9 @@ def _by_layer(result: CompareResult) -> Figure:
     low = min(-0.03, float(table["debiased_cka"].fillna(0).min()) - 0.03)
     if "null_high" in table:
         chance = table[table["task"] != ALL].groupby("layer")["null_high"].max()
-        axis.fill_between(chance.index, low, chance, color=_CHANCE, alpha=0.45, lw=0, label="chance")
+        axis.fill_between(
+            chance.index, low, chance, facecolor="none", edgecolor=_SOFT, hatch="////", alpha=0.6, lw=0, label=CHANCE
+        )
     for i, task in enumerate(summary["task"]):
         part = table[table["task"] == task]
         label = plain(task) if i < _NAMED else ("other tasks" if i == _NAMED else None)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from mechclust.commands.history.curves import TITLES, Curve
 from mechclust.commands.history.result import HistoryResult
-from mechclust.report.style import chance_band, layer_axis, shades, subplots
+from mechclust.report.style import BLUE, CHANCE, RED, SOFT, chance_band, direct_labels, layer_axis, shades, subplots
 from mechclust.report.text import plain
 
 _CURVES = 8  # checkpoints in a figure of curves by layer
@@ -27,12 +27,12 @@ def layers_figure(result: HistoryResult, curve: Curve) -> Figure:
     measured = [i for i in range(len(result.series)) if not np.isnan(curve.value[i]).all()]
     chosen = [measured[k] for k in _spread(len(measured), _CURVES)]
     wrong = sorted(result.flagged & {*measured})
-    _band(axis, curve.layers, curve.low[measured[-1]], curve.high[measured[-1]])
+    _band(axis, curve.layers, curve.low[measured[-1]], curve.high[measured[-1]], CHANCE)
     for i, colour in zip(chosen, shades(len(chosen)), strict=True):
         if i not in wrong:
             axis.plot(curve.layers, curve.value[i], color=colour, marker="o", ms=3, label=plain(result.names[i]))
     for i in wrong[:_CURVES]:
-        style: dict[str, Any] = {"color": "#b3382c", "marker": "o", "mfc": "white", "ls": ":", "lw": 1.0}
+        style: dict[str, Any] = {"color": RED, "marker": "o", "mfc": "white", "ls": ":", "lw": 1.0}
         axis.plot(curve.layers, curve.value[i], label=f"{plain(result.names[i])} (flagged)", **style)
     layer_axis(axis)
     if curve.name in ("heads", "topics"):
@@ -52,12 +52,16 @@ def steps_figure(result: HistoryResult, curve: Curve) -> Figure:
     for axis, column in zip(axes, columns, strict=True):
         kept = [i for i in right if np.isfinite(curve.value[i, column])]
         _band(axis, x[kept], curve.low[kept, column], curve.high[kept, column])
-        axis.plot(x[kept], curve.value[kept, column], color="#1b6ca8", marker="o", ms=3)
-        axis.plot(x[wrong], curve.value[wrong, column], "o", color="#b3382c", mfc="white", ms=5)
+        axis.plot(x[kept], curve.value[kept, column], color=BLUE, marker="o", ms=3)
+        axis.plot(x[wrong], curve.value[wrong, column], "o", color=RED, mfc="white", ms=5)
         axis.set_title(
             f"{'block' if curve.name in ('heads', 'topics') else 'layer'} {curve.layers[column]}", fontsize=9
         )
         _named_ticks(axis, result.names, few=6)
+    if (known := np.isfinite(curve.high[:, columns[-1]])).any():
+        last = int(np.flatnonzero(known)[-1])
+        low, high = (np.nan_to_num(of[last, columns[-1]]) for of in (curve.low, curve.high))
+        direct_labels(axes[-1], [((low + high) / 2, CHANCE, SOFT)], size=8)
     figure.suptitle(curve.title, fontsize=10.5)
     return figure
 
@@ -86,9 +90,11 @@ def _named_ticks(axis: Axes, names: Sequence[str], few: int) -> None:
     axis.set_xticks(places, [plain(names[i], 16) for i in places], rotation=45, ha="right", fontsize=8)
 
 
-def _band(axis: Axes, x: Sequence[int] | np.ndarray, low: np.ndarray, high: np.ndarray) -> None:
+def _band(
+    axis: Axes, x: Sequence[int] | np.ndarray, low: np.ndarray, high: np.ndarray, label: str | None = None
+) -> None:
     if np.isfinite(high).any():
-        chance_band(axis, np.asarray(x), np.where(np.isnan(low), np.minimum(high, 0), low), high)
+        chance_band(axis, np.asarray(x), np.where(np.isnan(low), np.minimum(high, 0), low), high, label=label)
 
 
 def _spread(n: int, most: int) -> list[int]:

@@ -12,6 +12,7 @@ from mechclust.commands.history.slider import slider
 from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.html import table_html
 from mechclust.report.page import write_report
+from mechclust.report.style import styled
 from mechclust.report.text import short_name
 
 _HATCHED = "Hatched: central 95% of the chance distribution."
@@ -53,6 +54,7 @@ def _write(result: HistoryResult, out: str | Path) -> Path:
     )
 
 
+@styled()
 def _panels(result: HistoryResult) -> list[Panel]:
     panels = []
     for name, curve in result.curves.items():

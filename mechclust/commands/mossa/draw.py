@@ -14,7 +14,7 @@ from mechclust.report.style import BLUE, ORANGE, RED, chance_band, layer_axis
 from mechclust.report.task_curves import TaskCurves, Which, bootstrap
 from tasks.text.instructions import MISC, flan2021_cluster
 
-INK, SOFT, CEILING, NULL = "#1d2733", "#5b6875", "#007a5a", "#707070"
+INK, CEILING, NULL = "#1d2733", "#007a5a", "#707070"
 _MOST = 0.8  # share of the paper's tasks
 BOXES = 5  # tasks that make a box plot or a band of quartiles
 CKA_LABEL = "debiased CKA with the task's control"

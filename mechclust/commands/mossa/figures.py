@@ -20,6 +20,7 @@ from mechclust.commands.mossa.result import MossaResult
 from mechclust.commands.mossa.task_figures import boxes_figure, clusters_figure, groups_figure, held_out_figure
 from mechclust.commands.mossa.training_figures import answers_figure, losses_figure
 from mechclust.report.analysis import Panel
+from mechclust.report.style import styled
 from mechclust.report.task_curves import LEAST_TASKS
 
 _BANDS = (
@@ -32,6 +33,7 @@ _PUBLISHED = (
 )
 
 
+@styled()
 def mossa_panels(result: MossaResult) -> list[Panel]:
     """Figures in the report's order; those that nothing was measured for are left out."""
     held_out = np.array(result.held_out, dtype=bool)

@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 
 from mechclust.commands.mossa.draw import (
     LOOKS,
-    SOFT,
     finish,
     is_published_design,
     least,
@@ -23,7 +22,17 @@ from mechclust.commands.mossa.draw import (
 from mechclust.commands.mossa.result import MEASURES, MossaResult
 from mechclust.report.curve_statistics import covariate_correlation
 from mechclust.report.published_mossa import COLEMAN_LIAU, CORRELATIONS, DATA_SIZE, DIMS, FLESCH_KINCAID, SEEN
-from mechclust.report.style import COLORS, GREY, MARKERS, chance_band, direct_labels, layer_axis, subplots
+from mechclust.report.style import (
+    CHANCE,
+    GREY,
+    SOFT,
+    category,
+    chance_band,
+    direct_labels,
+    layer_axis,
+    picture,
+    subplots,
+)
 from mechclust.report.task_curves import bootstrap, over_tasks
 from mechclust.report.text import plain
 
@@ -110,6 +119,8 @@ def correlations_figure(result: MossaResult) -> Figure:
                     )
         axis.set(title=name, xlim=(0.4, curves.n_layers + 0.6), ylim=(-1.05, 1.05))
         layer_axis(axis)
+        if np.isfinite(band):
+            labels.append((-band, CHANCE, SOFT))
         direct_labels(axis, labels)
     axes[0].set_ylabel(f"correlation over {n} tasks")
     return figure
@@ -207,10 +218,10 @@ def picture_figure(result: MossaResult) -> Figure:
     for axis, ((role, found), (i, site)) in zip(axes, product(pictures.items(), enumerate(sites)), strict=True):
         xy, codes = found["xy"][i].numpy(), found["label"].numpy()
         for code in np.unique(codes).tolist():
-            color, marker = COLORS[code % len(COLORS)], MARKERS[(code + code // len(COLORS)) % len(MARKERS)]
+            color, marker = category(code)
             x, y = xy[codes == code].T
             axis.scatter(x, y, s=13, lw=0, marker=marker, color=color, alpha=0.8, label=_cluster(result, code))
-        axis.set(xticks=[], yticks=[])
+        picture(axis)
         if role == next(iter(pictures)):
             axis.set_title(f"layer {found.layers[site]}", fontsize=11)
         if i == 0:

@@ -175,14 +175,18 @@ def _verdicts(claims: Iterable[Claim]) -> list[str]:
     for c in claims:
         if c.kind == "finding":
             of.setdefault(c.verdict, []).append(c)
-    told = {"holds": "hold", "does not hold": "do not hold", "undecided": "are undecided"}
-    tested = {how: of[verdict] for verdict, how in told.items() if verdict in of}
+    told = {
+        "holds": ("holds", "hold"),
+        "does not hold": ("does not hold", "do not hold"),
+        "undecided": ("is undecided", "are undecided"),
+    }
+    tested = {told[verdict][len(of[verdict]) > 1]: of[verdict] for verdict in told if verdict in of}
     found = []
     if tested:
         parts = join(f"{len(some)} {how} ({join(c.id for c in some)})" for how, some in tested.items())
         found.append(
-            f"Of {_many(sum(map(len, tested.values())), 'claim')} that could be tested, {parts}; undecided is a claim "
-            "whose interval reaches across its bound, or that has none."
+            f"Of {_many(sum(map(len, tested.values())), 'claim')} that could be tested, {parts}; a claim is undecided "
+            "if its interval contains its bound, or if it has no interval."
         )
     reasons: dict[str, list[str]] = {}
     for c in of.get("not tested", ()):

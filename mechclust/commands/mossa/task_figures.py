@@ -10,7 +10,6 @@ from mechclust.commands.mossa.draw import (
     BOXES,
     CKA_LABEL,
     LOOKS,
-    SOFT,
     boxes,
     finish,
     interval,
@@ -25,7 +24,7 @@ from mechclust.commands.mossa.draw import (
 from mechclust.commands.mossa.result import MossaResult
 from mechclust.commands.mossa.tables import NO_CLUSTER, parts_of
 from mechclust.report.published_mossa import CLUSTERS, HELD_OUT, SEEN
-from mechclust.report.style import GREY, ORANGE, direct_labels, layer_axis, subplots
+from mechclust.report.style import GREY, ORANGE, SOFT, direct_labels, layer_axis, subplots
 from mechclust.report.task_curves import TaskCurves, Which, bootstrap
 from mechclust.report.text import plain
 

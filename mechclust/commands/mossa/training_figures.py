@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from mechclust.commands.mossa.draw import LOOKS, SOFT
+from mechclust.commands.mossa.draw import LOOKS
 from mechclust.commands.mossa.learnt import ROLES
 from mechclust.commands.mossa.models import AGAIN, CONTROL, TUNED, UNSEEN, Model
 from mechclust.commands.mossa.result import MossaResult
-from mechclust.report.style import BLUE, COLORS, ORANGE, direct_labels, subplots
+from mechclust.report.style import BLUE, COLORS, ORANGE, SOFT, direct_labels, subplots
 from mechclust.report.text import plain
 from mechclust.training.tuning import Tuned
 
@@ -38,7 +38,7 @@ def losses_figure(result: MossaResult) -> Figure:
         axis.set_ylim(0, 1.05 * top)
         axis.set_xlim(left=0)
         if k % columns == 0:
-            axis.set_ylabel("loss (nats a token)", fontsize=9)
+            axis.set_ylabel("loss (nats per token)", fontsize=9)
         if k + columns >= len(panels):
             axis.set_xlabel("optimiser step")
         direct_labels(axis, labels, size=7.5)

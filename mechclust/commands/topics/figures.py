@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-import matplotlib
 import numpy as np
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from mechclust.commands.topics.result import TopicsResult
 from mechclust.report.analysis import Panel
-from mechclust.report.style import BLUE, RED, layer_axis, subplots
+from mechclust.report.style import BLUE, CHANCE, RED, chance_band, direct_labels, layer_axis, shades, styled, subplots
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,6 +21,7 @@ _INK = "#1d2733"
 _OVERLAP = {False: (BLUE, "o", "words of one topic only"), True: (RED, "s", "words of several topics too")}
 
 
+@styled()
 def topics_panels(result: TopicsResult) -> list[Panel]:
     """A figure for each of the tables."""
     tables = result.tables
@@ -39,7 +39,7 @@ def topics_panels(result: TopicsResult) -> list[Panel]:
             "by_threshold",
             _by_threshold(tables["summary"], result.by_measure(), thresholds),
             "Same topic against different topic by ambiguity threshold: ratio (above) and difference (below), in the "
-            f"token embedding matrix and in attention over all layers and heads.{dashed} Grey: 95% under random "
+            f"token embedding matrix and in attention over all layers and heads.{dashed} Hatched: 95% under random "
             "relabelling, words of one topic only (of attention, of the ratio alone). Axes fit the model's own values; "
             "summary.csv has what leaves them.",
         ),
@@ -91,10 +91,13 @@ def _by_threshold(table: pd.DataFrame, measures: pd.DataFrame, thresholds: Seque
     figure, axes = subplots(6, 3, size=(3.7, 2.8), sharex=True)
     titles = {"cosine": "cosine, token embeddings", "dot": "dot, token embeddings", "attention": "attention"}
     parts = {overlap: table[table["overlap"] == overlap].sort_values("threshold") for overlap in _OVERLAP}
+    hollow: dict[bool, dict[str, Any]] = {False: {}, True: {"mfc": "none", "ms": 9}}  # to be seen where both coincide
     places, handles = range(len(thresholds)), dict[str, Any]()
     for axis, (suffix, name) in zip(axes, product(("", "_difference"), titles), strict=True):
         for overlap, (color, marker, label) in _OVERLAP.items():
-            axis.plot(places, parts[overlap][f"{name}{suffix}"], color=color, marker=marker, label=label)
+            axis.plot(
+                places, parts[overlap][f"{name}{suffix}"], color=color, marker=marker, label=label, **hollow[overlap]
+            )
         axis.axhline(0 if suffix else 1, color=_INK, lw=0.7)
         axis.margins(y=0.25)
         limits = axis.get_ylim()
@@ -105,7 +108,7 @@ def _by_threshold(table: pd.DataFrame, measures: pd.DataFrame, thresholds: Seque
             measured = measures[~measures["overlap"] & (measures["measure"] == f"{name}, difference")]
             low, high = (measured.sort_values("threshold")[f"null_{end}"].to_numpy(float) for end in ("low", "high"))
         if len(low):
-            axis.fill_between(places, low, high, color="#bbbbbb", alpha=0.5, lw=0, label="chance (95%)")
+            chance_band(axis, list(places), low, high, label=CHANCE)
         for overlap, (color, marker, label) in _OVERLAP.items():
             if (column := f"{name}{suffix}_untrained") in table:
                 axis.plot(places, parts[overlap][column], f"{marker}--", color=color, ms=4, label=f"{label}, untrained")
@@ -122,22 +125,23 @@ def _by_threshold(table: pd.DataFrame, measures: pd.DataFrame, thresholds: Seque
 
 def _by_layer(table: pd.DataFrame, thresholds: Sequence[float]) -> Figure:
     figure, axes = subplots(2, size=(5, 3.8))
-    colors = matplotlib.colormaps["viridis"](np.linspace(0.0, 0.8, len(thresholds)))
+    colors = shades(len(thresholds))
     shown = (
         ("cosine_ratio", "cosine_untrained", 1, "same / different topic"),
         ("cosine_difference", "cosine_difference_untrained", 0, "same minus different topic"),
     )
     for axis, (measure, other, equal, title) in zip(axes, shown, strict=True):
+        labels = []
         for threshold, color in zip(thresholds, colors, strict=True):
             part = table[(table["threshold"] == threshold) & ~table["overlap"]]
             if part[measure].isna().all():
                 continue
-            axis.plot(part["layer"], part[measure], color=color, marker="o", ms=4, label=f"{threshold:g}")
+            axis.plot(part["layer"], part[measure], color=color, marker="o", ms=4)
+            labels.append((float(part[measure].iloc[-1]), f"threshold {threshold:g}", color))
             if other in part:
                 axis.plot(part["layer"], part[other], color=color, ls="--", lw=1)
         axis.axhline(equal, color=_INK, lw=0.7)
         axis.set_ylabel(title)
         layer_axis(axis)
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, title="threshold", loc="outside right center", frameon=False)
+        direct_labels(axis, labels)
     return figure

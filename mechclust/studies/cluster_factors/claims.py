@@ -52,15 +52,15 @@ _PAPER = "Wu & Varshney"
 _CHECKED = "a check since: it holds by construction"
 _EARLIER: Mapping[str, tuple[str, str]] = {
     "T1": ("holds", "20 tasks, least of all arms"),
-    "T2": ("holds", "20 tasks, d 64, the last layer; with its severity"),
-    "T3": ("holds", "constant learning rate: the cosine schedule ends training"),
-    "T4": ("holds", "20 tasks, d 64"),
+    "T2": ("undecided", "20 tasks, d 64, the last layer; with its severity"),
+    "T3": ("undecided", "constant learning rate: the cosine schedule ends training"),
+    "T4": ("undecided", "20 tasks, d 64"),
     "T5": ("holds", _CHECKED),
     "T6": ("undecided", "10 seeds, constant learning rate"),
     "T7": ("holds", "relabelled within the classes of x"),
     "T8": ("holds", _CHECKED),
     "T9": ("holds", "five outputs shared by all tasks"),
-    "T10": ("holds", "20 tasks, d 64, the last layer"),
+    "T10": ("undecided", "20 tasks, d 64, the last layer"),
 }
 
 

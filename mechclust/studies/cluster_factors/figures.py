@@ -12,7 +12,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
 from mechclust.report.style import (
+    CHANCE,
     COLORS,
+    SOFT,
     chance_band,
     direct_labels,
     layer_axis,
@@ -83,7 +85,7 @@ def by_layer(found: Found) -> Figure:
         layers = np.arange(runs[0].linear.shape[1])
         null = np.stack([run.null["x task"][-1] for run in runs])
         chance_band(axis, layers, null[..., 0].min(0), null[..., 1].max(0))
-        labels[axis] = []
+        labels[axis] = [(float(null[..., 0].min(0)[-1] + null[..., 1].max(0)[-1]) / 2, CHANCE, SOFT)]
         for name, color in (("task", BLUE), ("output", VERMILION), ("input", GREEN)):
             values = np.stack([run.ari[f"x {name}"][-1] for run in runs])
             seed_curve(axis, layers, values, color=color, marker=".")
@@ -117,6 +119,7 @@ def over_training(found: Found, arms: Sequence[str]) -> Figure:
             for layer, color in enumerate(colors):
                 seed_curve(axis, steps, values[..., layer], color=color, marker=".", ms=3)
             labels[axis] = [(float(values[:, -1, k].mean()), str(k), color) for k, color in enumerate(colors)]
+            labels[axis].append((float(null[:, -1, :, 0].min() + null[:, -1, :, 1].max()) / 2, "chance", SOFT))
             log_steps(axis)
             axis.set(ylim=(-0.05, 1.05))
             if r == 0:

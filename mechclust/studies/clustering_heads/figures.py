@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from mechclust.report.analysis import Panel
 from mechclust.report.html import table_html
-from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, RED, subplots
+from mechclust.report.style import BLUE, COLORS, GREEN, GREY, ORANGE, RED, direct_labels, plain_ticks, subplots
 from mechclust.report.verdicts import share_interval
 from mechclust.sandbox import sandbox_figure
 from mechclust.studies.clustering_heads.config import ABLATIONS, MITIGATIONS, SOLVED, ClusteringHeadsConfig, Curriculum
@@ -42,8 +42,9 @@ _LABELS = {
 def panels(config: ClusteringHeadsConfig, results: HeadsResults, out: Path) -> list[Panel]:
     """The report's figures, those of what was run."""
     found = [
-        Panel("training", training(config, results), "Test loss of every network of the base setting (blue: above "
-              f"{SOLVED} accuracy at the end; dotted: guessing), and accuracy at the end."),
+        Panel("training", training(config, results), "Test loss of every network of the base setting, of those above "
+              f"{SOLVED} accuracy at the end and of the others (bold: median; dotted: guessing), and accuracy at the "
+              "end."),
         Panel("heads", heads(results), "Deviation of the head's weights from integers, and within-ratio of the "
               "support's multiset, against accuracy, one point per network. Lines: the detector's thresholds."),
         Panel("spikes", spikes(results), "The network with the most loss spikes, of the solved ones if there are any: "
@@ -76,13 +77,30 @@ def panels(config: ClusteringHeadsConfig, results: HeadsResults, out: Path) -> l
 
 def training(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     """Test loss over epochs of all networks, and the distribution of accuracy."""
-    figure, (left, right) = subplots(2, size=(5.5, 4), grid=None, width_ratios=(2, 1))
-    for network in sorted(results.networks.values(), key=lambda n: n.solved):
-        color, width = (BLUE, 0.9) if network.solved else ("#b9b9b9", 0.6)
-        left.plot(network.curve("test_loss"), color=color, lw=width, alpha=0.7)
-    left.set(yscale="log", xlabel="epoch", ylabel="test loss (nats)")
-    left.axhline(np.log(config.task.p), **_MARK)
-    right.hist([n.accuracy for n in results.networks.values()], bins=list(np.linspace(0.4, 1, 31)), color=BLUE)
+    figure, (*losses, right) = subplots(3, size=(4.2, 3.4), grid=None)
+    everyone = list(results.networks.values())
+    for axis, solved, color in zip(losses, (True, False), (BLUE, RED), strict=True):
+        curves = [network.curve("test_loss") for network in everyone if network.solved == solved]
+        for curve in curves:
+            axis.plot(curve, color=color, lw=0.5, alpha=0.3)
+        if curves:
+            axis.plot(np.median(curves, axis=0), color=color, lw=2)
+        else:
+            axis.text(0.5, 0.5, "none", ha="center", transform=axis.transAxes, color=GREY)
+        axis.axhline(np.log(config.task.p), **_MARK)
+        axis.set(
+            yscale="log",
+            xlabel="epoch",
+            title=f"{'above' if solved else 'not above'} {SOLVED} ({len(curves)} networks)",
+        )
+    ends = [limit for axis in losses if len(axis.lines) > 1 for limit in axis.get_ylim()]
+    for axis in losses:
+        axis.set(xlim=(0, config.epochs), ylim=(min(ends), max(ends)))
+        plain_ticks(axis)
+    losses[0].set_ylabel("test loss (nats)")
+    accuracies = [network.accuracy for network in everyone]
+    right.hist(accuracies, bins=list(np.linspace(min(0.4, *accuracies), 1, 31)), color=BLUE)
+    right.locator_params(axis="y", integer=True)
     right.axvline(SOLVED, **_MARK)
     right.set(xlabel="test accuracy at the end", ylabel="networks")
     return figure
@@ -101,7 +119,10 @@ def heads(results: HeadsResults) -> Figure:
     right.axhline(TEXTBOOK_WITHIN_RATIO, **_MARK)
     left.set(xlabel="test accuracy at the end", ylabel="deviation from integer weights")
     right.set(xlabel="test accuracy at the end", ylabel="within-ratio of the multiset", yscale="log")
-    left.legend(frameon=False, title="verdict")
+    left.annotate("the detector's threshold", (1, INTEGER_DEVIATION), xycoords=("axes fraction", "data"), ha="right",
+                  xytext=(0, 2), textcoords="offset points", color="#555555", fontsize=8)  # fmt: skip
+    plain_ticks(right)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
 
 
@@ -116,6 +137,7 @@ def spikes(results: HeadsResults) -> Figure:
         axis.plot(values, color=BLUE, lw=0.9)
         axis.plot(at, values[at], "o", color=RED, ms=4)
         axis.set(ylabel=label, yscale="log")
+        plain_ticks(axis)
     axes[0].set_title(f"seed {network.seed}: {len(at)} spikes", loc="left", fontsize=10)
     axes[-1].set_xlabel("epoch")
     return figure
@@ -127,11 +149,15 @@ def gradients(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     figure, axes = subplots(2, size=(5.5, 3.6))
     groups = network.dynamics.coords["group"][:-1]
     for axis, scale in zip(axes, ("log", "linear"), strict=True):
-        for group, values in zip(groups, network.curve("gradient_norm").T, strict=False):
-            axis.plot(values, lw=0.9, label=group)
-        axis.set(xlabel="epoch", ylabel="gradient norm", yscale=scale)
-    axes[0].set_title(f"seed {network.seed}", loc="left", fontsize=10)
-    axes[1].legend(frameon=False)
+        labels = []
+        for group, values, color in zip(groups, network.curve("gradient_norm").T, COLORS, strict=False):
+            axis.plot(values, lw=0.9, color=color)
+            labels.append((float(values[-1]), group, color))
+        axis.set(xlabel="epoch", yscale=scale, title=f"seed {network.seed}, {scale} scale")
+        if scale == "log":
+            plain_ticks(axis)
+        direct_labels(axis, labels)
+    axes[0].set_ylabel("gradient norm")
     return figure
 
 
@@ -180,9 +206,10 @@ def ablations(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
         axis.plot(list(found), solved, color=ORANGE, ls="--", label=f"share above {SOLVED}")
         axis.axvline(base[kind], **_MARK)
         axis.set(xscale="log", xlabel=_LABELS[kind], ylim=(-0.03, 1.03))
+        plain_ticks(axis, "x")
     for axis in axes[::2]:
         axis.set_ylabel("test accuracy")
-    axes[0].legend(frameon=False, loc="center right")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
 
 
@@ -215,6 +242,8 @@ def curriculum(c: Curriculum, results: Mapping[int, ProbeResult]) -> Figure:
         left.plot([place] * len(values), values, "o", color=colors[split], ms=4)
         labels.append(f"{arm},\n{split}")
     left.axhline(1 / c.p, **_MARK)
+    left.annotate("chance", (1, 1 / c.p), xycoords=("axes fraction", "data"), ha="right",
+                  xytext=(0, 2), textcoords="offset points", color="#555555", fontsize=8)  # fmt: skip
     left.set_xticks(range(len(labels)), labels)
     left.set(ylabel=f"accuracy, p = {c.p}", ylim=(0, 1.03))
     labelled: set[str] = set()

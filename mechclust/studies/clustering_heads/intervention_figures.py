@@ -95,6 +95,8 @@ def stitching(results: HeadsResults) -> Figure:
     axes[0].legend(frameon=False, fontsize=8, loc="lower right")
     dates: list[Any] = [(n.ready_at("head"), n.ready_at("classifier")) for n in there if n.solved]
     axes[-1].axline((0, 0), slope=1, **_MARK)
+    if not dates:
+        axes[-1].text(0.5, 0.4, "no network solved", ha="center", transform=axes[-1].transAxes, color=GREY)
     axes[-1].scatter([a for a, _ in dates], [b for _, b in dates], color=BLUE, alpha=0.7, s=24)
     axes[-1].set(xlabel="head ready (epoch)", ylabel="classifier ready (epoch)", xlim=(0, None), ylim=(0, None))
     return figure
@@ -169,7 +171,9 @@ def mitigations(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
         x, y = np.array(pairs, dtype=float).T + draw.uniform(-0.2, 0.2, (2, len(pairs)))
         axis.axline((0, 0), slope=1, **_MARK)
         axis.plot(x, y, "o", color=BLUE, alpha=0.5, ms=4, mew=0)
-        axis.set(xlabel="spikes, base", title=arm)
+        most = max(3.0, float(np.max(pairs)))
+        axis.set(xlabel="spikes, base", title=arm, xlim=(-0.5, most + 0.5), ylim=(-0.5, most + 0.5))
+        axis.locator_params(integer=True)
     axes[0].set_ylabel("spikes, mitigated")
     return figure
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import product
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,7 +12,19 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from mechclust.report.layer_groups import boundaries_of
-from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, RED, layer_axis, subplots
+from mechclust.report.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    RED,
+    SOFT,
+    category,
+    direct_labels,
+    layer_axis,
+    picture,
+    subplots,
+)
 from mechclust.studies.mossa.results import SeedResults
 from probes import ProbeResult
 
@@ -118,13 +129,14 @@ def operations(found: Sequence[SeedResults], names: Sequence[str]) -> Figure:
     base, tuned = rows("base"), rows("tuned")
     figure, axes = subplots(3, size=(11 / 3, 0.26 * len(kinds) + 1.2), grid=None, sharey=True)
     least = min(0.0, float(np.nanmin([base, tuned])))
+    most = max(0.1, float(np.nanmax(np.abs(tuned - base))))
     parts = {
-        "pre": (base, "viridis", least),
-        "tuned": (tuned, "viridis", least),
-        "tuned - pre": (tuned - base, "RdBu", -1.0),
+        "pre": (base, "viridis", least, 1.0),
+        "tuned": (tuned, "viridis", least, 1.0),
+        "tuned - pre": (tuned - base, "RdBu", -most, most),
     }
-    for axis, (title, (grid, colors, low)) in zip(axes, parts.items(), strict=True):
-        image = axis.imshow(grid, aspect="auto", interpolation="none", cmap=colors, vmin=low, vmax=1.0)
+    for axis, (title, (grid, colors, low, high)) in zip(axes, parts.items(), strict=True):
+        image = axis.imshow(grid, aspect="auto", interpolation="none", cmap=colors, vmin=low, vmax=high)
         axis.set_xticks(np.arange(grid.shape[1]), [str(layer) for layer in _layers(found)])
         axis.set(title=title, xlabel="layer")
         if title != "pre":
@@ -151,7 +163,8 @@ def clusters(found: Sequence[SeedResults], names: Sequence[str]) -> Figure:
         axis.label_outer()
     for axis in axes[::columns]:
         axis.set_ylabel("median debiased CKA", fontsize=9)
-    axes[0].legend(frameon=False, fontsize=8)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4)
     return figure
 
 
@@ -187,13 +200,14 @@ def projection(pictures: Mapping[str, ProbeResult], names: Sequence[str]) -> Fig
     """States at ANS in two dimensions, one row per model, one column per layer, coloured by cluster."""
     sites = next(iter(pictures.values())).coords["site"]
     figure, axes = subplots(len(pictures) * len(sites), len(sites), size=(3.6, 3.2), grid=None)
-    colors = matplotlib.colormaps["tab10"]
     for axis, ((kind, result), (i, site)) in zip(axes, product(pictures.items(), enumerate(sites)), strict=True):
         xy, classes = result["xy"][i].numpy(), result["label"].numpy()
         for c, name in enumerate(names):
+            color, marker = category(c)
             x, y = xy[classes == c].T
-            axis.scatter(x, y, s=7, lw=0, color=colors(c), label=name)
-        axis.set(xticks=[], yticks=[], xlabel=f"layer {result.layers[site]}", ylabel=_NAMES[kind])
+            axis.scatter(x, y, s=12, lw=0, color=color, marker=marker, label=name)
+        picture(axis)
+        axis.set(xlabel=f"layer {result.layers[site]}", ylabel=_NAMES[kind])
         axis.label_outer()
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", frameon=False, markerscale=2)
@@ -204,8 +218,9 @@ def purity(found: Sequence[SeedResults]) -> Figure:
     """Nearest neighbours in one cluster by layer, one line per seed."""
     figure, (axis,) = subplots(1, size=(5.2, 3.6))
     _both(axis, found, "purity")
-    axis.axhline(found[0].purity_chance, color=GREY, ls=":", label="chance")
+    axis.axhline(found[0].purity_chance, color=GREY, ls=":")
     layer_axis(axis)
     axis.set(ylabel="neighbour purity", ylim=(0, 1.02))
-    axis.legend(frameon=False)
+    ends = [(float(np.mean([m.purity[k][-1] for m in found])), _NAMES[k], _COLORS[k]) for k in _COLORS]
+    direct_labels(axis, [*ends, (found[0].purity_chance, "chance", SOFT)])
     return figure

@@ -41,7 +41,7 @@ def gains(config: PlantedConfig, found: Sequence[SeedReadings]) -> Figure:
         layer_axis(axis)
         if not i % 4:
             axis.set_ylabel("gain over the base")
-    axes[0].legend(frameon=False, fontsize=6)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
 
 

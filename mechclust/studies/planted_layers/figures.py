@@ -37,13 +37,14 @@ def curves(config: PlantedConfig, found: Sequence[SeedResults]) -> Figure:
             other = axis.twinx()
             other.plot(layers, restored.mean(axis=0), color=RED, ls=":", marker=".")
             other.set_ylim(-0.1, 1.1)
+            other.spines["right"].set(visible=True, color=RED)
             other.set_ylabel("loss restored" if k == len(spans) - 1 else "", color=RED)
             other.tick_params(labelright=k == len(spans) - 1)
         axis.set_title(f"{column}, layers {span[0]}-{span[1]}", fontsize=10)
         layer_axis(axis)
         if not k:
             axis.set_ylabel("1 - debiased CKA")
-    axes[0].legend(frameon=False, fontsize=8)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(_LINES))
     return figure
 
 

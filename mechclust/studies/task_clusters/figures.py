@@ -10,7 +10,22 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mechclust.report.style import BLUE, GREEN, RED, log_steps, seed_curve, shades, subplots
+from mechclust.report.style import (
+    BLUE,
+    CHANCE,
+    GREEN,
+    RED,
+    SOFT,
+    category,
+    chance_band,
+    direct_labels,
+    log_steps,
+    picture,
+    plain_ticks,
+    seed_curve,
+    shades,
+    subplots,
+)
 from mechclust.studies.study import Job
 from mechclust.studies.task_clusters.config import TRAIN, VALIDATION
 from mechclust.studies.task_clusters.results import RunResults
@@ -22,10 +37,11 @@ def _names(n_sites: int) -> list[str]:
     return [*map(str, range(n_sites - 1)), "FN"]
 
 
-def _chance(axis: Axes, x: np.ndarray, null: np.ndarray) -> None:
-    """The widest of the intervals ``[interval x 2]``."""
+def _chance(axis: Axes, x: np.ndarray, null: np.ndarray) -> tuple[float, str, str]:
+    """The widest of the intervals ``[interval x 2]``; its label."""
     low, high = null[..., 0].min(axis=0), null[..., 1].max(axis=0)
-    axis.fill_between(x, low, high, color="#bbbbbb", alpha=0.6, lw=0, label="chance (95%)")
+    chance_band(axis, x, low, high)
+    return float(low[-1] + high[-1]) / 2, CHANCE, SOFT
 
 
 def ari_over_training(runs: Sequence[RunResults]) -> Figure:
@@ -33,15 +49,15 @@ def ari_over_training(runs: Sequence[RunResults]) -> Figure:
     figure, axes = subplots(2, size=(5.5, 4.2), sharey=True)
     steps, null = runs[0].steps, np.concatenate([run.null.swapaxes(0, 1) for run in runs])
     for axis, split, title in zip(axes, (TRAIN, VALIDATION), ("training subset", "validation"), strict=True):
-        _chance(axis, steps, null)
+        labels: list[tuple[float, str, Any]] = [_chance(axis, steps, null)]
         values = np.stack([run.ari[split].T for run in runs], axis=1)  # [site seed step]
         for name, color, of in zip(_names(len(values)), shades(len(values)), values, strict=True):
-            seed_curve(axis, steps, of, color=color, marker=".", ls="--" if name == "FN" else "-", label=name)
+            seed_curve(axis, steps, of, color=color, marker=".", ls="--" if name == "FN" else "-")
+            labels.append((float(of[:, -1].mean()), "final norm" if name == "FN" else f"layer {name}", color))
         log_steps(axis)
         axis.set(title=title, ylim=(-0.05, 1.02), xlim=(0, steps[-1] * 1.05))
+        direct_labels(axis, labels)
     axes[0].set_ylabel("adjusted Rand index, clusters against task")
-    handles, labels = axes[1].get_legend_handles_labels()
-    figure.legend(handles, labels, title="layer", loc="outside right center", frameon=False)
     return figure
 
 
@@ -56,20 +72,22 @@ def ari_by_layer(arms: Mapping[str, Sequence[RunResults]]) -> Figure:
     for axis, (arm, runs) in zip(axes, arms.items(), strict=True):
         names = _names(runs[0].output_ari.shape[1])
         x = np.arange(len(names))
-        _chance(axis, x, np.stack([run.null[-1] for run in runs]))
+        labels = [_chance(axis, x, np.stack([run.null[-1] for run in runs]))]
         for label, color, values in (
             ("task", BLUE, np.stack([run.ari[VALIDATION][-1] for run in runs])),
             ("output", RED, np.stack([run.output_ari[-1] for run in runs])),
         ):
             axis.plot(x, values.T, color=color, lw=0.8, alpha=0.45)
-            axis.plot(x, values.mean(axis=0), color=color, lw=2.2, marker="o", ms=4, label=f"against {label}")
+            axis.plot(x, values.mean(axis=0), color=color, lw=2.2, marker="o", ms=4)
+            labels.append((float(values[:, -1].mean()), label, color))
         tsne = [run.tsne for run in runs if run.tsne is not None]
         if tsne:
             axis.plot(x, np.mean(tsne, axis=0), "x", color=BLUE, ms=7, mew=1.6, label="task, after t-SNE")
+            axis.legend(loc="upper left")
         axis.set(title=titles[arm], xlabel="layer", ylim=(-0.05, 1.02))
         axis.set_xticks(x, names)
-    axes[0].set_ylabel("ARI at the end, validation")
-    axes[0].legend(frameon=False, fontsize=8, loc="upper left")
+        direct_labels(axis, labels)
+    axes[0].set_ylabel("ARI against task and output, validation")
     return figure
 
 
@@ -79,8 +97,11 @@ def projections(results: Mapping[int, ProbeResult]) -> Figure:
     figure, axes = subplots(len(results) * len(sites), len(sites), size=(1.75, 1.85), grid=None)
     for axis, ((step, result), (i, site)) in zip(axes, product(results.items(), enumerate(sites)), strict=True):
         (x, y), classes = result["xy"][i].numpy().T, result["label"].numpy()
-        axis.scatter(x, y, s=3, lw=0, c=classes, cmap="tab20", vmin=0, vmax=max(19, classes.max()))
-        axis.set(xticks=[], yticks=[], xlabel=f"layer {result.layers[site]}", ylabel=f"step {step}")
+        for code in np.unique(classes).tolist():
+            color, marker = category(code)
+            axis.scatter(x[classes == code], y[classes == code], s=5, lw=0, color=color, marker=marker)
+        picture(axis)
+        axis.set(xlabel=f"layer {result.layers[site]}", ylabel=f"step {step}")
         axis.label_outer()
     return figure
 
@@ -97,6 +118,7 @@ def accuracy_and_loss(runs: Mapping[Job, RunResults]) -> Figure:
         labelled.add(job.arm)
     log_steps(left)
     left.set(ylabel="validation accuracy", ylim=(-0.02, 1.02), xlim=(0, None))
-    right.set(xlabel="training step", ylabel="training loss (nats a token)", yscale="log")
+    right.set(xlabel="training step", ylabel="training loss (nats per token)", yscale="log")
+    plain_ticks(right)
     left.legend(title="arm", frameon=False)
     return figure

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from mechclust.report.style import GREY, MATHTEXT, RED, shades, subplots
+from mechclust.report.style import GREY, MATHTEXT, RED, SOFT, direct_labels, shades, subplots
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure.arms import OBJECTIVES, documents_of, reading_arm
 from mechclust.studies.topic_structure.blocks import topic_blocks
@@ -97,15 +97,19 @@ def everything_trained(config: TopicStructureConfig, out: Path) -> Figure:
 def mixing(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
     """The mixing measure g against the number of topics in a document, between that number and that of all topics."""
     figure, (axis,) = subplots(1, size=(5.6, 3.9))
+    labels: list[tuple[float, str, Any]] = []
     g, taus = mixing_values(config, runs), config.topics_per_document
     for color, (n, values) in zip(shades(len(g)), g.items(), strict=True):
         axis.plot(taus, values.T, "o", color=color, ms=4, alpha=0.6)
-        axis.plot(taus, values.mean(axis=0), color=color, lw=1, label=f"trained, {n} topics")
+        axis.plot(taus, values.mean(axis=0), color=color, lw=1)
         axis.axhline(n, color=color, lw=1, ls=":")
+        labels.append((float(values[:, -1].mean()), f"trained, {n} topics", color))
     if 10 in g:
-        axis.plot(list(THEORY_G), list(THEORY_G.values()), color=RED, ls="--", label="population, 10 topics")
-    axis.plot(taus, taus, color=GREY, lw=1, ls=":", label="bounds: topics in a document, all topics")
+        axis.plot(list(THEORY_G), list(THEORY_G.values()), color=RED, ls="--")
+        labels.append((list(THEORY_G.values())[-1], "population, 10 topics", RED))
+    axis.plot(taus, taus, color=GREY, lw=1, ls=":")
+    labels.append((float(taus[-1]), "bounds (dotted): topics in a document, all topics", SOFT))
     axis.set(xlabel="topics in a document", ylabel="g", ylim=(0, None))
     axis.set_xticks(taus)
-    axis.legend(frameon=False)
+    direct_labels(axis, labels)
     return figure

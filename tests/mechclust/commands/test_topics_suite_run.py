@@ -169,7 +169,7 @@ class TestFolder:
     def test_the_page(self, report, folder, found):
         for text in ("not measured: no model directory", "Attention of planted on a document", "Topics of seed 0"):
             assert text in report
-        assert report.count("heads-p") == 2
+        assert report.count('id="heads-p') == 2
         label = ", ".join(found.texts.fitted.models[0].top_words(4)[0])
         assert label in report
         written = {path.name for path in (folder / "out").iterdir()}

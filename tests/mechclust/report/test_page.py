@@ -222,7 +222,9 @@ class TestFolder:
         )
         files = sorted(p.relative_to(tmp_path / "run").as_posix() for p in (tmp_path / "run").rglob("*") if p.is_file())
         assert files == [
+            "figures/one.pdf",
             "figures/one.png",
+            "figures/two.pdf",
             "figures/two.png",
             "layers.csv",
             "report.html",
@@ -230,7 +232,8 @@ class TestFolder:
             "results/trained.safetensors",
         ]
         assert written == tmp_path / "run" / "report.html"
-        assert (tmp_path / "run" / "figures" / "two.png").read_bytes() == panels[1].png
+        assert (tmp_path / "run" / "figures" / "two.png").read_bytes() == panels[1].png  # see conftest.py
+        assert "as PNG (300 dpi) and as PDF (vectors): one, two." in shown(written.read_text())
         assert (tmp_path / "run" / "layers.csv").read_text() == "layer,ari\n0,0.5\n1,\n"
         assert int(load_result(tmp_path / "run" / "results" / "seed 0" / "a.safetensors")["n"]) == 3
 

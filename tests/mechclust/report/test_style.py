@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import matplotlib
 import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba
 
-from mechclust.report.style import log_steps, seed_curve, shades, subplots
+from mechclust.report.style import category, log_steps, picture, plain_ticks, seed_curve, shades, styled, subplots
 
 
 @pytest.mark.parametrize(
@@ -63,3 +64,38 @@ def test_shades_differ_and_do_not_reach_the_light_end():
     assert found.shape == (5, 4)
     assert len({tuple(color) for color in found.tolist()}) == 5
     assert found[-1, :3].sum() < 2.5
+
+
+def test_the_style_is_the_same_whatever_the_users_settings_are():
+    @styled()
+    def draw():
+        figure, (axis,) = subplots(1, size=(2, 1))
+        return figure.get_facecolor(), axis.spines["top"].get_visible(), axis.xaxis.label.get_fontsize()
+
+    before = draw()
+    with matplotlib.rc_context({"figure.facecolor": "black", "axes.spines.top": True, "font.size": 30}):
+        mine = dict(matplotlib.rcParams)
+        assert draw() == before
+        assert dict(matplotlib.rcParams) == mine
+
+
+def test_classes_differ_in_colour_and_marker():
+    found = [category(code) for code in range(64)]
+    assert len(set(found)) == 64
+    assert len({color for color, _ in found[:8]}) == len({marker for _, marker in found[:8]}) == 8
+
+
+@pytest.mark.parametrize(("limits", "expected"), [((0.7, 1.5), {"0.8", "1"}), ((0.03, 2), {"0.05", "0.5", "1"})])
+def test_ticks_of_logarithmic_axes_are_plain_numbers(limits, expected):
+    figure, (axis,) = subplots(1, size=(2, 2))
+    axis.set(yscale="log", ylim=limits)
+    plain_ticks(axis)
+    figure.draw_without_rendering()
+    assert expected <= {label.get_text() for label in axis.get_yticklabels(which="both")}
+
+
+def test_a_picture_has_a_frame_and_no_numbers():
+    _, (axis,) = subplots(1, size=(2, 1))
+    picture(axis)
+    assert not axis.get_xticks().size
+    assert all(spine.get_visible() for spine in axis.spines.values())

@@ -42,7 +42,8 @@ class TestRecord:
     def test_has_settings_claims_every_panel_and_the_command(self, run_folder: Path, tmp_path: Path) -> None:
         record_run(run_folder, tmp_path / "kept")
         kept = files_of(tmp_path / "kept")
-        assert sorted(kept) == ["claims.json", "command.txt", "config.json", "figures/again.png", "figures/values.png"]
+        pictures = [f"figures/{name}.{kind}" for name in ("again", "values") for kind in ("pdf", "png")]
+        assert sorted(kept) == ["claims.json", "command.txt", "config.json", *pictures]
         assert kept["claims.json"] == (run_folder / "claims.json").read_bytes()
         assert kept["figures/values.png"] == (run_folder / "figures" / "values.png").read_bytes()
         assert kept["command.txt"].decode() == (

@@ -99,7 +99,7 @@ class TestGoingOn:
         assert report_run(study, config, copy).claims == smoke_run[0].claims
         assert (copy / "claims.json").read_bytes() == (smoke_run[1] / "claims.json").read_bytes()
         assert (copy / "report.html").exists()
-        assert len(list((copy / "figures").iterdir())) == 4
+        assert len(list((copy / "figures").glob("*.png"))) == 4
 
 
 @dataclass(frozen=True)

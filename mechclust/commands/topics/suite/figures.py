@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from mechclust.commands.topics.suite.job import VECTORS
 from mechclust.commands.topics.suite.result import ATTENTION, SuiteResult
 from mechclust.report.analysis import Panel
-from mechclust.report.style import BLUE, COLORS, GREEN, GREY, ORANGE, RED, subplots
+from mechclust.report.style import BLUE, COLORS, GREEN, GREY, ORANGE, RED, plain_ticks, styled, subplots
 from probes.files import file_name
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ _INK = "#1d2733"
 _VECTOR_COLORS = dict(zip(VECTORS, (BLUE, ORANGE, GREEN, RED), strict=True))
 
 
+@styled()
 def suite_panels(result: SuiteResult) -> list[Panel]:
     """Attention by threshold, a map of heads for each encoder, distance, and word vectors."""
     ratios, heads = result.tables["ratios"], result.tables["heads"]
@@ -152,7 +153,7 @@ def _vectors(result: SuiteResult, table: pd.DataFrame) -> Figure:
         axis.axhline(1, color=_INK, lw=0.7)
         axis.set(title=name, yscale="log", xlabel="ambiguity threshold")
         axis.set_xticks(places, [f"{t:g}" for t in result.thresholds])
-        _plain_ticks(axis)
+        plain_ticks(axis)
     axes[0].set_ylabel("cosine, same / different topic")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4 if len(axes) > 1 else 2, frameon=False)
@@ -161,13 +162,3 @@ def _vectors(result: SuiteResult, table: pd.DataFrame) -> Figure:
 
 def _grid(n: int) -> tuple[Figure, Sequence[Axes]]:
     return subplots(n, min(n, 3), size=(4.4, 3.0))
-
-
-def _plain_ticks(axis: Axes) -> None:
-    """Numbers such as 0.5 and 2 along a logarithmic axis, whatever its span."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    low, high = axis.get_ylim()
-    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low > 3 else (1, 1.2, 1.5, 2, 3, 5, 8)))
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
-    axis.yaxis.set_minor_formatter(NullFormatter())

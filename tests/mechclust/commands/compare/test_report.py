@@ -25,8 +25,9 @@ class TestReport:
         files = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
         assert files == {
             ".mechclust.lock", "mechclust.json", "report.html", "compare.csv", "tasks.csv", "layers.csv",
-            "second_opinions.csv", "figures/second_opinions.png", "results/without_top_pc.safetensors",
-            "figures/cka_by_layer.png", "figures/change_by_task_and_layer.png", "figures/dimensions_and_purity.png",
+            "second_opinions.csv", "results/without_top_pc.safetensors",
+            *(f"figures/{name}.{kind}" for name in ("cka_by_layer", "change_by_task_and_layer", "dimensions_and_purity",
+                                                    "second_opinions") for kind in ("pdf", "png")),
             "results/cka.safetensors",
             "results/rbf.safetensors", "results/n_dims.safetensors", "results/purity.safetensors",
         }  # fmt: skip

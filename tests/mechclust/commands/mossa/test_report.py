@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from dataclasses import replace
 
 import pytest
@@ -56,7 +57,7 @@ def test_page(page):
     assert "Which models: how the adapters were trained" in text
     assert "Clusters are those of &#39;clusters.toml&#39;." in text
     assert "steps_per_task" in text
-    assert "http" not in text.replace("http-equiv", "")
+    assert "http" not in re.sub(r"base64,[^\"]*", "", text).replace("http-equiv", "")  # pictures may spell anything
 
 
 def test_the_same_folder_is_reported_on_again(made, tmp_path):
@@ -92,4 +93,4 @@ def test_hostile_names(tmp_path, trouble_of):
 def test_a_run_of_a_tiny_model_is_reported(result, tmp_path):
     page = write_mossa_report(quickly_judged(replace(result)), tmp_path)
     assert "Held out: last." in page.read_text()
-    assert len(list((tmp_path / "figures").iterdir())) == 13  # one held-out task has one figure
+    assert len(list((tmp_path / "figures").glob("*.png"))) == 13  # one held-out task has one figure

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mechclust.commands.mossa.sentences import lead_of, notes_of
+from mechclust.report import Bound, Claims, claim
 from mechclust.report.text import join
 from tests.faults.hostile import HOSTILE
 from tests.mechclust.commands.mossa.made import made_result, quickly_judged
@@ -110,3 +111,20 @@ def test_long_and_acting_names_are_cut_and_harmless():
     assert all(len(sentence) < 2_000 for sentence in said)
     assert "\x1b" not in "".join(said)
     assert "\n" not in "".join(said)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([[0.9, 0.1]], "Of 1 claim that could be tested, 1 is undecided (M0);"),
+        ([[0.9, 0.8]], "Of 1 claim that could be tested, 1 holds (M0);"),
+        ([[0.0, 0.0], [0.9, 0.8]], "Of 2 claims that could be tested, 1 holds (M1) and 1 does not hold (M0);"),
+        ([[0.0, 0.0], [0.1, 0.1]], "Of 2 claims that could be tested, 2 do not hold (M0 and M1);"),
+    ],
+)
+def test_verbs_agree_with_the_number_of_claims(values, expected):
+    claims = [claim(f"M{i}", "a statement", "ours", of, Bound(">=", 0.2)) for i, of in enumerate(values)]
+    result = made_result()
+    result.__dict__["claims"] = Claims(claims)  # a cached property
+    said = lead_of(result)[-1]
+    assert said.startswith(expected)

@@ -40,7 +40,7 @@ class TestSmoke:
         assert load_model(model).cfg.n_layers == 2
 
     def test_figures(self, smoke_run):
-        figures = sorted((smoke_run[1] / "figures").iterdir())
+        figures = sorted((smoke_run[1] / "figures").glob("*.png"))
         names = ["accuracy_and_loss", "ari_by_layer", "ari_over_training", "projection"]
         assert [p.name for p in figures] == [f"{name}.png" for name in names]
         assert sorted(panel.name for panel in smoke_run[0].panels) == names

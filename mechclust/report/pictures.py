@@ -1,0 +1,41 @@
+"""Figures as files for print: PNG of 300 dots per inch, and PDF with its fonts embedded."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from typing import TYPE_CHECKING
+
+from mechclust.report.html import png
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from mechclust.report.analysis import Panel
+
+PRINT_DPI = 300
+SUFFIXES = (".pdf", ".png")  # of the files of a figure
+
+
+def pdf(figure: Figure) -> bytes:
+    """A figure as PDF bytes: text as text, fonts embedded (type 42), no date, so that equal figures are equal files."""
+    from mechclust.report.style import styled, without_formulas
+
+    buffer = io.BytesIO()
+    with warnings.catch_warnings(), styled():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a box stands there
+        without_formulas(figure).savefig(buffer, format="pdf", metadata={"CreationDate": None})
+    return buffer.getvalue()
+
+
+def print_files(panel: Panel) -> dict[str, bytes]:
+    """A panel's files by their suffix.
+
+    Example:
+        >>> from mechclust.report.analysis import Panel
+        >>> from mechclust.report.style import subplots
+        >>> figure, _ = subplots(1, size=(2, 1))
+        >>> {suffix: file[1:4] for suffix, file in print_files(Panel("empty", figure, "")).items()}
+        {'.png': b'PNG', '.pdf': b'PDF'}
+    """
+    return {".png": png(panel.figure, PRINT_DPI), ".pdf": pdf(panel.figure)}
