@@ -244,8 +244,8 @@ def test_two_models_are_linked(show):
     assert first["y"] == second["y"]
     assert second["x"] > first["x"] + first["width"]
     at(page, 2, 2, large=1)
-    assert list(read(page).values()) == ["2 c", "2 c", "0.2000", "0.8000", "−0.6000"]
-    assert list(read(page))[2:] == [HOSTILE, "base", "difference"]
+    assert list(read(page).values()) == ["2 c", "2 c", "0.2000", "0.8000", "+0.6000"]
+    assert list(read(page))[2:] == [HOSTILE, "base", "change"]
     assert page.locator(".name.marked").all_text_contents() == ["c"] * 4
     assert darkness(page, 0) == shades(0.5, 0.3, 0.2)
     assert darkness(page, 1) == shades(0.1, 0.1, 0.8)
