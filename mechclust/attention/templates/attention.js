@@ -133,7 +133,7 @@ function view(root, { tokens, labels, heads, models, causal, steps, weights }) {
     readout.replaceChildren(
       ...row("query", who(q)), ...row("key", who(k)),
       ...(reached(q, k) ? maps.flatMap((_, m) => row(models[m] ?? "weight", el("b", "", number(found[m])))) : row("weight", el("span", "soft", "none: a later token"))),
-      ...(maps.length === 2 && reached(q, k) ? row("change", el("span", "", `${found[1] > found[0] ? "+" : ""}${number(found[1] - found[0])}`)) : [])
+      ...(maps.length === 2 && reached(q, k) ? row("change", el("span", "", `${found[1] > found[0] ? "+" : ""}${number(found[1] - found[0])}`)) : []));
     hint.textContent = strongest ? `strongest ${state.by ? "query of this key" : "key of this query"}${models.length > 1 ? ` in ${models[0]}` : ""}; point at a cell for others` : state.held ? "the marked token is held; click it again or press Esc to let go" : "click to hold";
   }
 
