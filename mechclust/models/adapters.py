@@ -82,6 +82,36 @@ def shared_copy(model: Any) -> Any:
     return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
 
 
+def merged_copy(tuned: Any) -> Any:
+    """A peft model in training with its adapter in the weights, to be measured; the model itself stays as it is.
+
+    Memory: the weights that the adapter changes, once; all others are shared.
+
+    Args:
+        tuned: what ``peft.get_peft_model`` gave.
+
+    Raises:
+        InputError: for a quantised base.
+    """
+    if getattr(tuned, "hf_quantizer", None) is not None or getattr(tuned, "is_quantized", False):
+        raise InputError(
+            "the base is quantised, and an adapter cannot be added exactly to rounded weights; save checkpoints and "
+            "run mechclust history on them"
+        )
+    twin = shared_copy(tuned)
+    _own_base_weights(twin)
+    with quiet(), torch.no_grad():
+        return twin.merge_and_unload()
+
+
+def _own_base_weights(wrapped: Any) -> None:
+    """Copies of what merging writes to."""
+    every = wrapped.named_parameters(remove_duplicate=False)  # a tied weight stands there twice
+    for name, weight in [(name, weight) for name, weight in every if ".base_layer." in name]:
+        module = wrapped.get_submodule(name.rpartition(".")[0])
+        setattr(module, name.rpartition(".")[2], nn.Parameter(weight.detach().clone(), requires_grad=False))
+
+
 def is_adapter(path: str | Path) -> bool:
     """Whether it is a folder in which peft saved an adapter, and no model."""
     path = Path(path)
@@ -249,11 +279,7 @@ def _merged(plain: Any, adapter: str) -> dict[str, Tensor]:
     twin = shared_copy(plain)
     base = dict(twin.named_parameters())
     wrapped = _attach(twin, adapter)
-    every = wrapped.named_parameters(remove_duplicate=False)  # a tied weight stands there twice
-    unmerged = {name: weight for name, weight in every if ".base_layer." in name}
-    for name, weight in unmerged.items():  # what merging writes to
-        module = wrapped.get_submodule(name.rpartition(".")[0])
-        setattr(module, name.rpartition(".")[2], nn.Parameter(weight.detach().clone(), requires_grad=False))
+    _own_base_weights(wrapped)
     try:
         with quiet():
             merged = wrapped.merge_and_unload(safe_merge=True)

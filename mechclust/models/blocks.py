@@ -111,7 +111,7 @@ def _record(body: nn.Module, forward: Callable[[], Any]) -> tuple[list[_Call], A
 
 
 def _is_layer(call: _Call) -> bool:
-    """It has weight matrices (so it is no dropout, norm or rotary position) and gives a hidden state for one."""
+    """It has weight matrices (so it is not a dropout, norm or rotary position) and gives a hidden state for one."""
     output = first_output(call.output)
     has_matrices = any(weight.ndim > 1 for weight in call.module.parameters())
     return has_matrices and getattr(output, "shape", None) == call.state.shape

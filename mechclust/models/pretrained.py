@@ -252,7 +252,7 @@ def _plain(model: Any, tokenizer: Any, adapter: Any, options: _Options, untraine
         _refuse_adapter_beside(plain)
         _check_complete(plain, found)
         if options.quantization is not None:
-            getLogger("bitsandbytes").setLevel(ERROR)  # it tells of every multiplication
+            getLogger("bitsandbytes").setLevel(ERROR)  # it logs every multiplication
         if source.gguf_file is not None:  # its weights are ordinary numbers once they are loaded
             plain.hf_quantizer = None
             plain.config.__dict__.pop("quantization_config", None)

@@ -45,7 +45,7 @@ class Sizes:
         """From a model in memory: Hugging Face's, or one that ``load_pretrained`` or ``build_model`` gave.
 
         Raises:
-            InputError: for what is no model.
+            InputError: for something that is not a model.
         """
         plain = plain_model(model) or model
         if hasattr(getattr(plain, "config", None), "model_type"):

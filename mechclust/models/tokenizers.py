@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from mechclust.models.adapters import base_of, is_adapter, tokenizer_source
 from mechclust.models.huggingface import find, read_config, read_tokenizer, reading
-from tasks import Batch, InputError
+from mechclust.models.sizes import Sizes
+from tasks import Batch, InputError, LabelledPrompts
 from tasks.errors import first_line
 from tasks.text.encoding import Bos, first_id
 from tasks.text.prompts import Encode
@@ -162,6 +163,33 @@ def special_around(tokenizer: Any, text: str = "a", bos: Bos = "model") -> tuple
 def n_leading(tokenizer: Any, bos: Bos = "model") -> int:
     """How many special tokens stand before a text: what must stay where its beginning is cut off."""
     return len(special_around(tokenizer, bos=bos)[0])
+
+
+def prompt_batches(
+    prompts: LabelledPrompts,
+    tokenizer: Any,
+    sizes: Sizes,
+    *,
+    tokens_per_batch: int,
+    chat: bool = False,
+    bos: Bos = "model",
+    too_long: Literal["refuse", "truncate"] = "refuse",
+) -> Iterator[Batch]:
+    """Prompts as a model of these sizes reads them; the arguments are those of ``LabelledPrompts.batches``.
+
+    Raises:
+        InputError: for a prompt longer than the model's context that is not to be truncated, or a token id that the
+            model does not have.
+    """
+    return prompts.batches(
+        encoder(tokenizer, chat, bos=bos),
+        tokens_per_batch,
+        pad_id=tokenizer.pad_token_id or 0,
+        max_length=sizes.n_ctx,
+        too_long=too_long,
+        keep=n_leading(tokenizer, bos),
+        d_vocab=sizes.d_vocab,
+    )
 
 
 def in_words(found: Mapping[str, Any]) -> str:

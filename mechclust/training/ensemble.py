@@ -50,7 +50,8 @@ def train_ensemble(
     The networks are ordinary modules with hook points; their parameters are stacked, the gradient of one is
     mapped over all, and PyTorch's own optimiser updates the stack. A member agrees with the same seed
     trained alone up to the rounding of float32, which training of such networks magnifies: after some
-    hundred epochs, compare distributions over seeds, never single seeds. Gradients are clipped per member.
+    hundred epochs, compare distributions over seeds, never single seeds. With dropout it agrees in distribution alone.
+    Gradients are clipped per member.
 
     Whether it is faster depends on the size: it saves what a step costs apart from its arithmetic. Networks of some
     hundred weights gain tenfold and more, transformers of width 64 next to nothing on a CPU (``docs/scale.md``).
@@ -165,7 +166,7 @@ def _segments(
         place = (step - steps.start) % ahead
         if place == 0:
             batches = data(range(step, min(step + ahead, config.steps)))
-        segment.losses.append(stack.step(batches[place], config.lr_at(step)))
+        segment.losses.append(stack.step(step, batches[place], config.lr_at(step)))
     if steps.stop == config.steps:
         segment.keep(config.steps, stack.snapshot())
     yield segment

@@ -18,6 +18,7 @@ from mechclust.models.config import config_to_json
 from mechclust.models.weights import get_weights, set_weights, trainable
 from mechclust.training.callbacks import Callback, KeepsFiles
 from mechclust.training.config import TrainConfig
+from mechclust.training.dropout import dropout_of
 from mechclust.training.state import load_state, save_state
 from probes.files import remove_leftovers, versions
 from probes.hooks import HookedModel, device_of, forward
@@ -84,6 +85,7 @@ class _Training:
         self.path = None if out is None else out / "state.safetensors"
         self.optimizer = make_optimizer(_groups(model, config), config)
         self.losses, self.loss_of = torch.zeros(config.steps), _loss(model, task)
+        self.dropout_at = dropout_of(model, config_of(model).seed)
         self.record = {} if out is None else self._record()
 
     def __call__(self, progress: bool, name: str) -> Tensor:
@@ -117,7 +119,9 @@ class _Training:
         }
 
     def _loss(self, step: int) -> Tensor:
-        return self.loss_of(self.task.train_batch(step, self.config.batch_size).to(device_of(self.model)))
+        batch = self.task.train_batch(step, self.config.batch_size).to(device_of(self.model))
+        with self.dropout_at(step):
+            return self.loss_of(batch)
 
     def _update(self, step: int, loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
         for group in optimizer.param_groups:

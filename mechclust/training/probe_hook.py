@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from mechclust.models.adapters import merged_copy
 from mechclust.models.pretrained import AnyModel, load_pretrained
+from mechclust.models.sizes import Sizes
+from mechclust.models.tokenizers import prompt_batches
 from probes import ProbeResult, run
 from probes.batches import Batches
-from probes.probe import Probe
-from tasks import InputError
+from probes.probe import Probe, each_probe
+from tasks import Batch, InputError, LabelledPrompts
 from tasks.errors import check_at_least
 
 _LOGGED = ("site", "label", "equivalence")  # axes of measures that make a handful of numbers
@@ -22,24 +25,27 @@ class ProbeHook:
     """Call it after each optimiser step of a training loop: it measures at every step that is a multiple of ``every``.
 
     The model is measured in evaluation mode, without gradients; its weights, its training mode and the random state are
-    left untouched. A Hugging Face model gets new hooks each time, which is quick and does not copy the weights.
+    left untouched. A Hugging Face model gets new hooks each time, which is quick and does not copy the weights. A peft
+    model (LoRA) is measured as a copy with the adapter merged, which needs memory for the weights that the adapter
+    changes.
 
     Args:
         probes: one probe or several. They are reset before each measurement.
-        batches: the inputs to measure each time, in any form that ``run`` accepts: batches, or texts if there is a
-            tokenizer. They are read repeatedly, so an iterator is refused.
+        batches: the inputs to measure each time, in any form that ``run`` accepts (batches, or texts if there is a
+            tokenizer), or ``LabelledPrompts``, which are tokenized as by ``mechclust history``. They are read
+            repeatedly, so an iterator is refused.
         every: steps between measurements; step 0 is measured too.
         log: called with the step's numbers by name, such as ``wandb.log``.
         out: folder for the full results, ``step-000100.TaskClusterARI.safetensors``; ``None``: they are kept only in
             ``results``.
-        tokenizer: needed if batches are texts.
+        tokenizer: needed if batches are texts or prompts.
 
     Attributes:
         results: one result per probe, by step.
 
     Raises:
-        InputError: for no probes, two probes of the same class, batches that can be read only once, or
-            ``every`` below 1.
+        InputError: for no probes, a probe class in place of a probe, two probes of the same class, batches that can be
+            read only once, or ``every`` below 1.
 
     Example:
         >>> import torch
@@ -55,7 +61,7 @@ class ProbeHook:
     def __init__(
         self,
         probes: Probe | Sequence[Probe],
-        batches: Batches,
+        batches: Batches | LabelledPrompts,
         every: int = 100,
         *,
         log: Callable[[dict[str, float]], Any] | None = None,
@@ -63,26 +69,25 @@ class ProbeHook:
         tokenizer: Any = None,
     ) -> None:
         check_at_least(every=(every, 1))
-        self.probes = [probes] if isinstance(probes, Probe) else list(probes)
-        if not self.probes:
-            raise InputError("no probes given; give one, such as TaskClusterARI()")
+        self.probes = each_probe(probes, least=1)
         names = [type(probe).__name__ for probe in self.probes]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise InputError(
                 f"two probes are called {twice}, and their numbers are logged by name; give one of a class"
             )
-        if iter(batches) is batches:  # type: ignore[arg-type, call-overload]
+        if isinstance(batches, Iterator):
             raise InputError("batches is an iterator, which is empty after the first measurement; give a list")
         self.batches, self.every, self.log, self.tokenizer = batches, every, log, tokenizer
         self.out = None if out is None else Path(out)
         self.results: dict[int, list[ProbeResult]] = {}
+        self._prompts: list[Batch] = []
 
     def __call__(self, model: AnyModel, step: int) -> dict[str, float]:
         """Measure if this step is due and has not been measured yet.
 
         Args:
-            model: a Hugging Face model, or one with hooks.
+            model: a Hugging Face model, a peft model, or one with hooks.
             step: optimiser steps taken so far.
 
         Returns:
@@ -90,9 +95,10 @@ class ProbeHook:
         """
         if step % self.every or step in self.results:
             return {}
-        hooked = load_pretrained(model, tokenizer=self.tokenizer)
+        plain: Any = merged_copy(model) if hasattr(model, "merge_and_unload") else model
+        hooked = load_pretrained(plain, tokenizer=self.tokenizer)
         options = {} if self.tokenizer is None else {"tokenizer": self.tokenizer}
-        found = run(hooked, self.batches, self.probes, **options)
+        found = run(hooked, self._inputs(model), self.probes, **options)
         self.results[step] = found
         if self.out is not None:
             for result in found:
@@ -101,6 +107,17 @@ class ProbeHook:
         if self.log is not None:
             self.log({**numbers, "step": step})
         return numbers
+
+    def _inputs(self, model: AnyModel) -> Batches:
+        """The batches; prompts are tokenized once."""
+        if not isinstance(self.batches, LabelledPrompts):
+            return self.batches
+        if self.tokenizer is None:
+            raise InputError("prompts need a tokenizer, and there is none; give tokenizer=")
+        if not self._prompts:
+            sizes = Sizes.of_loaded(model)
+            self._prompts = list(prompt_batches(self.batches, self.tokenizer, sizes, tokens_per_batch=4096))
+        return self._prompts
 
 
 def scalars(result: ProbeResult) -> dict[str, float]:

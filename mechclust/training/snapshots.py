@@ -136,11 +136,11 @@ class Snapshots:
         )
 
     def model(self, member: int, step: int | None = None) -> HookedModel:
-        """A member as it was at a step (the last by default), with hooks."""
+        """A member as it was at a step (the last by default), with hooks, in evaluation mode."""
         model = build_model(self.configs[self._member(member)])
         weights = self.at(self.steps[-1] if step is None else step)
         set_weights(model, self._own(member, {name: values[member] for name, values in weights.items()}))
-        return model
+        return model.eval()
 
     def _own(self, member: int, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """A member's weights ``[... *shape]`` without what fills up a narrow feed-forward layer."""

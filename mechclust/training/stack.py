@@ -16,6 +16,7 @@ from mechclust.models.build import build_model
 from mechclust.models.config import AnyConfig, ModelConfig
 from mechclust.models.weights import get_weights, set_weights, trainable
 from mechclust.training.config import TrainConfig
+from mechclust.training.dropout import dropout_of, drops
 from mechclust.training.loop import make_optimizer, trained_names
 from mechclust.training.low_rank import LowRank
 from tasks import Batch, InputError, Task
@@ -97,10 +98,12 @@ class Stack:
             groups = [{"params": [self.weights[n] for n in names], "share": share} for share, names in shares.items()]
         self.fixed = {name: values for name, values in stacked.items() if name not in self.weights}
         self.optimizer = make_optimizer(groups, config)
-        self.gradients: Gradients = vmap(self._gradient)
         self._base, self._task, self._clip = models[widest], members[0].task, config.clip
-        if device != "cpu":  # TransformerLens tells of every move
+        if device != "cpu":  # TransformerLens prints a line for every move
             self._base.to(device)
+        self._mapped: Gradients = vmap(self._gradient, randomness="different" if drops(self._base) else "error")
+        self.gradients = self._mapped
+        self._dropout_at = dropout_of(self._base, *(member.model.seed for member in members))
         self._names = _native_names(self._base)
         self._order, self._convert = list(named[0]), isinstance(members[0].model, ModelConfig)
         self._factors = _factors(members, self.weights)
@@ -153,7 +156,7 @@ class Stack:
         if backend != "compiled":
             return backend
         torch.compiler.reset()  # one process may train many ensembles, each of which compiles anew
-        self.gradients = torch.compile(vmap(self._gradient), dynamic=False)
+        self.gradients = torch.compile(self._mapped, dynamic=False)
         try:
             self.gradients(self._detached(), self.fixed, data)
         except Exception as error:  # no compiler on this machine, or something it cannot compile
@@ -165,16 +168,17 @@ class Stack:
                 f"torch.compile failed ({_why(error)}); training continues uncompiled, at a third of the speed",
                 stacklevel=3,
             )
-            self.gradients = vmap(self._gradient)
+            self.gradients = self._mapped
             return self.use("vmap", data, forgiving=True)
         return backend
 
-    def step(self, data: Tensors, lr: float) -> Tensor:
+    def step(self, step: int, data: Tensors, lr: float) -> Tensor:
         """One update of every member; returns their losses ``[member]`` before it."""
         for group in self.optimizer.param_groups:
             group["lr"] = lr * group["share"]
         before = {name: self.weights[name].detach().clone() for name in self._factors}
-        gradients, losses = self.gradients(self._detached(), self.fixed, data)
+        with self._dropout_at(step):
+            gradients, losses = self.gradients(self._detached(), self.fixed, data)
         if self._clip is not None:
             gradients = clipped(gradients, self._clip)
         for name, values in self.weights.items():

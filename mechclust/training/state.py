@@ -89,7 +89,7 @@ def task_of(path: Path) -> Task:
     """The task of the run that a state belongs to.
 
     Raises:
-        InputError: for a file that is no training state.
+        InputError: for a file that is not a training state.
     """
     _, header = read_safetensors(path)
     if header.get("format") != _FORMAT:

@@ -7,22 +7,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback
+from transformers.integrations import TensorBoardCallback
 
 from mechclust.training.probe_hook import ProbeHook
 from probes.batches import Batches
 from probes.probe import Probe
+from tasks import LabelledPrompts
 
 __all__ = ["MechclustCallback"]
 
 
 class MechclustCallback(TrainerCallback):  # type: ignore[misc] # transformers has no types
-    """Runs probes every few optimiser steps, and logs their numbers to the same places as the Trainer.
+    """Runs probes every few optimiser steps, and logs their numbers where the Trainer logs.
 
-    ``MechclustCallback(probes, batches, every=100).add_to(trainer)`` logs to the same places as the Trainer's losses:
-    its log history, its progress bar, and TensorBoard, Weights & Biases or whatever else ``report_to`` names. Passed as
-    ``Trainer(callbacks=[...])``, it cannot reach those loggers and writes only to the log history
-    (``trainer.state.log_history``, ``trainer_state.json``). Training remains bit-identical.
+    ``MechclustCallback(probes, batches, every=100).add_to(trainer)`` logs where the Trainer logs its losses: in its log
+    history, and to TensorBoard, Weights & Biases or whatever else ``report_to`` names. Nothing is printed: there are
+    too many numbers. On TensorBoard each probe has a section of its own. Passed as ``Trainer(callbacks=[...])``, the
+    callback cannot reach those loggers and writes only to the log history (``trainer.state.log_history``,
+    ``trainer_state.json``). Training remains bit-identical.
 
     With several processes, the first one measures. A model whose weights are sharded over processes (FSDP, DeepSpeed
     ZeRO 3) cannot be measured this way; save checkpoints and run ``mechclust history`` on them.
@@ -32,21 +35,23 @@ class MechclustCallback(TrainerCallback):  # type: ignore[misc] # transformers h
         batches: as for ``ProbeHook``.
         every: optimiser steps between measurements; the first is before training.
         out: folder for the full results.
-        tokenizer: needed if batches are texts; by default the Trainer's ``processing_class``.
+        tokenizer: needed if batches are texts or prompts; by default the Trainer's ``processing_class``.
 
     Attributes:
         hook: the ``ProbeHook``; ``hook.results`` has one result per probe, by step.
 
     Example:
         >>> from probes import TaskClusterARI, last_token
-        >>> callback = MechclustCallback(TaskClusterARI(readout=last_token()), ["a text"], every=50)
+        >>> from tasks import LabelledPrompts
+        >>> prompts = LabelledPrompts(["2 + 2 =", "3 + 1 =", "hot, cold; big,"], {"task": ["sum", "sum", "opposite"]})
+        >>> callback = MechclustCallback(TaskClusterARI(readout=last_token()), prompts, every=50)
         >>> # callback.add_to(trainer); trainer.train(); callback.hook.results
     """
 
     def __init__(
         self,
         probes: Probe | Sequence[Probe],
-        batches: Batches,
+        batches: Batches | LabelledPrompts,
         every: int = 100,
         *,
         out: str | Path | None = None,
@@ -62,13 +67,16 @@ class MechclustCallback(TrainerCallback):  # type: ignore[misc] # transformers h
         return self
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Measure before training."""
+        """Warn if the numbers cannot reach the Trainer's loggers."""
         if self._trainer is None and args.report_to:
             warnings.warn(
                 f"MechclustCallback was given as callbacks=[...], so that its numbers go to the Trainer's log history "
                 f"and not to {', '.join(args.report_to)}; call callback.add_to(trainer) instead",
                 stacklevel=2,
             )
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Measure before training, when every logger has started."""
         self._measure(state, **kwargs)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -83,7 +91,27 @@ class MechclustCallback(TrainerCallback):  # type: ignore[misc] # transformers h
         numbers = self.hook(model, state.global_step)
         if not numbers:
             return
-        if self._trainer is not None:
-            self._trainer.log(numbers)
-        else:
+        if self._trainer is None:
             state.log_history.append({**numbers, "step": state.global_step})
+        else:
+            self._log(numbers, state.global_step)
+
+    def _log(self, numbers: dict[str, float], step: int) -> None:
+        """To the Trainer's loggers, except the terminal.
+
+        TensorBoard gets the names as they are: the Trainer would prefix ``train/``, and so put all probes into the
+        section of the losses.
+        """
+        handler = self._trainer.callback_handler
+        everyone = handler.callbacks
+        for board in everyone:
+            if isinstance(board, TensorBoardCallback):
+                for name, value in numbers.items():
+                    board.tb_writer.add_scalar(name, value, step)
+                board.tb_writer.flush()
+        left_out = (TensorBoardCallback, PrinterCallback, ProgressCallback)
+        handler.callbacks = [each for each in everyone if not isinstance(each, left_out)]
+        try:
+            self._trainer.log(numbers)
+        finally:
+            handler.callbacks = everyone

@@ -656,7 +656,7 @@ class TestLostFiles:
         out, step = shutil.copytree(whole, tmp_path / "run"), ensemble.Stack.step
         (out / f"snapshots-{start:08d}.safetensors").unlink()
         before = contents(out)
-        monkeypatch.setattr(ensemble.Stack, "step", lambda self, data, lr: step(self, data, lr * (1 + 1e-5)))
+        monkeypatch.setattr(ensemble.Stack, "step", lambda self, at, data, lr: step(self, at, data, lr * (1 + 1e-5)))
         with pytest.warns(UserWarning, match="trained again"), pytest.raises(InputError) as refused:
             train_ensemble(MEMBERS, ADAM, out, backend="vmap", snapshot_every=7)
         assert "is missing and cannot be recreated here, where training gives numbers other" in str(refused.value)

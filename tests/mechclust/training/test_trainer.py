@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
 from mechclust import ModelConfig, build_model
 from mechclust.training import ProbeHook
-from probes import NDims, ProbeResult, TaskClusterARI, last_token, load_result
+from probes import NDims, ProbeResult, TaskClusterARI, last_token, load_result, run
 from tasks import Batch, InputError, LabelledPrompts
 
 
@@ -41,7 +45,8 @@ def test_a_plain_loop(model, batch, tmp_path):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"probes": []}, "no probes given; give one, such as TaskClusterARI()"),
+        ({"probes": []}, "no probes given; give one or several, such as CKA()"),
+        ({"probes": NDims}, "NDims is a probe class; expected a probe: write NDims(), with its settings"),
         ({"every": 0}, "every is 0"),
         ({"probes": [NDims(), NDims()]}, "two probes are called NDims, and their numbers are logged by name"),
         ({"batches": iter([])}, "batches is an iterator, which is empty after the first measurement; give a list"),
@@ -51,6 +56,18 @@ def test_refusals(batch, given, said):
     with pytest.raises(InputError) as caught:
         ProbeHook(**({"probes": NDims(), "batches": [batch]} | given))
     assert said in str(caught.value)
+
+
+def test_one_batch_is_measured_as_a_list_of_one(model, batch):
+    single, several = (ProbeHook(NDims(readout=last_token()), given) for given in (batch, [batch]))
+    assert single(model, 0) == several(model, 0) != {}
+
+
+def test_prompts_without_a_tokenizer(model):
+    hook = ProbeHook(NDims(readout=last_token()), LabelledPrompts(["w1 w2"], {"task": ["a"]}))
+    with pytest.raises(InputError) as caught:
+        hook(model, 0)
+    assert str(caught.value) == "prompts need a tokenizer, and there is none; give tokenizer="
 
 
 def test_scalars_leave_out_heads_and_nan():
@@ -72,13 +89,15 @@ def runs(untrained_gpt2, history_prompts, tmp_path_factory):
     prompts, found = LabelledPrompts.from_jsonl(history_prompts), {}
     for name in ("added", "given", "none"):
         model, tokenizer = untrained_gpt2()
-        batches = list(prompts.batches(tokenizer))
-        callback = MechclustCallback(
-            TaskClusterARI(readout=last_token(), n_permutations=19, n_init=1), batches, every=24
-        )
+        probe = TaskClusterARI(readout=last_token(), n_permutations=19, n_init=1)
+        callback = MechclustCallback(probe, prompts, every=24)
         folder = tmp_path_factory.mktemp(name)
         with torch.random.fork_rng(devices=[]):
-            how = {"added": {"add_to": [callback]}, "given": {"callbacks": [callback]}, "none": {}}[name]
+            how = {
+                "added": {"add_to": [callback], "report_to": ["tensorboard"]},
+                "given": {"callbacks": [callback]},
+                "none": {},
+            }[name]
             found[name] = train(model, tokenizer, folder, **how), callback, folder
     return found
 
@@ -94,8 +113,56 @@ def test_the_trainers_log_has_the_numbers(runs, name):
     assert sum(key in entry for entry in kept) == 3
 
 
-def test_other_callbacks_see_what_was_added(untrained_gpt2, history_prompts, tmp_path):
-    """As TensorBoard's and Weights & Biases' do, which are told of every log."""
+def test_the_numbers_are_those_of_the_checkpoint(runs, history_prompts):
+    from mechclust import load_pretrained
+
+    _, callback, folder = runs["added"]
+    saved, prompts = load_pretrained(folder / "checkpoint-24"), LabelledPrompts.from_jsonl(history_prompts)
+    found = run(saved, list(prompts.batches(saved.tokenizer)), callback.hook.probes[0])
+    during = callback.hook.results[24][0]
+    assert len({*during["ari"].flatten().tolist()}) > 1
+    for measure in ("ari", "silhouette", "null_high", "p_value"):
+        assert during[measure].flatten().tolist() == pytest.approx(found[measure].flatten().tolist(), abs=1e-5)
+
+
+def on_the_board(folder):
+    """Value by name and step, read by TensorBoard from the one file of events in a Trainer's folder."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (file,) = (folder / "runs").glob("*/events.out.tfevents.*")
+    board = EventAccumulator(str(file)).Reload()
+    return {(tag, event.step): event.value for tag in board.Tags()["scalars"] for event in board.Scalars(tag)}
+
+
+def in_the_results(callback):
+    """The same from the callback's results, in the board's single precision."""
+    found = {}
+    for step, (result,) in callback.hook.results.items():
+        labels = result.coords["label"]
+        for measure, values in result.values.items():
+            for site, row in zip(result.coords["site"], values.tolist(), strict=True):
+                for label, value in zip(labels, row, strict=True):
+                    name = f"{result.probe}/{measure}/{site}" + (f"/{label}" if len(labels) > 1 else "")
+                    if math.isfinite(value):
+                        found[name, step] = float(np.float32(value))
+    return found
+
+
+def test_tensorboard_has_the_numbers_in_a_section_per_probe(runs):
+    trainer, callback, folder = runs["added"]
+    board = on_the_board(folder)
+    probes = {key: value for key, value in board.items() if not key[0].startswith("train/")}
+    assert probes == in_the_results(callback)
+    assert {step for _, step in probes} == {0, 24, 48}
+    assert ("TaskClusterARI/p_value/blocks.1.hook_resid_post", 24) in probes
+    losses = {entry["step"]: entry["loss"] for entry in trainer.state.log_history if "loss" in entry}
+    assert {step: value for (name, step), value in board.items() if name == "train/loss"} == pytest.approx(losses)
+
+
+def test_other_callbacks_see_what_was_added_and_the_terminal_does_not(
+    untrained_gpt2, history_prompts, tmp_path, capsys
+):
+    """As Weights & Biases' does, which is told of every log."""
     from transformers import TrainerCallback
 
     from mechclust.training.trainer import MechclustCallback
@@ -113,6 +180,36 @@ def test_other_callbacks_see_what_was_added(untrained_gpt2, history_prompts, tmp
     with torch.random.fork_rng(devices=[]):
         train(model, tokenizer, tmp_path, [Told()], [MechclustCallback(probe, batches, every=24)])
     assert [entry["at"] for entry in Told.logs if any(key.startswith("NDims/") for key in entry)] == [0, 24, 48]
+    printed = capsys.readouterr().out
+    assert "'loss': " in printed
+    assert "NDims" not in printed
+
+
+def test_tensorboard_keeps_names_with_signs_and_may_be_added_later(
+    untrained_gpt2, history_prompts, tmp_path, monkeypatch
+):
+    from transformers.integrations import TensorBoardCallback
+
+    from mechclust.training.trainer import MechclustCallback
+    from tests.mechclust.trained import train
+
+    monkeypatch.chdir(tmp_path)
+    odd = "/first and/or second [of 2], größer: 50 %"
+    model, tokenizer = untrained_gpt2()
+    batches = [
+        replace(batch, labels={**batch.labels, odd: batch.index % 2})
+        for batch in LabelledPrompts.from_jsonl(history_prompts).batches(tokenizer)
+    ]
+    callback = MechclustCallback(
+        TaskClusterARI(readout=last_token(), also=(odd,), n_permutations=19, n_init=1), batches, every=48
+    )
+    later = SimpleNamespace(add_to=lambda trainer: trainer.add_callback(TensorBoardCallback()))
+    with torch.random.fork_rng(devices=[]):
+        train(model, tokenizer, tmp_path / "run", add_to=[callback, later])
+    probes = {key: value for key, value in on_the_board(tmp_path / "run").items() if not key[0].startswith("train/")}
+    assert probes == in_the_results(callback)
+    assert (f"TaskClusterARI/ari/blocks.1.hook_resid_post/{odd}", 48) in probes
+    assert not (tmp_path / "runs").exists()
 
 
 def test_training_goes_on_to_the_same_bits(runs):
@@ -122,8 +219,6 @@ def test_training_goes_on_to_the_same_bits(runs):
 
 
 def test_texts_are_read_by_the_trainers_tokenizer(untrained_gpt2):
-    from types import SimpleNamespace
-
     from mechclust.training.trainer import MechclustCallback
 
     model, tokenizer = untrained_gpt2()
@@ -135,8 +230,6 @@ def test_texts_are_read_by_the_trainers_tokenizer(untrained_gpt2):
 
 
 def test_what_cannot_be_told_to_tensorboard_is_said(untrained_gpt2):
-    from types import SimpleNamespace
-
     from mechclust.training.trainer import MechclustCallback
 
     model, tokenizer = untrained_gpt2()

@@ -1,0 +1,44 @@
+"""Dropout that depends on the seed and the step alone: training that is resumed drops what it would have dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+
+def drops(model: Any) -> bool:
+    """Whether it has dropout in training."""
+    return any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules())
+
+
+def dropout_of(model: Any, *seeds: int) -> Callable[[int], AbstractContextManager[Any]]:
+    """Within what this gives for a step, the model drops what it drops at that step.
+
+    Args:
+        model: in which ``nn.Dropout`` is looked for.
+        seeds: of the weights of all networks that are trained together.
+
+    Example:
+        >>> drop = nn.Dropout(0.5)
+        >>> at = dropout_of(drop, 0)
+        >>> def dropped(step):
+        ...     with at(step):
+        ...         return drop(torch.ones(8)).tolist()
+        >>> dropped(3) == dropped(3), dropped(3) == dropped(4)
+        (True, False)
+    """
+    if not drops(model):
+        return lambda step: nullcontext()
+
+    @contextmanager
+    def at(step: int) -> Any:
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            torch.manual_seed(int(np.random.SeedSequence([*seeds, step]).generate_state(1, np.uint64)[0] >> 1))
+            yield
+
+    return at
