@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from probes.hooks import HookedModel
-from tasks import Batch, InputError
+from tasks import Batch, InputError, LabelledPrompts
 from tasks.batch import token_batches
 from tasks.errors import check_count
 
@@ -256,11 +256,12 @@ def _pieces(given: Any) -> Iterator[Batch | _Tokens | _Row]:
         raise InputError(f"a single text was given ({given[:40]!r}); give a list of texts, [text]")
     if isinstance(given, (Batch, Tensor, np.ndarray, Mapping)):
         yield from _piece(given)
-    elif isinstance(given, Iterable):
+    elif isinstance(given, Iterable) and not isinstance(given, LabelledPrompts):
         for item in given:
             yield from _piece(item)
     else:
-        raise InputError(f"expected {_TAKES}; got {type(given).__name__}")
+        way = ", which prompts.batches(tokenizer) makes batches of" if isinstance(given, LabelledPrompts) else ""
+        raise InputError(f"expected {_TAKES}; got {type(given).__name__}{way}")
 
 
 def _piece(item: Any) -> Iterator[Batch | _Tokens | _Row]:

@@ -19,7 +19,7 @@ from probes.functional.clustering_head import (
     within_ratio_chance,
 )
 from probes.functional.planar_lattice import PlanarLattice, planar_lattice
-from probes.functional.relabelling import enough_permutations, holm_over_heads, relabelling_p_values
+from probes.functional.relabelling import enough_permutations, holm_over_heads, relabelled
 from probes.hooks import HookPoints
 from probes.probe import Probe
 from probes.readout import Readout, all_tokens, check_row_readout, last_token, mean
@@ -62,6 +62,9 @@ class ClusteringHead(Probe):
             random weights that lie on one as well.
         ``p_value``, ``p_holm`` (site, head, equivalence), with ``permutations``: of the within-ratio under
             relabelling (``functional.relabelling_p_values``), and with Holm's correction over all heads.
+        ``best_within_ratio``, ``best_within_ratio_null_low``, ``best_within_ratio_null_high``, ``best_p_value``
+            (site, equivalence), with ``permutations``: the smallest of the heads, and the central 95% and p-value of
+            the smallest of the heads under the same relabellings.
         ``verdict`` (site, head): place in ``VERDICTS``. 2, textbook: ``within_ratio`` of the first
             equivalence below 0.05 and ``nearest_centroid`` above 0.99, unless chance is below 0.05 as well;
             1, integer-weight: ``integer_head`` and not textbook; 0, none.
@@ -274,6 +277,7 @@ query=last_token(), max_rows=None, permutations=0)
         values["verdict"] = torch.where(textbook, 2, values["integer_head"])
         axes: dict[str, tuple[str, ...]] = dict.fromkeys(values, ("site", "head"))
         by_label = {"within_ratio", "nearest_centroid", "p_value", "p_holm"} & set(values)
+        axes |= {name: ("site", "equivalence") for name in values if name.startswith("best_")}
         axes |= dict.fromkeys(by_label, ("site", "head", "equivalence"))
         axes |= dict.fromkeys(("within_ratio_chance", "clusters"), ("equivalence",))
         axes["integer_weights"] = ("site", "head", "position", "digit")
@@ -294,16 +298,12 @@ query=last_token(), max_rows=None, permutations=0)
         return replace(result, layers={site: layer for site, layer in result.layers.items() if site in heads})
 
     def _p_values(self, labels: Mapping[str, Tensor], tests: int) -> dict[str, Tensor]:
-        """``[site head equivalence]`` p-values of relabelling, and with Holm's correction over all heads."""
+        """p-values of relabelling: ``[site head equivalence]``, and of the best head ``[site equivalence]``."""
         draws = enough_permutations(tests) if self.permutations is None else self.permutations
-        p = torch.stack(
-            [
-                torch.stack([relabelling_p_values(self.head_outputs(site)[1], x, draws) for site in self.outputs])
-                for x in labels.values()
-            ],
-            dim=-1,
-        )
-        return {"p_value": p, "p_holm": torch.stack([holm_over_heads(x) for x in p.unbind(-1)], dim=-1)}
+        of = [[relabelled(self.head_outputs(s)[1], x, draws) for x in labels.values()] for s in self.outputs]
+        found = {name: torch.stack([torch.stack([r[name] for r in row], dim=-1) for row in of]) for name in of[0][0]}
+        found["p_holm"] = torch.stack([holm_over_heads(x) for x in found["p_value"].unbind(-1)], dim=-1)
+        return found
 
     def _head(self, points: Tensor, labels: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The measures of one head that need its points ``[n d_head]``."""

@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote
@@ -282,7 +283,7 @@ def read_safetensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str
     header = check_safetensors(path)
     header.pop("checksum", None)
     with _reading(path), safe_open(str(path), framework="pt") as file:
-        return {k: file.get_tensor(k) for k in file.keys()}, header  # noqa: SIM118 - it is no mapping
+        return {k: file.get_tensor(k) for k in file.keys()}, header  # noqa: SIM118 - it is not a mapping
 
 
 def check_safetensors(path: str | Path) -> dict[str, str]:
@@ -396,6 +397,11 @@ def _sum_of(value: Any) -> str:
 
 def versions() -> dict[str, str]:
     """Versions of what numbers depend on, for metadata."""
+    return dict(_versions())
+
+
+@cache
+def _versions() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
     found = {}

@@ -172,6 +172,7 @@ def settings_of(config: Any) -> dict[str, Any]:
 # Of Hugging Face's configurations, what changes no hidden state.
 _IDLE = {"architectures", "auto_map", "dtype", "torch_dtype", "transformers_version", "name_or_path", "use_cache"}
 _IDLE |= {"return_dict", "id2label", "label2id", "problem_type", "tokenizer_class", "quantization_config"}
+_IDLE |= {"bos_token_id", "eos_token_id", "sep_token_id"}  # of generation; that of padding numbers RoBERTa's positions
 # Of TransformerLens's, what it may be told by beside its weights.
 _SHAPES = ("n_heads", "d_head", "n_layers", "n_ctx", "act_fn", "eps", "normalization_type", "attention_dir")
 

@@ -86,7 +86,7 @@ class LogitLens(Probe):
         if isinstance(model, Mapping):
             raise InputError(f"LogitLens measures one model at a time, and was given {len(model)}; run it on each")
         sites = super().bind(model)
-        self._lens = FinalReadout(model)  # type: ignore[arg-type]  # which refuses what is no model
+        self._lens = FinalReadout(model)  # type: ignore[arg-type]  # which refuses anything but a model
         return sites
 
     def _sites_in(self, model: HookPoints) -> list[Site]:

@@ -1,6 +1,6 @@
 """Results as figures: curves by layer in their chance band, maps of heads, matrices of sites.
 
-Also what every figure shares; ``mechclust.report.style`` goes on from here. matplotlib is imported when something is
+Also what every figure shares; ``mechclust.report.style`` builds on it. matplotlib is imported when something is
 drawn.
 """
 

@@ -257,6 +257,11 @@ class Probe(ABC):
     def parameters(self) -> dict[str, Any]:
         """The constructor's arguments and their values."""
         _, *names = inspect.signature(type(self).__init__).parameters  # the first is the probe, whatever its name
+        if lost := [name for name in names if not hasattr(self, name)]:
+            raise InputError(
+                f"{type(self).__name__} does not keep its argument {lost[0]!r}; keep every argument of __init__ under "
+                f"its own name (self.{lost[0]} = {lost[0]})"
+            )
         return {name: getattr(self, name) for name in names}
 
     def __repr__(self) -> str:
@@ -302,10 +307,15 @@ def computed_of(probe: Probe, n: int) -> ProbeResult:
     """The probe's result, of ``n`` examples.
 
     Raises:
-        InputError: where a device has too little memory for it.
+        InputError: where a device has too little memory for it, and where it returns something else.
     """
     try:
-        return probe.compute()
+        found = probe.compute()
+        if not isinstance(found, ProbeResult):
+            raise InputError(
+                f"compute of {type(probe).__name__} returned a {type(found).__name__}; return self.result(values, axes)"
+            )
+        return found
     except torch.OutOfMemoryError:
         most: int | None = getattr(probe, "max_rows", None)
         fewer = "set max_rows lower" if hasattr(probe, "max_rows") else "give fewer examples"
@@ -319,19 +329,37 @@ def computed_of(probe: Probe, n: int) -> ProbeResult:
         ) from None
 
 
-def each_probe(probes: Probe | Sequence[Probe]) -> list[Probe]:
-    """One probe or several, as a list.
+def check_no_class(probe: object) -> None:
+    """Refuse a probe class in place of a probe.
 
     Raises:
-        InputError: for a class in place of a probe, and anything else that is not one.
+        InputError: saying how to make one.
     """
-    several = [probes] if isinstance(probes, (Probe, type)) or not isinstance(probes, Iterable) else list(probes)
+    if isinstance(probe, type) and issubclass(probe, Probe):
+        name = probe.__name__
+        raise InputError(f"{name} is a probe class; expected a probe: write {name}(), with its settings")
+
+
+def each_probe(probes: Probe | Sequence[Probe], *, least: int = 0) -> list[Probe]:
+    """One probe or several, as a list.
+
+    Args:
+        probes: one or several.
+        least: how many there must be.
+
+    Raises:
+        InputError: for too few, a class in place of a probe, anything else that is not one, and a probe that does not
+            keep its arguments.
+    """
+    one = isinstance(probes, (Probe, type, str)) or not isinstance(probes, Iterable)
+    several: list[Any] = [probes] if one else list(probes)  # type: ignore[arg-type]
+    if len(several) < least:
+        raise InputError("no probes given; give one or several, such as CKA()")
     for probe in several:
-        if isinstance(probe, type) and issubclass(probe, Probe):
-            name = probe.__name__
-            raise InputError(f"{name} is a probe class; expected a probe: write {name}(), with its settings")
+        check_no_class(probe)
         if not isinstance(probe, Probe):
             raise InputError(f"{repr(probe)[:60]} is not a probe; expected one or several, such as CKA()")
+        probe.parameters()  # which it must keep
     return several
 
 

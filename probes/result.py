@@ -152,12 +152,12 @@ class ProbeResult:
     def _sel(self, measure: str, at: Mapping[str, str]) -> Tensor:
         tensor = self[measure]
         for axis, name in at.items():
-            if axis not in self.axes[measure] or name not in self.coords[axis]:
-                known = self.coords[axis] if axis in self.axes[measure] else ()
-                has = suggest(name, known) if known else f" (it has axes {', '.join(self.axes[measure])})"
-                raise InputError(f"no {axis} {name!r} in {measure!r}{has}")
-        place = tuple(self.coords[axis].index(at[axis]) if axis in at else slice(None) for axis in self.axes[measure])
-        return tensor[place]
+            if axis not in (axes := self.axes[measure]):
+                known = [*axes, *["layer"] * ("site" in axes)] or ["none"]
+                raise InputError(f"no axis {axis!r} in {measure!r}{suggest(axis, known)}")
+            if name not in self.coords[axis]:
+                raise InputError(f"no {axis} {name!r} in {measure!r}{suggest(name, self.coords[axis])}")
+        return tensor[tuple(self.coords[a].index(at[a]) if a in at else slice(None) for a in self.axes[measure])]
 
     def plot(self, measure: str | None = None, *, ax: Axes | None = None, **at: str | int) -> Any:
         """Draw a measure with matplotlib, in a way that its axes ask for.
@@ -172,7 +172,7 @@ class ProbeResult:
             at: coordinates to fix, as in ``sel``.
 
         Returns:
-            The axes, to go on with: one, or an array of them where there are several panels.
+            The axes, for further drawing: one, or an array of them where there are several panels.
 
         Raises:
             InputError: for a measure that has nothing to draw along, and for too many curves or panels.

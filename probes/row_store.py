@@ -302,7 +302,7 @@ def _check(path: Path, sums: Mapping[str, str]) -> None:
 def _open(path: Path) -> dict[str, Tensor]:
     try:
         with safe_open(str(path), framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a mapping
     except (SafetensorError, OSError) as error:
         raise _damaged(path, f"cannot be read ({error})") from None
 

@@ -313,7 +313,7 @@ def run(
             no batches, NaN in the activations, several models with vocabularies of different sizes, token ids
             outside the vocabulary, more tokens than the model's context, or too little memory.
     """
-    several = each_probe(probes)
+    several = each_probe(probes, least=1)
     models = dict(model) if isinstance(model, Mapping) else {"": model}
     source = each_batch(
         batches,

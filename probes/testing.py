@@ -25,7 +25,7 @@ from torch import Tensor
 from probes.batches import readable
 from probes.hooks import HookedModel, device_of, evaluation_mode, forward, modules_of
 from probes.index_set import IndexSet
-from probes.probe import Probe, shown
+from probes.probe import Probe, check_no_class, shown
 from probes.result import ProbeResult, load_result
 from probes.run import HookedModels, Kept, _Recorder, run
 from probes.state import Rows, Sum
@@ -69,6 +69,7 @@ def check_probe(
         >>> # def test_my_probe(model, batches):
         >>> #     check_probe(MyProbe(at=residual()), model, batches)
     """
+    check_no_class(probe)
     whole = batches if isinstance(batches, Batch) else Batch.concat(list(batches))
     if len(whole) < 4:
         raise InputError(f"check_probe was given {len(whole)} examples; give at least 4, to split them")
@@ -96,8 +97,8 @@ def _parameters(case: Case) -> None:
         given = probe.parameters()
         rebuilt = cls(**given)
         changed = [k for k, v in given.items() if getattr(rebuilt, k) is not v]
-    except (AttributeError, TypeError) as error:
-        raise Broken(f"{error}; store every argument of __init__ under its own name") from None
+    except (AttributeError, InputError, TypeError) as error:
+        raise Broken(str(error)) from None
     if changed:
         raise Broken(f"__init__ changes {changed[0]!r}; store it as given, and prepare it in update or compute")
     names = {**vars(sys.modules[cls.__module__]), "torch": torch, **vars(sys.modules["probes"]), cls.__name__: cls}

@@ -29,6 +29,8 @@ class TopicAttention(TopicProbe):
         ``ratio`` (site, head): mean over same-topic pairs / mean over different-topic pairs.
         ``ratio_null_low``, ``ratio_null_high``, ``p_value`` (site, head): central 95% of the ratio
             when the topics are permuted among the words, and the share at least as high.
+        ``best_ratio``, ``best_ratio_null_low``, ``best_ratio_null_high``, ``best_p_value`` (site): the largest ratio
+            of the heads, and the largest of the heads under the same permutations.
         ``overall_mean`` (bucket), ``overall_ratio``, ``overall_ratio_null_low``, ...: the plain mean
             over sites and heads, and the ratio of those means.
 
@@ -93,11 +95,14 @@ class TopicAttention(TopicProbe):
         axes["pairs"] = axes["overall_mean"] = ("bucket",)
         values["overall_mean"] = mean.mean(dim=(0, 1))
         null = same.mean(dim=(0, 1)) / other.mean(dim=(0, 1))
-        for prefix, m, n, on in (
-            ("", mean, same / other, ("site", "head")),
-            ("overall_", values["overall_mean"], null, ()),
+        ratio, heads_null = mean[..., 1] / mean[..., 2], same / other
+        overall = values["overall_mean"]
+        for prefix, observed, n, on in (
+            ("", ratio, heads_null, ("site", "head")),
+            ("best_", _largest(ratio), _largest(heads_null), ("site",)),
+            ("overall_", overall[1] / overall[2], null, ()),
         ):
-            tested = self._with_null(f"{prefix}ratio", m[..., 1] / m[..., 2], n, f"{prefix}p_value")
+            tested = self._with_null(f"{prefix}ratio", observed, n, f"{prefix}p_value")
             values |= tested
             axes |= dict.fromkeys(tested, on)
         heads = [str(head) for head in range(total.shape[1])]
@@ -105,5 +110,11 @@ class TopicAttention(TopicProbe):
             values,
             axes,
             {"head": heads, "bucket": list(BUCKETS)},
-            notes=self._empty_notes(pairs, BUCKETS) + self._null_notes(values["ratio"], same / other, pairs[1:]),
+            notes=self._empty_notes(pairs, BUCKETS) + self._null_notes(values["ratio"], heads_null, pairs[1:]),
         )
+
+
+def _largest(of_heads: Tensor) -> Tensor:
+    """``[site ...]`` over ``[site head ...]``, without heads where it is undefined."""
+    found = torch.nan_to_num(of_heads, nan=-torch.inf, posinf=torch.inf).amax(dim=1)
+    return torch.where(found == -torch.inf, torch.nan, found)

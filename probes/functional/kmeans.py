@@ -75,7 +75,7 @@ def kmeans(
         initial: ``[k d]`` centres to start from, instead of ``n_init`` starts of k-means++.
 
     Raises:
-        InputError: for rows that are no matrices of one width or not finite, fewer rows than clusters, or a device
+        InputError: for rows that are not matrices of one width, or not finite, fewer rows than clusters, or a device
             that is not there or has no float64.
 
     Source: Lloyd 1982; Arthur & Vassilvitskii 2007 (k-means++), greedy as in scikit-learn's ``kmeans_plusplus``.

@@ -52,7 +52,7 @@ def planar_lattice(
 
     As ``integer_weights`` with two directions in place of one: the points are regressed on whether value ``v >= 1``
     stands at position ``t``, and the weights are taken in the plane of the first two principal directions of the
-    fitted points. Two of the weights that are no multiples of each other are the basis, ``w = m b_1 + k b_2``. The
+    fitted points. Two of the weights that are not multiples of each other are the basis, ``w = m b_1 + k b_2``. The
     head can add modulo ``p`` where there are residues ``r_1, r_2`` with ``m r_1 + k r_2`` congruent to ``v`` on the
     support and to 0 off it: points of one lattice site then have one answer. The pair of weights is chosen for
     which such residues exist, if there are any, then the one with the least deviation.

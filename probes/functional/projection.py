@@ -46,7 +46,7 @@ def open_tsne_2d(rows: Float[np.ndarray, "n d"], seed: int = 0) -> Float[np.ndar
 
 
 def check_open_tsne() -> None:
-    """Refuse to go on without openTSNE.
+    """Raise an error if openTSNE is missing.
 
     Raises:
         InputError: where it is not installed.

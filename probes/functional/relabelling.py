@@ -43,7 +43,7 @@ def relabelling_p_values(
     relabellings serve all heads.
 
     Time: ``permutations x classes x n x heads x d`` multiplications. Memory: 4 million numbers at once, or one
-    relabelling's ``classes x max(n, heads x d)``.
+    relabelling's ``classes x max(n, heads x d)``; and ``permutations x heads``.
 
     Args:
         points: float32 or float64.
@@ -64,6 +64,26 @@ def relabelling_p_values(
         >>> [round(p, 3) for p in relabelling_p_values(clusters, labels).tolist()]
         [0.001, 0.788]
     """
+    observed, null = between_shares(points, labels, permutations, strata=strata, seed=seed)
+    return _p_value(observed, null)
+
+
+def between_shares(
+    points: Float[Tensor, "n head d"],
+    labels: Shaped[Tensor, "n"],
+    permutations: int,
+    *,
+    strata: Shaped[Tensor, "n"] | None = None,
+    seed: int = 0,
+) -> tuple[Float[Tensor, "head"], Float[Tensor, "draw head"]]:
+    """Share of the sum of squares between classes, one minus the within-ratio: as labelled, and relabelled.
+
+    Arguments, errors and cost are those of ``relabelling_p_values``; the same relabellings serve all heads, so that
+    ``null.max(dim=1)`` is the largest share over heads when labels mean nothing.
+
+    Returns:
+        ``[head]`` and ``[draw head]`` float64; NaN where the within-ratio is undefined.
+    """
     check_at_least(permutations=(permutations, 1), seed=(seed, 0))
     n, heads, d = points.shape
     for name, given in (("labels", labels), ("strata", strata)):
@@ -74,7 +94,7 @@ def relabelling_p_values(
     total = x.square().sum(dim=(0, 2))
     classes, of = torch.unique(labels, return_inverse=True)
     if len(classes) < 2:
-        return torch.full_like(total, torch.nan)
+        return torch.full_like(total, torch.nan), total.new_full((permutations, heads), torch.nan)
     x = (x / torch.where(total > 0, total, 1).sqrt()[:, None]).flatten(1)
     count = of.bincount().double()
     member = torch.nn.functional.one_hot(of).T.double() / count.sqrt()[:, None]  # [class n]
@@ -87,11 +107,36 @@ def relabelling_p_values(
     observed = between(torch.arange(n, device=x.device)[None])[0]
     draw = torch.Generator().manual_seed(seed)
     at_once = max(1, _MOST_NUMBERS // (len(classes) * max(n, heads * d)))
-    as_good = torch.zeros(heads, dtype=torch.int64, device=x.device)
-    for start in range(0, permutations, at_once):
-        orders = _orders(min(at_once, permutations - start), n, strata, draw).to(x.device)
-        as_good += (between(orders) >= observed - _SAME).sum(dim=0)
-    return torch.where(total > 0, (1 + as_good.double()) / (1 + permutations), torch.nan)
+    starts = range(0, permutations, at_once)
+    null = [between(_orders(min(at_once, permutations - i), n, strata, draw).to(x.device)) for i in starts]
+    return torch.where(total > 0, observed, torch.nan), torch.where(total > 0, torch.cat(null), torch.nan)
+
+
+def relabelled(points: Float[Tensor, "n head d"], labels: Shaped[Tensor, "n"], permutations: int) -> dict[str, Tensor]:
+    """``relabelling_p_values``, and the same for the best head, with the best of the heads in every relabelling.
+
+    Returns:
+        ``p_value`` ``[head]``; scalars ``best_within_ratio``, the smallest; ``best_within_ratio_null_low`` and
+        ``..._null_high``, the central 95% of the smallest under relabelling; ``best_p_value``.
+    """
+    observed, null = between_shares(points, labels, permutations)
+    best, best_null = torch.nan_to_num(observed, nan=0.0).max(), torch.nan_to_num(null, nan=0.0).amax(dim=1)
+    low, high = torch.quantile(1 - best_null, torch.tensor([0.025, 0.975], dtype=best_null.dtype))
+    found = {
+        "best_within_ratio": 1 - best,
+        "best_within_ratio_null_low": low,
+        "best_within_ratio_null_high": high,
+        "best_p_value": _p_value(best, best_null),
+    }
+    if bool(observed.isnan().all()):
+        found = dict.fromkeys(found, torch.tensor(torch.nan, dtype=torch.float64))
+    return {"p_value": _p_value(observed, null), **found}
+
+
+def _p_value(observed: Tensor, null: Tensor) -> Tensor:
+    """``[...]`` of ``null [draw ...]``."""
+    as_good = (null >= observed - _SAME).sum(dim=0).double()
+    return torch.where(observed.isnan(), torch.nan, (1 + as_good) / (1 + len(null)))
 
 
 def _orders(draws: int, n: int, strata: Tensor | None, draw: torch.Generator) -> Tensor:

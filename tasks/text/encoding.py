@@ -47,6 +47,23 @@ class EncodedCorpus:
     documents: np.ndarray
     pad_id: int = 0
 
+    def check_whole(self, tokenizer: str = "the tokenizer", or_else: str = "") -> None:
+        """Refuse to go on if the tokenizer splits or does not know every one of ``words``.
+
+        Args:
+            tokenizer: what to call it in the error.
+            or_else: another way out, such as ``", or a larger threshold"``.
+
+        Raises:
+            InputError: naming how many occurrences were lost.
+        """
+        if not bool((self.token_of_word >= 0).any()):
+            raise InputError(
+                f"{tokenizer} leaves none of the {len(self.words)} topic words whole: {self.lost} of "
+                f"{self.occurrences} occurrences were lost, split or unknown; give a corpus in the model's "
+                f"language{or_else}"
+            )
+
     def batches(self, tokens_per_batch: int = 4096) -> Iterator[Batch]:
         """Batches with ``labels["word"]`` ``[batch pos]``, ``labels["document"]`` ``[batch]``, an attention mask, and
         the window's number as ``index``; padded on the right.

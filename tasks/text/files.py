@@ -51,7 +51,7 @@ def check_texts(texts: object, what: str) -> None:
         what: one of them is called, such as ``"prompts: prompt"``; its number follows.
 
     Raises:
-        InputError: naming the first that is no text.
+        InputError: naming the first that is not text.
     """
     if isinstance(texts, str):
         raise InputError(f"{what}s: the string {quoted(texts)} was given; expected a list of strings")

@@ -6,7 +6,7 @@ import re
 import reprlib
 
 # Control characters, line and paragraph separators, what turns the reading direction of all that follows, halves of
-# surrogate pairs, and what is no character. Joiners stay: Hindi, Persian and emoji are written with them.
+# surrogate pairs, and code points that are not characters. Joiners stay: Hindi, Persian and emoji need them.
 _ACTING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufeff\ufffe\uffff]")
 _LONGEST = 60
 

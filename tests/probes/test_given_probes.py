@@ -10,7 +10,8 @@ import torch
 
 from probes import NDims, Probe, ProbeResult, Sum, last_token, residual, run
 from probes.probe import each_probe
-from tasks import Batch, InputError
+from probes.testing import check_probe
+from tasks import Batch, InputError, LabelledPrompts
 
 BATCH = Batch(torch.arange(8).reshape(4, 2) % 5)
 
@@ -33,7 +34,8 @@ class Count(Probe):
     [
         (NDims, "NDims is a probe class; expected a probe: write NDims(), with its settings"),
         ([NDims(), Count], "Count is a probe class; expected a probe: write Count(), with its settings"),
-        ("NDims", "'N' is not a probe; expected one or several, such as CKA()"),
+        ("NDims", "'NDims' is not a probe; expected one or several, such as CKA()"),
+        ([], "no probes given; give one or several, such as CKA()"),
         (3, "3 is not a probe; expected one or several, such as CKA()"),
     ],
 )
@@ -51,3 +53,42 @@ def test_the_probe_may_have_another_name_than_self_in_its_own_init(tiny_model: A
     assert repr(probe) == "Count(at=residual(), readout=last_token(), factor=3)"
     assert list(probe.parameters()) == ["at", "readout", "factor"]
     assert run(tiny_model(), BATCH, probe)["n"] == 12
+
+
+class Forgetful(Count):
+    def __init__(self, where: Any = residual()) -> None:
+        self.at, self.readout, self.factor = where, last_token(), 2
+
+
+class Bare(Count):
+    def compute(self) -> Any:
+        return {"n": self.n["n"]}
+
+
+@pytest.mark.parametrize(
+    ("probe", "message"),
+    [
+        (
+            Forgetful(),
+            "Forgetful does not keep its argument 'where'; keep every argument of __init__ under its own name "
+            "(self.where = where)",
+        ),
+        (Bare(), "compute of Bare returned a dict; return self.result(values, axes)"),
+    ],
+)
+def test_a_probe_that_is_written_wrongly_is_told_how(tiny_model: Any, probe: Probe, message: str) -> None:
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        run(tiny_model(), BATCH, probe)
+
+
+def test_prompts_are_not_batches_yet(tiny_model: Any) -> None:
+    prompts = LabelledPrompts(["a", "b"], {"task": ["x", "y"]})
+    with pytest.raises(InputError, match=r"got LabelledPrompts, which prompts.batches\(tokenizer\) makes batches of$"):
+        run(tiny_model(), prompts, NDims())  # type: ignore[call-overload]
+
+
+def test_the_contract_is_of_probes_not_of_classes(tiny_model: Any) -> None:
+    with pytest.raises(
+        InputError, match=r"^NDims is a probe class; expected a probe: write NDims\(\), with its settings$"
+    ):
+        check_probe(NDims, tiny_model(), BATCH)  # type: ignore[arg-type]

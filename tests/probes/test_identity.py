@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from probes import NDims, collect_rows, run, save_rows
-from probes.identity import fingerprint
+from probes.identity import fingerprint, settings_of
 from tasks import Batch, InputError
 
 
@@ -235,3 +235,13 @@ def test_the_same_weights_with_another_number_of_heads() -> None:
     for attention in ("eager", "sdpa"):
         first, again, other = (load_pretrained(m, attention=attention) for m in (two, two, four))  # type: ignore[arg-type]
         assert fingerprint(first) == fingerprint(again) != fingerprint(other)
+
+
+def test_settings_that_change_no_hidden_state_are_left_out() -> None:
+    """Fine-tuned models often number other tokens in their configuration than the model that they come from."""
+    from transformers import RobertaConfig
+
+    plain = settings_of(RobertaConfig())
+    assert settings_of(RobertaConfig(bos_token_id=7, eos_token_id=8, sep_token_id=9)) == plain
+    assert settings_of(RobertaConfig(pad_token_id=5)) != plain  # from which positions are counted
+    assert settings_of(RobertaConfig(num_attention_heads=6)) != plain

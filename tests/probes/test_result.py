@@ -57,8 +57,9 @@ def test_sel_takes_named_coordinates(result: ProbeResult) -> None:
 @pytest.mark.parametrize(
     ("at", "message"),
     [
+        ({"lyer": "1"}, "no axis 'lyer' in 'ari' (it has site, label, layer); did you mean 'layer'?"),
         ({"label": "skill"}, "no label 'skill' in 'ari' (it has task, output)"),
-        ({"head": "1"}, "no head '1' in 'ari' (it has axes site, label)"),
+        ({"head": "1"}, "no axis 'head' in 'ari' (it has site, label, layer)"),
     ],
 )
 def test_sel_tells_what_there_is(result: ProbeResult, at: dict[str, str], message: str) -> None:
@@ -67,7 +68,7 @@ def test_sel_tells_what_there_is(result: ProbeResult, at: dict[str, str], messag
 
 
 def test_sel_tells_the_axes_of_the_measure(result: ProbeResult) -> None:
-    with pytest.raises(InputError, match=r"no example '8' in 'ari' \(it has axes site, label\)"):
+    with pytest.raises(InputError, match=r"no axis 'example' in 'ari' \(it has site, label, layer\)"):
         result.sel("ari", example="8")
 
 
@@ -284,7 +285,7 @@ def test_a_layer_of_no_site_or_several_is_told(result: ProbeResult) -> None:
     words = "layer 1 of 'ari' is 'hook_embed', 'blocks.0.hook_z'; give site= instead"
     with pytest.raises(InputError, match=re.escape(words)):
         two.sel("ari", layer=1)
-    with pytest.raises(InputError, match=re.escape("no layer '1' in 'n' (it has axes )")):
+    with pytest.raises(InputError, match=re.escape("no axis 'layer' in 'n' (it has none)")):
         result.sel("n", layer=1)
 
 

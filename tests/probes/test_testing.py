@@ -355,7 +355,7 @@ class ReducesAlone(Kept):
 
 WRONG: list[tuple[Probe, str, str]] = [
     (ChangesParameter(), "parameters", "__init__ changes 'labels'; store it as given"),
-    (ForgetsParameter(), "parameters", "no attribute 'k'; store every argument of __init__ under its own name"),
+    (ForgetsParameter(), "parameters", "keep every argument of __init__ under its own name (self.k = k)"),
     (OpaqueRepr(), "parameters", "give every argument a repr that builds it"),
     (ShortRepr(k=3), "parameters", "repr of ShortRepr() makes a probe with other parameters; leave __repr__ and clone"),
     (WithoutReadout(), "declarations", "there is no self.readout; set it in __init__, or call super().__init__()"),

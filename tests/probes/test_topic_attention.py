@@ -67,12 +67,20 @@ def test_attention_is_that_of_every_layer_and_head(model: Any, batch: Batch, tok
     torch.testing.assert_close(result["overall_mean"], mean.mean(dim=(0, 1)))
     torch.testing.assert_close(result["overall_ratio"], mean[..., 1].mean() / mean[..., 2].mean())  # a ratio of means
     assert abs(float(result["overall_ratio"] - result["ratio"].mean())) > 1e-6  # not the mean of ratios
-    null = []
+    null, best = [], []
     for groups in probe._known.permuted(19, 4):
         topics = token_topics.clone()
         topics[token_topics >= 0] = groups
         again = torch.stack([f.sum / f.pairs for f in (topic_attention(p, words, topics) for p in patterns.values())])
         null.append(float(again[..., 1].mean() / again[..., 2].mean()))
+        best.append((again[..., 1] / again[..., 2]).max(dim=1).values.numpy())
+    largest = result["ratio"].max(dim=1).values
+    torch.testing.assert_close(result["best_ratio"], largest)
+    assert result.axes["best_ratio"] == ("site",)
+    for end, share in (("low", 0.025), ("high", 0.975)):
+        assert result[f"best_ratio_null_{end}"].numpy() == pytest.approx(np.quantile(best, share, axis=0), rel=1e-5)
+    above = (np.array(best) >= largest.numpy()).sum(axis=0)
+    assert result["best_p_value"].tolist() == pytest.approx(((1 + above) / 20).tolist())
     assert float(result["overall_ratio_null_low"]) == pytest.approx(np.quantile(null, 0.025), rel=1e-6)
     assert float(result["overall_ratio_null_high"]) == pytest.approx(np.quantile(null, 0.975), rel=1e-6)
 

@@ -183,4 +183,4 @@ def test_a_batch_makes_nothing_of_the_size_of_the_vectors() -> None:
         dense = n_words * d * 8
         assert (made.largest == dense) == (i == 0)
         if i:
-            assert made.largest <= n_words * 8  # one number a word: how often it was seen
+            assert made.largest <= n_words * 8  # one count per word: how often it was seen

@@ -5,12 +5,20 @@ from __future__ import annotations
 import itertools
 import re
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import kstest
 
 from probes.functional import within_ratio
-from probes.functional.relabelling import enough_permutations, holm_over_heads, relabelling_p_values
+from probes.functional.clustering_head import within_ratio_chance
+from probes.functional.relabelling import (
+    between_shares,
+    enough_permutations,
+    holm_over_heads,
+    relabelled,
+    relabelling_p_values,
+)
 from tasks import InputError
 
 
@@ -86,3 +94,49 @@ def test_holm_counts_undefined_heads() -> None:
     assert holm_over_heads(p)[0, [0, 2, 3]].tolist() == pytest.approx([0.04, 0.06, 1])
     assert holm_over_heads(p)[0, 1].isnan()
     assert [tests / (1 + enough_permutations(tests)) <= 1 / 40 for tests in (1, 24, 270, 1000)] == [True] * 4
+
+
+class TestBestHead:
+    def test_shares_are_one_minus_the_within_ratio(self):
+        draw = torch.Generator().manual_seed(0)
+        points, labels = torch.randn(30, 3, 2, generator=draw, dtype=torch.float64), torch.arange(30) % 4
+        observed, null = between_shares(points, labels, 50)
+        assert observed.tolist() == pytest.approx([1 - float(within_ratio(points[:, i], labels)) for i in range(3)])
+        assert null.shape == (50, 3)
+        assert float(1 - null.mean()) == pytest.approx(within_ratio_chance(labels), abs=0.02)
+
+    def test_is_judged_by_the_best_of_the_heads_in_every_relabelling(self):
+        draw = torch.Generator().manual_seed(1)
+        points, labels = torch.randn(24, 5, 2, generator=draw), torch.arange(24) % 3
+        observed, null = between_shares(points, labels, 199)
+        found = relabelled(points, labels, 199)
+        best = null.max(dim=1).values.numpy()
+        assert float(found["best_within_ratio"]) == pytest.approx(1 - float(observed.max()))
+        ends = [float(found[f"best_within_ratio_null_{end}"]) for end in ("low", "high")]
+        assert ends == pytest.approx(np.quantile(1 - best, [0.025, 0.975]).tolist())
+        assert float(found["best_p_value"]) == pytest.approx((1 + (best >= float(observed.max()) - 1e-9).sum()) / 200)
+        assert torch.equal(found["p_value"], relabelling_p_values(points, labels, 199))
+
+    def test_many_heads_without_clusters_are_rarely_called(self):
+        """Of 12 heads one has p at most .05 in about half of the draws; of the best head that is so in one of 20."""
+        draw = torch.Generator().manual_seed(2)
+        labels, called, single = torch.arange(20) % 2, 0, 0
+        for _ in range(200):
+            found = relabelled(torch.randn(20, 12, 2, generator=draw), labels, 99)
+            called += float(found["best_p_value"]) <= 0.05
+            single += float(found["p_value"].min()) <= 0.05
+        assert 2 <= called <= 20
+        assert single > 60
+
+    def test_one_clustered_head_of_many_is_found(self):
+        draw = torch.Generator().manual_seed(3)
+        labels = torch.arange(40) % 2
+        points = torch.randn(40, 12, 2, generator=draw)
+        points[:, 7] = 4 * labels[:, None] + 0.1 * points[:, 7]
+        found = relabelled(points, labels, 199)
+        assert float(found["best_p_value"]) == 1 / 200
+        assert float(found["best_within_ratio"]) < 0.05 < float(found["best_within_ratio_null_low"])
+
+    def test_equal_points_have_none(self):
+        found = relabelled(torch.ones(8, 2, 3), torch.arange(8) % 2, 19)
+        assert all(bool(value.isnan().all()) for value in found.values())
