@@ -3,6 +3,7 @@
 from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.claims import Claim, Claims, EarlierRun, claim, load_claims, with_severity
 from mechclust.report.families import family_notes, holm
+from mechclust.report.findings import Finding
 from mechclust.report.layer_groups import (
     LayerGroups,
     LayerGroupsInterval,
@@ -21,6 +22,7 @@ __all__ = [
     "Claim",
     "Claims",
     "EarlierRun",
+    "Finding",
     "LayerGroups",
     "LayerGroupsInterval",
     "Panel",

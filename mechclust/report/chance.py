@@ -12,7 +12,8 @@ def corrected(p: ArrayLike) -> np.ndarray:
     """p-values corrected for how many there are (Benjamini & Hochberg 1995), in the same places.
 
     Of the places at or below a level, at most that share are there by chance on average. That holds for independent
-    tests and for positively dependent ones, such as layers that pass on what they read. NaN stays NaN and is no test.
+    tests and for positively dependent ones, such as layers that pass on what they read. NaN stays NaN
+    and is not counted as a test.
 
     Example:
         >>> corrected([0.01, 0.5, 0.02, float("nan")]).tolist()

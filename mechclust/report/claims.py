@@ -379,8 +379,8 @@ def _numbers(values: Sequence[float | None]) -> tuple[float, ...]:
 
 # ---- tables ----
 
-_HEADS = ("", "statement", "measured", "95% interval", "seeds", "bound", "verdict", "severity")
-_CHECK_HEADS = ("", "check", "worst value", "seeds", "bound", "verdict")
+_HEADS = ("", "statement", "measured", "95% interval", "n", "bound", "verdict", "severity")
+_CHECK_HEADS = ("", "check", "worst value", "n", "bound", "verdict")
 _Row = tuple[str, ...]
 
 

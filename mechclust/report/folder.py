@@ -19,7 +19,8 @@ from tasks import InputError
 _OURS = "mechclust.json"  # whose report a folder holds, and which files belong to it
 _LEAST = 2**20  # bytes that a report takes at least
 _OURS_IN = ("results", "figures")  # folders in which an earlier report's files are removed
-_UNNAMED = {"texts": "other texts", "weights": "other weights of this model"}  # subjects that a digest tells apart
+# Subjects that a digest tells apart.
+_UNNAMED = {"texts": "other texts", "corpus": "another corpus or none", "weights": "other weights of this model"}
 
 
 def check_writable(out: Path, way: str = "choose another folder with --out") -> None:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _Value = TypeVar("_Value")
+HOOKS = ("site", "base_site", "hook")  # columns that name the hook beside a layer's number
+LAYERS = "Layer 0 is hook_embed, and layer l is blocks.{l - 1}.hook_resid_post."
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # full-width ones too
 
 
@@ -37,14 +39,27 @@ def short_name(model: str) -> str:
     return path.name if path.is_dir() or path.is_absolute() or len(path.parts) > 2 else model
 
 
+def short_hook(name: str) -> str:
+    """A hook name for narrow tables, which leave out ``hook_``.
+
+    Example:
+        >>> short_hook("blocks.0.hook_resid_post"), short_hook("blocks.0.attn.hook_pattern"), short_hook("hook_embed")
+        ('blocks.0.resid_post', 'blocks.0.attn.pattern', 'embed')
+    """
+    *place, last = name.split(".")
+    return ".".join([*place, last.removeprefix("hook_")])
+
+
 def table_text(table: pd.DataFrame, number: str) -> str:
-    """A table for a terminal, without its index. Control characters are written out, and long texts cut.
+    """A table for a terminal, without its index. Control characters are written out, long texts cut, and hooks named
+    as by ``short_hook``.
 
     Args:
         table: with its columns as they are to be read.
         number: format of floats, such as ``".3f"``.
     """
-    shown = with_texts(table, short)
+    hooks = {name: with_texts(table[[name]], short_hook)[name] for name in HOOKS if name in table}
+    shown = with_texts(table.assign(**hooks), short)
     return str(shown.to_string(index=False, float_format=number_format(number), na_rep="-"))
 
 

@@ -1,4 +1,4 @@
-"""Probes of the user's choice on a study's trained models, for its report."""
+"""Probes chosen by the user, run on a study's trained models for its report."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from probes.files import file_name, write_atomic
 from probes.result import load_result
 from tasks import Batch, InputError
 
-_SHOWN = 4  # models of each probe in the report; all are in the folder
+_SHOWN = 4  # models per probe shown in the report; all are in the folder
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A trained model of a study, and the examples its probes are run on.
+    """A trained model of a study, and the examples that probes are run on.
 
     Attributes:
-        name: says which model, such as ``"private-seed0"``.
-        load: gives both; called when they are needed.
+        name: name of the model, such as ``"private-seed0"``.
+        load: returns both; called when they are needed.
     """
 
     name: str
@@ -34,7 +34,7 @@ class TrainedModel:
 
 
 def chosen_probes(names: Sequence[str]) -> list[RegisteredProbe]:
-    """The probes called so, each known to be usable without arguments.
+    """The probes with these names, each checked to work without arguments.
 
     Raises:
         InputError: as ``probes.get_probe``.
@@ -54,14 +54,14 @@ def measure_further(
 ) -> None:
     """Run probes on trained models and keep the results in ``out/results/probes``.
 
-    They are measured anew each time: a probe under development changes without its version. A probe that cannot
-    measure a model stops neither the others nor the study; why is kept beside the results.
+    They are measured again each time, since a probe under development may change without a new version. A probe that
+    cannot measure a model stops neither the others nor the study; the reason is kept with the results.
 
     Args:
-        trained_models: of the study, see ``Study``.
+        trained_models: the study's, see ``Study``.
         config: its settings.
         out: its folder.
-        probes: which.
+        probes: the probes to run.
         on: ``workers``, ``engine`` and ``timeout``, see ``map_jobs``.
     """
     names = [trained.name for trained in trained_models(config, out)] if probes else []
@@ -85,7 +85,7 @@ def _measure(
     probes: Sequence[RegisteredProbe],
     position: int,
 ) -> None:
-    """What a worker does: all probes on the model that stands there among all."""
+    """What a worker does: run all probes on the model with this index."""
     trained = list(trained_models(config, out))[position]
     model, batches = trained.load()
     batches = list(batches)
@@ -95,7 +95,7 @@ def _measure(
             result = run(model, batches, probe.new())
             replace(result, metadata={**result.metadata, "package": probe.package}).save(path)
             path.with_suffix(".txt").unlink(missing_ok=True)
-        except Exception as error:  # somebody else's code, or a label that these examples do not have
+        except Exception as error:  # third-party code, or a label that these examples do not have
             _note_failure(out, probe, trained.name, error)
 
 
@@ -110,7 +110,7 @@ def _note_failure(out: Path, probe: RegisteredProbe, model: str, error: Exceptio
 
 
 def _note_loss(out: Path, probe: RegisteredProbe, model: str, error: Exception) -> None:
-    """Its process was lost, or it took too long: a result that is there is whole, and stays."""
+    """The process was lost, or took too long: an existing result is complete and is kept."""
     path = _result_path(out, probe, model)
     what = "may hold an earlier measurement of" if path.exists() else "could not measure"
     _write_note(path, f"{probe.name} {what} {model}", error)
@@ -122,12 +122,12 @@ def _write_note(path: Path, what: str, error: Exception) -> None:
 
 
 def further_notes(out: Path) -> list[str]:
-    """Why what could not be measured could not, one line for each."""
+    """The reason for each measurement that failed, one per line."""
     return [path.read_text().strip() for path in sorted((out / "results" / "probes").glob("*/*.txt"))]
 
 
 def further_views(out: Path) -> Mapping[str, str]:
-    """What ``measure_further`` left, as HTML by heading."""
+    """The results of ``measure_further``, as HTML by heading."""
     views = {}
     for folder in sorted((out / "results" / "probes").glob("*/")):
         files = sorted(folder.glob("*.safetensors"))
@@ -142,5 +142,5 @@ def further_views(out: Path) -> Mapping[str, str]:
 def _shown(path: Path) -> str:
     try:
         return load_result(path)._repr_html_()
-    except InputError as error:  # a damaged file does not hide the others
+    except InputError as error:  # a damaged file must not hide the others
         return f"<p>{escape(str(error))}</p>"

@@ -1,4 +1,4 @@
-"""What a run keeps: made once, and again where it is missing, damaged, or of another model."""
+"""What a run keeps: computed once, and again if it is missing, damaged, or of another model."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tasks import InputError
 
 
 def once(path: Path, measure: Callable[[], ProbeResult], model: str | Mapping[str, str]) -> ProbeResult:
-    """The result at ``path``; measured and saved there where it is missing, damaged, or of another model.
+    """The result at ``path``; measured and saved there if it is missing, damaged, or of another model.
 
     Args:
-        path: of the result.
-        measure: makes it.
-        model: ``fingerprint`` of the model it is of, or of several by name; kept in its metadata.
+        path: file of the result.
+        measure: computes it.
+        model: ``fingerprint`` of the model measured, or of several by name; kept in its metadata.
 
     Example:
         >>> import tempfile, torch
@@ -40,20 +40,20 @@ def once(path: Path, measure: Callable[[], ProbeResult], model: str | Mapping[st
 
 
 def kept(path: Path, model: str | Mapping[str, str]) -> ProbeResult | None:
-    """The result at ``path``; ``None`` where it is missing, damaged, or of another model, which is warned of."""
+    """The result at ``path``; ``None`` if it is missing or damaged, or (with a warning) of another model."""
     if not is_whole(path):
         return None
     result = load_result(path)
     if result.metadata.get("model") == model:
         return result
     warnings.warn(
-        f"{str(path)!r} was measured on another model than the one that is there now; it is measured anew", stacklevel=2
+        f"{str(path)!r} was measured on another model than the present one; it is measured again", stacklevel=2
     )
     return None
 
 
 def check_there(out: Path, paths: Iterable[Path]) -> None:
-    """Refuse a run that lacks something.
+    """Refuse a run with a missing file.
 
     Raises:
         InputError: naming the first file that is missing.

@@ -1,4 +1,4 @@
-"""What a repository keeps of a run: its settings, claims and figures, and the command that makes it again."""
+"""What a repository keeps of a run: its settings, claims and figures, and the command that reproduces it."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _WAY_OUT = "choose another folder with --record"
 def record_run(run_folder: str | Path, folder: str | Path) -> Analysis:
     """Write a run's ``config.json``, ``claims.json``, ``command.txt`` and ``figures/`` into ``folder``.
 
-    The run's claims, figures and report are made anew for it. Paths of this machine are left out. What
-    ``folder/history.json`` says of earlier runs stays, and stands in the claims.
+    The run's claims, figures and report are recreated first. Paths of this machine are left out. Earlier runs
+    listed in ``folder/history.json`` are kept and included in the claims.
 
     Args:
         run_folder: the ``--out`` folder of a run.
-        folder: where a repository keeps the results of this study. Those of an earlier run are replaced, with all
-            that is in its ``figures/``.
+        folder: where a repository keeps the results of this study. Those of an earlier run are replaced, including
+            everything in ``figures/``.
 
     Raises:
-        InputError: when ``run_folder`` holds no complete run, or ``folder`` cannot be written, is a run's own, or
-            holds the results of another study.
+        InputError: if ``run_folder`` holds no complete run, or ``folder`` cannot be written, is itself a run's folder,
+            or holds the results of another study.
     """
     run_folder, folder = Path(run_folder), Path(folder)
     check_writable(folder, _WAY_OUT)
@@ -57,11 +57,11 @@ def record_run(run_folder: str | Path, folder: str | Path) -> Analysis:
 
 
 def command_of(study: Study, config: Mapping[str, Any]) -> str:
-    """The command that runs a study with these settings: the nearest preset, and all that differs from it.
+    """The command that runs a study with these settings: the nearest preset, and everything that differs from it.
 
     Args:
-        study: which.
-        config: settings as ``config.json`` holds them.
+        study: the study.
+        config: settings as in ``config.json``.
     """
     changes = {name: dict(differences(to_json(preset), config)) for name, preset in study.presets.items()}
     preset = min(changes, key=lambda name: len(changes[name]))
@@ -77,12 +77,12 @@ def _option(path: str, value: Any) -> list[str]:
 
 
 def _flat(value: Any) -> list[Any]:
-    """As the command line takes pairs: one number after the other."""
+    """Pairs as the command line takes them: one number after the other."""
     return [word for part in value for word in _flat(part)] if isinstance(value, list) else [value]
 
 
 def _portable(value: Any) -> Any:
-    """Without folders of this machine: of an absolute path, its last part."""
+    """Without folders of this machine: an absolute path is cut to its last part."""
     if isinstance(value, dict):
         return {name: _portable(part) for name, part in value.items()}
     if isinstance(value, list):

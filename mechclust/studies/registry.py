@@ -1,4 +1,4 @@
-"""Which studies there are: ours, and those of other installed packages, all by entry point."""
+"""The available studies: ours and those of other installed packages, all found by entry point."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class RegisteredStudy:
     """A study that an installed package registers as an entry point of the group ``mechclust.studies``.
 
     Attributes:
-        name: what ``mechclust run`` calls it.
-        package: that registers it, with its version.
-        study: the study; ``None`` where it cannot be loaded.
-        error: why it cannot.
+        name: its name for ``mechclust run``.
+        package: the package that registers it, with its version.
+        study: the study; ``None`` if it cannot be loaded.
+        error: why it cannot be loaded.
     """
 
     name: str
@@ -36,9 +36,9 @@ class RegisteredStudy:
 
 
 def registered_studies() -> list[RegisteredStudy]:
-    """Every study that is registered, ours first.
+    """Every registered study, ours first.
 
-    One that cannot be loaded is listed with the reason and does not touch the others.
+    A study that cannot be loaded is listed with the reason and does not affect the others.
     """
     points = _points()
     return [_loaded(point, points) for point in points]
@@ -53,7 +53,7 @@ def get_study(name: str) -> Study:
     """The study called ``name``.
 
     Raises:
-        InputError: listing the studies there are, or saying why this one is broken.
+        InputError: if there is no such study (the text lists those there are), or it is broken (the text says why).
     """
     points = _points()
     point = next((point for point in points if point.name == name), None)  # no other package is imported
@@ -71,7 +71,7 @@ def open_run(out: str | Path) -> tuple[Study, Any]:
     """The study and configuration of a run's folder.
 
     Raises:
-        InputError: when the folder holds no run.
+        InputError: if the folder holds no run.
     """
     record = read_record(Path(out), "give the --out folder of a run")
     study = get_study(record["study"])

@@ -1,4 +1,4 @@
-"""What every study is: presets, independent jobs, an analysis, a folder of artefacts."""
+"""The parts of every study: presets, independent jobs, an analysis, a folder of artefacts."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from tasks.settings import to_json
 
 @dataclass(frozen=True)
 class Study:
-    """An experiment of a paper.
+    """An experiment, usually a published one.
 
     Attributes:
-        name: on the command line.
-        title: a line for lists and reports.
+        name: its name on the command line.
+        title: one line for lists and reports.
         source: the paper.
         presets: configurations (frozen dataclasses with a field ``seeds``) by name.
         jobs: configuration to picklable jobs.
-        trained_models: ``(config, out)``: what it trained, for probes of the user's choice.
-        stage: of a job, a number; the jobs of a stage are independent, and start when those before are done.
-        run_job: ``(config, job, out)``: makes a job's artefacts in ``out``; goes on where it was.
+        trained_models: ``(config, out)``: the models it trained, for probes chosen by the user.
+        stage: number of a job's stage; the jobs of a stage are independent and start when earlier stages are done.
+        run_job: ``(config, job, out)``: makes a job's artefacts in ``out``, resuming where an interrupted call stopped.
         analyse: ``(config, out)``: claims and figures from the artefacts.
     """
 
@@ -52,7 +52,7 @@ class Study:
         """The configuration called ``name``.
 
         Raises:
-            InputError: listing the presets there are.
+            InputError: if there is no such preset; the text lists those there are.
         """
         if name not in self.presets:
             raise InputError(f"{self.name} has no preset {name!r}{suggest(name, self.presets)}")
@@ -72,7 +72,7 @@ class Job(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What its folder is called."""
+        """The name of its folder."""
         return f"{self.arm.lower().replace(' ', '-')}-seed{self.seed}"
 
 
@@ -100,32 +100,32 @@ def run_study(
     engine: Engine = "local",
     timeout: float | None = None,
 ) -> Analysis:
-    """Run a study in the folder ``out``, or go on with it there.
+    """Run a study in the folder ``out``, or resume it there.
 
-    Artefacts are kept as they come: ``config.json``, ``models/``, ``results/``, ``figures/``,
-    ``claims.json``, ``report.html``. An interrupted run called again goes on where it was. The bits do not depend on
-    ``workers`` and ``engine``.
+    Artefacts are saved as they are made: ``config.json``, ``models/``, ``results/``, ``figures/``,
+    ``claims.json``, ``report.html``. Called again, an interrupted run resumes where it stopped. Results are
+    bit-identical for any ``workers`` and ``engine``.
 
     Args:
-        study: which.
+        study: the study.
         config: one of its presets, changed or not.
-        out: the folder. One process at a time owns it; on a cluster all nodes see it.
+        out: the folder. Only one process may use it at a time; on a cluster, all nodes must see it.
         workers: processes; one per core by default, on Ray as many as the cluster has room for.
         probes: names of probes (see ``probes.list_probes``) to run, with their default settings, on the trained
             models, for the report.
         engine: ``"local"`` processes, ``"ray"``, or a ``Ray`` with its settings.
-        timeout: seconds that a job may take.
+        timeout: maximum seconds per job.
 
     Raises:
-        InputError: when ``out`` cannot be written, is in use, or holds a run with other settings, or a probe is not
-            there; and as ``map_jobs``.
+        InputError: if ``out`` cannot be written, is in use, or holds a run with other settings, or a probe does not
+            exist; and as ``map_jobs``.
     """
     out = Path(out)
     further = chosen_probes(probes)
-    jobs = sorted(study.jobs(config), key=study.stage)  # before anything is written: it refuses what cannot run
+    jobs = sorted(study.jobs(config), key=study.stage)  # before anything is written, as it refuses what cannot run
     check_writable(out)
     with locked(out, way="give another folder with --out"), open_folder(out, study.name, to_json(config)):
-        there = out.absolute()  # workers elsewhere have another working directory
+        there = out.absolute()  # remote workers have another working directory
         for _, stage in groupby(jobs, study.stage):
             run_job = partial(_run_job, study.run_job, config, there)
             map_jobs(run_job, list(stage), workers, engine=engine, timeout=timeout, folder=there)
@@ -134,10 +134,10 @@ def run_study(
 
 
 def report_run(study: Study, config: Any, out: Path) -> Analysis:
-    """Analyse a run's artefacts anew: ``claims.json``, ``figures/`` and ``report.html``.
+    """Analyse a run's artefacts again: ``claims.json``, ``figures/`` and ``report.html``.
 
     Raises:
-        InputError: when ``out`` cannot be written, or holds no run, or one that is not complete.
+        InputError: if ``out`` cannot be written, holds no run, or holds one that is not complete.
     """
     from mechclust.report.style import styled  # loads matplotlib
 
@@ -164,5 +164,5 @@ def report_run(study: Study, config: Any, out: Path) -> Analysis:
 
 
 def _run_job(run_job: Callable[[Any, Any, Path], None], config: Any, out: Path, job: Any) -> None:
-    """What a worker process is sent: picklable where ``run_job`` stands at the top level of a module."""
+    """What a worker process is sent: picklable if ``run_job`` is defined at the top level of a module."""
     run_job(config, job, out)

@@ -1,4 +1,4 @@
-"""What do hidden states cluster by: the task, the output, or neither? Factors of the task-cluster study, one by one."""
+"""What do hidden states cluster by: the task, the output, or neither? The task-cluster study, one factor at a time."""
 
 from mechclust.studies.cluster_factors.config import ClusterFactorsConfig
 

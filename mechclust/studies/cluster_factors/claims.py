@@ -1,7 +1,7 @@
 """The claims of the study, with bounds written before the confirmatory seeds were run.
 
-Each is the same function of arrays ``[seed ...]`` on the measured data and on its null draws, in which it is false.
-Unless it says otherwise a claim is of the states at ``x``, on examples that were not trained on, at the end.
+Each is the same function of arrays ``[seed ...]``, applied to the measured data and to null draws in which it is false.
+Unless stated otherwise, a claim concerns the states at ``x`` on held-out examples at the end of training.
 """
 
 from __future__ import annotations
@@ -13,7 +13,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mechclust.report.claims import Claim, EarlierRun, claim, with_severity
-from mechclust.report.severity import severity_of
+from mechclust.report.draws import (
+    Data,
+    Draw,
+    at_bound,
+    exchanged,
+    in_random_order,
+    moved_to,
+    one_column,
+    one_of,
+    random_walk,
+    replaced,
+)
+from mechclust.report.findings import Finding, Parts
 from mechclust.report.verdicts import Bound
 from mechclust.studies.cluster_factors.config import (
     CONSTANT,
@@ -31,29 +43,16 @@ from mechclust.studies.cluster_factors.config import (
     overlap_arm,
     task_of,
 )
-from mechclust.studies.cluster_factors.nulls import (
-    Data,
-    Draw,
-    at_bound,
-    exchanged,
-    in_random_order,
-    moved_to,
-    one_column,
-    one_of,
-    random_walk,
-    replaced,
-)
 from mechclust.studies.cluster_factors.results import Found, RunResults
 from mechclust.studies.cluster_factors.swap import HALVES, KINDS, POSITIONS, RANDOM, TASK
 from mechclust.studies.study import Job
 
-Parts = list[tuple[str, Sequence[float], Bound]]
 _PAPER = "Wu & Varshney"
-_CHECKED = "a check since: it holds by construction"
+_CHECKED = "now a check: it holds by construction"
 _EARLIER: Mapping[str, tuple[str, str]] = {
-    "T1": ("holds", "20 tasks, least of all arms"),
+    "T1": ("holds", "20 tasks, lowest over arms"),
     "T2": ("undecided", "20 tasks, d 64, the last layer; with its severity"),
-    "T3": ("undecided", "constant learning rate: the cosine schedule ends training"),
+    "T3": ("undecided", "constant learning rate: a cosine schedule stops training by itself"),
     "T4": ("undecided", "20 tasks, d 64"),
     "T5": ("holds", _CHECKED),
     "T6": ("undecided", "10 seeds, constant learning rate"),
@@ -66,28 +65,11 @@ _EARLIER: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class _Test:
-    id: str
-    statement: str
+    """A finding, the arms that it needs, and how its data are gathered from them."""
+
     arms: tuple[str, ...]
     data: Callable[[Found], Data]
-    parts: Callable[[Data], Parts]
-    null: Draw
-    what: str
-    planted: Draw | None = None
-    source: str = "ours"
-    chance: str | None = None
-
-    def claimed(self, data: Data, **more: object) -> Claim:
-        """The claim on some data."""
-        parts = self.parts(data)
-        bounds = parts if len(parts) > 1 else parts[0][2]
-        return claim(self.id, self.statement, self.source, parts[0][1], bounds, chance=self.chance, **more)  # type: ignore[arg-type]
-
-    def without(self, arm: str) -> Claim:
-        """The claim where an arm that it needs was not run."""
-        why = f"needs the arm {arm!r}"
-        found = claim(self.id, self.statement, self.source, [], Bound(">", 0), chance=self.chance, why_not=why)
-        return replace(found, bound="-")
+    finding: Finding[Data]
 
 
 def claims_of(config: ClusterFactorsConfig, found: Found) -> list[Claim]:
@@ -100,16 +82,8 @@ def claims_of(config: ClusterFactorsConfig, found: Found) -> list[Claim]:
 def _judged(config: ClusterFactorsConfig, test: _Test, found: Found) -> Claim:
     lacking = [arm for arm in test.arms if arm not in found]
     if lacking:
-        return test.without(lacking[0])
-    data = test.data(found)
-    if not config.test_claims:
-        return test.claimed(data, tested=False)
-    severity = severity_of(
-        lambda rng: test.claimed(test.null(data, rng)).verdict,
-        test.what + ("" if test.planted is None else "; power: predicted means with the measured spread over seeds"),
-        planted=None if test.planted is None else lambda rng: test.claimed(test.planted(data, rng)).verdict,  # type: ignore[misc]
-    )
-    return test.claimed(data, severity=severity)
+        return test.finding.lacking(f"needs the arm {lacking[0]!r}")
+    return test.finding.judged(test.data(found), tested=config.test_claims)
 
 
 def _with_history(c: Claim) -> Claim:
@@ -121,7 +95,7 @@ def _with_history(c: Claim) -> Claim:
 
 
 def tests_of(config: ClusterFactorsConfig) -> list[_Test]:
-    """The findings, before any number."""
+    """The findings, before any data."""
     n, half, third = config.n_layers, config.n_layers // 2, max(1, config.n_layers // 3)
     overlaps = tuple(map(overlap_arm, OVERLAPS))
     clear = Bound(">=", config.clear)
@@ -186,13 +160,28 @@ def tests_of(config: ClusterFactorsConfig) -> list[_Test]:
         ]
 
     def untrained(found: Found) -> np.ndarray:
-        """``[seed step]`` the largest of all layers, less its mean under relabelling within the classes of x."""
+        """``[seed step]`` the maximum over layers, minus its mean under relabelling within the classes of x."""
         return np.array([(run.ari["x task"] - run.null["x task"][..., 2]).max(-1) for run in found[PRIVATE]])
 
     def later(data: Data, rng: np.random.Generator) -> Data:
         x = data["above"]
         chosen = x[np.arange(len(x)), rng.integers(1, x.shape[1], len(x))]
         return {"above": np.concatenate([chosen[:, None], x[:, 1:]], axis=1)}
+
+    def test(
+        id: str,
+        statement: str,
+        arms: tuple[str, ...],
+        data: Callable[[Found], Data],
+        parts: Callable[[Data], Parts],
+        null: Draw,
+        what: str,
+        planted: Draw,
+        source: str = "ours",
+        chance: str | None = None,
+    ) -> _Test:
+        means = "predicted means with the measured spread over seeds"
+        return _Test(arms, data, Finding(id, statement, source, parts, null, what, planted, means, chance=chance))
 
     steps = np.array(measured_steps(config))
     saturated = 0.1 + 0.7 * np.minimum(1, np.log1p(steps) / np.log1p(config.training.steps / 2))
@@ -206,55 +195,55 @@ def tests_of(config: ClusterFactorsConfig) -> list[_Test]:
         ("shared, x: output - task", (data["output"] - data["other"]).tolist(), Bound(">", 0)),
     ]
     return [
-        _Test("T1", "validation accuracy at the end, least of all arms", (), gathered(v=least_accuracy),
+        test("T1", "validation accuracy at the end of training, lowest over arms", (), gathered(v=least_accuracy),
               one("v", Bound(">=", 0.95)), at_bound("v", Bound(">=", 0.95)),
               "the measured spread about the bound", source="set-up",
               planted=moved_to(v=0.98)),
-        _Test("T2", f"two private outputs a task: {last} clusters by task (ARI)", (TWO, SHARED),
-              gathered(v=end(TWO, "x task"), other=end(SHARED, "x task")), one("v", clear), replaced("v", "other"),
+        test("T2", f"two private outputs per task: {last} clusters by task (ARI)", (TWO, SHARED),
+              gathered(v=end(TWO, "x task"), other=end(SHARED, "x task")), one("v", clear), replaced(v="other"),
               of_shared, source=f"{_PAPER}; bound ours", chance="0",
               planted=moved_to(v=0.7)),
-        _Test("T3", f"constant learning rate: task-ARI of {last} rises with log step, then saturates (last third)",
+        test("T3", f"constant learning rate: task-ARI of {last} rises with log step, then saturates (last third)",
               (CONSTANT,), gathered(curve=curve_of(CONSTANT)), rises, random_walk("curve"),
               "random walks whose steps have the measured sizes", source=_PAPER,
               planted=moved_to(curve=saturated)),
-        _Test("T4", f"two private outputs a task: task-ARI rises with layer, 0 to {n}", (TWO,),
+        test("T4", f"two private outputs per task: task-ARI rises with layer, 0 to {n}", (TWO,),
               gathered(layers=end(TWO, "x task", slice(None))), climbs, in_random_order("layers"),
               "layers in random order", source=_PAPER,
               planted=moved_to(layers=np.linspace(0.1, 0.8, n + 1))),
-        _Test("T6", f"constant learning rate: training subset and validation agree at {last} (difference of task-ARI)",
+        test("T6", f"constant learning rate: training subset and validation agree at {last} (difference of task-ARI)",
               (CONSTANT,), gathered(v=lambda found: _agreement(found[CONSTANT], n)), one("v", Bound("<=", 0.1)),
               at_bound("v", Bound("<=", 0.1)), "the measured spread about the bound", source=_PAPER,
               planted=moved_to(v=0.03)),
-        _Test("T7", "before training no layer clusters by task beyond what x tells (largest task-ARI less its mean "
-              "under relabelling within the classes of x)", (PRIVATE,), gathered(above=untrained),
+        test("T7", "before training, no layer clusters by task beyond what x explains (largest task-ARI minus its "
+              "mean under relabelling within the classes of x)", (PRIVATE,), gathered(above=untrained),
               lambda data: [("", data["above"][:, 0].tolist(), Bound("<=", 0.1))], later,
-              "later checkpoints, drawn at random, in place of the first", source=f"{_PAPER}; bound ours", chance="0",
+              "the first checkpoint replaced by later ones drawn at random", source=f"{_PAPER}; bound ours", chance="0",
               planted=moved_to(above=0.03)),
-        _Test("T9", f"all outputs shared: {last} clusters by output more than by task (difference of ARI)", (SHARED,),
+        test("T9", f"all outputs shared: {last} clusters by output more than by task (difference of ARI)", (SHARED,),
               gathered(a=end(SHARED, "x output"), b=end(SHARED, "x task")), gap("a", "b", Bound(">", 0)),
-              exchanged("a", "b"), "both exchanged at random, seed by seed", chance="0",
+              exchanged(("a", "b")), "both exchanged at random, seed by seed", chance="0",
               planted=moved_to(a=0.8, b=0.2)),
-        _Test("T10", f"instructions never seen: {last} clusters by task (two private outputs)", (UNSEEN, SHARED),
-              gathered(v=end(UNSEEN, "x task"), other=end(SHARED, "x task")), one("v", clear), replaced("v", "other"),
+        test("T10", f"instructions never seen: {last} clusters by task (two private outputs)", (UNSEEN, SHARED),
+              gathered(v=end(UNSEEN, "x task"), other=end(SHARED, "x task")), one("v", clear), replaced(v="other"),
               of_shared, source=f"{_PAPER}; bound ours", chance="0",
               planted=moved_to(v=0.7)),
-        _Test("T11", f"task-ARI of {last} falls with the overlap of the outputs (Spearman over six overlaps)", overlaps,
+        test("T11", f"task-ARI of {last} falls as the outputs overlap more (Spearman over six overlaps)", overlaps,
               gathered(v=by_overlap("x task")),
               lambda data: [("", [_rho(np.array(OVERLAPS), x) for x in data["v"]], Bound("<", -0.7))],
               in_random_order("v"), "overlaps in random order, seed by seed", chance="0",
               planted=moved_to(v=0.6 - 0.4 * np.array(OVERLAPS))),
-        _Test("T12", f"{last} clusters by output at every overlap (least output-ARI of six overlaps)", overlaps,
+        test("T12", f"{last} clusters by output at every overlap (lowest output-ARI of six overlaps)", overlaps,
               gathered(v=by_overlap("x output"), untrained=by_overlap("x output", step=0)),
               lambda data: [("", data["v"].min(1).tolist(), clear)], one_column("v", "untrained"),
               "of one overlap, drawn at random, the untrained networks",
               planted=moved_to(v=0.75)),
-        _Test("T13", f"at the end of the instruction {last} clusters by task at every overlap (least task-ARI)",
+        test("T13", f"at the end of the instruction, {last} clusters by task at every overlap (lowest task-ARI)",
               overlaps, gathered(v=by_overlap("instruction task"), untrained=by_overlap("instruction task", step=0)),
               lambda data: [("", data["v"].min(1).tolist(), clear)], one_column("v", "untrained"),
               "of one overlap, drawn at random, the untrained networks",
               planted=moved_to(v=0.8)),
-        _Test("T14", f"layer 1 clusters by x more than by output, and {last} the reverse (difference of ARI, mean over "
+        test("T14", f"layer 1 clusters by x more than by output, and {last} the reverse (difference of ARI, mean over "
               "overlaps)", overlaps,
               gathered(x=_over_layers(overlaps, "x input"), y=_over_layers(overlaps, "x output")),
               lambda data: [("layer 1: x - output", (data["x"] - data["y"])[:, 0].tolist(), Bound(">", 0)),
@@ -262,65 +251,68 @@ def tests_of(config: ClusterFactorsConfig) -> list[_Test]:
               in_random_order("x", "y"), "layers in random order, seed by seed", chance="0",
               planted=moved_to(x=np.linspace(0.8, 0.2, n), y=np.linspace(0.2, 0.8, n))),
         *(
-            _Test(id, f"{what}: from step {config.early_step} to the end task-ARI falls in layers 1 to {third} and "
+            test(id, f"{what}: from step {config.early_step} to the end, task-ARI falls in layers 1 to {third} and "
                   f"rises in layers {n + 1 - third} to {n}", (arm,),
                   gathered(early=thirds_at(arm, True), end=thirds_at(arm, False)), migrates,
-                  exchanged("early", "end"), f"step {config.early_step} and the end exchanged at random, seed by seed",
+                  exchanged(("early", "end")),
+                  f"step {config.early_step} and the end exchanged at random, seed by seed",
                   planted=moved_to(early=np.array([0.45, 0.55]), end=np.array([0.35, 0.65])), chance="0")
             for id, arm, what in (("T15", TWO, "two private outputs a task"), ("T16", CONSTANT, "constant rate"))
         ),
-        _Test("T17", "private outputs: with the difference of two tasks' mean states added at x the answer becomes the "
-              "other task's, more often than with control directions of its norm (best layer of each)", (PRIVATE,),
+        test("T17", "private outputs: adding the difference between two tasks' mean states at x changes the answer to "
+              "the other task's, more often than control directions of the same norm do (best layer of each)",
+              (PRIVATE,),
               gathered(a=swap(PRIVATE, TASK), b=swap(PRIVATE, RANDOM, HALVES)), gap("a", "b", Bound(">=", 0.3)),
-              exchanged("a", "b"), "both exchanged at random, seed by seed", chance="0",
+              exchanged(("a", "b")), "both exchanged at random, seed by seed", chance="0",
               planted=moved_to(a=0.7, b=0.05)),
-        _Test("T18", "all outputs shared: the same hardly does it", (SHARED, PRIVATE),
+        test("T18", "all outputs shared: adding this difference rarely changes the answer to the other task's",
+        (SHARED, PRIVATE),
               gathered(v=lambda found: swap(SHARED, TASK)(found) - swap(SHARED, RANDOM, HALVES)(found),
                        other=lambda found: swap(PRIVATE, TASK)(found) - swap(PRIVATE, RANDOM, HALVES)(found)),
-              one("v", Bound("<=", 0.1)), replaced("v", "other"),
+              one("v", Bound("<=", 0.1)), replaced(v="other"),
               "values of networks whose tasks have private outputs, drawn with replacement", chance="0",
               planted=moved_to(v=0.0)),
-        _Test("T19", f"private outputs: it does so in layers {half + 1} to {n} rather than in 1 to {half} (difference "
-              "of means)", (PRIVATE,), gathered(v=swap_by_layer),
+        test("T19", f"private outputs: adding it works in layers {half + 1} to {n} rather than in 1 to {half} "
+              "(difference of means)", (PRIVATE,), gathered(v=swap_by_layer),
               lambda data: [("", (data["v"][:, half:].mean(1) - data["v"][:, :half].mean(1)).tolist(),
                              Bound(">=", 0.2))],
               in_random_order("v"), "layers in random order, seed by seed", chance="0",
               planted=moved_to(v=np.linspace(0.0, 0.8, n))),
-        _Test("T20", f"all outputs shared: a linear classifier reads the task from {last}, whose states do not cluster "
+        test("T20", f"all outputs shared: a linear classifier reads the task from {last}, whose states do not cluster "
               "by it", (SHARED, TWO),
               gathered(linear=lambda found: np.array([run.linear[-1, n] for run in found[SHARED]]),
                        of_x=lambda found: np.array([run.linear[-1, 0] for run in found[SHARED]]),
                        ari=end(SHARED, "x task"), clustered=end(TWO, "x task")),
               lambda data: [("linear accuracy", data["linear"].tolist(), Bound(">=", 0.8)),
                             ("task-ARI", data["ari"].tolist(), Bound("<=", 0.3))],
-              one_of(replaced("linear", "of_x"), replaced("ari", "clustered")),
+              one_of(replaced(linear="of_x"), replaced(ari="clustered")),
               "layer 0, or networks whose tasks have two private outputs", chance="accuracy .1",
               planted=moved_to(linear=0.95, ari=0.15)),
-        _Test("T21", f"loss on y alone: at the end of the instruction {last} clusters by task with private outputs "
-              "and not with shared ones, with which it clusters by output at x", (PRIVATE_Y, SHARED_Y),
+        test("T21", f"loss on y only: at the end of the instruction, {last} clusters by task with private outputs "
+              "but not with shared ones, and with shared ones it clusters by output at x", (PRIVATE_Y, SHARED_Y),
               gathered(task=end(PRIVATE_Y, "instruction task"), shared=end(SHARED_Y, "instruction task"),
                        output=end(SHARED_Y, "x output"), other=end(SHARED_Y, "x task"),
                        untrained=start(PRIVATE_Y, "instruction task")),
               lambda data: [*y_parts(data), ("shared, end of the instruction: task", data["shared"].tolist(),
                                              Bound("<", config.clear))],
-              one_of(replaced("task", "untrained"), exchanged("output", "other"), replaced("shared", "task")),
+              one_of(replaced(task="untrained"), exchanged(("output", "other")), replaced(shared="task")),
               "untrained networks, output and task exchanged at random, or private outputs in place of shared ones",
               planted=moved_to(task=0.8, shared=0.2, output=0.8, other=0.2)),
-        _Test("T22", f"twice the width: {last} clusters alike", (PRIVATE_WIDE, SHARED_WIDE),
+        test("T22", f"twice the width: {last} clusters in the same way", (PRIVATE_WIDE, SHARED_WIDE),
               gathered(task=end(PRIVATE_WIDE, "instruction task"), output=end(SHARED_WIDE, "x output"),
                        other=end(SHARED_WIDE, "x task"),
                        untrained=start(PRIVATE_WIDE, "instruction task")),
-              y_parts, one_of(replaced("task", "untrained"), exchanged("output", "other")),
+              y_parts, one_of(replaced(task="untrained"), exchanged(("output", "other"))),
               "untrained networks, or output and task exchanged at random",
               planted=moved_to(task=0.8, output=0.8, other=0.2)),
-        _Test("T23", "a bag of symbols clusters by task: mean of the untrained embeddings of the prompt (ARI)",
+        test("T23", "a bag of symbols clusters by task: mean of the prompt's untrained embeddings (ARI)",
               (PRIVATE,), gathered(v=lambda found: np.array([run.ari["mean task"][0, 0] for run in found[PRIVATE]])),
               one("v", clear), at_bound("v", clear), "the measured spread about the bound", chance="0",
               planted=moved_to(v=0.65)),
-        _Test("T24", f"all outputs shared: {last} clusters by output within tasks, more than by task within outputs "
+        test("T24", f"all outputs shared: {last} clusters by output within tasks more than by task within outputs "
               "(difference of ARI)", (SHARED,),
               gathered(a=end(SHARED, "x output|task"), b=end(SHARED, "x task|output")),
-              gap("a", "b", Bound(">=", 0.2)), exchanged("a", "b"), "both exchanged at random, seed by seed",
+              gap("a", "b", Bound(">=", 0.2)), exchanged(("a", "b")), "both exchanged at random, seed by seed",
               chance="0",
               planted=moved_to(a=0.6, b=0.2)),
     ]  # fmt: skip

@@ -1,26 +1,27 @@
 """What the study runs: settings, arms, jobs.
 
-What was expected, written down before the confirmatory seeds (200 to 209) were run; ``claims.py`` tests it. The design
-was explored on seed 0, and what was seen there is behind most of it.
+The predictions, written down before the confirmatory seeds (200 to 209) were run; ``claims.py`` tests them. The design
+was explored on seed 0, and most predictions are based on what was seen there.
 
-1. At x the last layer clusters by output at every overlap of the outputs (T9, T12). By task it clusters only as far as
-   the outputs tell the task: with private outputs both are seen at once, and task clusters go as the overlap grows
-   (T2, T10, T11). They are by-products of output clusters, not the reverse: with shared outputs, tasks are hardly
-   clustered within outputs, and outputs are within tasks (T24).
-2. The task is there all the same: a linear classifier reads it at x also with shared outputs (T20), and at the last
-   token of the instruction, where no output is known yet, the last layer clusters by task at every overlap (T13).
-3. That holds for a loss on all tokens, which asks at the end of the instruction which inputs the task has. With a loss
-   on y alone it is there only with private outputs (T21). Twice the width changes nothing (T22).
-4. Layer 1 clusters by x, the last by output (T14). Task clusters rise with layer (T4), and during training move up:
-   they fall in layers 1 and 2 from step 100 on while the last two rise (T15), also at a constant learning rate (T16;
-   less sure: on seed 0 the fall was small).
-5. Causes: with private outputs the difference of two tasks' means at x makes the answer the other task's, in the upper
-   half of the layers (T17, T19); with shared outputs it does nothing (T18): there the task is not something added to
-   the state at x.
-6. At a constant learning rate the index still rises (T3), but whether it saturates within .1 is open: k-means merges
-   two clusters now and then, which moves the index by .2. Training and validation agree (T6). Untrained networks
-   cluster by task hardly beyond what x tells (T7); the mean of their embeddings of the prompt, a bag of symbols, does
-   (T23).
+1. At x, the last layer clusters by output at every overlap of the outputs (T9, T12). It clusters by task only to the
+   extent that the outputs identify the task: with private outputs both appear at once, and task clusters disappear as
+   the overlap grows (T2, T10, T11). They are by-products of output clusters, not the reverse: with shared outputs,
+   outputs cluster within tasks but tasks hardly cluster within outputs (T24).
+2. The task is represented nevertheless: a linear classifier reads it at x even with shared outputs (T20), and at the
+   last token of the instruction, where no output is known yet, the last layer clusters by task at every overlap (T13).
+3. This holds for a loss on all tokens, which requires the model to predict at the end of the instruction which inputs
+   the task has. With a loss on y only, it holds for private outputs only (T21). Doubling the width changes nothing
+   (T22).
+4. Layer 1 clusters by x, the last layer by output (T14). Task clusters strengthen with depth (T4) and move up during
+   training: from step 100 on they weaken in layers 1 and 2 while they strengthen in the last two (T15), including at a
+   constant learning rate (T16; less certain: on seed 0 the fall was small).
+5. Causes: with private outputs, adding the difference between two tasks' means at x changes the answer to the other
+   task's, in the upper half of the layers (T17, T19). With shared outputs it has no effect (T18): there the task is not
+   a component added to the state at x.
+6. At a constant learning rate the index still rises (T3), but whether it saturates within .1 is open: k-means
+   occasionally merges two clusters, which shifts the index by .2. Training and validation agree (T6). Untrained
+   networks cluster by task hardly more than x explains (T7); the mean of their embeddings of the prompt, a bag of
+   symbols, does (T23).
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ OVERLAPS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 @dataclass(frozen=True)
 class Arm:
-    """How an arm departs from the settings.
+    """How an arm differs from the settings.
 
     Attributes:
         task: fields of the data.
         training: fields of the training loop.
-        wide: of twice the width.
+        wide: twice the width.
     """
 
     task: Mapping[str, Any] = field(default_factory=dict)
@@ -58,7 +59,7 @@ class Arm:
 
 
 def overlap_arm(overlap: float) -> str:
-    """The arm of that overlap of the tasks' outputs."""
+    """The arm with this overlap of the tasks' outputs."""
     return f"overlap-{overlap:g}"
 
 
@@ -88,19 +89,19 @@ class ClusterFactorsConfig:
 
     Args:
         seeds: one training run per seed and arm; the seed draws the tasks and the initial weights. The functions of a
-            seed's tasks are the same at every overlap of their outputs, so that arms are compared within seeds.
-        arms: which; see ``ARMS``.
+            seed's tasks are the same at every overlap of their outputs, so arms can be compared within seeds.
+        arms: names of the arms to run; see ``ARMS``.
         task: the data; its ``seed``, ``overlap``, ``split_by`` and ``loss_on`` are set by the run.
         training: the training loop.
-        first_measured: checkpoints before this step are not measured, but for step 0.
-        early_step: from this checkpoint to the end the migration is measured.
+        first_measured: checkpoints before this step are not measured, except step 0.
+        early_step: the migration is measured from this checkpoint to the end.
         n_layers: transformer blocks.
-        d_model: width; twice this in the wide arms.
-        n_heads: attention heads; twice these in the wide arms.
+        d_model: width; doubled in the wide arms.
+        n_heads: attention heads; doubled in the wide arms.
         n_init: k-means starts.
         n_permutations: random relabellings behind each null interval.
-        n_shuffles: shuffled labels behind the null interval of linear decodability.
-        clear: states are said to cluster by a label where the index is at least this.
+        n_shuffles: label shuffles behind the null interval of linear decodability.
+        clear: states are said to cluster by a label if the index is at least this.
         device: where to train, such as ``cpu`` or ``cuda``.
         test_claims: whether this size can test the claims.
     """
@@ -130,7 +131,7 @@ class ClusterFactorsConfig:
         if unknown := [arm for arm in self.arms if arm not in ARMS]:
             raise InputError(f"no arm {unknown[0]!r} (there are {', '.join(ARMS)})")
         if lacking := [arm for arm in (PRIVATE, SHARED) if arm not in self.arms]:
-            raise InputError(f"arms lacks {lacking[0]!r}, which all others are compared with; add it")
+            raise InputError(f"arms lacks {lacking[0]!r}, the arm that all others are compared with; add it")
         check_at_least(n_layers=(self.n_layers, 2), n_init=(self.n_init, 1), n_permutations=(self.n_permutations, 1))
         if not 0 < self.clear < 1:
             raise InputError(f"clear is {self.clear:g}; expected an index between 0 and 1")
@@ -144,7 +145,7 @@ class ClusterFactorsConfig:
 
 
 def jobs(config: ClusterFactorsConfig) -> list[Job]:
-    """Every run, seed after seed; refuses a device that this machine does not have."""
+    """Every run, seed by seed; refuses a device that this machine does not have."""
     check_device(config.device)
     return [Job(arm, seed) for seed in config.seeds for arm in config.arms]
 
@@ -155,7 +156,7 @@ def task_of(config: ClusterFactorsConfig, job: Job) -> InstructionFollowing:
 
 
 def training_of(config: ClusterFactorsConfig, arm: str) -> TrainConfig:
-    """The training of an arm; at a constant learning rate half of the other arms' first, their mean."""
+    """The training of an arm; a constant learning rate is half the other arms' initial rate, which is their mean."""
     settings = replace(config.training, **ARMS[arm].training)
     return replace(settings, lr=settings.lr / 2) if settings.schedule == "constant" else settings
 
@@ -172,7 +173,7 @@ def overlap_of(arm: str) -> float:
 
 
 def measured_steps(config: ClusterFactorsConfig) -> list[int]:
-    """The checkpoints at which is measured: untrained, from the first measured one on, the end."""
+    """The checkpoints that are measured: step 0, then from the first measured one to the end."""
     return [s for s in config.training.checkpoint_steps if s == 0 or s >= config.first_measured]
 
 
@@ -180,7 +181,7 @@ def names_of(arm: str) -> list[str]:
     """What is measured at every checkpoint of an arm, by the name of its file."""
     fields = ARMS[arm].task
     partial = {
-        "x-task-given-output": overlap_of(arm) > 0,  # else the output tells the task
+        "x-task-given-output": overlap_of(arm) > 0,  # otherwise the output identifies the task
         "x-output-given-task": fields.get("n_outputs") != 1,
     }
     return [
@@ -190,7 +191,7 @@ def names_of(arm: str) -> list[str]:
 
 
 def results_of(config: ClusterFactorsConfig, job: Job, out: Path) -> list[Path]:
-    """Everything that is measured of one run."""
+    """Every measurement of one run."""
     folder, steps = out / "results" / job.name, measured_steps(config)
     found = [result_path(folder, step, f"{VALIDATION}.{name}") for step in steps for name in names_of(job.arm)]
     found += [result_path(folder, step, f"{VALIDATION}.accuracy") for step in config.training.checkpoint_steps]

@@ -35,7 +35,7 @@ _SHOWN = 6  # checkpoints of the phase diagram
 
 
 def phase_diagram(config: ClusterFactorsConfig, found: Found) -> Figure:
-    """What states cluster by: overlap of the outputs along x, layer along y, a panel for each checkpoint."""
+    """What states cluster by: overlap of the outputs along x, layer along y, one panel per checkpoint."""
     overlaps = [o for o in OVERLAPS if overlap_arm(o) in found]
     steps = measured_steps(config)[1:]
     shown = sorted({steps[i] for i in np.linspace(0, len(steps) - 1, min(_SHOWN, len(steps))).round().astype(int)})
@@ -78,7 +78,7 @@ def _cell(axis: Axes, x: int, y: int, phase: str) -> None:
 
 
 def by_layer(found: Found) -> Figure:
-    """ARI at x by layer at the end, against task, output and x, a panel for each arm."""
+    """ARI at x by layer at the end, against task, output and x, one panel per arm."""
     figure, axes = subplots(len(found), min(5, len(found)), size=(3.2, 2.7), sharex=True, sharey=True)
     labels: dict[Axes, list[tuple[float, str, str]]] = {}
     for axis, (arm, runs) in zip(axes, found.items(), strict=True):
@@ -133,7 +133,7 @@ def over_training(found: Found, arms: Sequence[str]) -> Figure:
 
 
 def swaps(found: Found) -> Figure:
-    """How often the answer becomes the other task's, by the layer in which mean states are exchanged."""
+    """How often the answer becomes the other task's, by the layer at which mean states are swapped."""
     figure, axes = subplots(len(POSITIONS) * len(found), len(found), size=(2.3, 2.3), sharex=True, sharey=True)
     names = dict(
         zip(KINDS, (("tasks' means", BLUE), ("random", COLORS[7]), ("halves of a task", COLORS[4])), strict=True)
@@ -164,7 +164,7 @@ _SWAPPED_AT = dict(zip(POSITIONS, ("end of the instruction", "at x", "whole prom
 
 
 def accuracy(found: Mapping[str, Sequence[RunResults]]) -> Figure:
-    """Validation accuracy over steps, a panel for each arm."""
+    """Validation accuracy over steps, one panel per arm."""
     figure, axes = subplots(len(found), min(5, len(found)), size=(2.6, 2.0), sharex=True, sharey=True)
     for axis, (arm, runs) in zip(axes, found.items(), strict=True):
         seed_curve(axis, runs[0].steps, np.stack([run.accuracy for run in runs]), color=BLUE, marker=".")

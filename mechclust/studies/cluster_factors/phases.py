@@ -14,9 +14,9 @@ PHASES = (NEITHER, TASK, OUTPUT, BOTH, UNDECIDED)
 
 
 def phase_of(task: Sequence[float], output: Sequence[float], clear: float) -> str:
-    """What states cluster by: a label is clear where the whole 95% interval of its index over seeds is at least this.
+    """What states cluster by: a label counts if the whole 95% interval of its index over seeds is at least this.
 
-    ``undecided`` where an interval reaches across. One seed decides nothing.
+    ``undecided`` if an interval straddles this bound. A single seed decides nothing.
 
     Example:
         >>> phase_of([0.9, 0.8, 0.85], [0.1, 0.2, 0.1], 0.5), phase_of([0.9, 0.8, 0.85], [0.2, 0.9, 0.5], 0.5)
@@ -29,7 +29,7 @@ def phase_of(task: Sequence[float], output: Sequence[float], clear: float) -> st
 
 
 def phases(runs: Sequence[RunResults], clear: float, position: str = "x") -> list[list[str]]:
-    """``[steps][layers]`` phases of an arm; at the end of the instruction by task only: no output follows yet."""
+    """``[steps][layers]`` phases of an arm; at the end of the instruction by task only: no output is known yet."""
     task = np.stack([run.ari[f"{position} {TASK}"] for run in runs], -1)
     known = f"{position} {OUTPUT}" in runs[0].ari
     output = np.stack([run.ari[f"{position} {OUTPUT}"] for run in runs], -1) if known else np.zeros_like(task)

@@ -26,7 +26,7 @@ from probes import load_result
 if TYPE_CHECKING:
     import pandas as pd
 
-# What is clustered at which position, against which label: the file that holds it, and the label in it.
+# Curve (position and label) -> the file that holds it, and the label's name in that file.
 CURVES: Mapping[str, tuple[str, str]] = {
     "x task": ("x", "task"),
     "x output": ("x", "output"),
@@ -46,19 +46,19 @@ class RunResults:
     """What one run measured over training.
 
     Attributes:
-        steps: ``[steps]`` at which was measured.
+        steps: ``[steps]`` at which the run was measured.
         ari: by the names of ``CURVES``, ``[steps layers]`` adjusted Rand index; layers 0 to n.
-        ami: the same of adjusted mutual information.
-        null: the same with a last axis of 3: low and high end of the central 95% under relabelling, and the mean; at
-            ``x`` and over the prompt within the classes of the input, of the partial ones within those of the other
-            label.
+        ami: the same for adjusted mutual information.
+        null: the same with a last axis of 3: lower and upper end of the central 95% under relabelling, and the mean.
+            Relabelling is within the classes of the input at ``x`` and over the prompt, and within those of the other
+            label for the partial measures.
         linear: ``[steps layers]`` accuracy of a linear classifier that reads the task at ``x``.
         linear_null: ``[steps layers 2]`` its central 95% with the labels shuffled.
         train_ari: ``[layers]`` task-ARI at ``x`` at the end, on the training subset.
         accuracy: ``[steps]`` on the validation subset.
-        swapped: by ``became`` and ``stayed``, ``[position kind layer]`` as of ``swap_centroids``.
+        swapped: by ``became`` and ``stayed``, ``[position kind layer]`` as ``swap_centroids`` measures them.
         loss: ``[training steps]`` in nats.
-        notes: of the last checkpoint: why a value is undefined, and the like.
+        notes: of the last checkpoint, such as why a value is undefined.
     """
 
     steps: np.ndarray
@@ -74,7 +74,7 @@ class RunResults:
     notes: tuple[str, ...] = ()
 
     def at(self, step: int) -> int:
-        """Where a step stands in ``steps``."""
+        """The index of a step in ``steps``."""
         return int(np.flatnonzero(self.steps == step)[0])
 
 
@@ -82,10 +82,10 @@ Found = Mapping[str, Sequence[RunResults]]  # by arm, in the order of the seeds
 
 
 def load_results(config: ClusterFactorsConfig, out: Path, job: Job) -> RunResults:
-    """Read what a run left.
+    """Read a run's results.
 
     Raises:
-        InputError: naming a result that is not there.
+        InputError: if a result is missing; the text names it.
     """
     check_there(out, results_of(config, job, out))
     folder, steps = out / "results" / job.name, measured_steps(config)
@@ -121,7 +121,7 @@ def by_arm(config: ClusterFactorsConfig, runs: Mapping[Job, RunResults]) -> dict
 
 
 def table_of(found: Found, measure: Literal["ari", "ami"]) -> pd.DataFrame:
-    """The last layer at the end of training: a row for each arm, a column for each curve; means with 95% intervals."""
+    """The last layer at the end of training: one row per arm, one column per curve; means with 95% intervals."""
     import pandas as pd
 
     rows = []

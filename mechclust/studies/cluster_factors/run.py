@@ -1,4 +1,4 @@
-"""Trains the networks of the study one by one, and measures them on the way."""
+"""Trains the networks of the study one by one, and measures them during training."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SWAPPED = 200  # validation examples whose states are changed
 
 
 def run_job(config: ClusterFactorsConfig, job: Job, out: Path) -> None:
-    """Train one network and measure it at its checkpoints; what is there is not made again."""
+    """Train one network and measure it at its checkpoints; existing results are not recomputed."""
     task = task_of(config, job)
     model = built(config, job)
     results, models = out / "results" / job.name, out / "models" / job.name
@@ -63,9 +63,9 @@ def built(config: ClusterFactorsConfig, job: Job) -> HookedModel:
 
 
 def callbacks_of(config: ClusterFactorsConfig, job: Job, out: Path) -> list[Callback]:
-    """What is measured and kept on the way: all that ``train`` is given beside the network and its data.
+    """What is measured and kept during training: everything that ``train`` takes besides the network and its data.
 
-    Whatever trains networks and calls these at the checkpoints, one network or many at once, leaves the same files.
+    Any training loop that calls these at the checkpoints, for one network or many at once, writes the same files.
     """
     task, steps = task_of(config, job), measured_steps(config)
     results, models = out / "results" / job.name, out / "models" / job.name
@@ -79,7 +79,7 @@ def callbacks_of(config: ClusterFactorsConfig, job: Job, out: Path) -> list[Call
 
 
 def _probes(config: ClusterFactorsConfig, arm: str) -> dict[str, Probe]:
-    """By the name of their files. Sites are layers 0 to n."""
+    """By file name. Sites are layers 0 to n."""
     x, end = token_at("input"), token_at("instruction_end")
     ari: Any = partial(TaskClusterARI, n_init=config.n_init)
     counted, formula = {"n_permutations": config.n_permutations}, {"n_permutations": 0}
@@ -97,7 +97,7 @@ def _probes(config: ClusterFactorsConfig, arm: str) -> dict[str, Probe]:
 
 
 def _prompts(task: InstructionFollowing, split: str) -> list[Batch]:
-    """The examples of a split, their answers masked: nothing measured is of a token that holds the answer."""
+    """The examples of a split with their answers masked, so that no measured state has seen the answer."""
     return [_without_answer(batch) for batch in task.batches(split)]
 
 
@@ -109,7 +109,7 @@ def _without_answer(batch: Batch) -> Batch:
 
 def _swapped(model: HookedModel, task: InstructionFollowing, seed: int) -> ProbeResult:
     (known,), (asked,) = (list(task.batches(split, task.n_eval)) for split in (TRAIN, VALIDATION))
-    every = torch.arange(0, len(asked), max(1, len(asked) // _SWAPPED))  # examples are in the order of their tasks
+    every = torch.arange(0, len(asked), max(1, len(asked) // _SWAPPED))  # examples are ordered by task
     return swap_centroids(model, task, known, asked.select(every), seed)
 
 
@@ -119,7 +119,7 @@ def load_trained(config: ClusterFactorsConfig, out: Path, job: Job) -> HookedMod
 
 
 def trained_models(config: ClusterFactorsConfig, out: Path) -> list[TrainedModel]:
-    """Every run's network at its end, with the validation examples."""
+    """Every run's network at the end of training, with the validation examples."""
 
     def load(job: Job) -> tuple[HookedModel, Iterable[Batch]]:
         return load_trained(config, out, job), task_of(config, job).batches(VALIDATION)

@@ -1,6 +1,7 @@
 """What do hidden states cluster by: the task, the output, or neither? One factor of the data at a time.
 
-The experiment of Wu & Varshney (arXiv 2402.12151) with what it leaves open made a factor: which outputs tasks share.
+The experiment of Wu & Varshney (arXiv 2402.12151), with a choice that it leaves open varied as a factor: which outputs
+tasks share.
 """
 
 from __future__ import annotations
@@ -38,34 +39,34 @@ def analyse(config: ClusterFactorsConfig, out: Path) -> Analysis:
         Panel(
             "phases",
             figures.phase_diagram(config, found),
-            f"What hidden states cluster by, by the share of output tokens that tasks have in common, layer and "
-            f"training step; {seeds}. A label is said to be clustered by where the 95% interval of its adjusted Rand "
-            f"index over seeds is wholly at least {config.clear:g}; undecided: an interval reaches across. At the end "
-            "of the instruction the output is not known yet: by task only. Dots: by x, whatever else.",
+            f"What hidden states cluster by, as a function of the share of output tokens that tasks have in common, "
+            f"layer and training step; {seeds}. States cluster by a label if the whole 95% interval of its adjusted "
+            f"Rand index over seeds is at least {config.clear:g}; undecided: an interval straddles this bound. At the "
+            "end of the instruction only the task counts, since the output is not known yet. Dots: by x as well.",
         ),
         Panel(
             "ari_by_layer",
             figures.by_layer(found),
-            f"ARI at x by layer at the end, each label with as many clusters as classes; mean over {seeds}, band: "
-            "least to greatest. Dotted: accuracy of a linear classifier that reads the task. Hatched: 95% of the "
-            "task-ARI under relabelling within the classes of x.",
+            f"ARI at x by layer at the end of training, with as many clusters as the label has classes; mean over "
+            f"{seeds}, band: minimum to maximum. Dotted: accuracy of a linear classifier that reads the task. Hatched: "
+            "95% of the task-ARI under relabelling within the classes of x.",
         ),
         Panel(
             "ari_over_training",
             figures.over_training(found, (TWO, CONSTANT, PRIVATE, SHARED)),
-            "Task-ARI over training, a line for each layer (its number at the right), at x and at the last token of "
+            "Task-ARI over training, one line per layer (its number on the right), at x and at the last token of "
             f"the instruction; mean over {seeds}. Hatched: 95% under relabelling, at x within the classes of x.",
         ),
         Panel(
             "swaps",
             figures.swaps(swapped),
-            "Share of answers that become another task's when the difference of the two tasks' mean states is added at "
-            "one layer, against a random direction and the difference of two halves of one task, of the same norm; "
-            f"mean over {seeds}. The means are of examples with other inputs.",
+            "Share of answers that become another task's when the difference between the two tasks' mean states is "
+            "added at one layer, compared with a random direction and with the difference between two halves of one "
+            f"task, both of the same norm; mean over {seeds}. The means are over examples with other inputs.",
         ),
         Panel("accuracy", figures.accuracy(found), f"Validation accuracy of every arm; {seeds}."),
     ]
-    where = "of the last layer at the end, by what is clustered and against which label"
+    where = "of the last layer at the end of training, by position and label"
     tables = {
         f"Adjusted Rand index {where}": table_of(found, "ari"),
         f"Adjusted mutual information {where}": table_of(found, "ami"),
@@ -81,11 +82,11 @@ def analyse(config: ClusterFactorsConfig, out: Path) -> Analysis:
 def _notes(config: ClusterFactorsConfig) -> list[str]:
     return [
         "Overlap: the share of its output tokens that a task has in common with every other task. The functions of a "
-        "seed's tasks are the same at every overlap but for the names of the outputs.",
-        "What is measured is held out of training; the answer's token is masked.",
-        "The bag of symbols is layer 0 of the mean over the prompt: the mean of the embeddings of its tokens, of an "
-        "untrained network at step 0.",
-        "Within: clusters of what is left of the states when the means of the other label's classes are removed.",
+        "seed's tasks are the same at every overlap except for the names of the outputs.",
+        "All measurements use held-out examples, with the answer's token masked.",
+        "The bag of symbols is layer 0 of the mean over the prompt: the mean of its tokens' embeddings, which at step "
+        "0 are those of an untrained network.",
+        "Within: clusters of the states after the means of the other label's classes are subtracted.",
         f"Step {config.early_step} of the migration was chosen on seed 0.",
     ]
 

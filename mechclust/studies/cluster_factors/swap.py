@@ -1,4 +1,4 @@
-"""Is it the task's mean state that the answer follows? The difference of two tasks' means, added at one layer."""
+"""Does the answer follow the task's mean state? The difference between two tasks' means is added at one layer."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ OUTCOMES = ("became", "stayed")
 def swap_centroids(
     model: HookedModel, task: InstructionFollowing, known: Batch, asked: Batch, seed: int = 0
 ) -> ProbeResult:
-    """How often the answer becomes that of another task when the difference of the two tasks' mean states is added.
+    """How often the answer becomes another task's when the difference between the two tasks' mean states is added.
 
-    Every asked example ``(a, x)`` is given another task ``b`` that also knows ``x``, and answers otherwise. The
-    means are over the known examples, none of which has this ``x``: what is added knows nothing of the answer. Where
-    states also hold ``x``, the mean of all known examples with the same input is taken off first.
+    Every asked example ``(a, x)`` is paired with another task ``b`` that is defined on ``x`` and answers differently.
+    The means are over known examples with other inputs, so the added vector carries no information about the answer.
+    Where states also encode ``x``, the mean of all known examples with the same input is subtracted first.
 
-    Positions: ``instruction_end``, the last token of the instruction; ``input``, that of ``x``; ``prompt``, all tokens
-    up to ``x``: the means are of the mean over these, and their difference is added at each of them.
+    Positions: ``instruction_end``, the last token of the instruction; ``input``, the token ``x``; ``prompt``, all
+    tokens up to ``x``: states are averaged over these tokens, and the difference is added at each of them.
 
     Measures, with axes (position, kind, layer):
         ``became``: share of answers that are ``b``'s. ``stayed``: share that are still ``a``'s.
-        ``before`` (outcome): both, where nothing is added.
+        ``before`` (outcome): both, with nothing added.
 
-    Kinds: ``task``; ``random``: a random direction of the same norm; ``halves``: the difference of the means of two
-    random halves of the known examples of ``a``, scaled to the same norm.
+    Kinds: ``task``; ``random``: a random direction of the same norm; ``halves``: the difference between the means of
+    two random halves of the known examples of ``a``, scaled to the same norm.
 
-    Cost: a forward pass for each position, kind and layer.
+    Cost: one forward pass per position, kind and layer.
 
     Args:
         model: causal, with hooks that can write.
-        task: whose answers.
-        known: examples that the means are of.
+        task: gives the answers.
+        known: examples that the means are taken over.
         asked: examples whose states are changed.
-        seed: of the other tasks, the directions and the halves.
+        seed: draws the other tasks, the directions and the halves.
 
     Raises:
-        InputError: where no asked example has another task with means and another answer.
+        InputError: if no asked example has another task with means and a different answer.
     """
     rng = np.random.default_rng([seed, 18])
     sites = [site.name for site in resolve(model, residual())]
@@ -59,8 +59,8 @@ def swap_centroids(
     chosen = np.flatnonzero(other >= 0)
     if not len(chosen):
         raise InputError(
-            f"none of the {len(asked)} asked examples has another task that knows its input, answers otherwise and has "
-            "other examples to take means of; give more known examples"
+            f"none of the {len(asked)} asked examples has another task that is defined on its input, answers "
+            "differently and has other examples to average over; give more known examples"
         )
     batch = asked.select(torch.from_numpy(chosen))
     own, inputs, other = there.task[chosen], there.input[chosen], other[chosen]
@@ -113,7 +113,7 @@ class _Examples:
 def _other_tasks(
     task: InstructionFollowing, known: _Examples, asked: _Examples, rng: np.random.Generator
 ) -> np.ndarray:
-    """``[n]`` another task for each asked example; -1 where there is none."""
+    """``[n]`` another task for each asked example; -1 if there is none."""
     counts = np.zeros(task.mappings.shape, dtype=np.int64)
     np.add.at(counts, (known.task, known.input), 1)
     others = counts.sum(1, keepdims=True) - counts  # examples of a task that have another input
@@ -145,13 +145,13 @@ def _places(batch: Batch, position: str) -> Tensor:
 
 
 def _rows(states: Tensor, places: Tensor) -> np.ndarray:
-    """``[n d]`` mean of what stands at each example's places."""
+    """``[n d]`` mean of the states at each example's positions."""
     weights = places.double() / places.sum(1, keepdim=True)
     return torch.einsum("npd,np->nd", states.double(), weights).numpy()  # type: ignore[no-any-return]
 
 
 def _centred(rows: np.ndarray, inputs: np.ndarray) -> np.ndarray:
-    """The rows less the mean of all with the same input."""
+    """The rows minus the mean of all rows with the same input."""
     new = rows.copy()
     for x in np.unique(inputs):
         new[inputs == x] -= rows[inputs == x].mean(0)
@@ -161,7 +161,7 @@ def _centred(rows: np.ndarray, inputs: np.ndarray) -> np.ndarray:
 def _means(
     rows: np.ndarray, known: _Examples, task: InstructionFollowing, part: np.ndarray | None = None
 ) -> np.ndarray:
-    """``[task input d]`` mean of each task's rows that have another input; 0 where there are none."""
+    """``[task input d]`` mean of each task's rows with another input; 0 if there are none."""
     shape = task.mappings.shape
     sums, counts = np.zeros((*shape, rows.shape[1])), np.zeros(shape)
     chosen = slice(None) if part is None else part
@@ -173,7 +173,7 @@ def _means(
 
 
 def _scaled(direction: np.ndarray, like: np.ndarray) -> np.ndarray:
-    """Directions with the norms of others; 0 where one has none."""
+    """Directions scaled to the norms of others; 0 where a direction has norm 0."""
     norm = np.linalg.norm(direction, axis=1, keepdims=True)
     return direction * np.linalg.norm(like, axis=1, keepdims=True) / np.where(norm > 0, norm, 1)  # type: ignore[no-any-return]
 
@@ -185,7 +185,7 @@ def _answers(
     places: Tensor | None = None,
     added: np.ndarray | None = None,
 ) -> np.ndarray:
-    """``[n]`` token that the model answers with, where something is added to its states."""
+    """``[n]`` token that the model answers with when something is added to its states."""
 
     def write(name: str, activation: Tensor) -> Tensor:
         assert places is not None

@@ -20,12 +20,12 @@ _PATTERN = "blocks.0.attn.hook_pattern"
 
 @torch.no_grad()
 def mean_attention(snapshots: Snapshots, member: int, places: Sequence[int]) -> Float[Tensor, "place pos"]:
-    """Attention to every position at some snapshots, a mean over the task's sequences and the heads.
+    """Attention to every position at some snapshots, averaged over the task's sequences and the heads.
 
     Args:
         snapshots: of an ensemble of pooling transformers on sparse modular addition.
-        member: which.
-        places: of the snapshots, counted from 0.
+        member: number of the network in the ensemble.
+        places: indices of the snapshots, from 0.
     """
     weights = snapshots.of(member, [snapshots.steps[place] for place in places])
     model: Any = build_model(snapshots.configs[member])

@@ -20,15 +20,15 @@ def boundary_distance(
     With logits ``l`` and the predicted class ``k``, the minimum over the other classes ``j`` of
     ``(l_k - l_j) / |grad_x (l_k - l_j)|``. Exact for linear logits; elsewhere the distance to the
     boundary of the classifier linearised at the point, so trust it for points near a boundary.
-    Infinite where no gradient leads to another class, NaN where two classes have the same logits and
-    the same gradients. One backward pass a class, all at once: meant for few classes.
+    Infinite if no gradient leads to another class, NaN if two classes have the same logits and
+    the same gradients. One backward pass per class, all at once: meant for few classes.
 
     Args:
-        logits_of: the classifier, which acts on each row by itself.
-        x: the points, in units of which the distance is given.
+        logits_of: the classifier, which treats each row independently.
+        x: the points; distances are in the same units.
 
     Raises:
-        InputError: for points or logits of another shape, or fewer than two classes.
+        InputError: for points or logits of the wrong shape, or fewer than two classes.
 
     Example:
         >>> weight = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])

@@ -22,18 +22,18 @@ MLP = "blocks.0.mlp"
 HEAD = "blocks.0.attn.hook_z"
 XI = "blocks.0.hook_resid_mid"  # the sequence embedding
 MITIGATIONS = ("larger eps", "slower feed-forward", "late smaller rate")
-# What is measured of a network of the base setting: the head, its training, and the training taken apart.
+# What is measured on a network of the base setting: the head, its training, and interventions on the training.
 PARTS = ("untrained", "head", "causal", "dynamics", "stitching", "replay", "donors")
 FULL_BATCH = "full batch"
 SECOND_STAGE = "second stage"
 IDEAL_POSITIONS = "start ideal positions"
 CURRICULA = ("curriculum", "narrow-curriculum")
-ABLATIONS = ("batch", "lr", "width", "discount", "bias")
+ABLATIONS = ("batch", "lr", "width", "discount", "dropout", "bias")
 # Parts of a network whose initial weights are scaled, by the beginning of their names.
 SCALED = {"embeddings": "embed", "positions": "pos_embed", "attention": "blocks.0.attn", "feed-forward": MLP}
-HEAD_PARTS = ("embed", "pos_embed", "blocks.0.attn")  # all that makes the sequence embedding
+HEAD_PARTS = ("embed", "pos_embed", "blocks.0.attn")  # everything that computes the sequence embedding
 _BIASES = (f"{MLP}.b_in", f"{MLP}.b_out")
-_PADDED = 128  # width up to which different widths train together: their arithmetic is little of a step
+_PADDED = 128  # up to this width, different widths train together, as their arithmetic is a small part of a step
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,8 @@ class Starts:
     Args:
         seeds: of every start; the base setting with the same seeds is the comparison. Empty for none.
         scales: factors on the initial weights of one part: embeddings, positions, attention, feed-forward layer.
-        second_stage: also train the feed-forward layer alone, below it the ideal head, frozen.
-        beta: the ideal head's query; the larger, the less attention on positions off the support.
+        second_stage: also train the feed-forward layer alone, on top of the ideal head, frozen.
+        beta: length of the ideal head's query; the larger it is, the less attention falls off the support.
     """
 
     seeds: tuple[int, ...] = tuple(range(300, 325))
@@ -110,6 +110,7 @@ class Ablations:
         lrs: learning rates.
         widths: widths of the feed-forward layer.
         discounts: factors on the feed-forward layer's learning rate.
+        dropouts: probabilities of dropping a neuron of the feed-forward layer during training.
         bias: also train without biases in the feed-forward layer.
     """
 
@@ -118,6 +119,7 @@ class Ablations:
     lrs: tuple[float, ...] = tuple(float(f"{x:.3g}") for x in np.geomspace(1, 1e-4, 20))
     widths: tuple[int, ...] = tuple(int(x) for x in np.geomspace(10, 10_000, 20).round())
     discounts: tuple[float, ...] = tuple(float(f"{x:.3g}") for x in np.geomspace(1e-2, 1e2, 20))
+    dropouts: tuple[float, ...] = tuple(k / 10 for k in range(10))
     bias: bool = True
 
 
@@ -129,24 +131,24 @@ class ClusteringHeadsConfig:
         seeds: one network per seed, in the base setting and from scratch on p + 1; the seed draws weights and data. The
             default seeds are fresh: the detector was fixed on 0 to 39, and an earlier form of the claims was judged
             on 200 to 299.
-        replication: seeds of the base setting whose share of solved networks is compared with a replication.
+        replication: seeds of the base setting whose share of solved networks is compared with our replication's.
         task: the data of the base setting.
         d_mlp: width of the feed-forward layer.
         epochs: passes through the training sequences.
         batch_size: sequences per step.
         lr: Adam's learning rate.
-        group: seeds trained together, in one process.
+        group: number of seeds trained together in one process.
         mitigations: how many seeds, counted from the first, are also trained with a larger eps, with a slower
             feed-forward layer, and with a smaller rate late in training. The claims about mitigations use only these.
         full_batch: the base setting, trained on all sequences at once.
         starts: the base setting from other initial weights.
         transfer: also train on p + 1, from the solved networks and from scratch.
         curriculum: the second paper's comparison.
-        narrow_curriculum: the same with two dimensions.
+        narrow_curriculum: the same in two dimensions.
         ablations: settings varied one at a time.
         eps: eps of the norm before the feed-forward layer, in the mitigation.
         discount: factor on the feed-forward layer's learning rate, in the mitigation.
-        sandbox: how many seeds get a sandbox page.
+        sandbox: number of seeds with a sandbox page.
         test_claims: whether this size can test the claims.
     """
 
@@ -191,7 +193,7 @@ class ClusteringHeadsConfig:
         if self.transfer and self.task.n_embeddings < self.task.p + 1:
             raise InputError(
                 f"task.n_embeddings is {self.task.n_embeddings}; expected at least {self.task.p + 1}, "
-                "the digits that transfer goes on to (or transfer = False)"
+                "the digits that transfer continues with (or transfer = False)"
             )
         for name, c in curricula(self).items():
             if not 0 < c.first_steps < c.steps and c.seeds:
@@ -199,7 +201,7 @@ class ClusteringHeadsConfig:
                     f"{name.replace('-', '_')}.first_steps is {c.first_steps}; expected fewer than its steps "
                     f"({c.steps}) and at least 1"
                 )
-        for arm in arms(self).values():  # what cannot be trained is refused before anything is
+        for arm in arms(self).values():  # refuses what cannot be trained before any training starts
             training_of(self, arm)
             member_of(self, arm, arm.seeds[0])
 
@@ -209,11 +211,11 @@ class Arm:
     """One way to train, run once per seed.
 
     Attributes:
-        measure: how much is measured: ``"all"``, ``"losses"`` or ``"gradients"`` in every snapshot, or at the end the
-            ``"head"`` or accuracy alone (``"end"``).
+        measure: how much is measured: ``"all"``, ``"losses"`` or ``"gradients"`` at every snapshot, or, at the end
+            only, the ``"head"`` or just the accuracy (``"end"``).
         every: steps between snapshots; ``None``: one epoch, or all steps if only the end is measured.
         scales: factors on the initial weights, by the beginning of a parameter's name.
-        ideal: what is set to the ideal head's at the start: nothing, its positions, or all of it.
+        ideal: what is initialised from the ideal head: nothing, its positions, or all of it.
     """
 
     name: str
@@ -230,7 +232,7 @@ class Arm:
 
 
 class EnsembleJob(NamedTuple):
-    """Arms of one shape trained together, on some of their seeds."""
+    """Arms of the same shape, trained together on some of their seeds."""
 
     arms: tuple[str, ...]
     seeds: tuple[int, ...]
@@ -269,13 +271,14 @@ def arms(config: ClusteringHeadsConfig) -> dict[str, Arm]:
     found += [Arm(f"discount {factor:g}", grid.seeds, p, rates={MLP: factor}) for factor in grid.discounts]
     found += [Arm(f"batch {size:g}", grid.seeds, p, training={"batch_size": size}) for size in grid.batch_sizes]
     found += [Arm(f"width {width:g}", grid.seeds, p, model={"d_mlp": width}) for width in grid.widths]
+    found += [Arm(f"dropout {share:g}", grid.seeds, p, model={"dropout": share}) for share in grid.dropouts]
     if grid.bias:
         unbiased = {"training": {"freeze": _BIASES}, "scales": dict.fromkeys(_BIASES, 0.0)}
         found.append(Arm("bias 0", grid.seeds, p, **unbiased))  # type: ignore[arg-type]
     known: dict[str, Arm] = {}
     for arm in found:
         if arm.seeds and known.setdefault(arm.name, arm) is not arm:
-            raise InputError(f"the ablation {arm.name!r} is there twice; expected values that differ in 6 digits")
+            raise InputError(f"the ablation {arm.name!r} is given twice; expected values that differ in 6 digits")
     return known
 
 
@@ -295,7 +298,7 @@ def _starts(config: ClusteringHeadsConfig) -> list[Arm]:
 
 
 def curricula(config: ClusteringHeadsConfig) -> dict[str, Curriculum]:
-    """The second paper's comparison by the name of its results, of two widths."""
+    """The second paper's comparison in two widths, by the name of its results."""
     return dict(zip(CURRICULA, (config.curriculum, config.narrow_curriculum), strict=True))
 
 
@@ -317,7 +320,7 @@ def member_of(
 
 
 def jobs(config: ClusteringHeadsConfig) -> list[EnsembleJob]:
-    """What trains together: an arm's seeds in groups; all learning rates, discounts, starts, narrow widths at once.
+    """What trains together: an arm's seeds in groups; all learning rates, discounts, starts and narrow widths at once.
 
     The base setting comes first and the costly ablations last, so that a stopped run can still be reported on.
     """
@@ -339,12 +342,12 @@ def jobs(config: ClusteringHeadsConfig) -> list[EnsembleJob]:
 
 
 def unfinished(config: ClusteringHeadsConfig, out: Path) -> list[EnsembleJob]:
-    """The jobs whose results are not all there yet."""
+    """The jobs whose results are not complete yet."""
     return [job for job in jobs(config) if not all(path.exists() for path in results_of(config, job, out))]
 
 
 def results_of(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> list[Path]:
-    """Everything that is measured of one job's networks."""
+    """Every measurement of one job's networks."""
     known, of = arms(config), {"all": PARTS, "losses": ("dynamics",), "head": ("head",), "gradients": ("dynamics",)}
     if config.full_batch.curvature:
         of["gradients"] = ("dynamics", "curvature")
@@ -359,7 +362,7 @@ def results_of(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> li
 
 
 def _cost(arm: Arm | None, config: ClusteringHeadsConfig) -> float:
-    """About how long an ablation takes, small batches and wide layers being the long ones; 0 for all else."""
+    """Roughly how long an ablation takes; small batches and wide layers take longest. 0 for everything else."""
     if arm is None or arm.name.split(" ")[0] not in ABLATIONS:
         return 0
     return 32 / int(arm.training.get("batch_size", config.batch_size)) + int(arm.model.get("d_mlp", 32)) / 500
@@ -377,7 +380,8 @@ class PoolingTransformerConfig(AnyConfig):
         d_mlp: width of the feed-forward layer.
         eps: added to the root mean square in both norms.
         eps_mlp: the same in the norm before the feed-forward layer; ``None``: ``eps``.
-        seed: of the initial weights.
+        dropout: probability of dropping a neuron of the feed-forward layer during training.
+        seed: seed of the initial weights.
 
     Example:
         >>> PoolingTransformerConfig().d_head
@@ -393,6 +397,7 @@ class PoolingTransformerConfig(AnyConfig):
     d_mlp: int = 32
     eps: float = 1e-5
     eps_mlp: float | None = None
+    dropout: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -405,6 +410,8 @@ class PoolingTransformerConfig(AnyConfig):
         )
         if self.d_model % self.n_heads:
             raise InputError(f"d_model is {self.d_model}; expected a multiple of n_heads ({self.n_heads})")
+        if not 0 <= self.dropout < 1:
+            raise InputError(f"dropout is {self.dropout}; expected at least 0 and below 1")
 
     @property
     def d_head(self) -> int:

@@ -28,7 +28,7 @@ ARMS = ("scratch", "curriculum")
 
 
 def run_curriculum(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> None:
-    """Train both arms of one seed, and measure them and the straight line between their solutions.
+    """Train both arms of one seed; measure them and the straight line between their solutions.
 
         Measures: ``accuracy`` (arm, split) on p = 4; ``first_accuracy`` (split) of the curriculum on p = 2 before
     XX"""

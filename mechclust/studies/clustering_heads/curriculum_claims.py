@@ -6,17 +6,19 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from mechclust.report.draws import Data, exchanged
+from mechclust.report.findings import Parts
 from mechclust.report.verdicts import Bound
 from mechclust.studies.clustering_heads.config import ClusteringHeadsConfig, Curriculum
 from mechclust.studies.clustering_heads.interpolation import barrier
-from mechclust.studies.clustering_heads.judged import Data, Finding, Parts, exchanged
+from mechclust.studies.clustering_heads.predicted import Predicted
 from mechclust.studies.clustering_heads.results import HeadsResults
 from probes import ProbeResult
 
 _SECOND = "Odonnat et al., arXiv 2501.02362"
 
 
-def curriculum_findings(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Finding]:
+def curriculum_findings(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Predicted]:
     """H5, H5b, H5c."""
     return [
         _generalises("H5", config.curriculum, results.curriculum, 0.992),
@@ -25,7 +27,7 @@ def curriculum_findings(config: ClusteringHeadsConfig, results: HeadsResults) ->
     ]
 
 
-def _generalises(id: str, c: Curriculum, results: Mapping[int, ProbeResult], paper: float | None) -> Finding:
+def _generalises(id: str, c: Curriculum, results: Mapping[int, ProbeResult], paper: float | None) -> Predicted:
     found = list(results.values())
 
     def of(arm: str, split: str) -> np.ndarray:
@@ -50,18 +52,19 @@ def _generalises(id: str, c: Curriculum, results: Mapping[int, ProbeResult], pap
         "scratch test": of("scratch", "test"),
         "scratch train": of("scratch", "train"),
     }
-    return Finding(
+    return Predicted(
         id, f"p = {c.p}, {c.d_model} dimensions: a network trained on p = 2 first generalises (test accuracy), one "
-        "from scratch memorises", _SECOND, "does not hold", data, parts,
-        (exchanged(("test", "scratch test"), ("train", "scratch train")), "the two arms exchanged seed by seed"),
-        (published, "the published accuracies, with a standard deviation of .01"), paper=paper,
+        "from scratch memorises", _SECOND, parts,
+        exchanged(("test", "scratch test"), ("train", "scratch train")), "the two arms exchanged seed by seed",
+        published, "the published accuracies, with a standard deviation of .01", paper=paper,
+        predicted="does not hold", data=data,
         chance=f"{1 / c.p:g}", why_not="" if found else "the curriculum was not run",
-        note=f"from scratch, test, by seed: {', '.join(f'{x:.2f}' for x in data['scratch test'])}; on p = 2 before: "
+        note=f"from scratch, test, by seed: {', '.join(f'{x:.2f}' for x in data['scratch test'])}; before, on p = 2: "
         f"{np.mean(first):.3f}" if found else "",
     )  # fmt: skip
 
 
-def _apart(c: Curriculum, results: Mapping[int, ProbeResult]) -> Finding:
+def _apart(c: Curriculum, results: Mapping[int, ProbeResult]) -> Predicted:
     found = [r for r in results.values() if "own_line" in r]
     plain = [barrier(r["line"].numpy()) for r in results.values()]
     data = {
@@ -73,15 +76,15 @@ def _apart(c: Curriculum, results: Mapping[int, ProbeResult]) -> Finding:
         return {**data, "between": 25 + rng.normal(0, 5, len(data["between"]))}
 
     matched = [barrier(r["matched_line"].numpy()) for r in found]
-    return Finding(
+    return Predicted(
         "H5b", f"p = {c.p}, {c.d_model} dimensions: a loss barrier lies between the solution after p = 2 and that "
-        "from scratch (nats above the worse end on the straight line, neurons as they are or matched, whichever is "
-        "lower, less the larger barrier on the line from the start to the end of either)",
-        _SECOND, "holds", data if found else None,
-        lambda data: [("", data["between"] - data["own"], Bound(">", 0))],
-        (exchanged(("between", "own")), "the line between solutions and the line of one run exchanged seed by seed"),
-        (published, "a barrier of 25, the published one, with a standard deviation of 5"), paper=25, chance="0",
-        why_not="" if found else ("measured by an earlier version; go on with the run" if plain else
+        "from scratch (nats above the worse end on the straight line, with or without matched neurons, whichever "
+        "is lower, minus the larger barrier on the line from the start to the end of either)",
+        _SECOND, lambda data: [("", data["between"] - data["own"], Bound(">", 0))],
+        exchanged(("between", "own")), "the line between solutions and the line of one run exchanged seed by seed",
+        published, "a barrier of 25, the published one, with a standard deviation of 5", paper=25, chance="0",
+        predicted="holds", data=data if found else None,
+        why_not="" if found else ("measured by an earlier version; resume the run" if plain else
                                   "the curriculum was not run"),
         note=f"means: {np.mean(plain):.1f} without matching, {np.mean(matched):.1f} with, "
         f"{np.mean(data['own']):.1f} from start to end; the paper does not match neurons" if found else "",

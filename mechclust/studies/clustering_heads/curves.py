@@ -36,8 +36,7 @@ class Spike(NamedTuple):
         epoch: the first epoch of the spike.
         loss: the loss at that epoch.
         before: median loss of the epochs before it.
-        end: first epoch at which the loss is back below the threshold; the number of epochs when it
-            never is.
+        end: first epoch at which the loss is back below the threshold; the number of epochs if it never is.
     """
 
     epoch: int
@@ -47,7 +46,7 @@ class Spike(NamedTuple):
 
 
 def first_below(curve: ArrayLike, level: float) -> int | None:
-    """The first place where ``curve`` ``[epochs]`` is below ``level``, or ``None``. NaN never is.
+    """The first index at which ``curve`` ``[epochs]`` is below ``level``, or ``None``. NaN never is.
 
     Raises:
         InputError: when ``curve`` has not one axis.
@@ -60,7 +59,7 @@ def first_below(curve: ArrayLike, level: float) -> int | None:
 
 
 def first_above(curve: ArrayLike, level: float) -> int | None:
-    """The first place where ``curve`` ``[epochs]`` is above ``level``, or ``None``. NaN never is.
+    """The first index at which ``curve`` ``[epochs]`` is above ``level``, or ``None``. NaN never is.
 
     Raises:
         InputError: when ``curve`` has not one axis.
@@ -79,10 +78,10 @@ def loss_drops(loss: ArrayLike, *, window: int = 10, least: float = 0.1) -> list
     stretch in which every ``window`` epochs bring the level down by at least half of ``least`` of
     where it started, and which brings it down by ``least`` of that in all.
 
-    A slow drift is not a drop, nor is the way back from a spike or a jump, as the level never rises:
-    cut the curve at the jump to date what follows it. Drops less than about ``window`` apart are one.
-    Loss that is not finite counts as missing. Meant for losses whose optimum is about 0, in plain
-    units: the fall from 1e-2 to 1e-4 is not a drop.
+    A slow drift is not a drop, nor is the recovery from a spike or a jump, since the level never rises:
+    to date what follows a jump, cut the curve there. Drops less than about ``window`` apart count as one.
+    Loss that is not finite counts as missing. Meant for losses whose optimum is about 0, on a linear
+    scale: a fall from 1e-2 to 1e-4 is not a drop.
 
     Args:
         loss: ``[epochs]`` training or test loss.
@@ -120,9 +119,9 @@ def loss_drops(loss: ArrayLike, *, window: int = 10, least: float = 0.1) -> list
 
 
 def drops_after_guessing(loss: ArrayLike, p: int) -> list[Drop]:
-    """The drops of a loss from where it is first below 1.05 of what guessing among ``p`` answers costs.
+    """The drops of a loss from where it first falls below 1.05 times the loss of guessing among ``p`` answers.
 
-    Before, it falls from the random start.
+    Before that point, it falls from the random initialisation.
 
     Example:
         >>> drops_after_guessing([9.0] * 20 + [0.69] * 40 + [0.0] * 40, 2)
@@ -136,18 +135,18 @@ def drops_after_guessing(loss: ArrayLike, p: int) -> list[Drop]:
 
 
 def loss_spikes(loss: ArrayLike, *, factor: float = 5.0, window: int = 10, floor: float = 1e-3) -> list[Spike]:
-    """Where the loss exceeds ``factor`` times the median of the ``window`` epochs before, and ``floor``.
+    """Where the loss exceeds both ``floor`` and ``factor`` times the median of the ``window`` epochs before.
 
     Consecutive epochs are one spike, which lasts until the loss is back below that threshold, taken
     from the median before the spike. Epochs inside a spike, and loss that is not finite, are left out
-    of later medians; the first ``window`` epochs cannot be spikes. A loss that turns into NaN is not
-    a spike; one that does so during a spike has not come back.
+    of later medians; the first ``window`` epochs cannot be spikes. A loss that becomes NaN is not
+    a spike; if it becomes NaN during a spike, it has not recovered.
 
     Args:
         loss: ``[epochs]`` training loss.
         factor: how many times the median.
         window: epochs whose median is taken.
-        floor: loss below which nothing is a spike, in nats or whatever the loss is in.
+        floor: loss below which nothing is a spike, in the units of the loss.
 
     Raises:
         InputError: for ``window`` below 1, ``factor`` not above 1 or a negative ``floor``.
@@ -182,7 +181,7 @@ def loss_spikes(loss: ArrayLike, *, factor: float = 5.0, window: int = 10, floor
 
 
 def spike_threshold(before: float, *, factor: float = 5.0, floor: float = 1e-3) -> float:
-    """The loss above which ``loss_spikes`` sees a spike, after a median of ``before``.
+    """The loss above which ``loss_spikes`` finds a spike, given a median of ``before``.
 
     Example:
         >>> spike_threshold(0.01), spike_threshold(1e-5)
@@ -192,21 +191,21 @@ def spike_threshold(before: float, *, factor: float = 5.0, floor: float = 1e-3) 
 
 
 def matched_quiet(loss: ArrayLike, spikes: Sequence[Spike], *, window: int = 10, gap: int = 10) -> list[int | None]:
-    """For each spike a quiet epoch of the same run at a similar loss, to compare it with.
+    """For each spike, a quiet epoch of the same run at a similar loss for comparison.
 
-    Quiet are epochs from ``window`` on that lie at least ``gap`` away from every spike (from its
-    first epoch to its end). Spikes choose in order the one whose loss is nearest, in the logarithm,
-    to the median before the spike; the earlier of two alike. Each is chosen once while there are
-    others left.
+    Quiet epochs are those from ``window`` on that lie at least ``gap`` away from every spike (from its
+    first epoch to its end). In order, each spike is given the epoch whose log loss is nearest to that of
+    the median before the spike; of two equally near, the earlier. An epoch is reused only when none
+    are left.
 
     Args:
         loss: ``[epochs]`` training loss.
         spikes: what ``loss_spikes`` found in it.
-        window: epochs at the start that are not used, since they could not be spikes.
-        gap: least distance from a spike, in epochs.
+        window: epochs at the start that are not used, since they cannot be spikes.
+        gap: minimum distance from a spike, in epochs.
 
     Returns:
-        One epoch per spike, or ``None`` for each when no epoch is quiet.
+        One epoch per spike, or ``None`` for each if no epoch is quiet.
 
     Raises:
         InputError: for ``window`` or ``gap`` below 1, or a spike outside the curve.
@@ -265,6 +264,6 @@ def _first(true: np.ndarray) -> int | None:
 
 
 def _stretches(true: np.ndarray) -> list[tuple[int, int]]:
-    """First and last place of every stretch of ``True``."""
+    """First and last index of every run of ``True``."""
     edges = np.diff(np.concatenate([[0], true.astype(np.int8), [0]]))
     return list(zip(np.flatnonzero(edges > 0).tolist(), (np.flatnonzero(edges < 0) - 1).tolist(), strict=True))

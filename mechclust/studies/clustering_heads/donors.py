@@ -1,4 +1,4 @@
-"""Interchange between inputs with different sums: does the prediction follow the donor?"""
+"""Interchange between inputs with different sums: do predictions follow the donor?"""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ KINDS = ("output", "centroid", "random classes")
 def follow_the_donor(
     model: HookedModel, batch: Batch, classes: Tensor | None = None, *, draws: int = 20, seed: int = 0
 ) -> ProbeResult:
-    """Each example gets the sequence embedding of a donor with another sum and another answer.
+    """Each example receives the sequence embedding of a donor with a different sum and a different answer.
 
-    Works on every network, detected head or not, as the classes are the inputs' own.
+    Works for every network, whether or not its head is detected, since the classes are properties of the inputs.
 
     Measures:
         ``follows`` (kind): share of examples whose prediction becomes the donor's own; ``stays`` (kind): those whose
             prediction stays. Examples whose donor has the same prediction are left out.
-        ``accuracy`` (no axes): of the model. ``wrong_accuracy``: with the mean embedding of another class, drawn at
+        ``accuracy`` (no axes): the model's. ``wrong_accuracy``: with the mean embedding of another class, drawn at
             random for each class.
-        ``random_draws`` (draw): ``follows`` of the kind *random classes*, draw by draw.
+        ``random_draws`` (draw): ``follows`` for the kind *random classes*, one per draw.
 
     Kinds:
         *output*: the donor's own embedding. In a network whose classifier reads nothing else this is 1 by
             construction: a **check** of the intervention, not a finding.
-        *centroid*: the mean embedding of the donor's class. High where classes are what is read.
-        *random classes*: the same with classes of the same sizes drawn at random among inputs of one
-            answer: what the answer alone would give. This is the chance level of *centroid*.
+        *centroid*: the mean embedding of the donor's class. High if the classes are what the network reads.
+        *random classes*: the same with classes of the same sizes drawn at random among inputs with the same
+            answer, which shows what the answer alone would give. This is the chance level of *centroid*.
 
     Args:
         model: a pooling transformer.
         batch: with labels ``sum`` and ``answer``.
         classes: ``[n]`` the partition; ``None``: the sums.
-        draws: of random classes, each with donors of its own.
-        seed: of donors and of the draws.
+        draws: number of draws of random classes, each with its own donors.
+        seed: draws the donors and the random classes.
 
     Raises:
-        InputError: where no two examples differ in sum and answer.
+        InputError: if no two examples differ in both sum and answer.
     """
     check_at_least(draws=(draws, 1), seed=(seed, 0))
     sums, answers = batch.label("sum", per="example"), batch.label("answer", per="example")
@@ -95,9 +95,9 @@ def donors_by(
     Args:
         model: a pooling transformer.
         batch: with labels ``sum`` and ``answer``.
-        partitions: by name ``[n]``.
-        draws: of random classes for each.
-        seed: as above.
+        partitions: ``[n]`` each, by name.
+        draws: number of draws of random classes for each.
+        seed: as for ``follow_the_donor``.
     """
     found = [follow_the_donor(model, batch, classes, draws=draws, seed=seed) for classes in partitions.values()]
     return ProbeResult(
@@ -111,7 +111,7 @@ def donors_by(
 
 
 def _donors(sums: Tensor, answers: Tensor, draw: np.random.Generator) -> Tensor:
-    """``[n]`` for each example a random one with another sum and another answer."""
+    """``[n]`` for each example, a random one with a different sum and a different answer."""
     donors = torch.empty_like(sums)
     for total, answer in torch.unique(torch.stack([sums, answers]), dim=1).T.tolist():
         rows = ((sums == total) & (answers == answer)).nonzero()[:, 0]

@@ -30,10 +30,10 @@ _FEW = 2**12  # sequences of a task small enough to be measured on all of them
 
 
 class MeasuredRows(NamedTuple):
-    """Sequences to measure on, and how often each stands in the two splits.
+    """Sequences to measure on, and how often each occurs in the two splits.
 
     Attributes:
-        batch: every sequence there is, where these are at most 4,096; else the training and test sequences.
+        batch: every possible sequence, if there are at most 4,096; otherwise the training and test sequences.
         train: ``[n]`` share of the training split.
         test: ``[n]`` share of the test split.
     """
@@ -49,7 +49,7 @@ def can_measure_all(task: SparseModularAddition) -> bool:
 
 
 def measured_rows(task: SparseModularAddition) -> MeasuredRows:
-    """Each different sequence once, as far as possible: measuring a split is then a weighted mean."""
+    """Each distinct sequence once, as far as possible: a split's value is then a weighted mean."""
     splits = {split: Batch.concat(list(task.batches(split, _FEW))) for split in ("train", "test")}
     if not can_measure_all(task):
         batch = Batch.concat(list(splits.values()))
@@ -67,7 +67,7 @@ def _share(rows: Tensor, n: int) -> Tensor:
 
 
 def task_of(snapshots: Snapshots, member: int) -> SparseModularAddition:
-    """What one of the study's networks was trained on."""
+    """The data that one of the study's networks was trained on."""
     task = snapshots.tasks[member]
     assert isinstance(task, SparseModularAddition)
     return task
@@ -77,16 +77,16 @@ def dynamics(snapshots: Snapshots, member: int, partition: Tensor | None = None,
     """One member's training, at every snapshot.
 
     Measures (axis epoch): ``train_loss``, ``test_loss``, ``train_accuracy``, ``test_accuracy``,
-    ``smallest_norm`` (least length of xi over sequences); unless ``brief`` also ``gradient_norm`` (epoch,
-    group) of the training loss, ``within_ratio`` of xi under the partition, ``margin`` (least over clusters
-    of the first-order distance from the centroid to the decision boundary, over the centroid's length) and
-    ``crossings`` (clusters whose predicted class is another than at the snapshot before).
+    ``smallest_norm`` (minimum norm of xi over sequences); unless ``brief`` also ``gradient_norm`` (epoch,
+    group) of the training loss, ``within_ratio`` of xi under the partition, ``margin`` (minimum over clusters of
+    the first-order distance from the centroid to the decision boundary, divided by the centroid's norm) and
+    ``crossings`` (clusters whose predicted class differs from that at the snapshot before).
 
     Args:
         snapshots: of an ensemble of pooling transformers on sparse modular addition.
-        member: which.
+        member: number of the network in the ensemble.
         partition: ``[n]`` cluster of each of the ``measured_rows``; ``None``: their multiset.
-        brief: leave out what needs gradients.
+        brief: leave out measures that need gradients.
     """
     rows, weights = measured_rows(task_of(snapshots, member)), snapshots.of(member)
     labels = rows.batch.label("multiset") if partition is None else partition
@@ -159,7 +159,7 @@ class _Measure:
 
 
 def _norms(gradients: Mapping[str, Tensor]) -> Tensor:
-    """``[group]`` norms of the gradient by group of parameters, and of all."""
+    """``[group]`` norms of the gradient by group of parameters, and over all of them."""
     squares = {name: value.square().sum() for name, value in gradients.items()}
     groups = [sum(s for name, s in squares.items() if name.startswith(starts)) for starts in GROUPS.values()]
     return torch.stack([*groups, sum(squares.values())]).sqrt()  # type: ignore[list-item]

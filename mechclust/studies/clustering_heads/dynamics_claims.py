@@ -1,4 +1,4 @@
-"""What comes first, where the gradient is large, and what makes spikes and ends them: H2, H3, H4."""
+"""What comes first, where the gradient is large, and what causes and prevents spikes: H2, H3, H4."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from statistics import median
 
 import numpy as np
 
+from mechclust.report.draws import Data, exchanged, moved_to, random_signs
+from mechclust.report.findings import Parts
 from mechclust.report.verdicts import Bound, Verdict
 from mechclust.studies.clustering_heads.config import MITIGATIONS, SOLVED, ClusteringHeadsConfig
-from mechclust.studies.clustering_heads.judged import Data, Draw, Finding, Parts, exchanged, moved, signs
+from mechclust.studies.clustering_heads.predicted import Predicted
 from mechclust.studies.clustering_heads.replay import FROZEN
 from mechclust.studies.clustering_heads.results import HeadsResults
 from mechclust.studies.clustering_heads.solved_claims import FIRST
 
-_OLD = "measured by an earlier version; go on with the run"
+_OLD = "measured by an earlier version; resume the run"
 
 
-def dynamics_findings(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Finding]:
+def dynamics_findings(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Predicted]:
     """H2, H2b, H3, H3b, H3c, H4a to H4d, H4f."""
     return [
         *_order(results),
@@ -28,7 +30,7 @@ def dynamics_findings(config: ClusteringHeadsConfig, results: HeadsResults) -> l
     ]
 
 
-def _order(results: HeadsResults) -> list[Finding]:
+def _order(results: HeadsResults) -> list[Predicted]:
     solved = [n for n in results.solved if n.stitching is not None]
     why = "" if solved else (_OLD if results.solved else "no network is solved")
     dates = np.array([[n.ready_at("head"), n.ready_at("classifier")] for n in solved], dtype=float).reshape(-1, 2)
@@ -43,27 +45,27 @@ def _order(results: HeadsResults) -> list[Finding]:
         return {"head": np.zeros(n), "classifier": np.where(rng.random(n) < 0.8, 1.0, -1.0)}
 
     return [
-        Finding(
-            "H2", "solved networks: the head is ready before the classifier (share of runs in which the head of an "
-            f"earlier epoch passes {SOLVED} with the classifier of the end than the classifier does with the head of "
-            "the end)", f"{FIRST}, section on training phases; stitching ours", "undecided",
-            {"head": dates[:, 0], "classifier": dates[:, 1]} if solved else None, first,
-            (exchanged(("head", "classifier")), "head and classifier exchanged run by run"),
-            (eight_of_ten, "the head first in 8 of 10 runs"), shares=True, chance="0.5", why_not=why,
+        Predicted(
+            "H2", "solved networks: the head is ready before the classifier (share of runs in which the head passes "
+            f"{SOLVED} with the final classifier at an earlier epoch than the classifier does with the final head)",
+            f"{FIRST}, section on training phases; stitching ours", first,
+            exchanged(("head", "classifier")), "head and classifier exchanged run by run",
+            eight_of_ten, "the head first in 8 of 10 runs", shares=True, chance="0.5", predicted="undecided",
+            data={"head": dates[:, 0], "classifier": dates[:, 1]} if solved else None, why_not=why,
             note=f"median lead {median(leads):g} epochs; ready at epoch {median(dates[:, 0]):g} and "
             f"{median(dates[:, 1]):g} (medians)" if solved else "",
         ),
-        Finding(
+        Predicted(
             "H2b", "solved networks, mean over the epochs before the task is solved: accuracy of the epoch's head with "
-            "the classifier of the end, less that of the reverse", f"{FIRST}; ours", "undecided",
-            {"ahead": ahead} if len(ahead) else None, lambda data: [("", data["ahead"], Bound(">", 0))],
-            (signs("ahead"), "differences with random signs"),
-            (moved("ahead", 0.05), "a mean of .05 with the measured spread"), why_not=why, chance="0",
+            "the final classifier, minus that of the reverse", f"{FIRST}; ours",
+            lambda data: [("", data["ahead"], Bound(">", 0))], random_signs("ahead"), "differences with random signs",
+            moved_to(ahead=0.05), "a mean of .05 with the measured spread", chance="0",
+            predicted="undecided", data={"ahead": ahead} if len(ahead) else None, why_not=why,
         ),
     ]  # fmt: skip
 
 
-def _gradients(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Finding]:
+def _gradients(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Predicted]:
     runs, p = list(results.full_batch.values()), config.task.p
     found = [pair for run in runs if (pair := run.gradient_in_drops(p)) is not None]
     phases = [run.drops(p) for run in runs]
@@ -83,26 +85,26 @@ def _gradients(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Fin
         return {"runs": [(np.roll(g, int(rng.integers(len(g)))), falls) for g, falls in data["runs"]]}
 
     return [
-        Finding(
+        Predicted(
             "H3", "full batch: the gradient norm is more than twice as large where the loss falls as on the plateaus "
             "before (log10 of the ratio of medians)", f"{FIRST}, figure of gradient norms; its settings are not known",
-            "holds", {"runs": found} if found else None, ratios,
-            (rolled, "each run's gradient norms moved along its training by a random time"), chance="0", why_not=why,
+            ratios, rolled, "each run's gradient norms shifted along its training by a random time", chance="0",
+            predicted="holds", data={"runs": found} if found else None, why_not=why,
             note=f"falls of the loss: {', '.join(f'{k} in {counts.count(k)}' for k in sorted(set(counts)))} of "
             f"{len(runs)} runs" if runs else "",
         ),
-        Finding(
-            "H3b", "full batch: the feed-forward layer has a larger part of the squared gradient in the last fall of "
-            "the loss than in the first (difference; runs with two falls or more)", f"{FIRST}; ours", "holds",
-            {"more": np.array(more)} if more else None, lambda data: [("", data["more"], Bound(">", 0))],
-            (signs("more"), "differences with random signs"),
-            (moved("more", 0.1), "a mean of .1 with the measured spread"), chance="0",
+        Predicted(
+            "H3b", "full batch: the feed-forward layer has a larger share of the squared gradient in the last fall of "
+            "the loss than in the first (difference; runs with two or more falls)", f"{FIRST}; ours",
+            lambda data: [("", data["more"], Bound(">", 0))], random_signs("more"), "differences with random signs",
+            moved_to(more=0.1), "a mean of .1 with the measured spread", chance="0",
+            predicted="holds", data={"more": np.array(more)} if more else None,
             why_not=why or ("" if more else "no run has two falls of the loss"),
         ),
     ]  # fmt: skip
 
 
-def _saddle(config: ClusteringHeadsConfig, results: HeadsResults) -> Finding:
+def _saddle(config: ClusteringHeadsConfig, results: HeadsResults) -> Predicted:
     found = [pair for seed in results.curvature if (pair := results.saddle(seed, config.task.p)) is not None]
     data = np.array(found, dtype=float).reshape(-1, 2)
     why = "" if found else (
@@ -113,21 +115,22 @@ def _saddle(config: ClusteringHeadsConfig, results: HeadsResults) -> Finding:
         n = len(data["plateau"])
         return {"plateau": rng.choice([0.05, 0.1, 0.2], n), "end": rng.choice([0.0, 0.005, 0.01], n)}
 
-    return Finding(
+    return Predicted(
         "H3c", "full batch, runs that solve the task: the plateau is a saddle (minus the smallest eigenvalue of the "
-        "Hessian over the largest, the median on the plateaus less that at the end of training)",
-        f"{FIRST}; Lanczos ours", "holds", {"plateau": data[:, 0], "end": data[:, 1]} if found else None,
+        "Hessian over the largest, median on the plateaus minus the value at the end of training)",
+        f"{FIRST}; Lanczos ours",
         lambda data: [
             ("", data["plateau"] - data["end"], Bound(">", 0)),
             ("on the plateaus", data["plateau"], Bound(">=", 0.01)),
         ],
-        (exchanged(("plateau", "end")), "plateau and end exchanged run by run"),
-        (planted, "0.05 to 0.2 on the plateaus, 0 to 0.01 at the end"), chance="0", why_not=why,
+        exchanged(("plateau", "end")), "plateau and end exchanged run by run",
+        planted, "0.05 to 0.2 on the plateaus, 0 to 0.01 at the end", chance="0",
+        predicted="holds", data={"plateau": data[:, 0], "end": data[:, 1]} if found else None, why_not=why,
         note=f"medians {np.median(data[:, 0]):.3g} and {np.median(data[:, 1]):.3g}" if found else "",
     )  # fmt: skip
 
 
-def _replayed(results: HeadsResults) -> list[Finding]:
+def _replayed(results: HeadsResults) -> list[Predicted]:
     measured = [n.replay for n in results.networks.values() if n.replay is not None]
     runs = [r["gone"].numpy() for r in measured if len(r["gone"])]
     why = "" if runs else ("no loss spike after the task was solved" if measured else _OLD)
@@ -153,14 +156,15 @@ def _replayed(results: HeadsResults) -> list[Finding]:
 
         return {"frozen": of("frozen", 0.6), "control": of("control", 0.2)}
 
-    def finding(id: str, part: str, what: str, predicted: Verdict) -> Finding:
+    def finding(id: str, part: str, what: str, predicted: Verdict) -> Predicted:
         place, control = FROZEN.index(part), FROZEN.index("attention")
         data = {"frozen": [gone[:, place] for gone in runs], "control": [gone[:, control] for gone in runs]}
-        return Finding(
-            id, f"spikes after solving, replayed: with {what} frozen they are gone more often than with the attention "
-            "pattern frozen (difference of shares, a mean a run)", f"{FIRST}; replay ours", predicted,
-            data if runs else None, more, (swapped, "frozen part and control exchanged spike by spike"),
-            (removed, "6 of 10 spikes gone, with the control 2 of 10"), chance="0", why_not=why,
+        return Predicted(
+            id, f"spikes after solving, replayed: with {what} frozen they disappear more often than with the attention "
+            "pattern frozen (difference of shares, one mean per run)", f"{FIRST}; replay ours", more,
+            swapped, "frozen part and control exchanged spike by spike",
+            removed, "6 of 10 spikes gone, with the control 2 of 10", chance="0",
+            predicted=predicted, data=data if runs else None, why_not=why,
             note=f"{len(every)} spikes of {len(runs)} runs; shares gone: {shares}",
         )  # fmt: skip
 
@@ -170,12 +174,12 @@ def _replayed(results: HeadsResults) -> list[Finding]:
     ]
 
 
-def _mitigated(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Finding]:
+def _mitigated(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Predicted]:
     return [_treated(config, results, f"H4{letter}", arm) for letter, arm in zip("bcd", MITIGATIONS, strict=True)]
 
 
-def _treated(config: ClusteringHeadsConfig, results: HeadsResults, id: str, arm: str) -> Finding:
-    late = arm == MITIGATIONS[2]  # the rate drops half way
+def _treated(config: ClusteringHeadsConfig, results: HeadsResults, id: str, arm: str) -> Predicted:
+    late = arm == MITIGATIONS[2]  # the rate drops halfway
     start = config.epochs // 2 if late else 0
     there = results.mitigated.get(arm, {})
     pairs = [(n, there[seed]) for seed, n in results.networks.items() if seed in there]
@@ -200,15 +204,14 @@ def _treated(config: ClusteringHeadsConfig, results: HeadsResults, id: str, arm:
             "treated solved": data["solved"],
         }
 
-    swap: Draw = exchanged(("spikes", "treated spikes"), ("solved", "treated solved"))
     when = " in the second half of training" if late else ""
     predicted: Verdict = "undecided" if arm == MITIGATIONS[1] else "holds"
-    return Finding(
+    return Predicted(
         id, f"a {arm} makes spikes rarer, and as many networks solve the task: spikes after solving{when} per 100 "
-        "epochs, base minus mitigated, all seeds, those that never solve it with none", f"{FIRST}; mitigations ours",
-        predicted,
-        data if pairs else None, parts, (swap, "the two arms exchanged seed by seed"),
-        (half, "half of the base's spikes, and as many networks solved"), chance="0",
+        "epochs, base minus mitigated, all seeds, 0 for those that never solve it", f"{FIRST}; mitigations ours",
+        parts, exchanged(("spikes", "treated spikes"), ("solved", "treated solved")),
+        "the two arms exchanged seed by seed", half, "half of the base's spikes, and as many networks solved",
+        chance="0", predicted=predicted, data=data if pairs else None,
         why_not="" if pairs else "this mitigation was not run",
         note=f"spikes per 100 epochs {data['spikes'].mean() / hundreds:.2f} and "
         f"{data['treated spikes'].mean() / hundreds:.2f}; solved {data['solved'].mean():.2f} and "

@@ -24,33 +24,34 @@ from probes import ProbeResult
 from probes.clustering_head import INTEGER_DEVIATION, TEXTBOOK_WITHIN_RATIO
 
 _KINDS = {"textbook": BLUE, "integer-weight": ORANGE, "planar": GREEN, "neither": GREY}
-_MARK: dict[str, Any] = {"color": "#555555", "ls": ":", "lw": 1}  # of a threshold, or of what is guessed
+_MARK: dict[str, Any] = {"color": "#555555", "ls": ":", "lw": 1}  # of a threshold, or the level of guessing
 _CURRICULUM = (
     "Accuracy on the harder task from scratch and after p = 2, and training loss on straight lines: between the two "
-    "solutions, the same after the neurons of one are put in the order of the other's, and from the start to the end "
-    "of each arm."
+    "solutions, the same with the neurons of one reordered to match the other's, and from the start to the end of "
+    "each arm."
 )
 _LABELS = {
     "batch": "batch size",
     "lr": "learning rate",
     "width": "feed-forward width",
     "discount": "factor on the feed-forward learning rate",
+    "dropout": "dropout of the feed-forward layer",
     "bias": "biases of the feed-forward layer (0: none)",
 }
 
 
 def panels(config: ClusteringHeadsConfig, results: HeadsResults, out: Path) -> list[Panel]:
-    """The report's figures, those of what was run."""
+    """The report's figures, for the arms that were run."""
     found = [
-        Panel("training", training(config, results), "Test loss of every network of the base setting, of those above "
-              f"{SOLVED} accuracy at the end and of the others (bold: median; dotted: guessing), and accuracy at the "
+        Panel("training", training(config, results), "Test loss of every network of the base setting, for those above "
+              f"{SOLVED} accuracy at the end and for the others (bold: median; dotted: guessing), and accuracy at the "
               "end."),
         Panel("heads", heads(results), "Deviation of the head's weights from integers, and within-ratio of the "
               "support's multiset, against accuracy, one point per network. Lines: the detector's thresholds."),
-        Panel("spikes", spikes(results), "The network with the most loss spikes, of the solved ones if there are any: "
-              "training loss, least norm of xi, margin of the nearest cluster. Dots mark spikes."),
+        Panel("spikes", spikes(results), "The network with the most loss spikes, among solved ones if there are any: "
+              "training loss, smallest norm of xi, margin of the nearest cluster. Dots mark spikes."),
         Panel("gradients", gradients(config, results), "Norm of the training loss's gradient by group of "
-              "parameters, of the network in the first sandbox."),
+              "parameters, for the network in the first sandbox."),
     ]  # fmt: skip
     found += intervention_panels(config, results)
     found += start_panels(config, results)
@@ -127,7 +128,7 @@ def heads(results: HeadsResults) -> Figure:
 
 
 def spikes(results: HeadsResults) -> Figure:
-    """Loss, least norm and margin of one network over training, its spikes marked."""
+    """Loss, smallest norm and margin of one network over training, with its spikes marked."""
     network = max(results.solved or results.networks.values(), key=lambda n: len(n.spikes))
     figure, axes = subplots(3, 1, size=(11, 5 / 3), sharex=True)
     names = {"train_loss": "training loss", "smallest_norm": "least |xi|", "margin": "least margin"}
@@ -182,10 +183,10 @@ def shares(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
 
 
 def _varied(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, dict[float, list[float]]]:
-    """Kind of ablation to value to the test accuracies at the end, of what there is."""
+    """Kind of ablation to value to the final test accuracies, for those that were run."""
     grid = config.ablations
     found: dict[str, dict[float, list[float]]] = {kind: {} for kind in ABLATIONS}
-    values_of = (grid.batch_sizes, grid.lrs, grid.widths, grid.discounts, (0,) if grid.bias else ())
+    values_of = (grid.batch_sizes, grid.lrs, grid.widths, grid.discounts, grid.dropouts, (0,) if grid.bias else ())
     for kind, values in zip(ABLATIONS, values_of, strict=True):
         for value in values:
             if ended := results.final.get(f"{kind} {value:g}"):
@@ -195,8 +196,8 @@ def _varied(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, d
 
 def ablations(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     """Accuracy, and the share that solves the task, against each setting that was varied."""
-    base = dict(zip(ABLATIONS[:4], (config.batch_size, config.lr, config.d_mlp, 1.0), strict=True))
-    figure, axes = subplots(4, 2, size=(5.5, 3), sharey=True)
+    base = dict(zip(ABLATIONS[:5], (config.batch_size, config.lr, config.d_mlp, 1.0, 0.0), strict=True))
+    figure, axes = subplots(len(base), 2, size=(5.5, 3), sharey=True)
     curves = ((kind, found) for kind, found in _varied(config, results).items() if kind in base)
     for axis, (kind, found) in zip(axes, curves, strict=True):
         for value, tests in found.items():
@@ -205,8 +206,10 @@ def ablations(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
         solved = [np.mean(np.array(tests) > SOLVED) for tests in found.values()]
         axis.plot(list(found), solved, color=ORANGE, ls="--", label=f"share above {SOLVED}")
         axis.axvline(base[kind], **_MARK)
-        axis.set(xscale="log", xlabel=_LABELS[kind], ylim=(-0.03, 1.03))
-        plain_ticks(axis, "x")
+        axis.set(xlabel=_LABELS[kind], ylim=(-0.03, 1.03))
+        if kind != "dropout":
+            axis.set_xscale("log")
+            plain_ticks(axis, "x")
     for axis in axes[::2]:
         axis.set_ylabel("test accuracy")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
@@ -232,7 +235,7 @@ def ablation_table(config: ClusteringHeadsConfig, results: HeadsResults) -> str:
 
 
 def curriculum(c: Curriculum, results: Mapping[int, ProbeResult]) -> Figure:
-    """Accuracy by arm and split, and the loss between the two solutions and on the way to each."""
+    """Accuracy by arm and split, and the loss between the two solutions and along the way to each."""
     figure, (left, right) = subplots(2, size=(5, 3.9), grid=None)
     found = list(results.values())
     labels, colors = [], {"train": ORANGE, "test": BLUE}
@@ -257,7 +260,7 @@ def curriculum(c: Curriculum, results: Mapping[int, ProbeResult]) -> Figure:
             label = None if name in labelled else name
             right.plot(_places(result), line.numpy(), color=color, alpha=0.6, lw=0.8, label=label)
             labelled.add(name)
-    right.set(xlabel="place on the straight line", ylabel="training loss (nats)", yscale="symlog")
+    right.set(xlabel="position on the straight line", ylabel="training loss (nats)", yscale="symlog")
     right.legend(frameon=False, fontsize=8)
     return figure
 

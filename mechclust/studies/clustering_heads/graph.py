@@ -21,18 +21,18 @@ from tasks import InputError
 
 _INK = "#1d2733"
 _COLUMNS = ("positions", "ξ", "neurons", "output", "answers")
-_WIDEST = 3.5  # points, of the largest weight of a kind over all epochs drawn
+_WIDEST = 3.5  # line width in points of the largest weight of a kind over all epochs drawn
 
 
 class _Graph:
-    """The graph of one network at some of its snapshots, on a figure that is drawn anew for each."""
+    """The graph of one network at some of its snapshots, on a figure that is redrawn for each."""
 
     def __init__(self, snapshots: Snapshots, member: int, epochs: Sequence[int]) -> None:
         if missing := sorted(set(epochs) - set(snapshots.epochs)):
             raise InputError(f"{str(snapshots.folder)!r} has no snapshot of epoch {missing[0]}; expected epochs it has")
         places = [snapshots.epochs.index(epoch) for epoch in epochs]
         weights = snapshots.of(member, [snapshots.steps[place] for place in places])
-        attention = mean_attention(snapshots, member, places)[:, :, None]  # to every component of xi alike
+        attention = mean_attention(snapshots, member, places)[:, :, None]  # the same to every component of xi
         w_in, w_out, embedding = (weights[name] for name in (f"{MLP}.W_in", f"{MLP}.W_out", "embed.W_E"))
         order = np.argsort(np.arctan2(*w_in[-1][:2].flip(0).numpy())) if w_in.shape[1] > 1 else slice(None)
         d = w_in.shape[1]
@@ -87,7 +87,7 @@ def network_graph(snapshots: Snapshots, member: int, epoch: int) -> Figure:
 
     Args:
         snapshots: of an ensemble of pooling transformers on sparse modular addition.
-        member: which.
+        member: number of the network in the ensemble.
         epoch: one of ``snapshots.epochs``.
 
     Raises:
@@ -111,9 +111,9 @@ def graph_film(
 
     Args:
         snapshots: of an ensemble of pooling transformers on sparse modular addition.
-        member: which.
-        path: ends in ``.gif``, or in ``.mp4``, for which ffmpeg is needed.
-        epochs: which, at least two; ``None``: all.
+        member: number of the network in the ensemble.
+        path: ends in ``.gif``, or in ``.mp4``, which needs ffmpeg.
+        epochs: epochs to draw, at least two; ``None``: all.
         fps: frames per second.
         dpi: dots per inch; a frame is 8 by 4.6 inches.
 

@@ -1,4 +1,4 @@
-"""What a head's clusters are worth: predictions that follow a donor with another sum, on all solved networks: H7."""
+"""Do predictions follow a donor with a different sum? H7, on all solved networks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mechclust.report.draws import Data
+from mechclust.report.findings import Parts
 from mechclust.report.verdicts import Bound, Verdict
-from mechclust.studies.clustering_heads.judged import Data, Finding, Parts
+from mechclust.studies.clustering_heads.predicted import Predicted
 from mechclust.studies.clustering_heads.results import HeadsResults, TrainedNetwork
 
 
@@ -16,10 +18,10 @@ def donors_of(networks: Sequence[TrainedNetwork], partition: str, kind: str) -> 
     return [float(n.donors.sel("follows", partition=partition, kind=kind)) for n in networks if n.donors is not None]
 
 
-def head_findings(results: HeadsResults) -> list[Finding]:
+def head_findings(results: HeadsResults) -> list[Predicted]:
     """H7, H7b, H7c."""
     measured = [(n, n.donors) for n in results.solved if n.donors is not None]
-    old = "measured by an earlier version; go on with the run"
+    old = "measured by an earlier version; resume the run"
     why = "" if measured else (old if results.solved else "no network is solved")
 
     def parts(data: Data) -> Parts:
@@ -34,16 +36,17 @@ def head_findings(results: HeadsResults) -> list[Finding]:
     def nearly_all(data: Data, rng: np.random.Generator) -> Data:
         return {**data, "follows": 1 - 0.02 * rng.random(len(data["follows"]))}
 
-    def finding(id: str, partition: str, what: str, predicted: Verdict, note: str) -> Finding:
+    def finding(id: str, partition: str, what: str, predicted: Verdict, note: str) -> Predicted:
         data = {
             "follows": np.array(donors_of([n for n, _ in measured], partition, "centroid")),
             "random": np.array([d.sel("random_draws", partition=partition).numpy() for _, d in measured]),
         }
-        return Finding(
-            id, f"all solved networks, detected or not: with the mean embedding of {what} of a donor with another sum "
-            "and answer, predictions become the donor's (share)", "ours", predicted, data if measured else None, parts,
-            (random_classes, "classes of the same sizes drawn at random among inputs of one answer, once a network"),
-            (nearly_all, "98 to 100 in 100 follow"), why_not=why, note=note if measured else "",
+        return Predicted(
+            id, f"all solved networks, detected or not: with the mean embedding of {what} of a donor with a different "
+            "sum and answer, predictions become the donor's (share)", "ours", parts, random_classes,
+            "classes of the same sizes drawn at random among inputs with the same answer, once per network",
+            nearly_all, "98 to 100 in 100 follow", note=note if measured else "",
+            predicted=predicted, data=data if measured else None, why_not=why,
             chance=f"random classes: {data['random'].mean():.2f}" if measured else None,
         )  # fmt: skip
 
@@ -54,16 +57,15 @@ def head_findings(results: HeadsResults) -> list[Finding]:
     return [
         finding(
             "H7", "head", "the head's cluster", "holds",
-            f"clusters a network: {min(sizes)} to {max(sizes)}" if sizes else "",
+            f"clusters per network: {min(sizes)} to {max(sizes)}" if sizes else "",
         ),
         finding("H7b", "sum", "the support's sum", "does not hold", ""),
-        Finding(
-            "H7c", "all solved networks: with the mean embedding of a wrong cluster, drawn for each cluster and seed, "
-            "they guess (accuracy)", "ours", "holds",
-            {"wrong": accuracies("wrong_accuracy"), "right": accuracies("accuracy")} if measured else None,
-            lambda data: [("", data["wrong"], Bound("<=", 0.6))],
-            (lambda data, rng: {**data, "wrong": rng.permutation(data["right"])},
-             "networks that are deaf to it: their own accuracies"),
-            chance="0.5 for p = 2", why_not=why,
+        Predicted(
+            "H7c", "all solved networks guess when given the mean embedding of a wrong cluster, drawn per cluster and "
+            "seed (accuracy)", "ours", lambda data: [("", data["wrong"], Bound("<=", 0.6))],
+            lambda data, rng: {**data, "wrong": rng.permutation(data["right"])},
+            "networks that ignore it: their own accuracies", chance="0.5 for p = 2", predicted="holds",
+            data={"wrong": accuracies("wrong_accuracy"), "right": accuracies("accuracy")} if measured else None,
+            why_not=why,
         ),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The ideal clustering head, and other initial weights for the base setting."""
+"""The ideal clustering head, and alternative initial weights for the base setting."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def ideal_positions(config: PoolingTransformerConfig, task: SparseModularAdditio
 def ideal_head(config: PoolingTransformerConfig, task: SparseModularAddition, beta: float) -> dict[str, Tensor]:
     """Embeddings, positions, query and values of the ideal clustering head, by name.
 
-    Digits lie at equal distances from (1, 0) to (-1, 0), other rows of the embedding at 0; the query is (0, beta) and
-    the value matrix the identity. With p = 2 attention goes evenly to the support, the more exclusively the larger
-    ``beta``, and the sequence embedding depends on nothing but the sum of the support's digits.
+    Digits are equally spaced from (1, 0) to (-1, 0), other rows of the embedding are 0, the query is (0, beta) and the
+    value matrix is the identity. For p = 2, attention is uniform on the support, and the larger ``beta``, the less
+    falls elsewhere; the sequence embedding depends only on the sum of the support's digits.
 
     Args:
-        config: of the network, with one head and at least two dimensions.
+        config: of a network with one head and at least two dimensions.
         task: gives p and the support.
         beta: length of the query.
 
@@ -55,12 +55,12 @@ def ideal_head(config: PoolingTransformerConfig, task: SparseModularAddition, be
 
 
 def started(member: Member, scales: Mapping[str, float], ideal: Ideal, beta: float = 8.0) -> Member:
-    """The member from other initial weights than those drawn from its seed.
+    """The member with initial weights that differ from those drawn from its seed.
 
     Args:
         member: a pooling transformer on sparse modular addition.
         scales: factors on the initial weights, by the beginning of a parameter's name.
-        ideal: what is the ideal head's: nothing, ``"positions"``, or the whole ``"head"``.
+        ideal: what is taken from the ideal head: nothing, ``"positions"``, or the whole ``"head"``.
         beta: length of the ideal head's query.
     """
     config, task = member.model, member.task

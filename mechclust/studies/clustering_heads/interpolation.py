@@ -1,4 +1,4 @@
-"""The straight line between two networks: how far the loss rises on it, also after their neurons are matched."""
+"""The straight line between two networks: how far the loss rises on it, with and without matched neurons."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def loss_between(
     Args:
         model: a network of their shape.
         start: weights by name.
-        end: likewise.
+        end: weights by name.
         task: the data.
         points: networks on the line, ends included.
     """
@@ -45,14 +45,14 @@ def loss_between(
 
 
 def neurons_matched(weights: Weights, to: Weights) -> dict[str, Tensor]:
-    """The same network with its feed-forward neurons in the order in which they are most like those of another.
+    """The same network with its feed-forward neurons reordered to be most like those of another.
 
-    The order of neurons does not change what a network computes, but it does change the line between two. The order
-    maximises the sum over neurons of the inner products of all their weights.
+    The order of neurons does not change what a network computes, but it does change the line between two networks. The
+    chosen order maximises the sum over neurons of the inner products of all their weights.
 
     Args:
-        weights: of a pooling transformer, by name.
-        to: of the other.
+        weights: a pooling transformer's, by name.
+        to: the other network's.
 
     Example:
         >>> weights = {"blocks.0.mlp.W_in": torch.eye(2), "blocks.0.mlp.b_in": torch.tensor([1.0, 2.0]),

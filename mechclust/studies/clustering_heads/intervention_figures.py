@@ -16,14 +16,14 @@ from mechclust.studies.clustering_heads.results import WEAK, HeadsResults, Train
 
 _MARK: dict[str, Any] = {"color": "#555555", "ls": ":", "lw": 1}
 _STITCHED = {
-    "accuracy": ("both of the epoch", GREY),
-    "head_accuracy": ("head of the epoch", BLUE),
-    "classifier_accuracy": ("classifier of the epoch", ORANGE),
+    "accuracy": ("both from the epoch", GREY),
+    "head_accuracy": ("head from the epoch", BLUE),
+    "classifier_accuracy": ("classifier from the epoch", ORANGE),
 }
 
 
 def intervention_panels(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Panel]:
-    """The figures of what was run."""
+    """The figures of the interventions that were run."""
     found = []
 
     def add(name: str, figure: Figure, caption: str) -> None:
@@ -33,45 +33,45 @@ def intervention_panels(config: ClusteringHeadsConfig, results: HeadsResults) ->
         add(
             "stitching",
             stitching(results),
-            "Networks put together from two epochs: the head of an epoch with the classifier of the end, the reverse, "
-            f"and both of the epoch. Right: when each first passes {SOLVED} in the solved networks; above the dotted "
-            "line the head is first.",
+            "Networks stitched from two epochs: the head of an epoch with the final classifier, the reverse, and both "
+            f"from the epoch. Right: when each first passes {SOLVED} in the solved networks; above the dotted line the "
+            "head is first.",
         )
     if len({n.solved for n in results.ends}) == 2:
         add(
             "roc",
             roc(results),
-            f"Networks above {SOLVED} found against networks at {WEAK} or below taken for them, as the largest "
-            "deviation that counts as integer varies. Points: the detector's threshold.",
+            f"Share of networks above {SOLVED} detected against share of networks at {WEAK} or below detected, as the "
+            "largest deviation that counts as integer varies. Points: the detector's threshold.",
         )
     if _spikes(results):
         add(
             "replay",
             replay(results),
-            "Left: share of the loss spikes after solving that are gone when a part stays as it was before, a mean "
-            "over runs, every run a point. Right: the loss of every spike, before it, at it, and with a part frozen.",
+            "Left: share of the loss spikes after solving that disappear when a part is frozen as it was before, mean "
+            "over runs, one point per run. Right: the loss of every spike, before it, at it, and with a part frozen.",
         )
     if results.mitigated.get(MITIGATIONS[0]):
         add(
             "mitigations",
             mitigations(config, results),
-            "Spikes after solving, seed by seed, of the base setting and of the same seed with a mitigation; all "
-            "seeds. Points are moved a little so that equal ones show.",
+            "Spikes after solving, seed by seed, in the base setting and for the same seed with a mitigation; all "
+            "seeds. Points are jittered slightly so that equal ones show.",
         )
     if any(n.donors is not None for n in results.solved):
         add(
             "donors",
             donors(results),
-            "Solved networks: share of predictions that become those of a donor with another sum and answer, when the "
-            "sequence embedding is the donor's own (1 by construction), the mean of the donor's class, or that of a "
-            "random class of the same size.",
+            "Solved networks: share of predictions that become those of a donor with a different sum and answer when "
+            "the sequence embedding is the donor's own (1 by construction), the mean of the donor's class, or that of "
+            "a random class of the same size.",
         )
     if results.full_batch:
         add(
             "full_batch",
             full_batch(config, results),
-            "Full batch: training loss, and the gradient's norm by layer on a linear scale, of the run whose loss "
-            "falls most often and of the median run. Grey: where the loss falls.",
+            "Full batch: training loss, and the gradient norm by layer on a linear scale, for the run whose loss "
+            "falls most often and the median run. Grey: where the loss falls.",
         )
     if results.curvature:
         add(
@@ -128,7 +128,7 @@ def roc(results: HeadsResults) -> Figure:
         axis.plot(false, true, color=color, label=f"{label}: area {roc_auc_score(solved, score):.3f}")
         at = score > -INTEGER_DEVIATION
         axis.plot(at[~solved].mean(), at[solved].mean(), "o", color=color)
-    axis.set(xlabel=f"networks at {WEAK} or below taken for heads", ylabel="solved networks found", ylim=(-0.02, 1.02))
+    axis.set(xlabel=f"networks at {WEAK} or below detected", ylabel="solved networks detected", ylim=(-0.02, 1.02))
     axis.legend(frameon=False, loc="lower right")
     return figure
 
@@ -138,7 +138,7 @@ def _spikes(results: HeadsResults) -> list[Any]:
 
 
 def replay(results: HeadsResults) -> Figure:
-    """Which spikes are gone when a part is frozen, and the losses of all."""
+    """Which spikes disappear when a part is frozen, and the losses of all."""
     runs = _spikes(results)
     figure, (left, right) = subplots(2, size=(6, 3.6), grid=None)
     means = np.array([r["gone"].numpy().mean(axis=0) for r in runs])
@@ -149,7 +149,7 @@ def replay(results: HeadsResults) -> Figure:
         left.plot(place + jitter[:, place], means[:, place], "o", color=color, ms=3, alpha=0.5)
     left.set_xticks(range(len(FROZEN)), [name.replace(" ", "\n") + ("\n(control)" if name == "attention" else "")
                                          for name in FROZEN], fontsize=8)  # fmt: skip
-    left.set(ylabel="share of spikes gone", ylim=(0, 1.03))
+    left.set(ylabel="share of spikes that disappear", ylim=(0, 1.03))
     names = ("before", "spike", *FROZEN)
     for r in runs:
         losses = np.column_stack([r["quiet_loss"], r["spike_loss"], r["loss"]])
@@ -160,7 +160,7 @@ def replay(results: HeadsResults) -> Figure:
 
 
 def mitigations(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
-    """Spikes of the base setting against those with a mitigation, one point a seed."""
+    """Spikes in the base setting against those with a mitigation, one point per seed."""
     arms = [arm for arm in MITIGATIONS if results.mitigated.get(arm)]
     figure, axes = subplots(len(arms), size=(3.8, 3.6), grid=None)
     draw = np.random.default_rng(0)
@@ -179,7 +179,7 @@ def mitigations(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
 
 
 def donors(results: HeadsResults) -> Figure:
-    """Share of predictions that follow a donor, by what stands in for the sequence embedding."""
+    """Share of predictions that follow a donor, by what replaces the sequence embedding."""
     found = [n.donors for n in results.solved if n.donors is not None]
     figure, axes = subplots(2, size=(4.4, 3.4), grid=None, sharey=True)
     draw = np.random.default_rng(0)
@@ -223,7 +223,7 @@ def full_batch(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
 
 
 def saddle(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
-    """Loss and smallest eigenvalues of the Hessian along one run, and negative curvature of all."""
+    """Loss and smallest eigenvalues of the Hessian along one run, and negative curvature of all runs."""
     p = config.task.p
     seeds = [seed for seed in results.curvature if seed in results.full_batch]
     pairs = {seed: pair for seed in seeds if (pair := results.saddle(seed, p)) is not None}

@@ -7,20 +7,20 @@ import math
 from probes import ProbeResult
 from probes.clustering_head import INTEGER_DEVIATION, INTEGER_NEAREST_CENTROID
 
-PLANAR_P_VALUE = 0.05  # of random weights on a lattice as good; as usual for a test
+PLANAR_P_VALUE = 0.05  # probability that random weights fit a lattice as well; the usual level of a test
 _NEVER = -1.0  # below every score: deviations are at most 0.5
 
 
 def on_plane(head: ProbeResult) -> bool:
     """Whether a head's weights lie on a planar lattice, by the thresholds of the integer-weight head.
 
-    A head that was measured before there were planar measures is on none.
+    A head measured before the planar measures existed counts as on none.
     """
     return planar_score(head) > -INTEGER_DEVIATION
 
 
 def line_score(head: ProbeResult) -> float:
-    """How near the weights are to integers: the negative deviation, where the residues and the clusters are right.
+    """How near the weights are to integers: the negative deviation, if the residues and the clusters are right.
 
     The detector of integer-weight heads, with its threshold on the deviation left open. -1 for all others.
     """
@@ -30,7 +30,7 @@ def line_score(head: ProbeResult) -> float:
 
 
 def planar_score(head: ProbeResult) -> float:
-    """The same of a planar lattice, on which random weights lie as well in fewer than one in twenty draws."""
+    """The same for a planar lattice that random weights fit as well in fewer than one in twenty draws."""
     right = _number(head, "planar_match") == 1 and _number(head, "planar_accuracy") >= INTEGER_NEAREST_CENTROID
     if not (right and _number(head, "planar_p_value") < PLANAR_P_VALUE):
         return _NEVER

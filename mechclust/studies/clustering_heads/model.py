@@ -47,6 +47,7 @@ class _MLP(nn.Module):
         self.W_out = nn.Parameter(torch.zeros(config.d_mlp, config.d_model))
         self.b_out = nn.Parameter(torch.zeros(config.d_model))
         self.hook_pre, self.hook_post = HookPoint(), HookPoint()
+        self.dropout = nn.Dropout(config.dropout)
 
 
 class _Block(nn.Module):
@@ -67,9 +68,10 @@ class _Embed(nn.Module):
 class PoolingTransformer(HookedRootModule):  # type: ignore[misc]
     """One attention layer that pools a sequence into one vector, and a feed-forward layer that classifies it.
 
-    ``e = E[x] + P[t]``; ``z = norm(e)``; attention with one learned query a head and no keys,
+    ``e = E[x] + P[t]``; ``z = norm(e)``; attention with one learned query per head and no keys,
     ``a = softmax_t(q . z_t / sqrt(d_head))``; the sequence embedding ``xi = sum_t a_t V z_t`` (no
-    output matrix, no residual); ``y = xi + W_2 gelu(W_1 norm(xi) + b_1) + b_2``; logits ``y E^T``.
+    output matrix, no residual); ``y = xi + W_2 gelu(W_1 norm(xi) + b_1) + b_2``; logits ``y E^T``. In training, neurons
+    are dropped behind the gelu.
 
     Hook points: ``hook_embed``, ``hook_pos_embed``, ``blocks.0.hook_resid_pre`` (e),
     ``blocks.0.ln1.hook_normalized`` (z), ``blocks.0.attn.hook_{attn_scores,pattern}``
@@ -112,8 +114,8 @@ class PoolingTransformer(HookedRootModule):  # type: ignore[misc]
 
     @torch.no_grad()
     def _draw(self) -> None:
-        """Embeddings normal; query and values uniform within ``1 / sqrt(d)``; the feed-forward layer from one
-        uniform block in [-1, 1] a neuron, scaled by ``1 / sqrt(fan-in)``, so that widths share neurons."""
+        """Embeddings are normal; query and values uniform within ``1 / sqrt(d)``; the feed-forward layer is one uniform
+        row in [-1, 1] per neuron, scaled by ``1 / sqrt(fan-in)``, so that different widths share neurons."""
         draw = torch.Generator().manual_seed(self.config.seed)
         d = self.config.d_model
         embed, pos_embed, block = self._parts()
@@ -132,7 +134,7 @@ class PoolingTransformer(HookedRootModule):  # type: ignore[misc]
         """``[batch d_vocab]`` logits of the answer.
 
         Raises:
-            InputError: for sequences of another length.
+            InputError: for sequences of the wrong length.
         """
         if tokens.ndim != 2 or tokens.shape[1] != self.config.n_ctx:
             raise InputError(f"tokens has shape {tuple(tokens.shape)}; expected [batch {self.config.n_ctx}]")
@@ -147,7 +149,7 @@ class PoolingTransformer(HookedRootModule):  # type: ignore[misc]
         values = attn.hook_v((z @ attn.W_V.T).unflatten(-1, (heads, -1)))
         pooled = attn.hook_z(torch.einsum("bhqk,bkhd->bqhd", pattern, values)).flatten(2)
         pooled = block.hook_resid_mid(pooled)
-        hidden = mlp.hook_post(F.gelu(mlp.hook_pre(block.ln2(pooled) @ mlp.W_in + mlp.b_in)))
+        hidden = mlp.hook_post(mlp.dropout(F.gelu(mlp.hook_pre(block.ln2(pooled) @ mlp.W_in + mlp.b_in))))
         out = block.hook_resid_post(pooled + block.hook_mlp_out(hidden @ mlp.W_out + mlp.b_out))
         return out[:, 0] @ embed.W_E.T  # type: ignore[no-any-return]
 

@@ -1,4 +1,4 @@
-"""How one network comes to its solution: phases, a spike, the ideal head, attention, and the weights' paths."""
+"""How one network reaches its solution: phases, a spike, the ideal head, attention, and the weights' paths."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _IDEAL = (
 
 
 def phase_panels(config: ClusteringHeadsConfig, results: HeadsResults, out: Path) -> list[Panel]:
-    """The figures of what was run."""
+    """The figures of the runs that were made."""
     found = [
         Panel("phases", phases(config, results, out), "Four moments of one training: the start, the plateau before the "
               "last fall of the loss, the end of that fall, and the end. Rows: sequence embeddings (equivalent "
               "sequences share a colour), the classifier's answer for any sequence embedding, and what the "
               "feed-forward layer reads."),
         Panel("attention", attention(config, results, out), "Mean attention to every position over training; the line "
-              "ends the support."),
+              "marks the end of the support."),
     ]  # fmt: skip
     if spike := _largest_spike(results):
         found.append(Panel("spike", spike_strip(config, *spike, out), "Consecutive epochs of the largest loss spike "
@@ -45,14 +45,14 @@ def phase_panels(config: ClusteringHeadsConfig, results: HeadsResults, out: Path
         found.append(Panel("ideal", ideal(config, results, out), "The ideal head, frozen, and the feed-forward layer "
                            "that was trained on it, at the end."))  # fmt: skip
     if len(results.networks) > 1:
-        found.append(Panel("paths", paths(config, results, out), "The weights of networks over training, by t-SNE: a "
+        found.append(Panel("paths", paths(config, results, out), "The weights of networks over training, by t-SNE: one "
                            "line per network from its start (dot) to its end (star). Distances between far points mean "
                            "nothing in such a map."))  # fmt: skip
     return found
 
 
 def phases(config: ClusteringHeadsConfig, results: HeadsResults, out: Path) -> Figure:
-    """Four moments of the run whose loss falls most often, of those that solve the task if there are any."""
+    """Four moments of the run whose loss falls most often, among those that solve the task if there are any."""
     p = config.task.p
     runs: list[tuple[str, int, NetworkTraining]] = [("base", seed, n) for seed, n in results.networks.items()]
     runs += [(FULL_BATCH, seed, run) for seed, run in results.full_batch.items()]
@@ -75,7 +75,7 @@ def phases(config: ClusteringHeadsConfig, results: HeadsResults, out: Path) -> F
 
 
 def _largest_spike(results: HeadsResults) -> tuple[TrainedNetwork, Spike] | None:
-    """Of all after solving, with three epochs before and after."""
+    """The largest of all spikes after solving, with three epochs before and after."""
     found = [
         (network, spike)
         for network in results.solved

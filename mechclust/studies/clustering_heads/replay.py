@@ -1,4 +1,4 @@
-"""The epoch before a loss spike once more, with one part of the network as it was before: is the spike gone?"""
+"""The step into a loss spike, repeated with one part of the network frozen: does the spike disappear?"""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ Weights = Mapping[str, Tensor]
 def replay(snapshots: Snapshots, member: int, dynamics: ProbeResult) -> ProbeResult:
     """The step from the last quiet snapshot to a spike, repeated with one part frozen, for every spike after solving.
 
-    All weights move as they did in that epoch. What is frozen stays, sequence by sequence, what it was before:
+    All weights move as they did in that epoch. The frozen part keeps its earlier value, sequence by sequence:
 
-    - *norm direction*: the normalised sequence embedding that the feed-forward layer reads. Near 0 a short step of xi
-      turns it far.
+    - *norm direction*: the normalised sequence embedding that the feed-forward layer reads. Near xi = 0, a short step
+      turns it a long way.
     - *wedges*: the gates of the feed-forward layer, ``Phi(pre)`` in ``gelu(pre) = pre Phi(pre)``: no sequence crosses
       from one side of a neuron to the other.
-    - *attention*: the attention pattern, the third nonlinearity. No explanation of spikes names it: it is the control.
-    - *head*: xi whole, and *feed-forward*: the feed-forward layer's weights. Which of the two moved?
+    - *attention*: the attention pattern, the third nonlinearity. No explanation of spikes involves it: the control.
+    - *head*: all of xi, and *feed-forward*: the feed-forward layer's weights. Which of the two moved?
 
-    The step is an epoch of updates taken as one; what the optimiser would have done after a change is not replayed.
+    The updates of an epoch are taken as one step; how the optimiser would have reacted to the change is not replayed.
 
     Measures:
         ``loss`` (spike, frozen): training loss with that part frozen; ``spike_loss``, ``quiet_loss``, ``threshold``
-            (spike): at the spike, at the snapshot before, and above which there is a spike.
-        ``gone`` (spike, frozen): 1 where the loss stays below the threshold.
+            (spike): the loss at the spike, at the snapshot before, and above which there is a spike.
+        ``gone`` (spike, frozen): 1 if the loss stays below the threshold.
 
     Args:
         snapshots: of an ensemble of pooling transformers on sparse modular addition.
-        member: which.
-        dynamics: what ``dynamics`` measured of it.
+        member: number of the network in the ensemble.
+        dynamics: the result of ``dynamics`` for it.
     """
     loss = dynamics["train_loss"].numpy()
     solved = first_above(dynamics["test_accuracy"].numpy(), SOLVED)
@@ -79,7 +79,7 @@ def replay(snapshots: Snapshots, member: int, dynamics: ProbeResult) -> ProbeRes
 def _replayed(
     snapshots: Snapshots, member: int, spikes: list[Spike], rows: MeasuredRows, model: Any
 ) -> Iterator[list[float]]:
-    """For each spike the loss before it, at it, and with each part frozen."""
+    """For each spike, the loss before it, at it, and with each part frozen."""
     tokens, answers = rows.batch.tokens, rows.batch.label("answer")
 
     def loss(weights: Weights, frozen: AbstractContextManager[Any] | None = None) -> float:

@@ -33,11 +33,11 @@ from mechclust.studies.clustering_heads.lattices import line_score, on_plane, pl
 from probes import ProbeResult, load_result
 from tasks import InputError
 
-CAUSES = {"small norm": "smallest_norm", "cluster near a boundary": "margin"}  # of a spike, by the curve that shows it
-QUANTILE = 0.1  # of a run's quiet epochs: below it, a norm or margin is small
+CAUSES = {"small norm": "smallest_norm", "cluster near a boundary": "margin"}  # of a spike, with their curves
+QUANTILE = 0.1  # of a run's quiet epochs: a norm or margin below this quantile is small
 WEAK = 0.75  # test accuracy up to which a network has not found the task's structure
 GAP = 10  # epochs between a spike and what counts as quiet
-_LATER = ("stitching", "replay", "donors")  # which runs of earlier versions lack
+_LATER = ("stitching", "replay", "donors")  # missing from runs of earlier versions
 
 
 @dataclass(frozen=True)
@@ -52,30 +52,30 @@ class NetworkTraining:
 
     @property
     def solved_at(self) -> int | None:
-        """First epoch at which test accuracy passes the mark."""
+        """First epoch at which test accuracy passes the threshold."""
         return first_above(self.curve("test_accuracy"), SOLVED)
 
     @cached_property
     def spikes(self) -> list[Spike]:
-        """Loss spikes of the training loss."""
+        """Spikes of the training loss."""
         return loss_spikes(self.curve("train_loss"))
 
     def late_spikes(self, start: int = 0) -> int:
-        """Loss spikes after ``start`` and after the task was first solved; 0 where it never was."""
+        """Number of loss spikes after ``start`` and after the task was first solved; 0 if it never was."""
         solved = self.solved_at
         return 0 if solved is None else sum(spike.epoch > max(solved, start) for spike in self.spikes)
 
     def drops(self, p: int) -> list[Drop]:
-        """Phases in which the training loss falls, from where it is first below 1.05 of what guessing costs.
+        """Phases in which the training loss falls, from where it is first below 1.05 times the loss of guessing.
 
-        Before, it falls from the random start.
+        Before that point, it falls from the random initialisation.
         """
         return drops_after_guessing(self.curve("train_loss"), p)
 
     def gradient_in_drops(self, p: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """``(gradient [snapshot], falls [snapshot])`` from where the loss is that of guessing to its last fall's end.
+        """``(gradient [snapshot], falls [snapshot])`` from a loss as high as guessing to the end of the last fall.
 
-        The norm of the training loss's gradient, and whether the loss falls there. ``None`` where it never does, or
+        The norm of the training loss's gradient, and whether the loss falls there. ``None`` if it never falls, or
         falls all the time.
         """
         drops = self.drops(p)
@@ -89,14 +89,14 @@ class NetworkTraining:
         return None if falls.all() else (self.curve("gradient_norm")[first:end, -1], falls)
 
     def feed_forward_share(self, drop: Drop) -> float:
-        """The feed-forward layer's part of the squared gradient, a mean over a drop."""
+        """The feed-forward layer's share of the squared gradient, averaged over a drop."""
         group = self.dynamics.coords["group"]
         squares = self.curve("gradient_norm")[drop.start : drop.end + 1] ** 2
         return float(np.mean(squares[:, group.index("feed-forward")] / squares[:, group.index("all")]))
 
     @cached_property
     def small_spikes(self) -> list[Spike]:
-        """Rises that would be loss spikes but for the floor below which no loss counts as one."""
+        """Rises that would be loss spikes if they were not below the floor."""
         counted = {epoch for spike in self.spikes for epoch in range(spike.epoch, spike.end)}
         every = loss_spikes(self.curve("train_loss"), floor=0.0)
         return [spike for spike in every if counted.isdisjoint(range(spike.epoch, spike.end))]
@@ -104,7 +104,7 @@ class NetworkTraining:
 
 @dataclass(frozen=True)
 class TrainedNetwork(NetworkTraining):
-    """A network of the base setting: its training, its head at the end, and interventions on both.
+    """A network of the base setting: its training, its final head, and interventions on both.
 
     Runs of earlier versions have no ``stitching``, ``replay`` and ``donors``.
     """
@@ -138,7 +138,7 @@ class TrainedNetwork(NetworkTraining):
 
     @property
     def kind(self) -> str:
-        """The kind of head, as ``kind_of`` names it."""
+        """The kind of head, as named by ``kind_of``."""
         return kind_of(self.head)
 
     @property
@@ -151,17 +151,17 @@ class TrainedNetwork(NetworkTraining):
         return max(line_score(self.head), planar_score(self.head)) if plane else line_score(self.head)
 
     def ready_at(self, part: str) -> int | None:
-        """First epoch whose head, or whose classifier, solves the task with the other part of the end.
+        """First epoch whose head (or classifier) solves the task together with the final version of the other part.
 
         Raises:
-            InputError: where the network was not stitched.
+            InputError: if the network was not stitched.
         """
         return first_above(self._measured("stitching")[f"{part}_accuracy"].numpy(), SOLVED)
 
     @property
     def head_ahead(self) -> float:
-        """Mean over the epochs before the task was solved: accuracy of the epoch's head with the classifier of the end,
-        less that of the reverse. NaN where it was never solved, or at the first snapshot.
+        """Mean over the epochs before the task was solved: accuracy of the epoch's head with the final classifier,
+        minus that of the reverse. NaN if the task was never solved, or was solved at the first snapshot.
         """
         if not self.solved_at:
             return float("nan")
@@ -173,7 +173,7 @@ class TrainedNetwork(NetworkTraining):
         found: ProbeResult | None = getattr(self, part)
         if found is None:
             raise InputError(
-                f"seed {self.seed} has no {part}, as it was measured by an earlier version; go on with the run: "
+                f"seed {self.seed} has no {part}, as it was measured by an earlier version; resume the run: "
                 "mechclust run clustering-heads with the same settings"
             )
         return found
@@ -183,17 +183,17 @@ class TrainedNetwork(NetworkTraining):
         return float(self.causal.sel(name, partition=partition))
 
     def diagnoses(self) -> list[tuple[Spike, list[str], list[str]]]:
-        """For each spike after the task was solved: it, its diagnosis, and that of a quiet epoch at the same loss.
+        """Each spike after the task was solved, with its diagnosis and that of a quiet epoch at the same loss.
 
-        A diagnosis names what was small, at the epoch or the one before: the least norm of xi, or the margin of a
-        cluster, below a tenth of the run's quiet epochs (solved, and 10 or more away from every spike). It describes;
-        ``replay`` intervenes.
+        A diagnosis names what was small, at the epoch or the one before: the smallest norm of xi, or the margin of a
+        cluster, below the lowest tenth of the run's quiet epochs (solved, and 10 or more away from every spike). This
+        is descriptive only; ``replay`` intervenes.
         """
         start = self.solved_at
         if start is None:
             return []
         loss = self.curve("train_loss").copy()
-        loss[:start] = np.nan  # nothing before is quiet
+        loss[:start] = np.nan  # no earlier epoch is quiet
         late = [spike for spike in self.spikes if spike.epoch > start]
         quiet = np.isfinite(loss) & away_from(self.spikes, len(loss), GAP)
         if not quiet.any():
@@ -216,12 +216,12 @@ class HeadsResults:
     Attributes:
         networks: those of the base setting, by seed.
         mitigated: the training of each mitigation's networks, by seed.
-        final: arm to seed to ``(train, test)`` accuracy at the end.
+        final: arm to seed to final ``(train, test)`` accuracy.
         curriculum: by seed.
         full_batch: the training of each network of the full-batch run, by seed.
-        curvature: of the same networks, the Hessian at some snapshots, by seed.
+        curvature: the Hessian of the same networks at some snapshots, by seed.
         narrow_curriculum: the curriculum in two dimensions, by seed.
-        started: arm to seed to the head at the end, of networks from other initial weights.
+        started: arm to seed to the final head, for networks from other initial weights.
         second_stage: the training of the feed-forward layer alone on the ideal head, by seed.
     """
 
@@ -242,7 +242,7 @@ class HeadsResults:
 
     @property
     def ends(self) -> list[TrainedNetwork]:
-        """Networks that solved the task, and those that have not found its structure; those between are left out."""
+        """Networks that solved the task, and those that did not find its structure; those in between are left out."""
         return [n for n in self.networks.values() if n.solved or n.accuracy <= WEAK]
 
     def saddle(self, seed: int, p: int) -> tuple[float, float] | None:
@@ -254,8 +254,8 @@ class HeadsResults:
 
         Returns:
             The median over the measured snapshots on its plateaus, and the value at the end; ``None`` for a run that
-            did not solve the task or had no measured plateau. A plateau is where the loss does not fall, from where it
-            is that of guessing to the last fall.
+            did not solve the task or had no measured plateau. Plateaus are the stretches on which the loss does not
+            fall, from where it is that of guessing to the last fall.
         """
         run, measured = self.full_batch.get(seed), self.curvature[seed]
         if run is None or not run.curve("test_accuracy")[-1] > SOLVED or (found := run.gradient_in_drops(p)) is None:
@@ -271,27 +271,27 @@ class HeadsResults:
         return float(np.median(negative[inside])), float(negative[-1])
 
     def shares(self, arm: str) -> list[float]:
-        """1 for each network of an arm that solved its task, else 0."""
+        """1 for each network of an arm that solved its task, 0 otherwise."""
         return [float(test > SOLVED) for _, test in self.final.get(arm, {}).values()]
 
 
 def is_textbook(head: ProbeResult) -> bool:
-    """Whether what ``ClusteringHead`` measured is a textbook head."""
+    """Whether the head that ``ClusteringHead`` measured is a textbook head."""
     return int(head["verdict"]) == 2
 
 
 def kind_of(head: ProbeResult) -> str:
-    """``"textbook"``, ``"integer-weight"``, ``"planar"`` (lattice) or ``"neither"``; the first that is true."""
+    """``"textbook"``, ``"integer-weight"``, ``"planar"`` (lattice) or ``"neither"``; the first that applies."""
     if is_textbook(head):
         return "textbook"
     return "integer-weight" if bool(head["integer_head"]) else "planar" if on_plane(head) else "neither"
 
 
 def load_results(config: ClusteringHeadsConfig, out: Path) -> HeadsResults:
-    """Read a run's results: all of the base setting, and what there is of the rest.
+    """Read a run's results: all of the base setting, and whatever exists of the rest.
 
     Raises:
-        InputError: when the base setting is not finished.
+        InputError: if the base setting is not finished.
     """
     results = out / "results"
     final: dict[str, dict[int, tuple[float, float]]] = {}
@@ -318,25 +318,25 @@ def load_network(config: ClusteringHeadsConfig, out: Path, seed: int) -> Trained
     """Read one network of the base setting.
 
     Raises:
-        InputError: when it is not finished.
+        InputError: if it is not finished.
     """
     base = out / "results" / "base"
     paths = {part: base / f"seed{seed}.{part}.safetensors" for part in PARTS}
     if missing := [part for part, path in paths.items() if not path.exists() and part not in _LATER]:
         raise InputError(
             f"{str(out)!r} holds a run whose base setting is not finished (seed {seed} has no {missing[0]}); "
-            "go on with it: mechclust run clustering-heads with the same settings"
+            "resume it: mechclust run clustering-heads with the same settings"
         )
     there = {part: load_result(path) for part, path in paths.items() if path.exists()}
     return TrainedNetwork(seed=seed, p=config.task.p, **there)
 
 
 def _trainings(seeds: Sequence[int], folder: Path) -> dict[int, NetworkTraining]:
-    """What there is of some seeds' measured training."""
+    """The measured training of those seeds that have it."""
     return {seed: NetworkTraining(found) for seed, found in _by_seed(seeds, folder, ".dynamics").items()}
 
 
 def _by_seed(seeds: Sequence[int], folder: Path, part: str = "") -> dict[int, ProbeResult]:
-    """What there is of some seeds' saved results."""
+    """The saved results of those seeds that have them."""
     paths = {seed: folder / f"seed{seed}{part}.safetensors" for seed in seeds}
     return {seed: load_result(path) for seed, path in paths.items() if path.exists()}

@@ -39,7 +39,7 @@ from tasks import Batch
 
 
 def run_job(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> None:
-    """Make a job's artefacts in ``out``, or go on where it was."""
+    """Make a job's artefacts in ``out``, or resume where an interrupted call stopped."""
     if job.arms[0] in CURRICULA:
         run_curriculum(config, job, out)
         return
@@ -66,7 +66,7 @@ def run_job(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> None:
     final = kept(done, models) or _final(pairs, snapshots)
     if first.name == "base" and config.transfer:
         _transfer(config, job, snapshots, final, out)
-    once(done, lambda: final, models)  # the last, for it says that all is done
+    once(done, lambda: final, models)  # written last, since it marks the job as done
 
 
 def _trained(
@@ -96,9 +96,9 @@ def _measure_end(snapshots: Snapshots, member: int, path: Path) -> None:
 
 
 def _measure_head(snapshots: Snapshots, member: int, path: Path) -> None:
-    """The head before training and at its end, causal checks, and the whole training seen from the end.
+    """The head before and after training, causal checks, and the whole training measured with the final clusters.
 
-    Also what is put together from two epochs, spikes replayed, and donors with another sum.
+    Also networks stitched from two epochs, replayed spikes, and donors with a different sum.
     """
     task = task_of(snapshots, member)
     model, untrained = snapshots.model(member), snapshots.model(member, 0)
@@ -109,7 +109,7 @@ def _measure_head(snapshots: Snapshots, member: int, path: Path) -> None:
     batch = measured_rows(task).batch
     probe = ClusteringHead(("multiset", "sum"), support=task.positions, modulus=task.p)
     once(paths["untrained"], lambda: run(untrained, batch, probe), of["untrained"])
-    measured = run(model, batch, probe)  # also for the partition, which the probe keeps
+    measured = run(model, batch, probe)  # also gives the partition, which the probe keeps
     head = once(paths["head"], lambda: measured, of["head"])
     once(paths["causal"], lambda: causal_checks(model, batch, probe, task.accuracy), of["causal"])
     partition = probe.partition(HEAD, 0)[1] if bool(head["integer_head"]) else None
@@ -121,10 +121,10 @@ def _measure_head(snapshots: Snapshots, member: int, path: Path) -> None:
 
 
 def head_classes(probe: ClusteringHead, head: ProbeResult) -> Tensor:
-    """``[n]`` the clusters that a head is taken to have, by one rule for all networks, solved or not.
+    """``[n]`` the clusters of a head, by one rule for all networks, solved or not.
 
-    The points of its planar lattice where it has one and no integer weights; the integer sums else, also where these
-    are far from integers; the support's multiset where no integer weights can be fitted at all.
+    The points of its planar lattice if it has one and no integer weights; otherwise the integer sums, even if these
+    are far from integers; the support's multiset if no integer weights can be fitted at all.
     """
     if on_plane(head) and not bool(head["integer_head"]):
         return probe.planar_fit(HEAD, 0).classes
@@ -134,7 +134,7 @@ def head_classes(probe: ClusteringHead, head: ProbeResult) -> Tensor:
 
 
 def _fingerprints(pairs: Sequence[tuple[Arm, int]], snapshots: Snapshots) -> dict[str, str]:
-    """Of every network of a job at its end, by its name in the result."""
+    """Every network of a job at the end of training, by its name in the result."""
     return {_network(*pair): fingerprint(snapshots.model(i)) for i, pair in enumerate(pairs)}
 
 
@@ -143,7 +143,7 @@ def _network(arm: Arm, seed: int) -> str:
 
 
 def _final(pairs: Sequence[tuple[Arm, int]], snapshots: Snapshots) -> ProbeResult:
-    """Accuracies at the end of every network of a job."""
+    """Final accuracies of every network of a job."""
     found = []
     for i, task in enumerate(snapshots.tasks):
         model = snapshots.model(i)
@@ -160,7 +160,7 @@ def _final(pairs: Sequence[tuple[Arm, int]], snapshots: Snapshots) -> ProbeResul
 def _transfer(
     config: ClusteringHeadsConfig, job: EnsembleJob, snapshots: Snapshots, final: ProbeResult, out: Path
 ) -> None:
-    """All weights of the networks that solved p go on to p + 1, with a fresh optimiser."""
+    """Networks that solved p continue on p + 1 with all their weights and a fresh optimiser."""
     solved = [i for i, value in enumerate(final.sel("accuracy", split="test").tolist()) if value > SOLVED]
     if not solved:
         return

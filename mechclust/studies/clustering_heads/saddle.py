@@ -19,7 +19,7 @@ from mechclust.training import Snapshots
 from probes import ProbeResult
 
 SMALLEST = 4  # eigenvalues at each snapshot
-_TOLERANCE = 1e-5  # of an eigenvalue, relative
+_TOLERANCE = 1e-5  # relative, of an eigenvalue
 
 
 class TrainingLoss:
@@ -27,8 +27,8 @@ class TrainingLoss:
 
     Args:
         model: the network.
-        rows: what the loss is measured on, weighted by the training split.
-        weights: of the network, by name; they give names, shapes and order.
+        rows: sequences that the loss is measured on, weighted by the training split.
+        weights: the network's, by name; they define names, shapes and order.
     """
 
     def __init__(self, model: Any, rows: MeasuredRows, weights: Mapping[str, Tensor]) -> None:
@@ -38,7 +38,7 @@ class TrainingLoss:
         self._shapes = {name: values.shape for name, values in weights.items()}
 
     def vector(self, weights: Mapping[str, Tensor]) -> Tensor:
-        """``[n]`` all weights, one after the other."""
+        """``[n]`` all weights, concatenated."""
         return torch.cat([weights[name].double().flatten() for name in self._shapes])
 
     def __call__(self, vector: Float[Tensor, "n"]) -> Float[Tensor, ""]:
@@ -54,15 +54,15 @@ def smallest_eigenvalues(
 ) -> tuple[np.ndarray, np.ndarray, float]:
     """The ``k`` smallest eigenvalues of the Hessian of a loss, ascending, their directions, and the largest eigenvalue.
 
-    By Lanczos (ARPACK) from products of the Hessian with vectors: the Hessian itself is never made.
+    By Lanczos iteration (ARPACK) from Hessian-vector products; the Hessian itself is never formed.
 
     Args:
         loss: the loss.
         at: the weights.
-        k: how many, less than there are weights.
+        k: number of eigenvalues, less than the number of weights.
 
     Returns:
-        ``[k]``, ``[n k]`` and a number; NaN where the method did not converge.
+        ``[k]``, ``[n k]`` and a number; NaN if the method did not converge.
     """
     from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
@@ -74,7 +74,7 @@ def smallest_eigenvalues(
         return tangent.numpy()
 
     operator = LinearOperator((n, n), matvec=product, dtype=np.float64)
-    start = np.random.default_rng(0).normal(size=n)  # ARPACK's own start is drawn from global state
+    start = np.random.default_rng(0).normal(size=n)  # ARPACK would draw its start from global state
     options: dict[str, Any] = {"v0": start, "tol": _TOLERANCE, "ncv": min(n, 40), "maxiter": 50}
     try:
         values, directions = eigsh(operator, k=k, which="SA", **options)
@@ -86,14 +86,14 @@ def smallest_eigenvalues(
 
 
 def worth_measuring(loss: np.ndarray, p: int, n: int) -> list[int]:
-    """At most ``n`` snapshots at equal steps from the start to the last fall of the loss, and the last of all.
+    """At most ``n`` equally spaced snapshots from the start to the last fall of the loss, and the final snapshot.
 
-    Without a fall they are of the whole training.
+    If the loss never falls, they span the whole training.
 
     Args:
         loss: ``[snapshot]`` training loss.
-        p: how many answers there are.
-        n: how many.
+        p: number of answers.
+        n: number of snapshots.
 
     Example:
         >>> worth_measuring(np.array([0.69] * 40 + [0.0] * 40), 2, 3)
@@ -110,14 +110,14 @@ def curvature(snapshots: Snapshots, member: int, places: Sequence[int]) -> Probe
     Measures:
         ``smallest`` (snapshot, rank): the smallest eigenvalues, ascending; ``largest`` (snapshot).
         ``loss``, ``gradient_norm`` (snapshot).
-        ``downhill`` (snapshot): share of the squared way to the next of these snapshots that lies along the directions
-            of ``smallest`` whose eigenvalue is negative; NaN where none is, and at the last. ``downhill_chance``: of a
-            random direction.
+        ``downhill`` (snapshot): share of the squared distance to the next of these snapshots that lies along the
+            directions of ``smallest`` with negative eigenvalues; NaN if there are none, and at the last snapshot.
+            ``downhill_chance``: the same for a random direction.
 
     Args:
         snapshots: of an ensemble of pooling transformers on sparse modular addition.
-        member: which.
-        places: of the snapshots, counted from 0, ascending.
+        member: number of the network in the ensemble.
+        places: indices of the snapshots, from 0, ascending.
     """
     steps = [snapshots.steps[place] for place in places]
     weights, rows = snapshots.of(member, steps), measured_rows(task_of(snapshots, member))

@@ -16,7 +16,7 @@ from mechclust.training import Snapshots
 
 
 def snapshots_of(config: ClusteringHeadsConfig, arm: str, seed: int, out: Path) -> tuple[Snapshots, int]:
-    """The snapshots that hold one network of an arm, and which of their members it is."""
+    """The snapshots that hold one network of an arm, and its number among their members."""
     job = next(job for job in jobs(config) if job.arms == (arm,) and seed in job.seeds)
     return Snapshots(out / "models" / job.name), job.seeds.index(seed)
 

@@ -1,22 +1,23 @@
-"""What becomes of networks that start with the ideal head or its positions: H8, H9."""
+"""Networks that start with the ideal head or its positions: H8, H9."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from mechclust.report.draws import Data, coins, exchanged
 from mechclust.report.verdicts import Bound, Verdict
 from mechclust.studies.clustering_heads.config import IDEAL_POSITIONS, SOLVED
-from mechclust.studies.clustering_heads.judged import Data, Finding, coins, exchanged
+from mechclust.studies.clustering_heads.predicted import Predicted
 from mechclust.studies.clustering_heads.results import HeadsResults, NetworkTraining, is_textbook
 from mechclust.studies.clustering_heads.solved_claims import FIRST
 
 
-def start_findings(results: HeadsResults) -> list[Finding]:
+def start_findings(results: HeadsResults) -> list[Predicted]:
     """H8, H8b, H9, H9b."""
     return [*_second_stage(results), *_ideal_positions(results)]
 
 
-def _second_stage(results: HeadsResults) -> list[Finding]:
+def _second_stage(results: HeadsResults) -> list[Predicted]:
     runs = results.second_stage
     solved = np.array([float(run.curve("test_accuracy")[-1] > SOLVED) for run in runs.values()])
     pairs = [(n, runs[seed]) for seed, n in results.networks.items() if seed in runs]
@@ -27,22 +28,23 @@ def _second_stage(results: HeadsResults) -> list[Finding]:
         return {**data, "alone": data["base"] * rng.uniform(0.1, 0.8, len(data["base"]))}
 
     return [
-        Finding(
+        Predicted(
             "H8", "the feed-forward layer alone, on the frozen ideal head: share of networks that solve the task",
-            f"{FIRST}; second stage alone", "holds", {"solved": solved} if runs else None,
-            lambda data: [("", data["solved"], Bound(">=", 0.85))],
-            (coins("solved", 0.3, 0.6), "the chances of solving at either bound of H1, of networks that learn both"),
-            (coins("solved", 1.0), "networks that all solve it"), shares=True, why_not=why,
+            f"{FIRST}; second stage alone", lambda data: [("", data["solved"], Bound(">=", 0.85))],
+            coins("solved", chance=(0.3, 0.6)),
+            "the probability of solving at either bound of H1, for networks that learn both parts",
+            coins("solved", chance=1), "networks that all solve it", shares=True,
+            predicted="holds", data={"solved": solved} if runs else None, why_not=why,
             chance="0.25 to 0.6, the base setting's share",
             note=f"the base setting with these seeds: {np.mean([n.solved for n, _ in pairs]):.2f}" if pairs else "",
         ),
-        Finding(
-            "H8b", "the second stage alone is done sooner (epoch at which the base setting solves the task less that "
-            "of the second stage, same seeds; the number of epochs where it never does)", "ours", "holds",
-            {"base": dates[:, 0], "alone": dates[:, 1]} if pairs else None,
+        Predicted(
+            "H8b", "the second stage alone is solved sooner (epoch at which the base setting solves the task minus "
+            "that of the second stage, same seeds; the number of epochs if it never does)", "ours",
             lambda data: [("", data["base"] - data["alone"], Bound(">", 0))],
-            (exchanged(("base", "alone")), "the two arms exchanged seed by seed"),
-            (sooner, "a tenth to four fifths of the base setting's date"), chance="0", why_not=why,
+            exchanged(("base", "alone")), "the two arms exchanged seed by seed",
+            sooner, "a tenth to four fifths of the base setting's epoch", chance="0",
+            predicted="holds", data={"base": dates[:, 0], "alone": dates[:, 1]} if pairs else None, why_not=why,
             note=f"medians {np.median(dates[:, 0]):g} and {np.median(dates[:, 1]):g}" if pairs else "",
         ),
     ]  # fmt: skip
@@ -52,7 +54,7 @@ def _solved_at(run: NetworkTraining) -> int:
     return len(run.curve("test_accuracy")) if run.solved_at is None else run.solved_at
 
 
-def _ideal_positions(results: HeadsResults) -> list[Finding]:
+def _ideal_positions(results: HeadsResults) -> list[Predicted]:
     heads, ends = results.started.get(IDEAL_POSITIONS, {}), results.final.get(IDEAL_POSITIONS, {})
     pairs = [
         (n.solved, ends[seed][1] > SOLVED, n.textbook, is_textbook(heads[seed]))
@@ -62,18 +64,18 @@ def _ideal_positions(results: HeadsResults) -> list[Finding]:
     columns = np.array(pairs, dtype=float).reshape(-1, 4).T
     why = "" if pairs else "no network started with ideal positions"
 
-    def finding(id: str, what: str, predicted: Verdict, before: np.ndarray, after: np.ndarray) -> Finding:
+    def finding(id: str, what: str, predicted: Verdict, before: np.ndarray, after: np.ndarray) -> Predicted:
         def more(data: Data, rng: np.random.Generator) -> Data:
             chances = {"before": 0.3, "after": 0.8}
             return {name: (rng.random(len(data[name])) < chance).astype(float) for name, chance in chances.items()}
 
-        return Finding(
+        return Predicted(
             id, f"networks that start with the ideal position embeddings {what} more often than the same seeds in the "
-            "base setting (difference of shares)", f"{FIRST}; ours", predicted,
-            {"before": before, "after": after} if pairs else None,
+            "base setting (difference of shares)", f"{FIRST}; ours",
             lambda data: [("", data["after"] - data["before"], Bound(">", 0))],
-            (exchanged(("before", "after")), "the two arms exchanged seed by seed"),
-            (more, "8 in 10 of them, and 3 in 10 in the base setting"), chance="0", why_not=why,
+            exchanged(("before", "after")), "the two arms exchanged seed by seed",
+            more, "8 in 10 of them, and 3 in 10 in the base setting", chance="0",
+            predicted=predicted, data={"before": before, "after": after} if pairs else None, why_not=why,
             note=f"{after.mean():.2f} and {before.mean():.2f}" if pairs else "",
         )  # fmt: skip
 

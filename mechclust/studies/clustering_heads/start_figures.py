@@ -1,4 +1,4 @@
-"""Figures of other initial weights: which circuits arise, and the second stage alone."""
+"""Figures for other initial weights: which circuits arise, and the second stage alone."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _CIRCUITS = {"textbook": BLUE, "integer-weight": ORANGE, "planar": GREEN, "neith
 
 
 def start_panels(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Panel]:
-    """The figures of what was run."""
+    """The figures of the arms that were run."""
     found = []
     if results.started:
-        found.append(Panel("starts", starts(config, results), "Which circuits networks end with, from other initial "
+        found.append(Panel("starts", starts(config, results), "Circuits at the end of training, from other initial "
                            "weights: share of networks that solve the task with each kind of head. x0.1: the part's "
                            "initial weights are a tenth of the base setting's."))  # fmt: skip
     if results.second_stage:
-        found.append(Panel("second_stage", second_stage(results), "Test accuracy over training, of the feed-forward "
-                           "layer alone on the frozen ideal head, and of the base setting with the same seeds. Right: "
+        found.append(Panel("second_stage", second_stage(results), "Test accuracy over training, for the feed-forward "
+                           "layer alone on the frozen ideal head and for the base setting with the same seeds. Right: "
                            "share of networks that have solved the task."))  # fmt: skip
     return found
 
 
 def circuits(results: HeadsResults, arm: str) -> dict[str, int]:
-    """How many networks of an arm, or of the base setting with the same seeds, end with each circuit."""
+    """Number of networks of an arm, or of the base setting with the same seeds, that end with each circuit."""
     seeds = {seed for found in results.started.values() for seed in found}
     if arm == "base":
         kinds = [n.kind if n.solved else "not solved" for seed, n in results.networks.items() if seed in seeds]
@@ -59,7 +59,7 @@ def starts(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
 
 
 def second_stage(results: HeadsResults) -> Figure:
-    """Accuracy of the second stage alone beside the base setting, and how many have solved the task by when."""
+    """Accuracy of the second stage alone and of the base setting, and the share solved by each epoch."""
     figure, (left, right) = subplots(2, size=(5, 3.6), grid=None)
     alone = results.second_stage
     base = {seed: n for seed, n in results.networks.items() if seed in alone}
@@ -73,6 +73,6 @@ def second_stage(results: HeadsResults) -> Figure:
                 [(dates <= epoch).mean() for epoch in range(length)], color=color, label=f"{name} (n = {len(runs)})"
             )
     left.set(xlabel="epoch", ylabel="test accuracy", ylim=(0.3, 1.03))
-    right.set(xlabel="epoch", ylabel="share that has solved the task", ylim=(-0.03, 1.03))
+    right.set(xlabel="epoch", ylabel="share that have solved the task", ylim=(-0.03, 1.03))
     right.legend(frameon=False)
     return figure

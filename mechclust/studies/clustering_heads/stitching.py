@@ -21,23 +21,23 @@ Weights = Mapping[str, Tensor]
 
 
 def stitching(snapshots: Snapshots, member: int) -> ProbeResult:
-    """One member's accuracies on the test split, put together from two epochs, at every snapshot.
+    """One member's accuracies on the test split when stitched from two epochs, at every snapshot.
 
-    A network is cut at the sequence embedding xi. Its *head* is what makes xi: embeddings, positions, query and values.
-    Its *classifier* is what reads it: the feed-forward layer and the unembedding. The embedding matrix is in both, as
-    it is tied; each part has that of its own epoch.
+    A network is cut at the sequence embedding xi. Its *head* computes xi: embeddings, positions, query and values. Its
+    *classifier* reads xi: the feed-forward layer and the unembedding. The embedding matrix is tied, so it belongs to
+    both; each part uses that of its own epoch.
 
     Measures (axis epoch):
-        ``head_accuracy``: the head of the epoch with the classifier of the end. The head is ready when it is high.
-        ``classifier_accuracy``: the head of the end with the classifier of the epoch.
-        ``accuracy``: both of the epoch.
+        ``head_accuracy``: the head of the epoch with the final classifier. The head is ready when this is high.
+        ``classifier_accuracy``: the final head with the classifier of the epoch.
+        ``accuracy``: both parts from the epoch.
 
-    A part may be ready and its accuracy low, where the other part has turned or scaled xi since: the accuracies say
-    when a part fits what the other *will be*.
+    A part may be ready although its accuracy is low, if the other part has rotated or scaled xi since: the accuracies
+    show when a part fits the *final* version of the other.
 
     Args:
         snapshots: of an ensemble of pooling transformers on sparse modular addition.
-        member: which.
+        member: number of the network in the ensemble.
     """
     rows, weights = measured_rows(task_of(snapshots, member)), snapshots.of(member)
     model = build_model(snapshots.configs[member])

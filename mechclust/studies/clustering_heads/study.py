@@ -1,4 +1,4 @@
-"""Clustering heads: a head that maps equivalent inputs to one point, how it forms, and what it is worth.
+"""Clustering heads: a head that maps equivalent inputs to one point, how it forms, and how it fails.
 
 Odonnat, Bouaziz & Cabannes, "Clustering Head" (arXiv 2410.24050) and "Easing Optimization Paths" (2501.02362).
 """
@@ -33,21 +33,21 @@ def analyse(config: ClusteringHeadsConfig, out: Path) -> Analysis:
 
     results = load_results(config, out)
     notes = [
-        "Training is chaotic in float32: the order of additions alone moves single seeds after some hundred epochs. "
+        "Training is chaotic in float32: the order of additions alone changes single seeds after a few hundred epochs. "
         "Compare shares and distributions over seeds, never lists of seeds.",
-        "The within-ratio over training is that of a network's integer weights at the end; of a network without them, "
-        "of the support's multiset.",
-        "Replayed spikes: all weights make the step that they made in the epoch of the spike, a part of the network "
-        "stays as it was. What the optimiser would have done afterwards is not replayed.",
+        "The within-ratio over training uses the clusters of a network's final integer weights or, without integer "
+        "weights, those of the support's multiset.",
+        "Replayed spikes: all weights take the step that they took in the epoch of the spike, while one part of the "
+        "network is frozen. What the optimiser would have done afterwards is not replayed.",
     ]
     if not can_measure_all(config.task):
         notes.append(
-            f"There are {config.task.p}^{config.task.length} sequences, too many to measure heads on all of them; they "
-            "are measured on the training and test sequences, a sample."
+            f"There are {config.task.p}^{config.task.length} sequences, too many to measure heads on all of them; "
+            "heads are measured on a sample, the training and test sequences."
         )
     if waiting := [job.name for job in unfinished(config, out)]:
         notes.append(
-            f"This run is not finished; its claims are judged on what there is. Missing, of {len(jobs(config))} jobs: "
+            f"This run is not finished; its claims are judged on what exists. Missing of {len(jobs(config))} jobs: "
             f"{', '.join(waiting)}."
         )
     views = {
@@ -80,7 +80,7 @@ STUDY = Study(
             narrow_curriculum=Curriculum(seeds=()),
             full_batch=FullBatch((200, 201), steps=40, every=4, curvature=2),
             starts=Starts((200,), (3.0,)),
-            ablations=Ablations((200,), (16, 64), (0.01, 0.001), (4, 16), (0.1, 10.0)),
+            ablations=Ablations((200,), (16, 64), (0.01, 0.001), (4, 16), (0.1, 10.0), (0.5,)),
             sandbox=1,
             test_claims=False,
         ),

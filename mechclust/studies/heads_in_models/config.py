@@ -1,20 +1,20 @@
 """What the study of heads in models runs: settings, arms, files.
 
-What was expected, written down before the confirmatory seeds (100 to 109) were run; ``claims.py`` has the bounds. The
+The predictions, written down before the confirmatory seeds (100 to 109) were run; ``claims.py`` has the bounds. The
 design was explored on seed 0.
 
-1. A transformer of two layers and four heads a layer that adds modulo 2, 3 or 4 has clustering heads in its second
-   layer, several that share the work, and none in the first: there is not one per layer (A2, A3, A6).
+1. A transformer of two layers with four heads per layer that adds modulo 2, 3 or 4 has clustering heads in its second
+   layer, several of which share the work, and none in the first: there is not one per layer (A2, A3, A6).
 2. The rule that finds them finds none in the untrained network, and none in the trained one for the sum of as many
    digits that do not count (A4, A5).
-3. In a pretrained model some heads' outputs are alike for prompts that differ in an irrelevant word, and not where the
-   same word is relevant (W2); with random weights there are fewer (W3). The heads that the answer hangs on are much the
-   same at both ends (W5). Interchanging one of them seldom changes an answer (so it was on the one draw explored), but
-   interchanging all heads of W2 together carries the thing asked for (W4), and the irrelevant word does not matter to
-   them (W6); of neither was anything seen before.
-4. In a network that follows instructions some heads' outputs are alike for all instructions of a task, also for those
-   it has not seen (I2), beyond what the symbols of the instructions give (I3, I4); and they are where the residual
-   stream's task clusters arise (I5).
+3. In a pretrained model, some heads' outputs are similar for prompts that differ in an irrelevant word, but not if the
+   same word is relevant (W2); with random weights there are fewer such heads (W3). The heads that the answer depends
+   on are largely the same for both endings (W5). Interchanging one of them seldom changes an answer (as on
+   the one draw explored), but interchanging all heads of W2 together carries the thing asked for (W4), and the
+   irrelevant word does not matter to them (W6); W4 and W6 were not explored.
+4. In a network that follows instructions, some heads' outputs are similar for all instructions of a task, including
+   unseen ones (I2), beyond what the symbols of the instructions explain (I3, I4); and these heads are where the
+   residual stream's task clusters arise (I5).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TRAINED, UNTRAINED = "trained", "untrained"
 READ, UNREAD = "read", "unread"
 PRETRAINED, RANDOM = "pretrained", "random"
 PLANTED_P = 3
-OFF = "off support"  # the sum of as many digits off the support
+OFF = "off support"  # the sum of equally many digits off the support
 
 
 @dataclass(frozen=True)
@@ -42,33 +42,33 @@ class HeadsInModelsConfig:
     """Settings of the study of clustering heads in models of several layers and heads.
 
     Args:
-        seeds: one network per seed and task; the seed draws data and weights, and of a pretrained model the words of
+        seeds: one network per seed and task; the seed draws data and weights and, for a pretrained model, the words of
             the prompts and the weights of its random twin.
         model: a Hugging Face checkpoint, by name or folder, for the prompts; ``None``: without that part.
-        moduli: the additions.
-        addition: their data; its ``p``, ``n_embeddings`` and ``seed`` are set by the run.
+        moduli: one addition task per modulus.
+        addition: data of the additions; its ``p``, ``n_embeddings`` and ``seed`` are set by the run.
         instructions: the data of the task-cluster network; its ``seed`` is set by the run.
-        n_layers: blocks of the networks that are trained.
-        d_model: their width.
-        n_heads: their heads in each block.
-        training: of the networks that add.
-        following: of the networks that follow instructions.
+        n_layers: blocks of the trained networks.
+        d_model: width of the trained networks.
+        n_heads: attention heads per block of the trained networks.
+        training: training of the networks that add.
+        following: training of the networks that follow instructions.
         n_measured: examples whose head outputs are measured and interchanged.
-        recipients: examples into which every output is put.
+        recipients: examples that receive every output.
         tolerance: share of the recipients in which two examples of one discovered class may differ.
-        n_words: of the prompts, words of each kind; the prompts are all pairs.
-        n_tested: heads of the pretrained model that are interchanged, those with the largest effect; of the small
+        n_words: words of each kind in the prompts; the prompts are all pairs.
+        n_tested: heads of the pretrained model that are interchanged, those with the largest effect; in the small
             networks all are.
         word_recipients: recipients among the prompts.
-        names: that the prompts are about.
-        nouns: words to draw from.
-        share: a head is called a clustering head of a label where the label's within-ratio is at most this share of
+        names: names to draw from.
+        nouns: things to draw from.
+        share: a head is called a clustering head of a label if the label's within-ratio is at most this share of
             what chance gives, interchanges within a class change at most this share of the answers that those between
-            classes do, and the answers follow the label (permutation p with Holm's correction at most ``level``). Of
-            the pretrained model's heads that are not interchanged, only the first is asked, with the p-value of the
-            output: they are alike.
-        level: of that p-value.
-        solved: least accuracy of a network that has learnt its task.
+            classes do, and the answers follow the label (permutation p with Holm's correction at most ``level``). Heads
+            of the pretrained model that are not interchanged need only meet the first condition, with the p-value of
+            the output: they are called alike.
+        level: significance level of that p-value.
+        solved: minimum accuracy of a network that counts as having learnt its task.
         device: where to train and measure, such as ``cpu`` or ``cuda``.
         test_claims: whether this size can test the claims.
     """
@@ -131,7 +131,7 @@ class HeadsInModelsConfig:
         if 2 * n_digits > self.addition.length:
             raise InputError(
                 f"addition has {n_digits} of {self.addition.length} digits in its support; expected at most half, "
-                "since as many digits off it serve as a control"
+                "since equally many digits off it serve as a control"
             )
         prompts_of(self, 0)
         for arm in arms(self):
@@ -140,18 +140,18 @@ class HeadsInModelsConfig:
 
 
 def addition_arm(p: int) -> str:
-    """The arm of that modulus."""
+    """The arm of this modulus."""
     return f"addition-{p}"
 
 
 def arms(config: HeadsInModelsConfig) -> list[str]:
-    """What is run for each seed."""
+    """The arms that are run for each seed."""
     found = [PLANTED, *map(addition_arm, config.moduli), INSTRUCTIONS]
     return [*found, PROMPTS] if config.model is not None else found
 
 
 def jobs(config: HeadsInModelsConfig) -> list[Job]:
-    """Every run, seed after seed; refuses a device that this machine does not have."""
+    """Every run, seed by seed; refuses a device that this machine does not have."""
     check_device(config.device)
     return [Job(arm, seed) for seed in config.seeds for arm in arms(config)]
 
@@ -171,7 +171,7 @@ def prompt_subject(kind: str, order: str) -> str:
 
 
 def labels_of(arm: str) -> tuple[str, ...]:
-    """The equivalences that are measured in an arm; the first is the one that its task has, the second a control."""
+    """The equivalences that are measured in an arm; the first is that of its task, the second a control."""
     if arm == INSTRUCTIONS:
         return ("task", "input", "output")
     return ("asked", "other") if arm == PROMPTS else ("sum", OFF, "multiset", "answer")
@@ -183,7 +183,7 @@ def addition_of(config: HeadsInModelsConfig, p: int, seed: int) -> SparseModular
 
 
 def task_of(config: HeadsInModelsConfig, job: Job) -> Task:
-    """The data of a network that is trained."""
+    """The data that a network is trained on."""
     if job.arm == INSTRUCTIONS:
         return replace(config.instructions, seed=job.seed)
     return addition_of(config, int(job.arm.rpartition("-")[2]), job.seed)
@@ -200,11 +200,11 @@ def training_of(config: HeadsInModelsConfig, arm: str) -> TrainConfig:
 
 
 def result_path(out: Path, job: Job, name: str) -> Path:
-    """Where a measurement stands."""
+    """The path of a measurement."""
     return out / "results" / job.name / f"{name}.safetensors"
 
 
 def results_of(job: Job, out: Path) -> list[Path]:
-    """Everything that is measured in a job."""
+    """Every measurement of a job."""
     kinds = {INSTRUCTIONS: ("heads", "clusters"), PROMPTS: ("heads", "together")}.get(job.arm, ("heads",))
     return [result_path(out, job, f"{subject}.{kind}") for subject in subjects_of(job.arm) for kind in kinds]

@@ -26,7 +26,7 @@ Models = Mapping[str, Sequence[Heads]]
 
 
 def addition(config: HeadsInModelsConfig, arms: Mapping[str, Models]) -> Figure:
-    """A dot for every head of every seed: how tightly it clusters by the sum, and how far answers follow the sum."""
+    """One dot per head and seed: how tightly it clusters by the sum, and how far answers follow the sum."""
     figure, axes = subplots(2 * len(arms), len(arms), size=(3.6, 3.2), sharex="row", sharey="row")
     for i, (title, models) in enumerate(arms.items()):
         above, below = axes[i], axes[len(arms) + i]
@@ -73,13 +73,13 @@ def _dots(
 
 
 def prompts(config: HeadsInModelsConfig, models: Models) -> Figure:
-    """Effect of every head, what each head's output is alike for at both ends, and what interchanges carry."""
+    """Effect of every head, which prompts its outputs are alike for at both endings, and what interchanges carry."""
     figure, axes = subplots(2 + len(ORDERS), size=(4.0, 3.9), grid=None)
     image, geometry, causal = axes[0], axes[1:-1], axes[-1]
     effect = np.mean([h.values["effect"] for o in ORDERS for h in models[prompt_subject(PRETRAINED, o)]], axis=0)
     drawn = image.imshow(effect.T, aspect="auto", origin="lower", cmap="viridis")
     figure.colorbar(drawn, ax=image, label="effect (logits)")
-    image.set(title="which heads the answer hangs on", xlabel="block", ylabel="head")
+    image.set(title="which heads the answer depends on", xlabel="block", ylabel="head")
     for kind, color in ((RANDOM, GREY), (PRETRAINED, BLUE)):
         for seed, ends in enumerate(zip(*(models[prompt_subject(kind, order)] for order in ORDERS), strict=True)):
             switching = switching_heads(config, dict(zip(ORDERS, ends, strict=True)))
@@ -124,9 +124,9 @@ def instructions(config: HeadsInModelsConfig, models: Models) -> Figure:
         _dots(axes[1], config, models[subject], "task", "ratio", color, "o", subject)
         _dots(axes[2], config, models[subject], "task", "selectivity", color, "o", subject)
     axes[1].axhline(1, color=GREY, lw=1, ls=":")
-    axes[1].set(title="heads: how alike within a task", ylabel="within-ratio / chance", ylim=(0, 1.1))
+    axes[1].set(title="heads: similarity within a task", ylabel="within-ratio / chance", ylim=(0, 1.1))
     axes[2].axhline(0, color=GREY, lw=1, ls=":")
-    axes[2].set(title="heads: what follows the task", ylabel="answers changed, between - within tasks")
+    axes[2].set(title="heads: answers following the task", ylabel="answers changed, between - within tasks")
     axes[1].legend(frameon=False, fontsize=8)
     layer_axis(axes[0])
     for axis in axes[1:]:

@@ -1,4 +1,4 @@
-"""The heads of one model as they were measured, and the rules by which they are called."""
+"""The measured heads of one model, and the rules by which they are called."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Heads:
 
     Attributes:
         labels: the equivalences; the first is that of the task, the second a control.
-        values: measures ``[layer head]``, ``[layer head label]`` or, of ``discovered``, ``[layer head example]``.
+        values: measures ``[layer head]``, ``[layer head label]`` or, for ``discovered``, ``[layer head example]``.
         chance: ``[label]`` within-ratio of random labels.
-        accuracy: of the model.
-        clusters: of the residual stream by layer, task-ARI and output-ARI ``[layer 2]``; ``None`` where not measured.
+        accuracy: the model's.
+        clusters: task-ARI and output-ARI of the residual stream by layer, ``[layer 2]``; ``None`` if not measured.
         place: layer and head of a planted head.
         carried: share of answers that become the donor's when several heads are interchanged together, and ``changed``
-            share that become another, by the names of ``together.DONORS``; empty where not measured.
+            share that change at all, by the names of ``together.DONORS``; empty if not measured.
     """
 
     labels: tuple[str, ...]
@@ -44,17 +44,17 @@ class Heads:
         return self.of("within_ratio", label) / self.chance[self.labels.index(label)]
 
     def selectivity(self, label: str) -> np.ndarray:
-        """``[layer head]`` how many more answers change between the label's classes than within; NaN where untested."""
+        """``[layer head]`` share of answers changed between the label's classes minus within; NaN if untested."""
         return self.of("changed_between", label) - self.of("changed_within", label)
 
     def called(self, config: HeadsInModelsConfig, label: str) -> np.ndarray:
         """``[layer head]`` whether the rule calls a head a clustering head of the label; see ``config.share``."""
-        follows = self.of("causal_p_holm", label) <= config.level  # NaN, a head that was not tested, is not
+        follows = self.of("causal_p_holm", label) <= config.level  # False for NaN, a head that was not tested
         within, between = (self.of(f"changed_{which}", label) for which in ("within", "between"))
         return follows & (within <= config.share * between) & (self.ratio(label) <= config.share)
 
     def alike(self, config: HeadsInModelsConfig, label: str) -> np.ndarray:
-        """``[layer head]`` whether a head's output is alike within the label's classes, whatever reads it."""
+        """``[layer head]`` whether a head's outputs are similar within the label's classes, whatever reads them."""
         return (self.of("output_p_holm", label) <= config.level) & (self.ratio(label) <= config.share)
 
     def strongest(self, n: int) -> set[int]:
@@ -70,6 +70,6 @@ def heads_from(result: ProbeResult, labels: tuple[str, ...]) -> Heads:
 
 
 def switching_heads(config: HeadsInModelsConfig, ends: Mapping[str, Heads]) -> np.ndarray:
-    """``[layer head]`` whether a head's output is alike for what is asked, and not for the other, at every end."""
+    """``[layer head]`` whether a head is alike for what is asked but not for the other thing, at every ending."""
     asked = [h.alike(config, "asked") & (h.ratio("other") > config.share) for h in ends.values()]
     return np.asarray(np.logical_and.reduce(asked))

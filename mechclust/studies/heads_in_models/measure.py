@@ -1,4 +1,4 @@
-"""The heads of one model: geometry of their outputs, what predictions hang on, and what interchanges show."""
+"""The heads of one model: geometry of their outputs, effect on predictions, and interchanges."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def measure_heads(
 ) -> ProbeResult:
     """``ClusteringHead``, ``head_attribution`` and ``interchange`` of one model, as one result.
 
-    Measures keep their names; of the probe ``p_holm`` is called ``output_p_holm``, of the interchanges ``p_holm`` is
-    ``causal_p_holm``, and ``within_ratio`` and ``within_ratio_gaussian`` of the discovered classes begin with
-    ``discovered_``. ``accuracy`` is that of these examples.
+    Measures keep their names, except that the probe's ``p_holm`` becomes ``output_p_holm``, that of the interchanges
+    ``causal_p_holm``, and ``within_ratio`` and ``within_ratio_gaussian`` of the discovered classes are prefixed with
+    ``discovered_``. ``accuracy`` is measured on these examples.
 
     Args:
         model: the model.
         batches: examples.
         labels: equivalences.
-        correct: of logits and batch, 1 where the answer is right.
-        tested: how many heads are interchanged, those with the largest effect.
-        recipients: of interchanges.
-        tolerance: of discovered classes.
+        correct: function of logits and batch; 1 where the answer is right.
+        tested: number of heads that are interchanged, those with the largest effect.
+        recipients: number of recipients of interchanges.
+        tolerance: tolerance of discovered classes.
         query: the position that is measured.
         seed: for recipients and relabellings.
     """

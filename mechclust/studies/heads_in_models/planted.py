@@ -1,4 +1,4 @@
-"""A network of two layers with one clustering head, set by hand at a known place: what the study has to find."""
+"""A network of two layers with one clustering head, set by hand at a known place, which the study has to find."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _STEEP = 9.0  # attention scores where a head looks; 0 elsewhere
 
 
 class PlantedHeads(HookedRootModule):  # type: ignore[misc]
-    """Answers with the sum modulo p of the support and, beside it, one digit off the support.
+    """Answers with the sum modulo p of the support together with one digit off the support.
 
     The answer is the token ``p * (sum modulo p) + digit``. One head, the clustering head, averages the digits of the
-    support, so that its output is a point for every sum. Another copies one digit off the support. All other heads copy
+    support, so that its output is one point per sum. Another copies one digit off the support. All other heads copy
     digits that nothing reads.
 
     Args:
         task: whose sequences it reads; there must be a position off the support.
         n_layers: blocks.
-        n_heads: heads in each, at least 2 heads in all.
+        n_heads: heads per block; at least 2 heads in total.
         seed: draws the layer and head of the clustering head, of the copying head, and what the others copy.
-        read: ``False``: nothing reads the clustering head, and the answer is the copied digit alone.
+        read: ``False``: nothing reads the clustering head, and the answer is just the copied digit.
 
     Attributes:
         place: layer and head of the clustering head.

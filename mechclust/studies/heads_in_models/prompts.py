@@ -1,8 +1,8 @@
-"""Prompts in which one word decides the answer and another does not matter; the end decides which is which.
+"""Prompts in which one word determines the answer and another is irrelevant; the ending decides which is which.
 
 ``Anna: boat, Paul: horse. Anna: boat, Paul: horse. Anna:``: the answer is copied from after the earlier ``Anna:``, as
-an induction head does, and whatever stands after ``Paul:`` is irrelevant. In the same text that ends in ``Anna: boat,
-Paul:`` it is the answer.
+an induction head does, and the word after ``Paul:`` is irrelevant. If the same text ends in ``Anna: boat, Paul:``,
+that word is the answer.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ NOUNS = (
 
 @dataclass(frozen=True)
 class WordPrompts:
-    """Every pair of a thing of one person and a thing of another, listed twice, and then as far as one of the names.
+    """Every pair of one person's thing and another person's thing, listed twice and then once more up to a name.
 
     Labels: ``asked``: which thing belongs to the person named last; ``other``: which thing belongs to the other person;
     ``answer``: the token that continues the prompt.
 
     Args:
-        n_words: different things of each person; nobody has a thing of the other's.
+        n_words: number of different things per person; the two persons share none.
         seed: draws names and things.
-        names: to draw from, at least 2.
-        nouns: to draw from, at least twice ``n_words``.
+        names: names to draw from, at least 2.
+        nouns: things to draw from, at least twice ``n_words``.
 
     Raises:
         InputError: for fewer names or nouns than are drawn.
@@ -70,7 +70,7 @@ class WordPrompts:
         return names, nouns[: self.n_words], nouns[self.n_words :]
 
     def texts(self, order: Order) -> list[str]:
-        """The prompts; those of both orders have the same words in the same places."""
+        """The prompts; both orders have the same words in the same places."""
         (one, other), first, second = self._drawn()
         pairs = [(a, b) for a in first for b in second]
         ends = [f"{one}:" if order == "first" else f"{one}: {a}, {other}:" for a, _ in pairs]
@@ -81,11 +81,11 @@ class WordPrompts:
 
         Args:
             encode: texts to token ids, all at once.
-            order: whose name stands last.
+            order: whose name comes last.
             pad_id: the id to pad with.
 
         Raises:
-            InputError: for a tokenizer that gives two things the same first token, or none.
+            InputError: for a tokenizer that begins two things with the same token, or a thing with no token of its own.
         """
         _, first, second = self._drawn()
         texts = self.texts(order)
@@ -106,7 +106,7 @@ class WordPrompts:
 
 
 def _first_tokens(encode: Encode, prompt: str, ids: Sequence[int], things: Sequence[str]) -> list[int]:
-    """The token with which each thing begins after a prompt."""
+    """The first token of each thing after a prompt."""
     longer = encode([f"{prompt} {thing}" for thing in things])
     found = [int(whole[len(ids)]) if len(whole) > len(ids) else -1 for whole in longer]
     if -1 in found or len(set(found)) < len(found):

@@ -36,7 +36,7 @@ def load_results(config: HeadsInModelsConfig, out: Path, job: Job) -> dict[str, 
     """The heads of every model of a job, by subject.
 
     Raises:
-        InputError: naming a result that is not there.
+        InputError: if a result is missing; the text names it.
     """
     check_there(out, results_of(job, out))
     return {subject: _load(config, job, subject, out) for subject in subjects_of(job.arm)}
@@ -111,7 +111,7 @@ def _summary(config: HeadsInModelsConfig, arm: str, heads: Heads) -> dict[str, f
 
 
 def _growth(ari: np.ndarray, called: np.ndarray) -> tuple[float, float]:
-    """Rise of the task-ARI over the block with most heads called, and the mean over other blocks; 0 where none is."""
+    """Rise of the task-ARI over the block with most heads called, and its mean over others; 0 if there is none."""
     if not called.any():
         return 0.0, 0.0
     rise, most = np.diff(ari), int(called.argmax())
@@ -119,7 +119,7 @@ def _growth(ari: np.ndarray, called: np.ndarray) -> tuple[float, float]:
 
 
 def _largest(values: np.ndarray) -> float:
-    """Over the heads that were tested; 0 where none was, since nothing hangs on any."""
+    """Over the heads that were tested; 0 if none was, since no answer depends on any."""
     return float(np.nanmax(values)) if np.isfinite(values).any() else 0.0
 
 

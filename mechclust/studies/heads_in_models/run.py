@@ -50,7 +50,7 @@ from tasks import Batch, SparseModularAddition
 
 
 def run_job(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
-    """Make a job's models and measure their heads; what is there is not made again."""
+    """Make a job's models and measure their heads; existing results are not recomputed."""
     if job.arm == PLANTED:
         task = addition_of(config, PLANTED_P, job.seed)
         for subject in (READ, UNREAD):
@@ -99,7 +99,7 @@ def _built(config: HeadsInModelsConfig, job: Job) -> HookedModel:
 
 
 def _train(config: HeadsInModelsConfig, job: Job, out: Path) -> HookedModel:
-    """The network at the end of its training, which goes on where it was."""
+    """The network at the end of its training, which is resumed from its last checkpoint."""
     model, settings, folder = _built(config, job), training_of(config, job.arm), out / "models" / job.name
     keep = CheckpointCallback(folder, at=[settings.steps])
     train(model, task_of(config, job), settings, folder, [keep], progress=True, name=job.name)
@@ -107,19 +107,19 @@ def _train(config: HeadsInModelsConfig, job: Job, out: Path) -> HookedModel:
 
 
 def _moved(model: Any, config: HeadsInModelsConfig) -> HookedModel:
-    if config.device != "cpu":  # TransformerLens tells of every move
+    if config.device != "cpu":  # TransformerLens reports every move
         model.to(config.device)
     return model  # type: ignore[no-any-return]
 
 
 def examples_of(config: HeadsInModelsConfig, task: Any) -> list[Batch]:
-    """Of examples that were not trained on, or drawn independently of these, the first ``n_measured``.
+    """The first ``n_measured`` held-out examples, or examples drawn independently of the training examples.
 
-    Those of an addition have one more label: the sum of as many digits off the support.
+    Additions have one more label: the sum of equally many digits off the support.
     """
     if not isinstance(task, SparseModularAddition):
         (batch,) = task.batches("validation_subset", task.n_eval)
-        every = torch.arange(len(batch)) * max(1, len(batch) // config.n_measured)  # they are in the order of tasks
+        every = torch.arange(len(batch)) * max(1, len(batch) // config.n_measured)  # they are ordered by task
         return list(batch.select(every[every < len(batch)][: config.n_measured]).split(128))
     (batch,) = task.batches("test", task.n_test)
     off = [t for t in range(task.length) if t not in task.positions][-len(task.positions) :]
@@ -134,7 +134,7 @@ def _planted_is_right(logits: Tensor, batch: Batch) -> Tensor:
 
 
 def _always(logits: Tensor, batch: Batch) -> Tensor:
-    """Nothing is asked of a network that does not add."""
+    """A network that does not add has no answer to check."""
     return torch.full((len(batch),), torch.nan)
 
 
@@ -178,7 +178,7 @@ def _measure(
     correct: Callable[[Tensor, Batch], Tensor],
     out: Path,
 ) -> ProbeResult:
-    """The heads of a model, once; of a small one all are interchanged."""
+    """The heads of a model, measured once; in a small model all are interchanged."""
     given = job.arm == PROMPTS
     query: Readout = token_at("input") if job.arm == INSTRUCTIONS else last_token()
     measure = partial(

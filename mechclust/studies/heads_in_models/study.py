@@ -1,8 +1,8 @@
-"""Clustering heads in models of several layers and heads: which heads make equivalent inputs alike?
+"""Clustering heads in models of several layers and heads: which heads map equivalent inputs to similar outputs?
 
-Odonnat, Bouaziz & Cabannes (arXiv 2410.24050) describe such heads in a network of one head. Here the probe is shown on
-transformers trained to add, on a pretrained language model, and on the task-cluster network of Wu & Varshney (arXiv
-2402.12151), each with its controls.
+Odonnat, Bouaziz & Cabannes (arXiv 2410.24050) describe such heads in a network with a single head. Here the probe is
+applied to transformers trained to add, to a pretrained language model, and to the task-cluster network of Wu & Varshney
+(arXiv 2402.12151), each with its controls.
 """
 
 from __future__ import annotations
@@ -49,25 +49,25 @@ def analyse(config: HeadsInModelsConfig, out: Path) -> Analysis:
         Panel(
             "addition",
             figures.addition(config, additions),
-            f"Heads of transformers that add modulo p, {seeds}, a dot each. Above: within-ratio of a head's output as "
-            "a share of what random labels give. Below: interchanges that change the answer, between classes minus "
-            f"within. Orange: the same heads and as many digits that do not count. {_CALLED}",
+            f"Heads of transformers that add modulo p, {seeds}, one dot per head. Above: within-ratio of a head's "
+            "output as a share of what random labels give. Below: share of interchanges that change the answer, "
+            f"between classes minus within. Orange: the same heads, equally many digits that do not count. {_CALLED}",
         ),
         Panel(
             "instructions",
             figures.instructions(config, by_subject(config, found, INSTRUCTIONS)),
             f"A network that follows instructions, {seeds}. Left: clusters of the residual stream at x by layer, "
-            "against task and output. Middle and right: its heads at x, a dot each: how alike their output is within a "
-            f"task, and how far interchanged outputs carry the task. {_CALLED}",
+            "against task and output. Middle and right: its heads at x, one dot per head: how similar outputs are "
+            f"within a task, and how far interchanged outputs carry the task. {_CALLED}",
         ),
     ]
     if PROMPTS in arms(config):
         caption = (
-            f"A pretrained model, {seeds}, each with other words. First: how far the answer hangs on each head, mean "
-            "over seeds and both ends of the prompts. Second and third: all heads; those near the axis below are "
-            "alike for the thing asked for; filled: at both ends, and not for the other thing. Last: these heads "
-            "interchanged together (circles and triangles: the two ends), the share of answers that change (open) and "
-            "that become the donor's (filled); donors differ in the thing asked for, or in the other alone."
+            f"A pretrained model, {seeds}, each with different words. First: how far the answer depends on each head, "
+            "mean over seeds and both endings. Second and third: all heads; those near the horizontal axis are "
+            "alike for the thing asked for; filled: at both endings, but not for the other thing. Last: these heads "
+            "interchanged together (circles and triangles: the two endings), the share of answers that change (open) "
+            "and that become the donor's (filled); donors differ in the thing asked for, or only in the other thing."
         )
         models = by_subject(config, found, PROMPTS)
         panels.append(Panel("prompts", figures.prompts(config, models), caption))
@@ -96,16 +96,16 @@ def _table(config: HeadsInModelsConfig, found: Found) -> pd.DataFrame:
 
 def _notes(config: HeadsInModelsConfig) -> list[str]:
     notes = [
-        f"A head is called where its within-ratio is at most {config.share:g} of chance, interchanges within a class "
+        f"A head is called if its within-ratio is at most {config.share:g} of chance, interchanges within a class "
         f"change at most {config.share:g} of the answers that those between classes do, and the answers follow the "
-        f"label (Holm's correction over all heads, {config.level:g}).",
-        "Only one head's output is interchanged at a time, at the query: heads that back each other up can each seem "
-        "to do little.",
-        f"The part {PLANTED!r} has a head set by hand; it shows that the rule finds what is there (K1, K2).",
+        f"label (p at most {config.level:g} after Holm's correction over all heads).",
+        "Only one head's output is interchanged at a time, at the query: heads that back each other up may each appear "
+        "to have little effect.",
+        f"The part {PLANTED!r} has a head set by hand; it shows that the rule finds a head that is there (K1, K2).",
     ]
     if PROMPTS in arms(config):
         notes.append(
-            "There is one pretrained model: intervals are over draws of words, and say nothing about other models."
+            "There is a single pretrained model: intervals are over draws of words and say nothing about other models."
         )
     return notes
 

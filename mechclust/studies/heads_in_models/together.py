@@ -1,4 +1,4 @@
-"""Several heads at once: does the answer go with their outputs, and only with what is asked?"""
+"""Several heads at once: does the answer follow their outputs, and only what is asked?"""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ DONORS = (RELEVANT, RANDOM_HEADS, IRRELEVANT)
 def exchange_together(
     model: HookedModel, batch: Batch, heads: Heads, n_heads: int, *, draws: int = 3, seed: int = 0
 ) -> ProbeResult:
-    """Give each prompt another's outputs of all these heads at once, at its last token.
+    """Give each prompt another prompt's outputs of all these heads at once, at its last token.
 
-    Donors differ in what is asked for and in the other thing (``relevant donors``), or in the other thing alone
-    (``irrelevant donors``). The control is the same relevant donors with as many other heads of the same blocks, drawn
-    at random. Donors and control heads are drawn ``draws`` times.
+    Donors differ in what is asked for and in the other thing (``relevant donors``), or only in the other thing
+    (``irrelevant donors``). The control is the same relevant donors with equally many other heads of the same blocks,
+    drawn at random. Donors and control heads are drawn ``draws`` times.
 
     Measures:
-        ``carried`` (donors): share of answers that become the donor's; of irrelevant donors NaN, since it has the same.
-        ``changed`` (donors): share of answers that become another than without interchange.
+        ``carried`` (donors): share of answers that become the donor's; NaN for irrelevant donors, which have the same.
+        ``changed`` (donors): share of answers that differ from those without interchange.
 
-    Without heads nothing is interchanged, so that both are 0.
+    Without heads nothing is interchanged, so both are 0.
 
     Args:
-        model: whose hooks can write.
+        model: a model whose hooks can write.
         batch: prompts with the labels ``asked``, ``other`` and ``answer``.
         heads: pairs of block and head.
-        n_heads: of each block.
-        draws: of donors.
-        seed: for the draws.
+        n_heads: number of heads per block.
+        draws: number of draws of donors.
+        seed: seed of the draws.
     """
     batch = batch.to(device_of(model))
     asked, other, answer = (batch.label(name).cpu() for name in ("asked", "other", "answer"))
@@ -64,12 +64,12 @@ def exchange_together(
 
 
 def _donors(allowed: Tensor, draw: torch.Generator) -> Tensor:
-    """For each prompt one of those that it is allowed, at random."""
+    """For each prompt, one of its allowed donors, at random."""
     return torch.multinomial(allowed.double(), 1, generator=draw)[:, 0]
 
 
 def _other_heads(heads: Heads, n_heads: int, draw: torch.Generator) -> Heads:
-    """As many heads of each block, none of these as far as there are others."""
+    """Equally many heads of each block, avoiding these as far as there are others."""
     found: list[tuple[int, int]] = []
     for block in sorted({block for block, _ in heads}):
         taken = {head for b, head in heads if b == block}

@@ -1,7 +1,7 @@
 """The claims of the MOSSA study, with bounds written before the confirmatory seeds were run.
 
-C2 to C9, C11, C12, C14, C18 and C19 are those of ``mechclust mossa`` on real models, judged over seeds in place of
-tasks; layers are compared by their share of the depth. C1 and C10 are checks.
+C2 to C9, C11, C12, C14, C18 and C19 are those of ``mechclust mossa`` on real models, judged over seeds instead of
+tasks; layers are compared by relative depth. C1 and C10 are checks.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def claims_of(config: MossaConfig, found: Sequence[SeedResults], *, draws: int =
     """C1 to C12, C14 and C18 to C20.
 
     Args:
-        config: of the run.
+        config: the run's configuration.
         found: its seeds.
-        draws: null draws behind every severity, and as many planted ones; 0: no severity.
+        draws: number of null draws behind every severity, and of planted draws; 0: no severity.
     """
     curves = [_with_encoded(m) for m in found]
     tests = [
@@ -82,7 +82,7 @@ def boundary_note(curves: Sequence[TaskCurves]) -> str:
 
 
 def _of_layers(config: MossaConfig, curves: Sequence[TaskCurves]) -> list[SeedCurveClaim]:
-    """C2 to C6, C12 and C20, of the seen tasks."""
+    """C2 to C6, C12 and C20, on the seen tasks."""
     seen = [one.seen for one in curves]
     why_not = _untested(config)
     made = partial(
@@ -129,7 +129,7 @@ def _of_layers(config: MossaConfig, curves: Sequence[TaskCurves]) -> list[SeedCu
         ),
         made(
             id="C12", statement="the boundaries of shared layers, transition and refinement are where the paper has "
-            "them (share of the depth away)", null=_GAP_WALK, paper=0.0, chance=None,
+            "them (distance in relative depth)", null=_GAP_WALK, paper=0.0, chance=None,
             parts=(
                 ("end of the shared layers from 9/32", lambda c: boundary(c)[0], Bound("<=", 0.1)),
                 ("end of the transition from 15/32", lambda c: boundary(c)[1], Bound("<=", 0.1)),
@@ -155,19 +155,19 @@ def _of_encoded(config: MossaConfig, curves: Sequence[TaskCurves]) -> SeedCurveC
         "C7", "the gain (tuned - pre, upper half) is larger for operations that pre-training did not encode "
         "(difference of means over seen tasks)", _PAPER, (("", encoded_difference, Bound(">", 0)),), _CLUSTERS,
         [one.seen for one in curves], why_not=_untested(config), chance="0",
-        note="two of six operations are encoded, the same in all seeds: what makes any two operations differ from four "
-        "would pass for it, which its severity counts",
+        note="two of six operations are encoded, the same in all seeds: anything else that sets two operations apart "
+        "would look the same; the severity accounts for this",
     )  # fmt: skip
 
 
 def encoded_difference(curves: TaskCurves) -> float:
-    """Gain of the tasks that pre-training did not encode - that of the others, means over tasks."""
+    """Gain of the tasks that pre-training did not encode, minus that of the others, means over tasks."""
     other = np.asarray(curves.covariates[_NOT_ENCODED]) > 0
     return float(curves.gain[other].mean() - curves.gain[~other].mean())
 
 
 def _of_pooled(config: MossaConfig, found: Sequence[SeedResults], measure: str) -> SeedCurveClaim:
-    """C8 and C11: of all seen tasks together, as curves of one task."""
+    """C8 and C11: all seen tasks together, as curves of a single task."""
     dims = measure == "dims"
     curves = [_pooled(m, {k: np.log2(v) for k, v in m.dims.items()} if dims else m.purity) for m in found]
     made = partial(SeedCurveClaim, source=_PAPER, null=_SWAPPED, curves=curves, why_not=_untested(config))
@@ -195,16 +195,16 @@ def _of_held_out(
             f"tuned answers held-out, not encoded tasks {np.mean(zero_shot):.2f} above chance without their examples"
         )
         if not np.mean(zero_shot) >= _ABOVE_CHANCE:
-            why_not = f"{skill}, tested from {_ABOVE_CHANCE} on: there is no skill that could be explained"
+            why_not = f"{skill}, tested only from {_ABOVE_CHANCE}: there is no skill to explain"
     made = partial(
         SeedCurveClaim, source=_PAPER, curves=curves, planted=each(planted), chance="0", note="" if why_not else skill
     )
     return [
         made(
-            id="C9", statement="held-out tasks: tuned comes above pre later than for seen tasks (tuned - pre, second "
+            id="C9", statement="held-out tasks: tuned rises above pre later than for seen tasks (tuned - pre, second "
             "quarter of the layers: seen - held out)", null=_HELD_OUT, why_not=why_not or _few_layers(config),
             paper=0.15, parts=(("", of.smaller_gap, Bound(">", 0)),),
-            note="" if why_not else f"{skill}; tuned stays above pre from layer (held out against seen) "
+            note="" if why_not else f"{skill}; layer from which tuned stays above pre (held out against seen): "
             f"{', '.join(f'{_at(m, ~m.seen)} against {_at(m, m.seen)}' for m in found)}",
         ),
         made(
@@ -223,7 +223,7 @@ def _of_held_out(
 def _of_ceiling(config: MossaConfig, curves: Sequence[TaskCurves]) -> SeedCurveClaim:
     measured = all(one.ceiling is not None for one in curves)
     return SeedCurveClaim(
-        "C14", "tuned goes at least half of the way from pre to a second control of the task, upper half", "ours",
+        "C14", "tuned covers at least half the distance from pre to a second control of the task, upper half", "ours",
         (("", of.way_to_ceiling, Bound(">=", 0.5)),), _SWAPPED, [one.seen for one in curves],
         why_not=_untested(config) or ("" if measured else "no task has a second control"), chance="0",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the MOSSA study runs: settings, jobs, and where their artefacts stand."""
+"""What the MOSSA study runs: settings, jobs, and the paths of their artefacts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tasks.skills import OPERATIONS
 
 MODELS = ("base", "tuned")
 FROZEN = ("embed", "pos_embed", "unembed")
-# One argument of each operation is never tuned on: its words are, never together. Which one turns with the seed.
+# One argument of each operation is never tuned on (its words are, but never together); which one depends on the seed.
 HELD_OUT = ("copy-3", "swap-0", "translate-1", "type-2", "classify-3", "sentiment-0")
 SEEN = tuple(f"{name}-{k}" for name in OPERATIONS for k in range(4) if f"{name}-{k}" not in HELD_OUT)
 
@@ -25,18 +25,18 @@ SEEN = tuple(f"{name}-{k}" for name in OPERATIONS for k in range(4) if f"{name}-
 class OriginConfig:
     """Settings of the method's origin: models trained from scratch, on several domains or on one of them.
 
-    Every width is run with the reference's data, every size of the data at the reference's width. Smaller data are the
-    beginning of larger ones, and a control's those of its domain among the other model's.
+    Every width is run with the reference's data, and every data size at the reference's width. A smaller data set is
+    the beginning of a larger one, and a control's data are the examples of its domain in the other model's data.
 
     Args:
         domains: operations of the suite, each with all its arguments.
-        width: of the reference's models.
-        widths: of the models, the reference's among them.
-        examples: the reference's training examples of each domain.
-        sizes: of the training data, as multiples of the reference's; 1 among them.
-        training: of the reference's model of all domains. A control has as many steps as its share of the domains, so
-            that both see an example equally often. Learning rates are in inverse proportion to the width.
-        ceiling: also train every control again, from other weights and in another order: how alike two of them are.
+        width: width of the reference's models.
+        widths: widths of the models, including the reference's.
+        examples: the reference's training examples per domain.
+        sizes: sizes of the training data, as multiples of the reference's; must include 1.
+        training: training of the reference's model of all domains. A control has a share of its steps equal to its
+            share of the domains, so both see an example equally often. Rates are inversely proportional to the width.
+        ceiling: also train every control again, with other weights and another order: how similar two of them are.
     """
 
     domains: tuple[str, ...] = ("copy", "swap", "translate", "type", "classify")
@@ -53,7 +53,7 @@ class OriginConfig:
             raise InputError(f"origin.domains has {unknown[0]!r}; expected some of {', '.join(OPERATIONS)}")
         if len(self.domains) < 2:
             raise InputError(
-                f"origin.domains has {len(self.domains)}; expected at least 2, or there is nothing to tell"
+                f"origin.domains has {len(self.domains)}; expected at least 2, since one leaves nothing to compare"
             )
         several: dict[str, tuple[str | float, ...]] = {
             "domains": self.domains,
@@ -86,31 +86,31 @@ class OriginConfig:
 class MossaConfig:
     """Settings of the MOSSA study.
 
-    ``origin`` serves the experiment of that name alone, which takes of the rest ``seeds``, ``suite``, ``n_layers``,
+    ``origin`` is used only by the experiment of that name, which also reads ``seeds``, ``suite``, ``n_layers``,
     ``n_heads``, ``init_std``, ``device`` and ``test_claims``.
 
     Args:
         experiment: ``"tuning"``: a base model tuned on many tasks and on each alone; ``"origin"``: models trained from
-            scratch on several domains and on each alone, as in the paper that the method is from.
-        origin: settings of the second.
+            scratch on several domains and on each alone, as in the paper that the method comes from.
+        origin: settings of the second experiment.
         seeds: one base model, one tuned on all seen skills, and one control for each skill, per seed.
         suite: the skills; its ``seed``, ``stream`` and ``skills`` are set by the run.
-        turn: the arguments of the seen skills go on by one from seed to seed, so that over seeds no skill is held out
-            more often than another.
+        turn: shift the held-out arguments by one from seed to seed, so that over seeds no skill is held out more often
+            than another.
         n_layers: transformer blocks.
         d_model: width.
         n_heads: attention heads.
-        pretraining: of the base model, on the generic stream.
-        tuning: of the model tuned on all seen skills, from the base.
-        rank: tune changes of this rank to the query and value matrices (LoRA, alpha twice the rank), all else being
-            frozen; 0: tune all weights that ``tuning`` does not freeze.
-        control_steps: of the controls, otherwise tuned as that model. With 1 / 18 of its steps (18 skills are seen)
-            a control sees its skill as often as that model does, as after the same number of epochs.
-        controls: which skills have a control: all, or those seen; then nothing is said of held-out ones.
+        pretraining: pre-training of the base model, on the generic stream.
+        tuning: tuning of the model of all seen skills, from the base.
+        rank: tune changes of this rank to the query and value matrices (LoRA, alpha twice the rank), with everything
+            else frozen; 0: tune all weights that ``tuning`` does not freeze.
+        control_steps: steps of the controls, otherwise tuned like that model. With 1 / 18 of its steps (18 skills are
+            seen), a control sees its skill as often as that model does, as after the same number of epochs.
+        controls: which skills have a control: all, or only seen ones; then held-out skills are not tested.
         init_std: standard deviation of initial weights; None: 1 / sqrt(d_model). GPT-2's .02 is for a larger width.
-        ceiling: also tune the controls of seen skills again with another order of the data: how alike two of them are.
-        n_neighbours: nearest neighbours behind cluster purity.
-        n_purity: prompts of each seen skill among which these are looked for.
+        ceiling: also tune the controls of seen skills with another order of the data: how similar two of them are.
+        n_neighbours: number of nearest neighbours for cluster purity.
+        n_purity: prompts per seen skill among which neighbours are searched.
         n_projected: examples in the projection figure.
         device: where to train, such as ``cpu`` or ``cuda``.
         test_claims: whether this size can test the claims.
@@ -145,11 +145,11 @@ class MossaConfig:
             if getattr(self.suite, name) != getattr(own, name):
                 raise InputError(f"suite.{name} is set by each run; leave it out")
         if self.suite.n_eval < 4:
-            raise InputError(f"suite.n_eval is {self.suite.n_eval}; CKA needs at least 4 prompts of every skill")
+            raise InputError(f"suite.n_eval is {self.suite.n_eval}; CKA needs at least 4 prompts per skill")
         check_at_least(control_steps=(self.control_steps, 1), n_neighbours=(self.n_neighbours, 1))
         check_at_least(n_purity=(self.n_purity, 1), n_projected=(self.n_projected, 4), rank=(self.rank, 0))
         if self.rank and self.tuning.layer_decay != 1:
-            raise InputError(f"tuning.layer_decay is {self.tuning.layer_decay:g} and rank {self.rank}; use one of both")
+            raise InputError(f"tuning.layer_decay is {self.tuning.layer_decay:g} and rank {self.rank}; use only one")
         if self.control_steps <= self.tuning.warmup:
             raise InputError(
                 f"control_steps is {self.control_steps}, and tuning.warmup {self.tuning.warmup}; "
@@ -179,11 +179,11 @@ class ModelJob(NamedTuple):
 
     @property
     def stage(self) -> int:
-        """What is tuned waits for the base models, what measures for all models."""
+        """Tuning waits for the base models, measuring for all models."""
         return {"base": 0, "tuned": 1, "control": 1, "measure": 2, "describe": 2}[self.kind]
 
     def model_path(self, out: Path) -> Path:
-        """Where its model stands."""
+        """The path of its model."""
         return out / "models" / f"seed{self.seed}" / f"{self._file}.safetensors"
 
     @property
@@ -192,7 +192,7 @@ class ModelJob(NamedTuple):
 
 
 def jobs(config: MossaConfig) -> list[ModelJob]:
-    """Every model and measurement; the long ones of a stage first."""
+    """Every model and measurement; the longest of a stage first."""
     check_device(config.device)
     found = [ModelJob(kind, seed) for kind in (*MODELS, "measure", "describe") for seed in config.seeds]
     for seed in config.seeds:
@@ -229,5 +229,5 @@ def suite_of(config: MossaConfig, seed: int) -> SkillSuite:
 
 
 def result_path(out: Path, seed: int, name: str) -> Path:
-    """Where a measurement stands."""
+    """The path of a measurement."""
     return out / "results" / f"seed{seed}" / f"{name}.safetensors"

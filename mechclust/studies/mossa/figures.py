@@ -38,7 +38,7 @@ def _layers(found: Sequence[SeedResults]) -> np.ndarray:
 
 
 def boxes(found: Sequence[SeedResults]) -> Figure:
-    """CKA over tasks and seeds by layer, pre beside tuned, seen tasks beside held-out ones (the paper's figures)."""
+    """CKA over tasks and seeds by layer, for pre and tuned, seen and held-out tasks (the paper's figures)."""
     parts = {"seen tasks": [m.seen for m in found], "held-out tasks": [~m.seen for m in found]}
     parts = {name: masks for name, masks in parts.items() if masks[0].any()}
     figure, axes = subplots(len(parts), size=(6.0, 4.2), grid="y", sharey=True)
@@ -86,7 +86,7 @@ def _lines(
 
 
 def groups(found: Sequence[SeedResults]) -> Figure:
-    """What the layer groups are read from: median difference with both boundaries, spread and dimensions."""
+    """What the layer groups are read from: median difference with the two boundaries, spread and dimensions."""
     figure, axes = subplots(3, size=(4.0, 3.6))
     gap, spread, dims = axes
     _lines(gap, found, [m.gap for m in found], "-", BLUE, "tuned - pre")
@@ -107,7 +107,7 @@ def groups(found: Sequence[SeedResults]) -> Figure:
 
 
 def _kinds(found: Sequence[SeedResults], names: Sequence[str]) -> dict[str, list[np.ndarray]]:
-    """Operations, seen and then held out, to which of a seed's tasks they are; held out ones are marked with a star."""
+    """Operations, seen and then held out, to the indices of a seed's tasks; held-out ones are marked with a star."""
     kinds = {}
     for mark in ("", " *"):
         for number, name in enumerate(names):
@@ -169,13 +169,13 @@ def clusters(found: Sequence[SeedResults], names: Sequence[str]) -> Figure:
 
 
 def accuracy(found: Sequence[SeedResults], names: Sequence[str]) -> Figure:
-    """Accuracy by operation, seen and held out: base, tuned, the tasks' own controls; without the skill in grey."""
+    """Accuracy by operation, seen and held out: base, tuned, the tasks' own controls; grey: without the skill."""
     kinds = _kinds(found, names)
     figure, (axis,) = subplots(1, size=(11, 3.6), grid="y")
     places = np.arange(len(kinds))
 
     def means(values: Sequence[np.ndarray]) -> np.ndarray:
-        """``[kind seed]``, NaN where a seed has no such task."""
+        """``[kind seed]``, NaN if a seed has no such task."""
         return np.array(
             [
                 [v[mask].mean() if mask.any() else np.nan for v, mask in zip(values, masks, strict=True)]

@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SeedResults:
-    """What one seed measured. Layers are blocks 1 to n; CKA is the debiased form unless it says so.
+    """What one seed measured. Layers are blocks 1 to n; CKA is debiased unless stated otherwise.
 
     Attributes:
         names: ``[task]`` the skills that have a control.
         cka: ``"base"`` and ``"tuned"`` to ``[task layer]``: with the task's control.
         biased: the same in the biased form.
-        ceiling: ``[seen task layer]`` of the control with itself tuned in another order, or ``None``.
+        ceiling: ``[seen task layer]`` of the control with one tuned in another order, or ``None``.
         dims: ``"base"`` and ``"tuned"`` to ``[layer]`` dimensions for 99% of the variance, over all seen skills.
         purity: the same for the share of nearest neighbours in the cluster.
-        purity_chance: by chance.
+        purity_chance: chance level of the purity.
         accuracy: ``"base"``, ``"tuned"`` and ``"control"`` to ``[task]``.
         chance: ``[task]`` accuracy without the skill, see ``SkillSuite.chance``.
-        seen: ``[task]`` tuned on.
-        encoded: ``[task]`` answered by pre-training.
-        cluster: ``[task]`` the operation's number.
+        seen: ``[task]`` whether the task was tuned on.
+        encoded: ``[task]`` whether pre-training encoded it.
+        cluster: ``[task]`` number of the operation.
         identity: largest distance from 1 of a model's CKA with itself, also rotated and scaled.
         notes: why a CKA is NaN.
     """
@@ -68,7 +68,7 @@ class SeedResults:
 
     @cached_property
     def curves(self) -> TaskCurves:
-        """Of all tasks, the held-out ones too, which have no ceiling."""
+        """Curves of all tasks, including held-out ones, which have no ceiling."""
         ceiling = None
         if self.ceiling is not None:
             ceiling = np.full_like(self.cka["base"], np.nan)
@@ -98,26 +98,26 @@ class SeedResults:
 
     @cached_property
     def groups(self) -> LayerGroups:
-        """Of the seen tasks."""
+        """Curves of the seen tasks."""
         return groups_of(self.curves.seen)
 
     @cached_property
     def unseen_groups(self) -> LayerGroups:
-        """Of the held-out tasks, without dimensions, which are the seen tasks'."""
+        """Curves of the held-out tasks, without dimensions, which are measured on the seen tasks."""
         return groups_of(self.curves.unseen)
 
     def crossing(self, tasks: np.ndarray) -> int:
-        """The layer from which tuned stays above base; one more than there are where it never does."""
+        """The layer from which tuned stays above base; one more than the number of layers if it never does."""
         return crossover(self.median("base", tasks), self.median("tuned", tasks))
 
     @property
     def gap(self) -> np.ndarray:
-        """``[layer]`` tuned - base, of the medians over the seen tasks."""
+        """``[layer]`` tuned - base, difference of the medians over the seen tasks."""
         return self.curves.seen.gap
 
     @property
     def zero_shot(self) -> float:
-        """How far tuned is above chance on held-out skills whose operation pre-training did not answer, mean."""
+        """Mean accuracy above chance of tuned on held-out skills whose operation pre-training did not encode."""
         cells = ~self.seen & ~self.encoded
         return float((self.accuracy["tuned"] - self.chance)[cells].mean()) if cells.any() else math.nan
 
@@ -131,7 +131,7 @@ def load_results(config: MossaConfig, out: Path, seed: int) -> SeedResults:
     """Read what a seed's jobs measured.
 
     Raises:
-        InputError: naming a measurement that is not there.
+        InputError: if a measurement is missing; the text names it.
     """
     suite = suite_of(config, seed)
     names = controlled(config, suite)
@@ -186,7 +186,7 @@ def groups_table(seeds: Sequence[int], found: Sequence[SeedResults]) -> pd.DataF
 
 
 def medians_table(found: Sequence[SeedResults]) -> pd.DataFrame:
-    """One row for each curve: means over seeds of the median over tasks, by layer."""
+    """One row per curve: means over seeds of the median over tasks, by layer."""
     import pandas as pd
 
     masks = {

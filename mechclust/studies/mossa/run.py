@@ -1,4 +1,4 @@
-"""Trains the models of the MOSSA study, measures how alike they are, and describes them."""
+"""Trains the models of the MOSSA study, measures their similarity, and describes them."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def readout() -> Readout:
 
 
 def sites(config: MossaConfig) -> Selector:
-    """Every block's output. The embedding of ANS is one vector, which has no CKA."""
+    """Every block's output. The embedding of ANS is a single vector, for which CKA is undefined."""
     return residual(list(range(1, config.n_layers + 1)))
 
 
 def run_job(config: MossaConfig, job: ModelJob, out: Path) -> None:
-    """Train a model, or measure those of a seed; what is there is not made again."""
+    """Train a model, or measure those of a seed; existing results are not recomputed."""
     if job.kind == "measure":
         _measure(config, job.seed, out)
     elif job.kind == "describe":
@@ -86,10 +86,10 @@ def _train(config: MossaConfig, job: ModelJob, out: Path) -> None:
     began = {} if base is None else {"base": fingerprint(base)}
     if is_whole(path):
         if read_metadata(path)["metadata"].get("base") == began.get("base"):
-            shutil.rmtree(state, ignore_errors=True)  # of a run killed between saving and this
+            shutil.rmtree(state, ignore_errors=True)  # left by a run killed between saving and this
             return
         warnings.warn(
-            f"{str(path)!r} was tuned from another base than the one that is there now; it is trained anew",
+            f"{str(path)!r} was tuned from another base than the present one; it is trained again",
             stacklevel=2,
         )
     suite, settings = suite_of(config, job.seed), config.tuning
@@ -114,7 +114,7 @@ def _train(config: MossaConfig, job: ModelJob, out: Path) -> None:
 def _adapted(
     base: HookedModel, suite: SkillSuite, settings: TrainConfig, config: MossaConfig, state: Path, name: str
 ) -> HookedModel:
-    """The base with changes of low rank that were trained, added to its weights."""
+    """The base with the trained low-rank changes added to its weights."""
     plan = LowRank(config.rank, 2.0 * config.rank)
     one = Member(config_of(base), suite, weights={k: v.cpu() for k, v in get_weights(base).items()})
     settings = replace(settings, freeze=())
@@ -128,7 +128,7 @@ def _load(config: MossaConfig, out: Path, job: ModelJob) -> HookedModel:
 
 
 def _moved(model: HookedModel, config: MossaConfig) -> HookedModel:
-    if config.device != "cpu":  # TransformerLens tells of every move
+    if config.device != "cpu":  # TransformerLens reports every move
         model.to(config.device)
     return model
 
@@ -187,7 +187,7 @@ def _accuracy(models: Mapping[str, HookedModel], suite: SkillSuite, skills: Sequ
 
 
 def _identity(model: HookedModel, suite: SkillSuite, at: Selector, seed: int) -> ProbeResult:
-    """How far CKA of a model with itself, as it is and rotated and scaled, is from 1, at every layer."""
+    """How far the CKA of a model with itself, unchanged or rotated and scaled, is from 1, at every layer."""
     itself = run({"one": model, "two": model}, suite.batches("test"), CKA(at=at, readout=readout(), form="rows"))
     rows = [x.double() for x in collect_rows(model, suite.batches("test"), at, readout()).values()]
     draw = torch.Generator().manual_seed(seed)

@@ -28,7 +28,7 @@ from tasks import SkillSuite
 
 
 def jobs_of(config: MossaConfig) -> Sequence[ModelJob | OriginJob]:
-    """The jobs of the experiment that the configuration asks for."""
+    """The jobs of the configured experiment."""
     return origin_jobs(config) if config.experiment == "origin" else jobs(config)
 
 
@@ -41,7 +41,7 @@ def run_any_job(config: MossaConfig, job: ModelJob | OriginJob, out: Path) -> No
 
 
 def models_trained(config: MossaConfig, out: Path) -> Iterable[TrainedModel]:
-    """What either experiment trained."""
+    """The models that either experiment trained."""
     return trained_origin_models(config, out) if config.experiment == "origin" else trained_models(config, out)
 
 
@@ -59,16 +59,16 @@ def analyse(config: MossaConfig, out: Path) -> Analysis:
         Panel(
             "boxes",
             figures.boxes(found),
-            f"Debiased CKA with the single-task controls over each task's own test prompts ({n}), by layer: the base "
-            f"model (pre) beside the model tuned on all seen tasks. A box is over tasks, pooled over {seeds}. "
-            "Dotted: two controls of one task tuned in another order (ceiling). Held-out tasks are not tuned on; "
-            "those of encoded operations were answered in pre-training.",
+            f"Debiased CKA with the single-task controls over each task's own test prompts ({n}), by layer, for the "
+            f"base model (pre) and the model tuned on all seen tasks. Each box is over tasks, pooled over {seeds}. "
+            "Dotted: two controls of one task tuned with different orders of the data (ceiling). Held-out tasks are "
+            "not tuned on; those of encoded operations were learnt in pre-training.",
         ),
         Panel(
             "groups",
             figures.groups(found),
-            "A thin line per seed, thick their mean. Left: median over seen tasks of tuned - pre; shaded, the middle "
-            "half of the seeds: where the shared layers end (grey) and where the transition ends (green). Middle: "
+            "Thin: one line per seed; thick: mean. Left: median over seen tasks of tuned - pre; shaded: middle half of "
+            "the seeds for the end of the shared layers (grey) and of the transition (green). Middle: "
             "interquartile range over seen tasks of tuned (and pre, dashed). Right: dimensions for 99% of the variance "
             f"over the {suite.n_eval * len(suite.seen)} prompts of all seen tasks.",
         ),
@@ -88,7 +88,7 @@ def analyse(config: MossaConfig, out: Path) -> Analysis:
             "accuracy",
             figures.accuracy(found, suite.cluster_names),
             f"Accuracy on {suite.n_eval} test prompts per task, by operation, mean and range over {seeds}. Grey: "
-            "without the skill, by the commonest answer or by the operation on a wrong argument, whichever is right "
+            "without the skill, by the commonest answer or by the operation on a wrong argument, whichever is correct "
             "more often.",
         ),
         Panel(
@@ -107,7 +107,7 @@ def analyse(config: MossaConfig, out: Path) -> Analysis:
         claims=claims_of(config, found),
         panels=panels,
         views={
-            "Layer groups by the rule": table_html(groups_table(config.seeds, found)),
+            "Layer groups by the fixed rule": table_html(groups_table(config.seeds, found)),
             "Median debiased CKA over tasks by layer, mean over seeds": table_html(medians_table(found), number=".2f"),
         },
         notes=_notes(config, found),
@@ -119,26 +119,26 @@ def _notes(config: MossaConfig, found: Sequence[SeedResults]) -> list[str]:
     notes = [
         f"The multi-task model is tuned for {tuning.steps:,} steps on {n_seen} seen skills, "
         f"{tuning.steps / n_seen:.3g} per skill on average, each control for {config.control_steps} on its own.",
-        "The controls of a seed see the same prompts up to the skill's words and answers, so tasks are not independent "
-        "draws; intervals are over seeds.",
+        "The controls of a seed see the same prompts apart from the skill's words and answers, so tasks are not "
+        "independent draws; intervals are over seeds.",
         f"Layer groups of the seen tasks: {boundary_note([m.curves.seen for m in found])}.",
     ]
     if config.rank:
         notes.append(
-            f"Models are tuned by changes of rank {config.rank} to the query and value matrices (LoRA), added to the "
-            "weights for measuring; all else is the base's."
+            f"Models are tuned by changes of rank {config.rank} to the query and value matrices (LoRA), which are "
+            "added to the weights for measuring; everything else is the base's."
         )
     if tuning.layer_decay < 1:
         notes.append(
             f"Tuning multiplies the learning rate by {tuning.layer_decay:g} from each block to the one below and "
-            "leaves the embeddings as they are: the lower layers agree with the controls partly by construction."
+            "does not change the embeddings: the lower layers agree with the controls partly by construction."
         )
     if ceilings := [m.ceiling for m in found if m.ceiling is not None]:
         least = min(float(np.median(ceiling, axis=0).min()) for ceiling in ceilings)
         notes.append(f"Ceiling: two controls of a seen task have a median CKA of at least {least:.3f} at every layer.")
     notes.append(
-        "CKA does not change when a layer is rotated or scaled, and a few examples can move it far (Davari et al. "
-        "2022): neighbour purity and dimensions are shown beside it."
+        "CKA does not change if a layer is rotated or scaled, and a few examples can change it a lot (Davari et al. "
+        "2022), so neighbour purity and dimensions are shown as well."
     )
     return [*notes, *(note for m in found for note in m.notes)]
 
@@ -179,7 +179,7 @@ STUDY = Study(
             ceiling=False,
         ),
         "paper": MossaConfig(),
-        # The arms begin with the first bases of the preset above.
+        # The arms use the first bases of the preset above.
         "lora": MossaConfig(
             seeds=_ARM,
             tuning=TrainConfig(steps=18 * 240, batch_size=32, lr=5e-3, warmup=20, freeze=FROZEN),

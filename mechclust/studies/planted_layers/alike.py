@@ -1,4 +1,4 @@
-"""How like its single-task controls a model is at every layer, as MOSSA asks; and what models learnt."""
+"""How similar a model is to its single-task controls at every layer, as in MOSSA; and what models learnt."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from probes.hooks import HookedModel
 from tasks import Batch, InputError, SkillSuite
 
 CONTROL_VIEWS = (RESIDUAL, SAME_INPUT)
-_Rows = dict[str, list[Tensor]]  # by view, one [n d] a layer
+_Rows = dict[str, list[Tensor]]  # by view, one [n d] per layer
 
 
 def measure_alike(
@@ -38,24 +38,24 @@ def measure_alike(
     *,
     n_few: int | None = None,
 ) -> ProbeResult:
-    """How like each task's control a model is at every layer, on the task's own prompts.
+    """How similar a model is to each task's control at every layer, on the task's own prompts.
 
     Measures:
-        ``similarity`` (prompts, view, measure, task, layer): by each measure of ``alike_of``, of the residual stream
-            after the block, and of what the block adds where it is given the base's residual stream.
+        ``similarity`` (prompts, view, measure, task, layer): by each measure of ``alike_of``, for the residual stream
+            after the block, and for what the block adds when given the base's residual stream.
         ``n_dims`` (prompts, layer): dimensions for 99% of the variance of the model's residual stream, over the prompts
             of all tasks.
         ``n`` (prompts, task): number of prompts.
 
-    Memory: ``prompts x layers x d`` of the model for all tasks, and of one control twice.
+    Memory: ``prompts x layers x d`` for the model on all tasks, and twice for one control.
 
     Args:
         model: any hooked model whose hooks can write.
-        controls: by task, models of the same shape.
-        base: what all of them are tuned from.
-        prompts: from a task to its batches.
-        readout: which position, one row per prompt.
-        n_few: also on so many prompts of each task only.
+        controls: models of the same shape, by task.
+        base: the model that all of them are tuned from.
+        prompts: task to batches.
+        readout: the position to read, one row per prompt.
+        n_few: also measure on only this many prompts per task.
 
     Raises:
         InputError: for a task without prompts.
@@ -96,12 +96,12 @@ def measure_alike(
             "layer": [str(layer + 1) for layer in range(layers)],
         },
         metadata={"readout": repr(readout), "versions": versions()},
-        notes=["NaN where all rows of a layer are the same, or prompts are too few for a measure"] * missing,
+        notes=["NaN where all rows of a layer are the same, or there are too few prompts for a measure"] * missing,
     )
 
 
 def learnt(models: Mapping[str, tuple[HookedModel, Sequence[str]]], suite: SkillSuite) -> ProbeResult:
-    """The share of right answers to each of its skills' test prompts, of models by name.
+    """The share of correct answers to each skill's test prompts, for models by name.
 
     Measures:
         ``accuracy`` (answer): ``MODEL.SKILL``.
@@ -121,7 +121,7 @@ def learnt(models: Mapping[str, tuple[HookedModel, Sequence[str]]], suite: Skill
 
 
 def _rows(model: HookedModel, base: HookedModel, batches: Iterable[Batch], readout: Readout) -> _Rows:
-    """The model's rows by view, in the order of the prompts' index; nothing without prompts."""
+    """The model's rows by view, in the order of the prompts' index; empty without prompts."""
     layers = n_layers_of(model)
     pres, posts = ([f"blocks.{layer}.hook_resid_{end}" for layer in range(layers)] for end in ("pre", "post"))
     kept: dict[tuple[str, int], list[Tensor]] = {(v, layer): [] for v in CONTROL_VIEWS for layer in range(layers)}

@@ -1,7 +1,7 @@
 """The claims of the study of planted layers, with bounds written before the confirmatory seeds were run.
 
-Each is the same function of the seeds' curves on the measured data and on its null draws, in which it is false: layers
-in random order, two measures or conditions exchanged at random, or a measure that does find the end.
+Each is the same function of the seeds' curves, applied to the measured data and to null draws in which it is false:
+layers in random order, two measures or conditions exchanged at random, or a measure that does find the end.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from mechclust.report.claims import Claim, claim
+from mechclust.report.findings import Finding, Parts
 from mechclust.report.verdicts import Bound
 from mechclust.studies.planted_layers.config import (
     ALL,
@@ -25,12 +26,12 @@ from mechclust.studies.planted_layers.config import (
     PlantedConfig,
     noisy,
 )
-from mechclust.studies.planted_layers.findings import NEAR, Finding, Parts
 from mechclust.studies.planted_layers.measure import ALL as ALL_PROMPTS
 from mechclust.studies.planted_layers.measure import CONTRIBUTION, FEW, RESIDUAL, SAME_INPUT
 from mechclust.studies.planted_layers.results import ROWS, Row, SeedResults, chance_of, place_of, scores_of
 
 Found = Sequence[SeedResults]
+NEAR = Bound("<=", 0.5)
 _MEASURE = "debiased CKA"
 
 
@@ -64,6 +65,7 @@ def _findings(config: PlantedConfig, first: SeedResults) -> list[Finding[Found]]
         Finding(
             "P1",
             f"debiased CKA of the residual stream finds the first of the layers that were {how} (error in layers)",
+            "ours",
             one(of(main, residual, "onset"), NEAR),
             _shuffled,
             random_order,
@@ -71,7 +73,9 @@ def _findings(config: PlantedConfig, first: SeedResults) -> list[Finding[Found]]
         ),
         Finding(
             "P2",
-            f"and does not find the last of them: it is off by a layer or more (layers {how}; error in layers)",
+            f"debiased CKA of the residual stream is off by a layer or more for the last of the layers that were {how} "
+            "(error in layers)",
+            "ours",
             one(of(main, residual, "end"), Bound(">=", 1)),
             _ending,
             "curves that are below the threshold above the last changed layer",
@@ -79,8 +83,9 @@ def _findings(config: PlantedConfig, first: SeedResults) -> list[Finding[Found]]
         ),
         Finding(
             "P3",
-            f"with fewer prompts than dimensions biased CKA misses more of the layers that were {how} than debiased "
+            f"with fewer prompts than dimensions, biased CKA misses more of the layers that were {how} than debiased "
             "CKA does (share called, debiased - biased; residual stream)",
+            "ours",
             one(less(of(main, residual, "hit", FEW), of(main, biased, "hit", FEW)), Bound(">", 0)),
             lambda found, draw: _exchanged(found, biased, residual, draw),
             "both measures exchanged at random, seed by seed",
@@ -89,6 +94,7 @@ def _findings(config: PlantedConfig, first: SeedResults) -> list[Finding[Found]]
         Finding(
             "P4",
             f"debiased CKA of what each block adds finds both ends of the layers that were {how} (errors in layers)",
+            "ours",
             both(main, contribution, ("onset", "onset", NEAR), ("end", "end", NEAR)),
             _shuffled,
             random_order,
@@ -96,8 +102,9 @@ def _findings(config: PlantedConfig, first: SeedResults) -> list[Finding[Found]]
         ),
         Finding(
             "P5",
-            f"what each block adds tells layers that were {how} from others better than the residual stream does "
-            "(area under the ROC, difference; debiased CKA)",
+            f"what each block adds separates layers that were {how} from others better than the residual stream does "
+            "(area under the ROC curve, difference; debiased CKA)",
+            "ours",
             one(less(of(main, contribution, "auc"), of(main, residual, "auc")), Bound(">", 0)),
             lambda found, draw: _exchanged(found, contribution, residual, draw),
             "both exchanged at random, seed by seed",
@@ -107,15 +114,17 @@ def _findings(config: PlantedConfig, first: SeedResults) -> list[Finding[Found]]
             "P6",
             f"debiased CKA of what each block adds to the same input calls four in five of the layers that were {how}, "
             "and finds the last of them",
+            "ours",
             both(main, same, ("share called", "hit", Bound(">=", 0.8)), ("end", "end", NEAR)),
             _shuffled,
             random_order,
-            note="that it calls no other layer is so by construction",
+            note="that it calls no other layer holds by construction",
         ),
         Finding(
             "P7",
-            "learning rates that fall from block to block make debiased CKA of the residual stream say that some "
-            "layers changed and others did not, more often than another order of the data does (share of models)",
+            "with learning rates that fall from block to block, debiased CKA of the residual stream calls some layers "
+            "changed and others not, more often than with another order of the data (share of models)",
+            "ours",
             one(less(of(RATES, residual, "partial"), of(ORDER, residual, "partial")), Bound(">", 0)),
             lambda found, draw: _exchanged_pairs(found, RATES, ORDER, draw),
             "both models exchanged at random, seed by seed",
@@ -123,25 +132,28 @@ def _findings(config: PlantedConfig, first: SeedResults) -> list[Finding[Found]]
         ),
         Finding(
             "P8",
-            "twice the steps are not taken for a change: at most one layer in ten is called (debiased CKA, residual)",
+            "twice the steps do not count as a change: at most one layer in ten is called (debiased CKA, residual)",
+            "ours",
             one(of(STEPS, residual, "false"), Bound("<=", 0.1)),
             lambda found, draw: _replaced(found, STEPS, main, draw),
-            f"in place of it a model some of whose layers were {how}, in random order",
+            f"instead, a model some of whose layers were {how}, in random order",
         ),
         Finding(
             "P9",
-            "weights rounded to bfloat16 are not taken for a change: at most one layer in twenty is called (debiased "
+            "weights rounded to bfloat16 do not count as a change: at most one layer in twenty is called (debiased "
             "CKA, residual)",
+            "ours",
             one(of(ROUNDED, residual, "false"), Bound("<=", 0.05)),
             lambda found, draw: _replaced(found, ROUNDED, main, draw),
-            f"in place of it a model some of whose layers were {how}, in random order",
+            f"instead, a model some of whose layers were {how}, in random order",
         ),
         Finding(
             "P10",
-            "where all layers were changed, nine in ten are called (debiased CKA, residual)",
+            "if all layers were changed, nine in ten are called (debiased CKA, residual)",
+            "ours",
             one(of(ALL, residual, "hit"), Bound(">=", 0.9)),
             lambda found, draw: _replaced(found, ALL, main, draw),
-            f"in place of it a model of which only some layers were {how}, in random order",
+            f"instead, a model of which only some layers were {how}, in random order",
         ),
     ]
 
@@ -175,7 +187,7 @@ def _patching_error(m: SeedResults, column: str) -> float:
 def _scores(
     config: PlantedConfig, found: Found, column: str, row: Row, name: str, prompts: str = ALL_PROMPTS
 ) -> np.ndarray:
-    """``[seed]``; empty where there is no such column."""
+    """``[seed]``; empty if there is no such column."""
     if not found[0].of(column):
         return np.empty(0)
     return scores_of(config, found, column, row, prompts)[name]
@@ -195,7 +207,7 @@ def _shuffled(found: Found, draw: np.random.Generator) -> Found:
         curves = dict(m.curves)
         for pair in m.pairs:
             order, bars = draw.permutation(m.n_layers), m.thresholds[pair.null]
-            called = np.where(m.curves[pair.name] > bars, 2.0, 0.0)  # of these draws only what is called is asked
+            called = np.where(m.curves[pair.name] > bars, 2.0, 0.0)  # for these draws only the calls matter
             curves[pair.name] = called[..., order]
         new.append(replace(m, curves=curves, thresholds={k: np.ones_like(bars) for k, bars in m.thresholds.items()}))
     return new
@@ -232,7 +244,7 @@ def _exchanged_pairs(found: Found, one: str, other: str, draw: np.random.Generat
 
 
 def _replaced(found: Found, column: str, by: str, draw: np.random.Generator) -> Found:
-    """The curves of a column's pair being those of a planted one, its layers in random order."""
+    """The curves of a column's pair replaced by those of a planted pair, with layers in random order."""
     mixed, new = _shuffled(found, draw), []
     for m in mixed:
         (pair,), others = m.of(column), m.of(by)

@@ -1,29 +1,29 @@
 """What the study of planted layers runs: settings, models, pairs of models.
 
-What was expected, written down before the confirmatory seeds (10 and above) were run; ``claims.py`` tests it:
+The predictions, written down before the confirmatory seeds (10 and above) were run; ``claims.py`` tests them:
 
-1. CKA of the residual stream finds where a change begins: what is below it is the same to the bit.
-2. It does not find where the change ends: what a layer wrote stays in the stream of all layers above it.
-3. Biased CKA misses changes where prompts are fewer than dimensions.
-4. Measured on each block's own contribution, CKA finds both ends. Against it speaks that a block above the change is
-   given another input, so that what it writes changes too; hence 5.
+1. CKA of the residual stream shows where a change begins: everything below is bit-identical.
+2. It does not show where the change ends: whatever a layer writes stays in the stream of all layers above it.
+3. Biased CKA misses changes if there are fewer prompts than dimensions.
+4. Measured on each block's own contribution, CKA finds both ends. The argument against is that a block above the change
+   receives a different input, so what it writes changes too; hence 5.
 5. Measured on each block's own contribution with the same input, every measure finds both ends.
-6. Learning rates that fall from block to block make a change of all layers look like one of the upper layers only;
+6. Learning rates that fall from block to block make a change in all layers look like one in the upper layers only;
    twice the steps and weights rounded to bfloat16 do not.
 
-What was expected of the method's own reading, of a model of several tasks (E), its single-task controls and the base,
-written down before any such trio was measured on any seed; ``control_claims.py`` tests it:
+The predictions for the method's own comparison of a model of several tasks (E), its single-task controls and the base,
+written down before any such trio was measured on any seed; ``control_claims.py`` tests them:
 
-7. Where E and its controls were trained in the same layers, E is more like its controls than the base is from the
-   first of these layers on, and that is where the layer groups end the shared layers (P11).
-8. Neither the gain nor the end of the transition marks the last of these layers, since what a layer wrote stays in the
-   stream of all layers above it (P12).
-9. Of what each block adds to the base's stream, the gain finds both ends (P13).
-10. Where all layers were trained with learning rates that fall from block to block, more layers are called shared than
-    where all had one rate (P14); but there, too, the groups call some layers shared, though none is (P15).
-11. Twice the steps of E do not move the end of the shared layers by more than a layer (P16).
-12. With fewer prompts than dimensions biased CKA shows a gain in fewer layers than debiased CKA does (P17).
-13. By construction (check K3): below the first layer in which both E and its controls were trained there is no gain,
+7. If E and its controls were trained in the same layers, E is more similar to its controls than the base is from the
+   first of these layers on, and this is where the layer groups end the shared layers (P11).
+8. Neither the gain nor the end of the transition marks the last of these layers, since what a layer writes stays in
+   the stream of all layers above it (P12).
+9. The gain in what each block adds to the base's stream finds both ends (P13).
+10. If all layers were trained with learning rates that fall from block to block, more layers are called shared than
+    with a uniform rate (P14); but with a uniform rate, too, some layers are called shared, although none is (P15).
+11. Doubling E's steps does not move the end of the shared layers by more than a layer (P16).
+12. With fewer prompts than dimensions, biased CKA shows a gain in fewer layers than debiased CKA does (P17).
+13. By construction (check K3), there is no gain below the first layer in which both E and its controls were trained,
     whichever of them was trained there. What E alone learnt in lower layers is read as shared.
 """
 
@@ -41,7 +41,7 @@ from tasks.errors import check_at_least
 
 Span = tuple[int, int]
 FROZEN = ("embed", "pos_embed", "unembed", "ln_final")  # only blocks change
-FRESH = 1  # tunings beside those of the null, for a pair that the threshold has not seen
+FRESH = 1  # tunings in addition to those of the null, for a pair that the threshold has not seen
 
 
 @dataclass(frozen=True)
@@ -49,33 +49,33 @@ class PlantedConfig:
     """Settings of the study of planted layers.
 
     Args:
-        seeds: one base model with all that is made of it, per seed; of a given model, the noise of its plants.
-        model: a Hugging Face checkpoint, by name or folder, to plant in instead of the miniature; by noise alone.
-        prompts: of ``model``: a file (JSONL, CSV, parquet) with ``prompt`` and ``task``; of each task the first
-            ``suite.n_eval`` are taken.
+        seeds: one base model and everything made from it per seed; for a given model, one draw of the planted noise.
+        model: a Hugging Face checkpoint, by name or folder, to plant in instead of the miniature, with noise only.
+        prompts: prompts for ``model``: a file (JSONL, CSV, parquet) with ``prompt`` and ``task``; the first
+            ``suite.n_eval`` of each task are used.
         suite: the skills of the miniature; its ``seed``, ``stream``, ``skills`` and ``stream_seed`` are set by the run.
-        n_measured: of its seen skills, on whose prompts is measured.
+        n_measured: number of its seen skills whose prompts are used for measuring.
         n_layers: transformer blocks of the miniature.
-        d_model: its width.
-        n_heads: its attention heads.
+        d_model: width of the miniature.
+        n_heads: attention heads of the miniature.
         init_std: standard deviation of its initial weights; None: 1 / sqrt(d_model).
-        pretraining: of the base model, on the generic stream.
-        tuning: of what is tuned from it, on all seen skills.
-        layer_decay: of the model that is tuned with learning rates by layer.
+        pretraining: pre-training of the base model, on the generic stream.
+        tuning: tuning of the models made from it, on all seen skills.
+        layer_decay: factor on the learning rate from each block to the one below, for the model with rates by layer.
         spans: the first and last layer of each plant, from 1; empty: three, spread over the depth.
         noise: relative norms of the noise in planted weights, the smallest first.
-        null_noise: the relative norm of noise that is no change, about that of rounding to bfloat16.
-        n_null: models tuned alike but for the order of the data, and models with such noise in all layers; the pairs of
-            either are a null: of what is trained the first, of what is planted as noise the second.
-        margin: a layer is called changed where a measure is above this times its largest value among the null's pairs.
-        least_restored: by patching a layer is called changed where it restores this share of the loss difference.
-        n_few: prompts of each task where they are to be few.
-        n_patched: prompts of each task on which is patched.
-        n_control_spans: of the spans, in how many a model of several tasks and its single-task controls are trained;
-            0: there are none, and what MOSSA reads is not tested.
-        control_steps: of these controls, otherwise tuned as the others; the model of several tasks has as many for
-            each of its tasks, the ``n_measured``.
-        gain_margin: by how much it has to be more like its controls than the base is, as in ``layer_groups``.
+        null_noise: relative norm of noise that does not count as a change, about that of rounding to bfloat16.
+        n_null: number of models tuned identically except for data order, and of models with such noise in all layers.
+            Their pairs are the nulls: the former for trained changes, the latter for planted noise.
+        margin: a layer is called changed if a measure exceeds this times its largest value among the null's pairs.
+        least_restored: a layer is called changed by patching if patching it restores this share of the loss difference.
+        n_few: prompts per task for the condition with few prompts.
+        n_patched: prompts per task for patching.
+        n_control_spans: number of spans in which a model of several tasks and its single-task controls are trained;
+            0: none, and what MOSSA reads is not tested.
+        control_steps: steps of these controls, otherwise tuned like the others; the model of several tasks takes this
+            many for each of its ``n_measured`` tasks.
+        gain_margin: margin by which it must be more similar to its controls than the base is, as in ``layer_groups``.
         device: where to train and measure, such as ``cpu`` or ``cuda``.
         test_claims: whether this size can test the claims.
     """
@@ -147,10 +147,10 @@ class PlantedConfig:
 
 
 def spans_of(config: PlantedConfig, n_layers: int) -> list[Span]:
-    """Where is planted in a model of so many layers.
+    """The spans of plants in a model with this many layers.
 
     Raises:
-        InputError: for a span that is not in the model, or that is all of it.
+        InputError: for a span that is not in the model, or that covers all of it.
     """
     if not config.spans:
         width = max(1, n_layers // 4)
@@ -167,14 +167,14 @@ def spans_of(config: PlantedConfig, n_layers: int) -> list[Span]:
 
 @dataclass(frozen=True)
 class Made:
-    """A model: a trained one as it is, or with noise in some of its layers, or with its weights rounded.
+    """A model: a trained one, either unchanged, with noise in some of its layers, or with its weights rounded.
 
     Attributes:
-        source: which trained model.
+        source: name of the trained model.
         noise: relative norm of the noise.
-        layers: where, from 1; empty: in all layers.
-        draw: which noise.
-        rounded: to bfloat16.
+        layers: layers with noise, from 1; empty: all layers.
+        draw: number of the noise draw.
+        rounded: whether weights are rounded to bfloat16.
     """
 
     source: str = "base"
@@ -186,16 +186,16 @@ class Made:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two models that are compared, and what is true of them.
+    """Two models that are compared, and the truth about them.
 
     Attributes:
-        column: what the comparison is of; in tables a column.
+        column: the kind of comparison; a column in tables.
         base: one model.
         tuned: the other.
-        truth: first and last layer that were changed; ``None``: none.
-        split: of prompts.
-        number: tells pairs of one column from each other.
-        null: the column of pairs from which its thresholds are.
+        truth: first and last changed layer; ``None``: none.
+        split: split of the prompts.
+        number: distinguishes pairs of the same column.
+        null: the column of pairs that gives its thresholds.
     """
 
     column: str
@@ -208,7 +208,7 @@ class Pair:
 
     @property
     def name(self) -> str:
-        """What its files are called."""
+        """Its name in file names."""
         where = "" if self.truth is None else f"-{self.truth[0]}-{self.truth[1]}"
         return f"{self.column.replace(' ', '-')}{where}" + (f"-{self.number}" if self.column in NULLS else "")
 
@@ -223,21 +223,21 @@ TRAINED, ALL, NONE, ORDER, STEPS, RATES, ROUNDED = (
     "rates by layer",
     "bfloat16",
 )
-FALSE = (NONE, ORDER, STEPS, RATES, ROUNDED)  # columns of which every call is false
+FALSE = (NONE, ORDER, STEPS, RATES, ROUNDED)  # columns in which every call is false
 
 
 def noisy(noise: float) -> str:
-    """The column of plants by noise of that norm."""
+    """The column of plants with noise of this norm."""
     return f"noise {noise:g}"
 
 
 def planted_columns(config: PlantedConfig) -> list[str]:
-    """Columns with a first and a last layer to be found."""
+    """Columns with a first and a last layer to find."""
     return [*([TRAINED] if config.model is None else []), *map(noisy, config.noise)]
 
 
 def false_columns(config: PlantedConfig) -> list[str]:
-    """Columns of which no layer was singled out."""
+    """Columns in which no layer was singled out."""
     return [c for c in FALSE if config.model is None or c not in (STEPS, RATES)]
 
 
@@ -271,7 +271,7 @@ def pairs_of(config: PlantedConfig, n_layers: int) -> list[Pair]:
 
 
 def trained_name(span: Span) -> str:
-    """The model of which only these layers were trained."""
+    """The model in which only these layers were trained."""
     return f"trained-{span[0]}-{span[1]}"
 
 
@@ -281,16 +281,16 @@ def suite_of(config: PlantedConfig, seed: int) -> SkillSuite:
 
 
 def measured_skills(config: PlantedConfig) -> Sequence[str]:
-    """On whose prompts is measured: so many of the seen skills, spread over their operations."""
+    """The seen skills whose prompts are used for measuring, spread over operations."""
     seen = config.suite.seen
     return [seen[i * len(seen) // config.n_measured] for i in range(config.n_measured)]
 
 
 def model_path(out: Path, seed: int, name: str) -> Path:
-    """Where a trained model stands."""
+    """The path of a trained model."""
     return out / "models" / f"seed{seed}" / f"{name}.safetensors"
 
 
 def result_path(out: Path, seed: int, name: str) -> Path:
-    """Where a measurement stands."""
+    """The path of a measurement."""
     return out / "results" / f"seed{seed}" / f"{name}.safetensors"

@@ -1,7 +1,7 @@
 """The claims on what MOSSA reads, with bounds written before any trio was measured.
 
-Like those of ``claims.py`` they are functions of what was measured, and judge draws in which they are false and draws
-in which they are true.
+Like those of ``claims.py``, they are functions of the measurements and also judge draws in which they are false and
+draws in which they are true.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from dataclasses import replace
 import numpy as np
 
 from mechclust.report.claims import Claim, claim
+from mechclust.report.findings import Finding, Parts
 from mechclust.report.verdicts import Bound
+from mechclust.studies.planted_layers.claims import NEAR
 from mechclust.studies.planted_layers.config import PlantedConfig
-from mechclust.studies.planted_layers.findings import NEAR, Finding, Parts
 from mechclust.studies.planted_layers.measure import ALL, FEW, RESIDUAL, SAME_INPUT
 from mechclust.studies.planted_layers.reading import (
     Reading,
@@ -30,17 +31,17 @@ from mechclust.studies.planted_layers.trios import ALL_DECAYED, EVERYWHERE, LONG
 Found = Sequence[SeedReadings]
 Change = Callable[[Reading, np.random.Generator], Reading]
 _LEARNT = 0.1
-_LATE = 0.1  # of the plants in planted draws are found a layer late
+_LATE = 0.1  # share of the plants in planted draws that are found a layer late
 _DEBIASED = "debiased CKA"
 
 
 def control_claims_of(config: PlantedConfig, found: Found) -> list[Claim]:
-    """P11 to P17, and the check K3; none where there are no trios."""
+    """P11 to P17, and the check K3; none if there are no trios."""
     if not found or not found[0].readings:
         return []
     least = least_learnt(found)
     why_not = (
-        f"a model learnt too little: {least:.2f} more right answers than the base, where {_LEARNT:g} are asked"
+        f"a model learnt too little: {least:.2f} more correct answers than the base, where {_LEARNT:g} are required"
         if least < _LEARNT
         else ""
     )
@@ -48,8 +49,8 @@ def control_claims_of(config: PlantedConfig, found: Found) -> list[Claim]:
     claims = [finding.judged(found, tested=tested, why_not=why_not) for finding in _findings(config, found[0])]
     below = claim(
         "K3",
-        "below the first layer in which both E and its controls were trained E is not more like its controls than the "
-        "base is (largest gain by any measure)",
+        "below the first layer in which both E and its controls were trained, E is not more similar to its controls "
+        "than the base is (largest gain by any measure)",
         "definition",
         no_gain_below(found),
         Bound("<=", 1e-9),
@@ -76,8 +77,9 @@ def _findings(config: PlantedConfig, first: SeedReadings) -> list[Finding[Found]
     return [
         Finding(
             "P11",
-            f"where {same}, debiased CKA shows a gain of E over the base from the first of them on, and the shared "
+            f"if {same}, debiased CKA shows a gain of E over the base from the first of them on, and the shared "
             "layers end there (errors in layers; residual stream)",
+            "ours",
             several(
                 ("first layer with a gain", of(SAME, "onset"), NEAR),
                 ("crossing", of(SAME, "crossing"), NEAR),
@@ -87,12 +89,14 @@ def _findings(config: PlantedConfig, first: SeedReadings) -> list[Finding[Found]
             "the layers of every trio's curves in random order",
             chance=chance("onset"),
             planted=_each(lambda r, draw: _lasting(r, draw, margin), SAME),
-            note=f"a gain is above {margin:g}, as in layer groups; crossing: from which layer on it stays above 0",
+            planted_what="a gain from the first trained layer to the last layer of the model",
+            note=f"a gain is above {margin:g}, as in layer groups; crossing: the layer from which it stays above 0",
         ),
         Finding(
             "P12",
-            f"where {same}, neither the gain nor the end of the transition marks the last of them: both are off by a "
+            f"if {same}, neither the gain nor the end of the transition marks the last of them: both are off by a "
             "layer or more (errors in layers; debiased CKA, residual stream)",
+            "ours",
             several(
                 ("last layer with a gain", of(SAME, "end"), Bound(">=", 1)),
                 ("end of the transition", of(SAME, "transition"), Bound(">=", 1)),
@@ -101,11 +105,13 @@ def _findings(config: PlantedConfig, first: SeedReadings) -> list[Finding[Found]
             "gains below the margin above the last trained layer, and most dimensions from that layer on",
             chance=chance("end"),
             planted=_each(lambda r, draw: _lasting(r, draw, margin), SAME),
+            planted_what="a gain from the first trained layer to the last layer of the model",
         ),
         Finding(
             "P13",
-            f"where {same}, the gain of what each block adds to the base's stream finds both ends (errors in layers; "
+            f"if {same}, the gain in what each block adds to the base's stream finds both ends (errors in layers; "
             "debiased CKA)",
+            "ours",
             several(
                 ("onset", of(SAME, "onset", SAME_INPUT), NEAR),
                 ("end", of(SAME, "end", SAME_INPUT), NEAR),
@@ -114,42 +120,50 @@ def _findings(config: PlantedConfig, first: SeedReadings) -> list[Finding[Found]
             "the layers of every trio's curves in random order",
             chance=f"onset {chance('onset')}, end {chance('end')}",
             planted=_each(lambda r, draw: _ending(r, draw, margin, late=True), SAME),
-            note="that no other layer has a gain is so by construction",
+            planted_what="a gain in the trained layers only",
+            note="that no other layer has a gain holds by construction",
         ),
         Finding(
             "P14",
-            "where all layers were trained with learning rates that fall from block to block, more layers are called "
-            "shared than where all had one rate (difference; debiased CKA)",
+            "if all layers were trained with learning rates that fall from block to block, more layers are called "
+            "shared than with a uniform rate (difference; debiased CKA)",
+            "ours",
             several(("", _less(of(ALL_DECAYED, "shared layers"), of(EVERYWHERE, "shared layers")), Bound(">", 0))),
             _exchanged_columns,
             "both exchanged at random, seed by seed",
             chance="0",
             planted=_from_layers({ALL_DECAYED: (4, 5, 6), EVERYWHERE: (1, 2, 3)}, margin),
+            planted_what="a gain from layer 4, 5 or 6 on with falling rates, and from 1, 2 or 3 on with a uniform rate",
         ),
         Finding(
             "P15",
-            "where all layers were trained with one rate, layer groups still call a layer or more shared (number; "
+            "if all layers were trained at a uniform rate, layer groups still call a layer or more shared (number; "
             "debiased CKA)",
+            "ours",
             several(("", of(EVERYWHERE, "shared layers"), Bound(">=", 1))),
             _from_layers({EVERYWHERE: (1, 1, 1, 2)}, margin),
             "a gain from the first layer on, in a quarter of the seeds from the second",
             chance="0 are",
             planted=_from_layers({EVERYWHERE: (2, 3, 4)}, margin),
+            planted_what="a gain from layer 2, 3 or 4 on",
         ),
         Finding(
             "P16",
-            "twice the steps of E do not move the end of the shared layers by more than a layer (debiased CKA)",
+            "doubling E's steps does not move the end of the shared layers by more than a layer (debiased CKA)",
+            "ours",
             several(
                 ("", _distance(of(LONGER, "shared layers"), of(EVERYWHERE, "shared layers")), Bound("<=", 1)),
             ),
             _from_layers({LONGER: range(1, first.readings[0].n_layers + 1)}, margin),
-            "a gain from a random layer on in place of it",
+            "a gain from a random layer on instead",
             planted=_near_columns,
+            planted_what="E itself instead of E with twice the steps, shifted by a layer in a quarter of the seeds",
         ),
         Finding(
             "P17",
-            f"where {same} and prompts are fewer than dimensions, biased CKA shows a gain in fewer of them than "
+            f"if {same} and there are fewer prompts than dimensions, biased CKA shows a gain in fewer of them than "
             "debiased CKA does (share of layers, debiased - biased)",
+            "ours",
             several(
                 (
                     "",
@@ -161,6 +175,7 @@ def _findings(config: PlantedConfig, first: SeedReadings) -> list[Finding[Found]
             "both measures exchanged at random, seed by seed",
             chance="0",
             planted=_each(lambda r, draw: _biased_misses(r, draw, margin), SAME),
+            planted_what="a gain that biased CKA misses in half of the layers",
         ),
     ]
 
@@ -180,7 +195,7 @@ def _distance(one: _Values, other: _Values) -> _Values:
 
 
 def _each(change: Change, column: str) -> Callable[[Found, np.random.Generator], Found]:
-    """Every reading of a column changed."""
+    """Every reading of a column, changed."""
 
     def drawn(found: Found, draw: np.random.Generator) -> Found:
         return [
@@ -218,7 +233,7 @@ def _lasting(r: Reading, draw: np.random.Generator, margin: float) -> Reading:
 
 
 def _ending(r: Reading, draw: np.random.Generator, margin: float, *, late: bool = False) -> Reading:
-    """A gain in the trained layers alone."""
+    """A gain in the trained layers only."""
     a, b = r.trio.truth
     return _with_gain(r, _drawn_gain(r, draw, margin, a + (_late(draw) if late else 0), b), b)
 
@@ -231,7 +246,7 @@ def _shuffled(r: Reading, draw: np.random.Generator) -> Reading:
 
 
 def _from_layers(firsts: dict[str, Sequence[int]], margin: float) -> Callable[[Found, np.random.Generator], Found]:
-    """In each of these columns a gain from one of these layers on."""
+    """In each of these columns, a gain from one of these layers on."""
 
     def drawn(found: Found, draw: np.random.Generator) -> Found:
         for column, layers in firsts.items():
@@ -248,7 +263,7 @@ def _from_layers(firsts: dict[str, Sequence[int]], margin: float) -> Callable[[F
 
 
 def _exchanged_columns(found: Found, draw: np.random.Generator) -> Found:
-    """Rates by layer and one rate exchanged in half of the seeds."""
+    """Rates by layer and uniform rate exchanged in half of the seeds."""
     other = {ALL_DECAYED: EVERYWHERE, EVERYWHERE: ALL_DECAYED}
     new = []
     for m in found:
@@ -263,7 +278,7 @@ def _exchanged_columns(found: Found, draw: np.random.Generator) -> Found:
 
 
 def _near_columns(found: Found, draw: np.random.Generator) -> Found:
-    """E with twice the steps being E, a quarter of the seeds apart by a layer."""
+    """E with twice the steps replaced by E, shifted by a layer in a quarter of the seeds."""
     new = []
     for m in found:
         (like,) = m.of(EVERYWHERE)
@@ -296,7 +311,7 @@ def _exchanged_measures(found: Found, draw: np.random.Generator) -> Found:
 
 
 def _biased_misses(r: Reading, draw: np.random.Generator, margin: float) -> Reading:
-    """A gain that biased CKA does not see in half of the layers."""
+    """A gain that biased CKA misses in half of the layers."""
     changed = _lasting(r, draw, margin)
     tuned, biased = changed.tuned.copy(), place(RESIDUAL, "CKA")[2]
     missed = draw.random(r.n_layers) < 0.5

@@ -1,4 +1,4 @@
-"""Figures of what MOSSA reads where the truth is known."""
+"""Figures of what MOSSA reads if the truth is known."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def gains(config: PlantedConfig, found: Sequence[SeedReadings]) -> Figure:
 
 
 def reading_errors(config: PlantedConfig, found: Sequence[SeedReadings]) -> Figure:
-    """How far each thing that is read is from the layers that were trained, by measure."""
+    """How far each reading is from the layers that were trained, by measure."""
     figure, axes = subplots(2, size=(6.2, 3.4), grid=None)
     for axis, prompts in zip(axes, (ALL, FEW), strict=True):
         table = np.array([

@@ -18,7 +18,7 @@ _LINES = {RESIDUAL: (BLUE, "-"), CONTRIBUTION: (ORANGE, "-"), SAME_INPUT: (GREEN
 
 
 def curves(config: PlantedConfig, found: Sequence[SeedResults]) -> Figure:
-    """Change by layer for every plant: the residual stream, what blocks add, and what patching restores."""
+    """Change by layer for every plant: residual stream, block contributions, and loss restored by patching."""
     columns = planted_columns(config)
     spans = [pair.truth for pair in found[0].of(columns[0])]
     figure, axes = subplots(len(columns) * len(spans), len(spans), size=(4.2, 2.9), sharey="row")
@@ -49,10 +49,10 @@ def curves(config: PlantedConfig, found: Sequence[SeedResults]) -> Figure:
 
 
 def auc(config: PlantedConfig, found: Sequence[SeedResults]) -> Figure:
-    """Area under the ROC of every measure in every condition with a place to find."""
+    """Area under the ROC curve of every measure in every condition with layers to find."""
     figure, (axis,) = subplots(1, size=(3.6 + 1.0 * len(_keys(config, "planted")), 7.2), grid=None)
     _heat(axis, config, found, "auc", "planted", "viridis", (0.5, 1.0))
-    axis.set_title("area under the ROC")
+    axis.set_title("area under the ROC curve")
     return figure
 
 
@@ -66,7 +66,7 @@ def errors(config: PlantedConfig, found: Sequence[SeedResults]) -> Figure:
 
 
 def false_calls(config: PlantedConfig, found: Sequence[SeedResults]) -> Figure:
-    """How many layers are called changed where none was singled out."""
+    """Share of layers called changed if none was singled out."""
     figure, (axis,) = subplots(1, size=(3.6 + 1.0 * len(_keys(config, "none")), 7.2), grid=None)
     _heat(axis, config, found, "false", "none", "magma_r", (0.0, 1.0))
     axis.set_title("share of layers called changed")

@@ -1,4 +1,4 @@
-"""How far two models are apart at every layer, by several measures; and what patching says of it."""
+"""How far apart two models are at every layer, by several measures and by patching."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RESIDUAL, CONTRIBUTION, SAME_INPUT = "residual", "contribution", "same input"
 VIEWS = (RESIDUAL, CONTRIBUTION, SAME_INPUT)
 ALL, FEW = "all", "few"
 Loss = Callable[[Tensor, Batch], Tensor]
-Rows = dict[str, list[Tensor]]  # by view, one [n d] a layer
+Rows = dict[str, list[Tensor]]  # by view, one [n d] per layer
 
 
 def _distance(x: Tensor, y: Tensor) -> float:
@@ -47,15 +47,15 @@ MEASURES = (*SIMILARITIES, *_OTHERS)
 
 
 def change_of(x: Tensor, y: Tensor) -> dict[str, float]:
-    """How far two models' rows of the same examples are apart, by each measure: 0 where they are the same.
+    """How far apart two models' rows for the same examples are, by each measure: 0 if they are the same.
 
     ``CKA``, ``debiased CKA``, the same without the largest principal component of each side, ``RBF CKA`` (debiased) and
-    ``SVCCA`` are 1 minus these; ``n99`` is the change of the dimensions that hold 99% of the variance; ``distance`` is
-    the norm of the difference over that of ``x``, both centred, without any alignment.
+    ``SVCCA`` are 1 minus these; ``n99`` is the change in the number of dimensions that hold 99% of the variance;
+    ``distance`` is the norm of the difference over that of ``x``, both centred, without any alignment.
 
     Args:
-        x: ``[n d]``, of the base model.
-        y: ``[n d]``, of the other.
+        x: ``[n d]``, the base model's rows.
+        y: ``[n d]``, the other model's rows.
 
     Example:
         >>> x = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
@@ -71,11 +71,11 @@ def change_of(x: Tensor, y: Tensor) -> dict[str, float]:
 
 
 def alike_of(x: Tensor, y: Tensor) -> dict[str, float]:
-    """How alike two models' rows of the same examples are, by each of ``SIMILARITIES``: 1 where they are the same.
+    """How similar two models' rows for the same examples are, by each of ``SIMILARITIES``: 1 if they are the same.
 
     Args:
-        x: ``[n d]``, of one model.
-        y: ``[n d]``, of the other.
+        x: ``[n d]``, one model's rows.
+        y: ``[n d]``, the other's.
     """
     if _same(x, y):
         return dict.fromkeys(SIMILARITIES, 1.0)
@@ -96,24 +96,24 @@ def measure_planted(
     label: str | None = "task",
     n_few: int | None = None,
 ) -> ProbeResult:
-    """How far two models are apart at every layer, on the same prompts.
+    """How far apart two models are at every layer, on the same prompts.
 
     Measures, with axes (prompts, view, measure, task, layer):
         ``change``: by each measure of ``change_of``. The view ``residual`` is the residual stream after the block.
-            ``contribution`` is what the block adds to it. ``same input`` is what the block adds where both models'
-            blocks are given the base's residual stream, so that it differs only where the blocks themselves do; NaN for
+            ``contribution`` is what the block adds to it. ``same input`` is what the block adds when both models'
+            blocks are given the base's residual stream, so that it differs only if the blocks themselves do; NaN for
             a model whose hooks cannot write.
         ``n`` (prompts, task): number of prompts.
 
-    Memory: ``prompts x layers x d`` for each model, three times; and one batch's residual stream of all layers.
+    Memory: three times ``prompts x layers x d`` per model, and the residual stream of all layers for one batch.
 
     Args:
         base: any hooked model.
         tuned: one of the same shape.
         batches: prompts.
-        readout: which position, one row per prompt.
-        label: one value for each class of this label; ``None``: all prompts together.
-        n_few: also on so many prompts of each task only.
+        readout: the position to read, one row per prompt.
+        label: one value per class of this label; ``None``: all prompts together.
+        n_few: also measure on only this many prompts per task.
 
     Raises:
         InputError: for models of different depth, or no prompts.
@@ -141,7 +141,7 @@ def measure_planted(
                     change[s, v, :, k, layer] = torch.tensor(list(change_of(x, y).values()), dtype=torch.float64)
     notes = [] if SAME_INPUT in rows[0] else ["'same input' is NaN: the hooks of this model cannot write"]
     if bool(change[:, [v for v, view in enumerate(VIEWS) if view in rows[0]]].isnan().any()):
-        notes.append("NaN where all rows of a layer are the same, or prompts are too few for a measure")
+        notes.append("NaN where all rows of a layer are the same, or there are too few prompts for a measure")
     return ProbeResult(
         "PlantedChange",
         {"change": change, "n": counts},
@@ -161,13 +161,13 @@ def measure_planted(
 def patch_layers(
     base: HookedModel, tuned: HookedModel, batches: Iterable[Batch], loss: Loss | None = None
 ) -> ProbeResult:
-    """What share of the loss difference it restores to put the tuned model's residual stream into the base.
+    """The share of the loss difference that is restored by patching the tuned model's residual stream into the base.
 
-    The base model is run with the output of one block, at all positions, being the tuned model's: nothing is restored
-    below the first changed layer, and all of it from the last one on.
+    The base model is run with the output of one block, at all positions, replaced by the tuned model's: nothing is
+    restored below the first changed layer, and everything from the last one on.
 
     Measures:
-        ``restored`` (layer): ``(base - patched) / (base - tuned)`` of the mean loss; NaN where these two are the same.
+        ``restored`` (layer): ``(base - patched) / (base - tuned)`` of the mean loss; NaN if these two are equal.
         ``loss`` (model): of the base and the tuned model.
 
     Cost: ``2 + layers`` forward passes.
@@ -217,7 +217,7 @@ def patch_layers(
 
 
 def next_token_loss(logits: Tensor, batch: Batch) -> Tensor:
-    """Mean cross-entropy in nats of every token but the first, padding left out."""
+    """Mean cross-entropy in nats of every token except the first, without padding."""
     tokens = batch.tokens.to(logits.device)
     losses = F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten(), reduction="none")
     if batch.attention_mask is None:
@@ -227,7 +227,7 @@ def next_token_loss(logits: Tensor, batch: Batch) -> Tensor:
 
 
 def can_write(model: HookedModel) -> bool:
-    """Whether what a hook returns takes the activation's place."""
+    """Whether a hook's return value replaces the activation."""
     return type(model).__name__ != "ReadOnlyModel"
 
 
@@ -265,7 +265,7 @@ def _gather(
 def states_of(
     model: HookedModel, batch: Batch, names: Sequence[str], written: Mapping[str, Tensor] | None = None
 ) -> tuple[Any, dict[str, Tensor]]:
-    """A model's output, and its activations at these hook points, of which some are written."""
+    """A model's output, and its activations at these hook points, some of which are overwritten."""
     states: dict[str, Tensor] = {}
     written = written or {}
 

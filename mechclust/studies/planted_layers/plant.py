@@ -1,4 +1,4 @@
-"""Changes with a known place: noise in the weights of some layers, and weights rounded in all."""
+"""Changes at known layers: noise in the weights of some layers, and weights rounded in all."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tasks import InputError
 
 @contextmanager
 def plant_in(model: HookedModel, layers: Sequence[int], *, noise: float, seed: int = 0) -> Iterator[None]:
-    """Inside the block, noise in all weight matrices of some layers; afterwards the weights are what they were.
+    """A context with noise in all weight matrices of some layers; afterwards the weights are restored.
 
-    To each matrix is added Gaussian noise whose Frobenius norm is ``noise`` times the matrix's own. Biases, norms and
-    all that is not in these blocks stay as they are.
+    Each matrix has Gaussian noise added to it, with a Frobenius norm of ``noise`` times the matrix's own. Biases, norms
+    and everything outside these blocks are unchanged.
 
     Memory: a copy of these layers' matrices.
 
     Args:
-        model: any hooked model: of ``build_model`` or ``load_pretrained``.
-        layers: from 1, as in all results.
-        noise: above 0.
-        seed: of the noise; each layer draws from its own.
+        model: any hooked model, from ``build_model`` or ``load_pretrained``.
+        layers: layers to plant in, from 1 as in all results.
+        noise: relative norm, above 0.
+        seed: seed of the noise; each layer has its own stream.
 
     Raises:
-        InputError: for a layer that is not there, or that shares its weights with another, no layers, or noise that is
+        InputError: for a layer that does not exist or shares its weights with another, no layers, or noise that is
             not above 0.
 
     Example:
@@ -57,7 +57,7 @@ def plant_in(model: HookedModel, layers: Sequence[int], *, noise: float, seed: i
 
 @contextmanager
 def rounded_in(model: HookedModel) -> Iterator[None]:
-    """Inside the block, all weights are those that bfloat16 has; afterwards they are what they were.
+    """A context in which all weights are rounded to bfloat16; afterwards they are restored.
 
     Example:
         >>> from mechclust import ModelConfig, build_model
@@ -85,7 +85,7 @@ def _restored(weights: Sequence[Tensor]) -> Iterator[None]:
 
 
 def n_layers_of(model: HookedModel) -> int:
-    """How many blocks a model has."""
+    """The number of blocks of a model."""
     return int(model.cfg.n_layers)
 
 
@@ -115,7 +115,7 @@ def _blocks(model: Any) -> Sequence[nn.Module]:
     """The modules that hold each block's weights."""
     if any(True for _ in model.blocks[0].parameters()):
         return list(model.blocks)
-    body = model.body  # of a read-only model, whose own blocks are hook points alone
+    body = model.body  # of a read-only model, whose own blocks are only hook points
     tokens = torch.arange(3, device=device_of(model))[None]
     options = {"use_cache": False} if "use_cache" in inspect.signature(body.forward).parameters else {}
     with evaluation_mode(body), torch.no_grad():

@@ -1,4 +1,4 @@
-"""What MOSSA reads from three models' curves, and how far it is from what was planted."""
+"""What MOSSA reads from three models' curves, and how far that is from what was planted."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ OF_GROUPS = ("shared", "transition", "by spread", "shared layers")  # of the res
 
 @dataclass(frozen=True)
 class Reading:
-    """What was measured of a trio.
+    """What was measured on a trio.
 
     Attributes:
-        trio: which.
-        base: ``[prompts view measure layer]`` how like the controls the base is, median over tasks.
-        tuned: the same of E.
-        spread: interquartile range over tasks of E's.
+        trio: the trio.
+        base: ``[prompts view measure layer]`` similarity of the base to the controls, median over tasks.
+        tuned: the same for E.
+        spread: interquartile range over tasks for E.
         dims: ``[prompts layer]`` dimensions for 99% of the variance of E's residual stream.
     """
 
@@ -62,8 +62,8 @@ class SeedReadings:
     """The readings of a seed.
 
     Attributes:
-        readings: of its trios.
-        accuracy: by model, mean over the measured skills; a set of controls is one model.
+        readings: those of its trios.
+        accuracy: by model, mean over the measured skills; a set of controls counts as one model.
         notes: why a value is NaN.
     """
 
@@ -77,13 +77,13 @@ class SeedReadings:
 
 
 def reading_scores(reading: Reading, margin: float) -> dict[str, np.ndarray]:
-    """How far what is read is from the layers in which E was trained, each ``[prompts view measure]``.
+    """How far the readings are from the layers in which E was trained, each ``[prompts view measure]``.
 
-    By the gain of the medians over tasks, a layer being called where it is above ``margin``: ``auc``, ``onset``,
-    ``end``, ``hit`` and ``false``, as of other curves. ``crossing``: the error of the first layer from which the gain
+    By the gain of the medians over tasks, with a layer called if it is above ``margin``: ``auc``, ``onset``,
+    ``end``, ``hit`` and ``false``, as for other curves. ``crossing``: the error of the first layer from which the gain
     stays above 0. By ``layer_groups``: ``shared``, the error of the first layer after the shared ones;
     ``transition``, that of the transition's last layer, and ``by spread`` the same without dimensions; ``shared
-    layers``, how many there are. What is not found counts as a random layer.
+    layers``, their number. Anything not found counts as a random layer.
     """
     curves = reading.base, reading.tuned, reading.spread, reading.dims[:, None, None]
     return {name: _score(name, reading.trio.truth, *curves, margin) for name in READ}
@@ -92,7 +92,7 @@ def reading_scores(reading: Reading, margin: float) -> dict[str, np.ndarray]:
 def _score(
     name: str, span: Span, base: np.ndarray, tuned: np.ndarray, spread: np.ndarray, dims: np.ndarray, margin: float
 ) -> np.ndarray:
-    """One of ``READ`` of curves ``[... layer]``; NaN where the gain is not defined."""
+    """One of ``READ`` for curves ``[... layer]``; NaN if the gain is undefined."""
     (a, b), n, gain = span, base.shape[-1], tuned - base
     found: np.ndarray
     if name == "auc":
@@ -117,10 +117,10 @@ def _score(
 def read_scores(
     found: Sequence[SeedReadings], column: str, name: str, margin: float, at: tuple[int, int, int] | None = None
 ) -> np.ndarray:
-    """``[seed prompts view measure]`` means over the trios of a column; no seed where there is none.
+    """``[seed prompts view measure]`` means over the trios of a column; no seeds if there are none.
 
     Args:
-        at: ``place`` of one curve; ``[seed]`` of it alone.
+        at: ``place`` of one curve, for which the result is ``[seed]``.
     """
     own = [m.of(column) for m in found]
     if not own or not own[0]:
@@ -137,14 +137,14 @@ def read_scores(
 
 
 def place(view: str, measure: str, prompts: str = ALL) -> tuple[int, int, int]:
-    """Where a curve stands in ``[prompts view measure]``."""
+    """The index of a curve in ``[prompts view measure]``."""
     return PROMPTS.index(prompts), CONTROL_VIEWS.index(view), CONTROL_MEASURES.index(measure)
 
 
 def reading_table(
     config: PlantedConfig, found: Sequence[SeedReadings], name: str, columns: Sequence[str]
 ) -> pd.DataFrame:
-    """A row for each measure, a column for each condition: the mean over seeds of a score, with its 95% interval."""
+    """One row per measure, one column per condition: the mean over seeds of a score, with its 95% interval."""
     import pandas as pd
 
     columns = [column for column in columns if found[0].of(column)]
@@ -167,7 +167,7 @@ def reading_table(
 
 
 def reading_chance(readings: Sequence[Reading], name: str) -> float:
-    """What an error would be of layers drawn at random; NaN for what is none."""
+    """The expected error of a layer drawn at random; NaN for scores that are not errors."""
     end = {"onset": 0, "crossing": 0, "shared": 0, "end": 1, "transition": 1, "by spread": 1}.get(name)
     if name == "auc":
         return 0.5
@@ -177,7 +177,7 @@ def reading_chance(readings: Sequence[Reading], name: str) -> float:
 
 
 def accuracy_table(found: Sequence[SeedReadings]) -> pd.DataFrame:
-    """A row for each model: its share of right answers, mean over the measured skills and seeds."""
+    """One row per model: its share of correct answers, mean over the measured skills and seeds."""
     import pandas as pd
 
     rows = [[name, cell_of(np.array([m.accuracy[name] for m in found]))] for name in found[0].accuracy]
@@ -185,13 +185,13 @@ def accuracy_table(found: Sequence[SeedReadings]) -> pd.DataFrame:
 
 
 def least_learnt(found: Sequence[SeedReadings]) -> float:
-    """How many more right answers (a share) than the base has the model that learnt least, mean over seeds."""
+    """By how much the model that learnt least exceeds the base's share of correct answers, mean over seeds."""
     gains = [[m.accuracy[name] - m.accuracy["base"] for name in m.accuracy if name != "base"] for m in found]
     return float(np.mean(gains, axis=0).min())
 
 
 def no_gain_below(found: Sequence[SeedReadings]) -> list[float]:
-    """For each seed the largest gain below the first layer in which both E and its controls were trained."""
+    """For each seed, the largest gain below the first layer in which both E and its controls were trained."""
     largest = []
     for m in found:
         below = [r.gain[..., : r.trio.shared - 1] for r in m.readings if r.trio.column in (SAME, *CROSSED)]
@@ -203,7 +203,7 @@ def load_readings(config: PlantedConfig, out: Path, seed: int) -> SeedReadings:
     """Read what a seed's comparison with controls measured.
 
     Raises:
-        InputError: naming a measurement that is not there.
+        InputError: if a measurement is missing; the text names it.
     """
 
     def read(name: str) -> ProbeResult:

@@ -49,7 +49,7 @@ SCORES = ("auc", "onset", "end", "hit", "false", "partial")
 
 
 class Row(NamedTuple):
-    """A measure of the table: what of, and where."""
+    """A row of the table: a view and a measure."""
 
     view: str
     measure: str
@@ -67,11 +67,11 @@ class SeedResults:
     """What one seed measured.
 
     Attributes:
-        pairs: every comparison but those of the nulls.
-        curves: by name of a pair ``[prompts view measure layer]``, medians over tasks; the views are ``ROW_VIEWS``.
-        thresholds: by null ``[prompts view measure layer]``, from its pairs.
-        restored: by name of a pair ``[layer]`` share of the loss difference that patching restores.
-        losses: by name of a pair, of the base and the other model.
+        pairs: every comparison except those of the nulls.
+        curves: by name of the pair, ``[prompts view measure layer]``, medians over tasks; the views are ``ROW_VIEWS``.
+        thresholds: by null, ``[prompts view measure layer]``, from its pairs.
+        restored: by name of the pair, ``[layer]`` share of the loss difference that patching restores.
+        losses: by name of the pair, of the base and the other model.
         notes: why a value is NaN.
     """
 
@@ -104,7 +104,7 @@ class SeedResults:
 
 
 def place_of(row: Row) -> tuple[int, int]:
-    """Where a row stands in curves ``[prompts view measure layer]``."""
+    """The index of a row in curves ``[prompts view measure layer]``."""
     return ROW_VIEWS.index(row.view), MEASURES.index(row.measure)
 
 
@@ -113,7 +113,7 @@ def _place(row: Row, prompts: str) -> tuple[int, int, int]:
 
 
 def score(curve: np.ndarray, bar: np.ndarray, pair: Pair) -> dict[str, np.ndarray]:
-    """How well curves ``[... layer]`` find what was planted; NaN where the question has no answer.
+    """How well curves ``[... layer]`` find what was planted; NaN if a score is undefined.
 
     ``auc``, ``onset`` and ``end`` (errors in layers), ``hit`` (share of the changed layers that are called), ``false``
     (share of the others that are called), ``partial`` (whether some layers are called and others not), each ``[...]``.
@@ -142,7 +142,7 @@ def scores_of(
 
 
 def all_scores_of(found: Sequence[SeedResults], column: str) -> dict[str, np.ndarray]:
-    """By score, ``[seed prompts view measure]``: ``scores_of`` for all rows but that of patching at once."""
+    """By score, ``[seed prompts view measure]``: ``scores_of`` for all rows except patching at once."""
     each = [
         score(np.stack([m.curves[pair.name] for m in found]), np.stack([m.thresholds[pair.null] for m in found]), pair)
         for pair in found[0].of(column)
@@ -151,18 +151,18 @@ def all_scores_of(found: Sequence[SeedResults], column: str) -> dict[str, np.nda
 
 
 def _means(each: Sequence[Mapping[str, np.ndarray]], shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """Means over the pairs of a column, which are the same in all seeds; NaN where there are none."""
+    """Means over the pairs of a column, which are the same in all seeds; NaN if there are none."""
     none = np.full(shape, math.nan)
     return {name: np.mean([scores[name] for scores in each], axis=0) if each else none for name in SCORES}
 
 
 def columns_of(config: PlantedConfig, which: str) -> list[str]:
-    """Columns of a table: ``"planted"`` with places to find, or ``"false"`` without."""
+    """Columns of a table: ``"planted"`` with layers to find, or ``"false"`` without."""
     return planted_columns(config) if which == "planted" else [*false_columns(config), ALL]
 
 
 def chance_of(column: str, name: str, m: SeedResults) -> float:
-    """What a score would be where layers are chosen at random; NaN where that depends on how many are chosen."""
+    """The expected score of layers chosen at random; NaN if it depends on how many are chosen."""
     spans = [pair.truth for pair in m.of(column) if pair.truth is not None]
     if name == "auc":
         return 0.5
@@ -172,14 +172,14 @@ def chance_of(column: str, name: str, m: SeedResults) -> float:
 
 
 def keys_of(columns: Sequence[str]) -> list[tuple[str, str]]:
-    """The columns of a table: each with all prompts and with few."""
+    """The columns of a table, each with all prompts and with few."""
     return [(column, prompts) for column in columns for prompts in PROMPTS]
 
 
 def table_values(
     config: PlantedConfig, found: Sequence[SeedResults], name: str, which: str = "planted"
 ) -> dict[Row, list[np.ndarray]]:
-    """For each row ``[seed]`` of each column of ``keys_of``; empty where nothing was measured."""
+    """For each row, ``[seed]`` for each column of ``keys_of``; empty if nothing was measured."""
     columns = columns_of(config, which)
     scores = {column: all_scores_of(found, column)[name] for column in columns}
     table: dict[Row, list[np.ndarray]] = {
@@ -195,7 +195,7 @@ def table_values(
 
 
 def table_of(config: PlantedConfig, found: Sequence[SeedResults], name: str, which: str = "planted") -> pd.DataFrame:
-    """A row for each measure, a column for each condition: the mean over seeds of a score, with its 95% interval."""
+    """One row per measure, one column per condition: the mean over seeds of a score, with its 95% interval."""
     import pandas as pd
 
     keys, table = keys_of(columns_of(config, which)), []
@@ -221,7 +221,7 @@ def load_results(config: PlantedConfig, out: Path, seed: int) -> SeedResults:
     """Read what a seed's jobs measured.
 
     Raises:
-        InputError: naming a measurement that is not there.
+        InputError: if a measurement is missing; the text names it.
     """
 
     def read(name: str) -> ProbeResult:
@@ -249,6 +249,6 @@ def load_results(config: PlantedConfig, out: Path, seed: int) -> SeedResults:
 
 
 def _with_rise(curves: np.ndarray) -> np.ndarray:
-    """``[prompts view measure layer]`` with the rise of the residual stream's after it."""
+    """``[prompts view measure layer]`` with the rise of the residual stream's curve appended."""
     residual = curves[:, :1]
     return np.concatenate([residual, rise(residual), curves[:, 1:]], axis=1)

@@ -1,4 +1,4 @@
-"""Trains the models of the study, plants in them, and measures every pair."""
+"""Trains the models of the study, plants changes in them, and measures every pair."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ from probes.identity import fingerprint
 from tasks import Batch
 from tasks.text.prompts import LabelledPrompts
 
-_TOKENS = 1024  # of a batch of a given model: the residual streams of all layers are held at once
+_TOKENS = 1024  # per batch of a given model: the residual streams of all layers are held at once
 
 
 def run_job(config: PlantedConfig, job: ModelJob, out: Path) -> None:
-    """Train a model, or measure all pairs of a seed; what is there is not made again."""
+    """Train a model, or measure all pairs of a seed; existing results are not recomputed."""
     if job.kind == "measure":
         _measure(config, job.seed, out)
     elif job.kind == "compare":
@@ -77,10 +77,10 @@ def _train(config: PlantedConfig, job: ModelJob, out: Path) -> None:
     began = {} if base is None else {"base": fingerprint(base)}
     if is_whole(path):
         if read_metadata(path)["metadata"].get("base") == began.get("base"):
-            shutil.rmtree(state, ignore_errors=True)  # of a run killed between saving and this
+            shutil.rmtree(state, ignore_errors=True)  # left by a run killed between saving and this
             return
         warnings.warn(
-            f"{str(path)!r} was tuned from another base than the one that is there now; it is trained anew",
+            f"{str(path)!r} was tuned from another base than the present one; it is trained again",
             stacklevel=2,
         )
     suite, settings = suite_of(config, job.seed), config.tuning
@@ -102,7 +102,7 @@ def _load(config: PlantedConfig, seed: int, name: str, out: Path) -> HookedModel
 
 
 def _moved(model: HookedModel, config: PlantedConfig) -> HookedModel:
-    if config.device != "cpu":  # TransformerLens tells of every move
+    if config.device != "cpu":  # TransformerLens reports every move
         model.to(config.device)
     return model
 
@@ -136,7 +136,7 @@ def _prompts(config: PlantedConfig, seed: int) -> _Prompts:
 
 
 def _given(config: PlantedConfig) -> _Prompts:
-    """Of a checkpoint and a file of prompts; each is read when it is needed."""
+    """A checkpoint and a file of prompts, each read when it is needed."""
     assert config.model is not None
     assert config.prompts is not None
     prompts = LabelledPrompts.from_file(config.prompts)
@@ -169,7 +169,7 @@ def _given(config: PlantedConfig) -> _Prompts:
 
 
 def _first_of_each(prompts: LabelledPrompts, most: int) -> LabelledPrompts:
-    """At most so many prompts of each task."""
+    """At most this many prompts per task."""
     seen: Counter[str] = Counter()
     chosen = []
     for i, task in enumerate(prompts.labels["task"]):
@@ -184,21 +184,21 @@ def _first_of_each(prompts: LabelledPrompts, most: int) -> LabelledPrompts:
 
 
 class _Models:
-    """The models that pairs are made of: two copies of each that is in use, so that one can be changed."""
+    """The models that pairs are made of: two copies of each model in use, so that one can be changed."""
 
     def __init__(self, load: Callable[[str, Path], HookedModel], seed: int, out: Path) -> None:
         self._load, self._seed, self._out = load, seed, out
         self._held: dict[int, tuple[str, HookedModel]] = {}
 
     def copy(self, source: str, side: int) -> HookedModel:
-        """The trained model of that name; each side has a copy of its own."""
+        """The trained model with this name; each side has its own copy."""
         if side not in self._held or self._held[side][0] != source:
             self._held[side] = (source, self._load(source, self._out))
         return self._held[side][1]
 
     @contextmanager
     def made(self, what: Made, side: int) -> Iterator[HookedModel]:
-        """A model inside the block, with what is planted in it."""
+        """A context that gives a model with its planted change."""
         model = self.copy(what.source, side)
         if what.rounded:
             with rounded_in(model):
@@ -212,7 +212,7 @@ class _Models:
 
 
 def _measure(config: PlantedConfig, seed: int, out: Path) -> None:
-    """How far the models of every pair are apart, and what patching restores."""
+    """How far apart the models of every pair are, and what patching restores."""
     given = _prompts(config, seed)
     models = _Models(given.load, seed, out)
     for pair in pairs_of(config, n_layers_of(models.copy("base", 0))):
@@ -226,7 +226,7 @@ def _measure(config: PlantedConfig, seed: int, out: Path) -> None:
 
 
 def _compare(config: PlantedConfig, seed: int, out: Path) -> None:
-    """How like their controls the base and every model of several tasks are, and what all of them learnt."""
+    """Similarity of the base and of every model of several tasks to their controls, and what all of them learnt."""
     suite, skills = suite_of(config, seed), skills_of(config)
     load = partial(_load, config, seed, out=out)
     base = load("base")

@@ -10,7 +10,7 @@ Span = tuple[int, int]
 
 
 def rise(curve: np.ndarray) -> np.ndarray:
-    """``[... layer]`` how much a curve rises from each layer to the next; from 0 before the first.
+    """``[... layer]`` how much a curve rises from each layer to the next, starting from 0 before the first.
 
     Example:
         >>> rise(np.array([0.0, 0.2, 0.5])).round(1).tolist()
@@ -23,7 +23,7 @@ def threshold(null: np.ndarray, margin: float) -> np.ndarray:
     """``[... layer]`` above which a layer is called changed: ``margin`` times the largest value of the null's pairs.
 
     Args:
-        null: ``[pair ... layer]`` the same measure between models that differ in nothing that matters.
+        null: ``[pair ... layer]`` the same measure between models without a relevant difference.
         margin: at least 1.
 
     Example:
@@ -45,7 +45,7 @@ def truth_of(span: Span | None, n_layers: int) -> np.ndarray:
 
 
 def chance_error(layer: int, n_layers: int) -> float:
-    """How far a layer drawn at random is from this one, on average.
+    """Mean distance of a random layer from this one.
 
     Example:
         >>> chance_error(1, 3), chance_error(2, 3)
@@ -57,7 +57,7 @@ def chance_error(layer: int, n_layers: int) -> float:
 def errors(called: np.ndarray, span: Span) -> tuple[np.ndarray, np.ndarray]:
     """How far the first and the last layer that are called changed are from the first and the last that were.
 
-    Where no layer is called, both are those of layers drawn at random.
+    If no layer is called, both are the expected errors of a random layer.
 
     Args:
         called: ``[... layer]``.
@@ -76,7 +76,7 @@ def errors(called: np.ndarray, span: Span) -> tuple[np.ndarray, np.ndarray]:
 
 
 def layer_error(found: np.ndarray, layer: int, n_layers: int) -> np.ndarray:
-    """How far layers are from this one; where none was found (0, or above the last), as one drawn at random.
+    """How far layers are from this one; for layers not found (0, or above the last), the error of a random layer.
 
     Example:
         >>> layer_error(np.array([1, 0, 4]), 1, 3).tolist()
@@ -87,9 +87,9 @@ def layer_error(found: np.ndarray, layer: int, n_layers: int) -> np.ndarray:
 
 
 def auc(curve: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """How often a changed layer has a larger value than an unchanged one, ties counting half: the area under the ROC.
+    """The area under the ROC curve: how often a changed layer has a larger value than an unchanged one (ties half).
 
-    NaN where all layers or none were changed, or a value is undefined.
+    NaN if all layers or none were changed, or a value is undefined.
 
     Args:
         curve: ``[... layer]``.
@@ -107,7 +107,7 @@ def auc(curve: np.ndarray, truth: np.ndarray) -> np.ndarray:
 
 
 def shares(called: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Share of the changed layers that are called changed, and of the others; NaN where there are none.
+    """Share of the changed layers that are called changed, and of the others; NaN if there are none.
 
     Example:
         >>> called, truth = np.array([True, True, False]), np.array([True, False, False])
@@ -120,7 +120,7 @@ def shares(called: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def partial_call(called: np.ndarray) -> np.ndarray:
-    """Whether some layers are called changed and others are not: the change is said to have a place.
+    """Whether some layers are called changed and others are not, so that the change is localised.
 
     Example:
         >>> partial_call(np.array([[False, True], [True, True]])).tolist()

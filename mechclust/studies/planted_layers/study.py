@@ -1,7 +1,7 @@
 """Planted layers: does comparing a model with the one it was tuned from find the layers that changed?
 
-A validation of the method of MOSSA (Zhao, Ziser & Cohen, arXiv 2410.20008): the truth is planted, and measures are
-scored on finding it.
+A validation of MOSSA's method (Zhao, Ziser & Cohen, arXiv 2410.20008): changes are planted, and measures are scored on
+finding them.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ def analyse(config: PlantedConfig, out: Path) -> Analysis:
 
     found = [load_results(config, out, seed) for seed in config.seeds]
     seeds = f"{len(found)} seed{'s' * (len(found) > 1)}"
-    n = f"{config.suite.n_eval} prompts of each task, or {config.n_few} where they are few"
+    n = f"{config.suite.n_eval} prompts per task, or {config.n_few} with few prompts"
     rule = (
-        f"A layer is called changed where a measure is above {config.margin:g} times its largest value among the "
+        f"A layer is called changed if a measure exceeds {config.margin:g} times its largest value among the "
         "null's pairs at that layer."
     )
     panels = [
         Panel(
             "curves",
             figures.curves(config, found),
-            f"1 - debiased CKA between the base and the changed model by layer, mean over {seeds}, band: least to "
-            "greatest. Grey: the layers that were changed. Blue: residual stream; orange: what each block adds to it; "
+            f"1 - debiased CKA between the base and the changed model by layer, mean over {seeds}, band: minimum to "
+            "maximum. Grey: changed layers. Blue: residual stream; orange: what each block adds to it; "
             "green: what each block adds to the same input. Red, dotted: share of the loss difference that patching "
             "restores.",
         ),
@@ -58,22 +58,22 @@ def analyse(config: PlantedConfig, out: Path) -> Analysis:
             "errors",
             figures.errors(config, found),
             f"How far the first and the last layer called changed are from those that were, mean over plants and "
-            f"{seeds}. {rule} Where none is called, a random layer's error counts.",
+            f"{seeds}. {rule} If none is called, the error of a random layer counts.",
         ),
         Panel(
             "false_calls",
             figures.false_calls(config, found),
-            f"Share of layers called changed between models of which no layer was singled out, mean over {seeds}. "
+            f"Share of layers called changed between models in which no layer was singled out, mean over {seeds}. "
             f"{rule}",
         ),
     ]
     tables = {
-        "Area under the ROC, by layer": ("auc", "planted"),
+        "Area under the ROC curve, by layer": ("auc", "planted"),
         "First changed layer: error in layers": ("onset", "planted"),
         "Last changed layer: error in layers": ("end", "planted"),
         "Share of the changed layers that are called": ("hit", "planted"),
         "Share of the other layers that are called": ("false", "planted"),
-        "Share of layers called where none was singled out": ("false", "none"),
+        "Share of layers called if none was singled out": ("false", "none"),
         "Share of models said to have changed in some layers only": ("partial", "none"),
     }
     views = {title: table_html(table_of(config, found, *which)) for title, which in tables.items()}
@@ -83,24 +83,24 @@ def analyse(config: PlantedConfig, out: Path) -> Analysis:
         claims += control_claims_of(config, read)
         views |= {title: table_html(table) for title, table in _reading_tables(config, read).items()}
         notes.append(
-            "What MOSSA reads: E is tuned on the measured skills, and a control on each of them alone. The gain is the "
-            "difference of the medians over tasks of the similarity with a task's control, E's and the base's; a layer "
-            f"has one where it is above {config.gain_margin:g}. Quartiles over {config.n_measured} tasks are coarse."
+            "What MOSSA reads: E is tuned on the measured skills, and one control on each of them alone. The gain is "
+            "E's similarity with a task's control minus the base's, as a difference of medians over tasks; a layer has "
+            f"a gain if it is above {config.gain_margin:g}. Quartiles over {config.n_measured} tasks are coarse."
         )
         panels += [
             Panel(
                 "gains",
                 control_figures.gains(config, read),
                 f"Gain of E over the base in similarity with single-task controls, residual stream, mean over {seeds}, "
-                "band: least to greatest. Grey: the layers in which E was trained; where nothing is grey, all were. "
+                "band: minimum to maximum. Grey: the layers in which E was trained; if nothing is grey, all were. "
                 "Dashed: the margin of layer groups.",
             ),
             Panel(
                 "reading_errors",
                 control_figures.reading_errors(config, read),
-                "How far what is read is from the first (onset, crossing, shared) and the last (end, transition, by "
+                "How far the readings are from the first (onset, crossing, shared) and the last (end, transition, by "
                 f"spread) of the layers in which E and its controls were trained, mean over plants and {seeds}. "
-                "What is not found counts as a random layer.",
+                "Anything not found counts as a random layer.",
             ),
         ]
     return Analysis(claims=claims, panels=panels, folded=views, notes=notes)
@@ -109,7 +109,7 @@ def analyse(config: PlantedConfig, out: Path) -> Analysis:
 def _reading_tables(config: PlantedConfig, read: Sequence[SeedReadings]) -> dict[str, pd.DataFrame]:
     planted = (SAME, *CROSSED)
     tables = {
-        "Gain over the base, area under the ROC": ("auc", planted),
+        "Gain over the base, area under the ROC curve": ("auc", planted),
         "First layer with a gain: error in layers": ("onset", planted),
         "Layer from which E is above the base: error in layers": ("crossing", planted),
         "First layer that is not shared: error in layers": ("shared", planted),
@@ -118,10 +118,10 @@ def _reading_tables(config: PlantedConfig, read: Sequence[SeedReadings]) -> dict
         "Last layer of the transition, without dimensions: error in layers": ("by spread", planted),
         "Share of the trained layers that have a gain": ("hit", (*planted, *WHOLE)),
         "Share of the other layers that have a gain": ("false", planted),
-        "How many layers are called shared": ("shared layers", (*planted, *WHOLE)),
+        "Number of layers called shared": ("shared layers", (*planted, *WHOLE)),
     }
     found = {title: reading_table(config, read, *which) for title, which in tables.items()}
-    return {**found, "What was learnt: share of right answers": accuracy_table(read)}
+    return {**found, "What was learnt: share of correct answers": accuracy_table(read)}
 
 
 def _notes(config: PlantedConfig) -> list[str]:
@@ -129,9 +129,9 @@ def _notes(config: PlantedConfig) -> list[str]:
         "Values are medians over tasks, each on its own prompts, as in the paper; scores are means over the plants of "
         "a seed, and intervals are over seeds.",
         "The same input: every block of the changed model is given the base's residual stream, and what it adds is "
-        "compared with what the base's block adds. It is exactly 0 for a block that did not change.",
-        "Patching is no measure of similarity but the causal reference: the base is run with the changed model's "
-        f"residual stream after one block. By it a layer is called where {config.least_restored:g} of the loss "
+        "compared with what the base's block adds. The change is exactly 0 for a block that did not change.",
+        "Patching is not a measure of similarity but the causal reference: the base is run with the changed model's "
+        f"residual stream after one block. A layer is called by patching if {config.least_restored:g} of the loss "
         "difference is restored there.",
     ]
     noise = (
@@ -140,8 +140,8 @@ def _notes(config: PlantedConfig) -> list[str]:
     )
     if config.model is None:
         notes.append(
-            f"The null of what was trained: {config.n_null} models tuned alike on all layers but for the order of the "
-            f"data. Of what was planted as noise: {noise}. Embeddings, final norm and unembedding are never tuned."
+            f"The null for trained changes: {config.n_null} models tuned identically on all layers except for the "
+            f"order of the data. For planted noise: {noise}. Embeddings, final norm and unembedding are never tuned."
         )
     else:
         notes.append(f"The null: {noise}.")

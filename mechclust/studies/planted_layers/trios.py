@@ -1,4 +1,4 @@
-"""What MOSSA compares, with a known truth: a model of several tasks, single-task controls, and the base of both."""
+"""MOSSA's comparison with a known truth: a model of several tasks, single-task controls, and the base of both."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Trio:
     """A model of several tasks (E), its single-task controls, and the base that all are tuned from.
 
     Attributes:
-        column: what is asked; in tables a column.
+        column: the kind of comparison; a column in tables.
         tuned: the name of E.
-        controls: which set of controls.
+        controls: the name of the set of controls.
         truth: first and last layer in which E was trained.
-        shared: first layer in which both E and its controls were: below it one of them is the base.
+        shared: first layer in which both E and its controls were trained; below it, one of them equals the base.
     """
 
     column: str
@@ -39,19 +39,19 @@ class Trio:
 
     @property
     def name(self) -> str:
-        """What its file is called."""
+        """Its name in file names."""
         return f"{self.tuned}.with-{self.controls}"
 
 
 def control_spans(config: PlantedConfig) -> list[Span]:
-    """In which layers E and its controls are trained: some of the spans, spread over the depth."""
+    """The layers in which E and its controls are trained: some of the spans, spread over the depth."""
     spans = spans_of(config, config.n_layers)
     n = min(config.n_control_spans, len(spans))
     return [spans[i * (len(spans) - 1) // max(n - 1, 1)] for i in range(n)]
 
 
 def trios_of(config: PlantedConfig) -> list[Trio]:
-    """Every trio of a seed; of a given model, none."""
+    """Every trio of a seed; none for a given model."""
     if config.model is not None or not config.n_control_spans:
         return []
     spans, whole = control_spans(config), (1, config.n_layers)
@@ -76,25 +76,25 @@ def control_sets(config: PlantedConfig) -> list[str]:
 
 
 def where(span: Span) -> str:
-    """A span in names of files."""
+    """A span as part of a file name."""
     return f"{span[0]}-{span[1]}"
 
 
 def multi_name(which: str) -> str:
-    """The model E that was trained there or so."""
+    """The name of the model E trained in this way."""
     return f"multi-{which}"
 
 
 def control_name(which: str, skill: str) -> str:
-    """The control of a skill in a set."""
+    """The name of a skill's control in a set."""
     return f"control-{which}-{skill}"
 
 
 def base_name(controls: str) -> str:
-    """What the file of the base with a set of controls is called."""
+    """The file name of the base with a set of controls."""
     return f"base.with-{controls}"
 
 
 def skills_of(config: PlantedConfig) -> tuple[str, ...]:
-    """What E is trained on, and each of the controls on one of them: the skills that are measured."""
+    """The measured skills: E is trained on all of them, and each control on one."""
     return tuple(measured_skills(config))

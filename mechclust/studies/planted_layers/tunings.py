@@ -33,8 +33,8 @@ class Tuning:
 
     Attributes:
         steps: optimiser steps.
-        order: of the data.
-        skills: on which; empty: all that are seen.
+        order: seed of the order of the data.
+        skills: skills to tune on; empty: all seen skills.
         span: the layers that are trained; ``None``: all.
         layer_decay: the learning rate of a block is this times that of the block above it.
     """
@@ -74,7 +74,7 @@ def tunings(config: PlantedConfig) -> dict[str, Tuning]:
 
 
 def _of_trios(config: PlantedConfig) -> dict[str, Tuning]:
-    """Models of several tasks, and controls, which see their task as often and in another order."""
+    """Models of several tasks, and controls, which see their task equally often but in another order."""
     skills, steps = skills_of(config), config.control_steps
     spans = {where(span): span for span in control_spans(config)}
     several = Tuning(steps * len(skills), skills=skills)
@@ -107,7 +107,7 @@ class ModelJob(NamedTuple):
 
     @property
     def stage(self) -> int:
-        """What is tuned waits for the base models, what measures for all models."""
+        """Tuning waits for the base models, measuring for all models."""
         return {"base": 0, "tuned": 1, "measure": 2, "compare": 2}[self.kind]
 
 

@@ -24,7 +24,7 @@ def claims_of(config: TaskClustersConfig, runs: Mapping[Job, RunResults]) -> lis
     private, unseen = arms["private"], arms.get("instruction", [])
     ari = [run.ari[VALIDATION] for run in private]
 
-    def top(run: RunResults) -> np.ndarray:  # the better of the two top layers, by the end's validation ARI
+    def top(run: RunResults) -> np.ndarray:  # the better of the two top layers, by final validation ARI
         curves = run.ari[VALIDATION]
         return curves[:, max((n - 1, n), key=lambda layer: curves[-1, layer])]
 

@@ -27,8 +27,8 @@ class TaskClustersConfig:
 
     Args:
         seeds: one training run per seed and arm; the seed draws the tasks and the initial weights.
-        arms: ``private``: each task has output tokens of its own (the primary arm); ``instruction``:
-            the same, validation instructions never seen; ``shared``: all tasks share outputs.
+        arms: ``private``: each task has its own output tokens (the primary arm); ``instruction``:
+            the same, with unseen validation instructions; ``shared``: all tasks share outputs.
         task: the data; its ``seed``, ``outputs`` and ``split_by`` are set by the run.
         shared_outputs: output tokens in the ``shared`` arm.
         training: the training loop.
@@ -81,13 +81,13 @@ def task_of(config: TaskClustersConfig, job: Job) -> InstructionFollowing:
 
 
 def pictured_steps(config: TaskClustersConfig) -> list[int]:
-    """When hidden states are pictured: untrained, in the middle of the checkpoints, at the end."""
+    """Checkpoints at which hidden states are plotted: the first, the middle one and the last."""
     steps = config.training.checkpoint_steps
     return [0, steps[len(steps) // 2], steps[-1]]
 
 
 def results_of(config: TaskClustersConfig, job: Job, out: Path) -> list[Path]:
-    """Everything that is measured of one run."""
+    """Every measurement of one run."""
     folder, steps = out / "results" / job.name, config.training.checkpoint_steps
     names = [f"{TRAIN}.ari", f"{VALIDATION}.ari", f"{VALIDATION}.accuracy"]
     found = [result_path(folder, step, name) for step in steps for name in names]

@@ -45,7 +45,7 @@ def _chance(axis: Axes, x: np.ndarray, null: np.ndarray) -> tuple[float, str, st
 
 
 def ari_over_training(runs: Sequence[RunResults]) -> Figure:
-    """Task-ARI over training steps, one line per layer, training subset beside validation (the paper's Figure 1)."""
+    """Task-ARI over training steps, one line per layer: training subset and validation (the paper's Figure 1)."""
     figure, axes = subplots(2, size=(5.5, 4.2), sharey=True)
     steps, null = runs[0].steps, np.concatenate([run.null.swapaxes(0, 1) for run in runs])
     for axis, split, title in zip(axes, (TRAIN, VALIDATION), ("training subset", "validation"), strict=True):

@@ -39,10 +39,10 @@ class RunResults:
 
 
 def load_results(config: TaskClustersConfig, out: Path, job: Job) -> RunResults:
-    """Read what a run left.
+    """Read a run's results.
 
     Raises:
-        InputError: naming a result that is not there.
+        InputError: if a result is missing; the text names it.
     """
     check_there(out, results_of(config, job, out))
     folder = out / "results" / job.name

@@ -1,4 +1,4 @@
-"""Trains the models of the task-cluster study, and measures them on the way."""
+"""Trains the models of the task-cluster study, and measures them during training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tasks import Batch
 
 
 def run_job(config: TaskClustersConfig, job: Job, out: Path) -> None:
-    """Train one model and measure it at its checkpoints; what is there is not made again."""
+    """Train one model and measure it at its checkpoints; existing results are not recomputed."""
     task = task_of(config, job)
     shape = {"n_layers": config.n_layers, "d_model": config.d_model, "n_heads": config.n_heads}
     model = build_model(model_for(task, seed=job.seed, **shape))
@@ -51,7 +51,7 @@ def load_trained(config: TaskClustersConfig, out: Path, job: Job) -> HookedModel
 
 
 def trained_models(config: TaskClustersConfig, out: Path) -> list[TrainedModel]:
-    """Every run's model at its end, with the validation examples."""
+    """Every run's model at the end of training, with the validation examples."""
 
     def load(job: Job) -> tuple[HookedModel, Iterable[Batch]]:
         return load_trained(config, out, job), task_of(config, job).batches(VALIDATION)

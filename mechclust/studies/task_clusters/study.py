@@ -33,19 +33,19 @@ def analyse(config: TaskClustersConfig, out: Path) -> Analysis:
         Panel(
             "ari_over_training",
             figures.ari_over_training(arms["private"]),
-            "Task-ARI over training, one line per layer (mean over seeds, band: least to greatest seed); training "
+            "Task-ARI over training, one line per layer (mean over seeds, band: minimum to maximum); training "
             "subset left, validation right. FN: after the final norm. Grey: 95% of the index under relabelling.",
         ),
         Panel(
             "ari_by_layer",
             figures.ari_by_layer(arms),
             "ARI by layer at the end, against task and against output, for each arm; one thin line per seed. "
-            "FN: after the final norm. t-SNE, where measured, is drawn apart and never mixed into a curve.",
+            "FN: after the final norm. t-SNE, if measured, is drawn separately and never mixed into a curve.",
         ),
         Panel(
             "projection",
             figures.projections(pictures),
-            "Hidden states at x in two dimensions (t-SNE; PCA where the states are few points), "
+            "Hidden states at x in two dimensions (t-SNE; PCA if the states are only a few points), "
             f"run {first.name}, coloured by task.",
         ),
         Panel("accuracy_and_loss", figures.accuracy_and_loss(runs), "Validation accuracy and loss of every run."),
@@ -55,10 +55,10 @@ def analyse(config: TaskClustersConfig, out: Path) -> Analysis:
         panels=panels,
         views={f"Attention of run {first.name} on a validation example": view.fragment()},
         notes=[
-            "Which outputs the tasks share decides the result: with shared outputs the top layers cluster by output, "
-            "not by task. The claims but T9 and T10 are about the arm with private outputs.",
+            "Whether tasks share outputs decides the result: with shared outputs, the top layers cluster by output, "
+            "not by task. All claims except T9 and T10 are about the arm with private outputs.",
             "Layer 0 is the token embedding of x without position: at most one point per input token, so k-means "
-            "has fewer points than clusters there and each point is a cluster of its own.",
+            "has fewer distinct points than clusters there, and each point is its own cluster.",
             "Each label is clustered with as many clusters as it has classes.",
         ],
     )

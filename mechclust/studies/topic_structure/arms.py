@@ -1,4 +1,4 @@
-"""The arms of the topic-structure study: what each trains on what data, its jobs, and what they keep."""
+"""The arms of the topic-structure study: what each trains on which data, its jobs, and what they keep."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OBJECTIVES = ("cross-entropy", "squared")
 INITS: Mapping[str, Mapping[str, Any]] = {"near-zero": {"init_std": 0.01}, "default": {}}
 DECAYED, FREE = "E2 weight decay", "E2 no decay"
 MINIMISER = "E2 minimiser"  # solved for, not trained
-DECAY = 6e-5  # well above the variance of a word's share among words of one topic, well below that of a topic's share
+DECAY = 6e-5  # well above the variance of a word's share within its topic, well below that of a topic's share
 _DECAY_LENGTH = 400
 
 
@@ -47,7 +47,7 @@ class Cell(NamedTuple):
 
     @property
     def arm(self) -> str:
-        """Its name among the arms."""
+        """The name of its arm."""
         return f"E3 {self.init} {self.optimiser} {self.objective} {self.rate:g}"
 
 
@@ -103,7 +103,7 @@ def arms(config: TopicStructureConfig) -> dict[str, Arm]:
 
 
 def _decayed(config: TopicStructureConfig) -> list[Arm]:
-    """E2 with and without weight decay, on long documents: only then do single entries stay for it to choose."""
+    """E2 with and without weight decay, on long documents: only there does weight decay decide single entries."""
     training = {"optimizer": "sgd", "lr": 20.0, "schedule": "cosine", "steps": config.decay_steps}
     length = max(_DECAY_LENGTH, config.documents.lengths[1])
     documents, model = exact_documents(length), {**_STAGE_ONE, "init_std": 0.05}
@@ -114,7 +114,7 @@ def _decayed(config: TopicStructureConfig) -> list[Arm]:
 
 
 def exact_documents(length: int) -> dict[str, Any]:
-    """Documents of the theory of one length, with the masks' shares exact in each."""
+    """Documents of the theory with a fixed length, with exact mask shares in each."""
     return {**_THEORY, "exact_shares": True, "lengths": (length, length)}
 
 
@@ -139,7 +139,7 @@ def _reading(config: TopicStructureConfig, reading: str) -> list[Arm]:
 
 
 def jobs(config: TopicStructureConfig) -> list[Job]:
-    """Every run, the long ones first."""
+    """Every run, the longest first."""
     known = arms(config)
     order = sorted(known, key=lambda name: -known[name].training["steps"])
     return [Job(name, seed) for name in [*order, MINIMISER] for seed in config.seeds]
@@ -151,7 +151,7 @@ def documents_of(config: TopicStructureConfig, job: Job) -> TopicDocuments:
 
 
 def training_of(config: TopicStructureConfig, arm: Arm) -> TrainConfig:
-    """How an arm's networks are trained; of E3 every step is a checkpoint, of E4 every evaluation."""
+    """How an arm's networks are trained; in E3 every step is a checkpoint, in E4 every evaluation."""
     plain: dict[str, Any] = {"schedule": "constant", "weight_decay": 0.0, "clip": None}
     if arm.experiment == "E3":
         plain["checkpoint_every"] = 1
@@ -161,7 +161,7 @@ def training_of(config: TopicStructureConfig, arm: Arm) -> TrainConfig:
 
 
 def attention_steps(config: TopicStructureConfig, arm: Arm) -> list[int]:
-    """When attention is measured: of E4 at every evaluation, of the networks behind P6 and P8 at the end."""
+    """When attention is measured: in E4 at every evaluation, for the networks behind P6 and P8 at the end."""
     if arm.experiment == "E4a theory":
         return [config.steps]
     if arm.experiment != "E4":
@@ -171,17 +171,17 @@ def attention_steps(config: TopicStructureConfig, arm: Arm) -> list[int]:
 
 
 def keeps_model(config: TopicStructureConfig, job: Job) -> bool:
-    """Whether its network is kept: of the first seed, except those of E3."""
+    """Whether its network is kept: those of the first seed, except in E3."""
     return job.seed == config.seeds[0] and job.arm != MINIMISER and arms(config)[job.arm].experiment != "E3"
 
 
 def model_path(out: Path, job: Job) -> Path:
-    """Where its model stands, of the first seed."""
+    """The path of its model, for the first seed."""
     return out / "models" / f"{job.name}.safetensors"
 
 
 def results_of(config: TopicStructureConfig, job: Job, out: Path) -> list[Path]:
-    """Everything that is measured of one run."""
+    """Every measurement of one run."""
     folder = out / "results" / job.name
     if job.arm == MINIMISER:
         return [folder / "minimiser.safetensors"]

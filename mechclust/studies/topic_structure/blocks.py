@@ -1,4 +1,4 @@
-"""A matrix over words, in blocks of topics."""
+"""A matrix over words, divided into blocks of topics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tasks import InputError
 
 @dataclass(frozen=True)
 class TopicBlocks:
-    """A matrix over words, sorted into blocks of topics.
+    """A matrix over words, divided into blocks of topics.
 
     Attributes:
         means: ``[n_topics n_topics]`` float64 mean entry of each block.
@@ -37,7 +37,7 @@ class TopicBlocks:
 
     @property
     def separation(self) -> float:
-        """Least same-topic block mean minus greatest different-topic block mean."""
+        """Smallest same-topic block mean minus largest different-topic block mean."""
         other = self.means[~torch.eye(len(self.means), dtype=torch.bool)]
         return float(self.means.diagonal().min() - other.max())
 
@@ -46,11 +46,11 @@ def topic_blocks(matrix: Float[Tensor, "n n"], topics: Int[Tensor, "n"]) -> Topi
     """Block means of a matrix over words, such as ``W_V`` or ``W_E^T W_E``.
 
     Args:
-        matrix: one row and one column a word.
+        matrix: one row and one column per word.
         topics: topic of each word; negative: left out.
 
     Raises:
-        InputError: for a matrix of another size, or fewer than two topics.
+        InputError: for a matrix of the wrong size, or fewer than two topics.
 
     Example:
         >>> blocks = topic_blocks(torch.eye(4), torch.tensor([0, 0, 1, 1]))

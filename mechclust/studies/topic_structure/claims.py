@@ -1,4 +1,4 @@
-"""The claims of the topic-structure study, with their bounds, which were written before the confirmatory seeds ran."""
+"""The claims of the topic-structure study, with bounds written before the confirmatory seeds were run."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from dataclasses import replace
 import numpy as np
 
 from mechclust.report.claims import Claim, EarlierRun, claim, with_severity
+from mechclust.report.draws import Data, exchanged_by_value, in_random_order, replaced
+from mechclust.report.findings import Finding, Parts
 from mechclust.report.severity import Severity
 from mechclust.report.verdicts import Bound, Verdict
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure.arms import documents_of
 from mechclust.studies.topic_structure.config import TopicStructureConfig
-from mechclust.studies.topic_structure.judging import Data, Parts, Test, exchanged, replaced
 from mechclust.studies.topic_structure.optimum_claims import optimum_claims
 from mechclust.studies.topic_structure.reading_claims import reading_claims
 from mechclust.studies.topic_structure.results import THEORY_G, ArmRuns, TrainedRun, mixing_values
@@ -27,10 +28,10 @@ _ABOVE = Bound(">", 0)
 _EARLIER: Mapping[str, tuple[Verdict, str]] = {
     "P1a": ("holds", "with its severity"),
     "P1b": ("holds", "with its severity"),
-    "P2": ("holds", "was of block means, in which noise averages out (its part on all entries, P2b, did not hold)"),
-    "P3": ("holds", "without the diagonal, which is positive untrained; against the same network before training"),
-    "P4": ("holds", "compared near-zero SGD with default Adam, two factors at once; a full factorial now"),
-    "P5": ("does not hold", "tested the exact one-hot input at the end of 10,000 steps only; all readings now"),
+    "P2": ("holds", "concerned block means, in which noise averages out (its part on all entries, P2b, did not hold)"),
+    "P3": ("holds", "now without the diagonal, positive before training; against the same network before training"),
+    "P4": ("holds", "compared near-zero SGD with default Adam, two factors at once; now a full factorial"),
+    "P5": ("does not hold", "tested the exact one-hot input at the end of 10,000 steps only; now all readings"),
     "P6": ("holds", "with its severity"),
 }
 
@@ -64,7 +65,7 @@ def _with_history(c: Claim) -> Claim:
 
 
 def block(runs: Sequence[TrainedRun], measure: str, matrix: str, start: bool = False) -> np.ndarray:
-    """``[seed]`` a measure of ``topic_blocks`` at the end or the start."""
+    """``[seed]`` a measure of ``topic_blocks`` at the end or the start of training."""
     return np.array([float((r.start if start else r.end).sel(measure, matrix=matrix)) for r in runs])
 
 
@@ -74,25 +75,25 @@ def _blocks(config: TopicStructureConfig, runs: ArmRuns) -> list[Claim]:
 
     def parts(data: Data) -> Parts:
         gaps, apart = data["end"].T.tolist()
-        return [("gap", gaps, near[0]), ("gap", gaps, near[1]), ("least same - greatest other", apart, _ABOVE)]
+        return [("gap", gaps, near[0]), ("gap", gaps, near[1]), ("smallest same - largest other", apart, _ABOVE)]
 
     for id, arm, matrix, what in (
-        ("P1a", "E1", "W_E^T W_E", "E1, embeddings trained under uniform attention"),
-        ("P1b", "E2", "W_V", "E2, value matrix trained under uniform attention"),
+        ("P1a", "E1", "W_E^T W_E", "E1, embeddings trained with uniform attention"),
+        ("P1b", "E2", "W_V", "E2, value matrix trained with uniform attention"),
     ):
         data = {
             name: np.stack([block(runs[arm], of, matrix, name == "start") for of in ("gap", "separation")], axis=1)
             for name in ("start", "end")
         }
-        test = Test(
+        finding = Finding(
             id, f"{what}: same-topic minus different-topic entries of {matrix} is 1 / (v (1 - (1 - p_c) p_m)), every "
             "same-topic block above every different-topic one", f"{_SOURCE}, theorems", parts,
-            replaced("end", "start"), "the networks before training",
+            replaced(end="start"), "the networks before training",
             lambda data, rng: {"end": rng.normal([gap, gap / 2], 0.01 * gap, data["end"].shape)},
             "the closed form with 1% of noise", paper=gap, chance=f"{data['start'][:, 0].mean():.3g} before training",
+            note=f"{data['end'][:, 0].mean() / gap - 1:+.1%} from theory, which assumes infinite documents",
         )  # fmt: skip
-        note = f"{data['end'][:, 0].mean() / gap - 1:+.1%} from theory, which is for infinite documents"
-        found.append(test.judge(data, tested=config.test_claims, note=note))
+        found.append(finding.judged(data, tested=config.test_claims))
     return found
 
 
@@ -113,14 +114,14 @@ def _everything_trained(config: TopicStructureConfig, runs: ArmRuns) -> list[Cla
         def parts(data: Data, bound: Bound = bound) -> Parts:
             return [("", (data["end"] - data["start"]).min(axis=1).tolist(), bound)]
 
-        test = Test(
+        finding = Finding(
             id, f"E1b, everything trained, {what}: off the diagonal, same-topic entries of W_E^T W_E exceed "
-            f"different-topic ones by more standard deviations than before training (least of {len(names)})", _SOURCE,
-            parts, exchanged("start", "end"), "networks before and after training exchanged at random",
+            f"different-topic ones by more standard deviations than before training (lowest of {len(names)})", _SOURCE,
+            parts, exchanged_by_value("start", "end"), "networks before and after training exchanged at random",
             lambda data, rng: {**data, "end": data["start"] + rng.uniform(0.7, 1.5, data["start"].shape)},
             "each difference raised by .7 to 1.5", chance="0",
         )  # fmt: skip
-        found.append(test.judge(data, tested=tested))
+        found.append(finding.judged(data, tested=tested))
     return found
 
 
@@ -139,16 +140,16 @@ def _mixing(config: TopicStructureConfig, runs: ArmRuns) -> list[Claim]:
     def rises(data: Data) -> Parts:
         x = data["g"]
         by_tau = np.diff(x, axis=2).min(axis=(1, 2)).tolist() if x.shape[2] > 1 else []
-        parts = [("least rise from one tau to the next", by_tau, _ABOVE)]
+        parts = [("smallest rise from one tau to the next", by_tau, _ABOVE)]
         if several:
             least = (x[:, -1] - x[:, 0]).min(axis=1).tolist()
-            parts.append((f"least rise from T = {totals[0]} to {totals[-1]}", least, _ABOVE))
+            parts.append((f"smallest rise from T = {totals[0]} to {totals[-1]}", least, _ABOVE))
         return parts
 
     def between(data: Data) -> Parts:
         below, above = data["g"] - taus, np.array(totals, dtype=float)[:, None] - data["g"]
-        return [("g - tau, least", below.min(axis=(1, 2)).tolist(), _ABOVE),
-                ("T - g, least", above.min(axis=(1, 2)).tolist(), _ABOVE)]  # fmt: skip
+        return [("g - tau, lowest", below.min(axis=(1, 2)).tolist(), _ABOVE),
+                ("T - g, lowest", above.min(axis=(1, 2)).tolist(), _ABOVE)]  # fmt: skip
 
     def outside(data: Data, rng: np.random.Generator) -> Data:
         x = _spread(data["g"], rng)
@@ -171,32 +172,32 @@ def _mixing(config: TopicStructureConfig, runs: ArmRuns) -> list[Claim]:
     note, tested = f"g with {totals[0]} topics: {seen}", config.test_claims and several
     spread = "rising values with the measured spread"
     claims = [
-        Test(
+        Finding(
             "P6", "E4a theory: g = ((v - 1) alpha + beta) / v rises with the topics in a document and with their "
             "number", f"{_SOURCE}, theorem", rises,
-            lambda data, rng: {"g": rng.permuted(data["g"], axis=2)},
-            "numbers of topics in a document in random order", planted, spread,
-        ).judge({"g": g}, tested=tested, note=note),
-        Test(
+            in_random_order("g"),
+            "numbers of topics in a document in random order", planted, spread, note=note,
+        ).judged({"g": g}, tested=tested),
+        Finding(
             "P8", "E4a theory, trained networks: g is between tau and T (theorem 3 with both constants 1)",
             f"{_SOURCE}, theorem 3; constants ours, true of the population optimum", between, outside,
-            "one mean drawn at random moved just outside tau or T, with the measured spread", planted, spread,
-            chance="g is 1 for uniform attention",
-        ).judge({"g": g}, tested=tested, note=note),
+            "one mean, drawn at random, moved just outside tau or T, with the measured spread", planted, spread,
+            chance="g is 1 for uniform attention", note=note,
+        ).judged({"g": g}, tested=tested),
     ]  # fmt: skip
     if 10 not in values or not known:
         return claims
     ten = {"g": values[10][:, known]}
-    return [*claims, Test(
-        "P8b", "and with T = 10 that of the population optimum: largest relative difference over tau", "ours",
-        at_optimum, lambda data, rng: {"g": rng.permuted(data["g"], axis=1)},
+    return [*claims, Finding(
+        "P8b", "with T = 10, g is that of the population optimum: largest relative difference over tau", "ours",
+        at_optimum, in_random_order("g"),
         "numbers of topics in a document in random order",
         lambda data, rng: {"g": optimum * np.exp(rng.normal(0, 0.02, data["g"].shape))}, "the optimum with 2% of noise",
-    ).judge(ten, tested=config.test_claims and len(known) > 1)]  # fmt: skip
+    ).judged(ten, tested=config.test_claims and len(known) > 1)]  # fmt: skip
 
 
 def _spread(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The measured spread over seeds about the measured means, seeds drawn with replacement."""
+    """The measured spread over seeds about the measured means, with seeds drawn with replacement."""
     mean = values.mean(axis=0)
     drawn: np.ndarray = mean + (values - mean)[rng.integers(len(values), size=len(values))]
     return drawn

@@ -19,7 +19,7 @@ ROWS = {
     "SGD .01": ("sgd", 0.01),
     "SGD .03": ("sgd", 0.03),
 }
-# Readings of the published attention table: the input, MASK as a key, W_V, the loss.
+# Readings of the published attention table: input, MASK as a key, W_V, loss.
 READINGS = tuple(
     map(
         " ".join,
@@ -37,17 +37,17 @@ class TopicTransformerConfig(AnyConfig):
         d_model: width; ``None``: ``d_vocab``, which a one-hot embedding needs.
         embedding: ``"trained"``, or ``"one-hot"`` and frozen.
         attention: ``"trained"``, or ``"uniform"``: W_K = W_Q = 0 and frozen.
-        value: W_V ``"trained"``, ``"identity"`` and frozen, or ``"fixed"``: frozen as it is set.
-        input_scale: a one-hot embedding's length. A LayerNorm would give its input about
-            ``sqrt(d_vocab)``, which plain SGD feels: it multiplies the effective learning rate by its square.
-        input: ``"plain"``: the embedding as it is. ``"normalised"``: a trained vector, the same for all tokens, is
-            added and the sum goes through a LayerNorm without weights, as in BERT's embeddings.
+        value: W_V ``"trained"``, ``"identity"`` and frozen, or ``"fixed"``: frozen at the values that it is given.
+        input_scale: norm of a one-hot embedding. A LayerNorm would give about ``sqrt(d_vocab)``. This matters for
+            plain SGD, since the effective learning rate is multiplied by its square.
+        input: ``"plain"``: just the embedding. ``"normalised"``: a trained vector, the same for all tokens, is
+            added and the sum passes through a LayerNorm without weights, as in BERT's embeddings.
         masked_keys: ``"hidden"``: no position attends to MASK.
         decoder: ``"tied"`` to the embedding, ``"free"``, or the ``"identity"``.
         bias: train the decoder's bias; it is 0 otherwise.
         init_std: initial weights are normal with this standard deviation; ``None``: uniform within
             ``1 / sqrt(width)``, PyTorch's default for linear layers.
-        seed: of the initial weights.
+        seed: seed of the initial weights.
 
     Example:
         >>> TopicTransformerConfig(d_vocab=104, embedding="one-hot", attention="uniform").width
@@ -96,21 +96,21 @@ class TopicStructureConfig:
 
     Args:
         seeds: one training run per seed and arm; the seed draws documents and initial weights.
-        documents: the data; what an experiment asks for (sampler, objective, ...) is set by its arms.
+        documents: the data; fields specific to an experiment (sampler, objective, ...) are set by its arms.
         steps: optimiser steps of E1, E1b, E2, E3 and the runs behind claims P6 and P8.
-        decay_steps: of E2 with weight decay (claim P2c).
-        attention_steps: of E4.
-        check_every: steps of E4 from one evaluation on the development documents to the next; there is none after half
-            of ``attention_steps`` but the last.
-        readings: of the published attention table: E4's arms, each with every row of optimiser and rate.
+        decay_steps: optimiser steps of E2 with weight decay (claim P2c).
+        attention_steps: optimiser steps of E4.
+        check_every: steps of E4 between evaluations on the development documents; after half of
+            ``attention_steps`` there is only the final one.
+        readings: readings of the published attention table: E4's arms, each with every row of optimiser and rate.
         sgd_rates: learning rates of E3 with SGD.
-        adam_rates: and with Adam.
-        optimum_documents: numbers of documents whose minimiser is solved for (claims P2, P2b), rising.
-        optimum_lengths: and their lengths, rising.
+        adam_rates: learning rates of E3 with Adam.
+        optimum_documents: numbers of documents whose minimiser is solved for (claims P2, P2b), ascending.
+        optimum_lengths: lengths of these documents, ascending.
         batch_size: documents per step.
         topics: numbers of topics for claim P6.
-        topics_per_document: and of topics mixed in a document.
-        text: documents and tokens of each that attention is measured on.
+        topics_per_document: numbers of topics mixed in a document for claim P6.
+        text: number of documents that attention is measured on, and tokens per document.
         test_claims: whether this size can test the claims.
     """
 

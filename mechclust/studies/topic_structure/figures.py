@@ -57,7 +57,7 @@ def heat_maps(config: TopicStructureConfig, out: Path) -> Figure:
 
 @torch.no_grad()
 def _mean_attention(config: TopicStructureConfig, out: Path, job: Job) -> torch.Tensor:
-    """``[d_vocab d_vocab]`` mean attention from one word to another in unmasked documents; NaN where none met."""
+    """``[d_vocab d_vocab]`` mean attention from one word to another in unmasked documents; NaN if they never met."""
     model, task = load_trained(out, job), documents_of(config, job)
     total = torch.zeros(task.d_vocab**2, dtype=torch.float64)
     count = torch.zeros(task.d_vocab**2, dtype=torch.float64)
@@ -71,7 +71,7 @@ def _mean_attention(config: TopicStructureConfig, out: Path, job: Job) -> torch.
 
 
 def everything_trained(config: TopicStructureConfig, out: Path) -> Figure:
-    """``W_E^T W_E`` between words where everything is trained, a panel for each loss, optimiser and rate."""
+    """``W_E^T W_E`` between words when everything is trained, one panel per loss, optimiser and rate."""
     seed, v = config.seeds[0], config.documents.words_per_topic
     figure, axes = subplots(len(OBJECTIVES) * len(ROWS), len(ROWS), size=(2.5, 2.9), grid=None)
     panels = [(loss, row) for loss in OBJECTIVES for row in ROWS]
@@ -95,7 +95,7 @@ def everything_trained(config: TopicStructureConfig, out: Path) -> Figure:
 
 
 def mixing(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
-    """The mixing measure g against the number of topics in a document, between that number and that of all topics."""
+    """The mixing measure g against the number of topics in a document, with this number and that of all topics."""
     figure, (axis,) = subplots(1, size=(5.6, 3.9))
     labels: list[tuple[float, str, Any]] = []
     g, taus = mixing_values(config, runs), config.topics_per_document
@@ -108,7 +108,7 @@ def mixing(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
         axis.plot(list(THEORY_G), list(THEORY_G.values()), color=RED, ls="--")
         labels.append((list(THEORY_G.values())[-1], "population, 10 topics", RED))
     axis.plot(taus, taus, color=GREY, lw=1, ls=":")
-    labels.append((float(taus[-1]), "bounds (dotted): topics in a document, all topics", SOFT))
+    labels.append((float(taus[-1]), "bounds (dotted)", SOFT))
     axis.set(xlabel="topics in a document", ylabel="g", ylim=(0, None))
     axis.set_xticks(taus)
     direct_labels(axis, labels)

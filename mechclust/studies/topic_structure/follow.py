@@ -15,15 +15,15 @@ from probes import ProbeResult
 from probes.files import versions
 from tasks import TopicDocuments
 
-_OTHERS = 10**6  # added to the seed of documents for those of others
+_OTHERS = 10**6  # added to the seed to draw other documents
 _DEV = 500  # documents at once
 
 
 class DevLoss:
-    """The loss on all development documents at every checkpoint. Give it to a training loop as a callback.
+    """The loss on all development documents at every checkpoint, as a callback for a training loop.
 
     Args:
-        task: whose documents.
+        task: gives the documents.
     """
 
     def __init__(self, task: TopicDocuments) -> None:
@@ -48,12 +48,12 @@ class DevLoss:
 class WayToMinimiser:
     """How far ``W_V`` is from three matrices at every checkpoint: a callback for a network with weight decay.
 
-    ``closed``: the closed form; ``own``: the minimiser of the documents that it is trained on; ``other``: that of as
-    many other documents. The last says how far apart two minimisers are, and what a network that learnt the topics but
-    not its own documents would have.
+    ``closed``: the closed form; ``own``: the minimiser of the documents that it is trained on; ``other``: that of
+    equally many other documents. The last shows how far apart two minimisers are, and the distance of a network that
+    learnt the topics but not its own documents.
 
     Args:
-        task: whose training documents.
+        task: gives the training documents.
     """
 
     def __init__(self, task: TopicDocuments) -> None:

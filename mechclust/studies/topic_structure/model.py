@@ -22,7 +22,7 @@ _TYPE_STD = 0.02  # of BERT's initial weights
 
 
 class _Parts(nn.Module):
-    """A module that is nothing but its parts: parameters, modules, hook points."""
+    """A module that only holds its parts: parameters, modules, hook points."""
 
     def __init__(self, hooks: Sequence[str] = (), /, **parts: nn.Module | nn.Parameter) -> None:
         super().__init__()
@@ -33,10 +33,10 @@ class _Parts(nn.Module):
 class TopicTransformer(HookedRootModule):  # type: ignore[misc]
     """``f(Z) = W_pred (W_V Z) softmax((W_K Z)^T (W_Q Z) / sqrt(d)) + b``, ``Z`` the embedded tokens.
 
-    One layer, one head; no MLP, residual, position embedding or output projection, and no normalisation unless of the
-    input (``config.input``). A position attends to every token, masked ones too unless ``config.masked_keys`` hides
-    them, but not to padding. Weights act on row vectors (``v = e @ W_V``), so each is the transpose of the paper's:
-    ``paper_value()`` gives its ``W_V``.
+    One layer, one head; no MLP, residual, position embedding or output projection, and no normalisation except of the
+    input (``config.input``). A position attends to every token, including masked ones unless ``config.masked_keys``
+    hides them, but not to padding. Weights act on row vectors (``v = e @ W_V``), so each is the transpose of the
+    paper's: ``paper_value()`` gives its ``W_V``.
 
     Hook points: ``hook_embed``, ``blocks.0.hook_resid_pre`` (the same), ``blocks.0.attn.hook_{q,k,v}``
     ``[batch pos head d_head]``, ``hook_attn_scores`` and ``hook_pattern`` ``[batch head query key]``,
@@ -92,7 +92,7 @@ class TopicTransformer(HookedRootModule):  # type: ignore[misc]
             self.embed.W_type.normal_(0.0, _TYPE_STD, generator=draw)
 
     def _table(self) -> Float[Tensor, "d_vocab d_model"]:
-        """``[d_vocab d_model]`` what enters the layer for each token."""
+        """``[d_vocab d_model]`` the layer's input for each token."""
         if self.config.input == "plain":
             return self.embed.W_E  # type: ignore[no-any-return]
         return F.layer_norm(self.embed.W_E + self.embed.W_type, (self.config.width,))
@@ -133,10 +133,10 @@ class TopicTransformer(HookedRootModule):  # type: ignore[misc]
         return self._decode(out)
 
     def logits_at_loss(self, batch: Batch) -> Float[Tensor, "n d_vocab"]:
-        """``[n d_vocab]`` what ``forward`` gives where ``batch.loss_mask`` is true, for much less work.
+        """``[n d_vocab]`` the output of ``forward`` where ``batch.loss_mask`` is true, at much lower cost.
 
-        No position enters, so a document is its bag of words: the tokens equal to ``w`` get the attention
-        ``n_w exp(score of w)`` together, and queries of one document with the same token are computed
+        Positions play no part, so a document is its bag of words: all tokens equal to ``w`` together receive the
+        attention ``n_w exp(score of w)``, and queries of one document with the same token are computed
         once. No hook point fires.
         """
         assert batch.loss_mask is not None
@@ -157,7 +157,7 @@ class TopicTransformer(HookedRootModule):  # type: ignore[misc]
         return self._decode(share @ self._embedded(attn.W_V))[which]
 
     def _embedded(self, weight: Tensor, tokens: Tensor | slice = slice(None)) -> Tensor:
-        """What enters the layer for some tokens times a weight, which for one-hot rows is a matter of picking."""
+        """The layer's input for some tokens times a weight, which for one-hot rows is an index look-up."""
         if self.config.embedding == "one-hot" and self.config.input == "plain":
             return self.config.input_scale * weight[tokens]
         return self._table()[tokens] @ weight

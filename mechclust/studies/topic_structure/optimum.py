@@ -1,4 +1,4 @@
-"""The minimiser of the squared loss under uniform attention and weight decay: of some documents, and of all."""
+"""The minimiser of the squared loss under uniform attention and weight decay, for some documents and for all."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tasks import InputError, TopicDocuments
 from tasks.topic_documents import MASK, N_SPECIAL
 
 _BLOCK = 500  # documents drawn at once
-_SEEDS = 10**6  # between the seeds of the documents of one run and the next
+_SEEDS = 10**6  # distance between the document seeds of one run and the next
 
 
 class Moments(NamedTuple):
-    """What the squared loss needs to know of documents, in float64.
+    """The moments of documents that the squared loss depends on, in float64.
 
-    With ``s`` the share of each token in what a document shows, and ``y`` the word that belongs at a selected position:
+    With ``s`` the share of each token among those a document shows, and ``y`` the correct word at a selected position:
 
     Attributes:
         inputs: ``[d_vocab d_vocab]`` mean of ``s s^T``.
@@ -61,11 +61,11 @@ def moments_of(task: TopicDocuments) -> Moments:
 
 
 def population_moments(task: TopicDocuments) -> Moments:
-    """The means over all documents of the theory that are as long as ``task``'s, the masks' shares exact in each.
+    """The means over all documents of the theory as long as ``task``'s, with exact mask shares in each.
 
-    Given a document's topics its words are independent, so that the products of the shares are those of a multinomial
-    sample. A selected position that shows its own word puts that word into both ``s`` and ``y``; it is the only way in
-    which one word of a topic says more of itself than of the others.
+    Given a document's topics, its words are independent, so the products of the shares are those of a multinomial
+    sample. A selected position that shows its own word puts that word into both ``s`` and ``y``; this is the only way
+    in which a word of a topic predicts itself better than the topic's other words.
 
     Raises:
         InputError: for documents of another kind.
@@ -93,7 +93,7 @@ def population_moments(task: TopicDocuments) -> Moments:
     mean = torch.zeros(task.d_vocab, dtype=torch.float64)
     mean[words], mean[MASK] = (shown + other) / n * even, mask / n
     inputs = mean[:, None] * mean
-    # Of the shown words, the topics' own and those drawn at random, and between both.
+    # Among the shown words: the topics' own, those drawn at random, and pairs of both kinds.
     inputs[words, words] = (
         shown * (shown - 1) * pairs
         + other * (other - 1) * even[:, None] * even
@@ -108,7 +108,7 @@ def population_moments(task: TopicDocuments) -> Moments:
 
 
 def _counts(task: TopicDocuments) -> tuple[int, int, int]:
-    """Selected positions of a document, those that show the right word and those that show another."""
+    """Selected positions of a document: those that show the correct word and those that show another."""
     n = task.lengths[0]
     below = [
         sum(rank / n < share * task.selected_share - 1e-9 for rank in range(n))
@@ -121,7 +121,7 @@ def _counts(task: TopicDocuments) -> tuple[int, int, int]:
 def minimiser(moments: Moments, weight_decay: float) -> Float[Tensor, "d_vocab d_vocab"]:
     """``W_V`` that minimises the squared loss plus ``weight_decay / 2`` times its squared norm (paper's orientation).
 
-    This is where gradient descent with that weight decay ends, uniform attention and one-hot input given.
+    Gradient descent with this weight decay converges to it, given uniform attention and one-hot input.
 
     Raises:
         InputError: for a decay that is not positive: the minimiser is not unique then.
@@ -149,12 +149,12 @@ def distance(value: Tensor, other: Tensor, task: TopicDocuments) -> float:
 
 
 def drawn(task: TopicDocuments, ladder: Sequence[int], seed: int) -> Iterator[Moments]:
-    """Moments of ever more documents: of the first ``ladder[0]``, the first ``ladder[1]``, ...
+    """Moments of increasing numbers of documents: the first ``ladder[0]``, the first ``ladder[1]``, ...
 
     Args:
-        task: what the documents are like.
-        ladder: numbers of documents, rising.
-        seed: other documents for each.
+        task: defines the documents.
+        ladder: numbers of documents, ascending.
+        seed: each draws different documents.
     """
     inputs, targets = (torch.zeros(task.d_vocab, task.d_vocab, dtype=torch.float64) for _ in range(2))
     done, block = 0, 0

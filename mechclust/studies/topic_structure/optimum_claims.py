@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from mechclust.report.claims import Claim
+from mechclust.report.draws import Data, in_random_order, replaced
+from mechclust.report.findings import Finding, Parts
 from mechclust.report.verdicts import Bound
 from mechclust.studies.topic_structure.arms import DECAY, DECAYED, FREE
 from mechclust.studies.topic_structure.config import TopicStructureConfig
-from mechclust.studies.topic_structure.judging import Data, Parts, Test, replaced, shuffled
 from mechclust.studies.topic_structure.results import ArmRuns
 from probes import ProbeResult
 
@@ -19,7 +20,7 @@ _LEAST_STEPS = 4000  # training has converged by then
 
 
 def optimum_claims(config: TopicStructureConfig, runs: ArmRuns, minimisers: Sequence[ProbeResult]) -> list[Claim]:
-    """P2 to P2c. Bounds were written before the runs on the seeds they are judged by."""
+    """P2 to P2c. Bounds were written before any run on the seeds that they are judged by."""
     documents = np.array(config.optimum_documents, dtype=float)
     lengths = np.array(config.optimum_lengths, dtype=float)
     own, closed = (np.array([found[name].numpy() for found in minimisers]) for name in ("own", "distance"))
@@ -30,7 +31,7 @@ def optimum_claims(config: TopicStructureConfig, runs: ArmRuns, minimisers: Sequ
     def root(data: Data) -> Parts:
         slopes = np.array([[_slope(documents, x) for x in of] for of in data["own"]])
         return [
-            ("slope of the log distance, least", slopes.min(axis=1).tolist(), Bound(">=", -0.6)),
+            ("slope of the log distance, lowest", slopes.min(axis=1).tolist(), Bound(">=", -0.6)),
             ("greatest", slopes.max(axis=1).tolist(), Bound("<=", -0.4)),
         ]
 
@@ -53,36 +54,32 @@ def optimum_claims(config: TopicStructureConfig, runs: ArmRuns, minimisers: Sequ
     ends = {name: np.array([float(way[name][-1]) for way in decayed]) for name in ("closed", "own", "other")}
     free = np.mean([float(run.end.sel("distance", matrix="W_V")) for run in runs[FREE]])
     found = [
-        Test(
+        Finding(
             "P2", "E2, minimiser of N documents with weight decay: its entries approach those of the minimiser of all "
-            f"documents as N^(-1/2), for each of {len(lengths)} lengths of documents", "ours", root,
-            shuffled("own"), "numbers of documents in random order", planted,
-            "N^(-1/2) with 5% of noise on each distance",
-        ).judge({"own": own}, tested=enough, note=f"relative Frobenius distance; weight decay {DECAY:g}"),
-        Test(
+            f"documents as N^(-1/2), for each of {len(lengths)} document lengths", "ours", root,
+            in_random_order("own"), "numbers of documents in random order", planted,
+            "N^(-1/2) with 5% of noise on each distance", note=f"relative Frobenius distance; weight decay {DECAY:g}",
+        ).judged({"own": own}, tested=enough),
+        Finding(
             "P2b", f"E2, minimiser of {documents[-1]:.0f} documents with weight decay: its entries approach the closed "
-            "form as documents get longer", _THEOREM, closer, shuffled("closed"), "lengths in random order",
+            "form as documents get longer", _THEOREM, closer, in_random_order("closed"), "lengths in random order",
             lambda data, rng: {"closed": 3 * lengths**-0.6 * np.exp(rng.normal(0, 0.05, data["closed"].shape))},
             "length^-0.6 with 5% of noise on each distance",
-        ).judge(
-            {"closed": closed[:, :, -1]}, tested=enough,
-            note=f"of the minimiser of all documents: {limits}: a selected position that shows its own word makes a "
-            "word say more of itself than of its topic, as much as 1 / length, and the variance that weight decay "
-            "acts against is of that order too",
-        ),
-        Test(
+            note=f"for the minimiser of all documents: {limits}. A selected position that shows its own word makes the "
+            "word a better predictor of itself than of its topic, by order 1 / length, and the variance that weight "
+            "decay has to outweigh is of the same order",
+        ).judged({"closed": closed[:, :, -1]}, tested=enough),
+        Finding(
             "P2c", "E2 trained with weight decay: W_V ends at the minimiser of its own documents, all entries",
-            "ours", on_its_own, replaced("own", "other"), "the distance from the minimiser of as many other documents",
+            "ours", on_its_own, replaced(own="other"), "the distance to the minimiser of equally many other documents",
             lambda data, rng: {**data, "own": rng.uniform(0, 0.04, data["own"].shape)}, "distances from 0 to .04",
             chance=f"{ends['other'].mean():.3f} from the minimiser of other documents",
-        ).judge(
-            ends, tested=config.test_claims and config.decay_steps >= _LEAST_STEPS,
             note=f"from the closed form {ends['closed'].mean():.3f}, without weight decay {free:.3f}",
-        ),
+        ).judged(ends, tested=config.test_claims and config.decay_steps >= _LEAST_STEPS),
     ]  # fmt: skip
     return found
 
 
 def _slope(x: np.ndarray, y: np.ndarray) -> float:
-    """Of log y over log x, by least squares."""
+    """Slope of log y over log x, by least squares."""
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])

@@ -1,4 +1,4 @@
-"""The figure of the unique optimum: how far its entries are, by documents, length and training step."""
+"""The figure of the unique optimum: distance of its entries, by documents, length and training step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def optimum(config: TopicStructureConfig, runs: ArmRuns, minimisers: Sequence[Pr
     start = np.mean([found["distance"][0, 0] for found in minimisers])
     left.plot(documents, start * (np.array(documents) / documents[0]) ** -0.5, color=GREY, lw=1, ls="--")
     left.set(xscale="log", yscale="log", xlabel="documents", ylabel="relative distance of all entries")
-    left.set_title("minimiser, from the closed form")
+    left.set_title("minimiser: distance from the closed form")
     left.legend(frameon=False, title="length")
     ways = [run.way for run in runs[DECAYED] if run.way is not None]
     steps = [int(step) for step in ways[0].coords["step"]]
@@ -35,6 +35,6 @@ def optimum(config: TopicStructureConfig, runs: ArmRuns, minimisers: Sequence[Pr
         seed_curve(right, steps, np.array([way[name].numpy() for way in ways]), color=color, marker=".", label=label)
     log_steps(right)
     right.set(yscale="log", xlim=(0, None))
-    right.set_title("trained network, from")
+    right.set_title("trained network: distance from")
     right.legend(frameon=False)
     return figure

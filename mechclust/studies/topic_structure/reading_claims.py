@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from mechclust.report.claims import Claim
+from mechclust.report.draws import Data, exchanged_by_value
+from mechclust.report.findings import Finding, Parts
 from mechclust.report.verdicts import Bound
 from mechclust.studies.topic_structure.config import READINGS, TopicStructureConfig
-from mechclust.studies.topic_structure.judging import Data, Parts, Test, exchanged
 from mechclust.studies.topic_structure.readings import BEST, END, TABLE, Readings, distance_of, factors, readings_of
 from mechclust.studies.topic_structure.results import ArmRuns
 
@@ -19,7 +20,7 @@ _LEAST_STEPS = 10_000
 
 
 def reading_claims(config: TopicStructureConfig, runs: ArmRuns) -> list[Claim]:
-    """P5 to P5f. Bounds and directions were written before the runs on the seeds they are judged by."""
+    """P5 to P5f. Bounds and directions were written before any run on the seeds that they are judged by."""
     found = readings_of(config, runs)
     long = config.test_claims and config.attention_steps >= _LEAST_STEPS
     tested = long and set(config.readings) == set(READINGS) and len(config.seeds) > 1
@@ -29,46 +30,46 @@ def reading_claims(config: TopicStructureConfig, runs: ArmRuns) -> list[Claim]:
     note = f"training diverged in {lost} of {len(found.names)} readings, which are left out" if lost else ""
     uniform = float(distance_of(np.full_like(TABLE, -np.log(config.text[1]))))
     if not names or len(config.seeds) < 2:
-        note = "; ".join(filter(None, [note, "choosing a reading on other seeds needs two seeds, and a network"]))
+        note = "; ".join(filter(None, [note, "choosing a reading on other seeds takes two seeds and a network"]))
     nearest = ", ".join(sorted({" ".join(names[i]) for i in chosen(logs)})) if names else "none"
     claims = [
-        Test(
+        Finding(
             "P5", "E4: some reading reproduces the published attention table: distance of the one chosen on the other "
             "seeds (root mean square of log(ours / published) over 15 numbers)", "ours", _nearest_distance,
             _rotated, "the published numbers of every row exchanged among the three kinds of pairs", _reproduced,
             "one reading is the published table with its published spread over seeds",
-            chance=f"{uniform:.2f} for uniform attention",
-        ).judge({"logs": logs}, tested=tested, note="; ".join(filter(None, [f"chosen: {nearest}", note]))),
-        Test(
-            "P5a", "and attends within topics: same-topic over different-topic attention, least of its "
+            chance=f"{uniform:.2f} for uniform attention", note="; ".join(filter(None, [f"chosen: {nearest}", note])),
+        ).judged({"logs": logs}, tested=tested),
+        Finding(
+            "P5a", "E4: that reading attends within topics: same-topic over different-topic attention, lowest of its "
             f"{len(TABLE)} rows", _PAPER, _nearest_ratio, _same_exchanged,
             "same-topic and different-topic attention exchanged at random in every network", _reproduced,
             "one reading is the published table with its published spread over seeds",
-            paper=float((TABLE[:, 1] / TABLE[:, 2]).min()), chance="1",
-        ).judge({"logs": logs}, tested=tested, note=note),
+            paper=float((TABLE[:, 1] / TABLE[:, 2]).min()), chance="1", note=note,
+        ).judged({"logs": logs}, tested=tested),
     ]  # fmt: skip
     for id, factor, nearer, other, what in (
-        ("P5b", "input", "normalised", "one-hot", "an input behind a LayerNorm"),
+        ("P5b", "input", "normalised", "one-hot", "an input that passes a LayerNorm"),
         ("P5c", "stop", BEST, END, "stopping at the best development loss instead of the end"),
         ("P5d", "W_V", "trained", "frozen", "a trained W_V"),
         ("P5e", "loss", "cross-entropy", "squared", "cross-entropy"),
         ("P5f", "masked keys", "visible", "hidden", "MASK visible as a key"),
     ):
         data = _pairs(names, distance_of(logs), factor, nearer, other)
-        test = Test(
-            id, f"E4: {what} brings the network nearer to the published table (mean fall of the distance, all else "
-            "equal)", "ours; direction predicted", _fall, exchanged("with", "without"),
-            "in each pair of readings and seed both exchanged at random",
+        finding = Finding(
+            id, f"E4: {what} brings the network closer to the published table (mean fall of the distance, all else "
+            "equal)", "ours; direction predicted", _fall, exchanged_by_value("with", "without"),
+            "in each pair of readings and seed, the two exchanged at random",
             lambda data, rng: {"with": (x := rng.uniform(0.1, 1, data["with"].shape)), "without": x + 0.1},
-            "distances that all fall by .1", chance="0",
+            "distances that all fall by .1", chance="0", note=f"{data['with'].shape[1]} pairs of readings",
         )  # fmt: skip
         any_pair = data["with"].shape[1] > 0
-        claims.append(test.judge(data, tested=tested and any_pair, note=f"{data['with'].shape[1]} pairs of readings"))
+        claims.append(finding.judged(data, tested=tested and any_pair))
     return claims
 
 
 def chosen(logs: np.ndarray) -> list[int]:
-    """For each seed the reading that is nearest to the table in all other seeds."""
+    """For each seed, the reading that is nearest to the table over all other seeds."""
     far = distance_of(logs)
     return [int(np.delete(far, seed, axis=0).mean(axis=0).argmin()) for seed in range(len(far))] if len(far) > 1 else []
 
@@ -88,7 +89,7 @@ def _nearest_ratio(data: Data) -> Parts:
 
 
 def _rotated(data: Data, rng: np.random.Generator) -> Data:
-    """Ours is moved against the table, which stays where it is."""
+    """Our numbers are rotated against the table, which stays fixed."""
     turns = rng.integers(1, 3, size=len(TABLE))
     rows = [np.roll(data["logs"][:, :, row], turn, axis=-1) for row, turn in enumerate(turns)]
     return {"logs": np.stack(rows, axis=2)}
@@ -126,7 +127,7 @@ def _fall(data: Data) -> Parts:
 
 
 def verdicts_of(found: Readings) -> list[str]:
-    """Of every reading whether its distance over seeds is within the bound: ``"holds"``, ..."""
+    """For every reading, whether its distance over seeds is within the bound: ``"holds"``, ..."""
     from mechclust.report.verdicts import interval
 
     return [NEAR.judge(interval(of.tolist())) for of in found.distance.T]

@@ -37,7 +37,7 @@ class Readings(NamedTuple):
 
     @property
     def whole(self) -> np.ndarray:
-        """``[arm]`` whether no run of it diverged."""
+        """``[arm]`` whether none of its runs diverged."""
         return np.isfinite(self.means).all(axis=(0, 2, 3))  # type: ignore[no-any-return]
 
 
@@ -49,7 +49,7 @@ def distance_of(logs: np.ndarray) -> np.ndarray:
 def stops_of(config: TopicStructureConfig, run: TrainedRun) -> dict[str, int]:
     """The step of each stop.
 
-    The first: evaluations until one is not better than the best before it, at most half the steps; the best of them.
+    The first is the best evaluation before the first one that does not improve, within half the steps.
     """
     steps = [step for step in run.dev if 0 < step <= config.attention_steps // 2]
     best = steps[0]
@@ -75,7 +75,7 @@ def _means(config: TopicStructureConfig, run: TrainedRun, stop: str) -> np.ndarr
 
 
 def factors(name: tuple[str, str]) -> Mapping[str, str]:
-    """What a reading says of each factor.
+    """The level of each factor in a reading.
 
     Example:
         >>> factors(("one-hot visible frozen squared", "end"))["W_V"]

@@ -1,4 +1,4 @@
-"""What the runs of the topic-structure study measured, and the published numbers beside it."""
+"""What the runs of the topic-structure study measured, and the published numbers to compare."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mechclust.studies.topic_structure.stages import TwoStages, two_stages
 from mechclust.training import load_steps
 from probes import ProbeResult, load_result
 
-# Slides of the paper: attention to the same word, the same topic's other words, different topics.
+# From the paper's slides: attention to the same word, to other words of the topic, to different topics.
 PUBLISHED = {
     "Adam .003": (0.00759, 0.0108, 0.00689),
     "Adam .01": (0.00811, 0.0100, 0.00707),
@@ -38,10 +38,10 @@ class TrainedRun:
 
     Attributes:
         start: ``topic_blocks`` of its matrices before training.
-        end: and after it.
-        norms: weight to ``[steps]`` norms (E3), else empty.
-        attention: step to ``TopicAttention`` result (E4), else empty.
-        dev: step to the loss on the development documents (E4), else empty.
+        end: the same after training.
+        norms: weight to ``[steps]`` norms (E3), otherwise empty.
+        attention: step to ``TopicAttention`` result (E4), otherwise empty.
+        dev: step to the loss on the development documents (E4), otherwise empty.
         way: distances from the minimiser over training (E2 with weight decay), or ``None``.
     """
 
@@ -63,12 +63,12 @@ class TrainedRun:
         return self.stages_of("W_V")
 
     def stages_of(self, early: str) -> TwoStages:
-        """The two-stage rule with another weight in the place of ``W_V``."""
+        """The two-stage rule with another weight in place of ``W_V``."""
         return two_stages(self.norms, early, [name for name in _ATTENTION if name != early])
 
     @property
     def moves(self) -> bool:
-        """Whether ``W_K`` or ``W_Q`` ended a tenth larger or smaller than it began; not where training diverged."""
+        """Whether the norm of ``W_K`` or ``W_Q`` changed by a tenth or more; false if training diverged."""
         if not all(np.isfinite(self.norms[name]).all() for name in _ATTENTION):
             return False
         return any(abs(self.norms[name][-1] / self.norms[name][0] - 1) >= _MOVED for name in ("W_K", "W_Q"))
@@ -135,7 +135,7 @@ def shares_of(config: TopicStructureConfig, runs: ArmRuns) -> tuple[list[Cell], 
     """E3's cells; ``[seed cell]`` share of ``W_V``'s way at the end of stage 1; ``[seed cell 2]`` the same of
     ``W_K``'s and of ``W_Q``'s way, when one of the other weights has covered a tenth of its own.
 
-    NaN where attention did not move, or training diverged.
+    NaN if attention did not move or training diverged.
     """
     known = cells(config)
     of = [[_shares(run) for run in runs[cell.arm]] for cell in known]

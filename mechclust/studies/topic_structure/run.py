@@ -43,7 +43,7 @@ from tasks.topic_documents import MASK
 
 
 def run_job(config: TopicStructureConfig, job: Job, out: Path) -> None:
-    """Train one network and measure what its experiment asks for; what is there is not made again."""
+    """Train one network and measure what its experiment needs; existing results are not recomputed."""
     folder = out / "results" / job.name
     if job.arm == MINIMISER:
         once(results_of(config, job, out)[0], lambda: minimiser_result(config, job.seed), "none: solved for")
@@ -90,10 +90,10 @@ def run_job(config: TopicStructureConfig, job: Job, out: Path) -> None:
 
 
 def minimiser_result(config: TopicStructureConfig, seed: int) -> ProbeResult:
-    """How far the minimisers of ever more documents are from the closed form, and from that of all such documents.
+    """Distances of the minimisers of increasing numbers of documents from the closed form and that of all documents.
 
-    ``distance`` and ``own`` with axes (length, documents); ``population``: the distance of the minimiser of all
-    documents of a length from the closed form.
+    ``distance`` and ``own`` with axes (length, documents); ``population``: the distance from the closed form to the
+    minimiser of all documents of a length.
     """
     lengths, ladder = config.optimum_lengths, config.optimum_documents
     found = torch.empty(2, len(lengths), len(ladder), dtype=torch.float64)
@@ -117,7 +117,7 @@ def minimiser_result(config: TopicStructureConfig, seed: int) -> ProbeResult:
 def block_result(model: Any, task: TopicDocuments) -> ProbeResult:
     """Mean entries by topic of ``W_V`` and ``W_E^T W_E``, in the paper's orientation, as a ``ProbeResult``.
 
-    ``distance``: of all entries from the minimum-norm ``W_V`` of theory, relative to it (Frobenius).
+    ``distance``: relative Frobenius distance of all entries from the theory's minimum-norm ``W_V``.
     """
     embed = model.embed.W_E.detach()
     matrices = {"W_E^T W_E": embed @ embed.T}
@@ -140,12 +140,12 @@ def block_result(model: Any, task: TopicDocuments) -> ProbeResult:
 
 
 def load_trained(out: Path, job: Job) -> Any:
-    """The network at the end of a run of the first seed, the only one that is kept: a ``TopicTransformer``."""
+    """The final network of a run of the first seed, the only seed whose networks are kept."""
     return load_model(model_path(out, job))
 
 
 def trained_models(config: TopicStructureConfig, out: Path) -> list[TrainedModel]:
-    """Those whose attention was measured, of the first seed, whose models are kept."""
+    """The networks of the first seed, whose models are kept, with measured attention."""
 
     def load(job: Job) -> tuple[HookedModel, Iterable[Batch]]:
         return load_trained(out, job), documents_of(config, job).text("dev", *config.text)

@@ -7,20 +7,21 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from mechclust.report.claims import Claim
+from mechclust.report.draws import Data, Draw, exchanged_by_value
+from mechclust.report.findings import Finding, Parts
 from mechclust.report.verdicts import Bound
 from mechclust.studies.topic_structure.arms import OBJECTIVES, Cell
 from mechclust.studies.topic_structure.config import TopicStructureConfig
-from mechclust.studies.topic_structure.judging import Data, Draw, Parts, Test, exchanged
 from mechclust.studies.topic_structure.results import ArmRuns, shares_of
 
 _HALF = Bound(">=", 0.5)
 _ABOVE = Bound(">", 0)
 _PAPER = "Li, Li & Risteski; rule ours"
-_SHARE = "W_V has covered half its way when W_K or W_Q have covered a tenth of theirs"
+_SHARE = "W_V has made half of its total change when W_K or W_Q has made a tenth of its own"
 
 
 def stage_claims(config: TopicStructureConfig, runs: ArmRuns) -> list[Claim]:
-    """P4 to P4e. Bounds were written before the runs on the seeds they are judged by."""
+    """P4 to P4e. Bounds were written before any run on the seeds that they are judged by."""
     known, share, wrong = shares_of(config, runs)
     moved = ~np.isnan(share).any(axis=0)
     still = [cell.arm.removeprefix("E3 ") for cell, ok in zip(known, moved, strict=True) if not ok]
@@ -36,14 +37,14 @@ def stage_claims(config: TopicStructureConfig, runs: ArmRuns) -> list[Claim]:
     found = [
         _every(
             "P4", f"E3, near-zero start, SGD or Adam: {_SHARE}, in every cell", _PAPER,
-            [(f"{name}, least of {len(at)}", at) for name, at in of.items()], _HALF, note,
+            [(f"{name}, lowest of {len(at)}", at) for name, at in of.items()], _HALF, note,
         ),
         _every(
             "P4a", f"E3, near-zero start, SGD, squared loss: {_SHARE}, at every rate at which attention moves",
-            _PAPER, [(f"least of {len(squared)}", squared)], _HALF, note,
+            _PAPER, [(f"lowest of {len(squared)}", squared)], _HALF, note,
         ),
         _every(
-            "P4b", "E3, default start: not so in any cell", _PAPER, [(f"greatest of {len(default)}", default)],
+            "P4b", "E3, default start: this happens in no cell", _PAPER, [(f"highest of {len(default)}", default)],
             Bound("<", 0.5), note,
         ),
     ]  # fmt: skip
@@ -55,23 +56,23 @@ def stage_claims(config: TopicStructureConfig, runs: ArmRuns) -> list[Claim]:
             _pairs(known, where(objective=OBJECTIVES[1]), where(objective=OBJECTIVES[0]), "objective"),
         ),
     }
-    tests = [(test, {"share": share[:, at], "wrong": wrong[:, at]}, said) for test, at, said in found]
-    tests += [
-        (_effect(id, what), {"with": share[:, a] >= 0.5, "without": share[:, b] >= 0.5}, f"{len(a)} pairs of cells")
+    findings = [(finding, {"share": share[:, at], "wrong": wrong[:, at]}) for finding, at in found]
+    findings += [
+        (_effect(id, what, f"{len(a)} pairs of cells"), {"with": share[:, a] >= 0.5, "without": share[:, b] >= 0.5})
         for id, (what, (a, b)) in pairs.items()
     ]
-    return [_judge(config, *test) for test in tests]
+    return [_judged(config, *finding) for finding in findings]
 
 
-def _judge(config: TopicStructureConfig, test: Test, data: Data, note: str) -> Claim:
+def _judged(config: TopicStructureConfig, finding: Finding[Data], data: Data) -> Claim:
     if next(iter(data.values())).shape[1] == 0:
-        return test.judge(data, tested=False, why_not="attention moved in none of its cells", note=note)
-    return test.judge(data, tested=config.test_claims, note=note)
+        return finding.judged(data, tested=False, why_not="attention moved in none of its cells")
+    return finding.judged(data, tested=config.test_claims)
 
 
 def _every(
     id: str, statement: str, source: str, groups: Sequence[tuple[str, list[int]]], bound: Bound, note: str
-) -> tuple[Test, list[int], str]:
+) -> tuple[Finding[Data], list[int]]:
     """A claim on every cell of some groups: the worst of each must satisfy the bound."""
     worst: Callable[..., np.ndarray] = np.min if bound.relation.startswith(">") else np.max
     ends = np.cumsum([0, *(len(at) for _, at in groups)])
@@ -81,15 +82,16 @@ def _every(
         x = data["share"]
         return [(name, worst(x[:, at], axis=1).tolist() if x[:, at].size else [], bound) for name, at in spans]
 
-    test = Test(
+    finding = Finding(
         id, statement, source, parts,
         null=_wrong_order if bound is _HALF else _two_stages,
-        what="in every run W_K or W_Q, drawn at random, judged in W_V's place" if bound is _HALF
+        what="in every run, W_K or W_Q, drawn at random, judged in place of W_V" if bound is _HALF
         else "one of the cells, drawn at random, replaced by shares between .5 and 1",
         planted=_two_stages_everywhere if bound is _HALF else _no_stages,
         planted_what="shares drawn uniformly from .6 to 1" if bound is _HALF else "shares drawn uniformly from 0 to .4",
+        note=note,
     )  # fmt: skip
-    return test, [i for _, at in groups for i in at], note
+    return finding, [i for _, at in groups for i in at]
 
 
 def _wrong_order(data: Data, rng: np.random.Generator) -> Data:
@@ -112,7 +114,7 @@ def _no_stages(data: Data, rng: np.random.Generator) -> Data:
 
 
 def _pairs(known: Sequence[Cell], one: list[int], other: list[int], factor: str) -> tuple[list[int], list[int]]:
-    """Cells that differ in one factor; of optimisers the rates are paired by their rank."""
+    """Cells that differ in one factor; for the optimiser, learning rates are paired by rank."""
 
     def rest(i: int) -> tuple[object, ...]:
         of = sorted({cell.rate for cell in known if cell.optimiser == known[i].optimiser})
@@ -124,7 +126,7 @@ def _pairs(known: Sequence[Cell], one: list[int], other: list[int], factor: str)
     return [i for i, _ in matched], [j for _, j in matched]
 
 
-def _effect(id: str, what: str) -> Test:
+def _effect(id: str, what: str, note: str) -> Finding[Data]:
     def parts(data: Data) -> Parts:
         if not data["with"].size:
             return [("", [], _ABOVE)]
@@ -135,9 +137,9 @@ def _effect(id: str, what: str) -> Test:
         shape = data["with"].shape
         return {"with": rng.random(shape) < 0.8, "without": rng.random(shape) < 0.2}
 
-    null: Draw = exchanged("with", "without")
-    return Test(
+    null: Draw = exchanged_by_value("with", "without")
+    return Finding(
         id, f"E3: {what} raises the share of cells with two stages (all else equal)", "ours", parts, null,
-        "in each pair of cells and seed both exchanged at random", planted,
-        "two stages in 80% of the runs with it and 20% of those without", chance="0",
+        "in each pair of cells and seed, the two exchanged at random", planted,
+        "two stages in 80% of the runs with it and 20% of those without", chance="0", note=note,
     )  # fmt: skip

@@ -15,11 +15,11 @@ from mechclust.studies.topic_structure.results import ArmRuns, shares_of
 _COLORS = {"W_V": RED, "W_K": BLUE, "W_Q": GREEN}
 _STARTS = {"near-zero": (BLUE, "o", -1), "default": (RED, "s", 1)}
 _LOW, _HIGH = -0.3, 1.15
-_LEFT_OUT = -0.22  # where cells without a share stand
+_LEFT_OUT = -0.22  # position of cells without a share
 
 
 def stages(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
-    """Share of ``W_V``'s way by learning rate, a panel for each optimiser and loss, a colour for each start."""
+    """Share of ``W_V``'s total change by learning rate, one panel per optimiser and loss, one colour per start."""
     known, share, _ = shares_of(config, runs)
     where = {cell: i for i, cell in enumerate(known)}
     panels = [(optimiser, loss) for optimiser in ("SGD", "Adam") for loss in OBJECTIVES]
@@ -35,7 +35,7 @@ def stages(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
         axis.set(xlim=(-0.5, len(rates) - 0.5), ylim=(_LOW, _HIGH), title=f"{optimiser}, {loss}")
         axis.set_xlabel("learning rate")
     for axis in axes[::2]:
-        axis.set_ylabel("share of $W_V$'s way", gid=MATHTEXT)
+        axis.set_ylabel("share of $W_V$'s change", gid=MATHTEXT)
     handles = [
         Line2D([], [], ls="", marker=marker, color=color, label=f"{init} start")
         for init, (color, marker, _) in _STARTS.items()
@@ -47,7 +47,7 @@ def stages(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
 
 
 def _cell(axis: Axes, x: float, values: np.ndarray, color: str, marker: str) -> None:
-    """One point per seed, the mean as a line; what is off the panel stands at its edge."""
+    """One point per seed, the mean as a line; values off the panel are drawn at its edge."""
     there = values[np.isfinite(values)]
     inside = there[there >= _LOW]
     axis.plot(np.full(len(inside), x), inside, ls="", marker=marker, ms=4.5, color=color, alpha=0.6, mew=0)
@@ -72,7 +72,7 @@ def norms(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
         said = "attention hardly moves"
         if run.moves and run.stages.boundary is not None:
             axis.axvline(run.stages.boundary, color="#555555", ls=":", lw=1.2)
-            said = f"{100 * run.stages.early:.0f}% of $W_V$'s way"
+            said = f"{100 * run.stages.early:.0f}% of $W_V$'s change"
         axis.set_title(f"{cell.arm.removeprefix('E3 ')}\n{said}", fontsize=9, gid=MATHTEXT)
         axis.set(xlabel="training step", ylim=(0, None))
     for axis in axes[::4]:

@@ -1,4 +1,4 @@
-"""When something moved during training: shares of the way, and the order of two stages."""
+"""When weights moved during training: shares of the total change, and the order of two stages."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tasks import InputError
 
 
 def covered(values: ArrayLike) -> Float[np.ndarray, "steps"]:
-    """``[steps]`` share of the way from the first value to the last that each has covered.
+    """``[steps]`` share of the change from the first value to the last that has been made at each step.
 
-    NaN throughout when the last equals the first. May leave ``[0, 1]``: nothing is clamped.
+    NaN throughout if the last value equals the first. Values may lie outside ``[0, 1]``: nothing is clamped.
 
     Example:
         >>> covered([1.0, 2.0, 5.0]).tolist()
@@ -32,8 +32,8 @@ class TwoStages(NamedTuple):
     """What ``two_stages`` found.
 
     Attributes:
-        boundary: place of the first step at which a late group has moved, or ``None`` when none did.
-        early: share of its way that the early group has covered by then (NaN when undefined).
+        boundary: index of the first step at which a late group has moved, or ``None`` if none did.
+        early: share of its change that the early group has made by then (NaN if undefined).
         holds: whether training went in two stages.
     """
 
@@ -52,16 +52,16 @@ def two_stages(
 ) -> TwoStages:
     """Whether one group of weights moves before others do.
 
-    Stage 1 ends at the first step where a late group has covered ``late_share`` of the way from its
-    first norm to its last. Training has two stages when the early group has by then covered
-    ``early_share`` of its own way.
+    Stage 1 ends at the first step at which a late group has made ``late_share`` of the change from its
+    first norm to its last. Training has two stages if the early group has by then made
+    ``early_share`` of its own change.
 
     Args:
         norms: norms over training by name, ``[steps]`` each.
-        early: which is to move first.
-        late: which are to move afterwards.
-        late_share: when a late group counts as moving.
-        early_share: how far the early group must be.
+        early: the group expected to move first.
+        late: the groups expected to move afterwards.
+        late_share: share of its change at which a late group counts as moving.
+        early_share: share of its change that the early group must have made.
 
     Raises:
         InputError: for a name that is not in ``norms``, or curves of different length.

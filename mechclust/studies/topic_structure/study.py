@@ -35,7 +35,7 @@ def analyse(config: TopicStructureConfig, out: Path) -> Analysis:
             "heat_maps",
             figures.heat_maps(config, out),
             f"Entries between words, ordered by topic, run of seed {seed}: W_E^T W_E (E1), W_V (E2, paper's "
-            "orientation), and the mean attention from one word to another where both stand in a document (E4a "
+            "orientation), and the mean attention from one word to another if both occur in a document (E4a "
             "theory; E4, one-hot input, everything trained with Adam .003, settles on a few words per topic).",
         ),
         Panel(
@@ -43,35 +43,35 @@ def analyse(config: TopicStructureConfig, out: Path) -> Analysis:
             figures.everything_trained(config, out),
             f"E1b, everything trained: W_E^T W_E between words, ordered by topic, run of seed {seed}. Titles: "
             "same-topic minus different-topic entries off the diagonal, in standard deviations of the entries. "
-            "Colours end at the 99th percentile of each panel's entries off the diagonal.",
+            "The colour scale ends at the 99th percentile of each panel's off-diagonal entries.",
         ),
         Panel(
             "optimum",
             optimum(config, runs, minimisers),
             "Left: distance of the minimiser with weight decay from the closed form of theorem 2, all entries, by the "
-            "number of documents and their length; dotted: of the minimiser of all documents of that length; dashed: "
-            "the slope -1/2. Right: of the trained W_V from the closed form, from the minimiser of the documents that "
-            "it is trained on, and from that of others. Mean over seeds, band: least to greatest.",
+            "number of documents and their length; dotted: for the minimiser of all documents of that length; dashed: "
+            "slope -1/2. Right: distance of the trained W_V from the closed form, from the minimiser of the documents "
+            "that it is trained on, and from that of others. Mean over seeds, band: minimum to maximum.",
         ),
         Panel(
             "stages",
             stages(config, runs),
-            "E3: share of W_V's way (Frobenius norm) covered when W_K or W_Q have covered a tenth of theirs, one point "
-            "per seed, line: mean. At least a half (dotted): two stages. A cross: attention moved less than a tenth, "
-            "or training diverged, in some seed.",
+            "E3: share of W_V's total change (Frobenius norm) when W_K or W_Q has made a tenth of its own, one point "
+            "per seed, line: mean. At least a half (dotted): two stages. Cross: in some seed, attention moved less "
+            "than a tenth, or training diverged.",
         ),
         Panel(
             "two_stages",
             norms(config, runs),
             f"Norms of the weights over training (seed {seed}), at the fastest rate that did not diverge; dotted: the "
-            "end of stage 1, where W_K or W_Q have covered a tenth of their way.",
+            "end of stage 1, when W_K or W_Q has made a tenth of its total change.",
         ),
         Panel(
             "readings",
             readings(config, found),
             "E4: how far each reading of the published attention table is from its 15 numbers, one point per seed, "
-            f"line: mean; stopped at the best development loss, at step {steps}. At the right whether one of the "
-            "three stops is compatible: its 95% interval over seeds is wholly within the bound (dotted).",
+            f"line: mean; stopped at the best development loss, at step {steps}. On the right: whether one of the "
+            "three stops is compatible, with its whole 95% interval over seeds within the bound (dotted).",
         ),
         Panel(
             "mixing",
@@ -86,11 +86,11 @@ def analyse(config: TopicStructureConfig, out: Path) -> Analysis:
         folded={"Mean attention at the best development loss, by reading": table_html(attention_table(found))},
         notes=[
             "Documents of E1, E2 and E4a theory follow the theory (an equal mix of a few topics, no START and END); "
-            "those of E1b, E3 and E4 the paper's experiments (Dirichlet).",
-            "A reading of the published attention table says what the paper leaves open: an input that is exactly "
-            "one-hot, or with a trained vector added and a LayerNorm behind, as in the public code; MASK visible as a "
+            "those of E1b, E3 and E4 follow the paper's experiments (Dirichlet).",
+            "A reading of the published attention table fixes what the paper leaves open: an input that is exactly "
+            "one-hot, or with a trained vector added and then a LayerNorm, as in the public code; MASK visible as a "
             "key or hidden; W_V frozen at the optimum of the squared loss, or trained; the loss; and when to stop.",
-            "W_K and W_Q count as moved when one of their norms has changed by a tenth; ||W_V|| may first fall from "
+            "Attention counts as moved when the norm of W_K or W_Q has changed by a tenth; ||W_V|| may first fall from "
             "the default start, which makes a negative share.",
         ],
     )

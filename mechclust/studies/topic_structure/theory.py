@@ -1,4 +1,4 @@
-"""Closed forms of the topic-structure study: what the value matrix learns while attention is uniform."""
+"""Closed forms of the topic-structure study: what the value matrix learns under uniform attention."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tasks.topic_documents import MASK, N_SPECIAL
 
 
 def _kept(task: TopicDocuments) -> float:
-    """``1 - (1 - p_c) p_m``, the share of a document's words that show themselves."""
+    """``1 - (1 - p_c) p_m``, the share of a document's words that are shown unchanged."""
     if task.sampler == "subset" and task.topics_per_document == task.n_topics:
         raise InputError(
             f"topics_per_document is {task.topics_per_document} of {task.n_topics} topics; with all topics in every "
@@ -19,7 +19,7 @@ def _kept(task: TopicDocuments) -> float:
         )
     kept = 1 - (1 - task.correct_share) * task.selected_share
     if kept <= 0:
-        raise InputError("selected_share is 1 and correct_share 0: no document shows its words, and nothing is learnt")
+        raise InputError("selected_share is 1 and correct_share 0: no document shows its words, so nothing is learnt")
     return kept
 
 
@@ -27,12 +27,12 @@ def theory_gap(task: TopicDocuments) -> float:
     """Mean same-topic entry minus mean different-topic entry at the optimum of the squared loss.
 
     ``1 / (v (1 - (1 - p_c) p_m))``, for ``W_V`` with one-hot embeddings and for ``W_E^T W_E`` with
-    ``W_V = I``, in the limit of long documents. Words only, the diagonal counts as same-topic.
+    ``W_V = I``, in the limit of long documents. Words only; the diagonal counts as same-topic.
 
     Source: Li, Li & Risteski (ICML 2023), the theorems on uniform attention.
 
     Raises:
-        InputError: where there is no such optimum: all topics in every document, or no word shown.
+        InputError: if there is no such optimum: all topics in every document, or no word shown.
 
     Example:
         >>> round(theory_gap(TopicDocuments()), 6)
@@ -42,10 +42,10 @@ def theory_gap(task: TopicDocuments) -> float:
 
 
 def stage_one_value(task: TopicDocuments) -> Float[Tensor, "d_vocab d_vocab"]:
-    """The minimum-norm ``W_V`` that minimises the squared loss while attention is uniform.
+    """The minimum-norm ``W_V`` that minimises the squared loss under uniform attention.
 
-    Decoder and embedding are the identity and documents long, whichever way their topics are drawn.
-    With ``a = 1 - (1 - p_c) p_m`` the share of words that show themselves and
+    Decoder and embedding are the identity and documents are long, however their topics are drawn.
+    With ``a = 1 - (1 - p_c) p_m`` the share of words that are shown unchanged and
     ``m = (1 - p_c - p_r) p_m`` that of MASK, a document whose words are distributed as ``p`` shows
     ``a p + p_r p_m / (T v)`` of each word and ``m`` of MASK, and ``W_V`` turns that back into ``p``.
     Weight decay selects this one of all such matrices.

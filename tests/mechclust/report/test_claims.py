@@ -240,7 +240,7 @@ class TestHistory:
 
 
 class TestTables:
-    HEADS = ("statement", "measured", "95% interval", "seeds", "bound", "verdict", "severity")
+    HEADS = ("statement", "measured", "95% interval", "n", "bound", "verdict", "severity")
 
     def test_text_has_a_row_a_part(self):
         lines = text_table(TestFile.CLAIMS).splitlines()

@@ -46,12 +46,12 @@ def test_and_again_where_it_is_lost(path: Path, damage: object) -> None:
 
 @pytest.mark.parametrize("model", ["3fa", {"a": "3fa", "b": "000"}, {"a": "3fa"}], ids=str)
 def test_and_again_of_another_model(path: Path, model: str | dict[str, str]) -> None:
-    with pytest.warns(UserWarning, match="measured anew") as warned:
+    with pytest.warns(UserWarning, match="measured again") as warned:
         assert kept(path, model) is None
     assert str(warned[0].message) == (
-        f"{str(path)!r} was measured on another model than the one that is there now; it is measured anew"
+        f"{str(path)!r} was measured on another model than the present one; it is measured again"
     )
-    with pytest.warns(UserWarning, match="measured anew"):
+    with pytest.warns(UserWarning, match="measured again"):
         once(path, lambda: result(2.0), model)
     assert float(load_result(path)["x"]) == 2
     assert float(once(path, never, model)["x"]) == 2

@@ -1,4 +1,4 @@
-"""The sandbox of one small network over its training, with all that two dimensions show."""
+"""The sandbox of one small network over its training, with everything that two dimensions can show."""
 
 from mechclust.studies.clustering_heads.sandbox.data import sandbox_run
 

@@ -1,4 +1,4 @@
-"""One network's run, ready to be shown: what figures, films and pages draw."""
+"""One network's run in the form that figures, films and pages draw."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mechclust.training.snapshots import Snapshots
 from probes.hooks import HookedModel
 from tasks import InputError, SparseModularAddition
 
-_CLOUD = 400  # test sequences drawn small behind the followed ones
+_CLOUD = 400  # test sequences drawn as small dots behind the followed ones
 _GRID = (96, 60)  # cells of a class map, across and up
 _LEVELS = (0.5, 0.75, 0.95)
 _QUIET_LOSS = 1e-4  # nats; below it the loss's logarithm is mostly noise
@@ -40,21 +40,21 @@ def sandbox_run(
 ) -> SandboxRun:
     """Record one network of an ensemble at the epochs worth seeing.
 
-    The first and the last epoch are kept, some around every spike of ``curves``, and the rest where weights
-    and loss change most. Takes some 10 ms for each.
+    Keeps the first and the last epoch, some around every spike of ``curves``, and otherwise those at which weights
+    and loss change most. Takes about 10 ms per epoch.
 
     Args:
-        snapshots: what training kept.
-        member: which network.
-        max_frames: how many epochs to keep at most.
+        snapshots: the snapshots kept during training.
+        member: number of the network in the ensemble.
+        max_frames: maximum number of epochs to keep.
         curves: numbers measured at every epoch. ``None``: loss and accuracy are measured at the epochs
             kept, and the other curves are not shown.
-        equivalence: the task's label that says which sequences are equivalent.
-        title: what to call it; ``None``: ``"seed 3"``.
+        equivalence: the task's label that defines which sequences are equivalent.
+        title: title of the sandbox; ``None``: ``"seed 3"``.
         epochs: which epochs to keep; ``None``: those worth seeing.
 
     Returns:
-        What ``sandbox_figure``, ``sandbox_film`` and ``sandbox_page`` draw.
+        The run that ``sandbox_figure``, ``sandbox_film`` and ``sandbox_page`` draw.
 
     Raises:
         InputError: for fewer than two snapshots or frames, a network that cannot be drawn (``d_model``
@@ -70,7 +70,7 @@ def sandbox_run(
         SandboxRun('seed 0', epochs 0-3, 3 of 4 epochs kept)
     """
     if not 0 <= member < len(snapshots.configs):
-        snapshots.model(member)  # says which members there are
+        snapshots.model(member)  # its error lists the members
     config, task = snapshots.configs[member], snapshots.tasks[member]
     if not isinstance(config, PoolingTransformerConfig) or not isinstance(task, SparseModularAddition):
         raise InputError(
@@ -85,7 +85,7 @@ def sandbox_run(
         )
     if len(set(snapshots.epochs)) < len(snapshots):
         raise InputError(
-            f"{str(snapshots.folder)!r} has several snapshots an epoch; a sandbox shows one: "
+            f"{str(snapshots.folder)!r} has several snapshots per epoch; a sandbox shows one: "
             "train with snapshot_every=None"
         )
     weights = snapshots.of(member)
@@ -133,7 +133,7 @@ def _in_triangle(p: np.ndarray) -> np.ndarray:
 
 
 def _change(snapshots: Snapshots, member: int, weights: Mapping[str, Tensor]) -> np.ndarray:
-    """How much happens from each snapshot to the next: in the loss's logarithm, and in each weight."""
+    """How much changes from each snapshot to the next: in the log loss, and in each weight."""
     parts = [shares(values.diff(dim=0).flatten(1).norm(dim=1).numpy()) for values in weights.values()]
     losses = snapshots.losses()[:, member].double()
     means = [losses[a:b].mean().item() for a, b in pairwise(snapshots.steps)]
@@ -149,7 +149,7 @@ def _level_lines(model: HookedModel, weights: Mapping[str, Tensor], half_height:
     x, y = points[:across, 0], points[::across, 1]
     found = []
     for probabilities in answers_over(model, weights, points, after=True):
-        # In the log-odds, which are nearly linear here: lines found in the probabilities themselves are jagged.
+        # In the log-odds, which are nearly linear here: level lines of the probabilities themselves are jagged.
         sure = probabilities.astype(np.float64).clip(1e-30, 1 - 1e-15)
         generators = [contour_generator(x, y, odds.reshape(up, across)) for odds in np.log(sure / (1 - sure)).T]
         found.append(

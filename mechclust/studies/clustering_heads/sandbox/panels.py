@@ -8,7 +8,7 @@ _EVERY = (
     SandboxPanel(
         "token_embeddings",
         "Token embeddings",
-        "Rows of E: one point per token. Answers are read off against the same rows.",
+        "Rows of E: one point per token. The output is compared with the same rows to give the answer.",
         of="token",
     ),
     SandboxPanel(
@@ -41,20 +41,20 @@ _EVERY = (
     SandboxPanel(
         "attention",
         "Attention",
-        "Weight of every position, one row per followed sequence; the line ends the support.",
+        "Weight of every position, one row per followed sequence; the line marks the end of the support.",
         kind="heat",
     ),
     SandboxPanel(
         "xi",
         "Sequence embeddings ξ",
-        "One point per sequence; equivalent sequences share a colour, and a clustering head puts them on one point. "
+        "One point per sequence; equivalent sequences share a colour, and a clustering head maps them to one point. "
         "Small dots are sequences of the test set.",
         background="cloud",
     ),
     SandboxPanel(
         "class_map",
         "Class map p(y | ξ)",
-        "What the rest of the network answers for any ξ: the likeliest answer, paler where it is unsure.",
+        "What the rest of the network answers for any ξ: the likeliest answer, paler where it is less certain.",
         points="xi",
         background="map",
     ),
@@ -67,20 +67,20 @@ _EVERY = (
     SandboxPanel(
         "receptors",
         "Receptors",
-        "The direction each feed-forward neuron listens to (rows of W1), coloured by the answer it argues for.",
+        "The direction each feed-forward neuron reads (rows of W1), coloured by the answer it supports.",
         of="neuron",
     ),
     SandboxPanel(
         "assemblers",
         "Assemblers",
-        "The direction each feed-forward neuron writes (columns of W2), coloured by the answer it argues for.",
+        "The direction each feed-forward neuron writes (columns of W2), coloured by the answer it supports.",
         of="neuron",
     ),
     SandboxPanel("mlp_out", "Feed-forward output", "What the feed-forward layer adds to ξ."),
     SandboxPanel(
         "output",
         "Output with residual",
-        "ξ plus what the feed-forward layer adds: what is compared with the rows of E.",
+        "ξ plus what the feed-forward layer adds: this is compared with the rows of E.",
     ),
     SandboxPanel(
         "level_lines",
@@ -89,7 +89,7 @@ _EVERY = (
         points="output",
         background="lines",
     ),
-    SandboxPanel("simplex", "Probabilities", "p(y) in a triangle; a corner is a sure answer.", background="triangle"),
+    SandboxPanel("simplex", "Probabilities", "p(y) in a triangle; a corner means certainty.", background="triangle"),
     SandboxPanel(
         "loss",
         "Loss",
@@ -101,7 +101,7 @@ _EVERY = (
     SandboxPanel(
         "accuracy",
         "Accuracy",
-        "Share of sequences answered rightly.",
+        "Share of sequences answered correctly.",
         kind="curves",
         curves=("train_accuracy", "test_accuracy"),
     ),
@@ -115,7 +115,7 @@ _EVERY = (
     SandboxPanel(
         "within_ratio",
         "Within-ratio",
-        "Variance of ξ within clusters over its total variance: 0 when equivalent sequences share a point.",
+        "Variance of ξ within clusters over its total variance: 0 if equivalent sequences share a point.",
         kind="curves",
     ),
     SandboxPanel(

@@ -1,4 +1,4 @@
-"""What one small network does at many epochs, recorded through its hooks."""
+"""The activations of one small network at many epochs, recorded through its hooks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WEIGHTS = {
 
 
 def frames_of(model: HookedModel, weights: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
-    """The weights of one frame after the other, each put into the model.
+    """Load the weights of each frame into the model, one after the other.
 
     Args:
         model: a network of the run's shape.
@@ -63,10 +63,10 @@ def record_frames(
     Args:
         model, weights: as in ``frames_of``.
         tokens: sequences to follow.
-        cloud: further sequences, of which xi alone is kept.
+        cloud: further sequences, of which only xi is kept.
         task: gives the digits and the length.
     """
-    # A sequence of one digit only holds that digit at every position: together, every pair there is.
+    # A sequence of a single repeated digit has it at every position: together these give every pair.
     alike = torch.arange(task.p)[:, None].expand(-1, task.length)
     together, n = torch.cat([tokens, alike, cloud]), len(tokens)
     sites = {**SEQUENCE_SITES, **PAIR_SITES}
@@ -84,7 +84,7 @@ def record_frames(
             frame[name] = at[name][n : n + task.p].reshape(task.p * task.length, -1)
         frame["cloud"] = at["xi"][n + task.p :, 0]
         frame["probabilities"] = logits[:n].softmax(dim=-1)
-        # Which answer a feed-forward neuron argues for: the one whose embedding its output goes along with.
+        # The answer that a feed-forward neuron supports: the one whose embedding its output points along.
         frame["votes"] = (now[WEIGHTS["assemblers"]] @ now[WEIGHTS["token_embeddings"]][: task.p].T).argmax(dim=-1)
         frames.append(frame)
     return {name: torch.stack([frame[name] for frame in frames]).numpy() for name in frames[0]}
@@ -92,15 +92,15 @@ def record_frames(
 
 @torch.no_grad()
 def answers_over(model: HookedModel, weights: Mapping[str, Tensor], points: np.ndarray, *, after: bool) -> np.ndarray:
-    """``[frame point d_vocab]`` p(y | point) for points put in place of xi, or (``after``) of the output.
+    """``[frame point d_vocab]`` p(y | point) for points that replace xi or, with ``after``, the output.
 
     Args:
         model, weights: as in ``frames_of``.
         points: ``[point 2]``.
-        after: the points stand for the feed-forward layer's output with the residual.
+        after: the points replace the feed-forward layer's output with the residual.
     """
     at = torch.from_numpy(np.ascontiguousarray(points, dtype=np.float32))
-    # One sequence will do: what stands in place of its xi is as long as it likes, and nothing after looks back.
+    # One sequence is enough: any number of points can replace its xi, since nothing later reads the tokens.
     dummy = torch.zeros(1, model.cfg.n_ctx, dtype=torch.int64)
     found = []
     with record(model, [XI], lambda name, xi: at[:, None].to(xi)):

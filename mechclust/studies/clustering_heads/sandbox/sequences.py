@@ -14,13 +14,13 @@ _MOST_PREFIXES = 12
 
 
 def probe_sequences(task: SparseModularAddition, equivalence: str = "multiset") -> FollowedSequences:
-    """Supports of every sum, each twice in another order, by four ways to fill the other positions.
+    """Supports of every sum, each in two orders, with four ways to fill the other positions.
 
-    The others are all 0, all the largest digit, and two mixtures. Sums are thinned out evenly where there
-    are many. Nothing is drawn at random.
+    The other positions are all 0, all the largest digit, or one of two mixtures. If there are many sums, they are
+    thinned out evenly. Nothing is drawn at random.
 
     Args:
-        task: what the sequences are for.
+        task: the task that the sequences belong to.
         equivalence: the task's label whose values are clusters, ``"multiset"``, ``"sum"`` or ``"answer"``.
 
     Raises:
@@ -45,7 +45,7 @@ def probe_sequences(task: SparseModularAddition, equivalence: str = "multiset") 
     rows = np.zeros((len(prefixes) * len(fillings), task.length), dtype=np.int64)
     for i, (prefix, filling) in enumerate((a, b) for a in prefixes for b in fillings):
         rows[i, support], rows[i, others] = prefix, filling
-    # With few spurious positions two fillings are the same.
+    # With few spurious positions, some fillings coincide.
     rows = rows[np.sort(np.unique(rows, axis=0, return_index=True)[1])]
     inside = np.sort(rows[:, support], axis=1)
     totals = inside.sum(axis=1)

@@ -1,4 +1,4 @@
-"""A fixed number of training examples of each of several domains, gone through again and again."""
+"""A fixed number of training examples for each of several domains, used epoch after epoch."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from torch import Tensor
 from tasks import Batch, SkillSuite, Task
 from tasks.skills import OPERATIONS
 
-_DRAWN = 1000  # examples at a time, whatever the number wanted: fewer are the beginning of more
+_DRAWN = 1000  # examples drawn at a time, for any corpus size: a smaller corpus is the beginning of a larger one
 
 
 @dataclass(frozen=True)
 class DomainCorpus(Task):
-    """``n_examples`` prompts with their answers of each domain, an operation of a ``SkillSuite`` with all arguments.
+    """``n_examples`` prompts with answers per domain, which is an operation of a ``SkillSuite`` with all arguments.
 
-    The examples of a domain do not depend on which others there are, and fewer are the beginning of more. An epoch
-    goes through all of them in an order of its own. The loss is on the answer.
+    The examples of a domain do not depend on the other domains, and a smaller corpus is the beginning of a larger one.
+    Every epoch goes through all examples in a different order. The loss is on the answer.
 
     Args:
-        suite: of the skills; its ``skills`` and ``stream_seed`` are not used.
+        suite: the skills; its ``skills`` and ``stream_seed`` are not used.
         domains: operations.
-        n_examples: of each.
-        order: another number, another order.
+        n_examples: number of examples per domain.
+        order: seed of the order of examples.
 
     Example:
         >>> corpus = DomainCorpus(SkillSuite(), ("copy", "type"), n_examples=3)
@@ -59,7 +59,7 @@ class DomainCorpus(Task):
         return Batch.concat([self._of(domain) for domain in self.domains])
 
     def _of(self, domain: str) -> Batch:
-        # A stream of its own: otherwise domains had the same prompts, up to the operation.
+        # Each domain has its own stream: otherwise domains would have the same prompts except for the operation.
         stream = replace(self.suite, skills=skills_of(self.suite, domain), stream_seed=1 + OPERATIONS.index(domain))
         parts = [stream.train_batch(step, _DRAWN) for step in range(-(-self.n_examples // _DRAWN))]
         return Batch.concat(parts).select(slice(self.n_examples))
@@ -77,7 +77,7 @@ class DomainCorpus(Task):
         return replace(found, index=torch.arange(batch_size))  # an example may come twice, at the end of an epoch
 
     def accuracy(self, logits: Float[Tensor, "batch pos d_vocab"], batch: Batch) -> Float[Tensor, "batch"]:
-        """As ``SkillSuite.accuracy``: of the answer alone."""
+        """As ``SkillSuite.accuracy``: for the answer only."""
         return self.suite.accuracy(logits, batch)
 
 

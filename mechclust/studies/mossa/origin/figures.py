@@ -16,13 +16,13 @@ _CURVES = {
     "own": {"color": BLUE, "label": "E with the domain's control", "marker": "."},
     "others": {"color": ORANGE, "label": "E with other domains' controls", "marker": "."},
     "ceiling": {"color": "#555555", "label": "two controls of the domain (ceiling)", "ls": ":"},
-    "chance": {"color": GREY, "label": "rows paired at random", "ls": "--"},
+    "chance": {"color": GREY, "label": "randomly paired rows", "ls": "--"},
 }
 _SWEEPS: Mapping[str, str] = {"widths": "width", "sizes": "training data, times the reference's"}
 
 
 def sweeps(found: Sequence[OriginResults]) -> Figure:
-    """SVCCA by width and by size of the data, at the first and at the last layer; means over domains."""
+    """SVCCA by width and by data size, at the first and the last layer; means over domains."""
     last = found[0].chance.shape[2]
     figure, axes = subplots(4, 2, size=(5.0, 3.3), sharey=True)
     for axis, (layer, along) in zip(axes, product((1, last), _SWEEPS), strict=True):
@@ -36,7 +36,7 @@ def sweeps(found: Sequence[OriginResults]) -> Figure:
 
 
 def layers(found: Sequence[OriginResults]) -> Figure:
-    """SVCCA by layer at the reference and, of the domain's own control, at every width."""
+    """SVCCA by layer at the reference and, for the domain's own control, at every width."""
     figure, (reference, widths) = subplots(2, size=(5.0, 3.6))
     x = np.arange(1, found[0].chance.shape[2] + 1)
     for name, style in _CURVES.items():
@@ -57,7 +57,7 @@ def layers(found: Sequence[OriginResults]) -> Figure:
 
 
 def accuracy(found: Sequence[OriginResults]) -> Figure:
-    """Test accuracy of the model of all domains and of the controls, by width and by size of the data."""
+    """Test accuracy of the model of all domains and of the controls, by width and by data size."""
     figure, axes = subplots(2, size=(5.0, 3.2), sharey=True)
     for axis, along in zip(axes, _SWEEPS, strict=True):
         x = _along(axis, found, along)
@@ -70,7 +70,7 @@ def accuracy(found: Sequence[OriginResults]) -> Figure:
 
 
 def _along(axis: Axes, found: Sequence[OriginResults], along: str) -> np.ndarray:
-    """What stands along x of a sweep, in logarithmic distances."""
+    """The values along x of a sweep, on a logarithmic scale."""
     cells = [found[0].cells[i] for i in getattr(found[0], along)]
     x = np.array([cell.width if along == "widths" else cell.size for cell in cells], dtype=float)
     axis.set_xscale("log", base=2)

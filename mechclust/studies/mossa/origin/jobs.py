@@ -1,4 +1,4 @@
-"""Which models the method's origin trains, which it measures, and where their artefacts stand."""
+"""The models that the method's origin trains and measures, and the paths of their artefacts."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from probes.hooks import check_device
 
 
 class Cell(NamedTuple):
-    """A model of all domains and its controls, of one shape and with one size of data."""
+    """A model of all domains and its controls, with one shape and one data size."""
 
     width: int
     size: float
 
     @property
     def name(self) -> str:
-        """What files call it.
+        """Its name in file names.
 
         Example:
             >>> Cell(64, 0.5).name
@@ -42,15 +42,15 @@ class OriginJob(NamedTuple):
 
     @property
     def stage(self) -> int:
-        """What compares waits for all models."""
+        """Comparisons wait for all models."""
         return {"experimental": 0, "control": 0, "compare": 1}[self.kind]
 
     def model_path(self, out: Path) -> Path:
-        """Where its model stands."""
+        """The path of its model."""
         return out / "models" / f"seed{self.seed}" / self.cell.name / f"{self._file}.safetensors"
 
     def result_path(self, out: Path) -> Path:
-        """Where its measurement stands."""
+        """The path of its measurement."""
         return out / "results" / f"seed{self.seed}" / f"{self.cell.name}.safetensors"
 
     @property
@@ -59,21 +59,21 @@ class OriginJob(NamedTuple):
 
 
 def cells_of(config: MossaConfig) -> list[Cell]:
-    """Every width with the reference's data, then every other size of them at the reference's width."""
+    """Every width with the reference's data, then every other data size at the reference's width."""
     origin = config.origin
     widths = [Cell(width, 1.0) for width in sorted(origin.widths)]
     return widths + [Cell(origin.width, float(size)) for size in sorted(origin.sizes) if size != 1]
 
 
 def models_of(config: MossaConfig, seed: int, cell: Cell) -> list[OriginJob]:
-    """The models of a cell: that of all domains, each domain's control, and where there is one its second."""
+    """The models of a cell: that of all domains, each domain's control, and its second control if there is one."""
     times = (False, True) if config.origin.ceiling else (False,)
     controls = [OriginJob("control", seed, cell, domain, again) for again in times for domain in config.origin.domains]
     return [OriginJob("experimental", seed, cell), *controls]
 
 
 def origin_jobs(config: MossaConfig) -> list[OriginJob]:
-    """Every model and comparison; the long ones first."""
+    """Every model and comparison; the longest first."""
     check_device(config.device)
     cells = sorted(cells_of(config), key=lambda cell: -cell.width)
     models = [job for cell in cells for seed in config.seeds for job in models_of(config, seed, cell)]

@@ -1,4 +1,4 @@
-"""What a run of the method's origin concludes and shows."""
+"""The conclusions and figures of a run of the method's origin."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def analyse_origin(config: MossaConfig, out: Path) -> Analysis:
             "sweeps",
             figures.sweeps(found),
             f"SVCCA (99% of the variance) of the model of all domains, E, with single-domain controls: mean over "
-            f"domains ({domains}; {n}), and its range over {seeds} in colour. Left by width, with the reference's "
-            f"data; right by size of the data, at width {origin.width}.",
+            f"domains ({domains}; {n}), and its range over {seeds} as a band. Left: by width, with the reference's "
+            f"data. Right: by data size, at width {origin.width}.",
         ),
         Panel(
             "layers",
             figures.layers(found),
-            "Left: the same by layer, at the reference. Right: how much more E is like the domain's own control than "
-            "like those of other domains, by layer and width.",
+            "Left: the same by layer, at the reference. Right: how much more similar E is to the domain's own control "
+            "than to those of other domains, by layer and width.",
         ),
         Panel(
             "accuracy",
             figures.accuracy(found),
-            "Share of right answers on the test prompts, of E on all domains and of the controls on their own; mean "
+            "Share of correct answers on the test prompts, of E on all domains and of the controls on their own; mean "
             f"over domains, range over {seeds}.",
         ),
     ]
@@ -48,11 +48,12 @@ def analyse_origin(config: MossaConfig, out: Path) -> Analysis:
         notes=[
             f"E is trained from scratch for {origin.training.steps:,} steps on {origin.examples:,} examples of each of "
             f"{len(origin.domains)} domains (reference), a control for {origin.control_steps:,} steps on those of one: "
-            "both see an example equally often. With less data each example is seen more often, not fewer steps made.",
-            "Layer 1 stands for the paper's layer 0: the embedding of the last prompt token is one vector here, which "
-            "has no SVCCA; and the mean embedding of a prompt is a linear image of its symbols' counts in every model.",
-            "SVCCA of unrelated rows is above 0 and rises with the directions that are kept, which a wider model has "
-            "more of. Slopes are therefore those of what is above rows paired at random.",
+            "both see an example equally often. With less data, the same steps show each example more often.",
+            "Layer 1 stands in for the paper's layer 0: the embedding of the last prompt token is one vector here, for "
+            "which SVCCA is undefined; and the mean embedding of a prompt is a linear function of its symbols' counts "
+            "in every model.",
+            "SVCCA of unrelated rows is above 0 and rises with the number of directions kept, which is larger in a "
+            "wider model. Slopes are therefore those of SVCCA minus its value for randomly paired rows.",
             *(note for m in found for note in m.notes),
         ],
     )

@@ -24,12 +24,12 @@ class OriginResults:
     """What one seed measured: mean canonical correlations on the test prompts of each domain. Layers count from 1.
 
     Attributes:
-        cells: shapes and sizes of data, those of all widths first.
-        reference: which of them is the reference.
+        cells: shapes and data sizes, those of all widths first.
+        reference: index of the reference among them.
         svcca: ``[cell domain control layer]`` of the model of all domains with the control of each domain.
-        chance: ``[cell domain layer]`` with the domain's own control, rows paired at random.
-        ceiling: of two controls of the domain; NaN where there is one.
-        n_dims: directions that hold 99% of the variance, of the model of all domains.
+        chance: ``[cell domain layer]`` with the domain's own control, for randomly paired rows.
+        ceiling: of two controls of the domain; NaN if there is only one.
+        n_dims: number of directions that hold 99% of the variance, in the model of all domains.
         accuracy: ``[cell domain model]`` of the model of all domains and of the domain's own control.
         notes: why a number is NaN.
     """
@@ -50,7 +50,7 @@ class OriginResults:
 
     @property
     def others(self) -> np.ndarray:
-        """``[cell domain layer]`` with the controls of the other domains, their mean."""
+        """``[cell domain layer]`` mean over the controls of the other domains."""
         n = self.svcca.shape[2]
         return (self.svcca.sum(axis=2) - self.own) / (n - 1)  # type: ignore[no-any-return]
 
@@ -61,7 +61,7 @@ class OriginResults:
 
     @property
     def sizes(self) -> list[int]:
-        """The cells of all sizes of the data, at the reference's width, smallest first."""
+        """The cells of all data sizes, at the reference's width, smallest first."""
         own = [i for i, cell in enumerate(self.cells) if cell.width == self.reference.width]
         return sorted(own, key=lambda i: self.cells[i].size)
 
@@ -70,11 +70,11 @@ class OriginResults:
         return self.cells.index(self.reference)
 
     def per_doubling(self, curve: np.ndarray, along: str) -> float:
-        """Slope of ``curve`` ``[cell]`` over the logarithm to base 2 of the width or the size of the data.
+        """Slope of ``curve`` ``[cell]`` over log2 of the width or the data size.
 
         Args:
             curve: one number for each cell.
-            along: ``"widths"`` or ``"sizes"``. Of a single one there is no slope: NaN.
+            along: ``"widths"`` or ``"sizes"``. With a single value the slope is NaN.
         """
         chosen = self.widths if along == "widths" else self.sizes
         if len(chosen) < 2:
@@ -83,14 +83,14 @@ class OriginResults:
         return float(((x - x.mean()) * curve[chosen]).sum() / ((x - x.mean()) ** 2).sum())
 
     def reordered(self, along: str, rng: np.random.Generator) -> OriginResults:
-        """The measurements of a sweep given to its cells at random: nothing depends on what is varied."""
+        """The measurements of a sweep assigned to its cells at random: nothing depends on what is varied."""
         order, chosen = np.arange(len(self.cells)), self.widths if along == "widths" else self.sizes
         order[chosen] = rng.permutation(chosen)
         arrays = {name: getattr(self, name)[order] for name in ("svcca", "chance", "ceiling", "n_dims", "accuracy")}
         return replace(self, **arrays)
 
     def relabelled(self, rng: np.random.Generator) -> OriginResults:
-        """Controls given to domains at random: none is a domain's own."""
+        """Controls assigned to domains at random, so that none is a domain's own."""
         n = self.svcca.shape[2]
         order = rng.permuted(np.broadcast_to(np.arange(n), (*self.svcca.shape[:2], n)), axis=2)
         return replace(self, svcca=np.take_along_axis(self.svcca, order[..., None], axis=2))
@@ -100,7 +100,7 @@ def load_origin_results(config: MossaConfig, out: Path, seed: int) -> OriginResu
     """Read what a seed's jobs measured.
 
     Raises:
-        InputError: naming a measurement that is not there.
+        InputError: if a measurement is missing; the text names it.
     """
     cells = cells_of(config)
     paths = [OriginJob("compare", seed, cell).result_path(out) for cell in cells]
@@ -128,7 +128,7 @@ def load_origin_results(config: MossaConfig, out: Path, seed: int) -> OriginResu
 
 
 def cells_table(found: Sequence[OriginResults]) -> pd.DataFrame:
-    """One row for each cell and layer: means over domains and seeds."""
+    """One row per cell and layer: means over domains and seeds."""
     import pandas as pd
 
     def mean(values: Sequence[np.ndarray]) -> np.ndarray:

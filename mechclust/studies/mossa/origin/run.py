@@ -1,4 +1,4 @@
-"""Trains models of several domains and of one each from scratch, and measures how alike they are by SVCCA."""
+"""Trains models of several domains and of one each from scratch, and measures their similarity by SVCCA."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VARIANCE = 0.99  # of each side, as published
 
 
 def run_origin_job(config: MossaConfig, job: OriginJob, out: Path) -> None:
-    """Train a model, or measure those of a cell; what is there is not made again."""
+    """Train a model, or measure those of a cell; existing results are not recomputed."""
     if job.kind == "compare":
         models = {other: _load(config, out, other) for other in models_of(config, job.seed, job.cell)}
         prints = {other.name: fingerprint(model) for other, model in models.items()}
@@ -42,7 +42,7 @@ def run_origin_job(config: MossaConfig, job: OriginJob, out: Path) -> None:
 
 
 def corpus_of(config: MossaConfig, job: OriginJob) -> DomainCorpus:
-    """What a model is trained on."""
+    """The data that a model is trained on."""
     domains = (job.domain,) if job.domain else config.origin.domains
     n = round(job.cell.size * config.origin.examples)
     return DomainCorpus(suite_of(config, job.seed), domains, n, order=int(job.again))
@@ -69,7 +69,7 @@ def _train(config: MossaConfig, job: OriginJob, out: Path) -> None:
     path, settings = job.model_path(out), training_of(config, job)
     state = path.with_suffix("")
     if is_whole(path):
-        shutil.rmtree(state, ignore_errors=True)  # of a run killed between saving and this
+        shutil.rmtree(state, ignore_errors=True)  # left by a run killed between saving and this
         return
     corpus, width = corpus_of(config, job), job.cell.width
     init_std = width**-0.5 if config.init_std is None else config.init_std
@@ -88,7 +88,7 @@ def _train(config: MossaConfig, job: OriginJob, out: Path) -> None:
 
 
 def _initial_seed(config: MossaConfig, job: OriginJob) -> int:
-    """Of the initial weights: no two models of a cell and no two seeds begin alike."""
+    """Seed of the initial weights: no two models of a cell and no two seeds start from the same weights."""
     models = models_of(config, job.seed, job.cell)
     return job.seed * len(models) + models.index(job)
 
@@ -98,13 +98,13 @@ def _load(config: MossaConfig, out: Path, job: OriginJob) -> HookedModel:
 
 
 def _moved(model: HookedModel, config: MossaConfig) -> HookedModel:
-    if config.device != "cpu":  # TransformerLens tells of every move
+    if config.device != "cpu":  # TransformerLens reports every move
         model.to(config.device)
     return model
 
 
 def _compared(config: MossaConfig, job: OriginJob, models: Mapping[OriginJob, HookedModel]) -> ProbeResult:
-    """On each domain's test prompts: the model of all domains against every control, and what to hold that to."""
+    """On each domain's test prompts: the model of all domains against every control, with ceiling and chance."""
     domains, suite = list(config.origin.domains), suite_of(config, job.seed)
     found = [_on_domain(config, job, models, domain) for domain in domains]
     values = {name: torch.tensor([each[name] for each, _ in found], dtype=torch.float64) for name in found[0][0]}
@@ -126,7 +126,7 @@ def _compared(config: MossaConfig, job: OriginJob, models: Mapping[OriginJob, Ho
 def _on_domain(
     config: MossaConfig, job: OriginJob, models: Mapping[OriginJob, HookedModel], domain: str
 ) -> tuple[dict[str, Any], list[str]]:
-    """Measure to numbers by layer, those of ``svcca`` by control and layer; and why some are NaN."""
+    """Measure to numbers by layer (``svcca`` by control and layer), and why some are NaN."""
     suite = suite_of(config, job.seed)
     skills, notes = skills_of(suite, domain), list[str]()
     bases = {other: _bases(config, model, suite.batches("test", tasks=skills)) for other, model in models.items()}

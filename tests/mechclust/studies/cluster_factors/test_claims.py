@@ -27,7 +27,6 @@ from mechclust.studies.cluster_factors.config import (
     overlap_arm,
     overlap_of,
 )
-from mechclust.studies.cluster_factors.nulls import at_bound, exchanged, in_random_order, one_column, random_walk
 from mechclust.studies.cluster_factors.phases import BOTH, NEITHER, OUTPUT, TASK, UNDECIDED, phase_of, phases
 from mechclust.studies.cluster_factors.results import CURVES, RunResults, table_of
 from mechclust.studies.cluster_factors.swap import KINDS, POSITIONS
@@ -157,13 +156,13 @@ class TestClaims:
         ],
     )
     def test_fail_one_by_one(self, changes, broken, monkeypatch):
-        monkeypatch.setattr("mechclust.studies.cluster_factors.claims.severity_of", lambda *_, **__: None)
+        monkeypatch.setattr("mechclust.report.findings.severity_of", lambda *_, **__: None)
         made = runs(**{arm.replace("-", "_").replace(".", "_"): change for arm, change in changes.items()})
         found = {c.id: c.verdict for c in claims_of(CONFIG, made)}
         assert {id for id, verdict in found.items() if verdict != "holds"} == broken
 
     def test_are_not_tested_without_their_arm(self, monkeypatch):
-        monkeypatch.setattr("mechclust.studies.cluster_factors.claims.severity_of", lambda *_, **__: None)
+        monkeypatch.setattr("mechclust.report.findings.severity_of", lambda *_, **__: None)
         few = {arm: of for arm, of in runs().items() if arm in (PRIVATE, SHARED)}
         found = {c.id: c for c in claims_of(replace(CONFIG, arms=(PRIVATE, SHARED)), few)}
         assert found["T9"].verdict == "holds"
@@ -214,37 +213,3 @@ def test_the_table_has_means_with_their_intervals():
     low, high = interval(values)
     assert table.loc[SHARED, "x output"] == f"{np.mean(values):.2f} ({low:.2f} to {high:.2f})"
     assert list(table.columns) == [*CURVES, "x task, linear (accuracy)"]
-
-
-class TestNulls:
-    DATA = {"a": np.arange(12.0).reshape(4, 3), "b": -np.arange(12.0).reshape(4, 3)}
-    RNG = np.random.default_rng(0)
-
-    def test_exchange_keeps_pairs(self):
-        new = exchanged("a", "b")(self.DATA, self.RNG)
-        assert np.array_equal(new["a"] + new["b"], self.DATA["a"] + self.DATA["b"])
-        assert np.array_equal(np.abs(new["a"]), self.DATA["a"])
-
-    def test_order_is_the_same_for_all_names(self):
-        new = in_random_order("a", "b")(self.DATA, np.random.default_rng(1))
-        assert np.array_equal(new["a"], -new["b"])
-        assert np.array_equal(np.sort(new["a"], 1), self.DATA["a"])
-        assert not np.array_equal(new["a"], self.DATA["a"])
-
-    def test_walks_have_the_measured_steps(self):
-        new = random_walk("a")(self.DATA, self.RNG)["a"]
-        assert np.array_equal(np.abs(np.diff(new, axis=1)), np.ones((4, 2)))
-        assert np.array_equal(new[:, 0], self.DATA["a"][:, 0])
-
-    def test_one_column(self):
-        new = one_column("a", "b")(self.DATA, self.RNG)["a"]
-        assert ((new != self.DATA["a"]).any(0)).sum() == 1
-
-    @pytest.mark.parametrize("relation", ["<=", ">="])
-    def test_at_a_bound_is_outside_of_it(self, relation):
-        from mechclust.report.verdicts import Bound
-
-        bound = Bound(relation, 0.5)
-        same = at_bound("v", bound)({"v": np.full(5, 0.9)}, self.RNG)["v"]
-        assert not bound.met(float(same.mean()))
-        assert same == pytest.approx(0.5, abs=1e-6)

@@ -145,7 +145,7 @@ class TestRun:
             "task.loss_on is set by each run, from seeds and arms; leave it out and set those",
         ),
         ({"arms": (PRIVATE, SHARED, "overlap-2")}, f"no arm 'overlap-2' (there are {', '.join(ARMS)})"),
-        ({"arms": (PRIVATE, TWO)}, "arms lacks 'overlap-1', which all others are compared with; add it"),
+        ({"arms": (PRIVATE, TWO)}, "arms lacks 'overlap-1', the arm that all others are compared with; add it"),
         ({"clear": 1.0}, "clear is 1; expected an index between 0 and 1"),
         (
             {"early_step": 99},

@@ -14,7 +14,6 @@ from mechclust.studies.clustering_heads.curriculum_claims import curriculum_find
 from mechclust.studies.clustering_heads.dynamics_claims import dynamics_findings
 from mechclust.studies.clustering_heads.head_claims import head_findings
 from mechclust.studies.clustering_heads.intervention_figures import intervention_panels
-from mechclust.studies.clustering_heads.judged import judged
 from mechclust.studies.clustering_heads.replay import FROZEN
 from mechclust.studies.clustering_heads.results import HeadsResults, NetworkTraining, TrainedNetwork
 from mechclust.studies.clustering_heads.solved_claims import solved_findings
@@ -145,7 +144,7 @@ def claim(id, *heads, config=None, **rest):
         *start_findings(results), *head_findings(results),
     ]  # fmt: skip
     (found,) = (f for f in findings if f.id == id)
-    return judged(found, draws=False)
+    return found.judgement() if found.data is None else found.claimed(found.data, why_not=found.why_not)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +173,7 @@ def test_h1a_finds_lines_and_planes_and_names_what_it_misses():
     assert claim("H1a", *20 * [head()], *20 * plane, *weak).verdict == "holds"
     found = claim("H1a", head(), head(integer=False), *weak, head(accuracy=0.9))
     assert (found.verdict, found.measured) == ("undecided", 0.5)
-    assert "solved without: seeds 1; 1 networks between are left out" in found.note
+    assert "solved without: seeds 1; 1 networks in between are left out" in found.note
     assert claim("H1a", *40 * [head()], *40 * [head(accuracy=0.6)]).verdict == "does not hold"
     assert claim("H1a", head()).note.startswith(
         "not tested: networks above 0.98 and networks at 0.75 or below are needed"
@@ -227,7 +226,7 @@ def test_a_run_of_an_earlier_version_is_judged_as_far_as_it_goes():
     for id in ("H2", "H2b", "H4a", "H4f", "H7", "H7b", "H7c"):
         found = claim(id, *old)
         assert found.verdict == "not tested"
-        assert found.note.startswith("not tested: measured by an earlier version; go on with the run")
+        assert found.note.startswith("not tested: measured by an earlier version; resume the run")
     assert claim("H1b", *old).seeds == 1
     assert not intervention_panels(CONFIG, runs(old[0]))
 
@@ -432,7 +431,7 @@ def test_h7_is_of_all_solved_networks_beyond_random_classes():
     assert claim("H7", *2 * [head(follows=0.9)]).verdict == "does not hold"
     assert claim("H7", *2 * [head(random=0.9)]).verdict == "does not hold"  # random classes carry it as well
     assert claim("H7", head(), head(accuracy=0.5, follows=0.1)).seeds == 1
-    assert "clusters a network: 6 to 6" in claim("H7", head()).note
+    assert "clusters per network: 6 to 6" in claim("H7", head()).note
     assert claim("H7b", *2 * [head()]).verdict == "does not hold"
     assert claim("H7b", *2 * [head(by_sum=1.0)]).verdict == "holds"
 

@@ -6,6 +6,7 @@ import pytest
 
 from mechclust.studies import get_study
 from mechclust.studies.clustering_heads.config import (
+    ABLATIONS,
     Ablations,
     ClusteringHeadsConfig,
     Curriculum,
@@ -28,9 +29,10 @@ class TestArms:
         known = arms(PAPER)
         assert {"base", "replication", "larger eps", "slower feed-forward", "late smaller rate", "scratch"} < set(known)
         count = {
-            kind: sum(name.startswith(f"{kind} ") for name in known) for kind in ("lr", "discount", "batch", "width")
+            kind: sum(name.startswith(f"{kind} ") for name in known)
+            for kind in ("lr", "discount", "batch", "width", "dropout")
         }
-        assert count == {"lr": 20, "discount": 20, "batch": 12, "width": 20}
+        assert count == {"lr": 20, "discount": 20, "batch": 12, "width": 20, "dropout": 10}
         assert len(PAPER.ablations.seeds) == 25
         starts = [name for name in known if name.startswith("start ")]
         assert len(starts) == 17
@@ -57,7 +59,7 @@ class TestArms:
         assert len(next(job for job in every if job.arms[0].startswith("lr")).arms) == 20
         narrow = next(job for job in every if job.arms[0] == "width 10")
         assert len(narrow.arms) == 8  # 10 to 127 train together
-        kinds = [job.arms[0].split(" ")[0] in ("lr", "discount", "batch", "width", "bias") for job in every]
+        kinds = [job.arms[0].split(" ")[0] in ABLATIONS for job in every]
         assert kinds == sorted(kinds)
 
     def test_members_differ_as_their_arms_say(self):
@@ -68,6 +70,7 @@ class TestArms:
         assert member_of(PAPER, known["lr 0.0001"], 200, None).rate == pytest.approx(1e-4 / 3e-3)
         assert member_of(PAPER, known["discount 0.01"], 200, None).rates == {"blocks.0.mlp": 0.01}
         assert member_of(PAPER, known["width 10"], 200, None).model.d_mlp == 10
+        assert member_of(PAPER, known["dropout 0.3"], 200, None).model.dropout == 0.3
         assert member_of(PAPER, known["larger eps"], 200, None).model.eps_mlp == 0.1
         assert member_of(PAPER, known["scratch"], 200, None).task == SparseModularAddition(p=3, seed=200)
 
@@ -90,8 +93,8 @@ class TestArms:
             job.arms[0].startswith(("lr", "width", "batch", "discount")) for job in jobs(study.preset("paper"))
         )
         ablations = jobs(study.preset("ablations"))
-        assert sum(len(job.arms) for job in ablations if job.arms != ("base",)) == 73
-        assert len(ablations) == 29
+        assert sum(len(job.arms) for job in ablations if job.arms != ("base",)) == 83
+        assert len(ablations) == 39
 
     def test_quick_is_the_base_alone(self):
         quick = get_study("clustering-heads").preset("quick")
@@ -120,11 +123,11 @@ class TestArms:
             ({"task": SparseModularAddition(n_train=1000)}, "batch_size is 1024; expected 1 to the 1000 training"),
             (
                 {"ablations": Ablations(lrs=(0.1, 0.1000000001))},
-                "the ablation 'lr 0.1' is there twice; expected values",
+                "the ablation 'lr 0.1' is given twice; expected values",
             ),
             (
                 {"task": SparseModularAddition(n_embeddings=2)},
-                r"task.n_embeddings is 2; expected at least 3, the digits that transfer goes on to \(or transfer",
+                r"task.n_embeddings is 2; expected at least 3, the digits that transfer continues with \(or transfer",
             ),
             (
                 {"curriculum": Curriculum(first_steps=20_000)},

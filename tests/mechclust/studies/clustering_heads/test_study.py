@@ -117,13 +117,13 @@ class TestRun:
         (part / "results" / "curriculum" / "seed200.safetensors").unlink()
         report = report_run(get_study("clustering-heads"), SMOKE, part)
         (note,) = (note for note in report.notes if "not finished" in note)
-        assert note.endswith("Missing, of 16 jobs: curriculum-seeds-200-200, batch-16-seeds-200-200.")
+        assert note.endswith("Missing of 17 jobs: curriculum-seeds-200-200, batch-16-seeds-200-200.")
         for name in ("stitching", "replay", "donors"):  # as an earlier version left it
             (part / "results" / "base" / f"seed201.{name}.safetensors").unlink()
         assert load_results(SMOKE, part).networks[201].stitching is None
         (part / "results" / "base" / "seed201.causal.safetensors").unlink()
         with pytest.raises(
-            InputError, match=r"base setting is not finished \(seed 201 has no causal\); go on with it: mechclust run"
+            InputError, match=r"base setting is not finished \(seed 201 has no causal\); resume it: mechclust run"
         ):
             load_results(SMOKE, part)
         assert not any("not finished" in note for note in analysis.notes)

@@ -219,8 +219,8 @@ def test_a_tokenizer_that_cannot_tell_the_things_apart_is_refused() -> None:
         ({"n_layers": 1}, "n_layers is 1; expected at least 2"),
         (
             {"addition": SparseModularAddition(length=5, n_support=3)},
-            "addition has 3 of 5 digits in its support; expected at most half, since as many digits off it serve as a "
-            "control",
+            "addition has 3 of 5 digits in its support; expected at most half, since equally many digits off it "
+            "serve as a control",
         ),
     ],
 )

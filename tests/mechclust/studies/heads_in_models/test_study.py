@@ -176,12 +176,12 @@ class TestClaims:
         ],
     )
     def test_fail_one_by_one(self, change, broken, monkeypatch):
-        monkeypatch.setattr("mechclust.studies.heads_in_models.claims.severity_of", lambda *_, **__: None)
+        monkeypatch.setattr("mechclust.report.findings.severity_of", lambda *_, **__: None)
         found = {c.id: c.verdict for c in claims_of(PAPER, made(**change))}
         assert {id for id, verdict in found.items() if verdict != "holds"} == broken
 
     def test_without_a_model_its_claims_are_not_tested(self, monkeypatch):
-        monkeypatch.setattr("mechclust.studies.heads_in_models.claims.severity_of", lambda *_, **__: None)
+        monkeypatch.setattr("mechclust.report.findings.severity_of", lambda *_, **__: None)
         found = {c.id: c for c in claims_of(replace(PAPER, model=None), made())}
         assert {id for id, c in found.items() if c.verdict == "not tested"} == {f"W{i}" for i in range(1, 7)}
         assert found["W3"].bound == "-"

@@ -83,7 +83,7 @@ def test_what_is_held_out_is_tested_where_tuned_has_skill():
 
 
 def test_c9_says_where_the_curves_cross():
-    assert "layer (held out against seen) 5 against 3, 5 against 3" in judged()["C9"].note
+    assert "against seen): 5 against 3, 5 against 3" in judged()["C9"].note
 
 
 def test_few_layers_or_prompts():

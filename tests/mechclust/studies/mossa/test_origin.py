@@ -143,7 +143,7 @@ class TestRun:
         assert {c.verdict for c in analysis.claims} == {"not tested"}
         for panel in analysis.panels:
             assert (out / "figures" / f"{panel.name}.png").stat().st_size > 5000
-        assert "Layer 1 stands for" in (out / "report.html").read_text()
+        assert "Layer 1 stands in for" in (out / "report.html").read_text()
 
     def test_keeps_the_models_of_every_cell_and_no_training_state(self, tiny):
         _, out = tiny
@@ -304,7 +304,7 @@ class TestClaims:
         found = {c.id: c for c in origin_claims(PRESET, [measured(accuracy=0.7)])}
         assert {c.verdict for c in found.values()} == {"not tested"}
         assert found["O3"].note.startswith(
-            "not tested: at the reference E or its controls answer 0.70 right, expected 0.8: not learnt"
+            "not tested: at the reference, E or its controls answer 0.70 correctly; expected 0.8: not learnt"
         )
         assert {c.severity for c in found.values()} == {None}
 
@@ -369,7 +369,7 @@ def test_preset_fits_the_specification():
             {"domains": ("copy", "sort")},
             "origin.domains has 'sort'; expected some of copy, swap, translate, type, classify, sentiment",
         ),
-        ({"domains": ("copy",)}, "origin.domains has 1; expected at least 2, or there is nothing to tell"),
+        ({"domains": ("copy",)}, "origin.domains has 1; expected at least 2, since one leaves nothing to compare"),
         ({"domains": ("copy", "type", "copy")}, "origin.domains has 'copy' twice; give it once"),
         ({"widths": (16, 32)}, "origin.widths lacks origin.width (64), the reference; add it"),
         ({"sizes": (0.5, 2.0)}, "origin.sizes lacks 1, the reference; add it"),

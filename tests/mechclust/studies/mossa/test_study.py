@@ -68,7 +68,7 @@ class TestRun:
             assert (out / "figures" / f"{panel.name}.png").stat().st_size > 5000
         page = (out / "report.html").read_text()
         assert "partly by construction" in page
-        assert "Layer groups by the rule" in page
+        assert "Layer groups by the fixed rule" in page
         assert "http://" not in page.replace("http://www.w3.org", "")
 
     def test_keeps_models_and_no_training_state(self, smoke):
@@ -202,7 +202,7 @@ class TestRun:
     [
         ({"suite": SkillSuite(seed=1)}, "suite.seed is set by each run; leave it out"),
         ({"suite": SkillSuite(skills=("copy-0",))}, "suite.skills is set by each run; leave it out"),
-        ({"suite": SkillSuite(n_eval=3)}, "suite.n_eval is 3; CKA needs at least 4 prompts of every skill"),
+        ({"suite": SkillSuite(n_eval=3)}, "suite.n_eval is 3; CKA needs at least 4 prompts per skill"),
         ({"control_steps": 0}, "control_steps is 0; expected at least 1"),
         ({"n_projected": 3}, "n_projected is 3; expected at least 4"),
         (
@@ -216,7 +216,7 @@ class TestRun:
         ),
         (
             {"rank": 4, "tuning": TrainConfig(layer_decay=0.5)},
-            "tuning.layer_decay is 0.5 and rank 4; use one of both",
+            "tuning.layer_decay is 0.5 and rank 4; use only one",
         ),
         ({"seeds": ()}, "seeds is empty; expected at least one seed, such as --seeds 0"),
     ],

@@ -263,7 +263,7 @@ class TestClaims:
         ],
     )
     def test_fail_one_by_one(self, changes, broken, monkeypatch):
-        monkeypatch.setattr("mechclust.studies.planted_layers.findings.severity_of", lambda *_, **__: None)
+        monkeypatch.setattr("mechclust.report.findings.severity_of", lambda *_, **__: None)
         found = claimed(**changes)
         assert {id for id, c in found.items() if c.verdict != "holds"} == broken
 
@@ -271,7 +271,7 @@ class TestClaims:
         found = claimed(accuracy=0.15)
         assert {c.verdict for c in found.values() if c.kind == "finding"} == {"not tested"}
         assert found["K3"].verdict == "holds"
-        assert "0.05 more right answers than the base" in found["P11"].note
+        assert "0.05 more correct answers than the base" in found["P11"].note
 
     def test_tables_have_a_row_for_each_measure_and_groups_of_the_residual_stream_alone(self):
         found = [measured(0), measured(1)]

@@ -297,7 +297,7 @@ class TestClaims:
         ],
     )
     def test_fail_one_by_one(self, changes, broken, monkeypatch):
-        monkeypatch.setattr("mechclust.studies.planted_layers.findings.severity_of", lambda *_, **__: None)
+        monkeypatch.setattr("mechclust.report.findings.severity_of", lambda *_, **__: None)
         found = claimed(**changes)
         assert {id for id, c in found.items() if c.verdict != "holds"} == broken
 

@@ -123,7 +123,7 @@ def carried():
 
 
 def verdicts(monkeypatch, runs=None, optima=None, config=PAPER):
-    monkeypatch.setattr("mechclust.studies.topic_structure.judging.severity_of", lambda *_, **__: None)
+    monkeypatch.setattr("mechclust.report.findings.severity_of", lambda *_, **__: None)
     monkeypatch.setattr("mechclust.studies.topic_structure.reading_claims.READINGS", PAPER.readings)
     found = claims_of(config, runs or RUNS, optima or minimisers(config))
     return {c.id: c.verdict for c in found if c.id != "P7"}
@@ -258,7 +258,7 @@ class TestReadings:
         assert table.iloc[0].tolist() == ["published", "Adam .003", "0.00759", "0.01080", "0.00689", "1.57"]
 
     def test_all_readings_are_needed(self, monkeypatch):
-        monkeypatch.setattr("mechclust.studies.topic_structure.judging.severity_of", lambda *_, **__: None)
+        monkeypatch.setattr("mechclust.report.findings.severity_of", lambda *_, **__: None)
         found = {c.id: c.verdict for c in claims_of(PAPER, RUNS, minimisers(PAPER))}
         assert (found["P5"], found["P4"]) == ("not tested", "holds")
         assert len(ALL.readings) == 16

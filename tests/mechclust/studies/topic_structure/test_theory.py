@@ -139,7 +139,7 @@ def test_rows_of_the_block_matrix_are_their_own():
         ),
         (
             {"selected_share": 1.0, "correct_share": 0.0},
-            "selected_share is 1 and correct_share 0: no document shows its words, and nothing is learnt",
+            "selected_share is 1 and correct_share 0: no document shows its words, so nothing is learnt",
         ),
     ],
     ids=str,

@@ -7,9 +7,8 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from mechclust.report.verdicts import Bound
-from mechclust.studies.clustering_heads.judged import Finding, exchanged, judged, roc_area
 from mechclust.studies.clustering_heads.lattices import line_score, on_plane, planar_score
+from mechclust.studies.clustering_heads.roc import roc_area
 from mechclust.studies.clustering_heads.run import head_classes
 from probes import ClusteringHead, ProbeResult, run
 from tests.probes.planted_heads import everything, solved_network
@@ -32,28 +31,6 @@ class TestRocArea:
             _, (low, high) = roc_area(draw.normal(1, 1, 40), draw.normal(0, 1, 40))
             hits += low <= truth <= high
         assert 88 <= hits <= 99
-
-
-class TestJudged:
-    def test_a_claim_that_is_false_in_the_null_draws_is_severe(self):
-        data = {"a": np.arange(1.0, 13.0), "b": np.zeros(12)}
-        finding = Finding(
-            "X1", "a is above b", "ours", "holds", data, lambda d: [("", d["a"] - d["b"], Bound(">", 0))],
-            (exchanged(("a", "b")), "exchanged"), (lambda d, rng: d, "as they are"),
-        )  # fmt: skip
-        found = judged(finding)
-        assert (found.verdict, found.power, found.severity_draws) == ("holds", 1.0, 200)
-        assert found.severity >= 0.95
-        assert found.severity_note == "exchanged; power: as they are"
-        assert found.note == "predicted: holds"
-
-    def test_what_was_not_measured_says_why(self):
-        finding = Finding(
-            "X1", "x", "ours", "holds", None, lambda d: [], (exchanged(("a", "b")), "-"), why_not="no runs"
-        )
-        found = judged(finding)
-        assert (found.verdict, found.severity, found.severity_note) == ("not tested", None, "no runs")
-        assert found.note == "not tested: no runs"
 
 
 def result(**values):
