@@ -47,7 +47,7 @@ from mechclust.commands.topics.suite.sentences import lead_of as suite_lead
 from mechclust.commands.topics.suite.sentences import notes_of as suite_notes
 from mechclust.jobs import close_bars, one_interrupt
 from mechclust.report.claims import markdown_table, text_table
-from mechclust.report.text import table_text
+from mechclust.report.text import LAYERS, table_text
 from mechclust.studies import get_study, open_run, registered_studies, report_run, run_study
 from mechclust.studies.record import record_run
 from probes import list_probes
@@ -238,7 +238,7 @@ def _list() -> None:
         _print(f"  {found.name}{_origin(found.package)}: {study.title if study else f'broken: {found.error}'}")
         if study:
             _print(f"    {study.source}\n    presets: {', '.join(study.presets)}")
-    print("\nProbes: probes.get_probe(NAME), mechclust run STUDY --probes NAME")
+    print("\nProbes: probes.get_probe(NAME), mechclust run STUDY --probes NAME, mechclust history --probes NAME")
     for probe in list_probes():
         needs = f"; needs {', '.join(probe.needs)}" if probe.needs else ""
         about = f"broken: {probe.error}" if probe.make is None else probe.summary
@@ -342,16 +342,16 @@ def _compare(
 
     Args:
         base: a hub name, a local directory with model and tokenizer (loaded offline), or a .gguf file.
-        tuned: likewise, or the folder of an adapter on the base, as peft saves it.
+        tuned: the same for the tuned model, or the folder of an adapter on the base, as peft saves it.
         config: what to measure.
         out: folder of the hidden states and the report; runs/compare-BASE-TUNED-PROMPTS by default.
     """
     folder = out or default_folder("compare", base, tuned, config.adapter, config.prompts)
     with goes_on(folder):
         result = compare_models(base, tuned, config, folder, progress=True)
-        table = result.tables["tasks" if result.diagonal else "compare"]
-        shown = [k for k in table if not k.startswith(("largest_", "d_", "site", "base_site"))]
-        _show(table_text(table[shown], ".3f"), result.sentences, lambda: write_compare_report(result, folder))
+        table = table_text(result.shown_table, ".3f")
+        below = LAYERS if result.diagonal else ""  # where the table has no hook names
+        _show(table, result.sentences, lambda: write_compare_report(result, folder), below)
 
 
 @app.command(name="history")
@@ -362,7 +362,7 @@ def _history(
 ) -> None:
     """When in training structure appears: probes at every checkpoint, after a check that each is what it is called.
 
-    One checkpoint at a time is in memory. Interrupted, the same command goes on where it was.
+    One checkpoint at a time is in memory. If it is interrupted, run the same command again to resume it.
 
     Args:
         model: the hub name of which --revisions are revisions, or a folder with checkpoint-* folders.
@@ -426,7 +426,7 @@ def _mossa(argv: list[str]) -> None:
         result = run_mossa(parsed.base, parsed.config, folder, progress=True)
         sentences = [*lead_of(result), *notes_of(result)]
         report = partial(write_mossa_report, result, folder)
-        _show(table_text(groups_table(result), ".3f"), sentences, report, text_table(result.claims))
+        _show(table_text(groups_table(result), ".3f"), sentences, report, f"{LAYERS}\n\n{text_table(result.claims)}")
 
 
 @app.command(name="check")

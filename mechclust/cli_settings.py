@@ -60,7 +60,7 @@ PRESET_SETTINGS.struct_rule(partial(_plain_settings, none_given=False))
 
 
 def nearest_options(words: Sequence[str], told: str) -> dict[str, str]:
-    """Words that are no options of a command, with those they may have been meant to be.
+    """Words that are not options of a command, each with the option that it may have been meant to be.
 
     Args:
         words: of the command line.

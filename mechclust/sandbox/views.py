@@ -18,7 +18,7 @@ _CURVES = {
     "loss": ("Loss", "Mean cross-entropy in nats, logarithmic.", ("train_loss", "test_loss", "followed_loss")),
     "accuracy": (
         "Accuracy",
-        "Share of sequences answered rightly.",
+        "Share of sequences answered correctly.",
         ("train_accuracy", "test_accuracy", "followed_accuracy"),
     ),
     "gradient_norms": ("Gradient norms", "Norm of the loss's gradient by group of parameters, logarithmic.", ()),

@@ -55,8 +55,8 @@ def mixed(seeds: int, *, batches: bool = False, batch: int = 32) -> float:
             train(model, m.task, replace(config, batch_size=m.batch_size or batch))
 
     def stacked() -> None:
-        for each in data(range(_STEPS)):
-            stack.step(each, 1e-3)
+        for step, each in enumerate(data(range(_STEPS))):
+            stack.step(step, each, 1e-3)
 
     return alternate(singly, stacked, rounds=5) * len(given) / len(alone)
 

@@ -22,9 +22,9 @@ SETTINGS = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 PRINTS = {
     "clustering_heads.py": r"^L1H\d +(?P<low>[\d.]+) \((?P<high>[\d.]+)\)",  # trained (untrained)
     "compare_models.py": r"^classify-0 +(?P<low>[\d.]+) > (?P<high>[\d.]+) ",  # accuracy before > after
-    "many_gpus.py": r"(?s)(the same as by one process: True.*){2}",
-    "merge_jobs.py": r"of different examples: .*to the bit: True\n.*of different layers: .*to the bit: True$",
-    "new_probe.py": r"^Anisotropy keeps the contract(.|\n)*^ +3 blocks.2.hook_resid_post +[\d.]+ +[\d.]+$",
+    "many_gpus.py": r"(?s)(the same as from one process: True.*){2}",
+    "merge_jobs.py": r"with different examples: .*to the whole: True\n.*with different layers: .*to the whole: True$",
+    "new_probe.py": r"^Anisotropy satisfies the contract(.|\n)*^ +3 blocks.2.hook_resid_post +[\d.]+ +[\d.]+$",
     "task_clusters.py": r"^ +4 +(?P<low>[\d.-]+) +(?P<high>[\d.]+) +-[\d.]+ to [\d.]+ ",  # untrained, trained
     "topic_structure.py": r"across topics: (?P<high>[\d.]+) \(by chance up to (?P<low>[\d.]+)\)$",
     "watch_training.py": r"^150 +(?P<low>[\d.]+) .* (?P<high>[\d.]+)$",  # layer 0, layer 3

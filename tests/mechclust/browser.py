@@ -26,6 +26,13 @@ DRAWN = """
 """
 
 
+def lacks(what):
+    """Skips a test for what is not installed here; where CI is set, it fails instead, for all is installed there."""
+    if os.environ.get("CI"):
+        pytest.fail(what)
+    pytest.skip(what)
+
+
 @pytest.fixture(scope="module")
 def browser():
     executable = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -34,9 +41,7 @@ def browser():
     except ImportError:
         executable = None
     if executable is None:
-        if os.environ.get("CI"):
-            pytest.fail("no chromium or no playwright: apt-get install chromium, pip install playwright")
-        pytest.skip("no chromium or no playwright: apt-get install chromium, pip install playwright")
+        lacks("no chromium or no playwright: apt-get install chromium, pip install playwright")
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox", "--disable-gpu"])
         yield chromium
@@ -69,6 +74,32 @@ def open_page(browser):
 def drawn():
     """JavaScript: whether the large heatmap of an attention view is drawn."""
     return DRAWN
+
+
+@pytest.fixture(scope="module")
+def opened(browser, sandbox_file):
+    """The module's sandbox page, opened once for all tests, and what went wrong in it or was asked of a network."""
+    context = browser.new_context(offline=True, viewport={"width": 1440, "height": 900})
+    context.set_default_timeout(120_000)  # a page of 5 MB on a busy machine
+    page, trouble = context.new_page(), []
+    page.on("request", lambda request: trouble.append(request.url) if request.url != sandbox_file.as_uri() else None)
+    page.on("pageerror", lambda error: trouble.append(str(error)))
+    page.on("console", lambda message: trouble.append(message.text) if message.type == "error" else None)
+    page.goto(sandbox_file.as_uri())
+    page.wait_for_function("() => window.sandbox")
+    yield page, trouble
+    context.close()
+
+
+@pytest.fixture
+def at_start(opened):
+    """That page at its first frame, nothing pointed at; afterwards no error and no request may have been seen."""
+    page, trouble = opened
+    page.locator("h1").click()
+    for key in ("Escape", "Home"):
+        page.keyboard.press(key)
+    yield page
+    assert trouble == []
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.mechclust.browser import browser, drawn, open_page, trouble_of  # noqa: F401 - fixtures
+from tests.mechclust.browser import at_start, browser, drawn, open_page, opened, trouble_of  # noqa: F401 - fixtures
 from tests.mechclust.trained import (  # noqa: F401 - fixtures
     history_prompts,
     spoilt_series,

@@ -334,7 +334,7 @@ class TestClusters:
             "layer", "site", "label", "ari", "null_low", "null_high", "p_value", "untrained", "accuracy", "linear_p",
             "untrained_accuracy",
         ]  # fmt: skip
-        assert printed[1].split()[:4] == ["0", "hook_embed", "task", "1.000"]
+        assert printed[1].split()[:4] == ["0", "embed", "task", "1.000"]
         assert len(printed[1:4]) == 3
         sentences = [line for line in printed if line.startswith("- ")]
         assert sentences[0].startswith("- The clusters of the hidden states ")
@@ -474,7 +474,7 @@ class TestClustersRefusals:
             "or choose too_long='truncate' (--too-long truncate) to keep its end"
         )
         assert main([*clusters, "--too-long", "truncate"]) == 0
-        assert capsys.readouterr().out.splitlines()[1].split()[:4] == ["0", "hook_embed", "task", "1.000"]
+        assert capsys.readouterr().out.splitlines()[1].split()[:4] == ["0", "embed", "task", "1.000"]
 
     @pytest.mark.parametrize(
         ("missing", "said"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mechclust.cli import main
+from mechclust.cli import _COMMANDS, main
 from mechclust.report.folder import check_writable
 from tasks import InputError
 
@@ -36,7 +36,9 @@ def commands(folder: Path) -> dict[str, list[str]]:
     return {
         "clusters": ["clusters", "no-model", "--prompts", str(prompts), *own],
         "compare": ["compare", "no-model", "no-other", "--prompts", str(prompts), *own],
+        "history": ["history", "no-model", "--revisions", "step0", "step1", "--prompts", str(prompts), *own],
         "topics": ["topics", "no-model", "--corpus", str(folder / "texts.txt"), *own],
+        "topics --suite": ["topics", "--suite", "no-model", "--corpus", str(folder / "texts.txt"), *own],
         "mossa": ["mossa", "no-model", "--tasks", str(folder), *own],
         "run": ["run", "task-clusters", "--preset", "smoke", *own],
         "sandbox": ["sandbox", str(folder), "--out", str(folder / "out.html")],
@@ -44,7 +46,16 @@ def commands(folder: Path) -> dict[str, list[str]]:
     }
 
 
-@pytest.mark.parametrize("name", ["clusters", "compare", "topics", "mossa", "run", "sandbox", "report"])
+NAMES = ("clusters", "compare", "history", "topics", "topics --suite", "mossa", "run", "sandbox", "report")
+
+
+def test_these_are_all_commands_that_write(tmp_path: Path) -> None:
+    """``check`` and ``list`` only print."""
+    assert set(NAMES) == set(commands(tmp_path))
+    assert {name.split()[0] for name in NAMES} == set(_COMMANDS) - {"check", "list"}
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_full_disk_is_told_before_anything_is_read(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

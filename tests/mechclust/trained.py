@@ -37,7 +37,7 @@ def training_rows(tokenizer):
     return rows
 
 
-def train(model, tokenizer, folder, callbacks=(), add_to=()):
+def train(model, tokenizer, folder, callbacks=(), add_to=(), report_to=()):
     """A Trainer that has trained."""
     from transformers import Trainer, TrainingArguments
 
@@ -48,7 +48,7 @@ def train(model, tokenizer, folder, callbacks=(), add_to=()):
         logging_steps=EVERY,
         per_device_train_batch_size=12,
         learning_rate=5e-3,
-        report_to=[],
+        report_to=list(report_to),
         use_cpu=True,
         disable_tqdm=True,
         seed=3,

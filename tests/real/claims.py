@@ -59,6 +59,15 @@ def _faithful(found: Found) -> Sequence[Claim]:
             chance="numbers of size 1 to 2",
             note="five numbers in the package's README, from an older library: rounding is allowed for",
         ),
+        claim(
+            "R21",
+            "`mechclust history` on the three rxnfp models, with a planted copy of the last among them, names that "
+            "copy and nothing else (1: so)",
+            "this project",
+            [float(found["series"] == [("last", (2,))])],
+            at_least(1),
+            kind="check",
+        ),
         _masked(found, "R3", "rxnfp-pretrained", "rxnfp, pretrained: masked tokens it gets right", 0.85, mlm),
         _masked(found, "R4", "rxnmapper", "rxnmapper: the same", 0.75, f"smaller, one shared layer; {mlm}"),
         _masked(

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mechclust import check_model
+from mechclust import HistoryConfig, check_model, measure_history
 from mechclust.cli import main as mechclust
 from mechclust.jobs import map_jobs
 from mechclust.report.claims import load_claims, save_claims, text_table
@@ -144,9 +144,26 @@ def _rxnfp(out: Path) -> Found:
     return {
         "checks": {m.name: _check(out, m) for m in (PRETRAINED, TUNED, TUNED_10K)},
         "fingerprint": _fingerprint(),
+        "series": _series(out, file.every(3).path),
         "masked": {PRETRAINED.name: _masked(PRETRAINED, file.texts[::80])},
         "reactions": reactions,
     }
+
+
+def _series(out: Path, prompts: Path) -> list[tuple[str, tuple[int, ...]]]:
+    """What ``mechclust history`` finds wrong with the three reaction models, the last one planted before itself too."""
+    folder = out / "rxnfp-series"
+    folder.mkdir(parents=True)
+    for step, model in enumerate((PRETRAINED, TUNED_10K, TUNED, TUNED)):
+        (folder / f"checkpoint-{step}").symlink_to(model.folder())
+    options = ("--checkpoints", str(folder / "checkpoint-*"), "--prompts", str(prompts), "--position", "first")
+    report = _cli(out, TUNED, "history", *options)
+    (out / "figures").mkdir(exist_ok=True)
+    for suffix in (".png", ".pdf"):
+        shutil.copy(report / "figures" / f"clusters_map{suffix}", out / "figures" / f"series{suffix}")
+    config = HistoryConfig(prompts, checkpoints=(folder / "checkpoint-*",), position="first")
+    found = measure_history(str(TUNED.folder()), config, report)  # which is there already
+    return [(finding.kind, finding.checkpoints) for finding in found.findings]
 
 
 def _fingerprint() -> float:

@@ -1,4 +1,4 @@
-"""Does the tokenizer belong to the model, and where does a prompt's last token stand?"""
+"""Does the tokenizer belong to the model, and where is a prompt's last token?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LENGTHS = (2, 3, 5)  # words per text
 
 
 def text(checked: CheckedModel) -> tuple[bool, str] | tuple[bool, str, bool]:
-    """Ids fit the model, texts come back, and the last token of padded prompts is found."""
+    """Ids fit the model, texts survive a round trip, and the last token of padded prompts is found."""
     tokenizer = _tokenizer(checked)
     d_vocab = checked.model.cfg.d_vocab
     beyond = {token: i for token, i in tokenizer.get_vocab().items() if i >= d_vocab}
@@ -44,7 +44,7 @@ def text(checked: CheckedModel) -> tuple[bool, str] | tuple[bool, str, bool]:
 
 
 def beginning(checked: CheckedModel) -> tuple[bool, str] | tuple[bool, str, bool]:
-    """Which token begins a text, if any: measured states depend on it, and tokenizers differ in who adds it."""
+    """Which token begins a text, if any: measured states depend on it, and tokenizers differ in whether they add it."""
     tokenizer = _tokenizer(checked)
     token = getattr(tokenizer, "bos_token", None) or getattr(tokenizer, "cls_token", None)
     if token is None:

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 _BLUE, _ORANGE, _GREEN = COLORS[:3]  # each curve also has a marker of its own
 _MOST = len(COLORS)  # candidates shown
-_THIN = 0.005  # width of a chance band below which it is drawn as a line
+_THIN = 0.005  # width below which a chance band is drawn as a line
 
 
 def curves_figure(result: ClustersResult) -> Figure:
-    """Per label: above, the index of the clusters and the same given something else; below, the linear accuracy."""
+    """Per label: above, the index of the clusters, also given another label; below, the linear accuracy."""
     from mechclust.report.style import layer_axis, subplots
 
     labels, both = result.trained.raw.coords["label"], result.trained.linear is not None
@@ -69,11 +69,11 @@ def _curve(
     marker: str,
     name: str,
 ) -> None:
-    """A curve in the band of what chance gives, with its twin of random weights."""
+    """A curve with its chance band, and the curve of the twin with random weights."""
     if table[value].isna().all():
         return
     low, high = (table[column].to_numpy(dtype=float) for column in band)
-    line = 0.8 if (high - low < _THIN).any() else 0  # a band without width would not be seen
+    line = 0.8 if (high - low < _THIN).any() else 0  # a band without width would be invisible
     axis.fill_between(table["layer"], low, high, alpha=0.35, lw=line, hatch="////", facecolor="none", edgecolor=color)
     axis.plot(table["layer"], table[value], color=color, marker=marker, ms=4, label=name)
     if untrained in table:
@@ -81,7 +81,7 @@ def _curve(
 
 
 def _keys(untrained: bool) -> dict[str, Artist]:
-    """What the legend says of all curves."""
+    """The legend's text for all curves."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

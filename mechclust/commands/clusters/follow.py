@@ -111,7 +111,7 @@ def what_clusters_follow(
         clusters: cluster of each example, by layer.
         layers: number of each layer.
         labels: of the examples; those with one value, or all different, are left out.
-        features: likewise.
+        features: of the examples; the same.
         p_values: of labels that were tested in another way, by layer; where these show nothing, the label is not
             followed.
     """

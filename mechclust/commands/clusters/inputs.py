@@ -18,7 +18,7 @@ from mechclust.commands.clusters.features import TOKENS, WORDS, determines, surf
 from mechclust.models import load_tokenizer
 from mechclust.models.pretrained import model_name
 from mechclust.models.sizes import Sizes
-from mechclust.models.tokenizers import encoder, n_leading, tokenization, what_is_wrong
+from mechclust.models.tokenizers import prompt_batches, tokenization, what_is_wrong
 from mechclust.report.chance import LEVEL
 from mechclust.report.text import join
 from probes.functional.task_cluster_ari import n_relabellings
@@ -38,7 +38,7 @@ class Inputs:
         texts: the prompts.
         index: ``[n]`` the place of each in the file, from 0.
         labels: of the file, name to one value per prompt.
-        features: surface features, likewise.
+        features: surface features, name to one value per prompt.
         batches: the prompts as tokens.
         sizes: of the model.
         tokenization: how texts became tokens.
@@ -89,14 +89,14 @@ def read_inputs(model: Any, config: ClustersConfig, tokenizer: Any = None) -> In
     reader, sizes = _read(model, config, tokenizer)
     batches = [
         replace(batch, index=index[batch.index])
-        for batch in some.batches(
-            encoder(reader, config.chat, bos=config.bos),
-            config.tokens_per_batch,
-            pad_id=reader.pad_token_id or 0,
-            max_length=sizes.n_ctx,
+        for batch in prompt_batches(
+            some,
+            reader,
+            sizes,
+            tokens_per_batch=config.tokens_per_batch,
+            chat=config.chat,
+            bos=config.bos,
             too_long=config.too_long,
-            keep=n_leading(reader, config.bos),
-            d_vocab=sizes.d_vocab,
         )
     ]
     ids: dict[int, list[int]] = {}

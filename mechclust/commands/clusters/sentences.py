@@ -1,4 +1,4 @@
-"""What was found, in sentences: each number with what it would be by chance and in models with random weights."""
+"""The findings, in sentences: each number with its value by chance and in models with random weights."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class Reading:
     """A curve over layers, read against chance.
 
     Attributes:
-        value: the highest, of the layers above chance where there are such.
-        layer: where.
-        low, high: 95% of what chance gives there.
-        p: of the highest, for that layer alone.
-        surely: the lower end of its own interval, where it has one; else less half the width of chance.
-        above: layers above chance, corrected for how many were looked at.
-        layers: all that were looked at.
+        value: the highest value, among the layers above chance if there are any.
+        layer: its layer.
+        low, high: 95% chance interval there.
+        p: p-value of the highest value, for that layer alone.
+        surely: the lower end of its own interval, if it has one; otherwise the value minus half the width of chance.
+        above: layers above chance, corrected for the number of layers examined.
+        layers: all layers examined.
         least_p: the smallest corrected p.
-        too_few: whether no layer could be above chance with so few relabellings.
-        untrained: what models with random weights give at that layer, on average; ``None`` without such.
-        untrained_best: the most that they give at any layer, and where.
+        too_few: whether there are too few relabellings for any layer to be above chance.
+        untrained: mean value at that layer for models with random weights; ``None`` if there are none.
+        untrained_best: their highest value at any layer, and that layer.
     """
 
     value: float
@@ -53,7 +53,7 @@ class Reading:
 
     @property
     def beats_untrained(self) -> bool:
-        """Whether it is above all that random weights give; so where nobody looked."""
+        """Whether it is above everything that random weights give; true if they were not measured."""
         return self.untrained_best is None or self.surely > self.untrained_best[0]
 
     @property
@@ -67,13 +67,13 @@ class Reading:
 def read(
     table: pd.DataFrame, value: str, null: str, p: str, untrained: str, asked: int, *, surely: str | None = None
 ) -> Reading | None:
-    """A curve of a table with a row per layer, by the names of its columns; ``None`` where it has no value.
+    """A curve of a table with a row per layer, by the names of its columns; ``None`` if it has no value.
 
     Args:
         table: of one label.
         value: the column to read.
-        null: its columns of chance begin so.
-        p: its p-value for each layer alone; those that are corrected together are in ``{p}_corrected``, if anywhere.
+        null: prefix of its chance columns.
+        p: column of its p-value for each layer alone; jointly corrected ones are in ``{p}_corrected``, if present.
         untrained: its column for random weights.
         asked: relabellings behind ``p``.
         surely: the column of the lower end of its interval.
@@ -111,7 +111,7 @@ def read_raw(table: pd.DataFrame, asked: Asked) -> Reading | None:
 
 
 def read_given(table: pd.DataFrame, asked: Asked) -> Reading | None:
-    """The index where another label's means were taken out."""
+    """The index after another label's means are subtracted."""
     return read(table, "given_ari", "given_null", "given_p", "untrained_given", asked[0])
 
 
@@ -126,15 +126,15 @@ def read_linear(table: pd.DataFrame, asked: Asked) -> Reading | None:
 def conclusion(
     table: pd.DataFrame, followed: Followed, given: str | None, labels: Sequence[str], asked: Asked, told: str | None
 ) -> list[str]:
-    """Two sentences: what the clusters follow, and whether the task is there beside it.
+    """Two sentences: what the clusters follow, and whether the task is also present.
 
     Args:
-        table: a row per layer, of the task.
+        table: a row per layer, for the task.
         followed: what the clusters agree with.
-        given: what was taken out of the states.
-        labels: the task and the further labels that were asked for.
+        given: the label whose means were subtracted from the states.
+        labels: the task and the further labels that were requested.
         asked: relabellings of the indices, and of the classifier.
-        told: what the clusters follow, where it tells the task in these prompts, so that it could not be taken out.
+        told: what the clusters follow, if it determines the task in these prompts, so that it cannot be subtracted.
     """
     raw, best = read_raw(table, asked), followed.best(labels)
     second = _what_of_the_task(table, raw, followed, best, given, asked)
@@ -208,7 +208,7 @@ def _what_of_the_task(
 
 
 def _beside_clusters(raw: Reading, others: Sequence[str]) -> str:
-    """What else there is to say where the clusters are the tasks."""
+    """What else there is to say if the clusters are the tasks."""
     parts = list(others)
     if raw.untrained_best is not None:
         value, layer = raw.untrained_best
@@ -238,7 +238,7 @@ def _chance(reading: Reading) -> str:
 
 
 def _agreement(followed: Followed, name: str) -> str:
-    """How much the clusters agree with something, over the layers."""
+    """How much the clusters agree with a label or feature, over the layers."""
     table = followed.table[followed.table["name"] == name]
     above = table[table["layer"] > 0]
     table = above if len(above) else table
@@ -250,7 +250,7 @@ def _agreement(followed: Followed, name: str) -> str:
 
 
 def _beside(followed: Followed, name: str) -> str:
-    """What parts the prompts alike, and what is followed as much."""
+    """What divides the prompts in the same way, and what is followed equally."""
     same = [followed.called(other) for other in followed.same_as(name)]
     much = [followed.called(other) for other in followed.as_much_as(name) if other != "task"]
     return (f" (or {join(same)}, nearly the same in these prompts)" if same else "") + (
@@ -267,8 +267,8 @@ def details(table: pd.DataFrame, label: str, given: str | None, n_untrained: int
     Args:
         table: a row per layer, of this label.
         label: its name.
-        given: what was taken out of the states, in words.
-        n_untrained: models with random weights.
+        given: the label whose means were subtracted from the states, in words.
+        n_untrained: number of models with random weights.
         asked: relabellings of the indices, and of the classifier.
     """
     raw = read_raw(table, asked)
@@ -296,7 +296,7 @@ def details(table: pd.DataFrame, label: str, given: str | None, n_untrained: int
 
 
 def _below(table: pd.DataFrame, value: str, low: str, what: str) -> list[str]:
-    """Layers below chance, which is no noise."""
+    """Layers below chance, which is not noise."""
     layers = table["layer"][table[value] < table[low]].tolist()
     if not layers:
         return []
@@ -323,7 +323,7 @@ def _said(table: pd.DataFrame, reading: Reading, of: str, what: str, measure: st
 
 
 def _untrained(reading: Reading, n: int, form: str) -> list[str]:
-    """What untrained models give where the model gives most, and where they give most themselves."""
+    """What untrained models give at the model's best layer, and at their own best layer."""
     if reading.untrained is None or reading.untrained_best is None:
         return []
     top, layer = reading.untrained_best
@@ -339,7 +339,7 @@ def _untrained(reading: Reading, n: int, form: str) -> list[str]:
 
 
 def _too_few(reading: Reading, n: int, option: str) -> list[str]:
-    """Where no layer could have been above chance."""
+    """The note for the case in which no layer could have been above chance."""
     if not reading.too_few:
         return []
     return [
@@ -349,7 +349,7 @@ def _too_few(reading: Reading, n: int, option: str) -> list[str]:
 
 
 def agreements(followed: Followed) -> str:
-    """All that the clusters were compared with, in order."""
+    """Everything that the clusters were compared with, in order."""
     layers = sorted(set(followed.table["layer"]))
     above = [layer for layer in layers if layer > 0] or layers
     found = ", ".join(f"{short(name)} {mean:z.2f}" for name, mean in followed.means.items())

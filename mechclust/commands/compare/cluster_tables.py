@@ -61,7 +61,7 @@ def clusters_by_layer(
 
 
 def _spread(name: str, values: np.ndarray) -> dict[str, float | int]:
-    """Median, least and greatest of the numbers that are there; NaN where there is none."""
+    """Median, minimum and maximum of the numbers that exist; NaN if there are none."""
     values = values[np.isfinite(values)]
     found = (np.median(values), values.min(), values.max()) if len(values) else (np.nan,) * 3
     median, least, most = map(float, found)

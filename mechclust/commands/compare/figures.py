@@ -38,29 +38,29 @@ def compare_panels(result: CompareResult) -> list[Panel]:
     if not result.diagonal:
         caption = (
             "Debiased CKA of every layer of the tuned model with every layer of the base model, over all prompts and "
-            "for each task. A dot: the base layer that a tuned layer is most like. Grey: no CKA."
+            "for each task. Dot: the base layer to which a tuned layer is most similar. Grey: no CKA."
         )
         return [Panel("every_layer_with_every_other", _all_pairs(result), caption), *widths]
     panels = [
         Panel(
             "cka_by_layer",
             _by_layer(result),
-            "Debiased CKA between the tuned and the base model by layer (0: the embedding), a line for each task "
+            "Debiased CKA between the tuned and the base model by layer (0: the embedding), one line per task "
             "with its 95% interval over prompts; 1: the same geometry. Dashed: all prompts together. Hatched: up to "
             "the highest chance level of any task. Bold in the legend: tasks that stand out over all layers.",
         ),
         Panel(
             "change_by_task_and_layer",
             _heat_map(result),
-            "1 - debiased CKA by task and layer, the most changed task first. A dot: the task stands out at that "
-            "layer. A cross: its interval reaches down to the tolerance. A question mark: a change with no interval, "
-            "so that neither can be told. Grey: no CKA.",
+            "1 - debiased CKA by task and layer, the most changed task first. Dot: the task stands out at that "
+            "layer. Cross: its interval reaches down to the tolerance. Question mark: a change with no interval, "
+            "so neither can be decided. Grey: no CKA.",
         ),
     ]
     if result.controls:
         caption = (
             "Debiased CKA of models tuned on one task alone with the tuned model and with the base model, over that "
-            "task's prompts: a point for each task, line: median; box plots from five tasks on (Zhao, Ziser & Cohen "
+            "task's prompts: one point per task, line: median; box plots from five tasks (Zhao, Ziser & Cohen "
             "2024, arXiv 2410.20008)."
         )
         panels.append(Panel("controls", _controls(result.tables["controls"]), caption))
@@ -83,7 +83,7 @@ def _of_groups(result: CompareResult) -> list[Panel]:
             else "Debiased CKA between the tuned and the base model"
         )
         figure = clusters_figure(result.tables["clusters_by_layer"], list(result.tables["clusters"]["cluster"]))
-        caption = f"{what}, by cluster of tasks and layer: median over the cluster's tasks, band: least to greatest."
+        caption = f"{what}, by cluster of tasks and layer: median over the cluster's tasks, band: minimum to maximum."
         panels.append(Panel("clusters", figure, caption))
     return panels
 
@@ -92,12 +92,12 @@ def _of_opinions(result: CompareResult) -> list[Panel]:
     if not result.opinions:
         return []
     told = "; ".join(f"{OPINIONS[name].column}: {OPINIONS[name].told}" for name in result.opinions)
-    caption = f"Second opinions beside debiased CKA by layer (median over tasks, band: quartiles): {told}."
+    caption = f"Second opinions next to debiased CKA by layer (median over tasks, band: quartiles): {told}."
     return [Panel("second_opinions", _opinions(result), caption)]
 
 
 def _of_models(result: CompareResult) -> list[Panel]:
-    """Dimensions and neighbour purity of each model, as far as they were asked for."""
+    """Dimensions and neighbour purity of each model, if requested."""
     parts = []
     if result.n_dims is not None:
         parts.append(("dimensions", "dimensions that hold 99% of the variance over all prompts"))
@@ -252,7 +252,7 @@ def _of_both(axis: Axes, found: ProbeResult, values: Tensor) -> None:
     for model, color in (("base", _BASE), ("tuned", _TUNED)):
         places = [i for i, site in enumerate(found.coords["site"]) if site.startswith(f"{model}/")]
         layers = [found.layers[found.coords["site"][i]] for i in places]
-        wide = {"lw": 3, "ms": 6} if model == "base" else {"lw": 1.4, "ms": 4}  # to be seen where they coincide
+        wide = {"lw": 3, "ms": 6} if model == "base" else {"lw": 1.4, "ms": 4}  # visible where they coincide
         axis.plot(layers, values[places], color=color, marker="o", label=model, **wide)
     layer_axis(axis)
 

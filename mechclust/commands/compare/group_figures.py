@@ -53,7 +53,7 @@ def layer_groups_figure(groups: ControlGroups) -> Figure:
 
 
 def clusters_figure(table: pd.DataFrame, clusters: Sequence[str]) -> Figure:
-    """A panel for each cluster: medians and ranges over its tasks by layer."""
+    """One panel per cluster: medians and ranges over its tasks by layer."""
     columns = {"control_base": (RED, "base"), "control_tuned": (BLUE, "tuned")}
     controlled = "control_base" in table
     n = len(clusters)
@@ -79,7 +79,7 @@ def clusters_figure(table: pd.DataFrame, clusters: Sequence[str]) -> Figure:
 
 
 def _band(axis: Axes, part: pd.DataFrame, curves: Sequence[pd.Series], color: str, label: str) -> None:
-    """A median in the band between least and greatest."""
+    """A median with the band from minimum to maximum."""
     median, least, most = curves
     axis.fill_between(part["layer"], least, most, color=color, alpha=0.16, lw=0)
     axis.plot(part["layer"], median, color=color, marker="o", ms=3.5, lw=1.4, label=label)

@@ -50,7 +50,8 @@ def compare_models(
 
     Args:
         base: hub name or local directory, see ``load_pretrained``.
-        tuned: likewise; with the same tokenizer on these prompts. Its width and number of layers may differ.
+        tuned: the same; its tokenizer must read these prompts as the base's does. Its width and number of layers may
+            differ.
         config: what to measure.
         out: folder for the hidden states and, in ``results``, the measurements.
         progress: show progress bars.

@@ -13,7 +13,7 @@ from mechclust.models.tokenizers import in_words
 from mechclust.report.analysis import Analysis
 from mechclust.report.html import table_html
 from mechclust.report.page import write_report
-from mechclust.report.text import join
+from mechclust.report.text import LAYERS, join
 from probes import ProbeResult
 from probes.files import file_name
 from tasks.text.visible import short
@@ -66,7 +66,7 @@ def compare_analysis(result: CompareResult) -> Analysis:
         "compare": "Every layer and task",
     }
     shown = {name: result.tables[name] for name in titles if name in result.tables}
-    in_the_csv = ["site", "base_site", "d_tuned", "d_base", "layers", "largest_low", "largest_high"]
+    in_the_csv = ["d_tuned", "d_base", "layers", "largest_low", "largest_high"]
     return Analysis(
         panels=compare_panels(result),
         views={
@@ -89,14 +89,14 @@ def rule(result: CompareResult) -> str:
     """How layers and tasks are named, for the report."""
     c = result.config
     return (
-        "The rule: a layer changed for a task where the 95% interval of its change, 1 - debiased CKA, lies above "
-        f"{c.tolerance:g}; without an interval that is left open. Tasks stand out at a layer where the changes of "
-        "those that have an interval fall in two groups (Jenks' natural break of log change) such that no interval of "
-        "the upper group meets one of the lower, and the least of the upper group is at least "
-        f"{c.factor:g} times the most of the lower. Over all layers: the same with means of changes and of interval "
-        "ends, over the layers at which every task that is compared has an interval "
-        f"({_layers(result)}), since layers change by different amounts. It compares these tasks with each other: "
-        "where tuning on some tasks changed all of them alike, none stands out."
+        "The rule: a layer changed for a task if the 95% interval of its change, 1 - debiased CKA, lies above "
+        f"{c.tolerance:g}; without an interval this is left open. Tasks stand out at a layer if the changes of "
+        "those with an interval fall into two groups (Jenks' natural break of log change) such that no interval of "
+        "the upper group overlaps one of the lower, and the smallest change of the upper group is at least "
+        f"{c.factor:g} times the largest of the lower. Over all layers: the same with means of changes and of "
+        "interval ends, over the layers at which every compared task has an interval "
+        f"({_layers(result)}), since layers change by different amounts. The rule compares these tasks with each "
+        "other: if tuning on some tasks changed all of them equally, none stands out."
     )
 
 
@@ -106,16 +106,16 @@ def group_rule(result: CompareResult) -> str:
     assert groups is not None
     assert groups.found is not None
     end = (
-        "the first layer with 95% of the most dimensions of the tuned model, over the prompts of every task"
+        "the first layer with 95% of the tuned model's maximum dimensions, over the prompts of every task"
         if "tuned" in groups.curves.dims
         else "the last layer before the spread leaves .02 of its minimum"
     )
     return (
         "Layer groups are read from medians over tasks of debiased CKA with each task's control. Shared: before the "
         "layer from which the tuned model's is above the base's by more than .02 (one exception allowed). Transition: "
-        f"from there to {end}; there is none where the tuned model's interquartile range over tasks never falls to "
+        f"from there to {end}; there is none if the tuned model's interquartile range over tasks never falls to "
         ".10. Refinement: the rest. The rule is ours; on the curves of Zhao, Ziser & Cohen (2024, arXiv 2410.20008) it "
-        "gives their groups. Intervals leave out other seeds of tuning, and the likeness of tasks in a cluster; "
+        "gives their groups. Intervals cover neither other seeds of tuning nor the similarity of tasks in a cluster; "
         f"{'; '.join(groups.found.notes)}."
     )
 
@@ -126,25 +126,25 @@ def _layers(result: CompareResult) -> str:
 
 
 def what_to_know(result: CompareResult) -> list[str]:
-    """What a reader must know of the numbers."""
+    """What a reader needs to know about the numbers."""
     c, table = result.config, result.tables["compare"]
     counts = table.drop_duplicates("task").set_index("task")["n"]
     per_task = span(sorted(counts.drop(ALL)))
     d = " and ".join(f"{span(sorted(table[f'd_{m}']))} ({m})" for m in ("tuned", "base"))
     found = [
         f"n = {counts[ALL]} prompts of {len(result.tasks)} tasks ({per_task} each), hidden state at {c.states}, "
-        f"d = {d}; layer 0 is the embedding, in decoders without position."
+        f"d = {d}. {LAYERS} In decoders, the embedding is without position."
     ]
     largest = int(table[["d_tuned", "d_base"]].to_numpy().max())
     if (small := counts[counts < 10 * largest]).size:
         which = "every label" if len(small) == len(counts) else join(map(short, small.index))
-        found.append(f"n is below 10 d for {which}: there the biased form, column cka, is too high; read debiased_cka.")
+        found.append(f"n is below 10 d for {which}: there the biased form, column cka, is too high; use debiased_cka.")
     found += _no_cka(result)
     found += [
         *([in_words(result.tokenization)] if result.tokenization else []),
         *result.notes,
         "CKA compares geometry among the prompts: it does not see a rotation, a common scale or a shift of all hidden "
-        "states, nor whether a change matters to the output; and a few far-off prompts can move it (Davari et al. "
+        "states, nor whether a change matters to the output; and a few outlying prompts can change it (Davari et al. "
         "2022, arXiv 2210.16156).",
         *_second_opinions(result),
         "Debiased CKA is 1 for the same geometry, near 0 for unrelated ones, and may be negative.",
@@ -176,7 +176,7 @@ def _no_cka(result: CompareResult) -> list[str]:
 
 
 def _second_opinions(result: CompareResult) -> list[str]:
-    """Where they differ most from debiased CKA, and of how many prompts they are."""
+    """Where they differ most from debiased CKA, and how many prompts they use."""
     table, found = result.tables["compare"], []
     for name, measured in result.opinions.items():
         column, _, told = OPINIONS[name]

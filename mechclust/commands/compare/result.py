@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from mechclust.commands.compare.sentences import sentences
 from mechclust.commands.compare.tables import CompareTables
 from mechclust.report.html import table_html
 from mechclust.report.text import short_name
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,12 @@ class CompareResult(CompareTables):
         names = [short_name(model) for model in (self.tuned, self.base)]
         tuned, base = names if names[0] != names[1] else (self.tuned, self.base)
         return f"What tuning changed: {tuned} against {base}"
+
+    @property
+    def shown_table(self) -> pd.DataFrame:
+        """The table for a terminal: tasks, or layers and tasks where the models' layers are not the same."""
+        table = self.tables["tasks" if self.diagonal else "compare"]
+        return table[[name for name in table if not name.startswith(("largest_", "d_"))]]
 
     def _repr_html_(self) -> str:
         table = self.tables["tasks" if self.diagonal else "compare"]

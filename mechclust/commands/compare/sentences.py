@@ -1,4 +1,4 @@
-"""What ``mechclust compare`` found, in sentences that follow from its tables."""
+"""The findings of ``mechclust compare``, in sentences derived from its tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mechclust.report.text import join, ranges
 from probes.functional.cka import LEAST_DEBIASED
 from tasks.text.visible import short
 
-_NAMED = 6  # tasks named one by one in a sentence; of more, only the first are
+_NAMED = 6  # maximum number of tasks named individually in a sentence
 
 
 def sentences(found: CompareTables) -> list[str]:
@@ -27,7 +27,7 @@ def sentences(found: CompareTables) -> list[str]:
 
 
 def _open(found: CompareTables) -> np.ndarray:
-    """``[layer task]``: a change beyond the tolerance of which, without an interval, nothing can be said."""
+    """``[layer task]``: a change beyond the tolerance that cannot be judged, for lack of an interval."""
     return np.nan_to_num(found.change) * ~found.known > found.config.tolerance
 
 
@@ -65,7 +65,7 @@ def _layers(found: CompareTables) -> str:
     if not changed.any():
         return "No layer changed for any single task."
     table = found.tables["layers"]
-    table = table[table["tasks"] == table["tasks"].max()]  # means over other tasks are no comparison
+    table = table[table["tasks"] == table["tasks"].max()]  # means over different sets of tasks cannot be compared
     said = (
         f"Layers that changed for at least one task: {found.ranges_of(changed)} of {ranges(found.layer_numbers)}; "
         "1 - CKA"
@@ -107,7 +107,7 @@ def _tasks(found: CompareTables) -> list[str]:
 
 
 def _left_out(found: CompareTables) -> list[str]:
-    """Tasks of which it is not known whether they stand out, with what is known of them."""
+    """Tasks for which it is unknown whether they stand out, with what is known about them."""
     table, parts = found.tables["tasks"], []
     for row in table[table["stands_out"].isna()].itertuples():
         lacks = f"no interval at layer{_s(row.no_interval_layers)} {row.no_interval_layers}"

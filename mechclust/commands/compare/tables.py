@@ -35,7 +35,7 @@ _MEASURES = {  # by column of the table
 
 @dataclass(frozen=True)
 class CompareTables:
-    """The measurements and the tables of them; see ``CompareResult``, which says them in sentences too."""
+    """The measurements and their tables; see ``CompareResult``, which also puts them into sentences."""
 
     base: str
     tuned: str
@@ -61,7 +61,7 @@ class CompareTables:
 
     @property
     def opinions(self) -> dict[str, ProbeResult]:
-        """The second opinions that were asked for, by name."""
+        """The requested second opinions, by name."""
         found = {name: getattr(self, name) for name in OPINIONS}
         return {name: result for name, result in found.items() if result is not None}
 
@@ -75,13 +75,13 @@ class CompareTables:
         """``[layer task]`` 1 - debiased CKA.
 
         Raises:
-            InputError: where the models' layers are not the same; so do all that build on it, down to ``by_layer``.
+            InputError: if the models' layers are not the same; the same holds for everything below, up to ``by_layer``.
         """
         return self._change("debiased_cka")[:, 1:]
 
     @cached_property
     def interval(self) -> tuple[np.ndarray, np.ndarray]:
-        """``[layer task]`` lower and upper end of the change: 95% over prompts; NaN where there is none."""
+        """``[layer task]`` lower and upper end of the change: 95% over prompts; NaN if there is none."""
         return self._change("debiased_cka_high")[:, 1:], self._change("debiased_cka_low")[:, 1:]
 
     def _change(self, measure: str) -> np.ndarray:
@@ -92,7 +92,7 @@ class CompareTables:
 
     @cached_property
     def known(self) -> np.ndarray:
-        """``[layer task]``: whether there is a change with an interval, so that anything can be said of it."""
+        """``[layer task]``: whether there is a change with an interval, so that it can be judged."""
         return np.isfinite(self.change) & np.isfinite(self.interval[0]) & np.isfinite(self.interval[1])
 
     @cached_property
@@ -141,7 +141,7 @@ class CompareTables:
 
     @cached_property
     def groups(self) -> ControlGroups | None:
-        """What the controls say of groups of layers; None without controls."""
+        """What the controls show about groups of layers; None without controls."""
         if not self.diagonal:
             return None
         return control_groups(self.controls, self.n_dims, self.clusters, ALL, self.config.seed)
@@ -298,10 +298,10 @@ class CompareTables:
 
 
 def _told(found: Any) -> bool | float:
-    """Missing where it cannot be told."""
+    """Missing if it cannot be decided."""
     return np.nan if found is np.ma.masked else bool(found)
 
 
 def _whole(layers: Sequence[int | None]) -> np.ndarray:
-    """Integers and what is missing: floats would read ``3.0``."""
+    """Integers and missing values: floats would be printed as ``3.0``."""
     return np.array([np.nan if layer is None else layer for layer in layers], dtype=object)

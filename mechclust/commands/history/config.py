@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
 from mechclust.commands.settings import ModelSettings, PromptSettings
-from probes import CKA, ClusteringHead, TaskClusterARI, head_output, residual
+from probes import CKA, ClusteringHead, Probe, TaskClusterARI, head_output, list_probes, residual
+from probes.registry import find_probe
 from probes.sites import Sites
 from tasks import InputError
-from tasks.errors import check_at_least, check_choice
+from tasks.errors import check_at_least, nearest
 from tasks.text.topic_model import check_threshold, check_topics
 
-ProbeName = Literal["clusters", "cka", "heads", "topics"]
+PROBES = ("clusters", "cka", "heads", "topics")
 Against = Literal["last", "first", "previous"]
 AGAINST: tuple[Against, ...] = get_args(Against)
 LEAST = 2  # checkpoints of a series
@@ -28,14 +30,15 @@ class HistoryConfig(ModelSettings, PromptSettings):
         checkpoints: folders of checkpoints, such as run/checkpoint-*; ordered by the last number in their names.
         probes: what to measure: clusters (of hidden states, against the task), cka (with the last, first and previous
             checkpoint), heads (how strongly each head's output clusters by task), topics (attention within topics;
-            needs --corpus). By default clusters and cka, and also topics if there is a corpus.
+            needs --corpus), or a probe by its name in mechclust list, such as AttentionEntropy, with its default
+            settings. By default clusters and cka, and also topics if there is a corpus.
         corpus: UTF-8 text files, or directories of *.txt files, for topics.
         n_topics: number of topics, fitted to the corpus once for all checkpoints.
         threshold: each topic keeps the int(V * threshold) + 1 likeliest of V words.
         min_documents: words in fewer documents are left out of the topics.
         max_length: tokens per window of the corpus.
         n_init: k-means starts.
-        n_permutations: random relabellings behind the chance levels of clusters and topics.
+        n_permutations: random relabellings behind the chance levels of clusters, heads and topics.
         cka_permutations: random pairings behind the chance levels of CKA; 0 for none.
         map_prompts: maximum number of prompts to show with the slider, chosen by their number in the file; 0 for none.
         map_layers: layers to show there; by default up to five, evenly spaced.
@@ -44,7 +47,7 @@ class HistoryConfig(ModelSettings, PromptSettings):
 
     revisions: tuple[str, ...] = ()
     checkpoints: tuple[Path, ...] = ()
-    probes: tuple[ProbeName, ...] = ()
+    probes: tuple[str, ...] = ()
     corpus: tuple[Path, ...] = ()
     n_topics: int = 20
     threshold: float = 0.005
@@ -63,7 +66,8 @@ class HistoryConfig(ModelSettings, PromptSettings):
         if bool(self.revisions) and bool(self.checkpoints):
             raise InputError("both --revisions and --checkpoints are given; give one of them")
         for name in self.probes:
-            check_choice(probes=(name, get_args(ProbeName)))
+            if name not in PROBES:
+                self.registered(name)
         if len(set(self.probes)) < len(self.probes):
             raise InputError(f"probes is {' '.join(self.probes)}; name each once")
         if "topics" in self.probes and not self.corpus:
@@ -82,11 +86,34 @@ class HistoryConfig(ModelSettings, PromptSettings):
             raise InputError(f"attention_prompts is {self.attention_prompts}; expected places in the file, from 0")
 
     @property
-    def measured(self) -> tuple[ProbeName, ...]:
+    def measured(self) -> tuple[str, ...]:
         """The probes to run."""
         if self.probes:
             return self.probes
         return ("clusters", "cka", "topics") if self.corpus else ("clusters", "cka")
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The probes to run that are known by their registered name."""
+        return tuple(name for name in self.measured if name not in PROBES)
+
+    def registered(self, name: str) -> Probe:
+        """A probe by its registered name, with its default settings and the run's readout.
+
+        Raises:
+            InputError: for an unknown name, and a probe that is broken or needs arguments.
+        """
+        known = [*PROBES, *(probe.name for probe in list_probes())]
+        if name not in known:
+            raise InputError(
+                f"probes is {name!r}; expected {', '.join(PROBES)}, or a probe that mechclust list names"
+                f"{nearest(name, known)}"
+            )
+        found = find_probe(name)
+        probe = found.new()
+        if found.make is not None and "readout" in inspect.signature(found.make).parameters:
+            probe = found.make(readout=self.readout)
+        return probe
 
     def clustering(self, at: Sites) -> TaskClusterARI:
         """The probe that clusters hidden states."""
@@ -102,4 +129,4 @@ class HistoryConfig(ModelSettings, PromptSettings):
     @property
     def heads(self) -> ClusteringHead:
         """The probe that reads the heads' outputs."""
-        return ClusteringHead("task", at=head_output(), query=self.readout, permutations=None)
+        return ClusteringHead("task", at=head_output(), query=self.readout, permutations=self.n_permutations)

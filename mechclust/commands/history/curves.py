@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,14 +31,13 @@ class Curve:
     """One measure at all checkpoints. Anything not measured is NaN.
 
     Attributes:
-        name: a key of ``TITLES``.
+        name: a key of ``TITLES``, or the name of a probe and of its measure.
         sites: hook names, those of the last checkpoint.
         layers: their numbers; block numbers for heads and topics.
         value: by checkpoint and layer.
-        low: lower end of the central 95% of the chance distribution.
+        low: lower end of the central 95% of the chance distribution; for heads and topics, of the best head's.
         high: upper end.
-        p: share of the chance distribution that is at least as high; for heads and topics, corrected for the heads of
-            the model or layer.
+        p: share of the chance distribution that is at least as high.
         n: number of examples at each checkpoint.
     """
 
@@ -51,10 +50,27 @@ class Curve:
     p: Float[np.ndarray, "checkpoint layer"]
     n: Sequence[int]
 
+    def without(self, checkpoints: Sequence[int]) -> Curve:
+        """The same, not measured at these checkpoints."""
+        ends = {name: getattr(self, name).copy() for name in ("value", "low", "high", "p")}
+        for values in ends.values():
+            values[list(checkpoints)] = np.nan
+        return replace(self, **ends)
+
     @property
     def title(self) -> str:
-        """The measure in words."""
-        return TITLES[self.name]
+        """The measure in words, its unit or scale in brackets."""
+        return TITLES.get(self.name, self.name.replace("_", " "))
+
+    @property
+    def place(self) -> str:
+        """What its layers are: ``"block"`` where they are attention's, else ``"layer"``."""
+        return "block" if any(".attn." in site for site in self.sites) else "layer"
+
+    @property
+    def measured(self) -> bool:
+        """Whether any value is defined."""
+        return bool(np.isfinite(self.value).any())
 
 
 def read_curve(name: str, results: Mapping[int, ProbeResult], n_checkpoints: int) -> Curve:
@@ -77,6 +93,41 @@ def read_curve(name: str, results: Mapping[int, ProbeResult], n_checkpoints: int
     return Curve(name, sites, [last.layers[site] for site in sites], value, low, high, p, n)
 
 
+def other_curves(name: str, results: Mapping[int, ProbeResult], n_checkpoints: int) -> list[Curve]:
+    """One curve for each measure of any other probe that has a number per site, per site and label (that of the task
+    is taken), or per site and head (their mean is taken)."""
+    last = results[max(results)]
+    ends = ("_null_low", "_null_high", "p_value")
+    found = []
+    for measure, axes in last.axes.items():
+        if axes not in (("site",), ("site", "label"), ("site", "head")) or measure.endswith(ends):
+            continue
+        sites = list(last.coords["site"])
+        shape = (3, n_checkpoints, len(sites))
+        values, n = np.full(shape, np.nan), [0] * n_checkpoints
+        for i, result in results.items():
+            n[i] = int(result.metadata.get("n_examples", result.metadata.get("n", 0)) or 0)
+            if list(result.coords["site"]) == sites:
+                keys = (measure, f"{measure}_null_low", f"{measure}_null_high")
+                values[:, i] = [_by_site(result, key) for key in keys]
+        unknown = np.full(shape[1:], np.nan)
+        value, low, high = values
+        found.append(
+            Curve(f"{name}_{measure}", sites, [last.layers[site] for site in sites], value, low, high, unknown, n)
+        )
+    return found
+
+
+def _by_site(result: ProbeResult, measure: str) -> Float[np.ndarray, "layer"]:
+    if measure not in result:
+        return np.full(len(result.coords["site"]), np.nan)
+    if "label" in result.axes[measure]:
+        labels = result.coords["label"]
+        return result.sel(measure, label="task" if "task" in labels else labels[0]).double().numpy()
+    values = result[measure].double().numpy()
+    return values if values.ndim == 1 else values.mean(axis=1)
+
+
 def _read(name: str, result: ProbeResult) -> Float[np.ndarray, "4 layer"]:
     """Value, chance from and to, and p-value, by layer."""
     if name == "clusters":
@@ -87,24 +138,10 @@ def _read(name: str, result: ProbeResult) -> Float[np.ndarray, "4 layer"]:
         none = np.full(len(result.coords["site"]), np.nan)
         return np.stack([result.sel(key, label="all").numpy() if key in result else none for key in keys])
     if name == "heads":
-        ratio = result.sel("within_ratio", equivalence="task").numpy()
-        p = result.sel("p_holm", equivalence="task").numpy()
-        chance = 1 - float(result.sel("within_ratio_chance", equivalence="task"))
-        best = _best(-ratio)
-        return np.stack([1 - _at(ratio, best), np.full(len(best), np.nan), np.full(len(best), chance), _at(p, best)])
-    ratio = result["ratio"].numpy()
-    best = _best(ratio)
-    low, high, p = (_at(result[key].numpy(), best) for key in ("ratio_null_low", "ratio_null_high", "p_value"))
-    return np.stack([_at(ratio, best), low, high, np.minimum(p * ratio.shape[1], 1)])
-
-
-def _best(values: np.ndarray) -> np.ndarray:
-    """The head with the largest value of each layer; NaN is none."""
-    return np.where(np.isnan(values), -np.inf, values).argmax(axis=1)
-
-
-def _at(values: np.ndarray, head: np.ndarray) -> np.ndarray:
-    return np.take_along_axis(values, head[:, None], axis=1)[:, 0]
+        within = [result.sel(f"best_within_ratio{end}", equivalence="task") for end in ("", "_null_high", "_null_low")]
+        return np.stack([*(1 - x.numpy() for x in within), result.sel("best_p_value", equivalence="task").numpy()])
+    names = ("best_ratio", "best_ratio_null_low", "best_ratio_null_high", "best_p_value")
+    return np.stack([result[name].numpy() for name in names])
 
 
 def above_chance(curve: Curve, right: Sequence[int]) -> Bool[np.ndarray, "checkpoint layer"]:
@@ -134,7 +171,8 @@ def crossings(curve: Curve, names: Sequence[str], right: Sequence[int]) -> pd.Da
     for column, (layer, site) in enumerate(zip(curve.layers, curve.sites, strict=True)):
         seen = [bool(above[i, column]) for i in right]
         at = next((k for k, yes in enumerate(seen) if yes and all(seen[k : k + 2])), None)
-        note = "never above chance" if at is None else "above chance from the first checkpoint" if at == 0 else ""
+        never = "above chance at single checkpoints only" if any(seen) else "never above chance"
+        note = never if at is None else "above chance from the first checkpoint" if at == 0 else ""
         if at is not None and at == len(seen) - 1 and at:
             note = "at the last checkpoint, with none after it to confirm"
         if at is not None and not all(seen[at:]):
@@ -144,8 +182,8 @@ def crossings(curve: Curve, names: Sequence[str], right: Sequence[int]) -> pd.Da
                 "measure": curve.name,
                 "layer": layer,
                 "site": site,
-                "crosses_at": None if at is None else names[right[at]],
-                "after": names[right[at - 1]] if at else None,
+                "crosses_at": np.nan if at is None else names[right[at]],
+                "after": names[right[at - 1]] if at else np.nan,
                 "value": np.nan if at is None else curve.value[right[at], column],
                 "null_high": np.nan if at is None else curve.high[right[at], column],
                 "note": note,

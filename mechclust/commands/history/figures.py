@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import matplotlib
@@ -10,7 +10,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mechclust.commands.history.curves import TITLES, Curve
+from mechclust.commands.history.curves import Curve
+from mechclust.commands.history.planes import spread
 from mechclust.commands.history.result import HistoryResult
 from mechclust.report.style import BLUE, CHANCE, RED, SOFT, chance_band, direct_labels, layer_axis, shades, subplots
 from mechclust.report.text import plain
@@ -22,12 +23,12 @@ _LINES = 12  # layers in a figure of curves by checkpoint
 
 
 def layers_figure(result: HistoryResult, curve: Curve) -> Figure:
-    """Curves by layer, one per checkpoint, with the last one's chance band."""
+    """Curves by layer, one per checkpoint, with the widest chance band of all checkpoints."""
     figure, (axis,) = subplots(1, size=(8.5, 4.2))
     measured = [i for i in range(len(result.series)) if not np.isnan(curve.value[i]).all()]
-    chosen = [measured[k] for k in _spread(len(measured), _CURVES)]
+    chosen = [measured[k] for k in spread(len(measured), _CURVES)]
     wrong = sorted(result.flagged & {*measured})
-    _band(axis, curve.layers, curve.low[measured[-1]], curve.high[measured[-1]], CHANCE)
+    _band(axis, curve.layers, _over(np.nanmin, curve.low[measured]), _over(np.nanmax, curve.high[measured]), CHANCE)
     for i, colour in zip(chosen, shades(len(chosen)), strict=True):
         if i not in wrong:
             axis.plot(curve.layers, curve.value[i], color=colour, marker="o", ms=3, label=plain(result.names[i]))
@@ -35,9 +36,8 @@ def layers_figure(result: HistoryResult, curve: Curve) -> Figure:
         style: dict[str, Any] = {"color": RED, "marker": "o", "mfc": "white", "ls": ":", "lw": 1.0}
         axis.plot(curve.layers, curve.value[i], label=f"{plain(result.names[i])} (flagged)", **style)
     layer_axis(axis)
-    if curve.name in ("heads", "topics"):
-        axis.set_xlabel("block")
-    axis.set_ylabel(TITLES[curve.name].split(" (")[-1].rstrip(")"))
+    axis.set_xlabel(curve.place)
+    axis.set_ylabel("debiased CKA" if curve.name.startswith("cka") else curve.title.split(" (")[-1].rstrip(")"))
     axis.set_title(curve.title, fontsize=10.5)
     axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     return figure
@@ -45,7 +45,7 @@ def layers_figure(result: HistoryResult, curve: Curve) -> Figure:
 
 def steps_figure(result: HistoryResult, curve: Curve) -> Figure:
     """Curves by checkpoint, one panel per layer, with chance bands; flagged checkpoints are hollow."""
-    columns = _spread(len(curve.layers), _LINES)
+    columns = spread(len(curve.layers), _LINES)
     figure, axes = subplots(len(columns), min(4, len(columns)), size=(3.3, 2.4), sharey=True, sharex=True)
     x = np.arange(len(result.series))
     right, wrong = result.right, sorted(result.flagged)
@@ -54,9 +54,7 @@ def steps_figure(result: HistoryResult, curve: Curve) -> Figure:
         _band(axis, x[kept], curve.low[kept, column], curve.high[kept, column])
         axis.plot(x[kept], curve.value[kept, column], color=BLUE, marker="o", ms=3)
         axis.plot(x[wrong], curve.value[wrong, column], "o", color=RED, mfc="white", ms=5)
-        axis.set_title(
-            f"{'block' if curve.name in ('heads', 'topics') else 'layer'} {curve.layers[column]}", fontsize=9
-        )
+        axis.set_title(f"{curve.place} {curve.layers[column]}", fontsize=9)
         _named_ticks(axis, result.names, few=6)
     if (known := np.isfinite(curve.high[:, columns[-1]])).any():
         last = int(np.flatnonzero(known)[-1])
@@ -77,17 +75,22 @@ def map_figure(result: HistoryResult, curve: Curve) -> Figure:
         axis.plot([i - 0.5, i + 0.5], [-0.5, len(curve.layers) - 0.5], color="white", lw=1)
         axis.plot([i - 0.5, i + 0.5], [len(curve.layers) - 0.5, -0.5], color="white", lw=1)
     _named_ticks(axis, result.names, few=_TICKS)
-    places = _spread(len(curve.layers), _TICKS)
-    axis.set_yticks(places, [str(curve.layers[k]) for k in places])
-    axis.set_ylabel("block" if curve.name in ("heads", "topics") else "layer")
+    axis.set_yticks(range(len(curve.layers)), [str(layer) for layer in curve.layers], fontsize=8)
+    axis.set_ylabel(curve.place)
     axis.set_title(curve.title, fontsize=10.5)
     figure.colorbar(image, ax=axis)
     return figure
 
 
 def _named_ticks(axis: Axes, names: Sequence[str], few: int) -> None:
-    places = _spread(len(names), few)
+    places = spread(len(names), few)
     axis.set_xticks(places, [plain(names[i], 16) for i in places], rotation=45, ha="right", fontsize=8)
+
+
+def _over(widest: Callable[..., np.ndarray], ends: np.ndarray) -> np.ndarray:
+    """``[layer]`` over checkpoints; NaN where none has a chance level."""
+    known = np.isfinite(ends).any(axis=0)
+    return np.where(known, widest(np.where(known, ends, 0.0), axis=0), np.nan)
 
 
 def _band(
@@ -95,7 +98,3 @@ def _band(
 ) -> None:
     if np.isfinite(high).any():
         chance_band(axis, np.asarray(x), np.where(np.isnan(low), np.minimum(high, 0), low), high, label=label)
-
-
-def _spread(n: int, most: int) -> list[int]:
-    return sorted({round(i) for i in np.linspace(0, n - 1, min(n, most))}) if n else []

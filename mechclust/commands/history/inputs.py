@@ -17,7 +17,7 @@ from mechclust.models import load_tokenizer
 from mechclust.models.adapters import base_of, is_adapter
 from mechclust.models.huggingface import find, read_config, reading
 from mechclust.models.sizes import Sizes
-from mechclust.models.tokenizers import encoder, n_leading, what_is_wrong
+from mechclust.models.tokenizers import encoder, prompt_batches, what_is_wrong
 from probes.digest import digest_of
 from tasks import Batch, Corpus, InputError, LabelledPrompts
 from tasks.text.encoding import EncodedCorpus, check_tokenizer
@@ -52,36 +52,46 @@ class Inputs:
     @property
     def digest(self) -> str:
         """Identifies these inputs."""
-        parts: list[Any] = [
-            part for batch in self.batches for part in (batch.tokens, batch.index, batch.labels["task"])
-        ]
-        if self.corpus is not None and self.topics is not None:
-            parts += [*self.corpus.windows, *self.corpus.labels, self.topics]
-        return digest_of(parts)
+        return digest_of([self.prompts_digest, self.corpus_digest])
+
+    @property
+    def prompts_digest(self) -> str:
+        """Identifies the prompts as tokens, with their tasks."""
+        return digest_of([part for b in self.batches for part in (b.tokens, b.index, b.labels["task"])])
+
+    @property
+    def corpus_digest(self) -> str:
+        """Identifies the corpus as tokens, with its topics; ``""`` if there is none."""
+        if self.corpus is None or self.topics is None:
+            return ""
+        return digest_of([*self.corpus.windows, *self.corpus.labels, self.topics])
 
 
 def read_inputs(model: Any, series: Sequence[Checkpoint], config: HistoryConfig, tokenizer: Any = None) -> Inputs:
     """Tokenize prompts and corpus with the last checkpoint's tokenizer, without loading weights.
 
     Raises:
-        InputError: if the prompts, the text or the tokenizer are unusable.
+        InputError: if the prompts, the text or the tokenizer are unusable, or a checkpoint's folder lacks its weights
+            or configuration.
     """
     prompts = config.read_prompts()
     _check_prompts(prompts, config)
+    for checkpoint in series:
+        _check_whole(checkpoint, config)
     reader = _reader(model, series, config) if tokenizer is None else tokenizer
     sizes = _sizes(series[-1], config)
     if sizes.n_layers is not None and any(not 0 <= layer <= sizes.n_layers for layer in config.map_layers):
         unknown = next(layer for layer in config.map_layers if not 0 <= layer <= sizes.n_layers)
         raise InputError(f"map_layers has {unknown}, and the model has the layers 0 to {sizes.n_layers}; give these")
     batches = list(
-        prompts.batches(
-            encoder(reader, config.chat, bos=config.bos),
-            config.tokens_per_batch,
-            pad_id=reader.pad_token_id or 0,
-            max_length=sizes.n_ctx,
+        prompt_batches(
+            prompts,
+            reader,
+            sizes,
+            tokens_per_batch=config.tokens_per_batch,
+            chat=config.chat,
+            bos=config.bos,
             too_long=config.too_long,
-            keep=n_leading(reader, config.bos),
-            d_vocab=sizes.d_vocab,
         )
     )
     corpus, topics = _topics(reader, sizes, config) if "topics" in config.measured else (None, None)
@@ -134,10 +144,21 @@ def _reader(model: Any, series: Sequence[Checkpoint], config: HistoryConfig) -> 
     try:
         return load_tokenizer(source, trust_remote_code=config.trust_remote_code)[0]
     except InputError as error:
+        why = f"{str(source)!r} has none either" if Path(source).is_dir() else str(error)
         raise InputError(
-            f"no checkpoint brings a tokenizer, so that of MODEL is taken: {error}; give the model that was trained as "
-            "MODEL, and its checkpoints with --checkpoints"
+            "the checkpoints have no tokenizer (the Trainer saves one only if it gets it as processing_class), and "
+            f"{why}; give the model that was trained as MODEL, and its checkpoints with --checkpoints"
         ) from None
+
+
+def _check_whole(checkpoint: Checkpoint, config: HistoryConfig) -> None:
+    """Refuse a folder without weights, such as one that is still being written, before others are measured."""
+    if not Path(checkpoint.source).is_dir() or is_adapter(checkpoint.source):
+        return
+    try:
+        find(checkpoint.source, tokenizer=False, trust_remote_code=config.trust_remote_code)
+    except InputError as error:
+        raise InputError(f"{error}, or leave this checkpoint out") from None
 
 
 def _sizes(checkpoint: Checkpoint, config: HistoryConfig) -> Sizes:
@@ -172,9 +193,5 @@ def _topics(reader: Any, sizes: Sizes, config: HistoryConfig) -> tuple[EncodedCo
     words = [word for word, keep in zip(fitted.words, kept.tolist(), strict=True) if keep]
     longest = min(config.max_length, config.tokens_per_batch, sizes.n_ctx or config.max_length)
     encoded = corpus.encode(reader, words, longest, bos=config.bos, d_vocab=sizes.d_vocab)
-    if not bool((encoded.token_of_word >= 0).any()):
-        raise InputError(
-            f"the tokenizer leaves none of the {len(words)} topic words whole; give a corpus in the model's language, "
-            "or a larger --threshold"
-        )
+    encoded.check_whole(or_else=", or a larger --threshold")
     return encoded, member[kept]

@@ -104,11 +104,18 @@ def _other_parts(series: Sequence[Identity]) -> Iterator[Finding]:
     if other := tuple(i for i, each in enumerate(series) if each.tokenizer not in (None, known)):
         yield Finding("tokenizer", other, f"{_named(series, other)} {_have(other)} another tokenizer than the last.")
     for i, each in enumerate(series):
-        keys = sorted({*each.config, *last.config})
-        if unlike := [key for key in keys if each.config.get(key) != last.config.get(key)]:
+        if unlike := _unlike(each.config, last.config):
             told = [f"{key} {_value(each, key)}, not {_value(last, key)}" for key in unlike[:3]]
             more = f", and {len(unlike) - 3} more" if len(unlike) > 3 else ""
             yield Finding("config", (i,), f"{quoted(each.name)} has another configuration ({'; '.join(told)}{more}).")
+
+
+def _unlike(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Settings that differ. Hugging Face's Trainer copies the padding's token id from the tokenizer: one that was
+    missing before is not counted as a difference, although RoBERTa numbers positions from it."""
+    keys = sorted({*one, *other})
+    unset = None in (one.get("pad_token_id"), other.get("pad_token_id"))
+    return [key for key in keys if one.get(key) != other.get(key) and not (unset and key == "pad_token_id")]
 
 
 def _value(each: Identity, key: str) -> str:

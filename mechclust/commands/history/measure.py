@@ -44,7 +44,7 @@ from probes import (
     save_rows,
 )
 from probes.digest import digest_of
-from probes.files import is_whole, read_json, read_safetensors, versions, write_json, write_safetensors
+from probes.files import file_name, is_whole, read_json, read_safetensors, versions, write_json, write_safetensors
 from probes.hooks import device_of, evaluation_mode, forward
 from probes.identity import settings_of
 from probes.probe import Probe
@@ -89,7 +89,12 @@ def measure_history(
         check_command(Path(out), "history")
     series = find_series(model, config)
     inputs = read_inputs(model, series, config, tokenizer)
-    subject = {"model": model_name(model), "texts": inputs.digest}
+    subject = {
+        "model": model_name(model),
+        "texts": inputs.prompts_digest,
+        "corpus": inputs.corpus_digest,
+        "position": config.position,
+    }
     with _folder(out) as folder, rows_errors("a shorter file"), own_folder(out, "history", subject):
         steps = _Steps(series, inputs, config, folder / "checkpoints", progress, tokenizer is None)
         result = steps.measured(model_name(model))
@@ -123,9 +128,9 @@ class _Steps:
         found = measured(parts, self.config, self.folder, progress=self.progress)
         results = {name: dict(zip(self._places(name, stores), own, strict=True)) for name, own in found.items()}
         results["clusters"] = self._joined(results.pop("clusters", {}))
-        for kind in ("heads", "topics"):
+        for kind in ("heads", "topics", *self.config.others):
             if kind in self.config.measured:
-                results[kind] = {i: load_result(job.folder / f"{kind}.safetensors") for i, job in enumerate(jobs)}
+                results[kind] = {i: load_result(job.result(kind)) for i, job in enumerate(jobs)}
         return measured_history(
             model=model,
             config=self.config,
@@ -211,12 +216,17 @@ class _Job:
         settings: list[Any] = [config.dtype, config.quantize, config.adapter, config.readout, sorted(self.inputs.words)]
         settings += [config.heads] if "heads" in config.measured else []
         settings += [config.n_permutations, config.seed] if "topics" in config.measured else []
+        settings += [repr(config.registered(name)) for name in config.others]
         source = Path(self.checkpoint.source)
         files = sorted(source.iterdir()) if source.is_dir() else []
         stamps = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.is_file()]
         return digest_of(
             [json.dumps([self.checkpoint.source, settings, versions(), stamps], default=str), self.inputs.digest]
         )
+
+    def result(self, name: str) -> Path:
+        """The file of what a probe found in the model."""
+        return self.folder / f"{file_name(name)}.safetensors"
 
     @property
     def identity(self) -> Identity:
@@ -251,19 +261,19 @@ def _measure(job: _Job) -> None:
     inputs, config = job.inputs, job.config
     model = config.load(job.checkpoint.source, "prompts", tokenizer=inputs.tokenizer)
     _save_rows(model, job)
-    probes: list[tuple[str, Probe, Any]] = []
+    probes: list[tuple[str, Probe, Any]] = [(n, config.registered(n), inputs.batches) for n in config.others]
     if "heads" in config.measured:
         probes.append(("heads", config.heads, inputs.batches))
     if inputs.corpus is not None and inputs.topics is not None:
         options: dict[str, Any] = {
             "words": "word",
-            "n_permutations": min(config.n_permutations, 199),
+            "n_permutations": config.n_permutations,
             "seed": config.seed,
         }
         topics = TopicAttention(inputs.topics, attention_pattern(), **options)
         probes.append(("topics", topics, inputs.corpus.batches(config.tokens_per_batch)))
     for name, probe, batches in probes:
-        run(model, batches, probe).save(job.folder / f"{name}.safetensors")
+        run(model, batches, probe).save(job.result(name))
     if inputs.words:
         patterns = {str(place): _patterns(model, tokens_of(inputs.batches, place)) for place in inputs.words}
         write_safetensors(job.folder / "attention.safetensors", patterns, {})

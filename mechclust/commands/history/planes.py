@@ -30,6 +30,7 @@ class FixedPlanes:
         xy: ``[checkpoint layer prompt 2]``; NaN if a checkpoint lacks the layer.
         variance: ``[checkpoint layer]`` share of the states' variance in the plane.
         layers: numbers of the layers shown.
+        sites: their hook names.
         places: numbers of the prompts in the file.
         texts: the prompts.
         labels: the prompts' labels by name, the task first.
@@ -38,6 +39,7 @@ class FixedPlanes:
     xy: Float[np.ndarray, "checkpoint layer prompt 2"]
     variance: Float[np.ndarray, "checkpoint layer"]
     layers: Sequence[int]
+    sites: Sequence[str]
     places: Sequence[int]
     texts: Sequence[str]
     labels: dict[str, list[str]]
@@ -51,7 +53,7 @@ def fixed_planes(stores: Sequence[RowStore], prompts: LabelledPrompts, config: H
     """
     sites = resolve(stores[-1], residual())
     known = [site.layer for site in sites]
-    chosen = config.map_layers or [known[i] for i in _spread(len(known), _MOST_LAYERS)]
+    chosen = config.map_layers or [known[i] for i in spread(len(known), _MOST_LAYERS)]
     shown = [site for site in sites if site.layer in chosen]
     index = stores[-1].index
     if len(index) > config.map_prompts:
@@ -72,6 +74,7 @@ def fixed_planes(stores: Sequence[RowStore], prompts: LabelledPrompts, config: H
         xy=xy,
         variance=variance,
         layers=[site.layer for site in shown],
+        sites=[site.name for site in shown],
         places=places,
         texts=[prompts.prompts[i] for i in places],
         labels={name: [prompts.labels[name][i] for i in places] for name in names},
@@ -94,6 +97,6 @@ def _leading(x: Tensor) -> Tensor:
     return torch.where(largest < 0, -found, found)
 
 
-def _spread(n: int, most: int) -> list[int]:
+def spread(n: int, most: int) -> list[int]:
     """At most ``most`` of ``n`` places, evenly spaced, the ends included."""
-    return sorted({round(i) for i in np.linspace(0, n - 1, min(n, most))})
+    return sorted({round(i) for i in np.linspace(0, n - 1, min(n, most))}) if n else []

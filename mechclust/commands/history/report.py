@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from mechclust.commands.folder import own_folder
-from mechclust.commands.history.curves import TESTED
 from mechclust.commands.history.figures import layers_figure, map_figure, steps_figure
 from mechclust.commands.history.result import HistoryResult
 from mechclust.commands.history.slider import slider
@@ -16,7 +15,9 @@ from mechclust.report.style import styled
 from mechclust.report.text import short_name
 
 _HATCHED = "Hatched: central 95% of the chance distribution."
-_FLAGGED = "Checkpoints with findings are red and hollow."
+_WIDEST = "Hatched: central 95% of the chance distribution, the widest of all checkpoints."
+_CROSSED = " Checkpoints with findings are crossed out."
+_FLAGGED = " Checkpoints with findings are red and hollow."
 
 
 def write_history_report(result: HistoryResult, out: str | Path) -> Path:
@@ -32,9 +33,8 @@ def write_history_report(result: HistoryResult, out: str | Path) -> Path:
 def _write(result: HistoryResult, out: str | Path) -> Path:
     numbers = {"number": ".3f", "missing": "–"}
     first, last = result.series[0].name, result.series[-1].name
-    folded = {
-        "Each checkpoint: the largest value over layers (for CKA, the mean)": table_html(result.shown_table, **numbers)
-    }
+    over = "Each checkpoint: the mean over layers (the largest value, if tested against chance)"
+    folded = {over: table_html(result.shown_table, **numbers)}
     tables = {"history": result.to_dataframe()}
     if len(result.crossings):
         folded["When each layer crosses chance"] = table_html(result.crossings, **numbers)
@@ -58,14 +58,16 @@ def _write(result: HistoryResult, out: str | Path) -> Path:
 def _panels(result: HistoryResult) -> list[Panel]:
     panels = []
     for name, curve in result.curves.items():
+        if not curve.measured:
+            continue
         told = f"{curve.title[0].upper()}{curve.title[1:]}"
+        crossed, hollow = (_CROSSED, _FLAGGED) if result.flagged else ("", "")
         captions = {
-            "map": f"{told}, layer by checkpoint. Checkpoints with findings are crossed out.",
-            "steps": f"The same by checkpoint, one panel per layer. {_HATCHED} {_FLAGGED}",
-            "layers": f"The same by layer, at most eight checkpoints, dark to light. {_HATCHED} {_FLAGGED}",
+            "map": f"{told}, {curve.place} by checkpoint.{crossed}",
+            "steps": f"The same by checkpoint, one panel per {curve.place}. {_HATCHED}{hollow}",
+            "layers": f"The same by {curve.place}, at most eight checkpoints, dark to light. {_WIDEST}{hollow}",
         }
         panels.append(Panel(f"{name}_map", map_figure(result, curve), captions["map"]))
-        if name in TESTED or name == "cka_last":
-            panels.append(Panel(f"{name}_by_checkpoint", steps_figure(result, curve), captions["steps"]))
-            panels.append(Panel(f"{name}_by_layer", layers_figure(result, curve), captions["layers"]))
+        panels.append(Panel(f"{name}_by_checkpoint", steps_figure(result, curve), captions["steps"]))
+        panels.append(Panel(f"{name}_by_layer", layers_figure(result, curve), captions["layers"]))
     return panels

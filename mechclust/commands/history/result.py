@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from mechclust.commands.history.config import HistoryConfig
-from mechclust.commands.history.curves import TESTED, TITLES, Curve, crossings, read_curve
+from mechclust.commands.history.curves import TESTED, TITLES, Curve, crossings, other_curves, read_curve
 from mechclust.commands.history.inputs import Inputs
 from mechclust.commands.history.integrity import Finding, Identity, check_series
 from mechclust.commands.history.planes import FixedPlanes, fixed_planes
@@ -38,7 +38,8 @@ class HistoryResult:
         series: the checkpoints, in training order.
         findings: what is wrong with some of them; these are left out of all conclusions.
         results: the probes' results, by ``"NAME/CHECKPOINT"``.
-        curves: by name: ``clusters``, ``cka_last``, ``cka_first``, ``cka_previous``, ``heads``, ``topics``.
+        curves: by name: ``clusters``, ``cka_last``, ``cka_first``, ``cka_previous``, ``heads``, ``topics``, and for
+            other probes the name of the probe and its measure, such as ``LinearDecodability_accuracy``.
         planes: hidden states in fixed planes, for the page; ``None`` for none.
         attention: for each checkpoint, ``[layer head query key]`` patterns as bytes, by prompt number.
         words: tokens of these prompts, by prompt number.
@@ -108,15 +109,17 @@ class HistoryResult:
 
     @property
     def shown_table(self) -> pd.DataFrame:
-        """One row per checkpoint: each measure's largest value over layers (for CKA, the mean), and the findings."""
+        """One row per checkpoint: each measure's mean over layers (the largest, if tested against chance), findings."""
         import pandas as pd
 
         rows = []
+        first = {next((k for k in self.curves if k.startswith(f"{name}_")), "") for name in self.config.others}
+        shown = {key: curve for key, curve in self.curves.items() if key in TITLES or key in first}
         for i, name in enumerate(self.names):
             kinds = ", ".join(dict.fromkeys(finding.kind for finding in self.findings if i in finding.checkpoints))
             row: dict[str, Any] = {"checkpoint": name, "findings": kinds or "none"}
-            for key, curve in self.curves.items():
-                over = np.nanmean if key.startswith("cka") else np.nanmax
+            for key, curve in shown.items():
+                over = np.nanmax if key in TESTED else np.nanmean
                 row[key] = np.nan if np.isnan(curve.value[i]).all() else over(curve.value[i])
             rows.append(row)
         return pd.DataFrame(rows)
@@ -136,10 +139,16 @@ class HistoryResult:
     def notes(self) -> list[str]:
         """Anything a reader should know."""
         notes = [*self.input_notes, *(finding.text for finding in self.findings[_FINDINGS:])]
+        undefined = [name for name, curve in self.curves.items() if not curve.measured]
+        for name in undefined:
+            found = [result for place, result in self.results.items() if place.startswith(f"{name}/")]
+            why = dict.fromkeys(note for result in found for note in result.notes)
+            notes += [f"{_capital(TITLES[name])}: {note}." for note in why]
         if self.flagged:
             notes.append(
                 "Checkpoints with findings are drawn hollow and left out of all conclusions, that is, of the "
-                "crossings of chance and their correction for the number of tests."
+                "crossings of chance and their correction for the number of tests; the checkpoint after one has no CKA "
+                "with the checkpoint before."
             )
         if any(each.step is None for each in self.series):
             notes.append("The name of at least one checkpoint has no number, so the series is in the order given.")
@@ -149,18 +158,20 @@ class HistoryResult:
                 "p-values are corrected for all layers and checkpoints (Benjamini & Hochberg). If an untrained model "
                 "is already above chance, the structure comes from the prompts or the architecture and was not learnt."
             )
-        n_tests, n = self._tests, self.config.n_permutations
-        if "clusters" in self.curves and n < (least := least_permutations(n_tests)):
+        for name in self.config.others:
+            if not any(key.startswith(f"{name}_") for key in self.curves):
+                notes.append(f"{name} has no measure with one number per layer or head; all it found is in results.")
+        n, n_tests = self.config.n_permutations, max((self._tests(c) for c in self.curves.values()), default=0)
+        if n < (least := least_permutations(n_tests)):
             notes.append(
-                f"With {n} relabellings a single layer at a single checkpoint cannot be above chance, of {n_tests} "
-                f"looked at, unless others are too; --n-permutations {least} lets it."
+                f"With {n} relabellings, no single one of the {n_tests} tests (layers times checkpoints) can be "
+                f"significant unless others are too; --n-permutations {least} is enough."
             )
         return notes
 
-    @property
-    def _tests(self) -> int:
-        """How many p-values of clusters are read together."""
-        return len(self.right) * len(self.curves["clusters"].layers) if "clusters" in self.curves else 0
+    def _tests(self, curve: Curve) -> int:
+        """How many p-values of a measure are read together."""
+        return len(self.right) * len(curve.layers) if curve.name in TESTED else 0
 
     @property
     def _integrity(self) -> str:
@@ -172,7 +183,8 @@ class HistoryResult:
             )
         wrong = [quoted(self.names[i]) for i in sorted(self.flagged)]
         some = join([*wrong[:5], f"{len(wrong) - 5} more"] if len(wrong) > 5 else wrong)
-        return f"Integrity: {len(wrong)} of {n} checkpoints are not what their names say ({some}); {self._left}."
+        what = "is not what its name says" if len(wrong) == 1 else "are not what their names say"
+        return f"Integrity: {len(wrong)} of {n} checkpoints {what} ({some}); {self._left}."
 
     @property
     def _left(self) -> str:
@@ -183,24 +195,37 @@ class HistoryResult:
         if curve.name not in TESTED:
             return ""
         table = self.crossings[self.crossings["measure"] == curve.name]
-        what, kind = TITLES[curve.name], "blocks" if curve.name != "clusters" else "layers"
+        what, kind = curve.title, curve.place
+        if not curve.measured:
+            return f"{_capital(what)}: undefined at every checkpoint."
         crossed = table.dropna(subset="crosses_at")
         if crossed.empty:
-            return f"{_capital(what)}: above chance in none of {len(table)} {kind} at any checkpoint."
+            return f"{_capital(what)}: above chance in none of {len(table)} {kind}s at any checkpoint."
         place = {name: i for i, name in enumerate(self.names)}
         order = crossed.sort_values("crosses_at", key=lambda column: column.map(place))
         groups = [(name, own["layer"].tolist()) for name, own in order.groupby("crosses_at", sort=False)]
-        told = [f"{kind} {ranges(sorted(layers))} at {quoted(str(name))}" for name, layers in groups[:4]]
-        more = f", {len(groups) - 4} later" if len(groups) > 4 else ""
+        told = [
+            f"{kind}{'s' * (len(layers) > 1)} {ranges(sorted(layers))} {self._at(str(name))}"
+            for name, layers in groups[:4]
+        ]
+        more = f"; {len(groups) - 4} later" if len(groups) > 4 else ""
         never = len(table) - len(crossed)
         left = f"; {never} of {len(table)} never" if never else ""
-        return f"{_capital(what)} crosses chance: {', '.join(told)}{more}{left}."
+        return f"{_capital(what)} crosses chance: {'; '.join(told)}{more}{left}."
+
+    def _at(self, name: str) -> str:
+        """When: a layer above chance at the first checkpoint crossed it there or before."""
+        first = self.series[self.right[0]]
+        if name != first.name:
+            return f"at {quoted(name)}"
+        return f"at {quoted(name)}, before training" if first.step == 0 else f"by {quoted(name)}, the first checkpoint"
 
     def __repr__(self) -> str:
         return f"HistoryResult({short_name(self.model)}, {len(self.series)} checkpoints, {len(self.flagged)} flagged)"
 
     def __str__(self) -> str:
-        return "\n".join(self.sentences)
+        table = self.shown_table.to_string(index=False, float_format="{:.3f}".format, na_rep="-")
+        return "\n".join([table, "", *self.sentences])
 
 
 def measured_history(
@@ -216,7 +241,12 @@ def measured_history(
 ) -> HistoryResult:
     """The result: integrity first, then the curves."""
     curves = {name: read_curve(name, results[name], len(series)) for name in TITLES if results.get(name)}
+    others = [curve for name in config.others for curve in other_curves(name, results[name], len(series))]
+    curves |= {curve.name: curve for curve in others}
     findings = check_series(identities, _biased_cka(results.get("cka_last"), len(series)))
+    if "cka_previous" in curves:  # with what a checkpoint is said not to be, it is not compared
+        behind = {i + 1 for finding in findings for i in finding.checkpoints} - {len(series)}
+        curves["cka_previous"] = curves["cka_previous"].without(sorted(behind))
     return HistoryResult(
         model=model,
         config=config,

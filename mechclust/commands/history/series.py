@@ -37,8 +37,8 @@ def find_series(model: str | Path, config: HistoryConfig) -> list[Checkpoint]:
         config: with revisions or checkpoints.
 
     Raises:
-        InputError: for fewer than two checkpoints, a missing folder, revisions of a folder, a revision given twice, or
-            two checkpoints of the same step.
+        InputError: for fewer than two checkpoints, a missing folder, a folder that holds checkpoints instead of being
+            one, revisions of a folder, a revision given twice, or two checkpoints of the same step.
     """
     local = Path(model).is_dir()
     if config.revisions:
@@ -49,12 +49,8 @@ def find_series(model: str | Path, config: HistoryConfig) -> list[Checkpoint]:
             )
         found = [(revision, f"{model}@{revision}") for revision in config.revisions]
     else:
-        given = config.checkpoints or ((Path(model) / "checkpoint-*",) if local else ())
-        if not given:
-            raise InputError(
-                "no checkpoints given; give --revisions step0 step1000 ... or --checkpoints run/checkpoint-*"
-            )
-        found = [(path.name, str(everywhere(path))) for path in _folders(given)]
+        given = _folders(config.checkpoints) if config.checkpoints else _own(Path(model))
+        found = [(path.name, str(everywhere(path))) for path in given]
     if len(found) < LEAST:
         what = "revision" if config.revisions else "checkpoint"
         raise InputError(f"a history has at least {LEAST} checkpoints, and {len(found)} {what} was found; give more")
@@ -65,11 +61,35 @@ def find_series(model: str | Path, config: HistoryConfig) -> list[Checkpoint]:
     return series
 
 
+def _own(model: Path) -> list[Path]:
+    """The checkpoints in a folder that the Trainer wrote."""
+    if not model.is_dir():
+        raise InputError(
+            f"no checkpoints given, and no folder {str(model)!r}; give --revisions step0 step1000 ... of a model on "
+            "the hub, or --checkpoints run/checkpoint-*"
+        )
+    if not (found := _checkpoints(model)):
+        above = model.parent if model.name.startswith("checkpoint-") else Path("run")
+        raise InputError(
+            f"{str(model)!r} has no folders called checkpoint-*; give the folder in which the Trainer saved them, such "
+            f"as {str(above)!r}, or the checkpoints themselves with --checkpoints"
+        )
+    return found
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.glob("checkpoint-*")) if path.is_dir()]
+
+
 def _folders(given: Sequence[Path]) -> list[Path]:
     """Folders, including those that match a pattern which the shell did not expand."""
     found: list[Path] = []
     for path in given:
         if path.is_dir():
+            if _checkpoints(path) and not (path / "config.json").exists():
+                raise InputError(
+                    f"{str(path)!r} holds checkpoints and is not one itself; give --checkpoints {path}/checkpoint-*"
+                )
             found.append(path)
             continue
         matches = [Path(match) for match in sorted(glob.glob(str(path))) if Path(match).is_dir()]

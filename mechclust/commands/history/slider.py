@@ -13,6 +13,7 @@ import torch
 
 from mechclust.commands.history.result import HistoryResult
 from mechclust.report.prompt_map import MOST_TEXT, clean, shown
+from probes.sites import head_name
 
 _REACH = 4.0  # most of half a frame's width, where the mean square distance from the middle is 1
 _STEPS = 30_000  # half a frame's width as an integer; beyond it, points stand at the edge
@@ -34,7 +35,7 @@ def slider(result: HistoryResult) -> str | None:
         "findings": [
             [finding.text for finding in result.findings if i in finding.checkpoints] for i in range(len(result.series))
         ],
-        "layers": list(planes.layers),
+        "layers": [f"layer {layer} ({site})" for layer, site in zip(planes.layers, planes.sites, strict=True)],
         "texts": [shown(text) for text in planes.texts],
         "places": list(planes.places),
         "labels": [{"name": clean(name), **_classes(values)} for name, values in planes.labels.items()],
@@ -70,7 +71,8 @@ def _packed(xy: np.ndarray) -> str:
 
 
 def _attention(result: HistoryResult) -> list[dict[str, Any]]:
-    """Of each chosen prompt: tokens, blocks, heads and patterns by checkpoint; fewer blocks where all are too many."""
+    """Of each chosen prompt: tokens, blocks, names of heads by block, and patterns by checkpoint; fewer blocks where
+    all are too many."""
     found = []
     last = result.attention[-1]
     share = _MOST_ATTENTION // max(1, len(last))
@@ -83,7 +85,9 @@ def _attention(result: HistoryResult) -> list[dict[str, Any]]:
             same = place in of and of[place].shape == patterns.shape
             own.append(_base64(of[place][torch.tensor(chosen)].numpy()) if same else None)
         tokens = [clean(word) for word in result.words[place][:n]]
-        found.append({"place": place, "tokens": tokens, "blocks": chosen, "heads": n_heads, "patterns": own})
+        heads = [[head_name(block, head) for head in range(n_heads)] for block in chosen]
+        blocks = [f"blocks.{block}" for block in chosen]
+        found.append({"place": place, "tokens": tokens, "blocks": blocks, "heads": heads, "patterns": own})
     return found
 
 

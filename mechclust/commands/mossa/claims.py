@@ -1,6 +1,6 @@
-"""The claims of a run on a real model: C2 to C11 as in the miniature's study, and those that only a real run tests.
+"""The claims of a run on a real model: C2 to C11 as in the miniature study, and those that only a real run tests.
 
-One run has one tuned model, so that every interval is over tasks (bootstrap): it says how much hangs on which tasks
+One run has one tuned model, so every interval is over tasks (bootstrap): it shows how much depends on which tasks
 were measured, not what another seed of the tuning would give.
 """
 
@@ -133,7 +133,7 @@ def _of_layers(curves: TaskCurves) -> list[CurveClaim]:
             ),
         ),
         made(
-            "C12", "shared layers, a transition and refinement, where the paper has them (share of the depth away)",
+            "C12", "shared layers, a transition and refinement, where the paper has them (distance in relative depth)",
             null=_GAP_WALK, paper=0.0, chance=None,
             parts=(
                 ("end of the shared layers from 9/32", lambda c: boundary(c)[0], Bound("<=", 0.1)),
@@ -145,8 +145,8 @@ def _of_layers(curves: TaskCurves) -> list[CurveClaim]:
 
 def _of_gain(curves: TaskCurves) -> CurveClaim:
     return _made(
-        "C7", "the gain (tuned - pre, upper half) is larger where tuning told more right answers from others "
-        "(correlation over tasks)",
+        "C7", "the gain (tuned - pre, upper half) is larger for tasks on which tuning separated more right answers "
+        "from others (correlation over tasks)",
         parts=(("", partial(of.gain_correlation, covariate=GAIN), Bound(">", 0)),), null=_COVARIATES,
         curves=curves.seen, why_not=_few_tasks(curves) or _lacks(curves, GAIN),
     )  # fmt: skip
@@ -158,7 +158,7 @@ def _of_dims(dims: TaskCurves | None) -> CurveClaim:
         "C8", "tuned needs more dimensions than pre after the first third of the layers (log2 of the ratio, mean)",
         parts=(("", of.late_gap, Bound(">", 0)),), null=_SWAPPED, curves=dims,
         why_not="" if dims else "dimensions were not measured", paper=1.07,
-        note="dimensions are of the prompts of all tasks together, and have no interval over tasks" if pooled else "",
+        note="dimensions are over the prompts of all tasks together: no interval over tasks" if pooled else "",
     )  # fmt: skip
 
 
@@ -171,7 +171,7 @@ def _of_held_out(curves: TaskCurves, learnt: np.ndarray | None) -> list[CurveCla
     made = partial(_made, curves=curves, planted=planted)
     return [
         made(
-            "C9", "held-out tasks: tuned comes above pre later than for seen tasks (tuned - pre, second quarter of the "
+            "C9", "held-out tasks: tuned rises above pre later than for seen tasks (tuned - pre, second quarter of the "
             "layers: seen - held out)", null=_HELD_OUT, why_not=depth, paper=0.15,
             parts=(("", of.smaller_gap, Bound(">", 0)),), note="" if depth else _crossings(curves),
         ),
@@ -200,12 +200,12 @@ def _of_references(curves: TaskCurves) -> list[CurveClaim]:
     made = partial(_made, source="ours", curves=seen)
     return [
         made(
-            "C13", "tuned is nearer to a task's own control than to those of other tasks, upper half (difference)",
+            "C13", "tuned is more similar to a task's own control than to those of others, upper half (difference)",
             parts=(("", of.above_null, Bound(">", 0)),), null=_CONTROLS,
             why_not=few or ("controls of other tasks were not measured" if seen.null is None else ""),
         ),
         made(
-            "C14", "tuned goes at least half of the way from pre to a second control of the task, upper half",
+            "C14", "tuned covers at least half the distance from pre to a second control of the task, upper half",
             parts=(("", of.way_to_ceiling, Bound(">=", 0.5)),), null=_SWAPPED, curves=seen.with_ceiling,
             why_not=few or _fewer(len(seen.with_ceiling.tasks), "seen task", "with a second control (--ceilings)"),
         ),
@@ -213,7 +213,7 @@ def _of_references(curves: TaskCurves) -> list[CurveClaim]:
 
 
 def _of_covariates(curves: TaskCurves) -> list[CurveClaim]:
-    """Correlations where the paper has them, by share of the depth, with its signs."""
+    """Correlations at the paper's relative depths, with its signs."""
     layers = curves.n_layers
     upper, later = (slice(math.floor(14 / 32 * layers), math.ceil(end / 32 * layers)) for end in (29, 23))
     few = _few_tasks(curves)
@@ -240,7 +240,7 @@ def _forms(curves: TaskCurves, biased: Mapping[str, np.ndarray] | None, n: int, 
     """C10, a check."""
     tables = [] if biased is None else [np.abs(biased[k] - getattr(curves, k)) for k in ("base", "tuned")]
     known = [float(table[np.isfinite(table)].max()) for table in tables if np.isfinite(table).any()]
-    few = f"{n:,} prompts for {d:,} dimensions; expected 10 for each" if n < 10 * d else ""
+    few = f"{n:,} prompts for {d:,} dimensions; expected 10 per dimension" if n < 10 * d else ""
     return claim(
         "C10", f"biased and debiased CKA agree within .02 at n = {n}, d = {d} (largest difference)", "ours",
         [max(known)] if known else [], Bound("<=", 0.02), kind="check", tested=not few,
@@ -304,7 +304,7 @@ def _of_tasks(
 
 
 def _pooled_dims(curves: TaskCurves) -> TaskCurves | None:
-    """Of all tasks together, as curves of one task."""
+    """All tasks together, as curves of a single task."""
     if not {"base", "tuned"} <= curves.dims.keys():
         return None
     base, tuned = (np.log2(np.asarray(curves.dims[which], dtype=float))[None] for which in ("base", "tuned"))

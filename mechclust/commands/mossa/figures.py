@@ -25,7 +25,7 @@ from mechclust.report.task_curves import LEAST_TASKS
 
 _BANDS = (
     "Green, dotted: ceiling, two controls of one task that differ only in their seed. Hatched: null, the tuned model "
-    "with controls of other tasks (quartiles; with few tasks, least and greatest)"
+    "with controls of other tasks (quartiles; with few tasks, minimum and maximum)"
 )
 _PUBLISHED = (
     " Dashed: the paper's medians, dotted its quartiles (Llama-2-7B; read off the figure; biased CKA, and the last "
@@ -35,7 +35,7 @@ _PUBLISHED = (
 
 @styled()
 def mossa_panels(result: MossaResult) -> list[Panel]:
-    """Figures in the report's order; those that nothing was measured for are left out."""
+    """Figures in the report's order; those without measurements are left out."""
     held_out = np.array(result.held_out, dtype=bool)
     published = is_published_design(result)
     readable = any(np.isfinite(values[~held_out]).sum() > 2 for values in result.covariates.values())
@@ -68,8 +68,8 @@ def _has(result: MossaResult, probe: str) -> bool:
 
 
 def _shape(n: int) -> str:
-    """How so many tasks are drawn."""
-    parts = ["box plots over tasks, whiskers to the least and the greatest" if n >= BOXES else "a point for each task"]
+    """How this many tasks are drawn."""
+    parts = ["box plots over tasks, whiskers to the minimum and maximum" if n >= BOXES else "one point per task"]
     if n >= LEAST_TASKS:
         parts.append("bars: 95% intervals of the medians, by bootstrap over tasks")
     return "; ".join(["thin line: the median", *parts])
@@ -87,7 +87,7 @@ def _held_out_caption(result: MossaResult) -> str:
     n = len(result.curves().unseen.tasks)
     also = " Orange: the model that was tuned on them too." if np.isfinite(result.values("all-tasks")).any() else ""
     return (
-        f"The paper's figure 7: the same for the {n} held-out task{'s' * (n != 1)}. tuned is here the model that "
+        f"The paper's figure 7: the same for the {n} held-out task{'s' * (n != 1)}. Here, tuned is the model that "
         f"never saw {'them' if n != 1 else 'it'} ({_shape(n)}).{also} {_BANDS}."
     )
 
@@ -104,8 +104,8 @@ def _answers_caption(result: MossaResult) -> str:
 
 
 _LOSSES = (
-    "Training losses of every adapter (mean since the last point, on the answers' tokens). Dotted: a control trained "
-    "once more, with another seed."
+    "Training losses of every adapter (mean since the previous point, on the answers' tokens). Dotted: a control "
+    "trained again with another seed."
 )
 _GROUPS = (
     "Layer groups (shades) of the seen tasks, and what they are read from. Bars on top: 95% of where the shared "
@@ -119,21 +119,21 @@ _PICTURES = (
     "neighbours in the hidden states themselves."
 )
 _NEIGHBOURS = (
-    "Share of a prompt's ten nearest neighbours that are of its own cluster of tasks, by layer, with 95% intervals "
+    "Share of a prompt's ten nearest neighbours that are in its own cluster of tasks, by layer, with 95% intervals "
     "over prompts. Dashed: by chance."
 )
 _HELD_OUT_TASKS = (
-    "The paper's figure 7, each held-out task by itself: tuned without it (blue), tuned on it too (orange), and the "
+    "The paper's figure 7, separately for each held-out task: tuned without it (blue), tuned on it (orange), and the "
     "base model (red). "
     f"{_BANDS}."
 )
 _FINAL_NORM = (
-    "What the final norm changes: debiased CKA with the control after it, over that of the last block before it. The "
-    "paper's last layer is after the norm; all other figures here are of blocks, before it."
+    "What the final norm changes: debiased CKA with the control after it, against that of the last block before it. "
+    "The paper's last layer is after the norm; all other figures here show blocks, before it."
 )
 _FORMS = (
-    "Debiased beside biased CKA (medians over seen tasks, bands: 95% by bootstrap over tasks). Hatched: what prompts "
-    "paired at random give, which the biased form is pulled towards where prompts are few for the width."
+    "Debiased and biased CKA (medians over seen tasks, bands: 95% by bootstrap over tasks). Hatched: what prompts "
+    "paired at random give, towards which the biased form is pulled if there are few prompts for the width."
 )
 
 
@@ -157,7 +157,7 @@ def _dims_caption(published: bool) -> str:
 def _correlations_caption(published: bool) -> str:
     shown = " Dotted areas: what the paper's figure shows." if published else ""
     return (
-        "The paper's figure 6: correlation over seen tasks of debiased CKA (with the control) with how hard the "
+        "The paper's figure 6: correlation over seen tasks of debiased CKA (with the control) with how hard "
         "prompts are to read and with the number of training examples, by layer; bands: 95% by bootstrap over tasks. "
         f"Hatched: the 95% range of correlations between unrelated numbers for this many tasks.{shown}"
     )
@@ -167,5 +167,5 @@ def _opinions_caption(result: MossaResult) -> str:
     return (
         "Second opinions: similarity with the controls by "
         f"{len(result.measures)} measures (medians over seen tasks, bands: 95% by bootstrap over tasks). {_BANDS}; "
-        "controls of other tasks were compared by CKA alone. SVCCA is above 0 by chance."
+        "controls of other tasks were compared by CKA only. SVCCA is above 0 by chance."
     ).replace(" SVCCA is above 0 by chance.", " SVCCA is above 0 by chance." if "SVCCA" in result.measures else "")

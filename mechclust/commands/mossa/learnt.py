@@ -60,7 +60,7 @@ class Score:
 
     @property
     def state(self) -> State:
-        """``learnt``: right answers are told from those of other prompts better than by the base model, by the
+        """``learnt``: right answers are told apart from other prompts' better than by the base model, by the
         interval; ``form only``: they are more probable or more often exact, as they are where a model learnt which
         answers there are; else ``not learnt``."""
         if self.margin_gain_ends[0] > 0:

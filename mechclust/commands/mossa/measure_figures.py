@@ -1,4 +1,4 @@
-"""Figures of the measures beside CKA by task: dimensions, readability, other forms of CKA, the final norm, pictures."""
+"""Figures of the measures other than CKA by task: dimensions, readability, forms of CKA, final norm, projections."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def dims_figure(result: MossaResult) -> Figure:
         labels[1].append((float(median[-1]), look.name, look.color))
     counts = [int(float(found["dims"].sel("n", label="all"))) for found in result.of_model.values() if "dims" in found]
     together.set_title(f"all seen tasks together ({max(counts, default=0):,} prompts)", fontsize=10)
-    by_task.set_title(f"each seen task by itself (median and quartiles, n ≥ {result.n:,})", fontsize=10)
+    by_task.set_title(f"each seen task separately (median and quartiles, n ≥ {result.n:,})", fontsize=10)
     together.set_ylabel("dimensions for 99% of the variance")
     for axis, own_labels, n in ((together, labels[0], max(counts, default=0)), (by_task, labels[1], result.n)):
         _, top = axis.get_ylim()
@@ -127,7 +127,7 @@ def correlations_figure(result: MossaResult) -> Figure:
 
 
 def forms_figure(result: MossaResult) -> Figure:
-    """Debiased beside biased CKA by layer, each with what prompts paired at random give."""
+    """Debiased and biased CKA by layer, each with what prompts paired at random give."""
     n, d = result.n, result.d
     figure, axes = subplots(2, size=(5.6, 3.6), grid="y", sharey=True)
     curves = {name: result.curves(name).seen for name in ("debiased CKA", "biased CKA")}
@@ -163,7 +163,7 @@ def _by_layer(result: MossaResult, task: str, value: str) -> np.ndarray:
 
 
 def opinions_figure(result: MossaResult) -> Figure:
-    """Every measure of similarity with the controls, a panel each."""
+    """Every measure of similarity with the controls, one panel each."""
     names = result.measures
     columns = 2 if len(names) in (2, 4) else min(len(names), 3)
     figure, axes = subplots(len(names), columns, size=(5.2 if columns == 2 else 4.3, 3.0), grid="y", sharey=True)
@@ -179,7 +179,7 @@ def opinions_figure(result: MossaResult) -> Figure:
 
 
 def final_norm_figure(result: MossaResult) -> Figure:
-    """Debiased CKA after the final norm over that before it, a point for each task."""
+    """Debiased CKA after the final norm against that before it, one point per task."""
     figure, (axis,) = subplots(1, size=(5.6, 4.8))
     held_out = np.array(result.held_out, dtype=bool)
     roles = {"base": LOOKS["base"], "tuned": LOOKS["tuned"], "again": LOOKS["ceiling"]}

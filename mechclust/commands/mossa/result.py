@@ -185,8 +185,8 @@ class MossaResult:
         return states_of(self.scores, role)
 
     def told_apart(self, role: str) -> np.ndarray:
-        """``[task]`` share of pairs of prompts whose right answers are told from the same two exchanged, chance .5; NaN
-        where not measured."""
+        """``[task]`` share of pairs of prompts whose right answers are preferred to the same two exchanged, chance .5;
+        NaN where not measured."""
         return np.array([self.scores[task][role].apart if role in self.scores[task] else np.nan for task in self.tasks])
 
     @property

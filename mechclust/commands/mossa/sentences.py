@@ -1,4 +1,4 @@
-"""What a MOSSA run found, in words."""
+"""The findings of a MOSSA run, in words."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _NAMED = 6  # tasks or clusters in a list
-_LEAST_GROUPS = 4  # tasks from which layer groups mean something
+_LEAST_GROUPS = 4  # minimum number of tasks for meaningful layer groups
 
 
 def lead_of(result: MossaResult) -> list[str]:
-    """The conclusion, a sentence each: what was learnt, layers, tasks, what is open, and what cannot be told."""
+    """The conclusion, one sentence each: what was learnt, layers, tasks, open questions, and what cannot be decided."""
     return [
         *_learnt(result),
         *_groups(result),
@@ -49,7 +49,7 @@ def _learnt(result: MossaResult) -> list[str]:
     learnt = of.get("learnt", [])
     said = (
         f"By its own control, {len(learnt) or 'none'} of {_many(len(known), 'task')} "
-        f"{'was' if len(learnt) < 2 else 'were'} learnt (right answers are told from those of other prompts better "
+        f"{'was' if len(learnt) < 2 else 'were'} learnt (right answers are told apart from other prompts' better "
         "than by pre, by the 95% interval over pairs of prompts)"
     )
     if half := of.get("form only"):
@@ -62,7 +62,7 @@ def _learnt(result: MossaResult) -> list[str]:
 
 
 def _multi_task(result: MossaResult) -> list[str]:
-    """Of the tuned model: on how many tasks it is better than pre."""
+    """On how many tasks the tuned model is better than pre."""
     states, scores = result.states("tuned"), result.scores
     held_out = dict(zip(result.tasks, result.held_out, strict=True))
     parts = []
@@ -160,7 +160,7 @@ def _held_out(result: MossaResult) -> list[str]:
 
 
 def _seen_too(result: MossaResult, curves: TaskCurves, them: str) -> str:
-    """What it is for the model that saw them."""
+    """The value for the model that saw them."""
     values = result.values("all-tasks")[result.curves().held_out]
     if not np.isfinite(values).any():
         return ""
@@ -205,7 +205,7 @@ def _reason(c: Claim) -> str:
 
 
 def notes_of(result: MossaResult) -> list[str]:
-    """What a reader must know of the numbers, with the run's own notes."""
+    """What a reader needs to know about the numbers, with the run's own notes."""
     curves = result.curves()
     n, d = result.n, result.d
     found = [

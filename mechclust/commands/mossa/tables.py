@@ -214,7 +214,7 @@ def curves_table(result: MossaResult) -> pd.DataFrame:
 
 
 def _named(probe: str) -> Mapping[str, str]:
-    """What tables call the values of a probe's result."""
+    """The names of a probe result's values in tables."""
     found = {value: name for name, (of, value) in MEASURES.items() if of == probe}
     if probe == "cka":
         at_random = "prompts paired at random (97.5%)"

@@ -34,7 +34,7 @@ _UNSEEN = "tuned without it"
 
 
 def boxes_figure(result: MossaResult, *, held_out: bool = False) -> Figure:
-    """Box plots over tasks by layer, pre beside tuned (the paper's figures 2 and 7)."""
+    """Box plots over tasks by layer, for pre and tuned (the paper's figures 2 and 7)."""
     whole = result.curves()
     curves = whole.unseen if held_out else whole.seen
     shown = {"base": curves.base, "tuned": curves.tuned}
@@ -69,7 +69,7 @@ def _as_tuned(curves: TaskCurves, values: np.ndarray) -> TaskCurves:
 
 
 def clusters_figure(result: MossaResult) -> Figure:
-    """A panel for each cluster (the paper's figure 3)."""
+    """One panel per cluster (the paper's figure 3)."""
     parts = parts_of(result)
     columns, published = min(4 if len(parts) > 4 else 2, len(parts)), is_published_design(result)
     wide = 3.4 if columns > 2 else 5.0
@@ -93,7 +93,7 @@ def clusters_figure(result: MossaResult) -> Figure:
 
 
 def held_out_figure(result: MossaResult) -> Figure:
-    """A panel for each held-out task."""
+    """One panel per held-out task."""
     curves = result.curves().unseen
     others = result.values("all-tasks")[result.curves().held_out]
     n = min(len(curves.tasks), _MOST)
@@ -119,7 +119,7 @@ def held_out_figure(result: MossaResult) -> Figure:
 
 
 def groups_figure(result: MossaResult) -> Figure:
-    """What layer groups are read from, with the groups: medians, spread, dimensions."""
+    """The layer groups and what they are read from: medians, spread, dimensions."""
     curves, found = result.curves().seen, result.groups
     x, seed = places(curves), result.config.seed
     dims = {role: values for role, values in curves.dims.items() if np.isfinite(values).any()}

@@ -1,4 +1,4 @@
-"""Figures of what was learnt: losses while training, and answers to test prompts."""
+"""Figures of what was learnt: training losses, and answers to test prompts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mechclust.training.tuning import Tuned
 
 _MULTI = {TUNED: (ORANGE, "on all tasks"), UNSEEN: (BLUE, "without held-out")}
 _BAD = "#b3382c"
-_NAMED = 8  # curves of a panel that have a name
+_NAMED = 8  # maximum number of named curves per panel
 
 
 def losses_figure(result: MossaResult) -> Figure:

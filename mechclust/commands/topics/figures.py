@@ -23,7 +23,7 @@ _OVERLAP = {False: (BLUE, "o", "words of one topic only"), True: (RED, "s", "wor
 
 @styled()
 def topics_panels(result: TopicsResult) -> list[Panel]:
-    """A figure for each of the tables."""
+    """One figure per table."""
     tables = result.tables
     thresholds = sorted({variant.threshold for variant in result.variants})
     dashed = " Dashed: the same architecture, untrained (random weights)." if result.untrained else ""
@@ -32,7 +32,7 @@ def topics_panels(result: TopicsResult) -> list[Panel]:
             "attention_by_head",
             _heads(tables["attention"], thresholds),
             "Mean attention between different words of one topic over that between words of different topics, by "
-            "block and head, a panel for each threshold. White is 1. A dot: within the central 95% under random "
+            "block and head, one panel per threshold. White is 1. Dot: within the central 95% under random "
             "relabelling of the words.",
         ),
         Panel(
@@ -40,8 +40,8 @@ def topics_panels(result: TopicsResult) -> list[Panel]:
             _by_threshold(tables["summary"], result.by_measure(), thresholds),
             "Same topic against different topic by ambiguity threshold: ratio (above) and difference (below), in the "
             f"token embedding matrix and in attention over all layers and heads.{dashed} Hatched: 95% under random "
-            "relabelling, words of one topic only (of attention, of the ratio alone). Axes fit the model's own values; "
-            "summary.csv has what leaves them.",
+            "relabelling, words of one topic only (for attention, only for the ratio). Axes fit the model's values; "
+            "summary.csv has those outside them.",
         ),
         Panel(
             "by_layer",
@@ -91,7 +91,7 @@ def _by_threshold(table: pd.DataFrame, measures: pd.DataFrame, thresholds: Seque
     figure, axes = subplots(6, 3, size=(3.7, 2.8), sharex=True)
     titles = {"cosine": "cosine, token embeddings", "dot": "dot, token embeddings", "attention": "attention"}
     parts = {overlap: table[table["overlap"] == overlap].sort_values("threshold") for overlap in _OVERLAP}
-    hollow: dict[bool, dict[str, Any]] = {False: {}, True: {"mfc": "none", "ms": 9}}  # to be seen where both coincide
+    hollow: dict[bool, dict[str, Any]] = {False: {}, True: {"mfc": "none", "ms": 9}}  # visible if both coincide
     places, handles = range(len(thresholds)), dict[str, Any]()
     for axis, (suffix, name) in zip(axes, product(("", "_difference"), titles), strict=True):
         for overlap, (color, marker, label) in _OVERLAP.items():

@@ -142,12 +142,7 @@ def _measured(model: AnyModel, corpus: Corpus, way: _Way) -> TopicsResult:
         topics = fit_counts(counts, config.n_topics, config.passes, config.seed, progress=progress)
         words, variants = _variants(topics, config.thresholds)
         encoded = sample.encode(reader.tokenizer, words, max_length, **reads, progress=progress)
-        if not _any_whole(encoded):
-            raise InputError(
-                f"the tokenizer of {name!r} leaves none of the {len(words)} topic words whole: {encoded.lost} of "
-                f"{encoded.occurrences} occurrences were lost, split or unknown; give a corpus in the model's "
-                "language, or a larger threshold"
-            )
+        encoded.check_whole(f"the tokenizer of {name!r}", or_else=", or a larger threshold")
         if config.here:
             trained = _measure(
                 _Here(reader.hooked, progress), encoded, variants, config, config.n_permutations, progress

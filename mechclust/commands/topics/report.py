@@ -17,7 +17,7 @@ from probes import ProbeResult
 if TYPE_CHECKING:
     import pandas as pd
 
-SHARDS = "shards"  # what workers have measured so far, until the report is there
+SHARDS = "shards"  # what workers have measured so far, until the report is written
 
 
 def write_topics_report(result: TopicsResult, out: str | Path) -> Path:
@@ -75,14 +75,14 @@ def topics_analysis(result: TopicsResult) -> Analysis:
 
 
 _CHANCE = [
-    "Chance: 95% of the value when the topics are handed out anew to the words; p: the share of such relabellings at "
-    "least as high. Above chance: p of at most 0.05, corrected for how many comparisons were made (Benjamini-Hochberg: "
-    "of those named, at most 5% are there by chance, on average).",
+    "Chance: central 95% of the value when topics are reassigned to words at random; p: the share of such "
+    "relabellings that are at least as high. Above chance: p of at most 0.05, corrected for the number of comparisons "
+    "(Benjamini-Hochberg: on average, at most 5% of those named are there by chance).",
 ]
 
 
 def shown_measures(result: TopicsResult) -> pd.DataFrame:
-    """``TopicsResult.by_measure`` as it is printed: each value beside its chance interval and p."""
+    """``TopicsResult.by_measure`` as printed: each value with its chance interval and p."""
     table, number = result.by_measure(), number_format(".3g")
     ends = zip(table["null_low"], table["null_high"], strict=True)
     chance = [f"{number(low)} to {number(high)}" if low == low else None for low, high in ends]
@@ -97,9 +97,20 @@ def shown_measures(result: TopicsResult) -> pd.DataFrame:
 def _views(result: TopicsResult) -> dict[str, str]:
     heads, variant = result.tables["attention"], ["threshold", "overlap"]
     measured = heads[heads["ratio"].notna()]
-    first = measured[variant].head(1)  # without overlap, where anything is left there
+    first = measured[variant].head(1)  # without overlap, if anything is left there
     best = measured.merge(first).sort_values("ratio", ascending=False).head(10)
-    columns = ["layer", "site", "head", "same_topic", "different_topic", "ratio", "null_low", "null_high", "p_value"]
+    columns = [
+        "layer",
+        "site",
+        "head",
+        "name",
+        "same_topic",
+        "different_topic",
+        "ratio",
+        "null_low",
+        "null_high",
+        "p_value",
+    ]
     columns += ["untrained"] * bool(result.untrained)
     where = "".join(f"threshold {threshold:g}" for threshold in first["threshold"]) or "none"
     return {

@@ -16,6 +16,7 @@ from mechclust.models.tokenizers import in_words
 from mechclust.report.html import table_html
 from mechclust.report.text import short_name
 from probes import ProbeResult
+from probes.sites import head_name
 from tasks import TopicModel
 from tasks.text.encoding import EncodedCorpus
 from tasks.text.topic_model import least_threshold
@@ -98,8 +99,9 @@ class TopicsResult:
     empty_files: Sequence[str] = ()
 
     def to_dataframe(self) -> pd.DataFrame:
-        """One row per variant, layer (0: ``blocks.0``) and head: mean attention and pairs by bucket, their ratio with
-        its null interval, and the ratio of untrained models. NaN where a variant leaves nothing."""
+        """One row per variant, layer (0: ``blocks.0``) and head, with its name (such as ``L0H3``): mean attention and
+        pairs by bucket, their ratio with its null interval, and the ratio of untrained models. NaN where a variant
+        leaves nothing."""
         import pandas as pd
 
         rows = []
@@ -109,6 +111,7 @@ class TopicsResult:
             for s, site in enumerate(some.coords["site"]):
                 for h, head in enumerate(some.coords["head"]):
                     row = {**_key(variant), "layer": some.layers[site], "site": site, "head": int(head)}
+                    row["name"] = head_name(row["layer"], row["head"])
                     for b, bucket in enumerate(some.coords["bucket"]):
                         row[bucket] = _number(found, "mean", s, h, b)
                         row[f"pairs_{bucket}"] = 0 if found is None else int(found["pairs"][b])

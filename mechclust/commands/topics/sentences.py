@@ -23,11 +23,11 @@ _number = number_format(".3g")
 
 
 def conclusions(measures: pd.DataFrame, heads: pd.DataFrame, n_permutations: int) -> list[str]:
-    """What is above chance, of all that was looked at; the most important first.
+    """What is above chance among everything examined, the most important first.
 
     Args:
-        measures: of ``TopicsResult.by_measure``.
-        heads: of ``TopicsResult.to_dataframe``.
+        measures: as from ``TopicsResult.by_measure``.
+        heads: as from ``TopicsResult.to_dataframe``.
         n_permutations: relabellings behind the p-values.
     """
     table = measures[measures["value"].notna()].copy()
@@ -101,7 +101,7 @@ def _heads(heads: pd.DataFrame, n_permutations: int) -> list[str]:
 
 
 def _few(p: pd.Series, n_permutations: int) -> str | None:
-    """Where the relabellings are too few for a p that survives the correction."""
+    """The note if there are too few relabellings for a p that survives the correction."""
     needed = least_permutations(len(p))
     if n_permutations >= needed or p.min() > 1.5 / (1 + n_permutations):
         return None

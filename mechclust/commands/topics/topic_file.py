@@ -121,7 +121,7 @@ def load_topics(path: str | Path) -> FittedTopics:
     tensors, header = read_safetensors(path)
     if header.get("format") != FORMAT:
         raise InputError(
-            f"{str(path)!r} is no file of topics (its format is {header.get('format', 'not said')}); expected "
+            f"{str(path)!r} is not a file of topics (its format is {header.get('format', 'not said')}); expected "
             f"{FORMAT}, as mechclust topics writes it"
         )
     tokenizer = header.get("tokenizer", "not said")

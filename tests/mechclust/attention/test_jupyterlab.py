@@ -18,10 +18,8 @@ from urllib.request import urlopen
 import pytest
 import torch
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(find_spec("jupyterlab") is None, reason="no jupyterlab: pip install 'mechclust[lab]'"),
-]
+from tests.mechclust.browser import lacks
+
 CELLS = ".jp-Notebook .jp-Cell"
 
 
@@ -49,6 +47,8 @@ def notebook(folder: Path) -> Path:
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[str]:
     """Address of a notebook in a JupyterLab of its own, without token."""
+    if find_spec("jupyterlab") is None:
+        lacks("no jupyterlab: pip install 'mechclust[lab]'")
     path = notebook(tmp_path)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -80,6 +80,7 @@ def lab(tmp_path: Path) -> Iterator[str]:
         server.wait(20)
 
 
+@pytest.mark.browser
 def test_keys_on_a_view_do_not_delete_its_cell(browser: Any, lab: str) -> None:
     page = browser.new_page(viewport={"width": 1280, "height": 1400})
     page.goto(lab)
@@ -96,3 +97,13 @@ def test_keys_on_a_view_do_not_delete_its_cell(browser: Any, lab: str) -> None:
     page.keyboard.press("x")
     page.wait_for_function(f"() => document.querySelectorAll({CELLS!r}).length === 2")
     page.close()
+
+
+@pytest.mark.parametrize(("ci", "outcome"), [("true", pytest.fail.Exception), ("", pytest.skip.Exception)])
+def test_a_missing_jupyterlab_is_a_failure_in_ci(
+    ci: str, outcome: type[BaseException], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setattr(f"{__name__}.find_spec", lambda name: None)
+    monkeypatch.setenv("CI", ci)
+    with pytest.raises(outcome, match="no jupyterlab: pip install"):
+        request.getfixturevalue("lab")

@@ -78,7 +78,7 @@ def test_several_snapshots_an_epoch(tmp_path):
     member = Member(PoolingTransformerConfig(n_ctx=4, d_mlp=4), SparseModularAddition(length=4, n_support=2))
     train_ensemble([member], TrainConfig(steps=4, batch_size=32, clip=None), tmp_path, snapshot_every=2, backend="loop")
     with pytest.raises(
-        InputError, match="has several snapshots an epoch; a sandbox shows one: train with snapshot_every"
+        InputError, match="has several snapshots per epoch; a sandbox shows one: train with snapshot_every"
     ):
         open_sandbox(tmp_path)
 

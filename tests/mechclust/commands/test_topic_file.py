@@ -96,8 +96,8 @@ def test_files_that_are_no_topics(fitted, tmp_path, monkeypatch):
     assert refused(load_topics, path).startswith(f"no file '{path}'")
     write_safetensors(path, {"x": torch.zeros(1)}, {"format": "mechclust-result-1"})
     assert refused(load_topics, path) == (
-        f"'{path}' is no file of topics (its format is mechclust-result-1); expected mechclust-topics-1, as mechclust "
-        "topics writes it"
+        f"'{path}' is not a file of topics (its format is mechclust-result-1); expected mechclust-topics-1, as "
+        "mechclust topics writes it"
     )
     monkeypatch.setattr(FittedTopics, "vocabulary", "0123")
     save_topics(path, fitted)

@@ -26,6 +26,7 @@ from mechclust.models import load_pretrained, save_model, token_embeddings
 from probes import TopicAttention, TopicEmbedding, attention_pattern, load_result, residual, run
 from probes.functional import topic_similarity
 from tasks import Corpus, InputError
+from tests.mechclust.commands.hook_columns import check_report
 
 TOPICS = [[f"w{6 * t + i}" for i in range(6)] for t in range(3)]  # w18 and w19 have none
 KEY = ["threshold", "overlap"]
@@ -141,7 +142,7 @@ class TestMeasure:
         table = found.to_dataframe()
         buckets = ["same_word", "same_topic", "different_topic"]
         assert list(table.columns) == [
-            *KEY, "layer", "site", "head", *[k for b in buckets for k in (b, f"pairs_{b}")],
+            *KEY, "layer", "site", "head", "name", *[k for b in buckets for k in (b, f"pairs_{b}")],
             "ratio", "null_low", "null_high", "p_value", "untrained",
         ]  # fmt: skip
         assert len(table) == 4 * 2 * 2
@@ -401,6 +402,11 @@ class TestReport:
             topics = list(csv.DictReader(file))
         assert sorted(int(row["topic"]) for row in topics) == [0, 1, 2]
         assert sum(float(row["share"]) for row in topics) == pytest.approx(1)
+
+    def test_every_layer_has_its_hook_and_every_head_its_name(self, written):
+        check_report(written[2])
+        heads = written[0].tables["attention"]
+        assert heads["name"].unique().tolist() == ["L0H0", "L0H1", "L1H0", "L1H1"]
 
     def test_results_are_what_was_measured(self, written):
         result, _, report = written

@@ -26,6 +26,7 @@ from probes import TopicAttention, TopicEmbedding, attention_pattern, residual, 
 from probes.functional import topic_similarity
 from tasks import Corpus, InputError, TopicModel
 from tasks.text.words import words_of
+from tests.mechclust.commands.hook_columns import check_report
 from tests.mechclust.commands.test_topics import plant, wordpiece, write_planted_corpus
 
 PLANTED = {
@@ -165,6 +166,11 @@ class TestFolder:
         assert [c.id for c in found.claims] == ["P7", "P7b", "S1", "S2"]
         assert found.claims[0].note.startswith("not tested: the suite has no ALBERT, BART, ELECTRA and RoBERTa")
         assert found.claims[2].verdict == "holds"
+
+    def test_every_layer_has_its_hook_and_every_head_its_name(self, report, folder, found):
+        check_report(folder / "out" / "report.html", found.shown(overlap=False))
+        heads = found.tables["heads"]
+        assert heads["name"].tolist() == [f"L{row.layer}H{row.head}" for row in heads.itertuples()]
 
     def test_the_page(self, report, folder, found):
         for text in ("not measured: no model directory", "Attention of planted on a document", "Topics of seed 0"):

@@ -35,28 +35,13 @@ def run():
 
 
 @pytest.fixture(scope="module")
-def opened(browser, run, tmp_path_factory):
-    path = sandbox_page(run, tmp_path_factory.mktemp("page") / "sandbox.html")
-    context = browser.new_context(offline=True, viewport={"width": 1440, "height": 900})
-    context.set_default_timeout(120_000)
-    page, trouble = context.new_page(), []
-    page.on("request", lambda request: trouble.append(request.url) if request.url != path.as_uri() else None)
-    page.on("pageerror", lambda error: trouble.append(str(error)))
-    page.on("console", lambda message: trouble.append(message.text) if message.type == "error" else None)
-    page.goto(path.as_uri())
-    page.wait_for_function("() => window.sandbox")
-    yield page, trouble
-    context.close()
+def sandbox_file(run, tmp_path_factory):
+    return sandbox_page(run, tmp_path_factory.mktemp("page") / "sandbox.html")
 
 
 @pytest.fixture
-def page(opened):
-    page, trouble = opened
-    page.locator("h1").click()
-    for key in ("Escape", "Home"):
-        page.keyboard.press(key)
-    yield page
-    assert trouble == []
+def page(at_start):
+    return at_start
 
 
 PLAY = """() => new Promise(done => {

@@ -13,10 +13,16 @@ function made(parent, tag, properties = {}, text = "") {
   return element;
 }
 
+function fill(select, names, chosen = 0) {
+  select.replaceChildren();
+  names.forEach((name, i) => made(select, "option", { value: i }, String(name)));
+  select.value = String(chosen);
+}
+
 function choice(parent, label, names) {
   const held = made(parent, "label", {}, `${label} `);
   const select = made(held, "select", { "aria-label": label });
-  names.forEach((name, i) => made(select, "option", { value: i }, String(name)));
+  fill(select, names);
   return select;
 }
 
@@ -44,7 +50,7 @@ function show(root, data) {
   const maps = made(root, "div", { class: "maps" });
   const canvases = data.layers.map((layer) => {
     const cell = made(maps, "div");
-    const canvas = made(cell, "canvas", { "data-layer": layer });
+    const canvas = made(cell, "canvas", { role: "img", "aria-label": layer });
     return { canvas, caption: made(cell, "span") };
   });
   const said = made(root, "div", { class: "said", role: "status" }, "Point at a prompt to read it; click to keep it.");
@@ -93,7 +99,7 @@ function show(root, data) {
         context.stroke();
       }
       const share = data.variance[step][column];
-      caption.textContent = `layer ${data.layers[column]}${share === null ? ": not there" : `, ${Math.round(100 * share)}% of the variance`}`;
+      caption.textContent = `${data.layers[column]}${share === null ? ": not there" : `, ${Math.round(100 * share)}% of the variance`}`;
     });
     legend.replaceChildren();
     label.classes.slice(0, 30).forEach((name, code) => {
@@ -167,17 +173,29 @@ function attention(root, data) {
   made(root, "h3", {}, "Attention");
   const bar = made(root, "div", { class: "bar" });
   const prompt = choice(bar, "Prompt", data.attention.map((each) => each.place));
-  let block = choice(bar, "Block", data.attention[0].blocks);
-  let head = choice(bar, "Head", [...Array(data.attention[0].heads).keys()]);
-  block.value = String(data.attention[0].blocks.length - 1);
+  const block = choice(bar, "Block", []), head = choice(bar, "Head", []);
   const canvas = made(root, "canvas", { class: "attention" });
   const cell = made(root, "div", { class: "said" }, "Rows attend (queries), columns are attended to (keys). Point at a cell.");
   const held = new Map();
   let at = 0, drawn = null;
 
+  function chosen() {
+    return data.attention[Number(prompt.value)];
+  }
+
+  function offerBlocks(wanted) {  // long prompts have fewer blocks
+    const { blocks } = chosen(), place = blocks.indexOf(wanted);
+    fill(block, blocks, place < 0 ? blocks.length - 1 : place);
+    offerHeads();
+  }
+
+  function offerHeads() {
+    fill(head, chosen().heads[Number(block.value)], Number(head.value));
+  }
+
   function draw(step) {
     at = step;
-    const own = data.attention[Number(prompt.value)], n = own.tokens.length;
+    const own = chosen(), n = own.tokens.length;
     const side = Math.min(480, root.clientWidth || 480), margin = 90, size = (side - margin) / n;
     canvas.style.height = `${side}px`;
     canvas.style.width = `${side}px`;
@@ -191,7 +209,7 @@ function attention(root, data) {
     }
     const key = `${prompt.value}/${step}`;
     if (!held.has(key)) held.set(key, decoded(own.patterns[step], Uint8Array));
-    const start = (Number(block.value) * own.heads + Number(head.value)) * n * n;
+    const start = (Number(block.value) * own.heads[0].length + Number(head.value)) * n * n;
     const weights = held.get(key).subarray(start, start + n * n);
     own.tokens.forEach((token, i) => {
       context.textAlign = "right";
@@ -220,6 +238,9 @@ function attention(root, data) {
     const weight = (drawn.weights[row * drawn.n + column] / 255).toFixed(2);
     cell.textContent = `${drawn.own.tokens[row]} (${row}) attends to ${drawn.own.tokens[column]} (${column}): ${weight}`;
   });
+  offerBlocks();
+  prompt.addEventListener("change", () => offerBlocks(block.selectedOptions[0].textContent));
+  block.addEventListener("change", offerHeads);
   [prompt, block, head].forEach((select) => select.addEventListener("change", () => draw(at)));
   return draw;
 }

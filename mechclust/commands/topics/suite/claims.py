@@ -1,4 +1,4 @@
-"""P7, and what a suite says of any encoder: claims whose bounds were written before any run."""
+"""P7, and what a suite tests on any encoder: claims whose bounds were written before any run."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def claims_of(attention: Sequence[ProbeResult], draws: int = LEAST_DRAWS) -> Cla
     """P7 of both tables, and S1 and S2 of all encoders.
 
     Args:
-        attention: of every encoder and random twin; their metadata say which each is.
-        draws: null draws behind each severity, and as many planted ones; 0: no severity.
+        attention: results of every encoder and random twin, named in their metadata.
+        draws: number of null draws behind each severity, and of planted draws; 0: no severity.
     """
     trained = {r.metadata["name"]: r for r in attention if r.metadata["twin"] is None}
     twins = {
@@ -78,7 +78,7 @@ def _p7(
     if random:
         curves[RANDOM] = mean_curve([curve_of(r, "ratio", overlap) for r in random])
     lacking = [row for row in (*PUBLISHED, RANDOM) if row not in curves]
-    few = "one threshold, so that nothing falls" if len(thresholds) < 2 else ""
+    few = "one threshold, so nothing can fall" if len(thresholds) < 2 else ""
     expected = {row: np.array([published_ratio(row, "attention", t, overlap) for t in thresholds]) for row in curves}
     return _judged(
         "P7b" if overlap else "P7",
@@ -199,7 +199,7 @@ class _Judge:
     bound: Bound
 
     def __call__(self, curves: Mapping[str, Curve], *, why_not: str = "", severity: Severity | None = None) -> Claim:
-        """Not tested where ``why_not`` says why; the numbers stay."""
+        """Not tested if ``why_not`` gives a reason; the numbers are kept."""
         stats = self.parts(curves) if curves else []
         given: dict[str, Interval] = {}
         for name, by_seed, drawn, _ in stats:
@@ -214,7 +214,7 @@ class _Judge:
 
 
 def _verdict(stats: Sequence[_Stat]) -> Verdict:
-    """As the claim has it, without the claim."""
+    """The number as in the claim, without the claim."""
     return together(bound.judge(spread(by_seed, drawn)) for _, by_seed, drawn, bound in stats)
 
 
@@ -230,12 +230,12 @@ def _judged(
     planted: Mapping[str, np.ndarray] | None,
     draws: int,
 ) -> Claim:
-    """The claim with its severity, where it can be tested."""
+    """The claim with its severity, if it can be tested."""
     judge = _Judge(id, statement, source, parts, bound)
     if why_not or not curves:
         return judge(curves, why_not=why_not, severity=Severity(None, 0, f"none: {why_not}"))
     if not draws:
-        return judge(curves, severity=Severity(None, 0, "none: no draws were asked for"))
+        return judge(curves, severity=Severity(None, 0, "none: no draws were requested"))
 
     def null(rng: np.random.Generator) -> Verdict:
         return _verdict(parts({name: c.noisy(np.ones(c.values.shape[1]), rng) for name, c in curves.items()}))

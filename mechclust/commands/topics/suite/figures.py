@@ -25,7 +25,7 @@ _VECTOR_COLORS = dict(zip(VECTORS, (BLUE, ORANGE, GREEN, RED), strict=True))
 
 @styled()
 def suite_panels(result: SuiteResult) -> list[Panel]:
-    """Attention by threshold, a map of heads for each encoder, distance, and word vectors."""
+    """Attention by threshold, one map of heads per encoder, distance, and word vectors."""
     ratios, heads = result.tables["ratios"], result.tables["heads"]
     first = min(result.thresholds)
     found = [

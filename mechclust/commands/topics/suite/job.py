@@ -147,12 +147,8 @@ def _measure(job: ModelJob) -> Measured:
     n_ctx, d_vocab = hooked.cfg.n_ctx, hooked.cfg.d_vocab
     max_length = how.max_length if n_ctx is None else min(how.max_length, n_ctx)
     encoded = encode(job.documents, tokenizer, job.words, max_length, bos=how.bos, d_vocab=d_vocab)
+    encoded.check_whole()
     tokens = encoded.token_of_word
-    if not bool((tokens >= 0).any()):
-        raise InputError(
-            f"the tokenizer leaves none of the {len(job.words)} topic words whole: {encoded.lost} of "
-            f"{encoded.occurrences} occurrences were lost, split or unknown; give a corpus in the model's language"
-        )
     # What is not seen has no topic: no room is kept for it.
     seen = [[v.topics & (tokens >= 0)[:, None] for v in variants] for variants in job.topics.values()]
     attention = [

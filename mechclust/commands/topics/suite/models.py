@@ -89,7 +89,7 @@ def _model(table: Mapping[str, Any], where: str) -> SuiteModel:
     for key, value in table.items():
         if key not in known:
             raise InputError(f"{where} has a key {key!r}{suggest(key, known)}")
-        if type(value) is not known[key]:  # true is no number of twins
+        if type(value) is not known[key]:  # True is not a number of twins
             kind = "a string" if known[key] is str else "an integer"
             raise InputError(f"{where}: {key} is {quoted(value)}; expected {kind}")
     if not table.get("model"):

@@ -80,7 +80,7 @@ def suite_analysis(result: SuiteResult) -> Analysis:
 
 
 def _attention(result: SuiteResult) -> dict[str, str]:
-    """A view for each encoder; the first brings the scripts."""
+    """One view per encoder; the first includes the scripts."""
     words = result.texts.fitted.models[0].top_words(_LABEL_WORDS)
     named = {f"topic {i}": f"topic {i}: {', '.join(of)}" for i, of in enumerate(words)}
     found: dict[str, str] = {}

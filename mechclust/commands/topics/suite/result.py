@@ -24,6 +24,7 @@ from mechclust.report.html import table_html
 from mechclust.report.text import table_text
 from probes import ProbeResult
 from probes.files import file_name
+from probes.sites import head_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,18 +114,19 @@ class SuiteResult:
                         yield row
 
     def heads(self) -> pd.DataFrame:
-        """One row per model, threshold, overlap, layer (0: ``blocks.0``) and head: ``ratio``, ``matched`` and the ratio
-        of random weights, each a mean over topic models."""
+        """One row per model, threshold, overlap, layer (0: ``blocks.0``) with its hook and head with its name (such as
+        ``L0H3``): ``ratio``, ``matched`` and the ratio of random weights, each a mean over topic models."""
         import pandas as pd
 
         frames = []
         for name, measured in self.trained.items():
             result = measured.attention
             sites, heads = result.coords["site"], [int(head) for head in result.coords["head"]]
-            layers = [result.layers[site] for site in sites]
+            places = [(result.layers[site], site, head) for site in sites for head in heads]
             twins = [t.attention for t in self.twins[name]]
             for v, (threshold, overlap) in enumerate(result.metadata["variants"]):
-                table = pd.MultiIndex.from_product([layers, heads], names=["layer", "head"]).to_frame(index=False)
+                table = pd.DataFrame(places, columns=["layer", "site", "head"])
+                table["name"] = [head_name(layer, head) for layer, _, head in places]
                 table.insert(0, "model", name)
                 table.insert(1, "threshold", threshold)
                 table.insert(2, "overlap", bool(overlap))

@@ -29,7 +29,7 @@ def run_suite(config: SuiteConfig, out: str | Path, *, progress: bool = False) -
     """Measure many encoders and their random twins with one topic model.
 
     The topic models are fitted once, one for each seed, and kept as ``out/topics.safetensors``. Every encoder and every
-    random twin is a job; a second call goes on where the first was interrupted. An encoder that cannot be measured
+    random twin is a job; a second call resumes where the first was interrupted. An encoder that cannot be measured
     leaves the others alone; the tables say why.
 
     Source: Li, Li & Risteski (ICML 2023, arXiv 2303.04245).

@@ -1,4 +1,4 @@
-"""What a suite reads of its corpus: topic models, fitted once or given, and the documents that encoders are shown."""
+"""What a suite takes from its corpus: topic models, fitted once or given, and the documents that encoders read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tasks.text.words import words_of
 TOPICS = "topics.safetensors"  # in the folder of a suite; --topic-model of another
 _DOCUMENTS = "documents.json"
 _SEEDS = (0, 1, 2)
-_HEAD = 2**20  # bytes of each file that tell a corpus from another
+_HEAD = 2**20  # bytes of each file that identify a corpus
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Texts:
 
     Attributes:
         fitted: topic models that differ in their seed.
-        documents: those that encoders are shown.
-        n_documents: documents of the corpus.
+        documents: the documents that encoders read.
+        n_documents: number of documents in the corpus.
         notes: what was left out of the corpus.
     """
 
@@ -52,7 +52,7 @@ class Texts:
 
 
 def read_texts(config: SuiteConfig, out: Path, *, progress: bool = False) -> Texts:
-    """Topic models and documents, those that ``out`` holds already read from there.
+    """Topic models and documents; those that ``out`` already holds are read from there.
 
     Raises:
         InputError: for a corpus that cannot be read, a topic model of other settings, another tokenizer or another
@@ -73,7 +73,7 @@ def read_texts(config: SuiteConfig, out: Path, *, progress: bool = False) -> Tex
 
 
 def check_pairs(n_words: int, thresholds: Sequence[float]) -> None:
-    """Refuse thresholds of which none lets two words share a topic."""
+    """Refuse thresholds none of which lets two words share a topic."""
     if int(n_words * max(thresholds)) > 0:
         return
     least = least_threshold(n_words)
@@ -104,7 +104,7 @@ def _given(path: Path, config: SuiteConfig) -> FittedTopics:
 
 
 def _fitted(stream: CorpusStream, corpus: str, config: SuiteConfig, out: Path, progress: bool) -> FittedTopics:
-    """A topic model for each seed, each kept as soon as it is there."""
+    """One topic model per seed, each saved as soon as it is fitted."""
     wanted, whole = sorted(config.topic_seeds or _SEEDS), out / TOPICS
     if (kept := _kept(whole, corpus, config.fitting)) is not None and list(kept.seeds) == wanted:
         return kept
@@ -173,7 +173,7 @@ def _sample(
 
 
 def _check_known(fitted: FittedTopics, documents: Sequence[str], config: SuiteConfig) -> None:
-    """Refuse topics none of whose words stands in the documents."""
+    """Refuse topics none of whose words is in the documents."""
     known = set(fitted.words)
     if any(not known.isdisjoint(words_of(text)) for text in documents):
         return

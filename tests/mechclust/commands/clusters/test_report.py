@@ -14,6 +14,7 @@ from mechclust.commands.clusters.figures import curves_figure, followed_figure
 from probes import load_result
 from tasks import InputError
 from tests.mechclust.commands.clusters.cases import last_word_tells_the_task, write_prompts
+from tests.mechclust.commands.hook_columns import check_report
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +68,10 @@ class TestReport:
         surface = {"last word", "last token", "first word", "first token"}
         assert {row["name"] for row in features} == {"task", "first", *surface}
         assert {row["kind"] for row in features} == {"label", "feature"}
+
+    def test_every_layer_has_its_hook(self, written):
+        result, report = written
+        check_report(report, result.shown_table)
 
     def test_results_are_what_was_measured(self, written):
         result, report = written

@@ -168,7 +168,7 @@ class TestLayerGroups:
         assert table.iloc[0][["end_low", "end_high"]].isna().all()
 
     def test_rule(self, controlled, llama, asked, tmp_path):
-        assert "95% of the most dimensions" in group_rule(controlled[0])
+        assert "95% of the tuned model's maximum dimensions" in group_rule(controlled[0])
         without = replace(controlled[0], n_dims=None)
         assert "before the spread leaves .02 of its minimum" in group_rule(without)
         assert without.groups.curves.dims == {}

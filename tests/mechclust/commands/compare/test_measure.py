@@ -20,6 +20,7 @@ from mechclust.models import load_pretrained
 from probes import CKA, RBFCKA, RowStore, mean, run
 from tasks import InputError, LabelledPrompts
 from tests.mechclust.commands.compare.cases import TASKS, records, write_prompts
+from tests.mechclust.commands.hook_columns import check_report
 
 
 class TestMeasure:
@@ -236,8 +237,11 @@ class TestOtherLayers:
         assert main([*argv, "--out", str(out)]) == 0
         printed = capsys.readouterr().out
         assert printed.split("\n")[0].split() == [
-            "layer", "task", "n", "base_layer", "cka", "debiased_cka", "change",
+            "layer", "site", "task", "n", "base_layer", "base_site", "cka", "debiased_cka", "change",
         ]  # fmt: skip
+        assert max(map(len, printed.split("\n\n")[0].splitlines())) <= 100
+        assert "blocks.1.resid_post" in printed
+        check_report(out / "report.html", layers.shown_table)
         assert all(f"\n- {sentence}\n" in printed for sentence in layers.sentences)
         page = (out / "report.html").read_text()
         assert "The models do not have the same layers (4 in the tuned one and 3 in the base one" in page

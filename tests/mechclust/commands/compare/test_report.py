@@ -12,6 +12,7 @@ from mechclust.commands.compare import write_compare_report
 from mechclust.commands.compare.result import CompareResult
 from probes import load_result
 from tasks import InputError
+from tests.mechclust.commands.hook_columns import check_report
 
 
 @pytest.fixture(scope="session")
@@ -42,11 +43,16 @@ class TestReport:
         assert loaded.coords == result.cka.coords
         assert torch.equal(loaded["debiased_cka_low"].nan_to_num(9), result.cka["debiased_cka_low"].nan_to_num(9))
 
+    def test_every_layer_has_its_hook(self, written):
+        result, report = written
+        check_report(report, result.shown_table, *result.tables.values())
+        assert "Layer 0 is hook_embed, and layer l is blocks.{l - 1}.hook_resid_post." in report.read_text()
+
     def test_page(self, written):
         result, report = written
         page = report.read_text()
         assert page.count("data:image/png;base64,") == 4
-        assert "The rule: a layer changed for a task where the 95% interval" in page
+        assert "The rule: a layer changed for a task if the 95% interval" in page
         assert "it does not see a rotation, a common scale or a shift" in page
         assert "min_per_task" in page
         assert "http" not in page.replace("http-equiv", "")

@@ -178,4 +178,4 @@ def test_why_there_is_no_cka():
 
 
 def test_the_rule_says_over_which_layers(only_sentence):
-    assert "over the layers at which every task that is compared has an interval (layers 1-2)" in rule(only_sentence)
+    assert "over the layers at which every compared task has an interval (layers 1-2)" in rule(only_sentence)

@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from mechclust import HistoryConfig, measure_history, write_history_report
 from mechclust.cli import main
-from tasks import InputError
+from mechclust.commands.history.slider import slider
+from tasks import Corpus, InputError
+from tests.mechclust.commands.hook_columns import check_report
+
+# What is said of each cell of the attention that is drawn, when pointed at.
+CELLS = """
+() => {
+  const canvas = document.querySelector("canvas.attention"), box = canvas.getBoundingClientRect(), said = [];
+  for (let x = 93; x < canvas.clientWidth; x += 20) for (let y = 93; y < canvas.clientHeight; y += 20) {
+    canvas.dispatchEvent(new MouseEvent("mousemove", {clientX: box.left + x, clientY: box.top + y, bubbles: true}));
+    said.push([...document.querySelectorAll(".history .said")].pop().textContent);
+  }
+  return said;
+}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +54,7 @@ def test_the_stale_checkpoint_is_found_and_left_out(measured):
     result, _ = measured
     assert [(finding.kind, finding.checkpoints) for finding in result.findings] == [("last", (1,))]
     assert result.lead[0] == (
-        "Integrity: 1 of 6 checkpoints are not what their names say ('checkpoint-16'); what follows is of the other 5."
+        "Integrity: 1 of 6 checkpoints is not what its name says ('checkpoint-16'); what follows is of the other 5."
     )
     assert "'checkpoint-16' has the weights of the last checkpoint." in result.sentences
     assert "checkpoint-16" not in set(result.crossings["crosses_at"].dropna())
@@ -75,16 +96,48 @@ def test_a_second_call_loads_no_model(measured, spoilt_series, config, monkeypat
 
 def test_the_report(measured):
     result, out = measured
-    page = write_history_report(result, out).read_text()
+    path = write_history_report(result, out)
+    check_report(path, result.shown_table)
+    page = path.read_text()
     assert page.index("Integrity: 1 of 6") < page.index("Figures")
+    assert '"layer 0 (hook_embed)","layer 1 (blocks.0.hook_resid_post)"' in page
+    assert '"heads":[["L0H0","L0H1"],["L1H0","L1H1"]]' in page
     assert (out / "history.csv").exists()
     assert (out / "crossings.csv").exists()
     for name in ("clusters_map", "clusters_by_checkpoint", "cka_previous_map", "heads_by_layer"):
         assert (out / "figures" / f"{name}.png").exists()
 
 
+def attention_of(folder, text):
+    """``[block head query key]`` patterns of the model itself, as Hugging Face gives them."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
+    tokens = AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt")["input_ids"]
+    with torch.inference_mode():
+        return torch.cat(model(tokens, output_attentions=True).attentions).numpy()
+
+
+def test_the_attention_on_the_page_is_the_models(measured, spoilt_series, config):
+    result, _ = measured
+    shown = json.loads(re.search(r"^show\(.*?\), (\{.*\})\);$", slider(result), re.MULTILINE)[1])
+    prompts = config.read_prompts().prompts
+    assert shown["names"] == result.names
+    assert [each["place"] for each in shown["attention"]] == [0, 3]
+    for each in shown["attention"]:
+        text = prompts[each["place"]]
+        assert each["tokens"] == text.split()
+        assert each["blocks"] == ["blocks.0", "blocks.1"]
+        assert each["heads"] == [["L0H0", "L0H1"], ["L1H0", "L1H1"]]
+        for name, packed in zip(result.names, each["patterns"], strict=True):
+            own = attention_of(spoilt_series / name, text)
+            numbers = np.frombuffer(base64.b64decode(packed), dtype=np.uint8).reshape(own.shape)
+            assert numbers / 255 == pytest.approx(own, abs=0.5 / 255 + 1e-5)
+        assert np.abs(own[:, 0] - own[:, 1]).max() > 0.05  # another head would be seen
+
+
 @pytest.mark.browser
-def test_the_slider(measured, browser):
+def test_the_slider(measured, spoilt_series, config, browser):
     result, out = measured
     path = write_history_report(result, out)
     context = browser.new_context(offline=True, viewport={"width": 1200, "height": 1000})
@@ -116,7 +169,29 @@ def test_the_slider(measured, browser):
     )
     assert shown.startswith("Prompt ")
     assert "task: " in shown
-    page.locator("select[aria-label=Head]").select_option("1")
+    assert page.locator(".history .maps span").all_inner_texts()[1].startswith("layer 1 (blocks.0.hook_resid_post), ")
+    head, block = page.locator("select[aria-label=Head]"), page.locator("select[aria-label=Block]")
+    assert head.locator("option").all_inner_texts() == ["L1H0", "L1H1"]
+    head.select_option("1")
+    block.select_option("blocks.0")
+    assert head.locator("option:checked").inner_text() == "L0H1"
+    page.locator("select[aria-label=Prompt]").select_option("3")
+    assert (block.input_value(), head.locator("option:checked").inner_text()) == ("0", "L0H1")
+    page.locator("select[aria-label=Prompt]").select_option("0")
+    page.locator(".history input[type=range]").fill("5")
+    words = config.read_prompts().prompts[0].split()
+    own = attention_of(spoilt_series / "checkpoint-48", " ".join(words))
+    assert np.abs(own[:, 0] - own[:, 1]).max(axis=(1, 2)).min() > 0.02  # the other head would be seen
+    page.locator("canvas.attention").scroll_into_view_if_needed()
+    for block, head in ((1, 1), (1, 0), (0, 1)):
+        page.locator("select[aria-label=Block]").select_option(str(block))
+        page.locator("select[aria-label=Head]").select_option(str(head))
+        weights = dict(said.rsplit(": ") for said in page.evaluate(CELLS))
+        assert {place: float(weight) for place, weight in weights.items()} == {
+            f"{word} ({row}) attends to {other} ({column})": pytest.approx(own[block, head, row, column], abs=0.0075)
+            for row, word in enumerate(words)
+            for column, other in enumerate(words)
+        }
     context.close()
     assert trouble == []
 
@@ -129,8 +204,8 @@ def test_the_command(trained_series, history_prompts, tmp_path, capsys):
     said = capsys.readouterr().out
     assert said.index("checkpoint-8 ") < said.index("checkpoint-48 ")
     assert "Integrity: the 2 checkpoints" in said
-    assert "With 19 relabellings a single layer at a single checkpoint cannot be above chance, of 6 looked at" in said
-    assert "--n-permutations 119 lets it" in said
+    assert "With 19 relabellings, no single one of the 6 tests (layers times checkpoints) can be significant" in said
+    assert "unless others are too; --n-permutations 119 is enough" in said
     assert (out / "report.html").exists()
 
 
@@ -147,8 +222,6 @@ def test_the_command(trained_series, history_prompts, tmp_path, capsys):
     ],
 )
 def test_refusals(trained_series, history_prompts, tmp_path, changed, said):
-    from pathlib import Path
-
     if "checkpoints" in changed:
         changed = {"checkpoints": tuple(map(Path, changed["checkpoints"]))}
     config = HistoryConfig(history_prompts, **({"probes": ("cka",), "cka_permutations": 0} | changed))
@@ -157,7 +230,104 @@ def test_refusals(trained_series, history_prompts, tmp_path, changed, said):
     assert said in str(caught.value)
 
 
-def test_topics_and_a_clean_series(trained_series, history_prompts, tmp_path):
+def refused(model, config, out):
+    with pytest.raises(InputError) as caught:
+        measure_history(model, config, out)
+    assert not out.exists()
+    return str(caught.value)
+
+
+def test_folders_that_are_no_series(trained_series, history_prompts, tmp_path, monkeypatch):
+    """Which a person with the Trainer's folder would try."""
+    monkeypatch.chdir(trained_series.parent)
+    run, config = Path(trained_series.name), HistoryConfig(history_prompts, probes=("cka",))
+    one, out = run / "checkpoint-8", tmp_path / "out"
+    assert refused(one, config, out) == (
+        f"'{one}' has no folders called checkpoint-*; give the folder in which the Trainer saved them, such as "
+        f"'{run}', or the checkpoints themselves with --checkpoints"
+    )
+    assert refused(run, replace(config, checkpoints=(run,)), out) == (
+        f"'{run}' holds checkpoints and is not one itself; give --checkpoints {run}/checkpoint-*"
+    )
+    assert refused("nowhere", config, out) == (
+        "no checkpoints given, and no folder 'nowhere'; give --revisions step0 step1000 ... of a model on the hub, or "
+        "--checkpoints run/checkpoint-*"
+    )
+
+
+def test_a_checkpoint_that_is_still_being_written(trained_series, history_prompts, tmp_path, monkeypatch):
+    """Found before any other is loaded."""
+    for step in (8, 24, 48):
+        shutil.copytree(trained_series / f"checkpoint-{step}", tmp_path / "run" / f"checkpoint-{step}")
+    (tmp_path / "run" / "checkpoint-24" / "model.safetensors").unlink()
+    monkeypatch.setattr(HistoryConfig, "load", lambda *_, **__: pytest.fail("a model was loaded"))
+    config = HistoryConfig(history_prompts, probes=("cka",))
+    assert refused(tmp_path / "run", config, tmp_path / "out") == (
+        f"'{tmp_path / 'run' / 'checkpoint-24'}' has a config.json but no weights (model.safetensors); save the model "
+        "there with save_pretrained, or leave this checkpoint out"
+    )
+
+
+def test_checkpoints_without_a_tokenizer(trained_series, history_prompts, gpt2, tmp_path):
+    """As the Trainer writes them that is not given one."""
+    from mechclust.commands.history.inputs import read_inputs
+    from mechclust.commands.history.series import find_series
+
+    run = tmp_path / "run"
+    for step in (8, 48):
+        shutil.copytree(
+            trained_series / f"checkpoint-{step}",
+            run / f"checkpoint-{step}",
+            ignore=shutil.ignore_patterns("tokenizer*", "vocab*"),
+        )
+    config = HistoryConfig(history_prompts, probes=("cka",))
+    told = "the checkpoints have no tokenizer (the Trainer saves one only if it gets it as processing_class), and "
+    way_out = "give the model that was trained as MODEL, and its checkpoints with --checkpoints"
+    assert refused(run, config, tmp_path / "out") == f"{told}'{run}' has none either; {way_out}"
+    config = replace(config, checkpoints=(run / "checkpoint-*",))
+    assert read_inputs(str(gpt2), find_series(str(gpt2), config), config).tokenizer.get_vocab()["w3"] == 5
+
+
+def test_a_crossing_at_the_first_checkpoint_may_be_earlier(measured):
+    from mechclust.commands.history.series import Checkpoint
+
+    result, _ = measured
+    ari = result.curves["clusters"]
+    early = replace(ari, p=np.full_like(ari.p, 0.001))
+    one = np.where(np.arange(3) == 1, 0.001, 1.0)[None].repeat(6, axis=0)
+    one[:2] = 1.0
+    start = [Checkpoint("step0", 0, ""), *result.series[1:]]
+
+    def said(curve, series=result.series):
+        return replace(result, curves={"clusters": curve}, series=series).lead[2]
+
+    told = "Clusters against tasks (adjusted Rand index) crosses chance: "
+    assert said(early) == f"{told}layers 0-2 by 'checkpoint-8', the first checkpoint."
+    assert said(early, start) == f"{told}layers 0-2 at 'step0', before training."
+    assert said(replace(ari, p=one)) == f"{told}layer 1 at 'checkpoint-24'; 2 of 3 never."
+
+
+def test_a_measure_that_is_undefined_everywhere(measured, tmp_path):
+    result, _ = measured
+    heads = result.curves["heads"]
+    none = np.full_like(heads.value, np.nan)
+    results = {"heads/checkpoint-48": replace(result.results["heads/checkpoint-48"], notes=["no two words met"])}
+    curve = replace(heads, value=none, low=none, high=none, p=none)
+    empty = replace(result, curves={"heads": curve}, results=results, planes=None)
+    assert empty.lead[-1] == (
+        "Variance between tasks in a head's output, the best head (share): undefined at every checkpoint."
+    )
+    why = "Variance between tasks in a head's output, the best head (share): no two words met."
+    assert why in empty.notes
+    assert "no two words met" not in " ".join(result.notes)
+    page = write_history_report(empty, tmp_path / "out").read_text()
+    assert "no two words met" in page
+    assert not (tmp_path / "out" / "figures").exists()
+
+
+def test_topics_and_a_clean_series(trained_series, history_prompts, tmp_path, monkeypatch):
+    encoded, encode = [], Corpus.encode
+    monkeypatch.setattr(Corpus, "encode", lambda *args, **options: encoded.append(1) or encode(*args, **options))
     drawn = np.random.default_rng(0)
     words = [[f"w{i}" for i in range(6)], [f"w{i}" for i in range(6, 12)], [f"w{i}" for i in range(12, 20)]]
     texts = [" ".join(drawn.choice(words[k % 3], 110)) for k in range(60)]
@@ -176,6 +346,7 @@ def test_topics_and_a_clean_series(trained_series, history_prompts, tmp_path):
         map_prompts=0,
     )
     result = measure_history(trained_series, config)
+    assert len(encoded) == 1  # for all checkpoints
     assert result.findings == []
     assert result.lead[0].startswith("Integrity: the 3 checkpoints have different weights, one configuration")
     assert result.names == ["checkpoint-8", "checkpoint-24", "checkpoint-48"]

@@ -32,8 +32,25 @@ def network(draw):
     return nn.Sequential(nn.Embedding(12, 8), nn.Flatten(), nn.Linear(24, 24), nn.Tanh(), nn.Linear(24, 12))
 
 
+def states(model, x):
+    """``[layer example d]``: the embeddings, and what the hidden layer makes of them."""
+    with torch.no_grad():
+        embedded = model[:2](x)
+        return torch.stack([embedded, model[2:4](embedded)])
+
+
+def linear_cka(x, y):
+    """Of two ``[layer example d]``, by layer: ``|Y'X|^2 / (|X'X| |Y'Y|)`` of centred columns."""
+    x, y = (each.double() - each.double().mean(dim=1, keepdim=True) for each in (x, y))
+    xy, xx, yy = (torch.linalg.matrix_norm(a.mT @ b) for a, b in ((x, y), (x, x), (y, y)))
+    return (xy.square() / (xx * yy)).numpy()
+
+
 def trained(seed, n=21):
-    """A real training of a small network, with one of several optimisers, schedules and spacings of checkpoints."""
+    """A real training of a small network, with one of several optimisers, schedules and spacings of checkpoints.
+
+    Its checkpoints, and the CKA of each with the last one, by layer.
+    """
     draw = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -58,28 +75,43 @@ def trained(seed, n=21):
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, kinds[seed // 3 % 4])
     x = torch.randint(0, 12, (64, 3), generator=draw)
     y = (x.sum(dim=1) + (torch.rand(64, generator=draw) < 0.2)) % 12
-    found = []
+    found, hidden = [], []
     for step in range(total + 1):
         if step in steps:
             found.append(identity(f"step{step}", weight_sketch(model)))
+            hidden.append(states(model, x))
         rows = torch.randint(0, 64, (16,), generator=draw)
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x[rows]), y[rows]).backward()
         optimizer.step()
         schedule.step()
-    return found
+    return found, np.stack([linear_cka(each, hidden[-1]) for each in hidden])
 
 
 @pytest.fixture(scope="module")
-def clean():
+def trainings():
     return [trained(seed) for seed in range(52)]
 
 
-def test_no_false_alarm_in_a_thousand_pairs_of_real_trainings(clean):
-    pairs = sum(len(series) - 1 for series in clean)
-    alarms = [(seed, finding.text) for seed, series in enumerate(clean) for finding in check_series(series)]
+@pytest.fixture(scope="module")
+def clean(trainings):
+    return [series for series, _ in trainings]
+
+
+def test_no_false_alarm_in_a_thousand_pairs_of_real_trainings(trainings):
+    pairs = sum(len(series) - 1 for series, _ in trainings)
+    alarms = [(seed, found.text) for seed, (series, cka) in enumerate(trainings) for found in check_series(series, cka)]
     assert pairs >= 1000
     assert alarms == []
+
+
+def test_the_alarm_about_hidden_states_would_ring(trainings):
+    """In the same trainings, the last one's hidden states at an early checkpoint; some late ones are as near to it."""
+    assert any((1 - cka[-2]).max() < 1e-6 for _, cka in trainings)
+    for series, cka in trainings:
+        early = len(series) // 4
+        planted = np.concatenate([cka[:early], cka[-1:], cka[early + 1 :]])
+        assert [(found.kind, found.checkpoints) for found in check_series(series, planted)] == [("states", (early,))]
 
 
 def test_no_false_alarm_about_a_point_and_in_a_cooldown():
@@ -157,6 +189,17 @@ def test_another_tokenizer_and_another_configuration(clean):
     assert [(finding.kind, finding.checkpoints) for finding in found] == [("tokenizer", (2,)), ("config", (5,))]
     assert found[0].text == f"'{series[2].name}' has another tokenizer than the last."
     assert found[1].text == f"'{series[5].name}' has another configuration (n_head '8', not '4')."
+
+
+def test_special_tokens_that_the_trainer_copies_into_the_configuration(clean):
+    """A model that was saved before training lacks them."""
+    series = [replace(each, config={**CONFIG, "pad_token_id": 0}) for each in clean[1]]
+    series[0] = replace(series[0], config={**CONFIG, "pad_token_id": None})
+    assert check_series(series) == []
+    series[0] = replace(series[0], config={**CONFIG, "pad_token_id": 3})
+    assert [finding.text for finding in check_series(series)] == [
+        f"'{series[0].name}' has another configuration (pad_token_id '3', not '0')."
+    ]
 
 
 def test_the_last_ones_states_with_other_weights(clean):

@@ -163,7 +163,7 @@ class TestNotTested:
 
     def test_few_prompts(self, published):
         found = self.notes(published, n=1000)
-        assert found == {"C10": "not tested: 1,000 prompts for 4,096 dimensions; expected 10 for each"}
+        assert found == {"C10": "not tested: 1,000 prompts for 4,096 dimensions; expected 10 per dimension"}
 
     def test_few_layers(self, published):
         shallow = replace(published, layers=("1", "2"), **{
@@ -184,7 +184,7 @@ def test_dimensions_of_all_tasks_together_decide_nothing(published):
     dims = {"base": np.full(LAYERS, 800.0), "tuned": np.full(LAYERS, 1600.0)}
     found = {c.id: c for c in claims_of(replace(published, dims=dims), n=1, d=1, draws=0, resamples=200)}["C8"]
     assert (found.verdict, found.measured, found.interval) == ("undecided", 1.0, None)
-    assert found.note == "dimensions are of the prompts of all tasks together, and have no interval over tasks"
+    assert found.note == "dimensions are over the prompts of all tasks together: no interval over tasks"
 
 
 def test_c9_says_where_the_curves_cross(published):

@@ -37,6 +37,7 @@ def test_groups_sentences_claims_and_the_report(command, tmp_path, capsys):
     trained = {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "adapters").rglob("*.safetensors")}
     assert main(command) == 0
     said = capsys.readouterr().out
+    assert "\n\nLayer 0 is hook_embed, and layer l is blocks.{l - 1}.hook_resid_post.\n\n" in said
     parts = ["first_layer", "- By its own control", "C2 ", f"report: {tmp_path / 'run' / 'report.html'}"]
     places = [said.index(part) for part in parts]
     assert places == sorted(places)

@@ -15,6 +15,7 @@ from mechclust.report.folder import record_command
 from probes import load_result
 from tasks import InputError
 from tests.faults.hostile import HOSTILE
+from tests.mechclust.commands.hook_columns import check_report
 from tests.mechclust.commands.mossa.made import made_result, quickly_judged
 
 HARD = ["script", "image with a handler", "end of a script", "jinja", "formula", "out of the folder", "newline", "long"]
@@ -47,6 +48,10 @@ def test_csv_is_what_was_measured(made, page):
         rows = [row for row in csv.DictReader(file) if row["task"] == "aqua" and row["role"] == "tuned"]
     values = [float(row["value"]) for row in rows if row["measure"] == "biased CKA"]
     assert values == made.of_task["aqua"]["tuned.cka"]["cka"][:, 0].tolist()
+
+
+def test_every_layer_has_its_hook(page):
+    check_report(page)
 
 
 def test_page(page):

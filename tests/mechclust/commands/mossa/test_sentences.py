@@ -25,7 +25,7 @@ def one(sentences, opening):
 
 def test_what_was_learnt_comes_first(lead):
     assert lead[0].startswith(
-        "By its own control, 2 of 11 tasks were learnt (right answers are told from those of other prompts better than "
+        "By its own control, 2 of 11 tasks were learnt (right answers are told apart from other prompts' better than "
         "by pre, by the 95% interval over pairs of prompts); of gsm8k, creak_explain, ecqa_explain, "
         "sensemaking_explain, ecqa, sensemaking and 2 others only the form of the answers, "
     )

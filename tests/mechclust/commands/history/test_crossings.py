@@ -1,0 +1,117 @@
+"""When a layer crosses chance, on curves whose p-values are known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mechclust.commands.history.curves import crossings
+from tests.mechclust.commands.history.made import made_curve
+
+LOW, NO = 1e-4, 0.8
+
+
+def row(p, right=None):
+    """The crossing of one layer with these p-values."""
+    names = [f"step{i}" for i in range(len(p))]
+    right = list(range(len(p))) if right is None else right
+    return crossings(made_curve(np.array(p)[:, None]), names, right).iloc[0]
+
+
+@pytest.mark.parametrize(
+    ("p", "crosses_at", "after"),
+    [
+        pytest.param([NO, NO, LOW, LOW, LOW], "step2", "step1", id="in the middle"),
+        pytest.param([LOW, LOW, LOW, LOW, LOW], "step0", None, id="from the first"),
+        pytest.param([NO, NO, NO, NO, NO], None, None, id="never"),
+        pytest.param([NO, LOW, NO, NO, NO], None, None, id="at one checkpoint only"),
+        pytest.param([LOW, NO, NO, LOW, LOW], "step3", "step2", id="the second time"),
+        pytest.param([NO, LOW, LOW, NO, NO], "step1", "step0", id="and falls back"),
+        pytest.param([NO, NO, NO, NO, LOW], "step4", "step3", id="at the last"),
+    ],
+)
+def test_the_first_checkpoint_above_chance_that_the_next_confirms(p, crosses_at, after):
+    found = row(p)
+    for name, expected in (("crosses_at", crosses_at), ("after", after)):
+        assert found[name] == expected or (expected is None and pd.isna(found[name]))
+
+
+@pytest.mark.parametrize(
+    ("p", "note"),
+    [
+        ([NO, NO, LOW, LOW, LOW], ""),
+        ([LOW, LOW, LOW, LOW, LOW], "above chance from the first checkpoint"),
+        ([NO, NO, NO, NO, NO], "never above chance"),
+        ([NO, LOW, NO, NO, NO], "above chance at single checkpoints only"),
+        ([NO, LOW, LOW, NO, NO], "at chance again later"),
+        ([LOW, LOW, LOW, NO, NO], "above chance from the first checkpoint; at chance again later"),
+        ([NO, NO, NO, NO, LOW], "at the last checkpoint, with none after it to confirm"),
+    ],
+)
+def test_the_note(p, note):
+    assert row(p)["note"] == note
+
+
+@pytest.mark.parametrize(
+    ("p", "crosses_at", "after"),
+    [
+        pytest.param([NO, LOW, NO, LOW, LOW], "step1", "step0", id="a flagged one at chance does not end it"),
+        pytest.param([NO, LOW, LOW, NO, NO], None, None, id="a flagged one does not confirm"),
+        pytest.param([NO, NO, LOW, LOW, LOW], "step3", "step1", id="a flagged one is no crossing, nor the one before"),
+    ],
+)
+def test_a_flagged_checkpoint_is_left_out(p, crosses_at, after):
+    found = row(p, right=[0, 1, 3, 4])
+    for name, expected in (("crosses_at", crosses_at), ("after", after)):
+        assert found[name] == expected or (expected is None and pd.isna(found[name]))
+
+
+def test_a_row_has_the_values_of_its_crossing():
+    p = np.array([[NO, LOW, NO], [NO, LOW, LOW], [NO, LOW, LOW]])
+    curve = made_curve(p, layers=[0, 2, 5])
+    table = crossings(curve, ["a", "b", "c"], [0, 1, 2])
+    assert table["layer"].tolist() == [0, 2, 5]
+    assert table["site"].tolist() == list(curve.sites)
+    assert set(table["measure"]) == {"clusters"}
+    assert table["value"][1:].tolist() == [curve.value[0, 1], curve.value[1, 2]]
+    assert table["null_high"][1:].tolist() == [curve.high[0, 1], curve.high[1, 2]]
+    assert np.isnan(table.loc[0, ["value", "null_high"]].to_numpy(dtype=float)).all()
+
+
+def rejected(p):
+    """By Benjamini & Hochberg's rule as they state it: all up to the largest k with p(k) <= k / m of the level."""
+    ordered = np.sort(p[np.isfinite(p)])
+    within = [value for k, value in enumerate(ordered, 1) if value <= 0.05 * k / len(ordered)]
+    return p <= (within[-1] if within else -1)
+
+
+def first_confirmed(above):
+    """Where it is above twice in a row, or at the end."""
+    return next((k for k in range(len(above)) if above[k] and (k + 1 == len(above) or above[k + 1])), None)
+
+
+def test_p_values_are_corrected_for_all_layers_and_checkpoints_without_findings():
+    draw = np.random.default_rng(0)
+    names, right = [f"step{i}" for i in range(6)], [0, 1, 2, 4, 5]
+    places, ways = [], dict.fromkeys(("plain", "by layer", "by checkpoint", "with flagged"), 0)
+    for _ in range(60):
+        p = np.where(draw.random((6, 4)) < 0.5, draw.random((6, 4)) * 0.03, draw.random((6, 4)))
+        p[3] = 1e-6  # of a flagged checkpoint: it would make all the others easier
+        p[draw.integers(0, 6), draw.integers(0, 4)] = np.nan
+        above = rejected(p[right].reshape(-1)).reshape(5, 4)
+        expected = [first_confirmed(above[:, layer]) for layer in range(4)]
+        table = crossings(made_curve(p), names, right)
+        at = [None if pd.isna(name) else name for name in table["crosses_at"]]
+        assert at == [None if k is None else names[right[k]] for k in expected]
+        places += expected
+        others = {
+            "plain": p[right] <= 0.05,
+            "by layer": np.stack([rejected(p[right, layer]) for layer in range(4)], axis=1),
+            "by checkpoint": np.stack([rejected(p[i]) for i in right]),
+            "with flagged": rejected(p.reshape(-1)).reshape(6, 4)[right],
+        }
+        for way, other in others.items():
+            ways[way] += [first_confirmed(other[:, layer]) for layer in range(4)] != expected
+    assert set(places) == {None, 0, 1, 2, 3, 4}
+    assert min(ways.values()) > 0  # other corrections would have given other crossings

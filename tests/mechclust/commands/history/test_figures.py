@@ -1,0 +1,118 @@
+"""What the figures draw are the curve's numbers."""
+
+from __future__ import annotations
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+
+from mechclust.commands.history.figures import layers_figure, map_figure, steps_figure
+from mechclust.report.style import RED
+from tests.mechclust.commands.history.made import made_curve, made_result
+
+LAYERS = [0, 2, 5]
+FLAGGED = (1, 3)
+
+
+@pytest.fixture(scope="module")
+def curve():
+    """Five checkpoints and three layers; nothing is known of one layer at one checkpoint."""
+    found = made_curve(np.full((5, 3), 0.5), layers=LAYERS)
+    for values in (found.value, found.low, found.high):
+        values[2, 1] = np.nan
+    return found
+
+
+@pytest.fixture(scope="module")
+def result(curve):
+    return made_result([curve], FLAGGED)
+
+
+def points(line):
+    return [(float(x), pytest.approx(float(y))) for x, y in zip(*line.get_data(), strict=True)]
+
+
+def is_red(line):
+    return to_hex(line.get_color()) == to_hex(RED)
+
+
+def is_hollow(line):
+    return to_hex(line.get_markerfacecolor()) == "#ffffff"
+
+
+def band(axis):
+    """Lower and upper end of the hatched area at each x."""
+    (area,) = [found for found in axis.collections if found.get_hatch()]
+    found = {}
+    for path in area.get_paths():
+        for x, y in path.vertices:
+            found.setdefault(float(x), set()).add(float(y))
+    return {x: (pytest.approx(min(ys)), pytest.approx(max(ys))) for x, ys in sorted(found.items())}
+
+
+def test_the_heat_map_has_the_curves_values(result, curve):
+    (axis, *_) = map_figure(result, curve).axes
+    (image,) = axis.images
+    shown = image.get_array()
+    assert shown.mask.T.tolist() == np.isnan(curve.value).tolist()
+    values = shown.filled(np.nan).T
+    assert values == pytest.approx(curve.value, nan_ok=True)
+    left, right, bottom, top = image.get_extent()
+    assert (left, right, bottom, top) == (-0.5, 4.5, -0.5, 2.5)  # checkpoints to the right, layers upwards
+    assert [text.get_text() for text in axis.get_yticklabels()] == ["0", "2", "5"]
+    assert [text.get_text() for text in axis.get_xticklabels()] == result.names
+
+
+def test_the_heat_map_crosses_flagged_checkpoints_out(result, curve):
+    (axis, *_) = map_figure(result, curve).axes
+    strokes = sorted(tuple(sorted(zip(*map(list, line.get_data()), strict=True))) for line in axis.lines)
+    crosses = [((i - 0.5, y), (i + 0.5, 2 - y)) for i in FLAGGED for y in (-0.5, 2.5)]
+    assert strokes == sorted(crosses)
+    assert map_figure(made_result([curve]), curve).axes[0].lines[:] == []
+
+
+def test_panels_by_checkpoint(result, curve):
+    axes = steps_figure(result, curve).axes
+    assert len(axes) == len(LAYERS)
+    for column, axis in enumerate(axes):
+        kept = [i for i in (0, 2, 4) if np.isfinite(curve.value[i, column])]
+        line, hollow = axis.lines
+        assert points(line) == [(i, curve.value[i, column]) for i in kept]
+        assert points(hollow) == [(i, curve.value[i, column]) for i in FLAGGED]
+        assert (is_red(line), is_red(hollow), is_hollow(hollow)) == (False, True, True)
+        assert band(axis) == {i: (curve.low[i, column], curve.high[i, column]) for i in kept}
+        assert axis.get_title() == f"layer {LAYERS[column]}"
+
+
+def test_curves_by_layer(result, curve):
+    (axis,) = layers_figure(result, curve).axes
+    found = {line.get_label(): line for line in axis.lines}
+    right = {f"step{i}": i for i in (0, 2, 4)}
+    wrong = {f"step{i} (flagged)": i for i in FLAGGED}
+    assert found.keys() == right.keys() | wrong.keys()
+    for label, line in found.items():
+        i = (right | wrong)[label]
+        xs, ys = line.get_data()
+        assert list(xs) == LAYERS
+        assert ys == pytest.approx(curve.value[i], nan_ok=True)
+        assert (is_red(line), is_hollow(line)) == (i in FLAGGED, i in FLAGGED)
+    assert band(axis) == {layer: (curve.low[4, k], curve.high[4, k]) for k, layer in enumerate(LAYERS)}
+
+
+def test_curves_of_a_long_series(curve):
+    """Of more checkpoints than curves, those shown are spread evenly, with the first and the last."""
+    long = made_curve(np.full((22, 3), 0.5), layers=LAYERS)
+    (axis,) = layers_figure(made_result([long]), long).axes
+    shown = [int(line.get_label().removeprefix("step")) for line in axis.lines]
+    assert len(shown) == 8
+    assert (shown[0], shown[-1]) == (0, 21)
+    assert set(np.diff(shown)) == {3}
+    for i, line in zip(shown, axis.lines, strict=True):
+        assert line.get_ydata() == pytest.approx(long.value[i])
+
+
+def test_what_was_not_measured_has_a_colour_of_its_own(result, curve):
+    (image,) = map_figure(result, curve).axes[0].images
+    drawn = image.cmap(image.norm(image.get_array()))
+    assert to_hex(drawn[1, 2]) not in {to_hex(colour) for colour in matplotlib.colormaps["viridis"].colors}

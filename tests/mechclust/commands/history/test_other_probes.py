@@ -1,0 +1,74 @@
+"""Probes by their registered name at every checkpoint."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from mechclust import HistoryConfig, load_pretrained, measure_history, write_history_report
+from probes import AttentionEntropy, LinearDecodability, first_token, run
+from tasks import InputError, LabelledPrompts
+
+NAMES = ("AttentionEntropy", "LinearDecodability", "CKA")
+
+
+@pytest.fixture(scope="module")
+def measured(trained_series, history_prompts, tmp_path_factory):
+    folders = tuple(trained_series / f"checkpoint-{step}" for step in (8, 48))
+    config = HistoryConfig(history_prompts, checkpoints=folders, probes=NAMES, position="first", map_prompts=0)
+    out = tmp_path_factory.mktemp("others") / "run"
+    return measure_history(trained_series, config, out), out, config
+
+
+def test_curves_are_those_of_the_probes_with_the_readout_of_the_run(measured):
+    result, _, config = measured
+    model = load_pretrained(config.checkpoints[1])
+    batches = list(LabelledPrompts.from_jsonl(config.prompts).batches(model.tokenizer))
+    entropy, linear = run(model, batches, [AttentionEntropy(), LinearDecodability(readout=first_token())])
+    curve = result.curves["AttentionEntropy_entropy"]
+    assert curve.value[1] == pytest.approx(entropy["entropy"].mean(dim=1).numpy(), abs=1e-5)
+    assert (curve.place, curve.layers) == ("block", [0, 1])
+    accuracy = result.curves["LinearDecodability_accuracy"]
+    assert accuracy.value[1] == pytest.approx(linear.sel("accuracy", label="task").numpy(), abs=1e-5)
+    assert accuracy.title == "LinearDecodability accuracy"
+    assert (accuracy.place, accuracy.layers) == ("layer", [0, 1, 2])
+
+
+def test_they_are_in_tables_figures_and_results(measured):
+    result, out, _ = measured
+    page = write_history_report(result, out).read_text()
+    assert "LinearDecodability accuracy" in page
+    assert (out / "figures" / "LinearDecodability_accuracy_map.png").exists()
+    rows = result.to_dataframe().query("measure == 'LinearDecodability_accuracy'")
+    assert len(rows) == 2 * 3
+    assert np.isfinite(rows["value"]).all()
+    assert "LinearDecodability_accuracy" in result.shown_table
+    assert "LinearDecodability_accuracy" in str(result)
+
+
+def test_a_probe_without_a_number_per_layer_says_so(measured):
+    result, _, _ = measured
+    assert not any(name.startswith("CKA_") for name in result.curves)
+    assert "CKA has no measure with one number per layer or head; all it found is in results." in result.notes
+    assert "CKA/checkpoint-8" in result.results
+
+
+def test_a_second_call_loads_no_model(measured, trained_series, monkeypatch):
+    result, out, config = measured
+    monkeypatch.setattr(HistoryConfig, "load", lambda *_, **__: pytest.fail("a model was loaded"))
+    assert measure_history(trained_series, config, out).to_dataframe().equals(result.to_dataframe())
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("AttentionEntrpy", "or a probe that mechclust list names; did you mean 'AttentionEntropy'?"),
+        ("clustrs", "expected clusters, cka, heads, topics, or a probe that mechclust list names; did you mean 'clu"),
+        ("TopicEmbedding", "probe 'TopicEmbedding' needs topics, so its name alone is not enough"),
+    ],
+)
+def test_other_names_are_refused_before_work(history_prompts, trained_series, tmp_path, name, said):
+    with pytest.raises(InputError, match=re.escape(said)):
+        measure_history(trained_series, HistoryConfig(history_prompts, probes=(name,)), tmp_path / "run")

@@ -1,0 +1,84 @@
+"""One checkpoint in memory at a time, each loaded once, whatever interrupts the series or is added to it."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from mechclust import measure_history
+from tests.mechclust.commands.history.walk import STEPS, loads
+
+NAMES = [f"checkpoint-{step}" for step in STEPS]
+
+
+def assert_same_bits(one, other, names):
+    """These results of probes."""
+    for name in names:
+        ours, theirs = one.results[name], other.results[name]
+        assert ours.coords == theirs.coords
+        assert sorted(ours) == sorted(theirs)
+        for key in ours:
+            assert torch.equal(torch.nan_to_num(ours[key], 7), torch.nan_to_num(theirs[key], 7)), (name, key)
+
+
+def test_one_checkpoint_is_in_memory_at_a_time(walked):
+    assert walked[2] == [(name, 0) for name in NAMES]
+
+
+def test_prompts_are_tokenized_once_for_all_checkpoints(series, quick, monkeypatch, tmp_path):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(series / NAMES[0])
+    read, call = [], type(tokenizer).__call__
+
+    def counted(self, text, *args, **options):
+        read.extend([text] if isinstance(text, str) else text)
+        return call(self, text, *args, **options)
+
+    monkeypatch.setattr(type(tokenizer), "__call__", counted)
+    config = replace(quick, checkpoints=tuple(series / name for name in NAMES[:2]), probes=("cka",))
+    measure_history(series, config, tokenizer=tokenizer)
+    prompts = quick.read_prompts().prompts
+    assert sorted(text for text in read if text in prompts) == sorted(prompts)
+
+
+def test_an_interrupted_series_goes_on_with_the_checkpoint_it_had_reached(series, quick, walked, tmp_path):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    def interrupt_third(source, model):
+        if source.endswith(NAMES[2]):
+            embedding = next(module for module in model.modules() if isinstance(module, nn.Embedding))
+            embedding.register_forward_pre_hook(interrupt)
+
+    config = replace(quick, checkpoints=tuple(series / name for name in NAMES[:3]))
+    with loads(interrupt_third) as found, pytest.raises(KeyboardInterrupt):
+        measure_history(series, config, tmp_path / "out")
+    assert [name for name, _ in found] == NAMES[:3]
+    with loads() as found:
+        again = measure_history(series, config, tmp_path / "out")
+    assert [name for name, _ in found] == NAMES[2:3]
+    of_itself = {f"{kind}/{name}" for kind in ("clusters", "cka_first", "cka_previous") for name in NAMES[:3]}
+    assert_same_bits(again, walked[0], of_itself - {f"cka_previous/{NAMES[0]}"})
+    for one, other in zip(again.attention, walked[0].attention[:3], strict=True):
+        assert torch.equal(one[0], other[0])
+
+
+def test_a_checkpoint_that_is_added_is_loaded_alone(series, walk, write_step, quick, walked, tmp_path):
+    result, out, _ = walked
+    shutil.copytree(out, tmp_path / "out")
+    between = {name: (walk[2][name] + walk[3][name]) / 2 for name in walk[2]}
+    added = write_step(tmp_path / "checkpoint-35", between)
+    config = replace(quick, checkpoints=(*(series / name for name in NAMES), added))
+    with loads() as found:
+        again = measure_history(series, config, tmp_path / "out")
+    assert [name for name, _ in found] == ["checkpoint-35"]
+    assert again.names == [*NAMES[:3], "checkpoint-35", *NAMES[3:]]
+    assert again.findings == []
+    kinds = ("clusters", "cka_last", "cka_first", "cka_previous")
+    assert set(again.results) - set(result.results) == {f"{kind}/checkpoint-35" for kind in kinds}
+    assert_same_bits(again, result, set(result.results) - {f"cka_previous/{NAMES[3]}"})

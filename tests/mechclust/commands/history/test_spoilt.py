@@ -1,0 +1,103 @@
+"""Each kind of wrong checkpoint, spoilt on disk: it is found, it is named, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+
+from mechclust import measure_history
+from tests.mechclust.commands.history.walk import STEPS, UNUSED
+
+PLACE = 1  # of the one that is spoilt, checkpoint-20
+
+
+@pytest.fixture
+def spoil(series, walk, write_step, quick, walked, tmp_path):
+    """``spoil(weights, change)`` measures the series with other weights in ``checkpoint-20``, or other files.
+
+    What was measured of the clean ones is there already.
+    """
+    name = f"checkpoint-{STEPS[PLACE]}"
+
+    def measure(weights=walk[PLACE], change=lambda folder: None):
+        spoilt = write_step(tmp_path / name, weights)
+        change(spoilt)
+        clean = [series / f"checkpoint-{step}" for step in STEPS if step != STEPS[PLACE]]
+        shutil.copytree(walked[1], tmp_path / "out")
+        config = replace(quick, checkpoints=(*clean, spoilt), probes=("cka",))
+        return measure_history(series, config, tmp_path / "out")
+
+    return measure
+
+
+def named(result):
+    return [(finding.kind, finding.checkpoints) for finding in result.findings]
+
+
+def test_the_clean_series(walked):
+    assert walked[0].findings == []
+    assert walked[0].lead[0] == (
+        "Integrity: the 5 checkpoints have different weights, one configuration and one tokenizer, and lie in the "
+        "order of their names."
+    )
+
+
+def test_weights_of_the_last_one(spoil, walk):
+    assert named(spoil(walk[-1])) == [("last", (PLACE,))]
+
+
+def test_weights_of_another_one(spoil, walk):
+    assert named(spoil(walk[0])) == [("equal", (0, PLACE))]
+
+
+def test_weights_of_another_place(spoil, walk):
+    result = spoil({name: (weight + walk[4][name]) / 2 for name, weight in walk[3].items()})
+    assert named(result) == [("order", (PLACE,))]
+    text = "By the weights, 'checkpoint-20' belongs between 'checkpoint-40' and 'checkpoint-50'."
+    assert result.findings[0].text == text
+
+
+def test_another_tokenizer(spoil):
+    def change(folder):
+        given = json.loads((folder / "tokenizer.json").read_text())
+        words = given["model"]["vocab"]
+        words["w0"], words["w1"] = words["w1"], words["w0"]
+        (folder / "tokenizer.json").write_text(json.dumps(given))
+
+    result = spoil(change=change)
+    assert named(result) == [("tokenizer", (PLACE,))]
+    # Its prompts are read with the last one's tokenizer all the same.
+    assert result.findings[0].text == "'checkpoint-20' has another tokenizer than the last."
+
+
+def test_another_configuration(spoil):
+    def change(folder):
+        given = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(given | {"layer_norm_epsilon": 0.01}))
+
+    result = spoil(change=change)
+    assert named(result) == [("config", (PLACE,))]
+    said = "'checkpoint-20' has another configuration (layer_norm_epsilon '0.01', not '1e-05')."
+    assert result.findings[0].text == said
+
+
+def test_hidden_states_of_the_last_one(spoil, walk):
+    """Its own weights at positions that no prompt reaches, the last one's everywhere else."""
+    positions = "transformer.wpe.weight"
+    joined = torch.cat([walk[-1][positions][:UNUSED], walk[PLACE][positions][UNUSED:]])
+    result = spoil(walk[-1] | {positions: joined})
+    assert named(result) == [("states", (PLACE,))]
+    text = "'checkpoint-20' has the hidden states of the last checkpoint, with other weights."
+    assert result.findings[0].text == text
+
+
+def test_configurations_that_differ_in_nothing_that_matters(spoil):
+    def change(folder):
+        given = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(given | {"_name_or_path": "elsewhere", "use_cache": False}))
+
+    assert spoil(change=change).findings == []
