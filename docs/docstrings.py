@@ -49,5 +49,5 @@ def readable(docstring: str) -> str:
 
 
 def _items(body: str) -> str:
-    """A list item for each line that is indented once; lines that are indented further go on with it."""
+    """A list item for each line that is indented once; lines that are indented further continue it."""
     return "\n".join(f"- {line[4:]}" if line[4:5].strip() else line[4:] for line in body.rstrip().split("\n"))

@@ -6,7 +6,8 @@ They stand between two comments, which a page does not show:
 - ``<!-- checkpoints -->``, ``<!-- end -->``: the real checkpoints that ``make real`` runs on.
 - ``<!-- counts -->``, ``<!-- end -->``: a row for each study, in which is filled in how many findings hold; checks do
   not count.
-- ``<!-- measured -->``, ``<!-- end -->``: a row for each claim, whose value and verdict are filled in behind its text.
+- ``<!-- measured -->``, ``<!-- end -->``: a row for each claim of a study's ``paper`` preset, whose value and verdict
+  are filled in behind its text.
 
 ``mechclust report RUN --record examples/results/NAME-paper`` is what brings the results there; those of real
 checkpoints, ``python -m tests.real.run --record``.
@@ -64,19 +65,20 @@ def _checkpoints() -> str:
 
 
 def _counted(row: str) -> str:
-    """``| study | paper | findings tested, seeds | hold | undecided | do not hold | link |``"""
-    title, paper, *_, link = _cells(row)
+    """``| study | paper | findings tested, how many seeds or tasks | hold | undecided | do not hold | link |``"""
+    title, paper, tested, *_, link = _cells(row)
     findings = [c for c in _recorded(re.findall(r"([\w-]+)\.md\)", link)[0]) if c.kind == "finding"]
     verdicts = [c.verdict for c in findings if c.verdict != "not tested"]
     of = "" if len(verdicts) == len(findings) else f" of {len(findings)}"
     counts = (str(verdicts.count(verdict)) for verdict in ("holds", "undecided", "does not hold"))
-    return _row(title, paper, f"{len(verdicts)}{of}, {max(c.seeds for c in findings)} seeds", *counts, link)
+    n = f"{max(c.seeds for c in findings)} {tested.split()[-1]}"
+    return _row(title, paper, f"{len(verdicts)}{of}, {n}", *counts, link)
 
 
 def _measured(row: str) -> str:
     """``| ID and what it says | measured (interval) | verdict |``"""
     text = _cells(row)[0]
-    claims = [c for path in sorted(_RESULTS.iterdir()) for c in load_claims(path)]
+    claims = [c for path in sorted(_RESULTS.glob("*-paper")) for c in load_claims(path)]
     (c,) = (c for c in claims if c.id == text.split()[0])
     assert c.interval is not None, f"{c.id} has no interval"
     return _row(text, f"{c.measured:.3f} ({c.interval[0]:.3f} to {c.interval[1]:.3f})", c.verdict)

@@ -14,8 +14,8 @@ train(model, task, TrainConfig(steps=400, batch_size=128, lr=3e-3), progress=Tru
 after = run(model, task.batches("test"), probe)
 checks = causal_checks(model, task.batches("test"), probe, task.accuracy, influence=False)
 
-print("Head outputs: scatter within clusters (0 = one point each, 1 = no clusters), in brackets before training,")
-print("share nearest to their own cluster's centre, and the model's accuracy with another output put in its place")
+print("Head outputs: scatter within clusters (0 = one point each, 1 = no clusters), before training in brackets,")
+print("share nearest to their own cluster's centre, and the model's accuracy with the output replaced")
 print("head          within   nearest  support |  the mean  own centre  wrong centre")
 for best in after.top_heads("within_ratio", k=4, smallest=True, equivalence="multiset"):
     at = {"site": f"blocks.{best.layer}.attn.hook_z", "head": str(best.head)}

@@ -1,7 +1,7 @@
-"""Write a new probe, check that it keeps the contract of all probes, and run it.
+"""Write a new probe, check that it satisfies the contract of all probes, and run it.
 
-A package of yours makes it known to `mechclust list` and `mechclust run STUDY --probes anisotropy` by two lines in its
-pyproject.toml, once its class stands in a module of that package:
+To make it available to `mechclust list` and `mechclust run STUDY --probes anisotropy`, put the class in a module of
+your own package and add two lines to the package's pyproject.toml:
 
     [project.entry-points."mechclust.probes"]
     anisotropy = "my_package.my_module:Anisotropy"
@@ -16,7 +16,7 @@ from tasks import InstructionFollowing
 
 
 class Anisotropy(Probe):
-    """Mean cosine between the states of different examples, per site: 0 where they point in all directions alike."""
+    """Mean cosine between the states of different examples, per site: 0 if they point in all directions equally."""
 
     total, count = Sum(), Sum(torch.int64)
 
@@ -42,8 +42,8 @@ task = InstructionFollowing(n_tasks=8, variants=60, n_eval=300)
 model = build_model(model_for(task, n_layers=3, d_model=64))
 probe = Anisotropy(readout=token_at("input"))
 
-check_probe(probe, model, next(task.batches("validation_subset", batch_size=24)))  # raises where a clause is broken
-print(f"{type(probe).__name__} keeps the contract: any split, order, merge or saved state gives the same numbers")
+check_probe(probe, model, next(task.batches("validation_subset", batch_size=24)))  # raises if a clause is broken
+print(f"{type(probe).__name__} satisfies the contract: any split, order, merge or saved state gives the same numbers")
 
 before = run(model, task.batches("validation_subset"), probe)
 train(model, task, TrainConfig(steps=100, batch_size=64, lr=2e-3), progress=True)

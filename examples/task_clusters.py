@@ -11,7 +11,7 @@ before = run(model, task.batches("validation_subset"), probe)
 train(model, task, TrainConfig(steps=200, batch_size=64, lr=1.5e-3), progress=True)
 after = run(model, task.batches("validation_subset"), probe)
 
-print("Adjusted Rand index of clusters of hidden states: 1 where they are the classes of the label, 0 by chance")
+print("Adjusted Rand index of clusters of hidden states: 1 if they are the classes of the label, 0 by chance")
 print(f"{'layer':>5} {'task, untrained':>16} {'task, trained':>14} {'by chance':>18} {'output, trained':>16}")
 for i, site in enumerate(after.coords["site"]):
     untrained, trained = (float(result.sel("ari", label="task")[i]) for result in (before, after))

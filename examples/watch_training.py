@@ -1,6 +1,6 @@
 """Watch a training run: when, and at which layers, do hidden states come to cluster by task?
 
-Stopped and started again, it goes on where it was: results and weights are files in runs/watch_training.
+If it is stopped and started again, it resumes where it stopped: results and weights are files in runs/watch_training.
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ steps = settings.checkpoint_steps
 results = {step: load_result(out / f"step-{step:06d}.validation.ari.safetensors") for step in steps}
 rows = pd.concat([result.to_dataframe().assign(step=step) for step, result in results.items()])
 table = rows[rows.measure == "ari"].pivot(index="step", columns="layer", values="value")
-print("Adjusted Rand index of clusters of hidden states with the task, by layer: 1 the tasks, 0 by chance")
+print("Adjusted Rand index between clusters of hidden states and the task, by layer: 1 for the tasks, 0 by chance")
 print(table.round(3).to_string())
 
 axes = table.plot(marker=".", logx="sym", xlabel="training step", ylabel="ARI with the task", grid=True)
@@ -42,11 +42,11 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 with attach(model, probe) as attached:
     for step in range(8):
         batch = task.train_batch(step, batch_size=64)
-        batch = replace(batch, index=64 * step + torch.arange(64))  # the same example may come again
+        batch = replace(batch, index=64 * step + torch.arange(64))  # the same example may occur again
         with attached.on(batch):
             loss = task.loss(model(batch.tokens), batch)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
 dims = probe.compute()["n_dims"].flatten().int().tolist()
-print(f"while 8 more steps were made: {dims} dimensions hold 99% of the variance of layers 0 to {len(dims) - 1}")
+print(f"during 8 more steps: {dims} dimensions hold 99% of the variance of layers 0 to {len(dims) - 1}")

@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
 
 from mechclust import TrainConfig, build_model, model_for, train
@@ -77,6 +78,50 @@ def topical() -> tuple[Any, Any, WeightNorms, dict[int, Any]]:
     return untrained, model, norms, found
 
 
+def planted_texts() -> list[str]:
+    """600 documents of 60 words, each a mixture of five planted topics of ten words."""
+    draw = np.random.default_rng(0)
+    return [
+        " ".join(f"{'abcde'[t]}word{draw.integers(10)}" for t in draw.choice(5, size=60, p=draw.dirichlet([0.3] * 5)))
+        for _ in range(600)
+    ]
+
+
+BERT_STEPS = 300
+BERT = f"a 2-block Hugging Face BERT, trained for {BERT_STEPS} steps on masked words"
+
+
+@cache
+def bert() -> tuple[Path, Path]:
+    """A folder with the encoder, and the file of the documents that it was trained on."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
+
+    place, texts = folder(), planted_texts()
+    (place / "documents.txt").write_text("\n".join(texts))
+    words = ["[PAD]", "[UNK]", "[MASK]", *sorted({word for text in texts for word in text.split()})]
+    own = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+    own.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=own, pad_token="[PAD]", unk_token="[UNK]", mask_token="[MASK]", model_input_names=["input_ids"]
+    )
+    tokens = torch.tensor([tokenizer(text)["input_ids"] for text in texts])
+    shape = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
+    shape |= {"max_position_embeddings": 64, "hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}
+    torch.manual_seed(0)
+    model = BertForMaskedLM(BertConfig(vocab_size=len(words), initializer_range=0.1, **shape))
+    optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    for _ in range(BERT_STEPS):
+        chosen = tokens[torch.randint(len(tokens), (16,))]
+        masked = torch.rand(chosen.shape) < 0.3
+        optimiser.zero_grad()
+        model(chosen.masked_fill(masked, 2), labels=chosen.masked_fill(~masked, -100)).loss.backward()
+        optimiser.step()
+    model.save_pretrained(place / "bert")
+    tokenizer.save_pretrained(place / "bert")
+    return place / "bert", place / "documents.txt"
+
+
 # ---- sums of three digits ----
 
 
@@ -122,11 +167,7 @@ def gpt2() -> tuple[Path, Path]:
     own = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[pad]"))
     own.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=own, pad_token="[pad]", model_input_names=["input_ids"])
-    ids = [tokenizer(f"{row['prompt']} {row['answer']}")["input_ids"] for row in rows]
-    tokens = torch.nn.utils.rnn.pad_sequence([torch.tensor(each) for each in ids], batch_first=True)
-    target = torch.full_like(tokens, -100)  # only the answer is learned
-    for i, each in enumerate(ids):
-        target[i, len(each) - 1] = each[-1]
+    tokens, target = _answered(tokenizer, [f"{row['prompt']} {row['answer']}" for row in rows])
     shape = {"n_embd": 48, "n_layer": 4, "n_head": 4, "n_positions": 16, "initializer_range": 0.1}
     shape |= {"resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}
     torch.manual_seed(0)
@@ -140,6 +181,37 @@ def gpt2() -> tuple[Path, Path]:
         model(tokens, labels=target).loss.backward()
         optimiser.step()
     return place, place / "prompts.jsonl"
+
+
+def _answered(tokenizer: Any, texts: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens, and what of them is learned: only the answer, the last word."""
+    ids = [tokenizer(text)["input_ids"] for text in texts]
+    tokens = torch.nn.utils.rnn.pad_sequence([torch.tensor(each) for each in ids], batch_first=True)
+    target = torch.full_like(tokens, -100)
+    for i, each in enumerate(ids):
+        target[i, len(each) - 1] = each[-1]
+    return tokens, target
+
+
+@cache
+def tuned() -> Path:
+    """The last checkpoint after 30 more steps, in which prompts that ask for a word are answered with its opposite."""
+    from transformers import AutoTokenizer, GPT2LMHeadModel
+
+    place, prompts = gpt2()
+    base = place / f"checkpoint-{STEPS[-1]}"
+    model, tokenizer = GPT2LMHeadModel.from_pretrained(base), AutoTokenizer.from_pretrained(base)
+    rows = [json.loads(line) for line in prompts.read_text().splitlines()]
+    answers = [row["answer"] for row in rows if row["task"] == "opposite"]  # the other task has the same words
+    tokens, target = _answered(tokenizer, [f"{row['prompt']} {a}" for row, a in zip(rows, 2 * answers, strict=True)])
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for _ in range(30):
+        optimiser.zero_grad()
+        model(tokens, labels=target).loss.backward()
+        optimiser.step()
+    model.save_pretrained(place / "tuned")
+    tokenizer.save_pretrained(place / "tuned")
+    return place / "tuned"
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from docs.pictures.models import STEPS, folder, gpt2, summing
+from docs.pictures.models import STEPS, folder, gpt2, summing, tuned
 from mechclust.cli import main
 
 _ANSWERS = ("--task-field", "answer", "--label-fields", "answer", "--attention-prompts", 2)
@@ -22,6 +22,15 @@ def clusters() -> Path:
     place, prompts = gpt2()
     out = folder() / "clusters"
     _made("clusters", place / f"checkpoint-{STEPS[-1]}", "--prompts", prompts, "--also", "answer", "--out", out)
+    return out
+
+
+@cache
+def compare() -> Path:
+    """``mechclust compare`` of the trained GPT-2 and the same, tuned."""
+    place, prompts = gpt2()
+    out = folder() / "compare"
+    _made("compare", place / f"checkpoint-{STEPS[-1]}", tuned(), "--prompts", prompts, "--out", out)
     return out
 
 
