@@ -49,7 +49,7 @@ from mechclust.jobs import close_bars, one_interrupt
 from mechclust.report.claims import markdown_table, text_table
 from mechclust.report.text import LAYERS, table_text
 from mechclust.studies import get_study, open_run, registered_studies, report_run, run_study
-from mechclust.studies.record import record_run
+from mechclust.studies.record import is_record, judge_again, record_run
 from probes import list_probes
 from tasks import InputError
 from tasks.errors import nearest, suggest
@@ -254,12 +254,17 @@ def _report(run_folder: tyro.conf.Positional[Path], markdown: bool = False, reco
     """Rewrite a run's claims, figures and report from its measurements.
 
     Args:
-        run_folder: the --out folder of a run.
+        run_folder: the --out folder of a run, or the --record folder of one, whose claims alone are judged again.
         markdown: print the claims as a Markdown table.
-        record: also write settings, claims, figures and the command to this folder, to keep in a repository.
+        record: also write settings, claims, figures, measurements and the command to this folder, to keep in a
+            repository.
     """
-    found = report_run(*open_run(run_folder), run_folder) if record is None else record_run(run_folder, record)
     table = markdown_table if markdown else text_table
+    if record is None and is_record(run_folder):
+        _print(table(judge_again(run_folder)))
+        _print(f"\nclaims: {run_folder / 'claims.json'}")
+        return
+    found = report_run(*open_run(run_folder), run_folder) if record is None else record_run(run_folder, record)
     _show(table(found.claims), (), lambda: run_folder / "report.html")
     if record is not None:
         _print(f"record: {record}")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from mechclust.jobs import Engine, map_jobs
 from mechclust.report.analysis import Analysis
-from mechclust.report.claims import Claims, save_claims
+from mechclust.report.claims import Claim, Claims, save_claims
 from mechclust.report.families import family_notes
 from mechclust.report.folder import check_writable, open_folder, read_record
 from mechclust.report.page import write_report
@@ -36,6 +36,8 @@ class Study:
         stage: number of a job's stage; the jobs of a stage are independent and start when earlier stages are done.
         run_job: ``(config, job, out)``: makes a job's artefacts in ``out``, resuming where an interrupted call stopped.
         analyse: ``(config, out)``: claims and figures from the artefacts.
+        judge: ``(config, out)``: the claims alone, from ``results/`` alone, which is all that a record keeps of the
+            artefacts; ``None`` if ``analyse`` needs no more than that.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Study:
     analyse: Callable[[Any, Path], Analysis]
     trained_models: Callable[[Any, Path], Iterable[TrainedModel]]
     stage: Callable[[Any], int] = lambda job: 0
+    judge: Callable[[Any, Path], Sequence[Claim]] | None = None
 
     def preset(self, name: str) -> Any:
         """The configuration called ``name``.

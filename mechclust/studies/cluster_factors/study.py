@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mechclust.report.analysis import Analysis, Panel
+from mechclust.report.claims import Claim
 from mechclust.report.html import table_html
 from mechclust.studies.cluster_factors.claims import claims_of
 from mechclust.studies.cluster_factors.config import (
@@ -21,18 +22,27 @@ from mechclust.studies.cluster_factors.config import (
     jobs,
     overlap_arm,
 )
-from mechclust.studies.cluster_factors.results import by_arm, load_results, table_of
+from mechclust.studies.cluster_factors.results import RunResults, by_arm, load_results, table_of
 from mechclust.studies.cluster_factors.run import run_job, trained_models
 from mechclust.studies.study import Study
 from mechclust.training import TrainConfig
 from tasks import InstructionFollowing
 
 
+def judge(config: ClusterFactorsConfig, out: Path) -> list[Claim]:
+    """Claims from a run's results."""
+    return claims_of(config, _loaded(config, out))
+
+
+def _loaded(config: ClusterFactorsConfig, out: Path) -> dict[str, list[RunResults]]:
+    return by_arm(config, {job: load_results(config, out, job) for job in jobs(config)})
+
+
 def analyse(config: ClusterFactorsConfig, out: Path) -> Analysis:
     """Claims and figures from a run's artefacts."""
     from mechclust.studies.cluster_factors import figures
 
-    found = by_arm(config, {job: load_results(config, out, job) for job in jobs(config)})
+    found = _loaded(config, out)
     seeds = f"{len(config.seeds)} seed{'s' * (len(config.seeds) > 1)}"
     swapped = {arm: found[arm] for arm in (*map(overlap_arm, OVERLAPS), TWO) if arm in found}
     panels = [
@@ -119,5 +129,6 @@ STUDY = Study(
     jobs=jobs,
     run_job=run_job,
     analyse=analyse,
+    judge=judge,
     trained_models=trained_models,
 )

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mechclust.report.analysis import Analysis
+from mechclust.report.claims import Claim
 from mechclust.studies.clustering_heads.config import (
     Ablations,
     ClusteringHeadsConfig,
@@ -22,6 +23,14 @@ from mechclust.studies.clustering_heads.dynamics import can_measure_all
 from mechclust.studies.clustering_heads.run import run_job, trained_models
 from mechclust.studies.study import Study
 from tasks import SparseModularAddition
+
+
+def judge(config: ClusteringHeadsConfig, out: Path) -> list[Claim]:
+    """Claims from a run's results."""
+    from mechclust.studies.clustering_heads.claims import claims_of
+    from mechclust.studies.clustering_heads.results import load_results
+
+    return claims_of(config, load_results(config, out))
 
 
 def analyse(config: ClusteringHeadsConfig, out: Path) -> Analysis:
@@ -116,5 +125,6 @@ STUDY = Study(
     jobs=jobs,
     run_job=run_job,
     analyse=analyse,
+    judge=judge,
     trained_models=trained_models,
 )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mechclust.report.analysis import Analysis, Panel
+from mechclust.report.claims import Claim
 from mechclust.report.html import table_html
 from mechclust.studies.heads_in_models.claims import claims_of
 from mechclust.studies.heads_in_models.config import (
@@ -38,11 +39,20 @@ if TYPE_CHECKING:
 _CALLED = "Filled: called a clustering head; open: not."
 
 
+def judge(config: HeadsInModelsConfig, out: Path) -> list[Claim]:
+    """Claims from a run's results."""
+    return claims_of(config, data_of(config, _loaded(config, out)))
+
+
+def _loaded(config: HeadsInModelsConfig, out: Path) -> Found:
+    return {job: load_results(config, out, job) for job in jobs(config)}
+
+
 def analyse(config: HeadsInModelsConfig, out: Path) -> Analysis:
     """Claims, figures and a table of the heads called, from a run's artefacts."""
     from mechclust.studies.heads_in_models import figures
 
-    found = {job: load_results(config, out, job) for job in jobs(config)}
+    found = _loaded(config, out)
     additions = {f"p = {p}": by_subject(config, found, addition_arm(p)) for p in config.moduli}
     seeds = f"{len(config.seeds)} seed{'s' * (len(config.seeds) > 1)}"
     panels = [
@@ -142,5 +152,6 @@ STUDY = Study(
     jobs=jobs,
     run_job=run_job,
     analyse=analyse,
+    judge=judge,
     trained_models=trained_models,
 )

@@ -12,12 +12,15 @@ from pathlib import Path
 import numpy as np
 
 from mechclust.report.analysis import Analysis, Panel
+from mechclust.report.claims import Claim
 from mechclust.report.html import table_html
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.mossa.claims import boundary_note, claims_of
 from mechclust.studies.mossa.config import FROZEN, MODELS, SEEN, ModelJob, MossaConfig, jobs, result_path
+from mechclust.studies.mossa.origin.claims import origin_claims
 from mechclust.studies.mossa.origin.jobs import OriginJob, origin_jobs
 from mechclust.studies.mossa.origin.report import analyse_origin
+from mechclust.studies.mossa.origin.results import load_origin_results
 from mechclust.studies.mossa.origin.run import run_origin_job, trained_origin_models
 from mechclust.studies.mossa.results import SeedResults, groups_table, load_results, medians_table
 from mechclust.studies.mossa.run import run_job, trained_models
@@ -43,6 +46,13 @@ def run_any_job(config: MossaConfig, job: ModelJob | OriginJob, out: Path) -> No
 def models_trained(config: MossaConfig, out: Path) -> Iterable[TrainedModel]:
     """The models that either experiment trained."""
     return trained_origin_models(config, out) if config.experiment == "origin" else trained_models(config, out)
+
+
+def judge(config: MossaConfig, out: Path) -> list[Claim]:
+    """Claims from a run's results."""
+    if config.experiment == "origin":
+        return origin_claims(config, [load_origin_results(config, out, seed) for seed in config.seeds])
+    return claims_of(config, [load_results(config, out, seed) for seed in config.seeds])
 
 
 def analyse(config: MossaConfig, out: Path) -> Analysis:
@@ -206,6 +216,7 @@ STUDY = Study(
     jobs=jobs_of,
     run_job=run_any_job,
     analyse=analyse,
+    judge=judge,
     trained_models=models_trained,
     stage=lambda job: job.stage,
 )

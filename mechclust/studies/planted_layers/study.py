@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mechclust.report.analysis import Analysis, Panel
+from mechclust.report.claims import Claim
 from mechclust.report.html import table_html
 from mechclust.studies.planted_layers.claims import claims_of
 from mechclust.studies.planted_layers.config import FROZEN, PlantedConfig
@@ -26,6 +27,14 @@ from tasks import SkillSuite
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+def judge(config: PlantedConfig, out: Path) -> list[Claim]:
+    """Claims from a run's results."""
+    claims = claims_of(config, [load_results(config, out, seed) for seed in config.seeds])
+    if not trios_of(config):
+        return claims
+    return claims + control_claims_of(config, [load_readings(config, out, seed) for seed in config.seeds])
 
 
 def analyse(config: PlantedConfig, out: Path) -> Analysis:
@@ -187,6 +196,7 @@ STUDY = Study(
     jobs=jobs,
     run_job=run_job,
     analyse=analyse,
+    judge=judge,
     trained_models=trained_models,
     stage=lambda job: job.stage,
 )

@@ -8,13 +8,23 @@ from __future__ import annotations
 from pathlib import Path
 
 from mechclust.report.analysis import Analysis, Panel
-from mechclust.studies.study import Study
+from mechclust.report.claims import Claim
+from mechclust.studies.study import Job, Study
 from mechclust.studies.task_clusters.claims import claims_of
 from mechclust.studies.task_clusters.config import VALIDATION, TaskClustersConfig, jobs, task_of
-from mechclust.studies.task_clusters.results import by_arm, load_results
+from mechclust.studies.task_clusters.results import RunResults, by_arm, load_results
 from mechclust.studies.task_clusters.run import load_trained, run_job, trained_models
 from mechclust.training import TrainConfig, load_steps
 from tasks import InstructionFollowing
+
+
+def judge(config: TaskClustersConfig, out: Path) -> list[Claim]:
+    """Claims from a run's results."""
+    return claims_of(config, _loaded(config, out))
+
+
+def _loaded(config: TaskClustersConfig, out: Path) -> dict[Job, RunResults]:
+    return {job: load_results(config, out, job) for job in jobs(config)}
 
 
 def analyse(config: TaskClustersConfig, out: Path) -> Analysis:
@@ -22,7 +32,7 @@ def analyse(config: TaskClustersConfig, out: Path) -> Analysis:
     from mechclust.attention import attention_view
     from mechclust.studies.task_clusters import figures
 
-    runs = {job: load_results(config, out, job) for job in jobs(config)}
+    runs = _loaded(config, out)
     arms, first = by_arm(config, runs), next(iter(runs))
     task = task_of(config, first)
     example = next(task.batches(VALIDATION, batch_size=1))
@@ -95,5 +105,6 @@ STUDY = Study(
     jobs=jobs,
     run_job=run_job,
     analyse=analyse,
+    judge=judge,
     trained_models=trained_models,
 )

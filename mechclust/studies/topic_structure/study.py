@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mechclust.report.analysis import Analysis, Panel
+from mechclust.report.claims import Claim
 from mechclust.report.html import table_html
 from mechclust.studies.study import Study
 from mechclust.studies.topic_structure.arms import jobs
@@ -18,6 +19,11 @@ from mechclust.studies.topic_structure.readings import attention_table, readings
 from mechclust.studies.topic_structure.results import load_minimisers, load_runs
 from mechclust.studies.topic_structure.run import run_job, trained_models
 from tasks import TopicDocuments
+
+
+def judge(config: TopicStructureConfig, out: Path) -> list[Claim]:
+    """Claims from a run's results."""
+    return claims_of(config, load_runs(config, out), load_minimisers(config, out))
 
 
 def analyse(config: TopicStructureConfig, out: Path) -> Analysis:
@@ -141,5 +147,6 @@ STUDY = Study(
     jobs=jobs,
     run_job=run_job,
     analyse=analyse,
+    judge=judge,
     trained_models=trained_models,
 )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from matplotlib.figure import Figure
 from mechclust.report import Analysis, Bound, Panel, claim
 from mechclust.studies import Study
+from mechclust.studies.kept import check_there
 
 @dataclass(frozen=True)
 class Training:
@@ -31,11 +32,12 @@ class Config:
     training: Training = field(default_factory=Training)
 
 def run_job(config, seed, out):
-    (out / "models").mkdir(exist_ok=True)
-    (out / "models" / f"{seed}.txt").write_text(str(seed * config.training.lr))
+    (out / "results").mkdir(exist_ok=True)
+    (out / "results" / f"{seed}.txt").write_text(str(seed * config.training.lr))
 
 def analyse(config, out):
-    values = [float((out / "models" / f"{seed}.txt").read_text()) for seed in config.seeds]
+    check_there(out, [out / "results" / f"{seed}.txt" for seed in config.seeds])
+    values = [float((out / "results" / f"{seed}.txt").read_text()) for seed in config.seeds]
     figure = Figure(figsize=(2, 1))
     figure.subplots().plot(values)
     panels = [Panel("values", figure, "all values"), Panel("again", figure, "all values again")]

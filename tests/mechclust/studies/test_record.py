@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import permutations
@@ -14,7 +16,8 @@ import pytest
 from mechclust.cli import main
 from mechclust.report import Analysis, load_claims
 from mechclust.studies import Study, get_study, list_studies, record_run, run_study
-from mechclust.studies.record import command_of
+from mechclust.studies.archive import pack, unpack
+from mechclust.studies.record import command_of, judge_again
 from probes.files import read_json, write_json
 from tasks import InputError
 from tasks.settings import configure, to_json
@@ -43,7 +46,7 @@ class TestRecord:
         record_run(run_folder, tmp_path / "kept")
         kept = files_of(tmp_path / "kept")
         pictures = [f"figures/{name}.{kind}" for name in ("again", "values") for kind in ("pdf", "png")]
-        assert sorted(kept) == ["claims.json", "command.txt", "config.json", *pictures]
+        assert sorted(kept) == ["claims.json", "command.txt", "config.json", *pictures, "results.tar.xz"]
         assert kept["claims.json"] == (run_folder / "claims.json").read_bytes()
         assert kept["figures/values.png"] == (run_folder / "figures" / "values.png").read_bytes()
         assert kept["command.txt"].decode() == (
@@ -115,6 +118,68 @@ class TestRefusals:
     def test_no_run(self, tmp_path: Path) -> None:
         assert self.refused(tmp_path / "none", tmp_path / "kept").endswith("give the --out folder of a run")
         assert not (tmp_path / "kept").exists()
+
+
+class TestJudgingAgain:
+    """From a record alone, long after the run's folder is gone."""
+
+    @pytest.fixture
+    def record(self, run_folder: Path, tmp_path: Path) -> Path:
+        record_run(run_folder, tmp_path / "kept")
+        shutil.rmtree(run_folder)
+        return tmp_path / "kept"
+
+    def test_gives_the_runs_claims_and_leaves_the_rest(self, record: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        before = files_of(record)
+        write_json(record / "claims.json", [])
+        assert main(["report", str(record)]) == 0
+        shown = capsys.readouterr().out
+        assert "values are small" in shown
+        assert shown.endswith(f"\nclaims: {record / 'claims.json'}\n")
+        assert files_of(record) == before
+
+    def test_keeps_the_history(self, record: Path) -> None:
+        earlier = {"claim": "Q1", "run": "before", "seeds": 3, "verdict": "does not hold", "changed": ""}
+        (record / "history.json").write_text(json.dumps([earlier]))
+        (claim,) = judge_again(record)
+        assert [run.run for run in claim.history] == ["before"]
+
+    def test_equal_measurements_make_an_equal_archive(self, tmp_path: Path) -> None:
+        for name in ("one", "two"):
+            (tmp_path / name / "results" / "job").mkdir(parents=True)
+            for file in sorted(("b", "a", ".a.tmp"), reverse=name == "two"):
+                (tmp_path / name / "results" / "job" / file).write_text(file * 1000)
+            pack(tmp_path / name / "results", tmp_path / f"{name}.tar.xz")
+        assert (tmp_path / "one.tar.xz").read_bytes() == (tmp_path / "two.tar.xz").read_bytes()
+        unpack(tmp_path / "one.tar.xz", tmp_path / "again")
+        assert files_of(tmp_path / "again") == {"results/job/a": b"a" * 1000, "results/job/b": b"b" * 1000}
+
+    @pytest.mark.parametrize("spoilt", ["cut", "other"])
+    def test_a_damaged_archive_is_refused(self, record: Path, spoilt: str, capsys: pytest.CaptureFixture[str]) -> None:
+        archive, before = record / "results.tar.xz", (record / "claims.json").read_bytes()
+        archive.write_bytes(archive.read_bytes()[:-50] if spoilt == "cut" else b"no archive")
+        assert main(["report", str(record)]) == 2
+        assert f"{str(archive)!r} is damaged or not an archive of results (" in capsys.readouterr().err
+        assert (record / "claims.json").read_bytes() == before
+
+    def test_measurements_that_are_missing_are_named(self, record: Path, tmp_path: Path) -> None:
+        unpack(record / "results.tar.xz", tmp_path)
+        (tmp_path / "results" / "1.txt").unlink()
+        pack(tmp_path / "results", record / "results.tar.xz")
+        with pytest.raises(InputError) as refused:
+            judge_again(record)
+        assert str(refused.value) == (
+            f"{str(record / 'results.tar.xz')!r} lacks results/1.txt; "
+            "record the run again with mechclust report RUN --record FOLDER"
+        )
+
+    def test_a_record_of_before_measurements_were_kept(self, record: Path) -> None:
+        (record / "results.tar.xz").unlink()
+        with pytest.raises(InputError) as refused:
+            judge_again(record)
+        assert str(refused.value) == (
+            f"{str(record)!r} has no results.tar.xz; record the run again with mechclust report RUN --record FOLDER"
+        )
 
 
 class TestCommand:

@@ -37,6 +37,7 @@ from mechclust.studies.study import Job, run_study
 from probes import load_result
 from tasks import InputError, InstructionFollowing
 from tests.mechclust.studies.damaged import check_made_whole
+from tests.mechclust.studies.recorded import check_judged_again
 
 SMOKE, PAPER = STUDY.preset("smoke"), STUDY.preset("paper")
 
@@ -86,6 +87,9 @@ class TestPlan:
 
 
 class TestRun:
+    def test_can_be_judged_again_from_its_record(self, smoke, tmp_path):
+        check_judged_again(smoke[1], tmp_path)
+
     def test_leaves_everything_it_promises(self, smoke):
         analysis, out = smoke
         for job in jobs(SMOKE):

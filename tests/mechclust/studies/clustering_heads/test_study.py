@@ -18,6 +18,7 @@ from mechclust.training import Snapshots, accuracy
 from probes import ClusteringHead, run
 from tasks import InputError, SparseModularAddition
 from tests.mechclust.studies.damaged import check_made_whole
+from tests.mechclust.studies.recorded import check_judged_again
 
 SMOKE = get_study("clustering-heads").preset("smoke")
 
@@ -30,6 +31,9 @@ def accuracy_and_loss(model, task):
 
 
 class TestRun:
+    def test_can_be_judged_again_from_its_record(self, smoke: tuple[Analysis, Path], tmp_path: Path) -> None:
+        check_judged_again(smoke[1], tmp_path)
+
     def test_lists_every_claim(self, smoke):
         analysis, _ = smoke
         assert [c.id for c in analysis.claims] == [

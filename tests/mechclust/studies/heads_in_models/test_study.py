@@ -27,6 +27,7 @@ from mechclust.studies.heads_in_models.together import IRRELEVANT, RANDOM_HEADS,
 from mechclust.studies.study import Job
 from tasks import InputError
 from tests.mechclust.studies.damaged import check_made_whole
+from tests.mechclust.studies.recorded import check_judged_again
 
 STUDY = get_study("heads-in-models")
 SMOKE, PAPER = STUDY.preset("smoke"), replace(STUDY.preset("paper"), model="a-model")
@@ -41,6 +42,9 @@ def smoke(tmp_path_factory):
 
 
 class TestRun:
+    def test_can_be_judged_again_from_its_record(self, smoke, tmp_path):
+        check_judged_again(smoke[1], tmp_path)
+
     def test_writes_figures_claims_and_a_report(self, smoke):
         analysis, out = smoke
         assert [c.id for c in analysis.claims] == IDS

@@ -23,6 +23,7 @@ from mechclust.training.callbacks import accuracy
 from probes import load_result
 from tasks import InputError, SkillSuite, Task
 from tests.mechclust.studies.damaged import check_made_whole
+from tests.mechclust.studies.recorded import check_judged_again
 
 STUDY = get_study("mossa")
 PRESET = STUDY.preset("origin")
@@ -137,6 +138,9 @@ def svcca_by_hand(x: np.ndarray, y: np.ndarray) -> float:
 
 
 class TestRun:
+    def test_can_be_judged_again_from_its_record(self, tiny, tmp_path):
+        check_judged_again(tiny[1], tmp_path)
+
     def test_writes_figures_claims_and_a_report(self, tiny):
         analysis, out = tiny
         assert [c.id for c in analysis.claims] == [f"O{i}" for i in range(1, 8)]

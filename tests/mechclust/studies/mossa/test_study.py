@@ -24,6 +24,7 @@ from probes.identity import fingerprint
 from tasks import InputError, SkillSuite
 from tests.mechclust.studies.damaged import check_made_whole
 from tests.mechclust.studies.mossa.made import LAYERS, measured
+from tests.mechclust.studies.recorded import check_judged_again
 
 PAPER = MossaConfig()
 STUDY = get_study("mossa")
@@ -59,6 +60,9 @@ class TestJobs:
 
 
 class TestRun:
+    def test_can_be_judged_again_from_its_record(self, smoke, tmp_path):
+        check_judged_again(smoke[1], tmp_path)
+
     def test_writes_figures_claims_and_a_report(self, smoke):
         analysis, out = smoke
         assert [c.id for c in analysis.claims] == [f"C{i}" for i in (*range(1, 13), 14, 18, 19, 20)]

@@ -47,6 +47,7 @@ from mechclust.studies.planted_layers.tunings import jobs
 from probes import load_result
 from tasks import InputError, SkillSuite
 from tests.mechclust.models.families import FAMILIES
+from tests.mechclust.studies.recorded import check_judged_again
 
 STUDY = get_study("planted-layers")
 SMOKE, PAPER = STUDY.preset("smoke"), STUDY.preset("paper")
@@ -97,6 +98,9 @@ class TestPlan:
 
 
 class TestRun:
+    def test_can_be_judged_again_from_its_record(self, smoke, tmp_path):
+        check_judged_again(smoke[1], tmp_path)
+
     def test_writes_figures_tables_claims_and_a_report(self, smoke):
         analysis, out = smoke
         assert [c.id for c in analysis.claims] == [

@@ -16,6 +16,7 @@ from mechclust.studies.task_clusters import TaskClustersConfig
 from mechclust.studies.task_clusters.results import load_results
 from probes import load_result
 from tests.mechclust.studies.damaged import check_made_whole
+from tests.mechclust.studies.recorded import check_judged_again
 
 STUDY = get_study("task-clusters")
 SMOKE = STUDY.preset("smoke")
@@ -23,6 +24,9 @@ JOBS = ["private-seed0", "instruction-seed0", "shared-seed0"]
 
 
 class TestSmoke:
+    def test_can_be_judged_again_from_its_record(self, smoke_run, tmp_path):
+        check_judged_again(smoke_run[1], tmp_path)
+
     @pytest.mark.parametrize("job", JOBS)
     def test_artefacts_of_a_job(self, smoke_run, job):
         results, steps = smoke_run[1] / "results" / job, SMOKE.training.checkpoint_steps

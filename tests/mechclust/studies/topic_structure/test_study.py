@@ -29,6 +29,7 @@ from probes import load_result
 from probes.hooks import record
 from tasks import InputError, TopicDocuments
 from tests.mechclust.studies.damaged import check_made_whole
+from tests.mechclust.studies.recorded import check_judged_again
 
 PAPER = TopicStructureConfig()
 IDS = [
@@ -106,6 +107,9 @@ class TestArms:
 
 
 class TestRun:
+    def test_can_be_judged_again_from_its_record(self, smoke, tmp_path):
+        check_judged_again(smoke[1], tmp_path)
+
     def test_writes_figures_claims_and_a_report(self, smoke):
         analysis, out, _ = smoke
         assert [c.id for c in analysis.claims] == IDS

@@ -1,0 +1,43 @@
+"""The measurements of a run in one small file, from which its claims can be judged again."""
+
+from __future__ import annotations
+
+import io
+import lzma
+import tarfile
+from pathlib import Path
+
+from probes.files import write_atomic
+from tasks import InputError
+
+
+def pack(folder: Path, path: Path) -> None:
+    """Write all files of ``folder`` to ``path``, a ``.tar.xz``; equal files give equal bytes.
+
+    Args:
+        folder: a folder of files; what killed processes were writing is left out.
+        path: the archive; replaced if it exists.
+    """
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w") as archive:
+        for file in sorted(folder.rglob("*")):
+            if file.is_file() and not file.name.startswith("."):
+                entry = tarfile.TarInfo(f"{folder.name}/{file.relative_to(folder).as_posix()}")
+                entry.size = file.stat().st_size
+                with file.open("rb") as data:
+                    archive.addfile(entry, data)
+    write_atomic(path, lzma.compress(held.getvalue(), preset=9))
+
+
+def unpack(path: Path, folder: Path) -> None:
+    """Write the files of an archive into ``folder``.
+
+    Raises:
+        InputError: if it is damaged, or a file in it would lie outside of ``folder``.
+    """
+    try:
+        data = lzma.decompress(path.read_bytes())  # whole, so that its checksum is verified
+        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            archive.extractall(folder, filter="data")
+    except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
+        raise InputError(f"{str(path)!r} is damaged or not an archive of results ({error}); get it again") from None

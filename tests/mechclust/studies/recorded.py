@@ -1,0 +1,20 @@
+"""What every study must allow: its claims judged again where only the record of a run is left."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from mechclust.studies.archive import pack
+from mechclust.studies.record import judge_again
+
+
+def check_judged_again(out: Path, place: Path) -> None:
+    """Judge a run's claims from a record of it, without the run's models, and compare them with the run's own."""
+    record = place / "record"
+    record.mkdir()
+    shutil.copy(out / "config.json", record)
+    pack(out / "results", record / "results.tar.xz")
+    assert len(judge_again(record)) > 0
+    assert json.loads((record / "claims.json").read_text()) == json.loads((out / "claims.json").read_text())
