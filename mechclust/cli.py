@@ -256,18 +256,15 @@ def _report(run_folder: tyro.conf.Positional[Path], markdown: bool = False, reco
     Args:
         run_folder: the --out folder of a run, or the --record folder of one, whose claims alone are judged again.
         markdown: print the claims as a Markdown table.
-        record: also write settings, claims, figures, measurements and the command to this folder, to keep in a
-            repository.
+        record: also write settings, claims, figures, measurements and command to this folder, for a repository.
     """
     table = markdown_table if markdown else text_table
     if record is None and is_record(run_folder):
-        _print(table(judge_again(run_folder)))
-        _print(f"\nclaims: {run_folder / 'claims.json'}")
+        _print(f"{table(judge_again(run_folder))}\n\nclaims: {run_folder / 'claims.json'}")
         return
     found = report_run(*open_run(run_folder), run_folder) if record is None else record_run(run_folder, record)
-    _show(table(found.claims), (), lambda: run_folder / "report.html")
-    if record is not None:
-        _print(f"record: {record}")
+    below = "" if record is None else f"record: {record}"
+    _show(table(found.claims), (), lambda: run_folder / "report.html", below)
 
 
 def _show(table: str, sentences: Sequence[str], report: Callable[[], Path], below: str = "") -> None:

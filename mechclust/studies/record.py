@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from mechclust.report.analysis import Analysis
+from mechclust.report.archive import pack, unpack
 from mechclust.report.claims import Claims, save_claims, with_history
 from mechclust.report.folder import check_writable, differences, read_record
 from mechclust.report.pictures import SUFFIXES
-from mechclust.studies.archive import pack, unpack
 from mechclust.studies.registry import open_run
 from mechclust.studies.study import Study, report_run
 from probes.files import write_atomic, write_json

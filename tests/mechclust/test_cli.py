@@ -204,7 +204,7 @@ class TestRun:
         out = shutil.copytree(smoke_run[1], tmp_path / "run")
         assert main(["report", str(out), "--record", str(tmp_path / "kept")]) == 0
         printed = capsys.readouterr().out
-        assert printed.endswith(f"\nreport: {out / 'report.html'}\nrecord: {tmp_path / 'kept'}\n")
+        assert printed.endswith(f"\nrecord: {tmp_path / 'kept'}\n\nreport: {out / 'report.html'}\n")
         assert (tmp_path / "kept" / "claims.json").read_bytes() == (out / "claims.json").read_bytes()
         assert "mechclust run task-clusters --preset smoke" in (tmp_path / "kept" / "command.txt").read_text()
 

@@ -6,7 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
-from mechclust.studies.archive import pack
+from mechclust.report.archive import pack
 from mechclust.studies.record import judge_again
 
 

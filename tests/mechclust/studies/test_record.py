@@ -15,8 +15,8 @@ import pytest
 
 from mechclust.cli import main
 from mechclust.report import Analysis, load_claims
+from mechclust.report.archive import pack, unpack
 from mechclust.studies import Study, get_study, list_studies, record_run, run_study
-from mechclust.studies.archive import pack, unpack
 from mechclust.studies.record import command_of, judge_again
 from probes.files import read_json, write_json
 from tasks import InputError
