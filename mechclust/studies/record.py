@@ -56,9 +56,10 @@ def record_run(run_folder: str | Path, folder: str | Path) -> Analysis:
     for name in figures:
         write_atomic(folder / "figures" / name, (run_folder / "figures" / name).read_bytes())
     save_claims(with_history(analysis.claims, folder), folder / "claims.json")
-    (folder / _RESULTS).unlink(missing_ok=True)
     if (run_folder / "results").is_dir():
         pack(run_folder / "results", folder / _RESULTS)
+    else:
+        (folder / _RESULTS).unlink(missing_ok=True)
     write_json(folder / "config.json", _portable(read_record(run_folder, _WAY_OUT)))
     write_atomic(folder / "command.txt", f"{command_of(study, _portable(to_json(config)))}\n".encode())
     return analysis

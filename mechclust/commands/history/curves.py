@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -81,41 +82,39 @@ def read_curve(name: str, results: Mapping[int, ProbeResult], n_checkpoints: int
         results: by the checkpoint's position in the series.
         n_checkpoints: length of the series.
     """
-    last = results[max(results)]
-    sites = list(last.coords["site"])
-    shape = (4, n_checkpoints, len(sites))
-    found, n = np.full(shape, np.nan), [0] * n_checkpoints
-    for i, result in results.items():
-        n[i] = int(result.metadata.get("n_examples", result.metadata.get("n", 0)) or 0)
-        if list(result.coords["site"]) == sites:
-            found[:, i] = _read(name, result)
-    value, low, high, p = found
-    return Curve(name, sites, [last.layers[site] for site in sites], value, low, high, p, n)
+    return _curve(name, results, n_checkpoints, partial(_read, name))
 
 
 def other_curves(name: str, results: Mapping[int, ProbeResult], n_checkpoints: int) -> list[Curve]:
     """One curve for each measure of any other probe that has a number per site, per site and label (that of the task
     is taken), or per site and head (their mean is taken)."""
+    wanted, ends = (("site",), ("site", "label"), ("site", "head")), ("_null_low", "_null_high", "p_value")
+    measures = [m for m, axes in results[max(results)].axes.items() if axes in wanted and not m.endswith(ends)]
+    return [_curve(f"{name}_{m}", results, n_checkpoints, partial(_read_other, m)) for m in measures]
+
+
+def _curve(
+    name: str,
+    results: Mapping[int, ProbeResult],
+    n_checkpoints: int,
+    read: Callable[[ProbeResult], Float[np.ndarray, "4 layer"]],
+) -> Curve:
+    """What ``read`` finds at each checkpoint; NaN where one is not measured, or has other sites than the last."""
     last = results[max(results)]
-    ends = ("_null_low", "_null_high", "p_value")
-    found = []
-    for measure, axes in last.axes.items():
-        if axes not in (("site",), ("site", "label"), ("site", "head")) or measure.endswith(ends):
-            continue
-        sites = list(last.coords["site"])
-        shape = (3, n_checkpoints, len(sites))
-        values, n = np.full(shape, np.nan), [0] * n_checkpoints
-        for i, result in results.items():
-            n[i] = int(result.metadata.get("n_examples", result.metadata.get("n", 0)) or 0)
-            if list(result.coords["site"]) == sites:
-                keys = (measure, f"{measure}_null_low", f"{measure}_null_high")
-                values[:, i] = [_by_site(result, key) for key in keys]
-        unknown = np.full(shape[1:], np.nan)
-        value, low, high = values
-        found.append(
-            Curve(f"{name}_{measure}", sites, [last.layers[site] for site in sites], value, low, high, unknown, n)
-        )
-    return found
+    sites = list(last.coords["site"])
+    found, n = np.full((4, n_checkpoints, len(sites)), np.nan), [0] * n_checkpoints
+    for i, result in results.items():
+        n[i] = int(result.metadata.get("n_examples", result.metadata.get("n", 0)) or 0)
+        if list(result.coords["site"]) == sites:
+            found[:, i] = read(result)
+    value, low, high, p = found
+    return Curve(name, sites, [last.layers[site] for site in sites], value, low, high, p, n)
+
+
+def _read_other(measure: str, result: ProbeResult) -> Float[np.ndarray, "4 layer"]:
+    """The same as ``_read`` of a measure of any probe, without a p-value."""
+    rows = [_by_site(result, key) for key in (measure, f"{measure}_null_low", f"{measure}_null_high")]
+    return np.stack([*rows, np.full_like(rows[0], np.nan)])
 
 
 def _by_site(result: ProbeResult, measure: str) -> Float[np.ndarray, "layer"]:

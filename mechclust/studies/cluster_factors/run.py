@@ -18,7 +18,6 @@ from mechclust.studies.cluster_factors.config import (
     jobs,
     measured_steps,
     names_of,
-    results_of,
     shape_of,
     task_of,
     training_of,
@@ -30,7 +29,6 @@ from mechclust.studies.study import Job
 from mechclust.training import AccuracyCallback, Callback, CheckpointCallback, ProbeCallback, train
 from mechclust.training.callbacks import loss_result
 from probes import HookedModel, LinearDecodability, Probe, ProbeResult, TaskClusterARI, mean, token_at
-from probes.files import is_whole
 from probes.identity import fingerprint
 from tasks import Batch, InstructionFollowing
 
@@ -39,8 +37,6 @@ _SWAPPED = 200  # validation examples whose states are changed
 
 def run_job(config: ClusterFactorsConfig, job: Job, out: Path) -> None:
     """Train one network and measure it at its checkpoints; existing results are not recomputed."""
-    if all(map(is_whole, results_of(config, job, out))):
-        return
     task = task_of(config, job)
     model = built(config, job)
     results, models = out / "results" / job.name, out / "models" / job.name

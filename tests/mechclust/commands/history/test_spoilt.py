@@ -34,6 +34,16 @@ def spoil(series, walk, write_step, quick, walked, tmp_path):
     return measure
 
 
+def configured(**changes):
+    """A change of ``config.json``."""
+
+    def change(folder):
+        given = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(given | changes))
+
+    return change
+
+
 def named(result):
     return [(finding.kind, finding.checkpoints) for finding in result.findings]
 
@@ -75,11 +85,7 @@ def test_another_tokenizer(spoil):
 
 
 def test_another_configuration(spoil):
-    def change(folder):
-        given = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(given | {"layer_norm_epsilon": 0.01}))
-
-    result = spoil(change=change)
+    result = spoil(change=configured(layer_norm_epsilon=0.01))
     assert named(result) == [("config", (PLACE,))]
     said = "'checkpoint-20' has another configuration (layer_norm_epsilon '0.01', not '1e-05')."
     assert result.findings[0].text == said
@@ -96,8 +102,4 @@ def test_hidden_states_of_the_last_one(spoil, walk):
 
 
 def test_configurations_that_differ_in_nothing_that_matters(spoil):
-    def change(folder):
-        given = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(given | {"_name_or_path": "elsewhere", "use_cache": False}))
-
-    assert spoil(change=change).findings == []
+    assert spoil(change=configured(_name_or_path="elsewhere", use_cache=False)).findings == []

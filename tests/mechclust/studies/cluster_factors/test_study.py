@@ -128,6 +128,14 @@ class TestRun:
     def test_what_is_lost_or_damaged_is_made_again(self, smoke, tmp_path):
         check_made_whole(STUDY, SMOKE, shutil.copytree(smoke[1], tmp_path / "run"))
 
+    def test_a_network_alone_that_is_lost_is_made_again(self, smoke, tmp_path):
+        out = shutil.copytree(smoke[1], tmp_path / "run")
+        (model,) = (out / "models" / "overlap-0-seed0").glob("step-*.safetensors")
+        data = model.read_bytes()
+        model.unlink()
+        STUDY.run_job(SMOKE, Job(PRIVATE, 0), out)
+        assert model.read_bytes() == data
+
     def test_no_state_of_an_answer_is_measured(self):
         task = InstructionFollowing(n_tasks=3, variants=8)
         (batch,) = task.batches("validation")
