@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +11,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tasks._random import epoch_rows, generator
@@ -25,24 +26,34 @@ N_SPECIAL = 4
 
 @dataclass(frozen=True)
 class TopicDocuments(Task):
-    """Masked-word prediction on documents that mix a few of ``n_topics`` disjoint topics.
+    """Masked-word prediction on documents that mix a few of ``n_topics`` topics.
 
     Each word of a document picks one of the document's topics, then one of that topic's
-    ``words_per_topic`` words uniformly. A share of the positions is selected; a selected position
+    ``words_per_topic`` words. A share of the positions is selected; a selected position
     shows the right word, a random word, or MASK, and the loss asks for the right word there.
 
+    By default, as published, topics are disjoint and a topic's words equally frequent. ``overlap``, ``zipf`` and the
+    sampler ``"logistic-normal"`` make them more like the topics of real text.
+
     Token ids: PAD 0, MASK 1, START 2, END 3, word ``w`` is ``w + 4``, and belongs to topic
-    ``w // words_per_topic`` (``token_topics``). Label: ``topic`` of the word that belongs at each
-    position, also where MASK hides it; -1 at PAD, START and END.
+    ``w // words_per_topic`` (``token_topics``; with overlap, see ``token_membership``). Label: ``topic`` from which the
+    word that belongs at each position was drawn, also where MASK hides it; -1 at PAD, START and END.
 
     Args:
         n_topics: number of topics (T).
         words_per_topic: words of each (v).
         sampler: ``"dirichlet"``: a document's mix of topics is drawn from a Dirichlet distribution (the
             paper's experiments). ``"subset"``: it mixes ``topics_per_document`` topics equally (its
-            theory).
+            theory). ``"logistic-normal"``: its mix is the softmax of normal variables, which may be correlated
+            (Blei & Lafferty 2007).
         concentration: of the Dirichlet distribution.
         topics_per_document: of the ``"subset"`` sampler (tau).
+        topic_std: standard deviation of the normal variables of the ``"logistic-normal"`` sampler. With 10 topics,
+            mixes are about as concentrated as those of the default Dirichlet distribution.
+        topic_correlation: of the normal variables of topics 0 and 1, 2 and 3, and so on; others are independent.
+            With an odd number of topics, the last has no partner and is more frequent.
+        overlap: words that each topic shares with the next one, and the last with the first.
+        zipf: a topic's r-th word has a frequency proportional to ``1 / r ** zipf``; 0: all are equally frequent.
         lengths: fewest and most words of a document, uniform between.
         n_documents: documents of each split.
         selected_share: of positions that are predicted (p_m); at least one in each document.
@@ -58,7 +69,8 @@ class TopicDocuments(Task):
         seed: seed of all random draws.
 
     Raises:
-        InputError: for shares that are not probabilities, or more topics in a document than there are.
+        InputError: for shares that are not probabilities, more topics in a document than there are, or an overlap of
+            more than half of a topic.
 
     Example:
         >>> task = TopicDocuments(n_documents=40)
@@ -72,9 +84,13 @@ class TopicDocuments(Task):
 
     n_topics: int = 10
     words_per_topic: int = 10
-    sampler: Literal["dirichlet", "subset"] = "dirichlet"
+    sampler: Literal["dirichlet", "subset", "logistic-normal"] = "dirichlet"
     concentration: float = 0.1
     topics_per_document: int = 2
+    topic_std: float = 3.0
+    topic_correlation: float = 0.0
+    overlap: int = 0
+    zipf: float = 0.0
     lengths: tuple[int, int] = (100, 150)
     n_documents: int = 10_000
     selected_share: float = 0.15
@@ -98,6 +114,7 @@ class TopicDocuments(Task):
             )
         if not self.concentration > 0:
             raise InputError(f"concentration is {self.concentration}; expected a positive number")
+        self._check_realism()
         low, high = self.lengths
         if not 1 <= low <= high:
             raise InputError(f"lengths is {(low, high)}; expected (fewest, most), at least 1 and in order")
@@ -112,23 +129,73 @@ class TopicDocuments(Task):
                 "in total: the rest are MASK"
             )
 
+    def _check_realism(self) -> None:
+        check_at_least(overlap=(self.overlap, 0), zipf=(self.zipf, 0))
+        if 2 * self.overlap > self.words_per_topic:
+            raise InputError(
+                f"overlap is {self.overlap} of {self.words_per_topic} words per topic; expected at most half of them"
+            )
+        if self.overlap and self.n_topics < 3:
+            raise InputError(f"overlap is {self.overlap} with {self.n_topics} topics; expected at least 3 topics")
+        if not self.topic_std > 0:
+            raise InputError(f"topic_std is {self.topic_std}; expected a positive number")
+        if not 0 <= self.topic_correlation < 1:
+            raise InputError(
+                f"topic_correlation is {self.topic_correlation}; expected at least 0 and below 1, where two topics "
+                "would be one"
+            )
+        if self.topic_correlation and self.sampler != "logistic-normal":
+            raise InputError(
+                f"topic_correlation is {self.topic_correlation}, but sampler is {self.sampler!r}; expected sampler "
+                "'logistic-normal', or no topic_correlation"
+            )
+
     # ---- vocabulary ----
+
+    @property
+    def _own_words(self) -> int:
+        """Words of a topic that do not belong to the next one."""
+        return self.words_per_topic - self.overlap
 
     @property
     def n_words(self) -> int:
         """Number of words, special tokens apart."""
-        return self.n_topics * self.words_per_topic
+        return self.n_topics * self._own_words
 
     @property
     def vocab(self) -> list[str]:
-        words = [f"t{t}.{w}" for t in range(self.n_topics) for w in range(self.words_per_topic)]
+        words = [f"t{t}.{w}" for t in range(self.n_topics) for w in range(self._own_words)]
         return ["<pad>", "<mask>", "<start>", "<end>", *words]
 
     @property
     def token_topics(self) -> Int[Tensor, "d_vocab"]:
-        """``[d_vocab]`` topic of each token id, -1 for special tokens."""
+        """``[d_vocab]`` topic of each token id, -1 for special tokens.
+
+        Raises:
+            InputError: if topics overlap, so that a word may have two.
+        """
+        if self.overlap:
+            raise InputError(f"topics overlap by {self.overlap} words, which have two topics; use token_membership")
         words = torch.arange(self.n_topics).repeat_interleave(self.words_per_topic)
         return torch.cat([torch.full((N_SPECIAL,), -1), words])
+
+    @property
+    def token_membership(self) -> Bool[Tensor, "d_vocab n_topics"]:
+        """``[d_vocab n_topics]`` whether a token id is a word of a topic; false for special tokens.
+
+        Example:
+            >>> TopicDocuments(n_topics=3, words_per_topic=4, overlap=1).token_membership[4:].sum(dim=1).tolist()
+            [2, 1, 1, 2, 1, 1, 2, 1, 1]
+        """
+        found = torch.zeros(self.d_vocab, self.n_topics, dtype=torch.bool)
+        topics = torch.arange(self.n_topics)[:, None].expand(-1, self.words_per_topic)
+        words = self._words(topics.numpy(), np.arange(self.words_per_topic))
+        found[torch.from_numpy(words), topics] = True
+        return found
+
+    def _words(self, topic: np.ndarray, rank: np.ndarray) -> np.ndarray:
+        """Token ids of the words at these places in these topics; the last topic goes on with the first one's words."""
+        return N_SPECIAL + (topic * self._own_words + rank) % self.n_words
 
     @property
     def n_ctx(self) -> int:
@@ -137,31 +204,54 @@ class TopicDocuments(Task):
     # ---- documents ----
 
     @cached_property
-    def _documents(self) -> dict[str, np.ndarray]:
+    def _documents(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         return {}
 
     def _tokens(self, split: str) -> np.ndarray:
         """``[n_documents n_ctx]`` unmasked token ids, padded on the right."""
+        return self._drawn(split)[0]
+
+    def _drawn(self, split: str) -> tuple[np.ndarray, np.ndarray]:
+        """``_tokens``, and ``[n_documents n_ctx]`` the topics that they were drawn from, -1 for special tokens."""
         if split not in self._documents:
             rng = generator(self.seed, f"{split} documents")
             n, longest = self.n_documents, self.lengths[1]
             length = rng.integers(self.lengths[0], longest + 1, size=n)
             row = np.arange(n)[:, None]
-            if self.sampler == "dirichlet":
-                mix = rng.dirichlet(np.full(self.n_topics, self.concentration), size=n)
+            if self.sampler != "subset":
+                mix = self._mixes(rng)
                 edges = (mix.cumsum(axis=1) + row).ravel()  # one search for all documents: row r lives in [r, r + 1)
                 place = np.searchsorted(edges, (rng.random((n, longest)) + row).ravel(), side="right")
                 topic = np.minimum(place.reshape(n, longest) - row * self.n_topics, self.n_topics - 1)
             else:
                 chosen = rng.random((n, self.n_topics)).argsort(axis=1)[:, : self.topics_per_document]
                 topic = np.take_along_axis(chosen, rng.integers(self.topics_per_document, size=(n, longest)), axis=1)
-            words = N_SPECIAL + topic * self.words_per_topic + rng.integers(self.words_per_topic, size=(n, longest))
+            words = self._words(topic, self._ranks(rng, (n, longest)))
             words[np.arange(longest) >= length[:, None]] = PAD
             if self.boundaries:
                 words = np.concatenate([np.full((n, 1), START), words, np.zeros((n, 1), dtype=np.int64)], axis=1)
                 words[np.arange(n), length + 1] = END
-            self._documents[split] = words
+                topic = np.pad(topic, ((0, 0), (1, 1)))
+            self._documents[split] = words, np.where(words >= N_SPECIAL, topic, -1)
         return self._documents[split]
+
+    def _mixes(self, rng: np.random.Generator) -> np.ndarray:
+        """``[n_documents n_topics]`` each document's mix of topics."""
+        n, t = self.n_documents, self.n_topics
+        if self.sampler == "dirichlet":
+            return rng.dirichlet(np.full(t, self.concentration), size=n)
+        own, pair = rng.standard_normal((n, t)), rng.standard_normal((n, (t + 1) // 2)).repeat(2, axis=1)[:, :t]
+        rho = self.topic_correlation
+        weight = self.topic_std * (math.sqrt(1 - rho) * own + math.sqrt(rho) * pair)
+        mix = np.exp(weight - weight.max(axis=1, keepdims=True))
+        return mix / mix.sum(axis=1, keepdims=True)  # type: ignore[no-any-return]
+
+    def _ranks(self, rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+        """Places of words in their topics."""
+        if not self.zipf:
+            return rng.integers(self.words_per_topic, size=shape)
+        share = np.arange(1, self.words_per_topic + 1, dtype=np.float64) ** -self.zipf
+        return np.searchsorted(share.cumsum()[:-1] / share.sum(), rng.random(shape), side="right")
 
     def _masked(self, tokens: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """What is shown, and which positions are selected. Special tokens are neither selected nor drawn."""
@@ -188,22 +278,25 @@ class TopicDocuments(Task):
             self._masks[split] = self._masked(self._tokens(split), generator(self.seed, f"{split} masks"))
         return self._masks[split]
 
-    def _batch(self, shown: np.ndarray, selected: np.ndarray | None, tokens: np.ndarray, index: np.ndarray) -> Batch:
+    def _batch(
+        self, shown: np.ndarray, selected: np.ndarray | None, tokens: np.ndarray, topics: np.ndarray, index: np.ndarray
+    ) -> Batch:
         targets = torch.from_numpy(tokens)
         return Batch(
             tokens=torch.from_numpy(shown),
             attention_mask=targets != PAD,
             targets=None if selected is None else targets,
             loss_mask=None if selected is None else torch.from_numpy(selected),
-            labels={"topic": self.token_topics[targets]},
+            labels={"topic": torch.from_numpy(topics)},
             index=torch.from_numpy(index),
         )
 
     def batches(self, split: str, batch_size: int = 256) -> Iterator[Batch]:
         self._check_split(split)
         shown, selected = self._static(split)
+        tokens, topics = self._drawn(split)
         for rows in row_batches(self.n_documents, batch_size):
-            yield self._batch(shown[rows], selected[rows], self._tokens(split)[rows], rows)
+            yield self._batch(shown[rows], selected[rows], tokens[rows], topics[rows], rows)
 
     def text(self, split: str, n: int = 500, n_tokens: int = 100, batch_size: int = 100) -> Iterator[Batch]:
         """The first tokens of the first documents of a split, unmasked: what attention is measured on.
@@ -216,19 +309,19 @@ class TopicDocuments(Task):
         """
         self._check_split(split)
         for rows in row_batches(min(n, self.n_documents), batch_size):
-            tokens = self._tokens(split)[rows, :n_tokens]
-            yield self._batch(tokens, None, tokens, rows)
+            tokens, topics = (of[rows, :n_tokens] for of in self._drawn(split))
+            yield self._batch(tokens, None, tokens, topics, rows)
 
     def train_batch(self, step: int, batch_size: int) -> Batch:
         check_at_least(batch_size=(batch_size, 1))
         if batch_size > self.n_documents:
             raise InputError(f"batch_size is {batch_size}; expected at most the {self.n_documents} documents")
         rows = epoch_rows(self.seed, step, self.n_documents, batch_size)
-        tokens = self._tokens("train")[rows]
+        tokens, topics = (of[rows] for of in self._drawn("train"))
         if self.masking == "fresh":
-            return self._batch(*self._masked(tokens, generator(self.seed, "fresh masks", step)), tokens, rows)
+            return self._batch(*self._masked(tokens, generator(self.seed, "fresh masks", step)), tokens, topics, rows)
         shown, selected = self._static("train")
-        return self._batch(shown[rows], selected[rows], tokens, rows)
+        return self._batch(shown[rows], selected[rows], tokens, topics, rows)
 
     # ---- loss ----
 

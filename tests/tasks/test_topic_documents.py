@@ -115,6 +115,59 @@ def test_words_are_uniform_within_a_topic_whatever_came_before(sampler: Any) -> 
     assert within(int(equal.sum()), len(equal), 1 / 4)
 
 
+# ---- topics more like those of text ----
+
+
+def test_overlapping_topics_share_words_with_their_neighbours_in_a_ring() -> None:
+    task = TopicDocuments(n_topics=3, words_per_topic=4, overlap=1, lengths=(40, 60), n_documents=300)
+    member, batch = task.token_membership, whole(task)
+    assert (task.n_words, task.d_vocab, len(task.vocab)) == (9, 13, 13)
+    sets = [set(member[:, t].nonzero()[:, 0].tolist()) for t in range(3)]
+    assert sets == [{4, 5, 6, 7}, {7, 8, 9, 10}, {10, 11, 12, 4}]
+    assert not member[:4].any()
+    topic, targets = batch.labels["topic"], batch.targets
+    assert ((topic >= 0) == (targets >= 4)).all()  # type: ignore[operator]
+    drawn = topic >= 0
+    assert member[targets[drawn], topic[drawn]].all()  # type: ignore[index]
+    for word in (4, 7, 10):  # drawn from both of its topics
+        assert len(topic[targets == word].unique()) == 2
+    with pytest.raises(InputError, match="topics overlap by 1 words, which have two topics; use token_membership"):
+        task.token_topics  # noqa: B018
+
+
+def test_membership_is_that_of_the_topics_where_none_overlap() -> None:
+    task = TopicDocuments(**SMALL)
+    topics = task.token_topics
+    assert torch.equal(task.token_membership, topics[:, None] == torch.arange(4))
+
+
+def test_word_frequencies_follow_zipfs_law_within_a_topic() -> None:
+    task = TopicDocuments(n_topics=3, words_per_topic=4, zipf=1.5, lengths=(50, 50), n_documents=2000)
+    targets = whole(task).targets
+    words = targets[targets >= 4] - 4  # type: ignore[index,operator]
+    expected = np.arange(1, 5) ** -1.5 / (np.arange(1, 5) ** -1.5).sum()
+    for t in range(3):
+        counts = torch.bincount(words[words // 4 == t] % 4)
+        assert all(within(int(n), int(counts.sum()), p) for n, p in zip(counts, expected, strict=True))
+
+
+def test_logistic_normal_mixes_are_correlated_in_pairs_and_about_as_concentrated_as_dirichlet_ones() -> None:
+    of = {"sampler": "logistic-normal", "topic_correlation": 0.9}
+    task = TopicDocuments(**of, n_topics=6, lengths=(200, 200), n_documents=3000)  # type: ignore[arg-type]
+    topic = topics_of(task)
+    shares = np.stack([(topic == t).sum(axis=1) / 200 for t in range(6)])
+    assert np.allclose(shares.mean(axis=1), 1 / 6, atol=0.03)
+    between = np.corrcoef(shares)
+    pairs = {(0, 1), (2, 3), (4, 5)}
+    assert min(between[pair] for pair in pairs) > 0.3
+    assert max(between[pair] for pair in combinations(range(6), 2) if pair not in pairs) < -0.1
+    squares = []
+    for fields in ({}, {"sampler": "logistic-normal"}):
+        topic = topics_of(TopicDocuments(**fields, lengths=(200, 200), n_documents=3000))  # type: ignore[arg-type]
+        squares.append(sum(((topic == t).sum(axis=1) / 200) ** 2 for t in range(10)).mean())
+    assert abs(squares[0] - squares[1]) < 0.03
+
+
 # ---- addressed randomness ----
 
 
@@ -209,7 +262,7 @@ def test_config_survives_json() -> None:
         ({"words_per_topic": 0}, "words_per_topic is 0; expected at least 1"),
         ({"n_documents": -1}, "n_documents is -1; expected at least 1"),
         ({"topics_per_document": 0}, "topics_per_document is 0; expected at least 1"),
-        ({"sampler": "lda"}, "sampler is 'lda'; expected 'dirichlet' or 'subset'"),
+        ({"sampler": "lda"}, "sampler is 'lda'; expected 'dirichlet', 'subset' or 'logistic-normal'"),
         ({"masking": "none"}, "masking is 'none'; expected 'static' or 'fresh'"),
         ({"objective": "mse"}, "objective is 'mse'; expected 'cross-entropy' or 'squared'"),
         (
@@ -230,6 +283,19 @@ def test_config_survives_json() -> None:
             "correct_share + random_share is 0.7 + 0.4; expected at most 1 in total: the rest are MASK",
         ),
         ({"seed": -1}, "seed is -1; expected at least 0"),
+        ({"zipf": -1.0}, "zipf is -1.0; expected at least 0"),
+        ({"overlap": 6}, "overlap is 6 of 10 words per topic; expected at most half of them"),
+        ({"overlap": 1, "n_topics": 2}, "overlap is 1 with 2 topics; expected at least 3 topics"),
+        ({"topic_std": 0.0}, "topic_std is 0.0; expected a positive number"),
+        (
+            {"sampler": "logistic-normal", "topic_correlation": 1.0},
+            "topic_correlation is 1.0; expected at least 0 and below 1, where two topics would be one",
+        ),
+        (
+            {"topic_correlation": 0.5},
+            "topic_correlation is 0.5, but sampler is 'dirichlet'; expected sampler 'logistic-normal', "
+            "or no topic_correlation",
+        ),
     ],
     ids=str,
 )

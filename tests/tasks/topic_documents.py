@@ -18,6 +18,7 @@ VARIED: list[dict[str, Any]] = [
     {"masking": "fresh", "selected_share": 0.9},
     {"exact_shares": True, "selected_share": 0.5, "correct_share": 0.0},
     {"lengths": (1, 2), "selected_share": 0.01},
+    {"sampler": "logistic-normal", "topic_correlation": 0.9, "zipf": 1.0},
 ]
 
 

@@ -1,13 +1,16 @@
 """Topic structure (Li, Li & Risteski): a one-layer masked LM encodes topics."""
 
 from mechclust.studies.topic_structure.blocks import TopicBlocks, topic_blocks
-from mechclust.studies.topic_structure.config import TopicStructureConfig, TopicTransformerConfig
+from mechclust.studies.topic_structure.config import Beyond, TopicStructureConfig, TopicTransformerConfig
 from mechclust.studies.topic_structure.optimum import Moments, minimiser, moments_of, population_moments
 from mechclust.studies.topic_structure.stages import TwoStages, covered, two_stages
+from mechclust.studies.topic_structure.tables import TableTopics, table_topics
 from mechclust.studies.topic_structure.theory import stage_one_value, theory_gap
 
 __all__ = [
+    "Beyond",
     "Moments",
+    "TableTopics",
     "TopicBlocks",
     "TopicStructureConfig",
     "TopicTransformerConfig",
@@ -17,6 +20,7 @@ __all__ = [
     "moments_of",
     "population_moments",
     "stage_one_value",
+    "table_topics",
     "theory_gap",
     "topic_blocks",
     "two_stages",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ INITS: Mapping[str, Mapping[str, Any]] = {"near-zero": {"init_std": 0.01}, "defa
 DECAYED, FREE = "E2 weight decay", "E2 no decay"
 MINIMISER = "E2 minimiser"  # solved for, not trained
 DECAY = 6e-5  # well above the variance of a word's share within its topic, well below that of a topic's share
+PUBLISHED, INDEPENDENT, CORRELATED, TOGETHER = "published", "independent topics", "correlated topics", "all three"
 _DECAY_LENGTH = 400
 
 
@@ -77,6 +79,11 @@ def reading_arm(reading: str, row: str) -> str:
 
 def arms(config: TopicStructureConfig) -> dict[str, Arm]:
     """Every arm that is trained, by name."""
+    found = _beyond(config) if config.experiment == "beyond" else _published(config)
+    return {arm.name: arm for arm in found}
+
+
+def _published(config: TopicStructureConfig) -> list[Arm]:
     short = {"steps": config.steps}
     found = [
         Arm("E1", "E1", _THEORY, {"attention": "uniform", "value": "identity", "init_std": 0.05}, {**_ADAM, **short}),
@@ -99,7 +106,51 @@ def arms(config: TopicStructureConfig) -> dict[str, Arm]:
             documents = {**_THEORY, "n_topics": n_topics, "topics_per_document": tau}
             model = {**_ONE_HOT, "value": "fixed", "init_std": 0.01}
             found.append(Arm("E4a theory", f"E4a theory T{n_topics} tau{tau}", documents, model, {**_ADAM, **short}))
-    return {arm.name: arm for arm in found}
+    return found
+
+
+def beyond_documents(config: TopicStructureConfig) -> dict[str, dict[str, Any]]:
+    """How the documents of E5's arms differ from the published ones, by name; the first are the published ones."""
+    beyond = config.beyond
+    logistic, few = {"sampler": "logistic-normal"}, {"overlap": beyond.overlaps[0]}
+    zipf, correlated = {"zipf": beyond.zipf}, {**logistic, "topic_correlation": beyond.correlation}
+    return {
+        PUBLISHED: {},
+        **{f"overlap {overlap}": {"overlap": overlap} for overlap in beyond.overlaps},
+        "Zipf": zipf,
+        INDEPENDENT: logistic,
+        CORRELATED: correlated,
+        TOGETHER: {**few, **zipf, **correlated},
+    }
+
+
+def beyond_arm(optimizer: str, documents: str = PUBLISHED, objective: str = OBJECTIVES[0]) -> str:
+    """The name of an arm of E5.
+
+    Example:
+        >>> beyond_arm("SGD"), beyond_arm("Adam", "Zipf"), beyond_arm("SGD", objective="squared")
+        ('E5 SGD', 'E5 Adam Zipf', 'E5 SGD squared')
+    """
+    return " ".join(["E5", optimizer, *([documents] if documents != PUBLISHED else []),
+                     *([objective] if objective != OBJECTIVES[0] else [])])  # fmt: skip
+
+
+def _beyond(config: TopicStructureConfig) -> list[Arm]:
+    rates = {"SGD": config.beyond.sgd_rate, "Adam": config.beyond.adam_rate}
+    model = {**_ONE_HOT, **INITS["near-zero"]}
+    found = []
+    for documents, changed in beyond_documents(config).items():
+        for objective in OBJECTIVES if documents == PUBLISHED else OBJECTIVES[:1]:
+            for name, lr in rates.items():
+                data = {**_EXPERIMENT, "objective": objective, **changed}
+                arm = beyond_arm(name, documents, objective)
+                found.append(Arm("E5", arm, data, model, {"optimizer": name.lower(), "lr": lr}))
+    return found
+
+
+def beyond_steps(config: TopicStructureConfig) -> list[int]:
+    """When E5's networks are measured: at the start, during training, and at the end."""
+    return sorted({0, *config.beyond.measured, config.beyond.steps})
 
 
 def _decayed(config: TopicStructureConfig) -> list[Arm]:
@@ -139,10 +190,13 @@ def _reading(config: TopicStructureConfig, reading: str) -> list[Arm]:
 
 
 def jobs(config: TopicStructureConfig) -> list[Job]:
-    """Every run, the longest first."""
+    """Every run, the longest first; refuses settings with which some arm's documents cannot be."""
     known = arms(config)
-    order = sorted(known, key=lambda name: -known[name].training["steps"])
-    return [Job(name, seed) for name in [*order, MINIMISER] for seed in config.seeds]
+    for name in known:
+        documents_of(config, Job(name, config.seeds[0]))
+    order = sorted(known, key=lambda name: -training_of(config, known[name]).steps)
+    others = [MINIMISER] if config.experiment == "published" else []
+    return [Job(name, seed) for name in [*order, *others] for seed in config.seeds]
 
 
 def documents_of(config: TopicStructureConfig, job: Job) -> TopicDocuments:
@@ -151,17 +205,21 @@ def documents_of(config: TopicStructureConfig, job: Job) -> TopicDocuments:
 
 
 def training_of(config: TopicStructureConfig, arm: Arm) -> TrainConfig:
-    """How an arm's networks are trained; in E3 every step is a checkpoint, in E4 every evaluation."""
+    """How an arm's networks are trained; in E3 every step is a checkpoint, in E4 and E5 every evaluation."""
     plain: dict[str, Any] = {"schedule": "constant", "weight_decay": 0.0, "clip": None}
     if arm.experiment == "E3":
         plain["checkpoint_every"] = 1
     if arm.experiment == "E4":
         plain["checkpoint_every"] = config.check_every
+    if arm.experiment == "E5":
+        plain |= {"steps": config.beyond.steps, "checkpoint_every": math.gcd(*beyond_steps(config))}
     return TrainConfig(batch_size=config.batch_size, **{**plain, **arm.training})
 
 
 def attention_steps(config: TopicStructureConfig, arm: Arm) -> list[int]:
-    """When attention is measured: in E4 at every evaluation, for the networks behind P6 and P8 at the end."""
+    """When attention is measured: in E4 and E5 at every evaluation, for the networks behind P6 and P8 at the end."""
+    if arm.experiment == "E5":
+        return beyond_steps(config)
     if arm.experiment == "E4a theory":
         return [config.steps]
     if arm.experiment != "E4":
@@ -186,12 +244,15 @@ def results_of(config: TopicStructureConfig, job: Job, out: Path) -> list[Path]:
     if job.arm == MINIMISER:
         return [folder / "minimiser.safetensors"]
     arm = arms(config)[job.arm]
-    found = [folder / f"{name}.safetensors" for name in ("blocks-start", "blocks", "loss")]
-    if arm.experiment == "E3":
-        found.append(folder / "norms.safetensors")
-    if arm.experiment == "E4":
-        found.append(folder / "dev-loss.safetensors")
-    if job.arm == DECAYED:
-        found.append(folder / "way.safetensors")
+    names = {
+        "blocks-start": arm.experiment != "E5",
+        "blocks": arm.experiment != "E5",
+        "loss": True,
+        "norms": arm.experiment == "E3",
+        "dev-loss": arm.experiment in ("E4", "E5"),
+        "tables": arm.experiment == "E5",
+        "way": job.arm == DECAYED,
+    }
+    found = [folder / f"{name}.safetensors" for name, kept in names.items() if kept]
     found += [result_path(folder, step, "dev.attention") for step in attention_steps(config, arm)]
     return found

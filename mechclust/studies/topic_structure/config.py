@@ -91,10 +91,61 @@ class TopicTransformerConfig(AnyConfig):
 
 
 @dataclass(frozen=True)
+class Beyond:
+    """What happens after the two stages, and with topics more like those of text: settings of the second experiment.
+
+    W_V, W_K and W_Q are trained from a near-zero start with SGD and with Adam: on the published documents with both
+    losses, on others with cross-entropy.
+
+    Args:
+        steps: optimiser steps.
+        after: step at which the two stages are over, the number of steps of E3; the end is compared with it.
+        measured: steps at which tables, attention and the development loss are measured, besides 0 and the end.
+        sgd_rate: learning rate of SGD.
+        adam_rate: learning rate of Adam.
+        overlaps: numbers of words that a topic shares with the next; the documents with everything at once have the
+            first.
+        zipf: exponent of the frequencies of a topic's words.
+        correlation: of the weights of two topics.
+        n_permutations: random relabellings behind each null of a table.
+    """
+
+    steps: int = 20_000
+    after: int = 2000
+    measured: tuple[int, ...] = (100, 200, 500, 1000, 2000, 5000, 10_000)
+    sgd_rate: float = 30.0
+    adam_rate: float = 0.003
+    overlaps: tuple[int, ...] = (2, 5)
+    zipf: float = 1.0
+    correlation: float = 0.9
+    n_permutations: int = 200
+
+    def __post_init__(self) -> None:
+        check_at_least(
+            **{
+                "beyond.n_permutations": (self.n_permutations, 1),
+                **{f"beyond.overlaps[{i}]": (overlap, 1) for i, overlap in enumerate(self.overlaps)},
+            }
+        )
+        if not self.overlaps:
+            raise InputError("beyond.overlaps is empty; expected at least one number of words, such as 2")
+        if self.after not in self.measured:
+            raise InputError(
+                f"beyond.after is {self.after}; expected one of beyond.measured ({', '.join(map(str, self.measured))})"
+            )
+        if bad := [step for step in self.measured if not 0 < step < self.steps]:
+            raise InputError(f"beyond.measured has {bad[0]}; expected steps between 0 and beyond.steps ({self.steps})")
+
+
+@dataclass(frozen=True)
 class TopicStructureConfig:
     """Settings of the topic-structure study.
 
+    ``experiment = "beyond"`` reads ``seeds``, ``documents``, ``batch_size``, ``text`` and ``beyond`` only.
+
     Args:
+        experiment: ``"published"``: the paper's experiments, E1 to E4; ``"beyond"``: what comes after the two stages,
+            and topics more like those of text (E5).
         seeds: one training run per seed and arm; the seed draws documents and initial weights.
         documents: the data; fields specific to an experiment (sampler, objective, ...) are set by its arms.
         steps: optimiser steps of E1, E1b, E2, E3 and the runs behind claims P6 and P8.
@@ -111,9 +162,11 @@ class TopicStructureConfig:
         topics: numbers of topics for claim P6.
         topics_per_document: numbers of topics mixed in a document for claim P6.
         text: number of documents that attention is measured on, and tokens per document.
+        beyond: settings of the second experiment.
         test_claims: whether this size can test the claims.
     """
 
+    experiment: Literal["published", "beyond"] = "published"
     seeds: tuple[int, ...] = (10, 11, 12, 13, 14)
     documents: TopicDocuments = TopicDocuments()
     steps: int = 2000
@@ -129,15 +182,22 @@ class TopicStructureConfig:
     topics: tuple[int, ...] = (10, 20)
     topics_per_document: tuple[int, ...] = (2, 3, 5, 8)
     text: tuple[int, int] = (500, 100)
+    beyond: Beyond = Beyond()
     test_claims: bool = True
 
     def __post_init__(self) -> None:
         check_seeds(self.seeds)
+        check_choices(self)
         check_at_least(check_every=(self.check_every, 1))
         for reading in self.readings:
             check_choice(readings=(reading, READINGS))
         if self.documents.seed != 0:
             raise InputError("documents.seed is set by each run, from seeds; leave it out and set those")
+        if self.documents.overlap or self.documents.zipf:
+            raise InputError(
+                "documents.overlap and documents.zipf are set by the arms of the experiment 'beyond', as the paper's "
+                "claims need disjoint topics of equally frequent words; leave them at 0"
+            )
         if max(self.topics_per_document) > min(self.topics):
             raise InputError(
                 f"topics_per_document has {max(self.topics_per_document)}, more than the {min(self.topics)} in topics; "

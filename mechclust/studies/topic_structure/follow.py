@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -19,19 +19,32 @@ _OTHERS = 10**6  # added to the seed to draw other documents
 _DEV = 500  # documents at once
 
 
+class Follower(Protocol):
+    """A callback that keeps what it measures until the end of training."""
+
+    def __call__(self, step: int, model: Any) -> None: ...
+
+    def compute(self) -> ProbeResult:
+        """What was measured."""
+        ...
+
+
 class DevLoss:
-    """The loss on all development documents at every checkpoint, as a callback for a training loop.
+    """The loss on all development documents at checkpoints, as a callback for a training loop.
 
     Args:
         task: gives the documents.
+        at: only at these steps; ``None``: at every checkpoint.
     """
 
-    def __init__(self, task: TopicDocuments) -> None:
-        self._task, self._losses = task, dict[int, float]()
+    def __init__(self, task: TopicDocuments, at: Sequence[int] | None = None) -> None:
+        self._task, self._at, self._losses = task, at, dict[int, float]()
 
     @torch.no_grad()
     def __call__(self, step: int, model: Any) -> None:
         """Measure the loss before ``step``."""
+        if self._at is not None and step not in self._at:
+            return
         total, count = 0.0, 0
         for batch in self._task.batches("dev", _DEV):
             assert batch.targets is not None
@@ -42,7 +55,7 @@ class DevLoss:
 
     def compute(self) -> ProbeResult:
         """``loss`` with axis (step)."""
-        return _over_steps("DevLoss", {"loss": list(self._losses.values())}, self._losses)
+        return over_steps("DevLoss", {"loss": list(self._losses.values())}, self._losses)
 
 
 class WayToMinimiser:
@@ -76,10 +89,11 @@ class WayToMinimiser:
     def compute(self) -> ProbeResult:
         """``closed``, ``own`` and ``other`` with axis (step)."""
         columns = zip(*self._found.values(), strict=True)
-        return _over_steps("WayToMinimiser", dict(zip(self._goals, map(list, columns), strict=True)), self._found)
+        return over_steps("WayToMinimiser", dict(zip(self._goals, map(list, columns), strict=True)), self._found)
 
 
-def _over_steps(name: str, values: Mapping[str, Sequence[float]], steps: Mapping[int, Any]) -> ProbeResult:
+def over_steps(name: str, values: Mapping[str, Sequence[float]], steps: Mapping[int, Any]) -> ProbeResult:
+    """One number per step for each measure, as a ``ProbeResult``."""
     return ProbeResult(
         probe=name,
         values={k: torch.tensor(v, dtype=torch.float64) for k, v in values.items()},

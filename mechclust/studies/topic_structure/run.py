@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,8 +18,10 @@ from mechclust.studies.topic_structure.arms import (
     DECAY,
     DECAYED,
     MINIMISER,
+    Arm,
     arms,
     attention_steps,
+    beyond_steps,
     documents_of,
     exact_documents,
     jobs,
@@ -30,8 +32,9 @@ from mechclust.studies.topic_structure.arms import (
 )
 from mechclust.studies.topic_structure.blocks import topic_blocks
 from mechclust.studies.topic_structure.config import TopicStructureConfig, TopicTransformerConfig
-from mechclust.studies.topic_structure.follow import DevLoss, WayToMinimiser
+from mechclust.studies.topic_structure.follow import DevLoss, Follower, WayToMinimiser
 from mechclust.studies.topic_structure.optimum import distance, drawn, minimiser, population_moments
+from mechclust.studies.topic_structure.tables import TopicTables
 from mechclust.studies.topic_structure.theory import stage_one_value
 from mechclust.training import Callback, ProbeCallback, WeightNorms, train
 from mechclust.training.callbacks import loss_result
@@ -50,7 +53,7 @@ def run_job(config: TopicStructureConfig, job: Job, out: Path) -> None:
         return
     models = [model_path(out, job)] if keeps_model(config, job) else []
     if all(map(is_whole, [*results_of(config, job, out), *models])):
-        held = load_result(folder / "blocks.safetensors").metadata.get("model")
+        held = load_result(folder / "loss.safetensors").metadata.get("model")
         if all(fingerprint(load_model(path)) == held for path in models):
             return
     arm, task = arms(config)[job.arm], documents_of(config, job)
@@ -59,34 +62,43 @@ def run_job(config: TopicStructureConfig, job: Job, out: Path) -> None:
     if model_config.value == "fixed":
         long = model_config.input_scale if model_config.input == "plain" else task.d_vocab**0.5  # the input's length
         model.blocks[0].attn.W_V.copy_(stage_one_value(task).T / long)
-    settings, norms = training_of(config, arm), WeightNorms()
-    start, began = block_result(model, task), fingerprint(model)
+    began = fingerprint(model)
+    found: dict[str, Callable[[], ProbeResult]] = {}  # what is computed at the end of training, by file name
     callbacks: list[Callback] = []
-    if arm.experiment == "E3":
-        callbacks.append(norms)
-    dev, way = DevLoss(task), WayToMinimiser(task)
-    if arm.experiment == "E4":
-        callbacks.append(dev)
-    if job.arm == DECAYED:
-        callbacks.append(way)
+    if arm.experiment != "E5":
+        start = block_result(model, task)
+        once(folder / "blocks-start.safetensors", lambda: start, began)
+        found["blocks"] = lambda: block_result(model, task)
+    for name, follower in _followers(config, arm, task).items():
+        callbacks.append(follower)
+        found[name] = follower.compute
     if at := attention_steps(config, arm):
         batches = {"dev": list(task.text("dev", *config.text))}
-        probe = TopicAttention(task.token_topics, n_permutations=0)
+        probe = TopicAttention(task.token_membership, n_permutations=0)
         callbacks.append(ProbeCallback(folder, batches, {"attention": probe}, at))
-    losses = train(model, task, settings, callbacks=callbacks)
+    losses = train(model, task, training_of(config, arm), callbacks=callbacks)
     own = fingerprint(model)
-    once(folder / "blocks-start.safetensors", lambda: start, began)
-    once(folder / "blocks.safetensors", lambda: block_result(model, task), own)
-    if arm.experiment == "E3":
-        once(folder / "norms.safetensors", norms.compute, own)
-    if arm.experiment == "E4":
-        once(folder / "dev-loss.safetensors", dev.compute, own)
-    if job.arm == DECAYED:
-        once(folder / "way.safetensors", way.compute, own)
+    for name, measure in found.items():
+        once(folder / f"{name}.safetensors", measure, own)
     for path in models:
         if not is_whole(path) or fingerprint(load_model(path)) != own:
             save_model(model, path, arm=job.arm)
     once(folder / "loss.safetensors", lambda: loss_result(losses), own)
+
+
+def _followers(config: TopicStructureConfig, arm: Arm, task: TopicDocuments) -> dict[str, Follower]:
+    """What follows a network during training, by the name of its result."""
+    found: dict[str, Follower] = {}
+    if arm.experiment == "E3":
+        found["norms"] = WeightNorms()
+    if arm.experiment == "E4":
+        found["dev-loss"] = DevLoss(task)
+    if arm.experiment == "E5":
+        found["dev-loss"] = DevLoss(task, beyond_steps(config))
+        found["tables"] = TopicTables(task, beyond_steps(config), config.beyond.n_permutations)
+    if arm.name == DECAYED:
+        found["way"] = WayToMinimiser(task)
+    return found
 
 
 def minimiser_result(config: TopicStructureConfig, seed: int) -> ProbeResult:
@@ -150,7 +162,6 @@ def trained_models(config: TopicStructureConfig, out: Path) -> list[TrainedModel
     def load(job: Job) -> tuple[HookedModel, Iterable[Batch]]:
         return load_trained(out, job), documents_of(config, job).text("dev", *config.text)
 
-    kept = [
-        job for job in jobs(config) if keeps_model(config, job) and arms(config)[job.arm].experiment.startswith("E4")
-    ]
+    measured = ("E4", "E4a theory", "E5")
+    kept = [job for job in jobs(config) if keeps_model(config, job) and arms(config)[job.arm].experiment in measured]
     return [TrainedModel(job.name, partial(load, job)) for job in kept]

@@ -13,8 +13,11 @@ from mechclust.report.claims import Claim
 from mechclust.report.html import table_html
 from mechclust.studies.study import Study
 from mechclust.studies.topic_structure.arms import jobs
+from mechclust.studies.topic_structure.beyond.claims import beyond_claims
+from mechclust.studies.topic_structure.beyond.report import analyse_beyond
+from mechclust.studies.topic_structure.beyond.results import load_beyond
 from mechclust.studies.topic_structure.claims import claims_of
-from mechclust.studies.topic_structure.config import READINGS, TopicStructureConfig
+from mechclust.studies.topic_structure.config import READINGS, Beyond, TopicStructureConfig
 from mechclust.studies.topic_structure.readings import attention_table, readings_of
 from mechclust.studies.topic_structure.results import load_minimisers, load_runs
 from mechclust.studies.topic_structure.run import run_job, trained_models
@@ -23,11 +26,15 @@ from tasks import TopicDocuments
 
 def judge(config: TopicStructureConfig, out: Path) -> list[Claim]:
     """Claims from a run's results."""
+    if config.experiment == "beyond":
+        return beyond_claims(config, load_beyond(config, out))
     return claims_of(config, load_runs(config, out), load_minimisers(config, out))
 
 
 def analyse(config: TopicStructureConfig, out: Path) -> Analysis:
     """Claims, figures and a table from a run's artefacts."""
+    if config.experiment == "beyond":
+        return analyse_beyond(config, out)
     from mechclust.studies.topic_structure import figures
     from mechclust.studies.topic_structure.optimum_figures import optimum
     from mechclust.studies.topic_structure.reading_figures import readings
@@ -123,6 +130,7 @@ STUDY = Study(
             topics=(3, 4),
             topics_per_document=(1, 2),
             text=(20, 8),
+            beyond=Beyond(steps=6, after=2, measured=(2, 4), overlaps=(1,), n_permutations=9),
             test_claims=False,
         ),
         "quick": replace(
@@ -143,6 +151,7 @@ STUDY = Study(
             topics_per_document=(2, 5),
         ),
         "paper": TopicStructureConfig(),
+        "beyond": TopicStructureConfig(experiment="beyond", seeds=(20, 21, 22, 23, 24)),
     },
     jobs=jobs,
     run_job=run_job,

@@ -12,6 +12,11 @@ from tasks.topic_documents import MASK, N_SPECIAL
 
 def _kept(task: TopicDocuments) -> float:
     """``1 - (1 - p_c) p_m``, the share of a document's words that are shown unchanged."""
+    if task.overlap or task.zipf:
+        raise InputError(
+            f"overlap is {task.overlap} and zipf {task.zipf:g}; the closed forms need disjoint topics of equally "
+            "frequent words (both 0)"
+        )
     if task.sampler == "subset" and task.topics_per_document == task.n_topics:
         raise InputError(
             f"topics_per_document is {task.topics_per_document} of {task.n_topics} topics; with all topics in every "
@@ -32,7 +37,8 @@ def theory_gap(task: TopicDocuments) -> float:
     Source: Li, Li & Risteski (ICML 2023), the theorems on uniform attention.
 
     Raises:
-        InputError: if there is no such optimum: all topics in every document, or no word shown.
+        InputError: if there is no such optimum: all topics in every document, no word shown, or topics that overlap or
+            whose words are not equally frequent.
 
     Example:
         >>> round(theory_gap(TopicDocuments()), 6)

@@ -1,0 +1,125 @@
+"""Figures of what comes after the two stages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mechclust.report.style import BLUE, COLORS, GREY, RED, direct_labels, plain_ticks, seed_curve, subplots
+from mechclust.studies.study import Job
+from mechclust.studies.topic_structure.arms import OBJECTIVES, arms, beyond_arm, beyond_documents, documents_of
+from mechclust.studies.topic_structure.beyond.claims import OPTIMIZERS
+from mechclust.studies.topic_structure.beyond.results import BeyondRuns, label_of
+from mechclust.studies.topic_structure.config import TopicStructureConfig
+from mechclust.studies.topic_structure.run import load_trained
+from tasks.topic_documents import N_SPECIAL
+
+
+def after(config: TopicStructureConfig, runs: BeyondRuns) -> Figure:
+    """The published documents, by step: attention, and rank and topics of the attention among all words."""
+    names = [beyond_arm(optimizer, objective=objective) for objective in OBJECTIVES for optimizer in OPTIMIZERS]
+    figure, axes = subplots(4, 2, size=(5.6, 3.3))
+    same = "attention, same topic / different topics"
+    panels: Mapping[str, Any] = {
+        same: lambda run: run.ratio,
+        "attention, same word / other words of the topic": lambda run: run.own,
+        "effective rank of the scores": lambda run: run.scores["rank"],
+        "share of the attention explained by topics": lambda run: run.table["explained"],
+    }
+    for axis, (title, curve) in zip(axes, panels.items(), strict=True):
+        labels = _curves(config, axis, runs, dict(zip(names, names, strict=True)), curve)
+        if "explained" in title:
+            null = np.mean([run.table["null"] for name in names for run in runs[name]], axis=0)
+            axis.plot(runs[names[0]][0].steps, null, color=GREY, ls="--", lw=1.2)
+            labels.append((float(null[-1]), "random topics (95%)", GREY))
+        elif "rank" in title:
+            axis.set_yscale("log")
+            plain_ticks(axis)
+        else:
+            axis.axhline(1, color=GREY, ls="--", lw=1.2)
+        axis.set_title(title)
+        direct_labels(axis, labels)
+    return figure
+
+
+def documents(config: TopicStructureConfig, runs: BeyondRuns) -> Figure:
+    """The ratio by step for all kinds of documents, one panel per optimiser."""
+    figure, axes = subplots(2, size=(5.6, 3.8), sharey=True)
+    for axis, optimizer in zip(axes, OPTIMIZERS, strict=True):
+        names = {beyond_arm(optimizer, of): of for of in beyond_documents(config)}
+        labels = _curves(config, axis, runs, names, lambda run: run.ratio)
+        axis.axhline(1, color=GREY, ls="--", lw=1.2)
+        axis.set_title(optimizer)
+        direct_labels(axis, labels)
+    axes[0].set_ylabel("attention, same topic / different topics")
+    return figure
+
+
+def _curves(
+    config: TopicStructureConfig, axis: Axes, runs: BeyondRuns, names: Mapping[str, str], curve: Any
+) -> list[tuple[float, str, Any]]:
+    """One curve for each arm in ``names``, with its label there; returns the labels to write."""
+    labels = []
+    for color, (name, label) in zip(COLORS, names.items(), strict=False):
+        values = np.stack([curve(run) for run in runs[name]])
+        seed_curve(axis, runs[name][0].steps, values, color=color, marker=".", ms=4)
+        labels.append((float(values[:, -1].mean()), label_of(label), color))
+    axis.axvline(config.beyond.after, color="#555555", ls=":", lw=1.2)
+    axis.set_xscale("symlog", linthresh=min(config.beyond.measured))
+    axis.set(xlim=(0, config.beyond.steps), xlabel="training step")
+    return labels
+
+
+def ends(config: TopicStructureConfig, runs: BeyondRuns) -> Figure:
+    """Ratio and share explained at the end of the two stages and of training, one point per seed and arm."""
+    names = list(runs)
+    figure, axes = subplots(2, size=(5.2, 0.9 + 0.36 * len(names)), sharey=True, grid="x")
+    panels: Sequence[tuple[str, Any]] = [
+        ("attention, same topic / different topics", lambda run: run.ratio),
+        ("share of the attention explained by topics", lambda run: run.table["explained"]),
+    ]
+    steps = [(config.beyond.after, BLUE, "o", -0.14), (config.beyond.steps, RED, "D", 0.14)]
+    for axis, (title, curve) in zip(axes, panels, strict=True):
+        for y, name in enumerate(names):
+            for step, color, marker, side in steps:
+                values = [run.at(curve(run), step) for run in runs[name]]
+                label = f"step {step:,}" if y == 0 else None
+                place = np.full(len(values), y + side)
+                axis.plot(values, place, ls="", marker=marker, ms=4.5, color=color, alpha=0.6, mew=0, label=label)
+                axis.plot([np.mean(values)] * 2, [y + side - 0.1, y + side + 0.1], color=color, lw=1.6)
+        axis.set_xlabel(title)
+    axes[0].axvline(1, color=GREY, ls="--", lw=1.2)
+    axes[0].set_yticks(range(len(names)), [label_of(name) for name in names])
+    axes[0].set_ylim(len(names) - 0.5, -0.5)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+    return figure
+
+
+@torch.no_grad()
+def score_tables(config: TopicStructureConfig, out: Path) -> Figure:
+    """Attention scores between words at the end of training, rows centred, words ordered by topic; first seed."""
+    seed = config.seeds[0]
+    names = list(arms(config))
+    figure, axes = subplots(len(names), 4, size=(2.9, 2.9), grid=None)
+    for axis, name in zip(axes, names, strict=True):
+        job = Job(name, seed)
+        attn, task = load_trained(out, job).blocks[0].attn, documents_of(config, job)
+        scores = (attn.W_Q @ attn.W_K.T)[N_SPECIAL:, N_SPECIAL:] / len(attn.W_Q) ** 0.5
+        scores = (scores - scores.mean(dim=1, keepdim=True)).numpy()
+        top = float(np.nanpercentile(np.abs(scores), 99)) or 1.0
+        image = axis.imshow(scores, cmap="RdBu_r", vmin=-top, vmax=top, interpolation="nearest")
+        first = np.arange(task.n_topics) * (task.n_words / task.n_topics)
+        for ticks in (axis.set_xticks, axis.set_yticks):
+            ticks(first, [str(topic) for topic in range(task.n_topics)])
+        axis.tick_params(length=0)
+        axis.set_title(label_of(name), fontsize=9)
+        figure.colorbar(image, ax=axis, shrink=0.7, extend="both", location="bottom")
+    for axis in axes[::4]:
+        axis.set_ylabel("query, by first topic")
+    return figure
