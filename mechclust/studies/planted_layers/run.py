@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from mechclust.models import build_model, load_model, load_pretrained, model_for, read_metadata, save_model
-from mechclust.models.tokenizers import encoder
+from mechclust.models.sizes import Sizes
+from mechclust.models.tokenizers import prompt_batches
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.kept import once
 from mechclust.studies.planted_layers.alike import learnt, measure_alike
@@ -149,15 +150,8 @@ def _given(config: PlantedConfig) -> _Prompts:
 
     def batches(split: str, most: int) -> Iterator[Batch]:
         model: Any = loaded[0] if loaded else load("base", Path())
-        tokenizer = model.tokenizer
-        return _first_of_each(prompts, most).batches(
-            encoder(tokenizer),
-            _TOKENS,
-            pad_id=tokenizer.pad_token_id or 0,
-            max_length=model.cfg.n_ctx,
-            too_long="truncate",
-            d_vocab=model.cfg.d_vocab,
-        )
+        few, sizes = _first_of_each(prompts, most), Sizes.of_loaded(model)
+        return prompt_batches(few, model.tokenizer, sizes, tokens_per_batch=_TOKENS, too_long="truncate")
 
     return _Prompts(
         load,

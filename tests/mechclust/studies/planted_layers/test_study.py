@@ -207,6 +207,25 @@ def test_a_given_model_is_planted_in_and_measured(kind, tmp_path):
     assert load_result(result_path(tmp_path / "run", 0, "no-change.change"))["n"].tolist() == [[12, 12], [5, 5]]
 
 
+def test_a_long_prompt_keeps_its_first_token_and_its_end(tmp_path):
+    from tokenizers.processors import TemplateProcessing
+    from transformers import AutoTokenizer
+
+    folder, words = FAMILIES["llama"].write(tmp_path / "llama"), [f"w{i % 20}" for i in range(500)]
+    plain = AutoTokenizer.from_pretrained(folder)
+    plain.backend_tokenizer.post_processor = TemplateProcessing("<pad> $A", None, [("<pad>", plain.pad_token_id)])
+    plain.save_pretrained(folder)
+    (tmp_path / "prompts.jsonl").write_text(json.dumps({"prompt": " ".join(words), "task": "a"}))
+    config = replace(SMOKE, model=str(folder), prompts=str(tmp_path / "prompts.jsonl"))
+    ((given, batches),) = [model.load() for model in STUDY.trained_models(config, tmp_path / "run")]
+    (batch,) = batches
+    tokenizer, n_ctx = given.tokenizer, given.cfg.n_ctx
+    assert n_ctx < 500
+    whole = tokenizer(" ".join(words))["input_ids"]
+    assert (len(whole), whole[0]) == (501, tokenizer.pad_token_id)
+    assert batch.tokens[0].tolist() == [whole[0], *whole[-(n_ctx - 1) :]]
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
