@@ -53,7 +53,8 @@ class TopicDocuments(Task):
         topic_correlation: of the normal variables of topics 0 and 1, 2 and 3, and so on; others are independent.
             With an odd number of topics, the last has no partner and is more frequent.
         overlap: words that each topic shares with the next one, and the last with the first.
-        zipf: a topic's r-th word has a frequency proportional to ``1 / r ** zipf``; 0: all are equally frequent.
+        zipf: a topic's r-th word by frequency has a share proportional to ``1 / r ** zipf``; 0: all are equally
+            frequent. The most frequent words are those at both ends of a topic, which overlapping topics share.
         lengths: fewest and most words of a document, uniform between.
         n_documents: documents of each split.
         selected_share: of positions that are predicted (p_m); at least one in each document.
@@ -193,9 +194,9 @@ class TopicDocuments(Task):
         found[torch.from_numpy(words), topics] = True
         return found
 
-    def _words(self, topic: np.ndarray, rank: np.ndarray) -> np.ndarray:
+    def _words(self, topic: np.ndarray, place: np.ndarray) -> np.ndarray:
         """Token ids of the words at these places in these topics; the last topic goes on with the first one's words."""
-        return N_SPECIAL + (topic * self._own_words + rank) % self.n_words
+        return N_SPECIAL + (topic * self._own_words + place) % self.n_words
 
     @property
     def n_ctx(self) -> int:
@@ -226,7 +227,7 @@ class TopicDocuments(Task):
             else:
                 chosen = rng.random((n, self.n_topics)).argsort(axis=1)[:, : self.topics_per_document]
                 topic = np.take_along_axis(chosen, rng.integers(self.topics_per_document, size=(n, longest)), axis=1)
-            words = self._words(topic, self._ranks(rng, (n, longest)))
+            words = self._words(topic, self._places(rng, (n, longest)))
             words[np.arange(longest) >= length[:, None]] = PAD
             if self.boundaries:
                 words = np.concatenate([np.full((n, 1), START), words, np.zeros((n, 1), dtype=np.int64)], axis=1)
@@ -246,12 +247,14 @@ class TopicDocuments(Task):
         mix = np.exp(weight - weight.max(axis=1, keepdims=True))
         return mix / mix.sum(axis=1, keepdims=True)  # type: ignore[no-any-return]
 
-    def _ranks(self, rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    def _places(self, rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
         """Places of words in their topics."""
+        v = self.words_per_topic
         if not self.zipf:
-            return rng.integers(self.words_per_topic, size=shape)
-        share = np.arange(1, self.words_per_topic + 1, dtype=np.float64) ** -self.zipf
-        return np.searchsorted(share.cumsum()[:-1] / share.sum(), rng.random(shape), side="right")
+            return rng.integers(v, size=shape)
+        share = np.arange(1, v + 1, dtype=np.float64) ** -self.zipf
+        rank = np.searchsorted(share.cumsum()[:-1] / share.sum(), rng.random(shape), side="right")
+        return np.where(rank % 2, v - 1 - rank // 2, rank // 2)  # from both ends inwards
 
     def _masked(self, tokens: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """What is shown, and which positions are selected. Special tokens are neither selected nor drawn."""

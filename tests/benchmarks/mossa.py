@@ -1,4 +1,4 @@
-"""Measuring a task with every model that it concerns, against bare forward passes of the same models."""
+"""Measuring a task with every model that it concerns: time against bare forward passes, and peak memory."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tests.benchmarks.memory import forget_peak, held, peak, printed
 from tests.benchmarks.ratio import alternate
 
 Table = list[tuple[str, Callable[[], float], str]]
 _SHAPE = {"num_hidden_layers": 8, "hidden_size": 512, "intermediate_size": 1376, "num_attention_heads": 8}
+_SMALL = {"num_hidden_layers": 4, "hidden_size": 128, "intermediate_size": 344, "num_attention_heads": 4}
 _PROMPTS = 200
+_GROWTH = "from tests.benchmarks.mossa import grown; print(grown({}))"
 
 
 class _Setting(NamedTuple):
@@ -27,8 +30,8 @@ class _Setting(NamedTuple):
 
 
 @cache
-def _setting() -> _Setting:
-    """A Llama of eight layers with random weights, three tasks, and adapters that nobody trained."""
+def _setting(n_prompts: int = _PROMPTS, small: bool = False) -> _Setting:
+    """A Llama with random weights, three tasks, and adapters that nobody trained."""
     import transformers
     from peft import LoraConfig, get_peft_model
 
@@ -40,11 +43,11 @@ def _setting() -> _Setting:
 
     torch.set_num_threads(1)
     folder = Path(tempfile.mkdtemp(prefix="mechclust-bench-"))
-    base = tiny.write_base(folder / "base", max_position_embeddings=256, **_SHAPE)
+    base = tiny.write_base(folder / "base", max_position_embeddings=256, **(_SMALL if small else _SHAPE))
     draw = torch.Generator().manual_seed(0)
     (folder / "tasks").mkdir()
     for task in ("one", "two", "three"):
-        for split, n in (("train", 4), ("test", _PROMPTS)):
+        for split, n in (("train", 4), ("test", n_prompts)):
             lines = []
             for i in range(n):
                 length = int(torch.randint(20, 100, (), generator=draw))
@@ -60,12 +63,12 @@ def _setting() -> _Setting:
     given = tuple(f"{task}={folder / 'adapters' / f'control-{task}'}" for task in ("one", "two", "three"))
     config = MossaConfig(
         tasks=folder / "tasks", experimental=str(folder / "adapters" / "tuned"), controls=given, nulls=0, n_answers=0,
-        rbf=False, without_top=False, n_prompts=_PROMPTS,
+        rbf=False, without_top=False, n_prompts=n_prompts,
     )  # fmt: skip
     inputs = read_inputs(str(base), config)
     job = replace(task_jobs(inputs, [], 0)[0])
     resident = Resident(str(base), config, folder / "out")
-    return _Setting(resident, job, _batches(resident, [resident.collection[job.task]], _PROMPTS, job.numbers))
+    return _Setting(resident, job, _batches(resident, [resident.collection[job.task]], n_prompts, job.numbers))
 
 
 def measuring() -> float:
@@ -89,6 +92,27 @@ def measuring() -> float:
     return alternate(bare, ours, rounds=5)
 
 
+def grown(n_prompts: int) -> float:
+    """By how many MiB the process grows at most while it measures a task of so many prompts, models loaded."""
+    from mechclust.commands.mossa.measure import _measure_task
+
+    resident, job, batches = _setting(n_prompts, small=True)
+    with torch.inference_mode():
+        resident.plain.model(input_ids=batches[0].tokens, attention_mask=batches[0].attention_mask)
+    before = held()
+    forget_peak()
+    _measure_task(resident, job)
+    return peak() - before
+
+
+def memory() -> float:
+    """Growth with 4,000 prompts over growth with 1,000, each in processes of its own."""
+    return printed(_GROWTH.format(4000), rounds=3)[0] / printed(_GROWTH.format(1000), rounds=3)[0]
+
+
 def table() -> Table:
     """What is measured, how, and the goal."""
-    return [("bare forward passes of three models / measuring them with CKA and dimensions", measuring, ">= 0.85")]
+    return [
+        ("bare forward passes of three models / measuring them with CKA and dimensions", measuring, ">= 0.85"),
+        ("growth of memory while a task of 4,000 prompts is measured / of 1,000", memory, "<= 1.5"),
+    ]

@@ -19,7 +19,8 @@ INITS: Mapping[str, Mapping[str, Any]] = {"near-zero": {"init_std": 0.01}, "defa
 DECAYED, FREE = "E2 weight decay", "E2 no decay"
 MINIMISER = "E2 minimiser"  # solved for, not trained
 DECAY = 6e-5  # well above the variance of a word's share within its topic, well below that of a topic's share
-PUBLISHED, INDEPENDENT, CORRELATED, TOGETHER = "published", "independent topics", "correlated topics", "all three"
+PUBLISHED, FEWER, TOGETHER = "published", "fewer words", "all three"
+INDEPENDENT, CORRELATED = "independent topics", "correlated topics"
 _DECAY_LENGTH = 400
 
 
@@ -114,9 +115,11 @@ def beyond_documents(config: TopicStructureConfig) -> dict[str, dict[str, Any]]:
     beyond = config.beyond
     logistic, few = {"sampler": "logistic-normal"}, {"overlap": beyond.overlaps[0]}
     zipf, correlated = {"zipf": beyond.zipf}, {**logistic, "topic_correlation": beyond.correlation}
+    own = config.documents.words_per_topic - max(beyond.overlaps)
     return {
         PUBLISHED: {},
         **{f"overlap {overlap}": {"overlap": overlap} for overlap in beyond.overlaps},
+        FEWER: {"words_per_topic": own},
         "Zipf": zipf,
         INDEPENDENT: logistic,
         CORRELATED: correlated,

@@ -99,12 +99,12 @@ class Beyond:
 
     Args:
         steps: optimiser steps.
-        after: step at which the two stages are over, the number of steps of E3; the end is compared with it.
+        after: a step shown beside the end; by default the number of steps of E3.
         measured: steps at which tables, attention and the development loss are measured, besides 0 and the end.
         sgd_rate: learning rate of SGD.
         adam_rate: learning rate of Adam.
         overlaps: numbers of words that a topic shares with the next; the documents with everything at once have the
-            first.
+            first. Beside the largest, documents of as many words whose topics do not overlap.
         zipf: exponent of the frequencies of a topic's words.
         correlation: of the weights of two topics.
         n_permutations: random relabellings behind each null of a table.
@@ -127,6 +127,13 @@ class Beyond:
                 **{f"beyond.overlaps[{i}]": (overlap, 1) for i, overlap in enumerate(self.overlaps)},
             }
         )
+        for name in ("sgd_rate", "adam_rate", "zipf"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"beyond.{name} is {getattr(self, name)}; expected a positive number")
+        if not 0 < self.correlation < 1:
+            raise InputError(f"beyond.correlation is {self.correlation}; expected between 0 and 1")
+        if twice := [of for i, of in enumerate(self.overlaps) if of in self.overlaps[:i]]:
+            raise InputError(f"beyond.overlaps has {twice[0]} twice; give it once")
         if not self.overlaps:
             raise InputError("beyond.overlaps is empty; expected at least one number of words, such as 2")
         if self.after not in self.measured:
@@ -141,7 +148,8 @@ class Beyond:
 class TopicStructureConfig:
     """Settings of the topic-structure study.
 
-    ``experiment = "beyond"`` reads ``seeds``, ``documents``, ``batch_size``, ``text`` and ``beyond`` only.
+    ``experiment = "beyond"`` reads ``seeds``, ``documents``, ``batch_size``, ``text``, ``beyond`` and ``test_claims``
+    only.
 
     Args:
         experiment: ``"published"``: the paper's experiments, E1 to E4; ``"beyond"``: what comes after the two stages,
@@ -193,10 +201,11 @@ class TopicStructureConfig:
             check_choice(readings=(reading, READINGS))
         if self.documents.seed != 0:
             raise InputError("documents.seed is set by each run, from seeds; leave it out and set those")
-        if self.documents.overlap or self.documents.zipf:
+        if self.documents.overlap or self.documents.zipf or self.documents.topic_correlation:
             raise InputError(
-                "documents.overlap and documents.zipf are set by the arms of the experiment 'beyond', as the paper's "
-                "claims need disjoint topics of equally frequent words; leave them at 0"
+                "documents.overlap, documents.zipf and documents.topic_correlation are set by the arms of the "
+                "experiment 'beyond', as the paper's claims need disjoint topics of equally frequent words; leave them "
+                "at 0"
             )
         if max(self.topics_per_document) > min(self.topics):
             raise InputError(

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechclust.studies.topic_structure.theory import stage_one_value
+from mechclust.studies.topic_structure.theory import check_plain_topics, stage_one_value
 from tasks import InputError, TopicDocuments
 from tasks.topic_documents import MASK, N_SPECIAL
 
@@ -82,6 +82,7 @@ def population_moments(task: TopicDocuments) -> Moments:
             f"length; sampler is {task.sampler!r}, exact_shares {task.exact_shares}, boundaries {task.boundaries}, "
             f"lengths {task.lengths}"
         )
+    check_plain_topics(task)
     n, tau, words = task.lengths[0], task.topics_per_document, slice(N_SPECIAL, None)
     topic = task.token_topics[words]
     same = (topic[:, None] == topic).double()

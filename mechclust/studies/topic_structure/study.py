@@ -151,7 +151,7 @@ STUDY = Study(
             topics_per_document=(2, 5),
         ),
         "paper": TopicStructureConfig(),
-        "beyond": TopicStructureConfig(experiment="beyond", seeds=(20, 21, 22, 23, 24)),
+        "beyond": TopicStructureConfig(experiment="beyond", seeds=tuple(range(20, 28))),
     },
     jobs=jobs,
     run_job=run_job,

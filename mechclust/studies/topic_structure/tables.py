@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from probes import ProbeResult
 from probes.files import versions
 from tasks import InputError, TopicDocuments
+from tasks.errors import check_at_least
 from tasks.topic_documents import N_SPECIAL
 
 SCORES, ATTENTION, VALUES = "W_K^T W_Q", "attention", "W_V"
@@ -22,16 +24,20 @@ class TableTopics(NamedTuple):
 
     Attributes:
         rank: effective rank, the participation ratio of the squared singular values: ``(sum s^2)^2 / sum s^4``.
+        common: share of the table's variance that is the same in all rows, in ``[0, 1]``.
         explained: share of the table's variance that the topics of row and column explain, in ``[0, 1]``.
-        null: 95th percentile of ``explained`` when topics are given to the words at random.
+        explained_null: 95th percentile of ``explained`` when topics are given to the words at random.
         contrast: mean entry of two words that share a topic minus that of two that do not, the diagonal left out, in
             standard deviations of all entries.
+        contrast_null: 95th percentile of ``contrast`` when topics are given to the words at random.
     """
 
     rank: float
+    common: float
     explained: float
-    null: float
+    explained_null: float
     contrast: float
+    contrast_null: float
 
 
 def table_topics(
@@ -40,20 +46,19 @@ def table_topics(
     """How a table over words is related to their topics.
 
     Each row is centred first: a softmax over columns is not changed by a constant added to a row. ``explained`` is the
-    squared norm of the projection onto the tables that depend on the topics of row and column only, over the squared
-    norm of the table. For disjoint topics, that is the variance between blocks.
+    variance between blocks, over the variance of the table; words with the same set of topics form a block.
 
     Args:
         table: one row and one column per word.
         members: whether a word belongs to a topic.
-        n_permutations: relabellings behind ``null``.
+        n_permutations: relabellings behind ``explained_null`` and ``contrast_null``.
         seed: seed of these.
 
     Returns:
-        NaN throughout for a table whose rows are constant.
+        NaN throughout for a table whose rows are constant or that has entries that are not finite.
 
     Raises:
-        InputError: for a table of the wrong size.
+        InputError: for a table of the wrong size, or no permutations.
 
     Example:
         >>> topics = torch.tensor([0, 0, 1, 1, 2, 2])
@@ -64,47 +69,52 @@ def table_topics(
     """
     if table.shape != (len(members), len(members)):
         raise InputError(f"table has shape {tuple(table.shape)}; expected {len(members)} words both ways")
+    check_at_least(n_permutations=(n_permutations, 1))
     centred = table.detach().double()
     centred = centred - centred.mean(dim=1, keepdim=True)
     total = centred.square().sum()
-    if not total > 0:
+    if not (total > 0 and total.isfinite()):
         return TableTopics(*[float("nan")] * len(TableTopics._fields))
-    member = members.double()
-    rows, columns = _basis(torch.cat([torch.ones_like(member[:, :1]), member], dim=1)), _basis(member - member.mean(0))
-    squares = torch.linalg.svdvals(centred).square()
+    sets = torch.unique(members, dim=0, return_inverse=True)[1]
+    block = F.one_hot(sets).double()
+    block /= block.sum(dim=0).sqrt()
+    share = (members.double() @ members.double().T > 0).double().fill_diagonal_(0)
+    apart = 1 - share
+    apart.fill_diagonal_(0)
+    spread = centred.std(correction=0)
 
-    def explained(order: Tensor | slice = slice(None)) -> Tensor:
-        return (rows[order].T @ centred @ columns[order]).square().sum() / total
+    def measures(order: Tensor) -> Tensor:
+        moved = centred[order][:, order]
+        gap = (moved * share).sum() / share.sum() - (moved * apart).sum() / apart.sum()
+        return torch.stack([(block.T @ moved @ block).square().sum() / total, gap / spread])
 
     draw = torch.Generator().manual_seed(seed)
-    null = torch.stack([explained(torch.randperm(len(member), generator=draw)) for _ in range(n_permutations)])
-    share, same = (member @ member.T) > 0, ~torch.eye(len(member), dtype=torch.bool)
-    gap = centred[share & same].mean() - centred[~share].mean()
+    explained, contrast = measures(torch.arange(len(members))).tolist()
+    null = torch.stack([measures(torch.randperm(len(members), generator=draw)) for _ in range(n_permutations)])
+    squares = torch.linalg.svdvals(centred).square()
     return TableTopics(
         rank=float(squares.sum().square() / squares.square().sum()),
-        explained=float(explained()),
-        null=float(null.quantile(0.95)),
-        contrast=float(gap / centred.std(correction=0)),
+        common=float(len(members) * centred.mean(dim=0).square().sum() / total),
+        explained=explained,
+        explained_null=float(null[:, 0].quantile(0.95)),
+        contrast=contrast,
+        contrast_null=float(null[:, 1].quantile(0.95)),
     )
-
-
-def _basis(columns: Float[Tensor, "n k"]) -> Float[Tensor, "n rank"]:
-    """An orthonormal basis of the span of some columns."""
-    u, s, _ = torch.linalg.svd(columns, full_matrices=False)
-    return u[:, s > 1e-9 * s[0]]
 
 
 class TopicTables:
     """``table_topics`` of three tables of a network at some steps, as a callback for a training loop.
 
     The attention scores (rows: queries); the attention in a document in which every word occurs once, their softmax;
-    and the values (rows: the words attended to, columns: what they add to the output). Needs one-hot embeddings and the
-    identity as decoder.
+    and the values (rows: the words attended to, columns: what they add to the output).
 
     Args:
         task: gives the words' topics.
         at: steps at which it measures.
         n_permutations: relabellings behind each null.
+
+    Raises:
+        InputError: when called, for a network whose words are not one-hot vectors in and out.
     """
 
     def __init__(self, task: TopicDocuments, at: Sequence[int], n_permutations: int = 200) -> None:
@@ -116,6 +126,9 @@ class TopicTables:
         """Measure the tables before ``step``."""
         if step not in self._at:
             return
+        shape = model.config
+        if (shape.embedding, shape.decoder, shape.input, shape.input_scale) != ("one-hot", "identity", "plain", 1.0):
+            raise InputError("tables over words need a one-hot embedding of norm 1 and the identity as decoder")
         attn = model.blocks[0].attn
         scores, values = (
             table[N_SPECIAL:, N_SPECIAL:].double() for table in (attn.W_Q @ attn.W_K.T / len(attn.W_Q) ** 0.5, attn.W_V)

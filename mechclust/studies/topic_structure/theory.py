@@ -10,13 +10,18 @@ from tasks import InputError, TopicDocuments
 from tasks.topic_documents import MASK, N_SPECIAL
 
 
-def _kept(task: TopicDocuments) -> float:
-    """``1 - (1 - p_c) p_m``, the share of a document's words that are shown unchanged."""
+def check_plain_topics(task: TopicDocuments) -> None:
+    """Refuse documents whose topics overlap, or whose words are not equally frequent within a topic."""
     if task.overlap or task.zipf:
         raise InputError(
             f"overlap is {task.overlap} and zipf {task.zipf:g}; the closed forms need disjoint topics of equally "
             "frequent words (both 0)"
         )
+
+
+def _kept(task: TopicDocuments) -> float:
+    """``1 - (1 - p_c) p_m``, the share of a document's words that are shown unchanged."""
+    check_plain_topics(task)
     if task.sampler == "subset" and task.topics_per_document == task.n_topics:
         raise InputError(
             f"topics_per_document is {task.topics_per_document} of {task.n_topics} topics; with all topics in every "

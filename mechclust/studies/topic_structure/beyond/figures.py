@@ -30,19 +30,17 @@ def after(config: TopicStructureConfig, runs: BeyondRuns) -> Figure:
         same: lambda run: run.ratio,
         "attention, same word / other words of the topic": lambda run: run.own,
         "effective rank of the scores": lambda run: run.scores["rank"],
-        "share of the attention explained by topics": lambda run: run.table["explained"],
+        "attention explained by topics, minus random topics (95%)": lambda run: (
+            run.table["explained"] - run.table["explained_null"]
+        ),
     }
     for axis, (title, curve) in zip(axes, panels.items(), strict=True):
         labels = _curves(config, axis, runs, dict(zip(names, names, strict=True)), curve)
-        if "explained" in title:
-            null = np.mean([run.table["null"] for name in names for run in runs[name]], axis=0)
-            axis.plot(runs[names[0]][0].steps, null, color=GREY, ls="--", lw=1.2)
-            labels.append((float(null[-1]), "random topics (95%)", GREY))
-        elif "rank" in title:
+        if "rank" in title:
             axis.set_yscale("log")
             plain_ticks(axis)
         else:
-            axis.axhline(1, color=GREY, ls="--", lw=1.2)
+            axis.axhline(0 if "random" in title else 1, color=GREY, ls="--", lw=1.2)
         axis.set_title(title)
         direct_labels(axis, labels)
     return figure
@@ -66,7 +64,8 @@ def _curves(
 ) -> list[tuple[float, str, Any]]:
     """One curve for each arm in ``names``, with its label there; returns the labels to write."""
     labels = []
-    for color, (name, label) in zip(COLORS, names.items(), strict=False):
+    for i, (name, label) in enumerate(names.items()):
+        color = COLORS[i % len(COLORS)]
         values = np.stack([curve(run) for run in runs[name]])
         seed_curve(axis, runs[name][0].steps, values, color=color, marker=".", ms=4)
         labels.append((float(values[:, -1].mean()), label_of(label), color))
@@ -77,12 +76,12 @@ def _curves(
 
 
 def ends(config: TopicStructureConfig, runs: BeyondRuns) -> Figure:
-    """Ratio and share explained at the end of the two stages and of training, one point per seed and arm."""
+    """Both ratios of attention at two steps, one point per seed and arm."""
     names = list(runs)
     figure, axes = subplots(2, size=(5.2, 0.9 + 0.36 * len(names)), sharey=True, grid="x")
     panels: Sequence[tuple[str, Any]] = [
         ("attention, same topic / different topics", lambda run: run.ratio),
-        ("share of the attention explained by topics", lambda run: run.table["explained"]),
+        ("attention, same word / other words of the topic", lambda run: run.own),
     ]
     steps = [(config.beyond.after, BLUE, "o", -0.14), (config.beyond.steps, RED, "D", 0.14)]
     for axis, (title, curve) in zip(axes, panels, strict=True):
@@ -94,7 +93,8 @@ def ends(config: TopicStructureConfig, runs: BeyondRuns) -> Figure:
                 axis.plot(values, place, ls="", marker=marker, ms=4.5, color=color, alpha=0.6, mew=0, label=label)
                 axis.plot([np.mean(values)] * 2, [y + side - 0.1, y + side + 0.1], color=color, lw=1.6)
         axis.set_xlabel(title)
-    axes[0].axvline(1, color=GREY, ls="--", lw=1.2)
+    for axis in axes:
+        axis.axvline(1, color=GREY, ls="--", lw=1.2)
     axes[0].set_yticks(range(len(names)), [label_of(name) for name in names])
     axes[0].set_ylim(len(names) - 0.5, -0.5)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)

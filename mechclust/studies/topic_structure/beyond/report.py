@@ -25,9 +25,9 @@ def analyse_beyond(config: TopicStructureConfig, out: Path) -> Analysis:
         Panel(
             "after_two_stages",
             figures.after(config, runs),
-            f"The published documents, training continued to step {beyond.steps:,}; dotted: step {beyond.after:,}, the "
-            f"end of E3. Mean over {seeds}, band: minimum to maximum. Rank and share explained are those of attention "
-            "scores between words, and of the attention in a document in which every word occurs once.",
+            f"The published documents, training continued to step {beyond.steps:,}; dotted: step {beyond.after:,}. "
+            f"Mean over {seeds}, band: minimum to maximum. The rank is that of attention scores between words; the "
+            "share explained is that of attention in a document in which every word occurs once. Dashed: chance.",
         ),
         Panel(
             "documents",
@@ -69,8 +69,10 @@ def _table(runs: BeyondRuns) -> pd.DataFrame:
         "same topic / different": lambda run: run.ratio[-1],
         "same word / same topic": lambda run: run.own[-1],
         "rank of scores": lambda run: run.scores["rank"][-1],
+        "scores explained by topics": lambda run: run.scores["explained"][-1],
+        "random topics (95%)": lambda run: run.scores["explained_null"][-1],
         "attention explained by topics": lambda run: run.table["explained"][-1],
-        "by random topics (95%)": lambda run: run.table["null"][-1],
+        "random topics (95%) ": lambda run: run.table["explained_null"][-1],
         "W_V explained by topics": lambda run: run.values["explained"][-1],
         "development loss": lambda run: run.dev[-1],
     }

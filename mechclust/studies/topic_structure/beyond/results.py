@@ -15,6 +15,9 @@ from mechclust.studies.topic_structure.config import TopicStructureConfig
 from mechclust.studies.topic_structure.tables import ATTENTION, SCORES, VALUES
 from mechclust.training import load_steps
 from probes import ProbeResult, load_result
+from tasks import InputError
+
+TOPICAL = 1.2  # ratio from which attention is said to be topical
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,11 @@ class BeyondRun:
         """``[m]`` attention to the same word over attention to other words of its topic."""
         return self.attention[:, 0] / self.attention[:, 1]  # type: ignore[no-any-return]
 
+    def since(self, curve: np.ndarray) -> float:
+        """A curve's ``[m]`` value at the first step at which attention is topical; at the last, if it never is."""
+        topical = np.flatnonzero(self.ratio >= TOPICAL)
+        return float(curve[topical[0] if len(topical) else -1])
+
     def at(self, curve: np.ndarray, step: int) -> float:
         """The value of a curve ``[m]`` at a measured step."""
         return float(curve[list(self.steps).index(step)])
@@ -59,19 +67,22 @@ def load_beyond(config: TopicStructureConfig, out: Path) -> dict[str, list[Beyon
     """Every arm's networks in the order of the seeds.
 
     Raises:
-        InputError: naming a result that is missing.
+        InputError: naming a result that is missing, or a folder that was measured at other steps.
     """
     found: dict[str, list[BeyondRun]] = {name: [] for name in arms(config)}
     for job in jobs(config):
         check_there(out, results_of(config, job, out))
         folder = out / "results" / job.name
         tables = load_result(folder / "tables.safetensors")
-        attention = load_steps(folder, "dev.attention")
+        steps, attention = beyond_steps(config), load_steps(folder, "dev.attention")
+        dev = load_result(folder / "dev-loss.safetensors")
+        if any(list(map(int, result.coords["step"])) != steps for result in (tables, dev)):
+            raise InputError(f"{str(folder)!r} was not measured at steps {steps}; give the folder of one run")
         found[job.arm].append(
             BeyondRun(
-                steps=np.array(beyond_steps(config)),
-                attention=np.stack([attention[step]["overall_mean"].numpy() for step in beyond_steps(config)]),
-                dev=load_result(folder / "dev-loss.safetensors")["loss"].numpy(),
+                steps=np.array(steps),
+                attention=np.stack([attention[step]["overall_mean"].numpy() for step in steps]),
+                dev=dev["loss"].numpy(),
                 scores=_measures(tables, SCORES),
                 table=_measures(tables, ATTENTION),
                 values=_measures(tables, VALUES),
