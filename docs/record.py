@@ -7,7 +7,8 @@ They stand between two comments, which a page does not show:
 - ``<!-- counts -->``, ``<!-- end -->``: a row for each study, in which is filled in how many findings hold; checks do
   not count.
 - ``<!-- measured -->``, ``<!-- end -->``: a row for each claim of a study's ``paper`` preset, whose value and verdict
-  are filled in behind its text.
+  are filled in behind its text. A row begins with the claim's id and, if several studies have one of that name, the
+  study: ``| T2 (task-clusters) what it says | ...``.
 
 ``mechclust report RUN --record examples/results/NAME-paper`` is what brings the results there; those of real
 checkpoints, ``python -m tests.real.run --record``.
@@ -76,10 +77,11 @@ def _counted(row: str) -> str:
 
 
 def _measured(row: str) -> str:
-    """``| ID and what it says | measured (interval) | verdict |``"""
+    """``| ID (study) and what it says | measured (interval) | verdict |``"""
     text = _cells(row)[0]
-    claims = [c for path in sorted(_RESULTS.glob("*-paper")) for c in load_claims(path)]
-    (c,) = (c for c in claims if c.id == text.split()[0])
+    id, study = re.findall(r"^(\S+)(?: \(([\w-]+)\) )?", text)[0]
+    folders = [_RESULTS / f"{study}-paper"] if study else sorted(_RESULTS.glob("*-paper"))
+    (c,) = (c for path in folders for c in load_claims(path) if c.id == id)
     assert c.interval is not None, f"{c.id} has no interval"
     return _row(text, f"{c.measured:.3f} ({c.interval[0]:.3f} to {c.interval[1]:.3f})", c.verdict)
 
