@@ -134,8 +134,8 @@ def beyond_arm(optimizer: str, documents: str = PUBLISHED, objective: str = OBJE
         >>> beyond_arm("SGD"), beyond_arm("Adam", "Zipf"), beyond_arm("SGD", objective="squared")
         ('E5 SGD', 'E5 Adam Zipf', 'E5 SGD squared')
     """
-    return " ".join(["E5", optimizer, *([documents] if documents != PUBLISHED else []),
-                     *([objective] if objective != OBJECTIVES[0] else [])])  # fmt: skip
+    kinds = [documents] * (documents != PUBLISHED) + [objective] * (objective != OBJECTIVES[0])
+    return " ".join(["E5", optimizer, *kinds])
 
 
 def _beyond(config: TopicStructureConfig) -> list[Arm]:

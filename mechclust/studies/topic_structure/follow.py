@@ -55,7 +55,7 @@ class DevLoss:
 
     def compute(self) -> ProbeResult:
         """``loss`` with axis (step)."""
-        return over_steps("DevLoss", {"loss": list(self._losses.values())}, self._losses)
+        return _over_steps("DevLoss", {"loss": list(self._losses.values())}, self._losses)
 
 
 class WayToMinimiser:
@@ -89,11 +89,10 @@ class WayToMinimiser:
     def compute(self) -> ProbeResult:
         """``closed``, ``own`` and ``other`` with axis (step)."""
         columns = zip(*self._found.values(), strict=True)
-        return over_steps("WayToMinimiser", dict(zip(self._goals, map(list, columns), strict=True)), self._found)
+        return _over_steps("WayToMinimiser", dict(zip(self._goals, map(list, columns), strict=True)), self._found)
 
 
-def over_steps(name: str, values: Mapping[str, Sequence[float]], steps: Mapping[int, Any]) -> ProbeResult:
-    """One number per step for each measure, as a ``ProbeResult``."""
+def _over_steps(name: str, values: Mapping[str, Sequence[float]], steps: Mapping[int, Any]) -> ProbeResult:
     return ProbeResult(
         probe=name,
         values={k: torch.tensor(v, dtype=torch.float64) for k, v in values.items()},

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from probes import ProbeResult
 from probes.files import versions
+from probes.functional.topic_attention import WordTopics
 from tasks import InputError, TopicDocuments
 from tasks.errors import check_at_least
 from tasks.topic_documents import N_SPECIAL
@@ -58,7 +59,7 @@ def table_topics(
         NaN throughout for a table whose rows are constant or that has entries that are not finite.
 
     Raises:
-        InputError: for a table of the wrong size, or no permutations.
+        InputError: for a table of the wrong size, fewer than two topics, or no permutations.
 
     Example:
         >>> topics = torch.tensor([0, 0, 1, 1, 2, 2])
@@ -75,12 +76,11 @@ def table_topics(
     total = centred.square().sum()
     if not (total > 0 and total.isfinite()):
         return TableTopics(*[float("nan")] * len(TableTopics._fields))
-    sets = torch.unique(members, dim=0, return_inverse=True)[1]
-    block = F.one_hot(sets).double()
+    known = WordTopics.of(members)
+    block = F.one_hot(known.group).double()
     block /= block.sum(dim=0).sqrt()
-    share = (members.double() @ members.double().T > 0).double().fill_diagonal_(0)
-    apart = 1 - share
-    apart.fill_diagonal_(0)
+    meet = known.meet(known.group[:, None], known.group).double()
+    share, apart = meet.fill_diagonal_(0), (1 - meet).fill_diagonal_(0)
     spread = centred.std(correction=0)
 
     def measures(order: Tensor) -> Tensor:
@@ -100,6 +100,13 @@ def table_topics(
         contrast=contrast,
         contrast_null=float(null[:, 1].quantile(0.95)),
     )
+
+
+@torch.no_grad()
+def word_scores(model: Any) -> Float[Tensor, "n n"]:
+    """``[n n]`` float64 attention scores between words, rows: queries, of a network with one-hot embeddings."""
+    attn = model.blocks[0].attn
+    return (attn.W_Q @ attn.W_K.T / len(attn.W_Q) ** 0.5)[N_SPECIAL:, N_SPECIAL:].double()
 
 
 class TopicTables:
@@ -129,10 +136,7 @@ class TopicTables:
         shape = model.config
         if (shape.embedding, shape.decoder, shape.input, shape.input_scale) != ("one-hot", "identity", "plain", 1.0):
             raise InputError("tables over words need a one-hot embedding of norm 1 and the identity as decoder")
-        attn = model.blocks[0].attn
-        scores, values = (
-            table[N_SPECIAL:, N_SPECIAL:].double() for table in (attn.W_Q @ attn.W_K.T / len(attn.W_Q) ** 0.5, attn.W_V)
-        )
+        scores, values = word_scores(model), model.blocks[0].attn.W_V[N_SPECIAL:, N_SPECIAL:].double()
         self._found[step] = [
             table_topics(table, self._members, self._n, seed=step) for table in (scores, scores.softmax(dim=1), values)
         ]

@@ -40,11 +40,11 @@ def beyond_claims(config: TopicStructureConfig, runs: BeyondRuns) -> list[Claim]
     """P9 to P15 of a run of E5."""
     tested = config.test_claims and config.beyond.steps >= _LEAST_STEPS
 
-    def each(measures: Mapping[str, _Measure], *documents: str, objective: str = "cross-entropy") -> Data:
+    def each(measures: Mapping[str, _Measure], *documents: str) -> Data:
         """``[seed]`` each measure of each optimiser's networks, on its own documents if several are given."""
         kinds = documents or (PUBLISHED,) * len(measures)
         return {
-            f"{name} {what}": np.array([measure(run) for run in runs[beyond_arm(name, kind, objective)]])
+            f"{name} {what}": np.array([measure(run) for run in runs[beyond_arm(name, kind)]])
             for name in OPTIMIZERS
             for (what, measure), kind in zip(measures.items(), kinds, strict=True)
         }
@@ -52,9 +52,7 @@ def beyond_claims(config: TopicStructureConfig, runs: BeyondRuns) -> list[Claim]
     def end(curve: Callable[[BeyondRun], np.ndarray]) -> _Measure:
         return lambda run: float(curve(run)[-1])
 
-    def log_ratio(run: BeyondRun) -> float:
-        return float(np.log(run.ratio[-1]))
-
+    log_ratio = end(lambda run: np.log(run.ratio))
     curves: dict[str, np.ndarray] = {}
     for name in OPTIMIZERS:
         of = runs[beyond_arm(name)]

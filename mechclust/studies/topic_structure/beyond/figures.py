@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -18,16 +17,15 @@ from mechclust.studies.topic_structure.beyond.claims import OPTIMIZERS
 from mechclust.studies.topic_structure.beyond.results import BeyondRuns, label_of
 from mechclust.studies.topic_structure.config import TopicStructureConfig
 from mechclust.studies.topic_structure.run import load_trained
-from tasks.topic_documents import N_SPECIAL
+from mechclust.studies.topic_structure.tables import word_scores
 
 
 def after(config: TopicStructureConfig, runs: BeyondRuns) -> Figure:
     """The published documents, by step: attention, and rank and topics of the attention among all words."""
     names = [beyond_arm(optimizer, objective=objective) for objective in OBJECTIVES for optimizer in OPTIMIZERS]
     figure, axes = subplots(4, 2, size=(5.6, 3.3))
-    same = "attention, same topic / different topics"
     panels: Mapping[str, Any] = {
-        same: lambda run: run.ratio,
+        "attention, same topic / different topics": lambda run: run.ratio,
         "attention, same word / other words of the topic": lambda run: run.own,
         "effective rank of the scores": lambda run: run.scores["rank"],
         "attention explained by topics, minus random topics (95%)": lambda run: (
@@ -93,7 +91,6 @@ def ends(config: TopicStructureConfig, runs: BeyondRuns) -> Figure:
                 axis.plot(values, place, ls="", marker=marker, ms=4.5, color=color, alpha=0.6, mew=0, label=label)
                 axis.plot([np.mean(values)] * 2, [y + side - 0.1, y + side + 0.1], color=color, lw=1.6)
         axis.set_xlabel(title)
-    for axis in axes:
         axis.axvline(1, color=GREY, ls="--", lw=1.2)
     axes[0].set_yticks(range(len(names)), [label_of(name) for name in names])
     axes[0].set_ylim(len(names) - 0.5, -0.5)
@@ -101,7 +98,6 @@ def ends(config: TopicStructureConfig, runs: BeyondRuns) -> Figure:
     return figure
 
 
-@torch.no_grad()
 def score_tables(config: TopicStructureConfig, out: Path) -> Figure:
     """Attention scores between words at the end of training, rows centred, words ordered by topic; first seed."""
     seed = config.seeds[0]
@@ -109,9 +105,8 @@ def score_tables(config: TopicStructureConfig, out: Path) -> Figure:
     figure, axes = subplots(len(names), 4, size=(2.9, 2.9), grid=None)
     for axis, name in zip(axes, names, strict=True):
         job = Job(name, seed)
-        attn, task = load_trained(out, job).blocks[0].attn, documents_of(config, job)
-        scores = (attn.W_Q @ attn.W_K.T)[N_SPECIAL:, N_SPECIAL:] / len(attn.W_Q) ** 0.5
-        scores = (scores - scores.mean(dim=1, keepdim=True)).numpy()
+        scores, task = word_scores(load_trained(out, job)).numpy(), documents_of(config, job)
+        scores = scores - scores.mean(axis=1, keepdims=True)
         top = float(np.nanpercentile(np.abs(scores), 99)) or 1.0
         image = axis.imshow(scores, cmap="RdBu_r", vmin=-top, vmax=top, interpolation="nearest")
         first = np.arange(task.n_topics) * (task.n_words / task.n_topics)

@@ -70,9 +70,9 @@ def _table(runs: BeyondRuns) -> pd.DataFrame:
         "same word / same topic": lambda run: run.own[-1],
         "rank of scores": lambda run: run.scores["rank"][-1],
         "scores explained by topics": lambda run: run.scores["explained"][-1],
-        "random topics (95%)": lambda run: run.scores["explained_null"][-1],
+        "scores, random topics (95%)": lambda run: run.scores["explained_null"][-1],
         "attention explained by topics": lambda run: run.table["explained"][-1],
-        "random topics (95%) ": lambda run: run.table["explained_null"][-1],
+        "attention, random topics (95%)": lambda run: run.table["explained_null"][-1],
         "W_V explained by topics": lambda run: run.values["explained"][-1],
         "development loss": lambda run: run.dev[-1],
     }
