@@ -39,7 +39,7 @@ def own_model() -> Drawn:
     )
 
 
-@picture("clusters", "docs/own-model.md", alt="Index of clusters and accuracy of a classifier by layer, for two labels")
+@picture("clusters", "docs/commands/clusters.md", alt="Index of clusters and accuracy of a classifier by layer, for two labels")
 def clusters() -> Drawn:
     return Image.open(runs.clusters() / "figures" / "curves_by_layer.png"), (
         f"The figure that `mechclust clusters` draws of {GPT2} (96 prompts). For the task (left), untrained weights "
@@ -50,7 +50,7 @@ def clusters() -> Drawn:
 
 @picture(
     "topics",
-    "docs/own-model.md",
+    "docs/commands/topics.md",
     alt="Same topic against different topic by threshold, in embeddings and in attention, with chance and untrained weights",
 )
 def topics() -> Drawn:
@@ -84,7 +84,7 @@ def topics() -> Drawn:
     )
 
 
-@picture("compare", "docs/own-model.md", alt="CKA of the tuned with the base model by layer, one curve per task")
+@picture("compare", "docs/commands/compare.md", alt="CKA of the tuned with the base model by layer, one curve per task")
 def compare() -> Drawn:
     return Image.open(runs.compare() / "figures" / "cka_by_layer.png").reduce(2), (
         f"The figure that `mechclust compare` draws of {GPT2}, and the same model tuned for 30 more steps to give the "
@@ -119,8 +119,8 @@ def history() -> Drawn:
     right.legend(frameon=False, fontsize=8)
     return figure, (
         f"What `mechclust history` measured at {len(STEPS)} checkpoints of {GPT2} (96 prompts, 16 answers). From step "
-        "20 on, hidden states of layers 2 to 4 cluster by the answer; layer 1 does so a little, and layer 0, the embedding "
-        "of the last token, never. Chance: 95% of relabellings, the widest of all layers."
+        "20 on, hidden states of layers 2 to 4 cluster by the answer; layer 1 does so weakly, and layer 0 (the "
+        "embedding of the last token) not at all. Hatched: chance, the widest interval of all layers (95% of relabellings)."
     )
 
 

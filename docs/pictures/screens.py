@@ -74,8 +74,8 @@ def topics() -> Drawn:
     view.save(path)
     return screen(path, "body", lambda page: page.locator(".chip", has_text="t1.8").first.click()), (
         "A one-layer transformer before and after training on documents with ten planted topics, on 24 words of one "
-        f"document coloured by topic. Trained, words attend within their topic: {heads[0].value:.1f} times as much as "
-        "between topics over 50 documents (chance 1)."
+        f"document coloured by topic. After training, attention within topics is {heads[0].value:.1f} times that between "
+        "topics (50 documents; chance 1)."
     )
 
 
