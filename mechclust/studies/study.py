@@ -79,18 +79,22 @@ class Job(NamedTuple):
         return f"{self.arm.lower().replace(' ', '-')}-seed{self.seed}"
 
 
-def check_seeds(seeds: Sequence[int]) -> None:
+def check_seeds(seeds: Sequence[int], name: str = "seeds") -> None:
     """Refuse seeds that no study can run with.
+
+    Args:
+        seeds: the seeds.
+        name: of the setting.
 
     Raises:
         InputError: for none, a negative one, or one given twice.
     """
     if not seeds:
-        raise InputError("seeds is empty; expected at least one seed, such as --seeds 0")
+        raise InputError(f"{name} is empty; expected at least one seed, such as --{name.replace('_', '-')} 0")
     if min(seeds) < 0:
-        raise InputError(f"seeds has {min(seeds)}; expected seeds of at least 0")
+        raise InputError(f"{name} has {min(seeds)}; expected seeds of at least 0")
     if twice := [seed for i, seed in enumerate(seeds) if seed in seeds[:i]]:
-        raise InputError(f"seeds has {twice[0]} twice; expected different seeds")
+        raise InputError(f"{name} has {twice[0]} twice; expected different seeds")
 
 
 def run_study(

@@ -68,6 +68,12 @@ class TrainConfig:
             raise InputError(f"layer_decay is {self.layer_decay}; expected above 0 and at most 1 (no decay)")
         if not self.lr > 0:
             raise InputError(f"lr is {self.lr}; expected a positive learning rate")
+        if not self.weight_decay >= 0:
+            raise InputError(f"weight_decay is {self.weight_decay}; expected at least 0")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise InputError(f"betas is {self.betas}; expected two numbers from 0 to below 1")
+        if self.clip is not None and not self.clip > 0:
+            raise InputError(f"clip is {self.clip}; expected a positive norm, or None for no clipping")
 
     @property
     def checkpoint_steps(self) -> list[int]:

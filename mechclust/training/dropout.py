@@ -17,7 +17,7 @@ def drops(model: Any) -> bool:
 
 
 def dropout_of(model: Any, *seeds: int) -> Callable[[int], AbstractContextManager[Any]]:
-    """Within what this gives for a step, the model drops what it drops at that step.
+    """A function of the step: inside the context that it gives, dropout depends on the seeds and that step only.
 
     Args:
         model: in which ``nn.Dropout`` is looked for.

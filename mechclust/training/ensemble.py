@@ -29,7 +29,7 @@ from tasks.errors import check_choice
 from tasks.settings import to_json
 
 _READ_AHEAD = 2048  # training sequences per member, drawn at once
-# Steps, each counted once more for every 300 sequences in it: compiling takes some 40 s and saves about 2 ms of each.
+# Steps, each counted once more for every 2,000 sequences in it: compiling takes some 40 s and saves about 2 ms of each.
 _WORTH_COMPILING = 20_000
 
 
@@ -133,7 +133,7 @@ def train_ensemble(
             return Snapshots(out)
         chosen = backend
         if backend == "auto":
-            worth = config.steps * (1 + len(members) * config.batch_size / 300) >= _WORTH_COMPILING
+            worth = config.steps * (1 + len(members) * config.batch_size / 2000) >= _WORTH_COMPILING
             known = start and len(lost) < -(-start // config.save_every)
             chosen = backend_of(out) if known else ("compiled" if worth else "vmap")
         header["backend"] = stack.use(chosen, first, forgiving=backend == "auto")
@@ -155,7 +155,9 @@ def train_ensemble(
 def _segments(
     stack: Stack, data: StackData, config: TrainConfig, wanted: set[int], steps: range, progress: bool, name: str
 ) -> Iterator[Segment]:
-    """Train for the given steps; gives what is kept of them at every save and at the end, the stack being there."""
+    """Train the given steps; yields what was kept since the last save, at each save and at the end. The stack then
+    holds the weights of that step.
+    """
     ahead, segment = max(1, _READ_AHEAD // config.batch_size), Segment(steps.start)
     for step in step_bar(steps.start, steps.stop, progress, name):
         if step > steps.start and step % config.save_every == 0:

@@ -139,7 +139,7 @@ class Stack:
         return {name: torch.stack([own[name] for own in found]) for name in found[0]}
 
     def use(self, backend: Backend, data: Tensors, *, forgiving: bool) -> str:
-        """Choose what computes the gradients; where that fails and is forgiven, the next simpler way."""
+        """Choose how gradients are computed; if that fails and ``forgiving`` is set, try the next simpler way."""
         if backend == "loop":
             self.gradients = self._one_by_one
         elif backend == "vmap" and _ANSWERS not in data:
@@ -182,9 +182,8 @@ class Stack:
         if self._clip is not None:
             gradients = clipped(gradients, self._clip)
         for name, values in self.weights.items():
-            values.grad = gradients[
-                name
-            ].contiguous()  # the fused optimisers read memory in order, whatever the strides
+            # The fused optimisers read memory in order, whatever the strides.
+            values.grad = gradients[name].contiguous()
         self.optimizer.step()
         with torch.no_grad():
             for name, factor in self._factors.items():  # the optimiser went a step at the common rate
@@ -294,6 +293,9 @@ class StackData:
         """Of each of the given steps ``[member batch ...]``: tokens, and what the loss asks for, by name."""
         if not self.answers:
             return [self._step(step) for step in steps]
+        if self._held is not None and all(size == self._held[0].shape[1] for size in self._sizes):
+            whole = dict(zip(("tokens", _ANSWERS), (held.to(self._device) for held in self._held), strict=True))
+            return [whole] * len(steps)  # in any order, the mean loss of all sequences is the same
         if self._held is not None:
             drawn = zip(self._tasks, self._sizes, strict=True)
             rows = torch.stack([self._filled(task.train_rows(steps, size), size) for task, size in drawn])  # type: ignore[attr-defined]

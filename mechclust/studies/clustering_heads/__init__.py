@@ -17,7 +17,6 @@ from mechclust.studies.clustering_heads.curves import (
     first_below,
     loss_drops,
     loss_spikes,
-    matched_quiet,
 )
 
 __all__ = [
@@ -34,7 +33,6 @@ __all__ = [
     "first_below",
     "loss_drops",
     "loss_spikes",
-    "matched_quiet",
 ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -23,7 +23,7 @@ HEAD = "blocks.0.attn.hook_z"
 XI = "blocks.0.hook_resid_mid"  # the sequence embedding
 MITIGATIONS = ("larger eps", "slower feed-forward", "late smaller rate")
 # What is measured on a network of the base setting: the head, its training, and interventions on the training.
-PARTS = ("untrained", "head", "causal", "dynamics", "stitching", "replay", "donors")
+PARTS = ("untrained", "head", "dynamics", "stitching", "replay", "donors")
 FULL_BATCH = "full batch"
 SECOND_STAGE = "second stage"
 IDEAL_POSITIONS = "start ideal positions"
@@ -50,6 +50,7 @@ class Curriculum:
         lr: learning rate on the harder task.
         first_lr: learning rate with p = 2.
         points: points on the straight line between the two solutions, ends included.
+        group: number of seeds trained together in one process.
     """
 
     seeds: tuple[int, ...] = tuple(range(300, 340))
@@ -61,6 +62,7 @@ class Curriculum:
     lr: float = 1e-2
     first_lr: float = 1e-3
     points: int = 41
+    group: int = 10
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,8 @@ class Starts:
     Args:
         seeds: of every start; the base setting with the same seeds is the comparison. Empty for none.
         scales: factors on the initial weights of one part: embeddings, positions, attention, feed-forward layer.
-        second_stage: also train the feed-forward layer alone, on top of the ideal head, frozen.
+        second_stage: also train the feed-forward layer alone, on top of the ideal head, frozen, with every seed of the
+            base setting.
         beta: length of the ideal head's query; the larger it is, the less attention falls off the support.
     """
 
@@ -174,6 +177,14 @@ class ClusteringHeadsConfig:
 
     def __post_init__(self) -> None:
         check_seeds(self.seeds)
+        parts = {name.replace("-", "_"): c for name, c in curricula(self).items()}
+        parts |= {name: getattr(self, name) for name in ("full_batch", "starts", "ablations")}
+        for name, seeds in {
+            "replication": self.replication,
+            **{f"{n}.seeds": p.seeds for n, p in parts.items()},
+        }.items():
+            if seeds:
+                check_seeds(seeds, name)
         check_at_least(
             epochs=(self.epochs, 1), group=(self.group, 1), mitigations=(self.mitigations, 0), sandbox=(self.sandbox, 0)
         )
@@ -196,11 +207,17 @@ class ClusteringHeadsConfig:
                 "the digits that transfer continues with (or transfer = False)"
             )
         for name, c in curricula(self).items():
-            if not 0 < c.first_steps < c.steps and c.seeds:
+            if not c.seeds:
+                continue
+            own = name.replace("-", "_")
+            check_at_least(**{f"{own}.group": (c.group, 1), f"{own}.points": (c.points, 2)})
+            if not 0 < c.first_steps < c.steps:
                 raise InputError(
-                    f"{name.replace('-', '_')}.first_steps is {c.first_steps}; expected fewer than its steps "
-                    f"({c.steps}) and at least 1"
+                    f"{own}.first_steps is {c.first_steps}; expected fewer than its steps ({c.steps}) and at least 1"
                 )
+            for lr in (c.lr, c.first_lr):
+                curriculum_training(self, c.steps, lr)
+            curriculum_members(self, c, c.p, c.seeds[:1])
         for arm in arms(self).values():  # refuses what cannot be trained before any training starts
             training_of(self, arm)
             member_of(self, arm, arm.seeds[0])
@@ -245,8 +262,18 @@ class EnsembleJob(NamedTuple):
     def result(self, out: Path) -> Path:
         """The file that the job writes last."""
         if self.arms[0] in CURRICULA:
-            return out / "results" / self.arms[0] / f"seed{self.seeds[0]}.safetensors"
+            return curriculum_result(out, self.arms[0], self.seeds[-1])
         return out / "results" / "final" / f"{self.name}.safetensors"
+
+
+def counted_from(config: ClusteringHeadsConfig, arm: str) -> int:
+    """The epoch from which a mitigation can prevent spikes: a smaller rate late in training acts from halfway on."""
+    return config.epochs // 2 if arm == MITIGATIONS[2] else 0
+
+
+def curriculum_result(out: Path, name: str, seed: int) -> Path:
+    """Where one seed of a curriculum is measured."""
+    return out / "results" / name / f"seed{seed}.safetensors"
 
 
 def arms(config: ClusteringHeadsConfig) -> dict[str, Arm]:
@@ -291,15 +318,33 @@ def _starts(config: ClusteringHeadsConfig) -> list[Arm]:
         for scale in given.scales
     ]
     found.append(Arm(IDEAL_POSITIONS, given.seeds, p, ideal="positions", measure="head"))
-    if given.second_stage:
+    if given.seeds and given.second_stage:
         frozen = {"freeze": HEAD_PARTS}
-        found.append(Arm(SECOND_STAGE, given.seeds, p, training=frozen, ideal="head", measure="losses"))
+        found.append(Arm(SECOND_STAGE, config.seeds, p, training=frozen, ideal="head", measure="losses"))
     return found
 
 
 def curricula(config: ClusteringHeadsConfig) -> dict[str, Curriculum]:
     """The second paper's comparison in two widths, by the name of its results."""
     return dict(zip(CURRICULA, (config.curriculum, config.narrow_curriculum), strict=True))
+
+
+def curriculum_training(config: ClusteringHeadsConfig, steps: int, lr: float) -> TrainConfig:
+    """How a curriculum trains on one task, all sequences at once."""
+    return TrainConfig(
+        steps=steps, batch_size=config.task.n_train, lr=lr, schedule="constant", optimizer="adam", weight_decay=0.0,
+        clip=None, save_every=max(1, steps // 10),
+    )  # fmt: skip
+
+
+def curriculum_members(config: ClusteringHeadsConfig, c: Curriculum, p: int, seeds: Sequence[int]) -> list[Member]:
+    """The networks of a curriculum, one per seed, with the data of one modulus."""
+    found = []
+    for seed in seeds:
+        task = replace(config.task, p=p, n_embeddings=max(c.p, config.task.n_embeddings), seed=seed)
+        shape = {"d_vocab": task.d_vocab, "n_ctx": task.n_ctx, "d_model": c.d_model, "d_mlp": c.d_mlp, "seed": seed}
+        found.append(Member(PoolingTransformerConfig(**shape), task))
+    return found
 
 
 def training_of(config: ClusteringHeadsConfig, arm: Arm) -> TrainConfig:
@@ -337,7 +382,11 @@ def jobs(config: ClusteringHeadsConfig) -> list[EnsembleJob]:
         seeds = known[names[0]].seeds
         size = config.group if len(names) == 1 else len(seeds)
         found += [EnsembleJob(tuple(names), seeds[i : i + size]) for i in range(0, len(seeds), size)]
-    found += [EnsembleJob((name,), (seed,)) for name, c in curricula(config).items() for seed in c.seeds]
+    found += [
+        EnsembleJob((name,), c.seeds[i : i + c.group])
+        for name, c in curricula(config).items()
+        for i in range(0, len(c.seeds), c.group)
+    ]
     return sorted(found, key=lambda job: _cost(known.get(job.arms[0]), config))
 
 
@@ -348,6 +397,8 @@ def unfinished(config: ClusteringHeadsConfig, out: Path) -> list[EnsembleJob]:
 
 def results_of(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> list[Path]:
     """Every measurement of one job's networks."""
+    if job.arms[0] in CURRICULA:
+        return [curriculum_result(out, job.arms[0], seed) for seed in job.seeds]
     known, of = arms(config), {"all": PARTS, "losses": ("dynamics",), "head": ("head",), "gradients": ("dynamics",)}
     if config.full_batch.curvature:
         of["gradients"] = ("dynamics", "curvature")

@@ -118,17 +118,27 @@ def loss_drops(loss: ArrayLike, *, window: int = 10, least: float = 0.1) -> list
     return found
 
 
-def drops_after_guessing(loss: ArrayLike, p: int) -> list[Drop]:
-    """The drops of a loss from where it first falls below 1.05 times the loss of guessing among ``p`` answers.
+def below_guessing(loss: ArrayLike, p: int) -> int | None:
+    """Where a loss first falls below 1.05 times the loss of guessing among ``p`` answers.
 
     Before that point, it falls from the random initialisation.
+
+    Example:
+        >>> below_guessing([9.0, 0.7, 0.69], 2)
+        1
+    """
+    return first_below(loss, 1.05 * np.log(p))
+
+
+def drops_after_guessing(loss: ArrayLike, p: int) -> list[Drop]:
+    """The drops of a loss from where it is first as low as guessing among ``p`` answers, see ``below_guessing``.
 
     Example:
         >>> drops_after_guessing([9.0] * 20 + [0.69] * 40 + [0.0] * 40, 2)
         [Drop(start=59, end=60, before=0.69, after=0.0)]
     """
     x = _curve("loss", loss)
-    start = first_below(x, 1.05 * np.log(p))
+    start = below_guessing(x, p)
     if start is None:
         return []
     return [drop._replace(start=drop.start + start, end=drop.end + start) for drop in loss_drops(x[start:])]
@@ -188,59 +198,6 @@ def spike_threshold(before: float, *, factor: float = 5.0, floor: float = 1e-3) 
         (0.05, 0.001)
     """
     return max(factor * before, floor)
-
-
-def matched_quiet(loss: ArrayLike, spikes: Sequence[Spike], *, window: int = 10, gap: int = 10) -> list[int | None]:
-    """For each spike, a quiet epoch of the same run at a similar loss for comparison.
-
-    Quiet epochs are those from ``window`` on that lie at least ``gap`` away from every spike (from its
-    first epoch to its end). In order, each spike is given the epoch whose log loss is nearest to that of
-    the median before the spike; of two equally near, the earlier. An epoch is reused only when none
-    are left.
-
-    Args:
-        loss: ``[epochs]`` training loss.
-        spikes: what ``loss_spikes`` found in it.
-        window: epochs at the start that are not used, since they cannot be spikes.
-        gap: minimum distance from a spike, in epochs.
-
-    Returns:
-        One epoch per spike, or ``None`` for each if no epoch is quiet.
-
-    Raises:
-        InputError: for ``window`` or ``gap`` below 1, or a spike outside the curve.
-
-    Example:
-        >>> loss = [0.7] * 30 + [0.1] * 30 + [0.9] + [0.1] * 20
-        >>> matched_quiet(loss, loss_spikes(loss))
-        [30]
-    """
-    x = _curve("loss", loss)
-    check_at_least(window=(window, 1), gap=(gap, 1))
-    for spike in spikes:
-        if not 0 <= spike.epoch < spike.end <= len(x):
-            raise InputError(
-                f"a spike lasts from epoch {spike.epoch} to {spike.end}, but the loss has {len(x)} epochs; "
-                "give the curve that the spikes were found in"
-            )
-    quiet = np.isfinite(x) & (x >= 0) & away_from(spikes, len(x), gap)
-    quiet[:window] = False
-    candidates = np.flatnonzero(quiet)
-    if not len(candidates):
-        return [None] * len(spikes)
-    chosen: list[int | None] = []
-    free = np.ones(len(candidates), dtype=bool)
-    for spike in spikes:
-        level = x[candidates]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            distance = np.where(level == spike.before, 0.0, np.abs(np.log(level) - np.log(spike.before)))
-        # The second key decides where the logarithm cannot: a loss of 0 is infinitely far from all others.
-        order = np.lexsort((np.abs(level - spike.before), distance, ~free))
-        chosen.append(int(candidates[order[0]]))
-        free[order[0]] = False
-        if not free.any():
-            free[:] = True
-    return chosen
 
 
 def away_from(spikes: Sequence[Spike], n: int, gap: int) -> Bool[np.ndarray, "epochs"]:

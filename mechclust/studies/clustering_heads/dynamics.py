@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -66,6 +66,17 @@ def _share(rows: Tensor, n: int) -> Tensor:
     return torch.bincount(rows, minlength=n) / len(rows)
 
 
+def at_every_snapshot(
+    measure: Callable[[dict[str, Tensor]], dict[str, Tensor]], weights: Mapping[str, Tensor], n: int
+) -> dict[str, Tensor]:
+    """``[snapshot ...]`` a function of a network's weights, mapped over ``n`` snapshots, some at a time."""
+    mapped = vmap(measure)
+    parts = [
+        mapped({name: values[i : i + _AT_ONCE] for name, values in weights.items()}) for i in range(0, n, _AT_ONCE)
+    ]
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
 def task_of(snapshots: Snapshots, member: int) -> SparseModularAddition:
     """The data that one of the study's networks was trained on."""
     task = snapshots.tasks[member]
@@ -78,9 +89,8 @@ def dynamics(snapshots: Snapshots, member: int, partition: Tensor | None = None,
 
     Measures (axis epoch): ``train_loss``, ``test_loss``, ``train_accuracy``, ``test_accuracy``,
     ``smallest_norm`` (minimum norm of xi over sequences); unless ``brief`` also ``gradient_norm`` (epoch,
-    group) of the training loss, ``within_ratio`` of xi under the partition, ``margin`` (minimum over clusters of
-    the first-order distance from the centroid to the decision boundary, divided by the centroid's norm) and
-    ``crossings`` (clusters whose predicted class differs from that at the snapshot before).
+    group) of the training loss, ``within_ratio`` of xi under the partition and ``margin`` (minimum over clusters of
+    the first-order distance from the centroid to the decision boundary, divided by the centroid's norm).
 
     Args:
         snapshots: of an ensemble of pooling transformers on sparse modular addition.
@@ -91,19 +101,11 @@ def dynamics(snapshots: Snapshots, member: int, partition: Tensor | None = None,
     rows, weights = measured_rows(task_of(snapshots, member)), snapshots.of(member)
     labels = rows.batch.label("multiset") if partition is None else partition
     labels = torch.unique(labels, return_inverse=True)[1]
-    measure = vmap(_Measure(build_model(snapshots.configs[member]), rows, labels, brief))
-    parts = [
-        measure({name: values[i : i + _AT_ONCE] for name, values in weights.items()})
-        for i in range(0, len(snapshots), _AT_ONCE)
-    ]
-    values = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-    if not brief:
-        classes = values.pop("classes")
-        changed = (classes[1:] != classes[:-1]).sum(dim=1)
-        values["crossings"] = torch.cat([torch.zeros(1, dtype=torch.int64), changed])
+    measure = _Measure(build_model(snapshots.configs[member]), rows, labels, brief)
+    values = at_every_snapshot(measure, weights, len(snapshots))
     return ProbeResult(
         "HeadDynamics",
-        {name: v if v.dtype == torch.int64 else v.double() for name, v in values.items()},
+        {name: v.double() for name, v in values.items()},
         {name: ("epoch", "group") if v.ndim == 2 else ("epoch",) for name, v in values.items()},
         {"epoch": [str(epoch) for epoch in snapshots.epochs], "group": [*GROUPS, "all"]},
     )
@@ -148,13 +150,12 @@ class _Measure:
 
         def logits_of(points: Tensor) -> Tensor:
             with record(self.model, [XI], lambda name, xi: points[:, None]):
-                return functional_call(self.model, weights, (self.rows.batch.tokens[:n],))
+                return functional_call(self.model, weights, (self.rows.batch.tokens[:1],))
 
         distance = boundary_distance(logits_of, centroids)
         return {
             "within_ratio": within_ratio(xi, self.labels, n),
             "margin": (distance / centroids.norm(dim=-1)).min(),
-            "classes": logits_of(centroids).argmax(dim=-1),
         }
 
 

@@ -10,17 +10,15 @@ import numpy as np
 from mechclust.report.draws import Data, exchanged, moved_to, random_signs
 from mechclust.report.findings import Parts
 from mechclust.report.verdicts import Bound, Verdict
-from mechclust.studies.clustering_heads.config import MITIGATIONS, SOLVED, ClusteringHeadsConfig
+from mechclust.studies.clustering_heads.config import MITIGATIONS, SOLVED, ClusteringHeadsConfig, counted_from
 from mechclust.studies.clustering_heads.predicted import Predicted
 from mechclust.studies.clustering_heads.replay import FROZEN
 from mechclust.studies.clustering_heads.results import HeadsResults
 from mechclust.studies.clustering_heads.solved_claims import FIRST
 
-_OLD = "measured by an earlier version; resume the run"
-
 
 def dynamics_findings(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Predicted]:
-    """H2, H2b, H3, H3b, H3c, H4a to H4d, H4f."""
+    """H2, H2b, H3, H3b, H3c, H4a to H4d, H4f, H4g."""
     return [
         *_order(results),
         *_gradients(config, results),
@@ -31,10 +29,11 @@ def dynamics_findings(config: ClusteringHeadsConfig, results: HeadsResults) -> l
 
 
 def _order(results: HeadsResults) -> list[Predicted]:
-    solved = [n for n in results.solved if n.stitching is not None]
-    why = "" if solved else (_OLD if results.solved else "no network is solved")
+    solved = results.solved
+    why = "" if solved else "no network is solved"
     dates = np.array([[n.ready_at("head"), n.ready_at("classifier")] for n in solved], dtype=float).reshape(-1, 2)
-    leads = dates[:, 1] - dates[:, 0]
+    leads, apart = dates[:, 1] - dates[:, 0], dates[:, 0] != dates[:, 1]
+    tied = len(solved) - int(apart.sum())
     ahead = np.array([x for n in solved if math.isfinite(x := n.head_ahead)])
 
     def first(data: Data) -> Parts:
@@ -51,16 +50,19 @@ def _order(results: HeadsResults) -> list[Predicted]:
             f"{FIRST}, section on training phases; stitching ours", first,
             exchanged(("head", "classifier")), "head and classifier exchanged run by run",
             eight_of_ten, "the head first in 8 of 10 runs", shares=True, chance="0.5", predicted="undecided",
-            data={"head": dates[:, 0], "classifier": dates[:, 1]} if solved else None, why_not=why,
-            note=f"median lead {median(leads):g} epochs; ready at epoch {median(dates[:, 0]):g} and "
-            f"{median(dates[:, 1]):g} (medians)" if solved else "",
+            data={"head": dates[apart, 0], "classifier": dates[apart, 1]} if apart.any() else None,
+            why_not=why or ("" if apart.any() else "both parts are always ready at the same epoch"),
+            note=f"{tied} runs in which both are ready at the same epoch are left out; median lead {median(leads):g} "
+            f"epochs; ready at epoch {median(dates[:, 0]):g} and {median(dates[:, 1]):g}; both parts of one epoch "
+            f"solve the task at {median(n.solved_or_end for n in solved):g} (medians)" if solved else "",
         ),
         Predicted(
             "H2b", "solved networks, mean over the epochs before the task is solved: accuracy of the epoch's head with "
             "the final classifier, minus that of the reverse", f"{FIRST}; ours",
             lambda data: [("", data["ahead"], Bound(">", 0))], random_signs("ahead"), "differences with random signs",
             moved_to(ahead=0.05), "a mean of .05 with the measured spread", chance="0",
-            predicted="undecided", data={"ahead": ahead} if len(ahead) else None, why_not=why,
+            predicted="undecided", data={"ahead": ahead} if len(ahead) else None,
+            why_not=why or ("" if len(ahead) else "every network is solved at the first snapshot"),
         ),
     ]  # fmt: skip
 
@@ -118,7 +120,7 @@ def _saddle(config: ClusteringHeadsConfig, results: HeadsResults) -> Predicted:
     return Predicted(
         "H3c", "full batch, runs that solve the task: the plateau is a saddle (minus the smallest eigenvalue of the "
         "Hessian over the largest, median on the plateaus minus the value at the end of training)",
-        f"{FIRST}; Lanczos ours",
+        f"{FIRST}; Hessian ours",
         lambda data: [
             ("", data["plateau"] - data["end"], Bound(">", 0)),
             ("on the plateaus", data["plateau"], Bound(">=", 0.01)),
@@ -131,9 +133,8 @@ def _saddle(config: ClusteringHeadsConfig, results: HeadsResults) -> Predicted:
 
 
 def _replayed(results: HeadsResults) -> list[Predicted]:
-    measured = [n.replay for n in results.networks.values() if n.replay is not None]
-    runs = [r["gone"].numpy() for r in measured if len(r["gone"])]
-    why = "" if runs else ("no loss spike after the task was solved" if measured else _OLD)
+    runs = [gone for n in results.networks.values() if len(gone := n.replay["gone"].numpy())]
+    why = "" if runs else "no loss spike after the task was solved"
     every = np.concatenate(runs) if runs else np.zeros((0, len(FROZEN)))
     means = every.mean(axis=0) if runs else np.zeros(0)
     shares = ", ".join(f"{name} {share:.2f}" for name, share in zip(FROZEN, means, strict=False))
@@ -171,6 +172,7 @@ def _replayed(results: HeadsResults) -> list[Predicted]:
     return [
         finding("H4a", "norm direction", "the direction of the normalised embedding", "undecided"),
         finding("H4f", "wedges", "the feed-forward layer's gates", "holds"),
+        finding("H4g", "norm scale", "the scale of the norm", "undecided"),
     ]
 
 
@@ -179,22 +181,29 @@ def _mitigated(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Pre
 
 
 def _treated(config: ClusteringHeadsConfig, results: HeadsResults, id: str, arm: str) -> Predicted:
-    late = arm == MITIGATIONS[2]  # the rate drops halfway
-    start = config.epochs // 2 if late else 0
+    start = counted_from(config, arm)
     there = results.mitigated.get(arm, {})
     pairs = [(n, there[seed]) for seed, n in results.networks.items() if seed in there]
     data = {
-        "spikes": np.array([n.late_spikes(start) for n, _ in pairs], dtype=float),
-        "treated spikes": np.array([t.late_spikes(start) for _, t in pairs], dtype=float),
+        "spikes": np.array([len(n.spikes_after_solving(start)) for n, _ in pairs], dtype=float),
+        "treated spikes": np.array([len(t.spikes_after_solving(start)) for _, t in pairs], dtype=float),
+        "after": np.array([config.epochs - max(n.solved_or_end, start) for n, _ in pairs], dtype=float),
+        "treated after": np.array([config.epochs - max(t.solved_or_end, start) for _, t in pairs], dtype=float),
         "solved": np.array([float(n.solved) for n, _ in pairs]),
         "treated solved": np.array([float(t.curve("test_accuracy")[-1] > SOLVED) for _, t in pairs]),
     }
-    hundreds = max(1, config.epochs - start) / 100
+    epochs = max(1, config.epochs - start)
+    hundreds = epochs / 100
 
     def parts(data: Data) -> Parts:
         return [
             ("", (data["spikes"] - data["treated spikes"]) / hundreds, Bound(">", 0)),
             ("share solved, mitigated - base", data["treated solved"] - data["solved"], Bound(">=", -0.1)),
+            (
+                "epochs after solving, mitigated - base (share)",
+                (data["treated after"] - data["after"]) / epochs,
+                Bound(">=", -0.1),
+            ),
         ]
 
     def half(data: Data, rng: np.random.Generator) -> Data:
@@ -202,14 +211,17 @@ def _treated(config: ClusteringHeadsConfig, results: HeadsResults, id: str, arm:
             **data,
             "treated spikes": rng.binomial(data["spikes"].astype(int), 0.5),
             "treated solved": data["solved"],
+            "treated after": data["after"],
         }
 
-    when = " in the second half of training" if late else ""
+    when = " in the second half of training" if start else ""
     predicted: Verdict = "undecided" if arm == MITIGATIONS[1] else "holds"
     return Predicted(
-        id, f"a {arm} makes spikes rarer, and as many networks solve the task: spikes after solving{when} per 100 "
-        "epochs, base minus mitigated, all seeds, 0 for those that never solve it", f"{FIRST}; mitigations ours",
-        parts, exchanged(("spikes", "treated spikes"), ("solved", "treated solved")),
+        id, f"a {arm} makes spikes rarer, and as many networks solve the task, as early: spikes after "
+        f"solving{when} per 100 epochs, base minus mitigated, all seeds, 0 for those that "
+        "never solve it", f"{FIRST}; mitigations ours",
+        parts,
+        exchanged(("spikes", "treated spikes"), ("solved", "treated solved"), ("after", "treated after")),
         "the two arms exchanged seed by seed", half, "half of the base's spikes, and as many networks solved",
         chance="0", predicted=predicted, data=data if pairs else None,
         why_not="" if pairs else "this mitigation was not run",

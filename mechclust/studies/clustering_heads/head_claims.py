@@ -15,14 +15,13 @@ from mechclust.studies.clustering_heads.results import HeadsResults, TrainedNetw
 
 def donors_of(networks: Sequence[TrainedNetwork], partition: str, kind: str) -> list[float]:
     """Share of examples whose prediction follows the donor, by network."""
-    return [float(n.donors.sel("follows", partition=partition, kind=kind)) for n in networks if n.donors is not None]
+    return [float(n.donors.sel("follows", partition=partition, kind=kind)) for n in networks]
 
 
 def head_findings(results: HeadsResults) -> list[Predicted]:
     """H7, H7b, H7c."""
-    measured = [(n, n.donors) for n in results.solved if n.donors is not None]
-    old = "measured by an earlier version; resume the run"
-    why = "" if measured else (old if results.solved else "no network is solved")
+    measured = [(n, n.donors) for n in results.solved]
+    why = "" if measured else "no network is solved"
 
     def parts(data: Data) -> Parts:
         return [

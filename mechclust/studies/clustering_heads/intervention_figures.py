@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 
 from mechclust.report.analysis import Panel
 from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, RED, subplots
-from mechclust.studies.clustering_heads.config import MITIGATIONS, SOLVED, ClusteringHeadsConfig
+from mechclust.studies.clustering_heads.config import MITIGATIONS, SOLVED, ClusteringHeadsConfig, counted_from
 from mechclust.studies.clustering_heads.donors import KINDS
 from mechclust.studies.clustering_heads.replay import FROZEN
-from mechclust.studies.clustering_heads.results import WEAK, HeadsResults, TrainedNetwork
+from mechclust.studies.clustering_heads.results import WEAK, HeadsResults, NetworkTraining, TrainedNetwork
 
 _MARK: dict[str, Any] = {"color": "#555555", "ls": ":", "lw": 1}
 _STITCHED = {
@@ -29,14 +29,13 @@ def intervention_panels(config: ClusteringHeadsConfig, results: HeadsResults) ->
     def add(name: str, figure: Figure, caption: str) -> None:
         found.append(Panel(name, figure, caption))
 
-    if any(n.stitching is not None for n in results.networks.values()):
-        add(
-            "stitching",
-            stitching(results),
-            "Networks stitched from two epochs: the head of an epoch with the final classifier, the reverse, and both "
-            f"from the epoch. Right: when each first passes {SOLVED} in the solved networks; above the dotted line the "
-            "head is first.",
-        )
+    add(
+        "stitching",
+        stitching(results),
+        "Networks stitched from two epochs: the head of an epoch with the final classifier, the reverse, and both "
+        f"from the epoch. Right: when each first passes {SOLVED} in the solved networks; above the dotted line the "
+        "head is first.",
+    )
     if len({n.solved for n in results.ends}) == 2:
         add(
             "roc",
@@ -58,7 +57,7 @@ def intervention_panels(config: ClusteringHeadsConfig, results: HeadsResults) ->
             "Spikes after solving, seed by seed, in the base setting and for the same seed with a mitigation; all "
             "seeds. Points are jittered slightly so that equal ones show.",
         )
-    if any(n.donors is not None for n in results.solved):
+    if results.solved:
         add(
             "donors",
             donors(results),
@@ -86,14 +85,13 @@ def intervention_panels(config: ClusteringHeadsConfig, results: HeadsResults) ->
 
 def stitching(results: HeadsResults) -> Figure:
     """Accuracies of stitched networks over epochs, and the dates at which both parts are ready."""
-    there = [n for n in results.networks.values() if n.stitching is not None]
-    shown = sorted(there, key=lambda n: (not n.solved, n.seed))[:3]
+    shown = sorted(results.networks.values(), key=lambda n: (not n.solved, n.seed))[:3]
     figure, axes = subplots(len(shown) + 1, size=(4, 3.4), grid=None)
     for axis, network in zip(axes, shown, strict=False):
         _stitched(axis, network)
     axes[0].set_ylabel("test accuracy")
     axes[0].legend(frameon=False, fontsize=8, loc="lower right")
-    dates: list[Any] = [(n.ready_at("head"), n.ready_at("classifier")) for n in there if n.solved]
+    dates: list[Any] = [(n.ready_at("head"), n.ready_at("classifier")) for n in results.solved]
     axes[-1].axline((0, 0), slope=1, **_MARK)
     if not dates:
         axes[-1].text(0.5, 0.4, "no network solved", ha="center", transform=axes[-1].transAxes, color=GREY)
@@ -103,7 +101,6 @@ def stitching(results: HeadsResults) -> Figure:
 
 
 def _stitched(axis: Any, network: TrainedNetwork) -> None:
-    assert network.stitching is not None
     for name, (label, color) in _STITCHED.items():
         axis.plot(network.stitching[name].numpy(), color=color, lw=0.9, label=label)
     if network.solved_at is not None:
@@ -134,7 +131,7 @@ def roc(results: HeadsResults) -> Figure:
 
 
 def _spikes(results: HeadsResults) -> list[Any]:
-    return [n.replay for n in results.networks.values() if n.replay is not None and len(n.replay["gone"])]
+    return [n.replay for n in results.networks.values() if len(n.replay["gone"])]
 
 
 def replay(results: HeadsResults) -> Figure:
@@ -165,9 +162,13 @@ def mitigations(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     figure, axes = subplots(len(arms), size=(3.8, 3.6), grid=None)
     draw = np.random.default_rng(0)
     for axis, arm in zip(axes, arms, strict=True):
-        start = config.epochs // 2 if arm == MITIGATIONS[2] else 0
+        start = counted_from(config, arm)
         there = results.mitigated[arm]
-        pairs = [(n.late_spikes(start), there[s].late_spikes(start)) for s, n in results.networks.items() if s in there]
+        pairs = [
+            (len(n.spikes_after_solving(start)), len(there[s].spikes_after_solving(start)))
+            for s, n in results.networks.items()
+            if s in there
+        ]
         x, y = np.array(pairs, dtype=float).T + draw.uniform(-0.2, 0.2, (2, len(pairs)))
         axis.axline((0, 0), slope=1, **_MARK)
         axis.plot(x, y, "o", color=BLUE, alpha=0.5, ms=4, mew=0)
@@ -180,7 +181,7 @@ def mitigations(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
 
 def donors(results: HeadsResults) -> Figure:
     """Share of predictions that follow a donor, by what replaces the sequence embedding."""
-    found = [n.donors for n in results.solved if n.donors is not None]
+    found = [n.donors for n in results.solved]
     figure, axes = subplots(2, size=(4.4, 3.4), grid=None, sharey=True)
     draw = np.random.default_rng(0)
     for axis, partition, title in zip(
@@ -198,13 +199,13 @@ def donors(results: HeadsResults) -> Figure:
 
 def full_batch(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     """Loss and gradient norms by layer, linear, with the phases in which the loss falls."""
-    p, every = config.task.p, config.full_batch.every
+    p = config.task.p
     runs = sorted(results.full_batch.items(), key=lambda pair: -len(pair[1].drops(p)))
     shown = dict([runs[0], runs[len(runs) // 2]])
     figure, axes = subplots(2 * len(shown), len(shown), size=(5.2, 2.6), sharex="col")
     for column, (seed, run) in enumerate(shown.items()):
         loss, gradients = axes[column], axes[len(shown) + column]
-        steps = every * np.arange(len(run.curve("train_loss")))
+        steps = steps_of(run)
         loss.plot(steps, run.curve("train_loss"), color=BLUE, lw=0.9)
         groups = run.dynamics.coords["group"][:-1]
         curves = run.curve("gradient_norm")
@@ -222,6 +223,11 @@ def full_batch(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     return figure
 
 
+def steps_of(run: NetworkTraining) -> np.ndarray:
+    """``[snapshot]`` steps of a full-batch run, of which an epoch has one."""
+    return np.array([int(epoch) for epoch in run.dynamics.coords["epoch"]])
+
+
 def saddle(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     """Loss and smallest eigenvalues of the Hessian along one run, and negative curvature of all runs."""
     p = config.task.p
@@ -230,7 +236,7 @@ def saddle(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     seed = max(pairs or seeds, key=lambda s: len(results.full_batch[s].drops(p)))
     run, measured = results.full_batch[seed], results.curvature[seed]
     figure, (loss, values, right) = subplots(3, size=(4.6, 3.4), grid=None)
-    steps = config.full_batch.every * np.arange(len(run.curve("train_loss")))
+    steps = steps_of(run)
     at = steps[[int(place) for place in measured.coords["snapshot"]]]
     loss.plot(steps, run.curve("train_loss"), color=BLUE, lw=0.9)
     smallest = measured["smallest"].numpy()

@@ -138,20 +138,48 @@ class PoolingTransformer(HookedRootModule):  # type: ignore[misc]
         """
         if tokens.ndim != 2 or tokens.shape[1] != self.config.n_ctx:
             raise InputError(f"tokens has shape {tuple(tokens.shape)}; expected [batch {self.config.n_ctx}]")
-        embed, pos_embed, block = self._parts()
-        attn, mlp, heads = block.attn, block.mlp, self.config.n_heads
-        embedded = self.hook_embed(embed.W_E[tokens])
-        placed = self.hook_pos_embed(pos_embed.W_pos.expand(len(tokens), -1, -1))
-        z = block.ln1(block.hook_resid_pre(embedded + placed))
-        by_head = z.unflatten(-1, (heads, -1))
-        scores = torch.einsum("hd,bkhd->bhk", attn.query, by_head) / math.sqrt(self.config.d_head)
-        pattern = attn.hook_pattern(attn.hook_attn_scores(scores[:, :, None]).softmax(dim=-1))
-        values = attn.hook_v((z @ attn.W_V.T).unflatten(-1, (heads, -1)))
-        pooled = attn.hook_z(torch.einsum("bhqk,bkhd->bqhd", pattern, values)).flatten(2)
-        pooled = block.hook_resid_mid(pooled)
+        embed, _, block = self._parts()
+        mlp = block.mlp
+        pooled = self._by_token(tokens) if self._watched() else self._by_symbol(tokens)
+        pooled = block.hook_resid_mid(block.attn.hook_z(pooled).flatten(2))
         hidden = mlp.hook_post(mlp.dropout(F.gelu(mlp.hook_pre(block.ln2(pooled) @ mlp.W_in + mlp.b_in))))
         out = block.hook_resid_post(pooled + block.hook_mlp_out(hidden @ mlp.W_out + mlp.b_out))
         return out[:, 0] @ embed.W_E.T  # type: ignore[no-any-return]
+
+    def _by_token(self, tokens: Tensor) -> Tensor:
+        """``[batch 1 head d_head]`` head outputs, computed at every token, where hooks can read and change it."""
+        embed, pos_embed, block = self._parts()
+        embedded = self.hook_embed(embed.W_E[tokens])
+        placed = self.hook_pos_embed(pos_embed.W_pos.expand(len(tokens), -1, -1))
+        by_head = self._heads(z := block.ln1(block.hook_resid_pre(embedded + placed)))
+        pattern = self._pattern(torch.einsum("hd,bkhd->bhk", block.attn.query, by_head))
+        values = block.attn.hook_v(self._heads(z @ block.attn.W_V.T))
+        return torch.einsum("bhqk,bkhd->bqhd", pattern, values)
+
+    def _by_symbol(self, tokens: Tensor) -> Tensor:
+        """The same, computed once for each symbol at each position: there are far fewer of these than tokens."""
+        embed, pos_embed, block = self._parts()
+        shown = (tokens[..., None] == torch.arange(len(embed.W_E), device=tokens.device)).to(embed.W_E.dtype)
+        by_head = self._heads(z := block.ln1(pos_embed.W_pos[:, None] + embed.W_E))  # [pos symbol head d_head]
+        products = torch.einsum("hd,kvhd->hkv", block.attn.query, by_head)
+        pattern = self._pattern(torch.einsum("bkv,hkv->bhk", shown, products))
+        share = pattern[..., None] * shown[:, None, None]  # [batch head 1 pos symbol]
+        return torch.einsum("bhqkv,kvhd->bqhd", share, self._heads(z @ block.attn.W_V.T))
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.config.n_heads, -1))  # type: ignore[no-untyped-call,no-any-return]
+
+    def _pattern(self, products: Tensor) -> Tensor:
+        """``[batch head 1 key]`` attention, from the query's products with every key ``[batch head key]``."""
+        attn = self._parts()[2].attn
+        scores = attn.hook_attn_scores(products[:, :, None] / math.sqrt(self.config.d_head))
+        return attn.hook_pattern(scores.softmax(dim=-1))  # type: ignore[no-any-return]
+
+    def _watched(self) -> bool:
+        """Whether a hook reads or changes what is computed token by token."""
+        block = self._parts()[2]
+        points = (self.hook_embed, self.hook_pos_embed, block.hook_resid_pre, *block.ln1.children(), block.attn.hook_v)
+        return any(point._forward_hooks or point._backward_hooks for point in points)
 
     def _parts(self) -> tuple[Any, Any, Any]:
         return self.embed, self.pos_embed, self.blocks[0]

@@ -75,14 +75,12 @@ def phases(config: ClusteringHeadsConfig, results: HeadsResults, out: Path) -> F
 
 
 def _largest_spike(results: HeadsResults) -> tuple[TrainedNetwork, Spike] | None:
-    """The largest of all spikes after solving, with three epochs before and after."""
+    """The largest of all spikes after solving that have three epochs behind them."""
     found = [
         (network, spike)
         for network in results.solved
-        for spike in network.spikes
-        if network.solved_at is not None
-        and network.solved_at < spike.epoch
-        and 2 <= spike.epoch < len(network.curve("train_loss")) - 3
+        for spike in network.spikes_after_solving()
+        if spike.epoch < len(network.curve("train_loss")) - 3
     ]
     return max(found, key=lambda pair: pair[1].loss, default=None)
 

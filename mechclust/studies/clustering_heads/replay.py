@@ -12,18 +12,19 @@ from torch import Tensor
 from torch.func import functional_call
 
 from mechclust.models import build_model
-from mechclust.studies.clustering_heads.config import MLP, SOLVED, XI
-from mechclust.studies.clustering_heads.curves import Spike, first_above, loss_spikes, spike_threshold
+from mechclust.studies.clustering_heads.config import MLP, XI
+from mechclust.studies.clustering_heads.curves import Spike, spike_threshold
 from mechclust.studies.clustering_heads.dynamics import MeasuredRows, measured_rows, task_of
+from mechclust.studies.clustering_heads.results import NetworkTraining
 from mechclust.training import Snapshots
 from probes import ProbeResult
 from probes.hooks import record
 
-FROZEN = ("norm direction", "wedges", "attention", "head", "feed-forward")
-_DIRECTION = "blocks.0.ln2.hook_normalized"
+FROZEN = ("norm direction", "norm scale", "wedges", "attention", "head", "feed-forward")
+_DIRECTION, _SCALE = "blocks.0.ln2.hook_normalized", "blocks.0.ln2.hook_scale"
 _PATTERN = "blocks.0.attn.hook_pattern"
 _PRE, _POST = f"{MLP}.hook_pre", f"{MLP}.hook_post"
-_SITES = (XI, _DIRECTION, _PATTERN, _PRE)
+_SITES = (XI, _DIRECTION, _SCALE, _PATTERN, _PRE)
 Weights = Mapping[str, Tensor]
 
 
@@ -32,11 +33,12 @@ def replay(snapshots: Snapshots, member: int, dynamics: ProbeResult) -> ProbeRes
 
     All weights move as they did in that epoch. The frozen part keeps its earlier value, sequence by sequence:
 
-    - *norm direction*: the normalised sequence embedding that the feed-forward layer reads. Near xi = 0, a short step
-      turns it a long way.
+    - *norm direction*: the normalised sequence embedding, which is all that the feed-forward layer reads. Near xi = 0,
+      a short step turns it a long way.
+    - *norm scale*: the number that xi is divided by, so that the norm is linear: its nonlinearity alone.
     - *wedges*: the gates of the feed-forward layer, ``Phi(pre)`` in ``gelu(pre) = pre Phi(pre)``: no sequence crosses
       from one side of a neuron to the other.
-    - *attention*: the attention pattern, the third nonlinearity. No explanation of spikes involves it: the control.
+    - *attention*: the attention pattern, another nonlinearity. No explanation of spikes involves it: the control.
     - *head*: all of xi, and *feed-forward*: the feed-forward layer's weights. Which of the two moved?
 
     The updates of an epoch are taken as one step; how the optimiser would have reacted to the change is not replayed.
@@ -51,9 +53,7 @@ def replay(snapshots: Snapshots, member: int, dynamics: ProbeResult) -> ProbeRes
         member: number of the network in the ensemble.
         dynamics: the result of ``dynamics`` for it.
     """
-    loss = dynamics["train_loss"].numpy()
-    solved = first_above(dynamics["test_accuracy"].numpy(), SOLVED)
-    spikes = [] if solved is None else [spike for spike in loss_spikes(loss) if spike.epoch > solved]
+    spikes = NetworkTraining(dynamics).spikes_after_solving()
     rows, model = measured_rows(task_of(snapshots, member)), build_model(snapshots.configs[member])
     found = list(_replayed(snapshots, member, spikes, rows, model))
     losses = torch.tensor(found, dtype=torch.float64).reshape(len(spikes), len(FROZEN) + 2)
@@ -96,6 +96,7 @@ def _replayed(
         half = {**now, **{name: values for name, values in before.items() if name.startswith(MLP)}}
         frozen = [
             loss(now, kept(model, {_DIRECTION: was[_DIRECTION]})),
+            loss(now, kept(model, {_SCALE: was[_SCALE]})),
             loss(now, gates_of(model, was[_PRE])),
             loss(now, kept(model, {_PATTERN: was[_PATTERN]})),
             loss(now, kept(model, {XI: was[XI]})),

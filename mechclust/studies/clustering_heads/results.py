@@ -23,21 +23,19 @@ from mechclust.studies.clustering_heads.curves import (
     Drop,
     Spike,
     away_from,
+    below_guessing,
     drops_after_guessing,
     first_above,
-    first_below,
     loss_spikes,
-    matched_quiet,
 )
 from mechclust.studies.clustering_heads.lattices import line_score, on_plane, planar_score
 from probes import ProbeResult, load_result
 from tasks import InputError
 
-CAUSES = {"small norm": "smallest_norm", "cluster near a boundary": "margin"}  # of a spike, with their curves
-QUANTILE = 0.1  # of a run's quiet epochs: a norm or margin below this quantile is small
+_CAUSES = {"small norm": "smallest_norm", "cluster near a boundary": "margin"}  # of a spike, with their curves
+_QUANTILE = 0.1  # of a run's quiet epochs: a norm or margin below this quantile is small
 WEAK = 0.75  # test accuracy up to which a network has not found the task's structure
-GAP = 10  # epochs between a spike and what counts as quiet
-_LATER = ("stitching", "replay", "donors")  # missing from runs of earlier versions
+_GAP = 10  # epochs between a spike and what counts as quiet
 
 
 @dataclass(frozen=True)
@@ -60,10 +58,15 @@ class NetworkTraining:
         """Spikes of the training loss."""
         return loss_spikes(self.curve("train_loss"))
 
-    def late_spikes(self, start: int = 0) -> int:
-        """Number of loss spikes after ``start`` and after the task was first solved; 0 if it never was."""
+    @property
+    def solved_or_end(self) -> int:
+        """First epoch at which the task is solved; the last epoch if it never is."""
+        return len(self.curve("test_accuracy")) - 1 if self.solved_at is None else self.solved_at
+
+    def spikes_after_solving(self, start: int = 0) -> list[Spike]:
+        """Loss spikes after ``start`` and after the task was first solved; none if it never was."""
         solved = self.solved_at
-        return 0 if solved is None else sum(spike.epoch > max(solved, start) for spike in self.spikes)
+        return [] if solved is None else [spike for spike in self.spikes if spike.epoch > max(solved, start)]
 
     def drops(self, p: int) -> list[Drop]:
         """Phases in which the training loss falls, from where it is first below 1.05 times the loss of guessing.
@@ -81,7 +84,7 @@ class NetworkTraining:
         drops = self.drops(p)
         if not drops:
             return None
-        first, end = first_below(self.curve("train_loss"), 1.05 * np.log(p)), drops[-1].end + 1
+        first, end = below_guessing(self.curve("train_loss"), p), drops[-1].end + 1
         falls = np.zeros(end, dtype=bool)
         for drop in drops:
             falls[drop.start : drop.end + 1] = True
@@ -104,19 +107,15 @@ class NetworkTraining:
 
 @dataclass(frozen=True)
 class TrainedNetwork(NetworkTraining):
-    """A network of the base setting: its training, its final head, and interventions on both.
-
-    Runs of earlier versions have no ``stitching``, ``replay`` and ``donors``.
-    """
+    """A network of the base setting: its training, its final head, and interventions on both."""
 
     seed: int
     p: int
     head: ProbeResult
-    causal: ProbeResult
     untrained: ProbeResult
-    stitching: ProbeResult | None = None
-    replay: ProbeResult | None = None
-    donors: ProbeResult | None = None
+    stitching: ProbeResult
+    replay: ProbeResult
+    donors: ProbeResult
 
     @property
     def accuracy(self) -> float:
@@ -151,12 +150,8 @@ class TrainedNetwork(NetworkTraining):
         return max(line_score(self.head), planar_score(self.head)) if plane else line_score(self.head)
 
     def ready_at(self, part: str) -> int | None:
-        """First epoch whose head (or classifier) solves the task together with the final version of the other part.
-
-        Raises:
-            InputError: if the network was not stitched.
-        """
-        return first_above(self._measured("stitching")[f"{part}_accuracy"].numpy(), SOLVED)
+        """First epoch whose head (or classifier) solves the task together with the final version of the other part."""
+        return first_above(self.stitching[f"{part}_accuracy"].numpy(), SOLVED)
 
     @property
     def head_ahead(self) -> float:
@@ -165,25 +160,11 @@ class TrainedNetwork(NetworkTraining):
         """
         if not self.solved_at:
             return float("nan")
-        stitched = self._measured("stitching")
-        ahead = (stitched["head_accuracy"] - stitched["classifier_accuracy"])[: self.solved_at]
+        ahead = (self.stitching["head_accuracy"] - self.stitching["classifier_accuracy"])[: self.solved_at]
         return float(ahead.mean())
 
-    def _measured(self, part: str) -> ProbeResult:
-        found: ProbeResult | None = getattr(self, part)
-        if found is None:
-            raise InputError(
-                f"seed {self.seed} has no {part}, as it was measured by an earlier version; resume the run: "
-                "mechclust run clustering-heads with the same settings"
-            )
-        return found
-
-    def checked(self, name: str, partition: str = "integer_sum") -> float:
-        """A causal check of the head under a partition."""
-        return float(self.causal.sel(name, partition=partition))
-
-    def diagnoses(self) -> list[tuple[Spike, list[str], list[str]]]:
-        """Each spike after the task was solved, with its diagnosis and that of a quiet epoch at the same loss.
+    def diagnoses(self) -> list[tuple[Spike, list[str]]]:
+        """Each spike after the task was solved, with its diagnosis.
 
         A diagnosis names what was small, at the epoch or the one before: the smallest norm of xi, or the margin of a
         cluster, below the lowest tenth of the run's quiet epochs (solved, and 10 or more away from every spike). This
@@ -194,19 +175,17 @@ class TrainedNetwork(NetworkTraining):
             return []
         loss = self.curve("train_loss").copy()
         loss[:start] = np.nan  # no earlier epoch is quiet
-        late = [spike for spike in self.spikes if spike.epoch > start]
-        quiet = np.isfinite(loss) & away_from(self.spikes, len(loss), GAP)
+        quiet = np.isfinite(loss) & away_from(self.spikes, len(loss), _GAP)
         if not quiet.any():
             return []
-        curves = {cause: self.curve(name) for cause, name in CAUSES.items()}
+        curves = {cause: self.curve(name) for cause, name in _CAUSES.items()}
         least = {name: np.fmin(np.concatenate([values[:1], values[:-1]]), values) for name, values in curves.items()}
-        bound = {name: np.nanquantile(values[quiet], QUANTILE) for name, values in least.items()}
+        bound = {name: np.nanquantile(values[quiet], _QUANTILE) for name, values in least.items()}
 
-        def small(epoch: int) -> list[str]:
-            return [name for name, values in least.items() if values[epoch] < bound[name]]
-
-        pairs = zip(late, matched_quiet(np.where(quiet, loss, np.nan), late, gap=GAP), strict=True)
-        return [(spike, small(spike.epoch), small(epoch)) for spike, epoch in pairs if epoch is not None]
+        return [
+            (spike, [name for name, values in least.items() if values[spike.epoch] < bound[name]])
+            for spike in self.spikes_after_solving()
+        ]
 
 
 @dataclass(frozen=True)
@@ -260,13 +239,12 @@ class HeadsResults:
         run, measured = self.full_batch.get(seed), self.curvature[seed]
         if run is None or not run.curve("test_accuracy")[-1] > SOLVED or (found := run.gradient_in_drops(p)) is None:
             return None
-        first, falls = first_below(run.curve("train_loss"), 1.05 * np.log(p)) or 0, found[1]
+        first, falls = below_guessing(run.curve("train_loss"), p) or 0, found[1]
         places = np.array([int(place) for place in measured.coords["snapshot"]]) - first
         negative = (-measured["smallest"][:, 0] / measured["largest"]).numpy()
         inside = (places >= 0) & (places < len(falls))
         inside[inside] = ~falls[places[inside]]
-        inside &= np.isfinite(negative)
-        if not inside.any() or not np.isfinite(negative[-1]):
+        if not inside.any():
             return None
         return float(np.median(negative[inside])), float(negative[-1])
 
@@ -310,7 +288,7 @@ def load_results(config: ClusteringHeadsConfig, out: Path) -> HeadsResults:
         _by_seed(config.full_batch.seeds, results / FULL_BATCH, ".curvature"),
         _by_seed(config.narrow_curriculum.seeds, results / CURRICULA[1]),
         {arm: heads for arm in starts if (heads := _by_seed(config.starts.seeds, results / arm, ".head"))},
-        _trainings(config.starts.seeds, results / SECOND_STAGE),
+        _trainings(config.seeds, results / SECOND_STAGE),
     )
 
 
@@ -322,13 +300,12 @@ def load_network(config: ClusteringHeadsConfig, out: Path, seed: int) -> Trained
     """
     base = out / "results" / "base"
     paths = {part: base / f"seed{seed}.{part}.safetensors" for part in PARTS}
-    if missing := [part for part, path in paths.items() if not path.exists() and part not in _LATER]:
+    if missing := [part for part, path in paths.items() if not path.exists()]:
         raise InputError(
             f"{str(out)!r} holds a run whose base setting is not finished (seed {seed} has no {missing[0]}); "
             "resume it: mechclust run clustering-heads with the same settings"
         )
-    there = {part: load_result(path) for part, path in paths.items() if path.exists()}
-    return TrainedNetwork(seed=seed, p=config.task.p, **there)
+    return TrainedNetwork(seed=seed, p=config.task.p, **{part: load_result(path) for part, path in paths.items()})
 
 
 def _trainings(seeds: Sequence[int], folder: Path) -> dict[int, NetworkTraining]:

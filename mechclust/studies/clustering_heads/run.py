@@ -33,7 +33,7 @@ from mechclust.studies.clustering_heads.stitching import stitching
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.kept import kept, once
 from mechclust.training import Snapshots, accuracy, train_ensemble
-from probes import ClusteringHead, HookedModel, ProbeResult, causal_checks, run
+from probes import ClusteringHead, HookedModel, ProbeResult, run
 from probes.identity import fingerprint
 from tasks import Batch
 
@@ -54,10 +54,8 @@ def run_job(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> None:
         elif arm.measure == "head":
             _measure_end(snapshots, i, path)
         elif arm.measure != "end":
-            measure, of = (
-                partial(dynamics, snapshots, i, brief=arm.measure == "losses"),
-                fingerprint(snapshots.model(i)),
-            )
+            measure = partial(dynamics, snapshots, i, brief=arm.measure == "losses")
+            of = fingerprint(snapshots.model(i))
             seen = once(path.with_suffix(".dynamics.safetensors"), measure, of)
             if arm.measure == "gradients" and config.full_batch.curvature:
                 at = worth_measuring(seen["train_loss"].numpy(), config.task.p, config.full_batch.curvature)
@@ -96,7 +94,7 @@ def _measure_end(snapshots: Snapshots, member: int, path: Path) -> None:
 
 
 def _measure_head(snapshots: Snapshots, member: int, path: Path) -> None:
-    """The head before and after training, causal checks, and the whole training measured with the final clusters.
+    """The head before and after training, and the whole training measured with the final clusters.
 
     Also networks stitched from two epochs, replayed spikes, and donors with a different sum.
     """
@@ -111,12 +109,11 @@ def _measure_head(snapshots: Snapshots, member: int, path: Path) -> None:
     once(paths["untrained"], lambda: run(untrained, batch, probe), of["untrained"])
     measured = run(model, batch, probe)  # also gives the partition, which the probe keeps
     head = once(paths["head"], lambda: measured, of["head"])
-    once(paths["causal"], lambda: causal_checks(model, batch, probe, task.accuracy), of["causal"])
-    partition = probe.partition(HEAD, 0)[1] if bool(head["integer_head"]) else None
-    seen = once(paths["dynamics"], lambda: dynamics(snapshots, member, partition), of["dynamics"])
+    clusters = head_classes(probe, head)
+    seen = once(paths["dynamics"], lambda: dynamics(snapshots, member, clusters), of["dynamics"])
     once(paths["stitching"], lambda: stitching(snapshots, member), of["stitching"])
     once(paths["replay"], lambda: replay(snapshots, member, seen), of["replay"])
-    classes = {"head": head_classes(probe, head), "sum": batch.label("sum")}
+    classes = {"head": clusters, "sum": batch.label("sum")}
     once(paths["donors"], lambda: donors_by(model, batch, classes, seed=task.seed), of["donors"])
 
 

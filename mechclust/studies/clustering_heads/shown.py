@@ -14,6 +14,13 @@ from mechclust.studies.clustering_heads.results import HeadsResults, TrainedNetw
 from mechclust.studies.clustering_heads.sandbox import sandbox_run
 from mechclust.training import Snapshots
 
+_HEADS = {
+    "textbook": "textbook head",
+    "integer-weight": "integer-weight head",
+    "planar": "planar head",
+    "neither": "no head recognised",
+}
+
 
 def snapshots_of(config: ClusteringHeadsConfig, arm: str, seed: int, out: Path) -> tuple[Snapshots, int]:
     """The snapshots that hold one network of an arm, and its number among their members."""
@@ -39,7 +46,7 @@ def sandbox_of(
     """One network of a run, ready for the sandbox, with its measured curves."""
     snapshots, member = snapshots_of(config, "base", network.seed, out)
     causes = {
-        spike.epoch: " and ".join(found) or "neither norm nor margin small" for spike, found, _ in network.diagnoses()
+        spike.epoch: " and ".join(found) or "neither norm nor margin small" for spike, found in network.diagnoses()
     }
     curves = Curves(
         epochs=snapshots.epochs,
@@ -57,6 +64,6 @@ def sandbox_pages(config: ClusteringHeadsConfig, results: HeadsResults, out: Pat
     for network in shown_networks(config, results) if config.sandbox else ():
         run, name = sandbox_of(config, network, out), f"figures/sandbox-seed{network.seed}.html"
         sandbox_page(run, out / name)
-        text = f"seed {network.seed}: test accuracy {network.accuracy:.3f}, {network.kind} head; {run.kept}"
+        text = f"seed {network.seed}: test accuracy {network.accuracy:.3f}, {_HEADS[network.kind]}; {run.kept}"
         links.append(f'<p><a href="{escape(name)}">{escape(text)}</a></p>')
     return "".join(links)

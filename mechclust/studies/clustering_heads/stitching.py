@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.func import functional_call, vmap
+from torch.func import functional_call
 
 from mechclust.models import build_model
 from mechclust.studies.clustering_heads.config import XI
-from mechclust.studies.clustering_heads.dynamics import measured_rows, task_of
+from mechclust.studies.clustering_heads.dynamics import at_every_snapshot, measured_rows, task_of
 from mechclust.training import Snapshots
 from probes import ProbeResult
 from probes.hooks import record
 
-_AT_ONCE = 16  # snapshots measured together
 Weights = Mapping[str, Tensor]
 
 
@@ -40,26 +38,25 @@ def stitching(snapshots: Snapshots, member: int) -> ProbeResult:
         member: number of the network in the ensemble.
     """
     rows, weights = measured_rows(task_of(snapshots, member)), snapshots.of(member)
-    model = build_model(snapshots.configs[member])
+    model: Any = build_model(snapshots.configs[member])
+    tested = rows.test > 0
+    tokens, answers, share = rows.batch.tokens[tested], rows.batch.label("answer")[tested], rows.test[tested].double()
     end = {name: values[-1] for name, values in weights.items()}
-    tokens, answers = rows.batch.tokens, rows.batch.label("answer")
+    xi_at_end = embedded(model, end, tokens)
 
-    def accuracy(head: Weights, classifier: Weights) -> Tensor:
-        logits = classified(model, classifier, tokens, embedded(model, head, tokens))
-        return (logits.argmax(dim=-1) == answers).double() @ rows.test.double()
+    def accuracy(logits: Tensor) -> Tensor:
+        return (logits.argmax(dim=-1) == answers).double() @ share
 
     def measure(now: Weights) -> dict[str, Tensor]:
+        with record(model, [XI]) as seen:
+            logits = functional_call(model, dict(now), (tokens,))
         return {
-            "head_accuracy": accuracy(now, end),
-            "classifier_accuracy": accuracy(end, now),
-            "accuracy": accuracy(now, now),
+            "head_accuracy": accuracy(classified(model, end, tokens, seen[XI][0][:, 0])),
+            "classifier_accuracy": accuracy(classified(model, now, tokens, xi_at_end)),
+            "accuracy": accuracy(logits),
         }
 
-    parts = [
-        vmap(measure)({name: values[i : i + _AT_ONCE] for name, values in weights.items()})
-        for i in range(0, len(snapshots), _AT_ONCE)
-    ]
-    values = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    values = at_every_snapshot(measure, weights, len(snapshots))
     return ProbeResult(
         "Stitching",
         values,
@@ -79,5 +76,5 @@ def embedded(model: Any, weights: Weights, tokens: Tensor) -> Tensor:
 def classified(model: Any, weights: Weights, tokens: Tensor, xi: Tensor) -> Tensor:
     """``[n d_vocab]`` logits with ``xi [n d]`` in place of the sequence embeddings."""
     with record(model, [XI], lambda name, own: xi[:, None]):
-        logits: Tensor = functional_call(model, dict(weights), (tokens,))
+        logits: Tensor = functional_call(model, dict(weights), (tokens[:1],))  # nothing behind xi reads the tokens
     return logits

@@ -44,8 +44,8 @@ def analyse(config: ClusteringHeadsConfig, out: Path) -> Analysis:
     notes = [
         "Training is chaotic in float32: the order of additions alone changes single seeds after a few hundred epochs. "
         "Compare shares and distributions over seeds, never lists of seeds.",
-        "The within-ratio over training uses the clusters of a network's final integer weights or, without integer "
-        "weights, those of the support's multiset.",
+        "The within-ratio over training uses the clusters of a network's final head: the points of its planar lattice, "
+        "its integer sums, or those of the support's multiset if no weights can be fitted.",
         "Replayed spikes: all weights take the step that they took in the epoch of the spike, while one part of the "
         "network is frozen. What the optimiser would have done afterwards is not replayed.",
     ]

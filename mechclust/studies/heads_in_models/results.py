@@ -111,11 +111,12 @@ def _summary(config: HeadsInModelsConfig, arm: str, heads: Heads) -> dict[str, f
 
 
 def _growth(ari: np.ndarray, called: np.ndarray) -> tuple[float, float]:
-    """Rise of the task-ARI over the block with most heads called, and its mean over others; 0 if there is none."""
-    if not called.any():
+    """Mean rise of the task-ARI over the blocks with most heads called, and over others; 0 if these are all blocks."""
+    most = called == called.max()
+    if most.all():
         return 0.0, 0.0
-    rise, most = np.diff(ari), int(called.argmax())
-    return float(rise[most]), float(np.delete(rise, most).mean())
+    rise = np.diff(ari)
+    return float(rise[most].mean()), float(rise[~most].mean())
 
 
 def _largest(values: np.ndarray) -> float:

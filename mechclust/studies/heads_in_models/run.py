@@ -113,14 +113,15 @@ def _moved(model: Any, config: HeadsInModelsConfig) -> HookedModel:
 
 
 def examples_of(config: HeadsInModelsConfig, task: Any) -> list[Batch]:
-    """The first ``n_measured`` held-out examples, or examples drawn independently of the training examples.
+    """``n_measured`` held-out examples, equally spaced, or examples drawn independently of the training examples.
 
     Additions have one more label: the sum of equally many digits off the support.
     """
     if not isinstance(task, SparseModularAddition):
         (batch,) = task.batches("validation_subset", task.n_eval)
-        every = torch.arange(len(batch)) * max(1, len(batch) // config.n_measured)  # they are ordered by task
-        return list(batch.select(every[every < len(batch)][: config.n_measured]).split(128))
+        # They are ordered by task.
+        rows = torch.linspace(0, len(batch) - 1, min(len(batch), config.n_measured)).round().long()
+        return list(batch.select(rows).split(128))
     (batch,) = task.batches("test", task.n_test)
     off = [t for t in range(task.length) if t not in task.positions][-len(task.positions) :]
     labels = {**batch.labels, OFF: batch.tokens[:, off].sum(dim=1)}

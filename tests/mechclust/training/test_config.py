@@ -71,6 +71,10 @@ class TestFields:
             ({"layer_decay": 1.1}, "layer_decay is 1.1; expected above 0 and at most 1 (no decay)"),
             ({"lr": 0.0}, "lr is 0.0; expected a positive learning rate"),
             ({"lr": math.nan}, "lr is nan; expected a positive learning rate"),
+            ({"clip": 0.0}, "clip is 0.0; expected a positive norm, or None for no clipping"),
+            ({"clip": -1.0}, "clip is -1.0; expected a positive norm, or None for no clipping"),
+            ({"weight_decay": -0.1}, "weight_decay is -0.1; expected at least 0"),
+            ({"betas": (0.9, 1.0)}, "betas is (0.9, 1.0); expected two numbers from 0 to below 1"),
         ],
     )
     def test_refusals(self, fields, message):

@@ -14,12 +14,10 @@ from hypothesis import strategies as st
 
 from mechclust.studies.clustering_heads.curves import (
     Spike,
-    away_from,
     first_above,
     first_below,
     loss_drops,
     loss_spikes,
-    matched_quiet,
 )
 from tasks import InputError
 
@@ -247,79 +245,7 @@ def test_nan_starts_no_spike_and_ends_none() -> None:
     assert loss_spikes([0.01] * 12 + [math.inf, 0.01]) == [Spike(12, math.inf, 0.01, 13)]
 
 
-# ---- matched_quiet ----
-
-
-def test_the_match_is_a_quiet_epoch_of_the_same_level() -> None:
-    loss = np.geomspace(1.0, 1e-3, 200)
-    loss[[100, 102]] = 0.9
-    spikes = loss_spikes(loss)
-    assert [spike.epoch for spike in spikes] == [100, 102]
-    first, second = matched_quiet(loss, spikes)
-    assert first == 90  # the nearest level that lies 10 epochs away
-    assert second == 89  # the medians, at epoch 95 and 96, are nearer to what comes before
-    assert matched_quiet(loss, spikes, gap=20) == [80, 79]
-
-
-def test_distance_is_kept_from_the_whole_spike_and_from_the_start() -> None:
-    loss = np.full(100, 0.01)
-    loss[40:50] = 0.5
-    (spike,) = loss_spikes(loss)
-    assert (spike.epoch, spike.end) == (40, 50)
-    allowed = [i for i in range(10, 100) if i <= 30 or i >= 60]
-    for epoch in allowed:
-        marked = loss.copy()
-        marked[[i for i in allowed if i != epoch]] = 0.02
-        assert matched_quiet(marked, [spike]) == [epoch]
-    marked = np.full(100, 0.01)
-    marked[allowed] = 0.02
-    assert matched_quiet(marked, [spike]) == [10]
-    assert matched_quiet(marked, [spike], window=25) == [25]
-
-
-def test_epochs_away_from_spikes_are_counted_from_both_of_their_ends() -> None:
-    spikes = [Spike(1, 0.5, 0.01, 2), Spike(10, 0.5, 0.01, 12)]
-    assert np.flatnonzero(away_from(spikes, 17, 3)).tolist() == [5, 6, 7, 15, 16]
-    assert away_from([], 4, 3).all()
-
-
-def test_levels_are_compared_in_the_logarithm() -> None:
-    loss = np.full(60, 10.0)
-    loss[30], loss[31] = 0.5, 5.0
-    assert matched_quiet(loss, [Spike(50, 9.0, 1.0, 51)]) == [30]  # 2 times away, and the other 5 times
-    loss[30] = 0.1
-    assert matched_quiet(loss, [Spike(50, 9.0, 1.0, 51)]) == [31]  # 10 times away
-
-
-def test_each_epoch_is_used_once_while_there_are_others() -> None:
-    loss = np.full(50, 0.01)
-    spikes = [Spike(epoch, 0.5, 0.01, epoch + 1) for epoch in (40, 42, 44, 46)]
-    assert matched_quiet(loss, spikes) == [10, 11, 12, 13]
-    assert matched_quiet(loss, spikes, window=29) == [29, 30, 29, 30]
-
-
-def test_no_quiet_epoch_is_none() -> None:
-    loss = np.full(25, 0.01)
-    loss[15] = 1.0
-    assert matched_quiet(loss, loss_spikes(loss)) == [None]
-    assert matched_quiet(loss, []) == []
-    unknown = np.full(60, NAN)
-    assert matched_quiet(unknown, [Spike(50, 1.0, 0.1, 51)]) == [None]
-
-
-def test_a_loss_of_zero_matches_zero_and_else_the_lowest() -> None:
-    loss = np.full(60, 0.5)
-    loss[20] = 0.1
-    assert matched_quiet(loss, [Spike(50, 1.0, 0.0, 51)]) == [20]
-    loss[25] = 0.0
-    assert matched_quiet(loss, [Spike(50, 1.0, 0.0, 51)]) == [25]
-    assert matched_quiet(loss, [Spike(50, 1.0, 0.1, 51)]) == [20]
-
-
-# ---- refusals ----
-
-
-@pytest.mark.parametrize("function", [loss_drops, loss_spikes, lambda loss: matched_quiet(loss, [])])
+@pytest.mark.parametrize("function", [loss_drops, loss_spikes])
 def test_curves_have_one_axis(function: Any) -> None:
     with pytest.raises(InputError, match=re.escape("loss has shape (2, 2); expected one number per epoch")):
         function([[1.0, 2.0], [3.0, 4.0]])
@@ -341,14 +267,6 @@ def test_levels_are_passed_by_one_curve(function: Any) -> None:
         (loss_spikes, {"factor": 1.0}, "factor is 1.0; expected more than 1, such as 5.0"),
         (loss_spikes, {"factor": NAN}, "factor is nan; expected more than 1, such as 5.0"),
         (loss_spikes, {"floor": -1.0}, "floor is -1.0; expected at least 0"),
-        (matched_quiet, {"spikes": [], "gap": 0}, "gap is 0; expected at least 1"),
-        (matched_quiet, {"spikes": [], "window": 0}, "window is 0; expected at least 1"),
-        (
-            matched_quiet,
-            {"spikes": [Spike(18, 1.0, 0.1, 25)]},
-            "a spike lasts from epoch 18 to 25, but the loss has 20 epochs; "
-            "give the curve that the spikes were found in",
-        ),
     ],
 )
 def test_what_is_refused(function: Any, arguments: dict[str, Any], message: str) -> None:

@@ -33,6 +33,21 @@ def test_the_base_network_has_198_parameters():
 
 
 @pytest.mark.parametrize("config", [CONFIG, WIDE])
+@pytest.mark.parametrize("name", ["hook_embed", "hook_pos_embed", "blocks.0.hook_resid_pre", "blocks.0.ln1.hook_scale",
+                                  "blocks.0.ln1.hook_normalized", "blocks.0.attn.hook_v"])  # fmt: skip
+def test_watching_tokens_changes_nothing(config, name):
+    model, x = build_model(config).double(), tokens(config)
+    plain = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
+    with record(model, [name]) as seen:
+        watched = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
+    assert seen[name][0].shape[:2] == x.shape
+    for one, other in zip(plain, watched, strict=True):
+        torch.testing.assert_close(one, other)
+    with record(model, [name], lambda _, own: own * 0.5):  # what is changed there counts
+        assert not torch.allclose(model(x), build_model(config).double()(x))
+
+
+@pytest.mark.parametrize("config", [CONFIG, WIDE])
 def test_logits_are_the_formula(config):
     model = build_model(config).double()
     w = {k: v.detach() for k, v in model.named_parameters()}

@@ -100,6 +100,8 @@ def test_every_loss_is_that_of_the_formula(change):
     assert float(result["quiet_loss"]) == pytest.approx(loss_of(logits(before, old)), rel=1e-4)
     assert float(result["spike_loss"]) == pytest.approx(loss_of(logits(after, new)), rel=1e-4)
     assert found["norm direction"] == pytest.approx(loss_of(logits(after, new, normed=normed)), rel=1e-4)
+    scaled = new / (old.square().mean(-1, keepdim=True).sqrt() + 1e-5)
+    assert found["norm scale"] == pytest.approx(loss_of(logits(after, new, normed=scaled)), rel=1e-4)
     assert found["wedges"] == pytest.approx(loss_of(logits(after, new, gates=gates)), rel=1e-4)
     assert found["head"] == pytest.approx(loss_of(logits(after, old)), rel=1e-4)
     assert torch.equal(result["gone"], (result["loss"] <= result["threshold"][:, None]).double())
@@ -113,6 +115,19 @@ def test_the_head_that_moved_is_what_to_freeze():
     assert found["feed-forward"] == pytest.approx(float(result["spike_loss"]), rel=1e-4)  # it has not moved
     assert found["attention"] == pytest.approx(float(result["spike_loss"]), rel=1e-4)  # nor has this
     assert found["norm direction"] < float(result["spike_loss"])
+
+
+def turn_query(model):
+    """The head looks away from the support."""
+    model.blocks[0].attn.query.neg_()
+
+
+def test_the_attention_that_moved_is_what_to_freeze():
+    result, _ = replayed(turn_query)
+    found = dict(zip(FROZEN, result["loss"][0].tolist(), strict=True))
+    assert found["attention"] == pytest.approx(float(result["quiet_loss"]), rel=1e-3)
+    assert found["head"] == pytest.approx(float(result["quiet_loss"]), rel=1e-3)
+    assert found["feed-forward"] == pytest.approx(float(result["spike_loss"]), rel=1e-4)
 
 
 def test_the_feed_forward_layer_that_moved_is_what_to_freeze():

@@ -47,7 +47,7 @@ def test_a_base_job_is_done_when_its_transfer_is(tmp_path, monkeypatch):
 
 def test_the_curriculum_goes_on_from_p_2(smoke):
     _, out = smoke
-    folder = out / "models" / "curriculum-seed200"
+    folder = out / "models" / "curriculum-seeds-200-200"
     first, second, scratch = (Snapshots(folder / name) for name in ("p2", "curriculum", "scratch"))
     assert [s.tasks[0].p for s in (first, second, scratch)] == [2, 4, 4]
     assert [s.steps[-1] for s in (first, second, scratch)] == [2, 4, 6]
@@ -63,3 +63,8 @@ def test_the_curriculum_goes_on_from_p_2(smoke):
         expected = accuracy(snapshots.model(0), task, "test")[0]
         assert float(result.sel("accuracy", arm=arm, split="test")) == pytest.approx(expected)
     assert np.isfinite(result["line"].numpy()).all()
+    for arm, snapshots in (("scratch", scratch), ("curriculum", second)):  # from halfway to the end
+        (batch,), own = task.batches("train", 100), result.sel("own_line", arm=arm)
+        for place, step in ((0, snapshots.steps[1]), (-1, snapshots.steps[-1])):
+            loss = float(task.loss(snapshots.model(0, step)(batch.tokens), batch).detach())
+            assert float(own[place]) == pytest.approx(loss, rel=1e-5)

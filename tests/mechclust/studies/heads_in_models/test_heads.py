@@ -15,10 +15,11 @@ from mechclust.studies.heads_in_models.config import OFF
 from mechclust.studies.heads_in_models.heads import Heads, heads_from
 from mechclust.studies.heads_in_models.measure import measure_heads
 from mechclust.studies.heads_in_models.planted import PlantedHeads
+from mechclust.studies.heads_in_models.results import _growth
 from mechclust.studies.heads_in_models.run import examples_of
 from mechclust.studies.heads_in_models.together import IRRELEVANT, RANDOM_HEADS, RELEVANT, exchange_together
 from probes import ClusteringHead, causal_checks, head_attribution, run
-from tasks import Batch, InputError, SparseModularAddition
+from tasks import Batch, InputError, InstructionFollowing, SparseModularAddition
 
 LABELS = ("sum", OFF, "multiset", "answer")
 CONFIG = HeadsInModelsConfig(n_measured=120)
@@ -228,3 +229,23 @@ def test_refusals_of_settings(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as refused:
         replace(CONFIG, **fields)
     assert str(refused.value) == message
+
+
+@pytest.mark.parametrize("n_measured", [32, 100, 10_000])
+def test_held_out_examples_are_of_every_task(n_measured: int) -> None:
+    task = InstructionFollowing(n_tasks=8, variants=40, n_eval=150)
+    batches = examples_of(HeadsInModelsConfig(n_measured=n_measured), task)
+    (whole,) = task.batches("validation_subset", task.n_eval)
+    counts = torch.cat([batch.labels["task"] for batch in batches]).bincount(minlength=8)
+    n = min(n_measured, len(whole))
+    assert int(counts.sum()) == n
+    expected = whole.labels["task"].bincount(minlength=8) * n / len(whole)
+    assert float((counts - expected).abs().max()) <= 1.5
+
+
+def test_growth_where_heads_are_called_is_a_mean_over_equal_blocks() -> None:
+    ari = np.array([0.0, 0.1, 0.4, 0.6])
+    assert _growth(ari, np.array([0, 2, 0])) == pytest.approx((0.3, 0.15))
+    assert _growth(ari, np.array([1, 0, 1])) == pytest.approx((0.15, 0.3))  # neither of two equal blocks is preferred
+    assert _growth(ari, np.zeros(3)) == (0.0, 0.0)
+    assert _growth(ari, np.ones(3)) == (0.0, 0.0)
