@@ -6,13 +6,17 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TOKENIZERS_PARALLELISM := false
 
+# The tests write and fsync many small files: in memory, where there are 4 GB for them.
+IN_MEMORY := $(shell [ "$$(df -k --output=avail /dev/shm 2> /dev/null | tail -1)" -gt 4000000 ] 2> /dev/null && \
+	echo PYTEST_DEBUG_TEMPROOT=/dev/shm)
+
 .PHONY: demo test cluster examples docs docs-serve pictures notebooks lint bench record real faults dist install clean
 
 demo: $(VENV)/installed
 	$(BIN)/mechclust run task-clusters --preset quick --out runs/demo
 
 test: $(VENV)/installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+	$(IN_MEMORY) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 # On a Ray cluster of two nodes, which is started on this machine: nodes and workers are killed, and bits compared.
 cluster: $(VENV)/installed-dev

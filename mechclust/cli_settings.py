@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
@@ -27,14 +27,18 @@ Perhaps = Annotated[_T | None, _NOTHING]
 """An option that may be left out."""
 
 
+@cache
+def _described(cls: type) -> dict[str, str]:
+    """The arguments in a class's docstring."""
+    return {param.arg_name: param.description or "" for param in parse(cls.__doc__ or "").params}
+
+
 def _plain_settings(info: StructTypeInfo, *, none_given: bool = True) -> StructConstructorSpec | None:
     """Settings as they stand in help: docstrings without mark-up, and nothing where nothing is the default; except
     where ``none_given`` in an instance, as in a study's preset."""
     if not dataclasses.is_dataclass(info.type) or info.type.__module__.startswith("tyro."):
         return None
-    texts: dict[str, str] = {}
-    for cls in reversed(info.type.__mro__):
-        texts |= {param.arg_name: param.description or "" for param in parse(cls.__doc__ or "").params}
+    texts = {name: text for cls in reversed(info.type.__mro__) for name, text in _described(cls).items()}
     types = get_type_hints(info.type, include_extras=True)
     fields = []
     for field in dataclasses.fields(info.type):

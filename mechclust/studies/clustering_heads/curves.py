@@ -190,6 +190,20 @@ def loss_spikes(loss: ArrayLike, *, factor: float = 5.0, window: int = 10, floor
     return found
 
 
+def spikes_after_solving(loss: ArrayLike, accuracy: ArrayLike, level: float, start: int = 0) -> list[Spike]:
+    """Loss spikes after ``start`` and after the accuracy first exceeded ``level``; none if it never does.
+
+    Example:
+        >>> loss = [0.01] * 20 + [1.0] + [0.01] * 9
+        >>> [spike.epoch for spike in spikes_after_solving(loss, [1.0] * 30, 0.98)]
+        [20]
+        >>> spikes_after_solving(loss, [0.5] * 30, 0.98)
+        []
+    """
+    solved = first_above(accuracy, level)
+    return [] if solved is None else [spike for spike in loss_spikes(loss) if spike.epoch > max(solved, start)]
+
+
 def spike_threshold(before: float, *, factor: float = 5.0, floor: float = 1e-3) -> float:
     """The loss above which ``loss_spikes`` finds a spike, given a median of ``before``.
 

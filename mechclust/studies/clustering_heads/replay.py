@@ -12,10 +12,9 @@ from torch import Tensor
 from torch.func import functional_call
 
 from mechclust.models import build_model
-from mechclust.studies.clustering_heads.config import MLP, XI
-from mechclust.studies.clustering_heads.curves import Spike, spike_threshold
+from mechclust.studies.clustering_heads.config import MLP, SOLVED, XI
+from mechclust.studies.clustering_heads.curves import Spike, spike_threshold, spikes_after_solving
 from mechclust.studies.clustering_heads.dynamics import MeasuredRows, measured_rows, task_of
-from mechclust.studies.clustering_heads.results import NetworkTraining
 from mechclust.training import Snapshots
 from probes import ProbeResult
 from probes.hooks import record
@@ -53,7 +52,7 @@ def replay(snapshots: Snapshots, member: int, dynamics: ProbeResult) -> ProbeRes
         member: number of the network in the ensemble.
         dynamics: the result of ``dynamics`` for it.
     """
-    spikes = NetworkTraining(dynamics).spikes_after_solving()
+    spikes = spikes_after_solving(dynamics["train_loss"].numpy(), dynamics["test_accuracy"].numpy(), SOLVED)
     rows, model = measured_rows(task_of(snapshots, member)), build_model(snapshots.configs[member])
     found = list(_replayed(snapshots, member, spikes, rows, model))
     losses = torch.tensor(found, dtype=torch.float64).reshape(len(spikes), len(FROZEN) + 2)

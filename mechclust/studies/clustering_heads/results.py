@@ -27,6 +27,7 @@ from mechclust.studies.clustering_heads.curves import (
     drops_after_guessing,
     first_above,
     loss_spikes,
+    spikes_after_solving,
 )
 from mechclust.studies.clustering_heads.lattices import line_score, on_plane, planar_score
 from probes import ProbeResult, load_result
@@ -65,8 +66,7 @@ class NetworkTraining:
 
     def spikes_after_solving(self, start: int = 0) -> list[Spike]:
         """Loss spikes after ``start`` and after the task was first solved; none if it never was."""
-        solved = self.solved_at
-        return [] if solved is None else [spike for spike in self.spikes if spike.epoch > max(solved, start)]
+        return spikes_after_solving(self.curve("train_loss"), self.curve("test_accuracy"), SOLVED, start)
 
     def drops(self, p: int) -> list[Drop]:
         """Phases in which the training loss falls, from where it is first below 1.05 times the loss of guessing.
