@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
+from multiprocessing.context import ForkServerContext
 from typing import Any
 
 import jaxtyping
@@ -35,6 +37,21 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         _frozen = item.nodeid.split("::")[0]
         gc.collect()
         gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> ForkServerContext:
+    """Processes that are forked from one that has imported everything, since each would take seconds for it."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["mechclust.cli", "peft", "transformers.models.gpt2.modeling_gpt2"])
+    return context
+
+
+@pytest.fixture
+def forked(fork_server: ForkServerContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers of ``map_jobs`` and ``check_probe`` are forked, for tests that are not about how a worker starts."""
+    monkeypatch.setattr("mechclust.jobs.local._CONTEXT", fork_server)
+    monkeypatch.setattr("probes.testing.get_context", lambda method: fork_server)
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ def test_the_contract_on_padded_batches(probe: ClusteringHead, model: Any, batch
     check_probe(probe, model, batch)
 
 
-def test_two_processes_agree_with_one(sequences: Batch) -> None:
+def test_two_processes_agree_with_one(forked: None, sequences: Batch) -> None:
     model = build_model(PoolingTransformerConfig(d_model=4, n_heads=2))
     check_probe(ClusteringHead("sum", TASK.positions, 2, at=BOTH), model, sequences, processes=True)
 

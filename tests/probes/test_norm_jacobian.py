@@ -90,7 +90,7 @@ def test_the_contract_on_a_transformer(model: Any, batch: Batch) -> None:
     check_probe(NormJacobian([MID, "blocks.1.hook_resid_mid"]), model, batch)
 
 
-def test_two_processes_agree_with_one(addition: Any, pooling: Any) -> None:
+def test_two_processes_agree_with_one(forked: None, addition: Any, pooling: Any) -> None:
     check_probe(NormJacobian(), pooling, next(addition.batches("test", 16)), processes=True)
 
 

@@ -55,7 +55,7 @@ def test_the_contract_on_the_topic_transformer(probe: Any, topic_model: Any, doc
     check_probe(probe, topic_model(init_std=0.5), batch)
 
 
-def test_two_processes_agree_with_one(topic_model: Any, documents: Batch) -> None:
+def test_two_processes_agree_with_one(forked: None, topic_model: Any, documents: Batch) -> None:
     check_probe(TopicAttention(TOPICS, n_permutations=5), topic_model(init_std=0.5), documents, processes=True)
 
 

@@ -13,6 +13,7 @@ import pytest
 from mechclust.jobs import Ray, each_result, map_jobs, mapping
 from tasks import InputError
 
+pytestmark = pytest.mark.usefixtures("forked")
 PROCESS = "__import__('os').getpid()"
 DIE = f"__import__('os').kill({PROCESS}, 9)"
 
@@ -60,7 +61,7 @@ def test_a_job_whose_worker_is_killed_is_run_again_and_given_up_in_the_end(engin
     """Also one that only speaks late: jobs of others are not touched."""
     log = tmp_path / "log"
     told = f"open({str(log)!r}, 'a').write('slow ')"
-    slow = f"({told}, __import__('time').sleep(2), 'slow')[2]"
+    slow = f"({told}, __import__('time').sleep(0.6), 'slow')[2]"
     jobs = [slow, DIE, "'last'"]
     found = {outcome.position: outcome for outcome in each_result(eval, jobs, 2, engine=engine)}
     assert [found[position].value for position in range(3)] == ["slow", None, "last"]

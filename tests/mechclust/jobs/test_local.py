@@ -46,6 +46,7 @@ def test_results_come_in_the_order_of_the_jobs_from_one_thread_a_worker(capfd):
     assert "5/5" in err
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("workers", [2, 1])
 def test_of_several_failures_the_first_jobs_is_raised_and_the_others_go_on(tmp_path, workers):
     """Also where it comes last."""
@@ -188,6 +189,7 @@ class TestWhatIsGiven:
         assert "needs `if __name__ == '__main__':`" in last
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_worker_that_is_lost_while_it_is_made_ready_is_told_in_the_end(monkeypatch):
     monkeypatch.setattr(mapping, "LOCAL_RETRIES", 1)
     setup = partial(eval, "__import__('os').kill(__import__('os').getpid(), 9)")
@@ -199,17 +201,19 @@ def test_a_worker_that_is_lost_while_it_is_made_ready_is_told_in_the_end(monkeyp
     )
 
 
+@pytest.mark.usefixtures("forked")
 def test_workers_that_are_lost_while_they_are_made_ready_stop_no_other(monkeypatch, tmp_path):
     """The first one does all the jobs."""
     monkeypatch.setattr(mapping, "LOCAL_RETRIES", 0)
     made = f"__import__('pathlib').Path({str(tmp_path / 'first')!r})"
     die = "__import__('os').kill(__import__('os').getpid(), 9)"
     setup = partial(eval, f"(__import__('time').sleep(1), {die}) if {made}.exists() else {made}.touch()")
-    outcomes = list(each_result(_sized, ["__import__('time').sleep(3)", "2", "3"], 2, setup=setup))
+    outcomes = list(each_result(_sized, ["__import__('time').sleep(1)", "2", "3"], 2, setup=setup))
     assert [outcome.error for outcome in outcomes] == [None] * 3
     assert sorted(outcome.position for outcome in outcomes) == [0, 1, 2]
 
 
+@pytest.mark.usefixtures("forked")
 def test_large_jobs_and_large_results_pass_each_other():
     """More than a pipe holds, both ways at once, with a second job sent while the first is done."""
     big = "'" + "x" * 2_000_000 + "'"

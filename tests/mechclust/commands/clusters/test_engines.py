@@ -50,10 +50,12 @@ def assert_same(here, out, result):
 
 
 @pytest.fixture(scope="module")
-def by_two(gpt2, here, tmp_path_factory):
+def by_two(gpt2, here, tmp_path_factory, fork_server):
     """In two processes, without an untrained model: folder and result."""
     out = tmp_path_factory.mktemp("by_two")
-    return out, measure_clusters(str(gpt2), replace(here[0], workers=2, untrained=0), out)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mechclust.jobs.local._CONTEXT", fork_server)
+        return out, measure_clusters(str(gpt2), replace(here[0], workers=2, untrained=0), out)
 
 
 def test_two_processes(here, by_two):

@@ -116,7 +116,7 @@ def test_killed_and_resumed_to_the_same_bits(result, base, tasks, out, tmp_path,
     assert [c.verdict for c in again.claims] == [c.verdict for c in result.claims]
 
 
-def test_workers_change_no_bit(result, base, tasks, out, tmp_path):
+def test_workers_change_no_bit(result, base, tasks, out, tmp_path, forked):
     tiny.run(base, tasks, tmp_path / "run", svcca=True, workers=2)
     assert other(bits(tmp_path / "run" / "results"), bits(out / "results")) == ""
     assert not (tmp_path / "run" / "rows" / "copy").exists()
