@@ -66,9 +66,21 @@ def exchanged(*pairs: tuple[str, str]) -> Draw:
     return draw
 
 
-def exchanged_by_value(one: str, other: str) -> Draw:
-    """Two arrays exchanged at random, each value of each seed by itself."""
-    return lambda data, rng: {**data, **_swapped(data, (one, other), rng.random(data[one].shape) < 0.5)}
+def exchanged_by_column(one: str, other: str) -> Draw:
+    """Two arrays ``[seed column]`` exchanged at random, a column in all seeds together: seeds repeat a column.
+
+    Example:
+        >>> drawn = exchanged_by_column("a", "b")({"a": np.zeros((3, 50)), "b": np.ones((3, 50))},
+        ...                                       np.random.default_rng(0))["a"]
+        >>> bool((drawn == drawn[0]).all()), bool(0 < drawn.mean() < 1)
+        (True, True)
+    """
+
+    def draw(data: Data, rng: np.random.Generator) -> Data:
+        flip = np.broadcast_to(rng.random(data[one].shape[1:]) < 0.5, data[one].shape)
+        return {**data, **_swapped(data, (one, other), flip)}
+
+    return draw
 
 
 def in_random_order(*names: str) -> Draw:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from typing import ClassVar, Literal
 
 from mechclust.models.config import AnyConfig
@@ -196,7 +196,16 @@ class TopicStructureConfig:
     def __post_init__(self) -> None:
         check_seeds(self.seeds)
         check_choices(self)
-        check_at_least(check_every=(self.check_every, 1))
+        check_at_least(check_every=(self.check_every, 1), attention_steps=(self.attention_steps, 2))
+        if (half := self.attention_steps // 2) % self.check_every:
+            raise InputError(
+                f"check_every is {self.check_every}; expected a divisor of half of attention_steps ({half}), where the "
+                "network is compared too"
+            )
+        for name in ("optimum_documents", "optimum_lengths", "topics_per_document"):
+            values = getattr(self, name)
+            if any(a >= b for a, b in pairwise(values)):
+                raise InputError(f"{name} is {values}; expected rising numbers")
         for reading in self.readings:
             check_choice(readings=(reading, READINGS))
         if self.documents.seed != 0:

@@ -149,15 +149,18 @@ class TopicTransformer(HookedRootModule):  # type: ignore[misc]
         example, place = batch.loss_mask.nonzero(as_tuple=True)
         key, which = torch.unique(example * d_vocab + batch.tokens[example, place], return_inverse=True)
         bag, token = counts[key // d_vocab], key % d_vocab
+        one_hot = self.config.embedding == "one-hot" and self.config.input == "plain"
+        table = None if one_hot else self._table()
+
+        def read(weight: Tensor) -> Tensor:
+            """``[d_vocab d_model]`` each token's input times a weight; one-hot inputs leave it as it is."""
+            if table is not None:
+                return table @ weight
+            return weight if self.config.input_scale == 1 else self.config.input_scale * weight
+
         if self.config.attention == "uniform":
             share = bag / bag.sum(dim=1, keepdim=True)
         else:
-            query, keys = self._embedded(attn.W_Q, token), self._embedded(attn.W_K)
+            query, keys = read(attn.W_Q).index_select(0, token), read(attn.W_K)
             share = (query @ keys.T / math.sqrt(self.config.width) + bag.log()).softmax(dim=-1)
-        return self._decode(share @ self._embedded(attn.W_V))[which]
-
-    def _embedded(self, weight: Tensor, tokens: Tensor | slice = slice(None)) -> Tensor:
-        """The layer's input for some tokens times a weight, which for one-hot rows is an index look-up."""
-        if self.config.embedding == "one-hot" and self.config.input == "plain":
-            return self.config.input_scale * weight[tokens]
-        return self._table()[tokens] @ weight
+        return self._decode(share @ read(attn.W_V)).index_select(0, which)

@@ -92,7 +92,7 @@ def _followers(config: TopicStructureConfig, arm: Arm, task: TopicDocuments) -> 
     if arm.experiment == "E3":
         found["norms"] = WeightNorms()
     if arm.experiment == "E4":
-        found["dev-loss"] = DevLoss(task)
+        found["dev-loss"] = DevLoss(task, attention_steps(config, arm))
     if arm.experiment == "E5":
         found["dev-loss"] = DevLoss(task, beyond_steps(config))
         found["tables"] = TopicTables(task, beyond_steps(config), config.beyond.n_permutations)
