@@ -101,6 +101,13 @@ def everywhere(path: Any) -> Any:
     return type(path)(Path(path).absolute()) if isinstance(path, (str, Path)) and Path(path).exists() else path
 
 
+def stamps_of(source: str) -> list[tuple[str, int, int]]:
+    """Name, size and time of every file of a local checkpoint: weights trained again in a folder are other weights."""
+    path = Path(source)
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file()]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings(EngineSettings):
     """How a model is loaded, reads texts and is run.

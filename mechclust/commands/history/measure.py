@@ -24,6 +24,7 @@ from mechclust.commands.history.integrity import Identity
 from mechclust.commands.history.result import HistoryResult, measured_history
 from mechclust.commands.history.series import Checkpoint, find_series
 from mechclust.commands.parts import Part, measured, part_path, shard_rows
+from mechclust.commands.settings import stamps_of
 from mechclust.jobs import map_jobs, progress_bar
 from mechclust.models.adapters import plain_model
 from mechclust.models.pretrained import model_name
@@ -217,11 +218,9 @@ class _Job:
         settings += [config.heads] if "heads" in config.measured else []
         settings += [config.n_permutations, config.seed] if "topics" in config.measured else []
         settings += [repr(config.registered(name)) for name in config.others]
-        source = Path(self.checkpoint.source)
-        files = sorted(source.iterdir()) if source.is_dir() else []
-        stamps = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.is_file()]
+        source = self.checkpoint.source
         return digest_of(
-            [json.dumps([self.checkpoint.source, settings, versions(), stamps], default=str), self.inputs.digest]
+            [json.dumps([source, settings, versions(), stamps_of(source)], default=str), self.inputs.digest]
         )
 
     def result(self, name: str) -> Path:

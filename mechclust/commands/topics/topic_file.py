@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -150,15 +150,12 @@ def load_topics(path: str | Path) -> FittedTopics:
     return FittedTopics(models, tensors["seeds"].tolist(), settings, header.get("corpus", ""), tokenizer)
 
 
-def check_fits(path: str | Path, fitted: FittedTopics, words: Sequence[str] | None, **asked: Any) -> None:
-    """Refuse topics of another vocabulary, or fitted with other settings than are asked for.
-
-    Thresholds are shares of a vocabulary: over another one they keep other words.
+def check_fits(path: str | Path, fitted: FittedTopics, **asked: Any) -> None:
+    """Refuse topics that were fitted with other settings than are asked for.
 
     Args:
         path: of the file, for the message.
         fitted: what it holds.
-        words: the vocabulary of the corpus; ``None``: it was not counted.
         **asked: settings that must be those of the file, such as ``n_topics``.
 
     Raises:
@@ -170,13 +167,12 @@ def check_fits(path: str | Path, fitted: FittedTopics, words: Sequence[str] | No
                 f"the topics of {str(path)!r} were fitted with {name} {fitted.settings[name]!r}, and {value!r} is "
                 f"asked for; give the file's own, or {_WAY}"
             )
-    if words is not None and list(words) != fitted.words:
-        missing = len(set(words) - set(fitted.words))
-        more = len(set(fitted.words) - set(words))
-        raise InputError(
-            f"the topics of {str(path)!r} are over another vocabulary than the corpus ({len(fitted.words)} words, of "
-            f"which {more} are not among the corpus's {len(words)}, and {missing} of these not among them); {_WAY}"
-        )
+
+
+def subset(fitted: FittedTopics, seeds: Sequence[int]) -> FittedTopics:
+    """The topic models of some of its seeds, in their order."""
+    known = dict(zip(fitted.seeds, fitted.models, strict=True))
+    return replace(fitted, models=[known[seed] for seed in seeds], seeds=list(seeds))
 
 
 def merge_topics(parts: Sequence[FittedTopics]) -> FittedTopics:

@@ -48,6 +48,10 @@ def test_models_come_in_the_files_order(tmp_path):
             "[[model]]\nmodel = 'a'\n[[model]]\nmodel = 'b'\nname = 'a'",
             ", model 2: the name 'a' is that of model 1 too; name each model once",
         ),
+        (
+            "[[model]]\nmodel = 'a'\npublished = 'BERT'\n[[model]]\nmodel = 'b'\npublished = 'BERT'",
+            ", model 2: the published 'BERT' is that of model 1 too; name each model once",
+        ),
     ],
 )
 def test_what_is_refused(tmp_path, text, message):

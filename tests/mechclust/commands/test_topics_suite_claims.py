@@ -59,7 +59,7 @@ class TestP7:
     def test_no_random_twin_of_bert(self):
         found = claims_of([r for r in as_published() if r.metadata["twin"] is None], 0)
         assert found[0].note.startswith("not tested: the suite has no random BERT; ")
-        assert found[2].note == "not tested: no encoder has a random twin"
+        assert found[2].note == "not tested: no encoder has an untrained twin"
 
 
 def test_above_its_own_random_twin():

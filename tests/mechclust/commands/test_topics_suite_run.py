@@ -18,6 +18,7 @@ from mechclust.cli import main
 from mechclust.commands.topics.suite import SuiteConfig, figures, judge_folder, run_suite, write_suite_report
 from mechclust.commands.topics.suite import job as jobs
 from mechclust.commands.topics.suite import texts as suite_texts
+from mechclust.commands.topics.suite.published import published_ratio
 from mechclust.commands.topics.suite.sentences import lead_of, notes_of
 from mechclust.commands.topics.topic_file import load_topics, save_topics
 from mechclust.models import load_pretrained, token_embeddings
@@ -151,10 +152,12 @@ class TestMeasured:
         assert "; with random weights" not in lead[1]  # which has no twin
         assert lead[-1].startswith("With random weights the cosine's ratio is at most this far from 1: ")
 
-    def test_what_is_published_stands_beside(self, found, config, folder):
-        """At the published thresholds, with words enough; here a table of another corpus takes the place."""
-        again = replace(found, config=replace(config, thresholds=(0.1, 0.2)))
-        assert again.shown(overlap=True)["published"].tolist() == ["–"] * 5  # none is published at .1 and .2
+    def test_what_is_published_stands_beside(self, found, monkeypatch):
+        assert found.shown(overlap=False)["published"].tolist() == ["–"] * 5  # none is published at .1 and .2
+        monkeypatch.setattr("mechclust.commands.topics.suite.published.THRESHOLDS", (0.1, 0.2))
+        shown = replace(found).shown(overlap=False)["published"].tolist()
+        assert [float(x) for x in shown[:2]] == [published_ratio("BERT", "attention", t, False) for t in (0.1, 0.2)]
+        assert shown[2:] == ["–"] * 3
 
 
 class TestFolder:
@@ -199,6 +202,35 @@ class TestFolder:
         path.write_bytes(path.read_bytes()[:-9])
         again = run_suite(config, tmp_path / "out")
         assert again.tables["ratios"].equals(found.tables["ratios"])
+
+    def test_weights_trained_again_are_measured_again(self, config, folder, tmp_path, write_checkpoint):
+        shutil.copytree(folder / "out", tmp_path / "out")
+        shutil.copytree(folder / "albert", tmp_path / "albert")
+        mine = replace(config, suite=(str(tmp_path / "albert"),))
+        before = run_suite(mine, tmp_path / "out").trained[str(tmp_path / "albert")].attention["overall_ratio"]
+        shutil.rmtree(tmp_path / "albert")
+        write_checkpoint(tmp_path / "albert", "albert", seed=5)
+        after = run_suite(mine, tmp_path / "out").trained[str(tmp_path / "albert")].attention["overall_ratio"]
+        assert not torch.equal(before, after)
+
+    def test_only_what_is_lacking_is_fitted(self, config, folder, tmp_path, monkeypatch):
+        words, fitted, fit = tmp_path / "stop.txt", [], suite_texts.fit_seeds
+
+        def fitting(counts, seeds, *args, **kwargs):
+            fitted.extend(seeds)
+            return fit(counts, seeds, *args, **kwargs)
+
+        monkeypatch.setattr(suite_texts, "fit_seeds", fitting)
+        words.write_text("the")
+        mine = replace(config, suite=(str(folder / "albert"),), stop_words=str(words))
+        run_suite(mine, tmp_path / "out")
+        run_suite(replace(mine, topic_seeds=(0, 1, 2)), tmp_path / "out")
+        assert fitted == [0, 1, 2]  # one more seed, and those that were there are kept
+        run_suite(replace(mine, topic_seeds=(1,)), tmp_path / "out")
+        assert fitted == [0, 1, 2]
+        words.write_text("the\nof")  # other words under the same name
+        run_suite(replace(mine, topic_seeds=(1,)), tmp_path / "out")
+        assert fitted == [0, 1, 2, 1]
 
 
 class TestTopicModel:

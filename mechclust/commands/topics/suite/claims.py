@@ -20,7 +20,10 @@ from probes import ProbeResult, load_result
 from tasks import InputError
 
 NEAR_ONE = 0.005  # of a model with random weights
-_NULL = "ratios of 1 at every threshold, with the variation measured over documents and topic models"
+_NULL = (
+    "as planted, but for one encoder, drawn at random, whose ratios are 1 at every threshold; the measured variation "
+    "over documents and topic models, which all encoders share"
+)
 _Stat = tuple[str, np.ndarray, np.ndarray, Bound]  # name, by seed, by seed and resample
 
 
@@ -89,6 +92,7 @@ def _p7(
         _p7_parts,
         Bound(">", 1),
         why_not=f"the suite has no {join(lacking)}" if lacking else few,
+        false={row: np.full(len(thresholds), 1 + (NEAR_ONE + 1e-9) * (row == RANDOM)) for row in curves},
         planted=expected if all(np.isfinite(e).all() for e in expected.values()) else None,
         draws=draws,
     )
@@ -145,7 +149,8 @@ def _above_twin(trained: Mapping[str, ProbeResult], twins: Mapping[str, Sequence
         curves,
         partial(_above_parts, names=list(with_twin)),
         Bound(">", 0),
-        why_not="" if curves else "no encoder has a random twin",
+        why_not="" if curves else "no encoder has an untrained twin",
+        false={name: np.ones(curves[name].values.shape[1]) for name in with_twin},
         planted={
             name: np.full(c.values.shape[1], 1.0 if name.startswith("random ") else 1.2) for name, c in curves.items()
         },
@@ -172,6 +177,7 @@ def _matched(trained: Mapping[str, ProbeResult], draws: int) -> Claim:
         _matched_parts,
         Bound(">", 1),
         why_not="" if curves else "no encoder was measured",
+        false={name: np.ones(c.values.shape[1]) for name, c in curves.items()},
         planted={name: np.full(c.values.shape[1], 1.2) for name, c in curves.items()},
         draws=draws,
     )
@@ -227,20 +233,38 @@ def _judged(
     bound: Bound,
     *,
     why_not: str,
+    false: Mapping[str, np.ndarray],
     planted: Mapping[str, np.ndarray] | None,
     draws: int,
 ) -> Claim:
-    """The claim with its severity, if it can be tested."""
+    """The claim with its severity, if it can be tested.
+
+    Args:
+        false: for each encoder whose claim can be false, the curve that makes it so.
+        planted: the curves of all encoders that make the claim true; ``None``: not known, so that in null draws all are
+            false.
+    """
     judge = _Judge(id, statement, source, parts, bound)
     if why_not or not curves:
         return judge(curves, why_not=why_not, severity=Severity(None, 0, f"none: {why_not}"))
     if not draws:
         return judge(curves, severity=Severity(None, 0, "none: no draws were requested"))
 
+    n, _, resamples = next(iter(curves.values())).drawn.shape
+
+    def drawn(means: Mapping[str, np.ndarray], rng: np.random.Generator) -> Verdict:
+        """All encoders were measured on the same documents with the same topic models."""
+        seeds: np.ndarray = rng.integers(n, size=(n,))
+        resample = int(rng.integers(resamples))
+        return _verdict(parts({name: c.noisy(means[name], seeds, resample) for name, c in curves.items()}))
+
     def null(rng: np.random.Generator) -> Verdict:
-        return _verdict(parts({name: c.noisy(np.ones(c.values.shape[1]), rng) for name, c in curves.items()}))
+        if planted is None:
+            return drawn({name: false.get(name, np.ones(c.values.shape[1])) for name, c in curves.items()}, rng)
+        one = list(false)[int(rng.integers(len(false)))]
+        return drawn({**planted, one: false[one]}, rng)
 
     def true(rng: np.random.Generator) -> Verdict:
-        return _verdict(parts({name: c.noisy((planted or {})[name], rng) for name, c in curves.items()}))
+        return drawn(planted or {}, rng)
 
     return judge(curves, severity=severity_of(null, _NULL, planted=true if planted else None, draws=draws))

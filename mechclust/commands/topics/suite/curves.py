@@ -8,8 +8,6 @@ from typing import Literal
 
 import numpy as np
 
-from mechclust.commands.topics.suite.spread import spread
-from mechclust.report.verdicts import Interval
 from probes import ProbeResult
 
 Measure = Literal["ratio", "matched"]
@@ -31,17 +29,18 @@ class Curve:
         """``[seed]`` and ``[seed resample]`` of a function that takes thresholds along axis 1 to one number."""
         return of(self.values), of(self.drawn)
 
-    def interval(self, threshold: int) -> Interval | None:
-        """95%, at one threshold."""
-        return spread(self.values[:, threshold], self.drawn[:, threshold])
+    def noisy(self, around: np.ndarray, seeds: np.ndarray, resample: int) -> Curve:
+        """Another curve with the variation of this one.
 
-    def noisy(self, around: np.ndarray, rng: np.random.Generator) -> Curve:
-        """Another curve with the variation of this one: around other values ``[threshold]``."""
-        n, _, resamples = self.drawn.shape
-        center = self.values.mean(axis=0)
-        own = (self.values - center)[rng.integers(n, size=n)] * np.sqrt(n / max(1, n - 1))
+        Args:
+            around: ``[threshold]`` its expected values.
+            seeds: ``[seed]`` numbers of the topic models whose deviations it has, drawn with replacement.
+            resample: number of the resampled documents whose deviations it has.
+        """
+        n = len(self.values)
+        own = (self.values - self.values.mean(axis=0))[seeds] * np.sqrt(n / max(1, n - 1))
         off = self.drawn - self.drawn.mean(axis=2, keepdims=True)
-        values = around + own + off[:, :, rng.integers(resamples)]
+        values = around + own + off[:, :, resample]
         return Curve(values, values[:, :, None] + off)
 
 

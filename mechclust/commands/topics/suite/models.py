@@ -73,11 +73,11 @@ def read_suite(path: str | Path) -> list[SuiteModel]:
     if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
         raise InputError(f"{str(path)!r} names no models; expected {_EXPECTED}")
     models = [_model(table, f"{str(path)!r}, model {i}") for i, table in enumerate(tables, start=1)]
-    for key in ("model", "name"):
+    for key in ("model", "name", "published"):
         seen: dict[str, int] = {}
         for i, each in enumerate(models, start=1):
             value = getattr(each, key)
-            if (before := seen.setdefault(value, i)) != i:
+            if value and (before := seen.setdefault(value, i)) != i:
                 raise InputError(
                     f"{str(path)!r}, model {i}: the {key} {value!r} is that of model {before} too; name each model once"
                 )

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from mechclust.commands.folder import own_folder
-from mechclust.commands.settings import everywhere
+from mechclust.commands.settings import everywhere, stamps_of
 from mechclust.commands.topics.result import Variant
 from mechclust.commands.topics.suite.config import SuiteConfig
 from mechclust.commands.topics.suite.job import Measured, ModelJob, Reading, measure_model
@@ -101,6 +101,7 @@ def _jobs(
     jobs: dict[tuple[str, int | None], ModelJob] = {}
     for model, seed in seeds:
         options = {} if seed is None else {"untrained": True, "seed": seed}
+        source = str(everywhere(model.model))
         about = {
             "name": model.name, "position": models.index(model), "published": model.published, "twin": seed,
             "variants": [[t, overlap] for overlap in (False, True) for t in config.thresholds],
@@ -109,7 +110,7 @@ def _jobs(
         jobs[model.name, seed] = ModelJob(
             name=model.name if seed is None else f"{model.name}-random-seed{seed}",
             load=config.loader(model.model, "text", attention="eager", **options),
-            identity=repr((str(everywhere(model.model)), config.dtype, config.quantize, seed)),
+            identity=repr((source, stamps_of(source), config.dtype, config.quantize, seed)),
             words=words,
             topics=topics,
             documents=texts.documents,

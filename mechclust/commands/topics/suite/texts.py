@@ -18,13 +18,14 @@ from mechclust.commands.topics.topic_file import (
     load_topics,
     merge_topics,
     save_topics,
+    subset,
 )
 from mechclust.jobs import progress_bar
 from probes.digest import digest_of
 from probes.files import read_json, write_json
 from tasks import CorpusStream, InputError
 from tasks.text.bags import Bags
-from tasks.text.topic_model import check_corpus_size, least_threshold
+from tasks.text.topic_model import check_corpus_size, least_threshold, read_stop_words
 from tasks.text.vocabulary import Vocabulary
 from tasks.text.words import words_of
 
@@ -90,26 +91,34 @@ def check_pairs(n_words: int, thresholds: Sequence[float]) -> None:
 def _given(path: Path, config: SuiteConfig) -> FittedTopics:
     """The topic models of a file, those of the seeds that are asked for."""
     fitted = load_topics(path)
-    check_fits(path, fitted, None, **config.asked)
+    asked = dict(config.asked)
+    if "stop_words" in asked:
+        asked["stop_words"] = _named(asked["stop_words"])
+    check_fits(path, fitted, **asked)
     if not config.topic_seeds:
         return fitted
-    known = dict(zip(fitted.seeds, fitted.models, strict=True))
+    known = set(fitted.seeds)
     if lacking := [seed for seed in config.topic_seeds if seed not in known]:
+        held = ", ".join(map(str, fitted.seeds))
         raise InputError(
-            f"{str(path)!r} has no topic model of seed {lacking[0]} (it has {', '.join(map(str, known))}); leave out "
-            "--topic-seeds, or --topic-model"
+            f"{str(path)!r} has no topic model of seed {lacking[0]} (it has {held}); leave out --topic-seeds, or "
+            "--topic-model"
         )
-    seeds = sorted(config.topic_seeds)
-    return FittedTopics([known[s] for s in seeds], seeds, fitted.settings, fitted.corpus, fitted.tokenizer)
+    return subset(fitted, sorted(config.topic_seeds))
 
 
 def _fitted(stream: CorpusStream, corpus: str, config: SuiteConfig, out: Path, progress: bool) -> FittedTopics:
-    """One topic model per seed, each saved as soon as it is fitted."""
+    """One topic model per seed, each saved as soon as it is fitted; those that an earlier run fitted are not again."""
     wanted, whole = sorted(config.topic_seeds or _SEEDS), out / TOPICS
-    if (kept := _kept(whole, corpus, config.fitting)) is not None and list(kept.seeds) == wanted:
-        return kept
+    settings = {**config.fitting, "stop_words": _named(config.fitting["stop_words"])}
+    kept = _kept(whole, corpus, settings)
+    if kept is not None and set(wanted) <= set(kept.seeds):
+        return subset(kept, wanted)
     paths = {seed: out / "topics" / f"seed{seed}.safetensors" for seed in wanted}
-    parts = {seed: _kept(path, corpus, config.fitting) for seed, path in paths.items()}
+    parts = {
+        seed: subset(kept, [seed]) if kept is not None and seed in kept.seeds else _kept(path, corpus, settings)
+        for seed, path in paths.items()
+    }
     lacking = [seed for seed, part in parts.items() if part is None]
     if lacking:
         with tempfile.TemporaryDirectory() as folder:
@@ -118,7 +127,7 @@ def _fitted(stream: CorpusStream, corpus: str, config: SuiteConfig, out: Path, p
             check_corpus_size(counts.counts.shape[0], config.fitting["n_topics"])
             for seed in lacking:
                 fit = fit_seeds(
-                    counts, [seed], config.fitting["n_topics"], config.fitting["passes"], settings=config.fitting,
+                    counts, [seed], settings["n_topics"], settings["passes"], settings=settings,
                     corpus=corpus, progress=progress,
                 )  # fmt: skip
                 save_topics(paths[seed], fit)
@@ -127,6 +136,13 @@ def _fitted(stream: CorpusStream, corpus: str, config: SuiteConfig, out: Path, p
     save_topics(whole, fitted)
     shutil.rmtree(out / "topics", ignore_errors=True)
     return fitted
+
+
+def _named(stop_words: str) -> str:
+    """What stands for a choice of stop words: of a file, what is in it."""
+    if not Path(stop_words).is_file():
+        return stop_words
+    return f"{Path(stop_words).name}, {digest_of(sorted(read_stop_words(stop_words)))[:16]}"
 
 
 def _kept(path: Path, corpus: str, settings: dict[str, Any]) -> FittedTopics | None:
