@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +61,7 @@ class Bags:
         """
         check_choice(weights=(weights, get_args(Weights)))
         places = [Path(folder) / name for name in ("numbers.i32", "counts.i32")]
-        start = [0]
+        start = array("q", [0])
         try:
             with open(places[0], "wb") as numbers, open(places[1], "wb") as counts:
                 for text in texts:
@@ -75,7 +76,7 @@ class Bags:
             ) from None
         # an empty file cannot be mapped
         mapped = (np.memmap(p, np.int32, "r") if start[-1] else np.empty(0, np.int32) for p in places)
-        return cls(vocabulary, weights, np.array(start, dtype=np.int64), *mapped)
+        return cls(vocabulary, weights, np.frombuffer(start, np.int64), *mapped)
 
     @property
     def shape(self) -> tuple[int, int]:
