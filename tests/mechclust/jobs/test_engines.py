@@ -7,6 +7,7 @@ import os
 import time
 from contextlib import closing
 from functools import partial
+from multiprocessing import get_context
 
 import pytest
 
@@ -32,6 +33,7 @@ def once(path, first, then):
 
 def test_values_threads_environment_and_a_job_that_raises(engine, monkeypatch):
     """Nobody else's job is stopped by an error, which names its job and keeps its type."""
+    monkeypatch.setattr("mechclust.jobs.local._CONTEXT", get_context("spawn"))  # a server has its own environment
     monkeypatch.setenv("MECHCLUST_VERIFY", "told")
     named = [f"__import__('os').environ[{name!r}]" for name in ("MECHCLUST_VERIFY", "MECHCLUST_LOCK_WAIT")]
     about = f"({PROCESS}, __import__('torch').get_num_threads(), {', '.join(named)})"
