@@ -39,7 +39,11 @@ def own_model() -> Drawn:
     )
 
 
-@picture("clusters", "docs/commands/clusters.md", alt="Index of clusters and accuracy of a classifier by layer, for two labels")
+@picture(
+    "clusters",
+    "docs/commands/clusters.md",
+    alt="Index of clusters and accuracy of a classifier by layer, for two labels",
+)
 def clusters() -> Drawn:
     return Image.open(runs.clusters() / "figures" / "curves_by_layer.png"), (
         f"The figure that `mechclust clusters` draws of {GPT2} (96 prompts). For the task (left), untrained weights "
