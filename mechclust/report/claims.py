@@ -143,7 +143,7 @@ def claim(
     bounds: Bound | Sequence[tuple[str, Sequence[float], Bound]],
     *,
     kind: Kind = "finding",
-    interval: Interval | Mapping[str, Interval] | None = None,
+    interval: Interval | Mapping[str, Interval | None] | None = None,
     tested: bool = True,
     why_not: str = "",
     shares: bool = False,
@@ -159,7 +159,7 @@ def claim(
         bounds: of the main value; or several parts ``(name, one value per seed, bound)`` that must all hold, the
             first being the main value. Parts of one name have one interval.
         interval: 95%, where it is not over the values: a bootstrap's over tasks or documents. Of the main value, or
-            of parts by name.
+            of parts by name; ``None`` by name: a part has none, whatever its values.
         tested: whether this run can test it.
         why_not: why it cannot, for the note; by default, that this size of the study cannot.
         shares: all values are 0 or 1, so that their means are shares and have a share's interval.
@@ -216,18 +216,20 @@ def untested(c: Claim, why_not: str = "") -> Claim:
 _NOT_TESTED = "not tested: "
 
 
-def _given(id: str, interval: Interval | Mapping[str, Interval] | None, names: Sequence[str]) -> dict[str, Interval]:
+def _given(
+    id: str, interval: Interval | Mapping[str, Interval | None] | None, names: Sequence[str]
+) -> dict[str, Interval | None]:
     """Intervals that were given, by the name of the part."""
     if interval is None:
         return {}
-    given = dict(interval) if isinstance(interval, Mapping) else {names[0]: interval}
+    given: dict[str, Interval | None] = dict(interval) if isinstance(interval, Mapping) else {names[0]: interval}
     if unknown := given.keys() - set(names):
         parts = ", ".join(map(repr, dict.fromkeys(names)))
         raise InputError(f"claim {id} has an interval of {sorted(unknown)[0]!r}; expected one of its parts ({parts})")
-    for low, high in given.values():
+    for low, high in filter(None, given.values()):
         if low > high:
             raise InputError(f"claim {id} has the interval {low:g} to {high:g}; give the lower end first")
-    return {name: (float(low), float(high)) for name, (low, high) in given.items()}
+    return {name: None if span is None else (float(span[0]), float(span[1])) for name, span in given.items()}
 
 
 def _missing(parts: Sequence[Part], why_not: str) -> list[str]:

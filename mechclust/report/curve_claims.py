@@ -89,13 +89,13 @@ def judged(
 
 def _judged(test: CurveClaim, severity: Severity | None, resamples: int, seed: int) -> Claim:
     values: list[tuple[str, Sequence[float], Bound]] = [(name, [], bound) for name, _, bound in test.parts]
-    spans: dict[str, Interval] = {}
+    spans: dict[str, Interval | None] = {}
     if not test.why_not and test.curves is not None:
         values = [(name, [float(statistic(test.curves))], bound) for name, statistic, bound in test.parts]
     if test.has_interval and test.curves is not None:
         found = _intervals(test, test.curves.resampled(resamples, seed))
-        spans = {name: span for (name, _, _), span in zip(test.parts, found, strict=True) if span is not None}
-    lost = [name or "the value" for name, _, _ in values if name not in spans] if test.has_interval else []
+        spans = dict(zip((name for name, _, _ in test.parts), found, strict=True))
+    lost = [name or "the value" for name, span in spans.items() if span is None]
     undefined = f"no interval of {', '.join(lost)}: undefined in more than 5% of the draws of tasks" if lost else ""
     return claim(
         test.id,

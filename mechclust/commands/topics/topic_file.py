@@ -31,6 +31,7 @@ class FittedTopics:
         settings: what they were fitted with, such as topics, passes and weights; JSON.
         corpus: digest of what they were fitted on.
         tokenizer: the rule that says what a word is.
+        undercount: see ``Vocabulary``.
     """
 
     models: Sequence[TopicModel]
@@ -38,6 +39,7 @@ class FittedTopics:
     settings: Mapping[str, Any] = field(default_factory=dict)
     corpus: str = ""
     tokenizer: str = TOKENIZER
+    undercount: int = 0
 
     @property
     def words(self) -> list[str]:
@@ -105,6 +107,7 @@ def save_topics(path: str | Path, fitted: FittedTopics) -> None:
         "tokenizer": fitted.tokenizer,
         "vocabulary": fitted.vocabulary,
         "corpus": fitted.corpus,
+        "undercount": str(fitted.undercount),
         "settings": json.dumps(dict(fitted.settings), sort_keys=True),
         "versions": json.dumps(versions()),
     }
@@ -146,8 +149,8 @@ def load_topics(path: str | Path) -> FittedTopics:
         TopicModel(words, part, None if bool(share.isnan().any()) else share)
         for part, share in zip(weights, shares, strict=True)
     ]
-    settings = json.loads(header["settings"])
-    return FittedTopics(models, tensors["seeds"].tolist(), settings, header.get("corpus", ""), tokenizer)
+    settings, undercount = json.loads(header["settings"]), int(header.get("undercount", 0))
+    return FittedTopics(models, tensors["seeds"].tolist(), settings, header.get("corpus", ""), tokenizer, undercount)
 
 
 def check_fits(path: str | Path, fitted: FittedTopics, **asked: Any) -> None:
@@ -198,7 +201,7 @@ def merge_topics(parts: Sequence[FittedTopics]) -> FittedTopics:
     )
     seeds = [seed for seed, _ in found]
     _check_seeds(seeds)
-    return FittedTopics([model for _, model in found], seeds, first.settings, first.corpus, first.tokenizer)
+    return replace(first, models=[model for _, model in found], seeds=seeds)
 
 
 def _check_seeds(seeds: Sequence[int]) -> None:

@@ -47,9 +47,10 @@ def refused(call, *args, **kwargs) -> str:
 
 def test_the_same_bits_come_back(fitted, tmp_path):
     path = tmp_path / "t.safetensors"
-    save_topics(path, fitted)
+    save_topics(path, replace(fitted, undercount=3))
     loaded = load_topics(path)
     assert loaded.words == WORDS
+    assert loaded.undercount == 3
     assert loaded.seeds == [1, 4]
     for one, other in zip(loaded.models, fitted.models, strict=True):
         assert torch.equal(one.weights, other.weights)

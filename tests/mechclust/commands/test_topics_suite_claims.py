@@ -7,6 +7,7 @@ import pytest
 
 from mechclust.commands.topics.suite import judge_folder
 from mechclust.commands.topics.suite.claims import claims_of
+from mechclust.commands.topics.suite.curves import Curve, mean_of
 from mechclust.commands.topics.suite.published import PUBLISHED, THRESHOLDS, published_ratio
 from mechclust.commands.topics.suite.spread import spread
 from mechclust.commands.topics.suite.vectors import drawn_of
@@ -69,6 +70,26 @@ def test_above_its_own_random_twin():
     assert verdicts([attention_of(low, "x"), attention_of(high, "x", twin=0)])["S1"] == "does not hold"
 
 
+def test_the_variation_between_twins_counts():
+    """Two twins, of which one is above the encoder: with one alone, the claim would be decided."""
+    trained = attention_of(np.full(6, 1.3), "x")
+    twins = [attention_of(np.full(6, ratio), "x", twin=i) for i, ratio in enumerate((1.1, 1.35))]
+    assert verdicts([trained, twins[0]])["S1"] == "holds"
+    assert verdicts([trained, *twins])["S1"] == "undecided"
+    assert claims_of([trained, *twins])[2].severity > 0.9  # by its null draws, which vary as the twins do
+
+
+def test_severity_in_spite_of_undefined_resamples():
+    found = attention_of(np.full(6, 1.3), "x")
+    found["overall_matched_resampled"][0, 2, 5] = np.nan
+    claim = claims_of([found])[3]
+    assert (claim.verdict, claim.severity >= 0.9, claim.power) == ("holds", True, 1.0)
+    found["overall_matched_resampled"][:] = np.nan
+    claim = claims_of([found])[3]
+    assert (claim.verdict, claim.severity) == ("undecided", None)
+    assert claim.severity_note == "none: every resample of the documents leaves some ratio undefined"
+
+
 def test_equal_distance_may_take_it_away():
     ratios = np.full(6, 1.3)
     assert verdicts([attention_of(ratios, "x")])["S2"] == "holds"
@@ -119,6 +140,32 @@ class TestSpread:
             assert low < mean < high
             covered += low <= 1 <= high
         assert 0.9 <= covered / 400 <= 0.98
+
+    def test_random_weights_count_too(self):
+        """Of 400 made with known variation of documents and of four twins, about 95% cover the mean they have."""
+        draw, covered = np.random.default_rng(3), 0
+        for _ in range(400):
+            documents, twins = draw.normal(0, 0.1), draw.normal(0, 1, 4)
+            drawn = documents + draw.normal(0, 0.1, (1, 100))
+            found = mean_of([Curve(np.array([x + documents]), x + drawn) for x in twins])
+            low, high = found.interval()
+            covered += low <= 0 <= high
+        assert 0.92 <= covered / 400 <= 0.98
+
+    def test_the_jackknife_of_a_mean_is_its_standard_error(self):
+        twins = np.array([0.2, 0.9, 0.4])
+        found = mean_of([Curve(np.array([x]), np.full((1, 20), x)) for x in twins])
+        assert found.interval() == pytest.approx(interval(twins))
+
+    def test_a_few_undefined_resamples_are_left_out(self):
+        drawn = np.random.default_rng(0).normal(2, 0.1, (2, 100))
+        holes = drawn.copy()
+        holes[0, [1, 2]] = holes[1, [2, 3, 4]] = np.nan
+        values = np.array([2.0, 2.1])
+        expected = spread(values, np.delete(drawn, [1, 2, 3, 4], axis=1))
+        assert spread(values, holes) == pytest.approx(expected)
+        holes[0, [7, 8]] = np.nan
+        assert spread(values, holes) is None
 
     def test_nothing_varies(self):
         assert spread(np.array([1.0])) is None

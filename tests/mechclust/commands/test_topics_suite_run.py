@@ -152,6 +152,24 @@ class TestMeasured:
         assert "; with random weights" not in lead[1]  # which has no twin
         assert lead[-1].startswith("With random weights the cosine's ratio is at most this far from 1: ")
 
+    def test_notes_on_what_is_not_known(self, found):
+        told = "With one set of random weights (planted) nothing is known of what its seed adds; give twins = 3 in the "
+        assert told + "suite file." in notes_of(found)
+        assert not any("too low by" in note or "undefined" in note for note in notes_of(found))
+        few = replace(found, texts=replace(found.texts, fitted=replace(found.texts.fitted, undercount=3)))
+        assert any("may be too low by up to 3: in the weights, and" in note for note in notes_of(few))
+
+    def test_resamples_without_pairs_are_told(self, found):
+        own = found.trained["planted"]
+        values = {name: x.clone() for name, x in own.attention.values.items()}
+        values["overall_matched_resampled"][1, 0, [4, 7]] = torch.nan
+        lost = replace(own, attention=replace(own.attention, values=values))
+        notes = notes_of(replace(found, trained={**found.trained, "planted": lost}))
+        assert (
+            "planted: up to 2 of 20 resamples of the documents leave a ratio undefined. They are left out of its "
+            "interval; where they are more than 5%, there is no interval."
+        ) in notes
+
     def test_what_is_published_stands_beside(self, found, monkeypatch):
         assert found.shown(overlap=False)["published"].tolist() == ["–"] * 5  # none is published at .1 and .2
         monkeypatch.setattr("mechclust.commands.topics.suite.published.THRESHOLDS", (0.1, 0.2))

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 
 import numpy as np
 
-from mechclust.commands.topics.suite.curves import Curve, Measure, curve_of, mean_curve, thresholds_of
+from mechclust.commands.topics.suite.curves import Curve, Measure, curve_of, mean_of, thresholds_of
 from mechclust.commands.topics.suite.published import PUBLISHED, RANDOM, SOURCE, published_ratio
-from mechclust.commands.topics.suite.spread import spread
 from mechclust.report.claims import Claim, Claims, claim
 from mechclust.report.severity import LEAST_DRAWS, Severity, severity_of
 from mechclust.report.text import join
-from mechclust.report.verdicts import Bound, Interval, Verdict, together
+from mechclust.report.verdicts import Bound, Verdict, together
 from probes import ProbeResult, load_result
 from tasks import InputError
 
 NEAR_ONE = 0.005  # of a model with random weights
 _NULL = (
     "as planted, but for one encoder, drawn at random, whose ratios are 1 at every threshold; the measured variation "
-    "over documents and topic models, which all encoders share"
+    "over documents and topic models, which all encoders share, and over random weights"
 )
-_Stat = tuple[str, np.ndarray, np.ndarray, Bound]  # name, by seed, by seed and resample
+_Stat = tuple[str, Curve, Bound]  # name, a number with what varies about it
 
 
 def judge_folder(folder: str | Path) -> Claims:
@@ -79,7 +78,7 @@ def _p7(
     curves = {row: curve_of(rows[row], "ratio", overlap) for row in PUBLISHED if row in rows}
     random = twins[rows["BERT"].metadata["name"]] if "BERT" in rows else []
     if random:
-        curves[RANDOM] = mean_curve([curve_of(r, "ratio", overlap) for r in random])
+        curves[RANDOM] = mean_of([curve_of(r, "ratio", overlap) for r in random])
     lacking = [row for row in (*PUBLISHED, RANDOM) if row not in curves]
     few = "one threshold, so nothing can fall" if len(thresholds) < 2 else ""
     expected = {row: np.array([published_ratio(row, "attention", t, overlap) for t in thresholds]) for row in curves}
@@ -102,22 +101,16 @@ def _p7_parts(curves: Mapping[str, Curve]) -> list[_Stat]:
     found: list[_Stat] = []
     models = [row for row in curves if row != RANDOM]
     for row in models:
-        found.append((f"{row}, least ratio", *curves[row].statistic(_least), Bound(">", 1)))
+        found.append((f"{row}, least ratio", curves[row].statistic(_least), Bound(">", 1)))
     for row in models:
         if curves[row].values.shape[1] > 1:
-            found.append((f"{row}, least fall", *curves[row].statistic(_least_fall), Bound(">", 0)))
+            found.append((f"{row}, least fall", curves[row].statistic(_least_fall), Bound(">", 0)))
     others = [row for row in models if row != "ELECTRA"]
     if "ELECTRA" in models and others:
-        best = curves["ELECTRA"]
-        lead = Curve(
-            best.values - np.max([curves[row].values for row in others], axis=0),
-            best.drawn - np.max([curves[row].drawn for row in others], axis=0),
-        )
-        found.append(("ELECTRA - highest other, least", *lead.statistic(_least), Bound(">", 0)))
+        lead = curves["ELECTRA"].minus(reduce(Curve.highest, (curves[row] for row in others)))
+        found.append(("ELECTRA - highest other, least", lead.statistic(_least), Bound(">", 0)))
     if RANDOM in curves:
-        found.append(
-            (f"{RANDOM}, largest distance from 1", *curves[RANDOM].statistic(_from_one), Bound("<=", NEAR_ONE))
-        )
+        found.append((f"{RANDOM}, largest distance from 1", curves[RANDOM].statistic(_from_one), Bound("<=", NEAR_ONE)))
     return found
 
 
@@ -140,7 +133,7 @@ def _above_twin(trained: Mapping[str, ProbeResult], twins: Mapping[str, Sequence
     with_twin = {name: r for name, r in trained.items() if twins[name]}
     curves = _no_overlap(with_twin, "ratio")
     for name in with_twin:
-        curves[f"random {name}"] = mean_curve([curve_of(r, "ratio", False) for r in twins[name]])
+        curves[f"random {name}"] = mean_of([curve_of(r, "ratio", False) for r in twins[name]])
     return _judged(
         "S1",
         "every encoder: ratio of same-topic to different-topic attention above that of its own architecture with "
@@ -159,10 +152,9 @@ def _above_twin(trained: Mapping[str, ProbeResult], twins: Mapping[str, Sequence
 
 
 def _above_parts(curves: Mapping[str, Curve], names: Sequence[str]) -> list[_Stat]:
-    pairs = [(name, curves[name], curves[f"random {name}"]) for name in names]
     return [
-        (f"{name}, least", *Curve(a.values - b.values, a.drawn - b.drawn).statistic(_least), Bound(">", 0))
-        for name, a, b in pairs
+        (f"{name}, least", curves[name].minus(curves[f"random {name}"]).statistic(_least), Bound(">", 0))
+        for name in names
     ]
 
 
@@ -184,7 +176,7 @@ def _matched(trained: Mapping[str, ProbeResult], draws: int) -> Claim:
 
 
 def _matched_parts(curves: Mapping[str, Curve]) -> list[_Stat]:
-    return [(f"{name}, least", *curve.statistic(_least), Bound(">", 1)) for name, curve in curves.items()]
+    return [(f"{name}, least", curve.statistic(_least), Bound(">", 1)) for name, curve in curves.items()]
 
 
 def _no_overlap(results: Mapping[str, ProbeResult], measure: Measure) -> dict[str, Curve]:
@@ -207,21 +199,20 @@ class _Judge:
     def __call__(self, curves: Mapping[str, Curve], *, why_not: str = "", severity: Severity | None = None) -> Claim:
         """Not tested if ``why_not`` gives a reason; the numbers are kept."""
         stats = self.parts(curves) if curves else []
-        given: dict[str, Interval] = {}
-        for name, by_seed, drawn, _ in stats:
-            if (span := spread(by_seed, drawn)) is not None:
-                given[name] = span
-        bounds = [(name, by_seed.tolist(), bound) for name, by_seed, _, bound in stats]
+        given = {name: found.interval() for name, found, _ in stats}
+        twins = any(found.without is not None for _, found, _ in stats)
+        weights = ", topic models and random weights" if twins else " and topic models"
+        bounds = [(name, found.values.tolist(), bound) for name, found, bound in stats]
         return claim(
             self.id, self.statement, self.source, bounds[0][1] if bounds else [], bounds or self.bound, interval=given,
             tested=not why_not, why_not=why_not, chance="1 (ratio), 0 (difference)", severity=severity,
-            note="interval over documents and over topic models of several seeds" if stats else "",
+            note=f"interval over documents{weights}" if stats else "",
         )  # fmt: skip
 
 
 def _verdict(stats: Sequence[_Stat]) -> Verdict:
     """The number as in the claim, without the claim."""
-    return together(bound.judge(spread(by_seed, drawn)) for _, by_seed, drawn, bound in stats)
+    return together(bound.judge(found.interval()) for _, found, bound in stats)
 
 
 def _judged(
@@ -250,13 +241,17 @@ def _judged(
     if not draws:
         return judge(curves, severity=Severity(None, 0, "none: no draws were requested"))
 
-    n, _, resamples = next(iter(curves.values())).drawn.shape
+    n = len(next(iter(curves.values())).values)
+    defined = np.flatnonzero(np.all([np.isfinite(c.drawn).all(axis=(0, 1)) for c in curves.values()], axis=0))
+    if not len(defined):
+        why = "none: every resample of the documents leaves some ratio undefined"
+        return judge(curves, severity=Severity(None, 0, why))
 
     def drawn(means: Mapping[str, np.ndarray], rng: np.random.Generator) -> Verdict:
         """All encoders were measured on the same documents with the same topic models."""
-        seeds: np.ndarray = rng.integers(n, size=(n,))
-        resample = int(rng.integers(resamples))
-        return _verdict(parts({name: c.noisy(means[name], seeds, resample) for name, c in curves.items()}))
+        weights = rng.normal(size=(n, n)) / np.sqrt(max(1, n - 1))
+        resample = int(rng.choice(defined))
+        return _verdict(parts({name: c.noisy(means[name], weights, resample, rng) for name, c in curves.items()}))
 
     def null(rng: np.random.Generator) -> Verdict:
         if planted is None:

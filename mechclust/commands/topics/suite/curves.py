@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from mechclust.commands.topics.suite.spread import spread
+from mechclust.report.verdicts import Interval
 from probes import ProbeResult
 
 Measure = Literal["ratio", "matched"]
@@ -15,33 +18,66 @@ Measure = Literal["ratio", "matched"]
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """A measure by threshold, for each topic model.
+    """A measure by threshold, for each topic model; or one number made of it, without the axis of thresholds.
 
     Attributes:
         values: ``[seed threshold]``.
         drawn: ``[seed threshold resample]``, of resampled documents.
+        without: ``[seed threshold twin]``, of a mean over several models with random weights, without each of them;
+            ``None`` for one model.
     """
 
     values: np.ndarray
     drawn: np.ndarray
+    without: np.ndarray | None = None
 
-    def statistic(self, of: Callable[[np.ndarray], np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """``[seed]`` and ``[seed resample]`` of a function that takes thresholds along axis 1 to one number."""
-        return of(self.values), of(self.drawn)
+    def statistic(self, of: Callable[[np.ndarray], np.ndarray]) -> Curve:
+        """A function that takes thresholds along axis 1 to one number."""
+        return Curve(of(self.values), of(self.drawn), None if self.without is None else of(self.without))
 
-    def noisy(self, around: np.ndarray, seeds: np.ndarray, resample: int) -> Curve:
+    def at(self, threshold: int) -> Curve:
+        """At one of the thresholds, by its number."""
+        return self.statistic(lambda x: x[:, threshold])
+
+    def minus(self, other: Curve) -> Curve:
+        """The difference from another curve, measured on the same documents; of the two, one may be a mean of twins."""
+        return self._with(other, np.subtract)
+
+    def highest(self, other: Curve) -> Curve:
+        """The higher of the two, place by place."""
+        return self._with(other, np.maximum)
+
+    def _with(self, other: Curve, of: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Curve:
+        a, b = (c.values[..., None] if c.without is None else c.without for c in (self, other))
+        without = None if self.without is None and other.without is None else of(a, b)
+        return Curve(of(self.values, other.values), of(self.drawn, other.drawn), without)
+
+    def interval(self, freedom: float = math.inf) -> Interval | None:
+        """95%, of a number; see ``spread``."""
+        return spread(self.values, self.drawn, freedom, self.without)
+
+    def noisy(self, around: np.ndarray, weights: np.ndarray, resample: int, rng: np.random.Generator) -> Curve:
         """Another curve with the variation of this one.
 
         Args:
             around: ``[threshold]`` its expected values.
-            seeds: ``[seed]`` numbers of the topic models whose deviations it has, drawn with replacement.
+            weights: ``[seed seed]`` of the measured topic models' deviations, in those of each new one. Independent
+                normal numbers of variance 1 / (seeds - 1) give these the measured covariance between thresholds;
+                drawing from a few seeds with replacement would often draw the same one, without any variation.
             resample: number of the resampled documents whose deviations it has.
+            rng: draws such weights for the models with random weights.
         """
-        n = len(self.values)
-        own = (self.values - self.values.mean(axis=0))[seeds] * np.sqrt(n / max(1, n - 1))
-        off = self.drawn - self.drawn.mean(axis=2, keepdims=True)
-        values = around + own + off[:, :, resample]
-        return Curve(values, values[:, :, None] + off)
+        own = weights @ (self.values - self.values.mean(axis=0))
+        off = self.drawn - np.nanmean(self.drawn, axis=2, keepdims=True)
+        values, without = around + own + off[:, :, resample], None
+        if self.without is not None:
+            twins = self.without.shape[2]
+            each = -(twins - 1) * (self.without - self.without.mean(axis=2, keepdims=True))  # from their mean
+            each = each @ rng.normal(size=(twins, twins)) / np.sqrt(twins - 1)
+            mean = each.mean(axis=2)
+            values = values + mean
+            without = values[:, :, None] - (each - mean[:, :, None]) / (twins - 1)
+        return Curve(values, values[:, :, None] + off, without)
 
 
 def curve_of(attention: ProbeResult, measure: Measure, overlap: bool) -> Curve:
@@ -53,9 +89,12 @@ def curve_of(attention: ProbeResult, measure: Measure, overlap: bool) -> Curve:
     return Curve(values, attention[f"overall_{measure}_resampled"].numpy()[:, places])
 
 
-def mean_curve(curves: Sequence[Curve]) -> Curve:
-    """The mean of several, such as of an encoder's random twins."""
-    return Curve(np.mean([c.values for c in curves], axis=0), np.mean([c.drawn for c in curves], axis=0))
+def mean_of(twins: Sequence[Curve]) -> Curve:
+    """The mean of an encoder's random twins."""
+    values = np.array([c.values for c in twins])
+    n, mean = len(values), values.mean(axis=0)
+    without = np.stack([(n * mean - own) / (n - 1) for own in values], axis=-1) if n > 1 else None
+    return Curve(mean, np.mean([c.drawn for c in twins], axis=0), without)
 
 
 def thresholds_of(attention: ProbeResult) -> list[float]:

@@ -12,11 +12,10 @@ import numpy as np
 
 from mechclust.commands.topics.suite.claims import claims_of
 from mechclust.commands.topics.suite.config import SuiteConfig
-from mechclust.commands.topics.suite.curves import Measure, curve_of, mean_curve
+from mechclust.commands.topics.suite.curves import Curve, Measure, curve_of, mean_of
 from mechclust.commands.topics.suite.job import VECTORS, Measured
 from mechclust.commands.topics.suite.models import SuiteModel
 from mechclust.commands.topics.suite.published import RANDOM, published_ratio
-from mechclust.commands.topics.suite.spread import spread
 from mechclust.commands.topics.suite.texts import Texts
 from mechclust.commands.topics.suite.vectors import PARTS, drawn_of
 from mechclust.report.claims import Claims
@@ -93,23 +92,22 @@ class SuiteResult:
                 key = {"model": model.name, "overlap": overlap, "threshold": threshold}
                 for name, measure in ATTENTION.items():
                     own = curve_of(trained.attention, measure, overlap)
-                    row = {**key, "measure": name, **_cells("", own.values[:, i], own.drawn[:, i])}
+                    row = {**key, "measure": name, **_cells("", own.at(i))}
                     row["published"] = published_ratio(model.published, name, threshold, overlap)
                     if twins:
-                        other = mean_curve([curve_of(t.attention, measure, overlap) for t in twins])
-                        row |= _cells("random_", other.values[:, i], other.drawn[:, i])
+                        other = mean_of([curve_of(t.attention, measure, overlap) for t in twins])
+                        row |= _cells("random_", other.at(i))
                     row["random_published"] = published_ratio(random_row, name, threshold, overlap)
                     yield row
                 for similarity in ("cosine", "dot"):
                     for vectors in VECTORS:
                         place = (threshold, overlap, vectors, similarity)
                         row = {**key, "measure": f"{similarity}, {vectors}"}
-                        row |= _cells("", *_similarity(trained.embedding, *place), PARTS - 1)
+                        row |= _cells("", _similarity(trained.embedding, *place), PARTS - 1)
                         row["published"] = published_ratio(model.published, similarity, threshold, overlap)
                         if twins:
-                            each = [_similarity(t.embedding, *place) for t in twins]
-                            values, drawn = (np.mean(x, axis=0) for x in zip(*each, strict=True))
-                            row |= _cells("random_", values, drawn, PARTS - 1)
+                            other = mean_of([_similarity(t.embedding, *place) for t in twins])
+                            row |= _cells("random_", other, PARTS - 1)
                         row["random_published"] = published_ratio(random_row, similarity, threshold, overlap)
                         yield row
 
@@ -204,19 +202,17 @@ class SuiteResult:
         return table_html(self.shown(overlap=False), "Topic structure of a suite: words of one topic")
 
 
-def _cells(prefix: str, by_seed: np.ndarray, drawn: np.ndarray, freedom: float = math.inf) -> dict[str, float]:
-    low, high = spread(by_seed, drawn, freedom) or (float("nan"), float("nan"))
-    return {f"{prefix}value": float(by_seed.mean()), f"{prefix}low": low, f"{prefix}high": high}
+def _cells(prefix: str, of: Curve, freedom: float = math.inf) -> dict[str, float]:
+    low, high = of.interval(freedom) or (float("nan"), float("nan"))
+    return {f"{prefix}value": float(of.values.mean()), f"{prefix}low": low, f"{prefix}high": high}
 
 
-def _similarity(
-    embedding: ProbeResult, threshold: float, overlap: bool, vectors: str, similarity: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """``[seed]`` ratios, and ``[seed part]`` as they vary with the documents."""
+def _similarity(embedding: ProbeResult, threshold: float, overlap: bool, vectors: str, similarity: str) -> Curve:
+    """The ratio at one threshold."""
     variant = [(float(t), bool(o)) for t, o in embedding.metadata["variants"]].index((threshold, overlap))
     at = (slice(None), variant, embedding.coords["vectors"].index(vectors), ("cosine", "dot").index(similarity))
     ratio = np.asarray(embedding["ratio"][at].numpy())
-    return ratio, drawn_of(ratio, embedding["ratio_without"][at].numpy())
+    return Curve(ratio, drawn_of(ratio, embedding["ratio_without"][at].numpy()))
 
 
 def _text(row: pd.Series[Any], prefix: str = "") -> str:

@@ -95,13 +95,25 @@ def notes_of(result: SuiteResult) -> list[str]:
         f"{fitted.models[0].n_topics} topics over {len(fitted.words)} words, fitted {n} time{'s' * (n != 1)} (seed "
         f"{join(map(str, fitted.seeds))}) on {texts.n_documents} documents; encoders were measured on "
         f"{len(texts.documents)} of them.",
-        "Intervals (95%) cover the documents measured and the topic models. For attention, documents are resampled "
-        f"whole; for cosine and dot product, each of {PARTS} parts of them is left out (a jackknife).",
+        "Intervals (95%) cover the documents measured and the topic models, and those of random weights the weights "
+        "too. For attention, documents are resampled whole; for cosine and dot product, each of "
+        f"{PARTS} parts of them is left out (a jackknife), and so is each random twin.",
     ]
     if n == 1:
         notes.append("With one topic model nothing is known of what its seed adds; give --topic-seeds 0 1 2.")
+    if single := [name for name, twins in result.twins.items() if len(twins) == 1]:
+        notes.append(
+            f"With one set of random weights ({join(single)}) nothing is known of what its seed adds; give twins = 3 "
+            "in the suite file."
+        )
+    if fitted.undercount:
+        notes.append(
+            "The corpus has more different words than were kept in memory, so the number of documents of a word may be "
+            f"too low by up to {fitted.undercount}: in the weights, and where rare words are left out."
+        )
     notes += [f"{name} could not be measured: {why}" for name, why in result.failed.items()]
     notes += _lost(result)
+    notes += _undefined(result)
     return [*notes, *texts.notes, *_READ, *_weights(fitted.settings.get("weights"), config.topic_model is None)]
 
 
@@ -114,6 +126,20 @@ def _lost(result: SuiteResult) -> list[str]:
             f"{name}: {share:.0%} of {about['occurrences']} occurrences of topic words are not counted (split into "
             f"pieces or unknown); {about['words_seen']} different words were seen whole."
         )
+    return found
+
+
+def _undefined(result: SuiteResult) -> list[str]:
+    """Where resampled documents have no pairs of words of one topic, or of different ones."""
+    found = []
+    for name, measured in result.trained.items():
+        drawn = np.stack([measured.attention[f"overall_{m}_resampled"].numpy() for m in ("ratio", "matched")])
+        known = np.isfinite(drawn).any(axis=-1)  # a threshold without any pairs is said elsewhere
+        if most := int(np.isnan(drawn[known]).sum(axis=-1).max(initial=0)):
+            found.append(
+                f"{name}: up to {most} of {drawn.shape[-1]} resamples of the documents leave a ratio undefined. They "
+                "are left out of its interval; where they are more than 5%, there is no interval."
+            )
     return found
 
 

@@ -1,4 +1,4 @@
-"""Intervals over two sources of variation at once: the documents measured, and the seed of the topic model."""
+"""Intervals over several sources of variation at once: documents, the topic model's seed, and random weights."""
 
 from __future__ import annotations
 
@@ -8,20 +8,31 @@ import numpy as np
 
 from mechclust.report.verdicts import Interval
 
+_UNDEFINED = 0.05  # share of resamples, beyond which there is no interval
 
-def spread(by_seed: np.ndarray, drawn: np.ndarray | None = None, freedom: float = math.inf) -> Interval | None:
+
+def spread(
+    by_seed: np.ndarray,
+    drawn: np.ndarray | None = None,
+    freedom: float = math.inf,
+    without: np.ndarray | None = None,
+) -> Interval | None:
     """95% interval of a mean over topic models, whose documents were resampled too.
 
-    The variance is that of the resampled means, plus that between the seeds over how many there are; Student's t with
-    the degrees of freedom of Welch & Satterthwaite. All topic models see the same resampled documents.
+    The variances of all sources are added; Student's t with the degrees of freedom of Welch & Satterthwaite. All topic
+    models see the same resampled documents and the same random weights.
 
     Args:
-        by_seed: ``[seed]`` measured values.
-        drawn: ``[seed resample]`` the values of resampled documents; ``None`` where documents play no part.
+        by_seed: ``[seed]`` measured values. Their variance over their number counts.
+        drawn: ``[seed resample]`` the values of resampled documents; ``None`` where documents play no part. The
+            variance of their means over seeds counts. Resamples with a value that is not finite are left out.
         freedom: degrees of freedom of their variance; a bootstrap has many.
+        without: ``[seed twin]`` the values without each of several models with random weights; ``None`` where these
+            play no part. Their jackknife variance counts.
 
     Returns:
-        ``None`` where nothing varies: one seed and no resampling, or a value that is not finite.
+        ``None`` where nothing varies (one seed and nothing else), where a value is not finite, and where more than 5%
+        of the resamples are not.
 
     Example:
         >>> low, high = spread(np.array([1.0, 2.0, 3.0]))  # Student's t
@@ -31,12 +42,21 @@ def spread(by_seed: np.ndarray, drawn: np.ndarray | None = None, freedom: float 
     from scipy.special import ndtri, stdtrit
 
     n = len(by_seed)
-    between = float(np.var(by_seed, ddof=1)) / n if n > 1 else 0.0
-    within = 0.0 if drawn is None else float(np.var(drawn.mean(axis=0), ddof=1))
-    if (n < 2 and drawn is None) or not np.isfinite([between, within, *by_seed]).all():
+    parts: list[tuple[float, float]] = []  # variance, degrees of freedom
+    if n > 1:
+        parts.append((float(np.var(by_seed, ddof=1)) / n, n - 1))
+    if drawn is not None:
+        defined = np.isfinite(drawn).all(axis=0)
+        if 1 - defined.mean() > _UNDEFINED:
+            return None
+        parts.append((float(np.var(drawn[:, defined].mean(axis=0), ddof=1)), freedom))
+    if without is not None:
+        twins = without.shape[1]
+        parts.append(((twins - 1) * float(np.var(without.mean(axis=0))), twins - 1))
+    if not parts or not np.isfinite([*by_seed, *(variance for variance, _ in parts)]).all():
         return None
-    total = between + within
-    spent = within**2 / freedom + (between**2 / (n - 1) if n > 1 else 0.0)
+    total = sum(variance for variance, _ in parts)
+    spent = sum(variance**2 / own for variance, own in parts)
     quantile = stdtrit(total**2 / spent, 0.975) if spent > 0 else ndtri(0.975)
     half = float(quantile) * math.sqrt(total)
     mean = float(np.mean(by_seed))

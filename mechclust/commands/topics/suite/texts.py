@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -122,16 +122,17 @@ def _fitted(stream: CorpusStream, corpus: str, config: SuiteConfig, out: Path, p
     lacking = [seed for seed, part in parts.items() if part is None]
     if lacking:
         with tempfile.TemporaryDirectory() as folder:
-            counts = _bags(stream, config, folder, progress).word_counts
+            bags = _bags(stream, config, folder, progress)
+            counts = bags.word_counts
             check_pairs(len(counts.words), config.thresholds)
             check_corpus_size(counts.counts.shape[0], config.fitting["n_topics"])
             for seed in lacking:
-                fit = fit_seeds(
+                fitted = fit_seeds(
                     counts, [seed], settings["n_topics"], settings["passes"], settings=settings,
                     corpus=corpus, progress=progress,
                 )  # fmt: skip
-                save_topics(paths[seed], fit)
-                parts[seed] = fit
+                parts[seed] = fitted = replace(fitted, undercount=bags.vocabulary.undercount)
+                save_topics(paths[seed], fitted)
     fitted = merge_topics([part for part in parts.values() if part is not None])
     save_topics(whole, fitted)
     shutil.rmtree(out / "topics", ignore_errors=True)
