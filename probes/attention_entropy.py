@@ -31,9 +31,9 @@ class AttentionEntropy(Probe):
             the query count if the example has any weight on such keys.
         ``share``: ``entropy`` divided by ``entropy_uniform``; NaN if every query sees only one key.
 
-    With random weights attention is almost uniform, so an untrained model has a share near 1.
+    With small random weights attention is almost uniform, so that an untrained model has a share near 1.
 
-    Memory: five numbers per site and head, independent of the number of examples, and the patterns of all sites while a
+    Memory: three numbers per site and head, whatever the number of examples, and the patterns of all sites while a
     batch is being measured.
 
     Args:

@@ -357,7 +357,10 @@ query=last_token(), max_rows=None, permutations=0)
         if self.support is None:
             notes.append("no support was given, so support_mass is NaN")
         if self.modulus is None:
-            notes.append("no modulus was given, so integer measures are NaN, and 0 in integer_match and integer_head")
+            notes.append(
+                "no modulus was given, so integer and planar measures are NaN, integer_match, integer_head and "
+                "planar_match are 0, and a verdict of 0 only says that the head is no textbook head"
+            )
         notes += [
             f"{name!r}: most examples are alone in their class, so a within-ratio near 0 is chance, no sign of a head"
             for name, expected in chance.items()

@@ -168,6 +168,11 @@ class DistanceMatchedTopicAttention(TopicProbe):
                 f"{alone} of {int(pairs.sum())} pairs stand at distances at which only one bucket has any, and count "
                 "in ratio_unmatched alone"
             )
+        if lacking := int((pairs == 0).any(dim=0).sum()):
+            notes.append(
+                f"at {lacking} of {self.max_distance} distances there are no pairs of one bucket or of both, whose "
+                "by_distance is NaN there"
+            )
         if beyond := int(self.pairs["beyond"]):
             notes.append(f"{beyond} pairs stand more than {self.max_distance} tokens apart and are left out")
         if not self.n_resamples:

@@ -35,6 +35,7 @@ class FinalReadout:
         last = [name for name in model.hook_dict if name.startswith("blocks.") and name.endswith(".hook_resid_post")]
         if self._unembed is None or not last:
             raise InputError(f"{whose} computes no logits, so it has no logit lens; {_WAY}")
+        self._dtype = torch.float32  # until the check has seen the model's
         self._check(model, max(last, key=lambda name: int(name.split(".")[1])), whose)
 
     def __call__(self, states: Tensor, normed: Tensor | None = None) -> Tensor:
@@ -44,7 +45,7 @@ class FinalReadout:
             states: at any layer.
             normed: ``[n]`` true where a state comes from behind the final norm already.
         """
-        x = states[:, None]
+        x = states[:, None].to(self._dtype)  # means over tokens are float32 in every model
         if self._norm is not None:
             through = self._norm(x)
             x = through if normed is None else torch.where(normed.to(x.device)[:, None, None], x, through)
@@ -55,6 +56,7 @@ class FinalReadout:
         tokens = torch.arange(min(3, getattr(model.cfg, "n_ctx", None) or 3), device=device_of(model))[None]
         with torch.inference_mode(), evaluation_mode(model), record(model, [last]) as seen:
             logits = model(tokens)
+            self._dtype = seen[last][0].dtype
             try:
                 ours: Any = self(seen[last][0][0])
             except (RuntimeError, TypeError, ValueError) as error:

@@ -129,6 +129,9 @@ def interchange(
             per_label = found.per_label(bench.answers[receiving], receiving, label, permutations, seed)
             for name, value in per_label.items():
                 values[name][(*at, k)] = value
+    for k, name in enumerate(bench.labels):
+        if chosen and bool(values["changed_within"][..., k].isnan().all()):
+            notes.append(f"{name!r}: no recipient has another example of its class, so changed_within is NaN")
     values["p_holm"] = torch.stack([holm_over_heads(p) for p in values["p_value"].unbind(-1)], dim=-1)
     axes: dict[str, tuple[str, ...]] = dict.fromkeys(("effect", *_PER_HEAD), ("site", "head"))
     axes |= dict.fromkeys(_PER_LABEL, ("site", "head", "equivalence"))

@@ -31,7 +31,9 @@ class LinearDecodability(Probe):
 
     A ridge classifier (least squares on one-hot classes; features scaled and strength chosen on the training folds
     only) predicts each example from the other folds. What it reads is linearly decodable, whether or not the states
-    cluster by it: the upper reference for ``TaskClusterARI``.
+    cluster by it. It cannot read everything that is: least squares on one-hot classes masks the middle ones of three or
+    more classes whose means lie along a line (Hastie, Tibshirani & Friedman, The Elements of Statistical Learning,
+    section 4.2), which clusters may show.
 
     Measures (axes site, label):
         ``accuracy``: share of examples whose class is predicted.

@@ -94,8 +94,9 @@ class LogitLens(Probe):
         if wrong := [site.name for site in found if not site.name.endswith(_STREAM)]:
             raise InputError(f"{wrong[0]!r} is not in the residual stream; give at=residual()")
         if self.answer is None:
-            last = resolve(model, residual(-1))
-            found += [site for site in last if site not in found]
+            (last,) = resolve(model, residual(-1))
+            self._last = last.name
+            found += [last] if last not in found else []
         return found
 
     def __getstate__(self) -> dict[str, Any]:
@@ -108,12 +109,11 @@ class LogitLens(Probe):
             raise InputError("this LogitLens has no model; give it to run() or attach()")
         names = self.site_names
         normed = torch.tensor([name == "unembed.hook_in" for name in names])
-        last = max(range(len(names)), key=lambda i: (self.sites[i].layer, not normed[i]))
         given = None if self.answer is None else self._given(batch)
         found, answers = [], []
         for i in range(len(batch)):  # one by one: a matrix product's rounding depends on its number of rows
             logits = self._lens(torch.stack([activations[name][i] for name in names]), normed)
-            own = logits[last].argmax() if given is None else given[i].to(logits.device)
+            own = logits[names.index(self._last)].argmax() if given is None else given[i].to(logits.device)
             scores = answer_scores(logits, own.expand(len(names)))
             found.append(torch.stack([scores.probability, scores.rank, scores.top.double()], dim=1).cpu())
             answers.append(int(own))

@@ -43,8 +43,9 @@ class Moments(Declared["MomentsState"]):
         ...             m = self.moments["all"].pair(site, site)
         ...             covariance = m.product / m.n - torch.outer(m.sum_x, m.sum_x) / m.n**2
         ...             found.append(covariance.trace() ** 2 / covariance.square().sum())
-        ...         notes = [] if m.n > 1 else ["one example does not vary, so its spread is NaN"]
-        ...         return self.result({"spread": torch.stack(found)}, {"spread": ("site",)}, notes=notes)
+        ...         spread = torch.stack(found)
+        ...         notes = ["where all states are the same, their spread is NaN"] if spread.isnan().any() else []
+        ...         return self.result({"spread": spread}, {"spread": ("site",)}, notes=notes)
     """
 
     def _make(self, probe: Any) -> MomentsState:

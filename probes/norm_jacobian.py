@@ -25,7 +25,7 @@ class NormJacobian(Probe):
         ``median_norm``: the median over examples.
         ``jacobian``: ``sqrt(d) / min |x|``, the largest operator norm over examples of the Jacobian of
             RMS norm without ``eps`` and gain (Odonnat, Bouaziz & Cabannes, arXiv 2410.24050). Infinite
-            at 0. For LayerNorm, which subtracts the mean first, a lower bound.
+            at 0. For LayerNorm, which subtracts the mean first, a lower bound if ``d`` is at least 3.
 
     Memory: two numbers per example and site.
 

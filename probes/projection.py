@@ -68,19 +68,25 @@ class Projection(Probe):
         index, classes = self.classes.get(self.label)
         if len(index) < 4:
             raise InputError(f"{len(index)} examples cannot be projected; give at least 4")
-        xy = [torch.from_numpy(self._project(self.hidden.get(site)[1].float().numpy())) for site in self.site_names]
+        found = {site: self._project(self.hidden.get(site)[1].float().numpy()) for site in self.site_names}
+        xy = [torch.from_numpy(points) for points, _ in found.values()]
         return self.result(
             {"xy": torch.stack(xy), "label": classes},
             {"xy": ("site", "example", "dimension"), "label": ("example",)},
             {"example": [str(int(i)) for i in index], "dimension": ["1", "2"]},
             metadata={"n": len(index), "method": self.method},
+            notes=[
+                f"{site}: PCA instead of {self.method}, as the states are a few points many times over"
+                for site, (_, method) in found.items()
+                if method != self.method
+            ],
         )
 
-    def _project(self, rows: np.ndarray) -> np.ndarray:
+    def _project(self, rows: np.ndarray) -> tuple[np.ndarray, str]:
         rows = rows - rows.mean(axis=0)
-        # Where the states are a few points many times over (layer 0), PCA shows them as they are.
+        # Where the states are a few points many times over (layer 0), PCA shows them as they are, and t-SNE does not.
         if self.method != "pca" and len(np.unique(rows, axis=0)) > len(rows) // 10:
             project = project_2d if self.method == "tsne" else open_tsne_2d
-            return project(rows, self.seed).astype(np.float32)
+            return project(rows, self.seed).astype(np.float32), self.method
         _, _, directions = np.linalg.svd(rows, full_matrices=False)
-        return (rows @ directions[:2].T).astype(np.float32)
+        return (rows @ directions[:2].T).astype(np.float32), "pca"

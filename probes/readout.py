@@ -101,10 +101,11 @@ class TokenAt(Readout):
 class Mean(Readout):
     def __call__(self, activation: Shaped[Tensor, "batch pos *rest"], batch: Batch) -> Shaped[Tensor, "batch *kept"]:
         batch.check_real()
+        exact = torch.float32 if activation.dtype in (torch.float16, torch.bfloat16) else activation.dtype
         if batch.attention_mask is None:
-            return activation.mean(dim=1)
+            return activation.mean(dim=1, dtype=exact)
         mask = batch.attention_mask.to(activation.device).reshape(*batch.tokens.shape, *[1] * (activation.ndim - 2))
-        total = torch.where(mask, activation, 0).sum(dim=1)
+        total = torch.where(mask, activation, 0).sum(dim=1, dtype=exact)
         return total / mask.sum(dim=1)
 
     def __repr__(self) -> str:
@@ -120,7 +121,7 @@ class AllTokens(Readout):
 
     def check(self, kept: Tensor, batch: Batch) -> int | None:
         bad = ~torch.isfinite(kept)
-        if batch.attention_mask is not None:  # what stands at padding is nobody's value
+        if batch.attention_mask is not None:  # what stands at padding does not count
             patterns = kept.ndim == 4 and kept.shape[2:] == 2 * batch.tokens.shape[1:]  # [batch head query key]
             mask = batch.attention_mask[:, None] if patterns else batch.attention_mask
             mask = mask.to(bad.device)
@@ -157,7 +158,10 @@ def token_at(position: str) -> Readout:
 
 
 def mean() -> Readout:
-    """The mean over each example's real tokens: ``[batch pos ...] -> [batch ...]``."""
+    """The mean over each example's real tokens: ``[batch pos ...] -> [batch ...]``.
+
+    In float32 at least: of activations in half precision too, whose sums could overflow.
+    """
     return Mean()
 
 

@@ -17,8 +17,9 @@ class Site(NamedTuple):
 
     Attributes:
         name: the hook name, as in ``model.hook_dict``.
-        layer: in the residual stream 0 for the embedding, ``l + 1`` for ``blocks.l``, one more than the last layer for
-            what follows it; of the parts of a block, such as its heads, the block's own number, ``l`` for ``blocks.l``.
+        layer: in the residual stream 0 for the embedding, ``l + 1`` for what ``blocks.l`` gives (``l`` for what it
+            reads), one more than the last layer for what follows it; of the parts of a block, such as its heads, the
+            block's own number, ``l`` for ``blocks.l``.
     """
 
     name: str
@@ -168,7 +169,7 @@ def _n_blocks(names: Sequence[str]) -> int:
 
 def _layer_of(name: str, names: Sequence[str]) -> int:
     if match := _STREAM.fullmatch(name):
-        return int(match[1]) + 1
+        return int(match[1]) + (match[2] not in ("resid_pre", "in"))
     if match := re.match(r"blocks\.(\d+)\.", name):
         return int(match[1])
     return _n_blocks(names) + 1 if name.startswith(("ln_final", "unembed", "hook_unembed")) else 0

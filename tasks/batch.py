@@ -26,14 +26,14 @@ class Batch:
         targets: ``[batch pos]`` integer token ids the loss compares with, or ``None``.
         loss_mask: ``[batch pos]`` bool, true where the loss counts, or ``None``.
         positions: named positions, ``[batch]`` each, such as ``{"input": ...}``.
-        labels: named integer labels, per example ``[batch]`` or per token ``[batch pos]``.
+        labels: named integer labels, per example ``[batch]`` or per token ``[batch pos]``. Bools become 0 and 1.
         index: ``[batch]`` the examples' stable identities. Probes that keep rows order them by it,
             so that the order of batches cannot change a result. Defaults to ``0..batch-1``.
         lacks: what ``label`` says about a missing label: by name, the whole sentence; under ``""``, the way out for
             every other, in which ``%r`` stands for the name.
 
     Raises:
-        InputError: when a field's shape does not fit ``tokens``, or tokens or index are not integers.
+        InputError: when a field's shape does not fit ``tokens``, or tokens, index or labels are not integers.
 
     Example:
         >>> batch = Batch(torch.tensor([[1, 2], [3, 4]]), labels={"task": torch.tensor([0, 1])})
@@ -82,6 +82,14 @@ class Batch:
                     f"labels[{name!r}] has shape {tuple(value.shape)}; expected {(batch,)} per example "
                     f"or {(batch, pos)} per token"
                 )
+            if value.is_floating_point() or value.is_complex():
+                raise InputError(
+                    f"labels[{name!r}] is {value.dtype}; expected integers, one for each class: give classes, such as "
+                    "torch.unique(values, return_inverse=True)[1]"
+                )
+        if any(value.dtype == torch.bool for value in self.labels.values()):
+            labels = {k: v.long() if v.dtype == torch.bool else v for k, v in self.labels.items()}
+            object.__setattr__(self, "labels", labels)
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -119,7 +119,7 @@ class _Source:
         self.width, self._n = shards[0].shape[1], sum(map(len, shards))
         self._shards = shards
         if self.device.type == "cuda" and 8 * self._n * self.width < torch.cuda.mem_get_info(self.device)[0]:
-            self._shards = [torch.cat([x.to(self.device, torch.float32) for x in shards])]
+            self._shards = [torch.cat([self._here(x) for x in shards])]
 
     def __len__(self) -> int:
         return self._n
@@ -130,12 +130,13 @@ class _Source:
 
     @cached_property
     def mean(self) -> Float[Tensor, "d"]:
+        """Of the rows, rounded to float32."""
         total = torch.zeros(self.width, dtype=torch.float64, device=self.device)
         for _, x in self._raw(1):
             if not bool(torch.isfinite(x).all()):
                 raise InputError("some rows have NaN or infinity; leave those examples out")
             total += x.sum(0, dtype=torch.float64)
-        return total / self._n
+        return (total / self._n).float().double()  # what can be subtracted from float32 rows and added again
 
     @cached_property
     def squares(self) -> float:
@@ -144,9 +145,11 @@ class _Source:
 
     def blocks(self, columns: int) -> Iterator[tuple[slice, Float[Tensor, "block d"]]]:
         """Blocks of centred float32 rows with where they stand, small enough for ``columns`` distances a row."""
-        mean = self.mean.float()
         for place, x in self._raw(columns):
-            yield place, x - mean
+            yield place, self._centred(x)
+
+    def _centred(self, x: Tensor) -> Tensor:
+        return (x - self.mean.to(x.dtype)).float()
 
     def _raw(self, columns: int) -> Iterator[tuple[slice, Float[Tensor, "block d"]]]:
         size = max(1, _CELLS[self.device.type] // max(self.width, columns))
@@ -164,8 +167,13 @@ class _Source:
             yield slice(start, start + held), self._moved(parts)
 
     def _moved(self, parts: list[Tensor]) -> Tensor:
-        moved = [part.detach().to(self.device, torch.float32) for part in parts]
+        moved = [self._here(part) for part in parts]
         return moved[0] if len(moved) == 1 else torch.cat(moved)
+
+    def _here(self, part: Tensor) -> Tensor:
+        """On the device, in float32 unless it is float64."""
+        exact = torch.float64 if part.dtype == torch.float64 else torch.float32
+        return part.detach().to(self.device, exact)
 
     def take(self, index: Int[Tensor, "m"]) -> Float[Tensor, "m d"]:
         """Centred rows by their place."""
@@ -176,9 +184,9 @@ class _Source:
             here = (index >= start) & (index < start + len(shard))
             if bool(here.any()):
                 at = (index[here] - start).to(shard.device)
-                found[here.to(self.device)] = shard[at].detach().to(self.device, torch.float32)
+                found[here.to(self.device)] = self._centred(self._here(shard[at]))
             start += len(shard)
-        return found - self.mean.float()
+        return found
 
 
 # ---- seeding ----

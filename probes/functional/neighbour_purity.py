@@ -80,8 +80,8 @@ def same_label(
 def mean_interval(shares: Float[np.ndarray, "n"]) -> tuple[float, float]:
     """A 95% interval of the mean of shares, each between 0 and 1.
 
-    Wilson's for a share of yes and no, with n divided by how much less the values vary than yes and no would. Where all
-    are 0, or all 1, they count as yes and no. NaN for fewer than two values.
+    Wilson's for a share of binary outcomes, with n divided by how much less the values vary than binary ones would.
+    Values that are all equal count as binary outcomes. NaN for fewer than two values.
 
     Source: Wilson 1927, with Kish's design effect (1965).
 
@@ -95,7 +95,7 @@ def mean_interval(shares: Float[np.ndarray, "n"]) -> tuple[float, float]:
     if n < 2:
         return math.nan, math.nan
     most = p * (1 - p)
-    effect = float(np.var(shares, ddof=1)) / most if 0 < p < 1 else 1.0
+    effect = float(np.var(shares, ddof=1)) / most if np.ptp(shares) > 0 else 1.0
     z2 = 1.959963984540054**2 * effect / n
     middle, half = (p + z2 / 2) / (1 + z2), math.sqrt(z2 * most + z2 * z2 / 4) / (1 + z2)
     return middle - half, middle + half

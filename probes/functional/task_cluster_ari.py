@@ -195,19 +195,22 @@ class IndexMoments(NamedTuple):
         variance: of the index.
         skewness: third central moment over the variance to the power 3/2; NaN where that is 0.
         step: by how much one more pair together changes the index.
+        least: the smallest p-value that relabelling can give.
     """
 
     mean: float
     variance: float
     skewness: float
     step: float
+    least: float = 0.0
 
     def null(self, score: float) -> tuple[float, float, float]:
         """The central 95% of the index, and the share of relabellings with an index of at least ``score``.
 
         From a Pearson type III distribution (a shifted gamma) with these moments. Where both labelings have three
         classes or more, shares of .05 and .01 are right within a third; with two classes in one of them they may be
-        half of what they should be, for the index then takes few values. Relabellings have no such error.
+        half of what they should be, for the index then takes few values. Far smaller ones are a rough guide, never
+        below ``least``. Relabellings have no such error.
 
         Example:
             >>> low, high, p = adjusted_rand_moments([0, 1] * 50, [0, 0, 1, 1] * 25).null(0.05)
@@ -220,7 +223,7 @@ class IndexMoments(NamedTuple):
             return self.mean, self.mean, 1.0 if score <= self.mean else 0.0
         shape = pearson3(self.skewness, loc=self.mean, scale=math.sqrt(self.variance))
         low, high = shape.ppf([0.025, 0.975])
-        return float(low), float(high), float(shape.sf(score - self.step / 2))
+        return float(low), float(high), max(self.least, float(shape.sf(score - self.step / 2)))
 
 
 def adjusted_rand_moments(a: ArrayLike, b: ArrayLike) -> IndexMoments:
@@ -257,7 +260,7 @@ def adjusted_rand_moments(a: ArrayLike, b: ArrayLike) -> IndexMoments:
     if variance == 0:
         return IndexMoments(0.0, 0.0, math.nan, float(1 / unit))
     skewness = float(third / variance) / math.sqrt(variance)
-    return IndexMoments(0.0, float(variance / unit**2), skewness, float(1 / unit))
+    return IndexMoments(0.0, float(variance / unit**2), skewness, float(1 / unit), max(_least(ia), _least(ib)))
 
 
 # Powers one to three of a number of pairs, as sums over distinct examples, by how many examples each group of
@@ -314,7 +317,18 @@ def n_relabellings(labels: ArrayLike) -> int:
         >>> n_relabellings([0, 0, 1]), n_relabellings([0, 0, 1, 1]), n_relabellings([0, 0, 0, 1, 1])
         (3, 3, 10)
     """
+    n, interchangeable = _interchangeable(labels)
+    return math.factorial(n) // math.prod(map(math.factorial, interchangeable))
+
+
+def _least(labels: ArrayLike) -> float:
+    """One over ``n_relabellings``, without its huge numbers."""
+    n, interchangeable = _interchangeable(labels)
+    return math.exp(sum(math.lgamma(k + 1) for k in interchangeable) - math.lgamma(n + 1))
+
+
+def _interchangeable(labels: ArrayLike) -> tuple[int, list[int]]:
+    """How many examples there are, and how many of them, or of the classes, may be exchanged without a difference."""
     sizes = np.unique(np.asarray(labels).ravel(), return_counts=True)[1]
     alike = np.unique(sizes, return_counts=True)[1]  # classes of one size may change names
-    same = math.prod(math.factorial(int(n)) for n in (*sizes, *alike))
-    return math.factorial(int(sizes.sum())) // same
+    return int(sizes.sum()), [int(n) for n in (*sizes, *alike)]

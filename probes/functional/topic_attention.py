@@ -189,17 +189,20 @@ class PairTable:
         for start in range(0, n_examples if n else 0, step):
             here = slice(start, start + step)
             bucket = self._buckets(here).flatten(1)
-            parts = [self._counting(pattern[here], self.place[here]).flatten(1) for pattern in patterns.values()]
+            parts = [self._counting(pattern[here], here).flatten(1) for pattern in patterns.values()]
             total += torch.cat(parts).to(exact) @ bucket.T.to(exact)
             pairs += bucket.sum(dim=1)
         split = zip(patterns, torch.split(total, heads), strict=True)
         return {site: PairSums(part[:, :3], pairs[:3], part[:, 3:], pairs[3:]) for site, part in split}
 
-    def _counting(self, pattern: Tensor, place: Tensor) -> Float[Tensor, "head examples n n"]:
-        """Attention between the positions that count."""
+    def _counting(self, pattern: Tensor, here: slice) -> Float[Tensor, "head examples n n"]:
+        """Attention between the positions that count, and 0 elsewhere, where a model may give NaN."""
+        place, real = self.place[here], self.real[here]
         if place.shape[1] < self.n_pos:
             pattern = torch.take_along_dim(pattern, place[:, None, :, None], dim=2)
             pattern = torch.take_along_dim(pattern, place[:, None, None, :], dim=3)
+        if not bool(real.all()):
+            pattern = torch.where(real[:, None, :, None] & real[:, None, None, :], pattern, 0)
         return pattern.transpose(0, 1)
 
     def _buckets(self, here: slice) -> Bool[Tensor, "columns examples n n"]:

@@ -107,10 +107,13 @@ def test_what_is_left_out_is_said(topic_model: Any) -> None:
     assert alone.notes[0] == (
         "at no distance are there pairs of the same topic and of different topics, so ratio is NaN"
     )
+    told = "at 256 of 256 distances there are no pairs of one bucket or of both, whose by_distance is NaN there"
+    assert told in alone.notes
 
 
 def test_the_contract(model: Any, batch: Batch, token_topics: torch.Tensor) -> None:
     check_probe(DistanceMatchedTopicAttention(token_topics, max_distance=5, n_resamples=7), model, batch)
+    check_probe(DistanceMatchedTopicAttention(token_topics, n_resamples=7), model, batch)
 
 
 @pytest.mark.parametrize(

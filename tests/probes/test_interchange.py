@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -241,6 +242,14 @@ def test_hooks_and_gradients_are_left_as_they_were(model: Any, batch: Batch, hoo
     assert result["agreement"].shape == (2, 2, 2)
     assert int(result["changed"].isfinite().sum()) == 2
     assert result.notes[0] == "heads that were not chosen are NaN"
+
+
+def test_classes_of_one_example_are_told() -> None:
+    model, batch = TwoLayerHeads(2), sequences(2)
+    alone = replace(batch, labels={"alone": torch.arange(len(batch))})
+    result = interchange(model, alone, ready(model, alone, "alone"), heads=[(SITES[0], 0)], recipients=2)
+    assert bool(result["changed_within"].isnan().all())
+    assert "'alone': no recipient has another example of its class, so changed_within is NaN" in result.notes
 
 
 def test_a_head_that_nothing_reads_is_one_class() -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from scipy import stats
 
-from probes import LogitLens, all_tokens, embedding, head_output, residual, run
+from probes import LogitLens, all_tokens, embedding, head_output, mean, residual, run
 from probes.functional import answer_scores
 from probes.testing import check_probe
 from tasks import Batch, InputError
@@ -111,6 +111,26 @@ def test_without_a_label_the_answer_is_the_models_own(gpt2: Any, hooked: Any, ex
     assert result.coords["site"] == ["hook_embed", "blocks.1.hook_resid_post"]
     np.testing.assert_allclose(result["probability"], own.mean(1), rtol=1e-5)
     assert (float(result["rank"][1]), float(result["top"][1])) == (1, 1)
+
+
+@pytest.mark.parametrize("site", ["blocks.1.hook_resid_pre", "blocks.1.hook_resid_mid", "unembed.hook_in"])
+def test_the_models_own_answer_is_that_of_its_last_block(hooked: Any, examples: Batch, site: str) -> None:
+    result = run(hooked, examples, LogitLens(at=[site]))
+    whole = run(hooked, examples, LogitLens(at=[site, residual(0), residual(-1)]))
+    assert result.coords["site"] == [site, "blocks.1.hook_resid_post"]
+    assert torch.equal(result["probability"], whole["probability"][[0, 2]])
+    assert float(result["top"][1]) == 1
+    if site == "blocks.1.hook_resid_pre":  # the same tensor as layer 1
+        assert torch.equal(result["top"][0], run(hooked, examples, LogitLens(at=residual(1)))["top"][0])
+        assert float(result["top"][0]) < 1
+
+
+def test_means_over_tokens_in_half_precision() -> None:
+    from mechclust import ModelConfig, build_model
+
+    model = build_model(ModelConfig(d_vocab=13, n_ctx=6, n_layers=1, d_model=8, n_heads=2)).to(torch.bfloat16)
+    batch = Batch(torch.arange(12).view(2, 6), torch.tensor([[True] * 6, [True] * 4 + [False] * 2]))
+    assert bool(run(model, batch, LogitLens(readout=mean()))["probability"].isfinite().all())
 
 
 def test_behind_the_final_norm_it_is_not_applied_again(hooked: Any, examples: Batch) -> None:

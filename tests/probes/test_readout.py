@@ -148,6 +148,18 @@ def test_large_values_are_finite() -> None:
     assert last_token().check(x[:, 0], batch_padded_on("none")) is None
 
 
+@pytest.mark.parametrize("side", ["none", "right"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_means_of_half_precision_are_float32_and_do_not_overflow(side: str, dtype: torch.dtype) -> None:
+    tokens = torch.zeros(2, 600, dtype=torch.long)
+    mask = torch.ones(2, 600, dtype=torch.bool)
+    mask[1, 599] = False
+    x = torch.full((2, 600, 1), 300.0, dtype=dtype)
+    found = mean()(x, Batch(tokens, None if side == "none" else mask))
+    assert found.dtype == torch.float32
+    assert found.tolist() == [[300.0], [300.0]]
+
+
 def test_all_tokens_forgives_what_stands_at_padding() -> None:
     batch, x = batch_padded_on("right"), torch.zeros(4, LONGEST, 2)
     x[0, 4] = torch.nan

@@ -32,7 +32,8 @@ OUTPUTS = [Site(f"blocks.{i}.attn.hook_z", i) for i in range(2)]
         (head_output(layers=[0]), OUTPUTS[:1]),
         ("blocks.1.hook_mlp_out", [Site("blocks.1.hook_mlp_out", 1)]),
         ("hook_embed", [EMBED]),
-        ("blocks.1.hook_resid_pre", [Site("blocks.1.hook_resid_pre", 2)]),
+        ("blocks.1.hook_resid_pre", [Site("blocks.1.hook_resid_pre", 1)]),  # the tensor of layer 1
+        ("blocks.1.hook_resid_mid", [Site("blocks.1.hook_resid_mid", 2)]),
         ("unembed.hook_in", [NORM]),
         ("ln_final.hook_normalized", [Site("ln_final.hook_normalized", 3)]),
         (["hook_pos_embed", residual(), embedding(), residual(-1)], [Site("hook_pos_embed", 0), EMBED, FIRST, LAST]),

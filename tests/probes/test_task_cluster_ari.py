@@ -466,6 +466,12 @@ def test_a_projection_shows_every_example_with_its_label(fake_model: Any, batch:
     assert torch.equal(torch.cdist(result["xy"][0], centres).argmin(1), task)
 
 
+def test_a_projection_says_where_it_is_pca_instead(fake_model: Any, batch: Batch) -> None:
+    few = batch.labels["task"][:, None].float() * torch.ones(D)
+    result = run(fake_model(few), batch, Projection(readout=last_token(), at=residual()))
+    assert result.notes == ["hook_embed: PCA instead of tsne, as the states are a few points many times over"]
+
+
 def test_what_a_projection_refuses(fake_model: Any, batch: Batch) -> None:
     with pytest.raises(InputError, match="method is 'umap'; expected 'tsne', 'opentsne' or 'pca'"):
         Projection(method="umap")  # type: ignore[arg-type]

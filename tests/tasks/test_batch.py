@@ -152,13 +152,26 @@ def test_to_the_same_device_is_the_same_batch() -> None:
 
 
 def test_a_label_may_be_asked_for_by_kind() -> None:
-    batch = Batch(torch.zeros(2, 3, dtype=torch.int64), labels={"task": torch.arange(2), "word": torch.ones(2, 3)})
+    labels = {"task": torch.arange(2), "word": torch.ones(2, 3, dtype=torch.int64)}
+    batch = Batch(torch.zeros(2, 3, dtype=torch.int64), labels=labels)
     assert batch.label("task", per="example") is batch.labels["task"]
     assert batch.label("word", per="token") is batch.labels["word"]
     with pytest.raises(InputError, match="label 'word' is per token; give a label with one value per example"):
         batch.label("word", per="example")
     with pytest.raises(InputError, match="label 'task' is per example; give a label with one value per token"):
         batch.label("task", per="token")
+
+
+def test_labels_are_integers() -> None:
+    batch = Batch(TOKENS, labels={"even": torch.tensor([True, False, True, True])})
+    assert batch.labels["even"].dtype == torch.int64
+    assert batch.labels["even"].tolist() == [1, 0, 1, 1]
+    message = (
+        r"^labels\['x'\] is torch.float32; expected integers, one for each class: give classes, such as "
+        r"torch.unique\(values, return_inverse=True\)\[1\]$"
+    )
+    with pytest.raises(InputError, match=message):
+        Batch(TOKENS, labels={"x": torch.zeros(4)})
 
 
 def test_a_mask_of_numbers_becomes_bool() -> None:

@@ -86,6 +86,15 @@ def test_shards_and_dtypes_of_the_rows_do_not_matter() -> None:
         assert (found.inertia, found.n_iter) == (whole.inertia, whole.n_iter)
 
 
+def test_rows_far_from_0() -> None:
+    far = kmeans(torch.tensor([[0.0], [1.0], [10.0], [11.0]], dtype=torch.float64) + 1e9, 2)
+    assert far.labels[0] == far.labels[1] != far.labels[2] == far.labels[3]
+    assert far.inertia == 1
+    assert sorted(far.centres.flatten().tolist()) == [1e9 + 0.5, 1e9 + 10.5]
+    rows = 1000 + torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(kmeans(rows, 1).centres[0], rows.double().mean(0), rtol=1e-9, atol=0)
+
+
 def test_blocks_do_not_matter_beyond_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, _ = blobs(900, 6, 5)
     whole = kmeans(rows, 5)

@@ -133,6 +133,8 @@ def test_the_interval_of_yes_and_no_is_wilson_s() -> None:
     expected = binomtest(170, 200).proportion_ci(method="wilson")
     assert mean_interval(values) == pytest.approx((expected.low, expected.high), abs=1e-3)
     assert mean_interval(np.ones(50)) == pytest.approx(tuple(binomtest(50, 50).proportion_ci(method="wilson")))
+    half = binomtest(25, 50).proportion_ci(method="wilson")
+    assert mean_interval(np.full(50, 0.5)) == pytest.approx((half.low, half.high))
     assert all(math.isnan(end) for end in mean_interval(np.ones(1)))
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import tracemalloc
 from fractions import Fraction
 from itertools import permutations, product
@@ -193,6 +194,14 @@ def test_where_no_relabelling_changes_the_index(a: list[int], b: list[int], mean
     assert np.isnan(moments.skewness)
     assert {adjusted_rand_score(a, shuffled) for shuffled in permutations(b)} == {mean}
     assert moments.null(mean) == (mean, mean, 1.0)
+
+
+def test_no_p_value_is_below_what_relabelling_can_give() -> None:
+    for classes, n, expected in ((3, 3, 1 / 280), (4, 4, 24 * 24**4 / math.factorial(16))):
+        a = np.repeat(np.arange(classes), n)
+        assert adjusted_rand_moments(a, a).null(1.0)[2] == pytest.approx(expected)
+    apart = adjusted_rand_moments([0, 0, 0, 1, 1, 1, 2, 2, 2], [0, 0, 0, 0, 0, 0, 0, 1, 2])
+    assert apart.least == pytest.approx(1 / 36)  # of the 36 and 280 partitions of either, the fewer are possible
 
 
 def test_moments_do_not_overflow() -> None:

@@ -116,6 +116,16 @@ def test_sums_are_taken_in_float64() -> None:
     assert float(found.sum[0, 2]) == pytest.approx(45000 * float(torch.tensor(0.1)), rel=1e-13)
 
 
+def test_what_stands_at_padding_does_not_count() -> None:
+    pattern, words = patterns(2, 3, 5, 1), torch.tensor([[0, 1, 2, 3, 0], [1, 3, 2, -1, -1]])
+    expected = topic_attention(pattern, words, [0, 0, 1, 1])
+    pattern[1, :, 3:] = torch.nan
+    pattern[1, :, :, 3:] = torch.nan
+    found = topic_attention(pattern, words, [0, 0, 1, 1])
+    assert torch.equal(found.sum, expected.sum)
+    assert torch.equal(found.pairs, expected.pairs)
+
+
 def test_relabelled_sums_are_those_of_the_relabelled_topics() -> None:
     topics, words = [0, 0, 1, -1, 2, 1, 0], torch.randint(0, 7, (4, 8), generator=torch.Generator().manual_seed(0))
     pattern, known = patterns(4, 2, 8, 3), WordTopics.of(topics)
