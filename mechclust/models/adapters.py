@@ -17,12 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from mechclust.models.huggingface import ADAPTER, Source, quiet
+from probes.digest import digest_of
 from probes.hooks import HookedModel
 from tasks import InputError
 from tasks.errors import first_line
 
 _STATE = "mechclust_weights"  # of a resident model: see ``Resident``
 _SHOWN = 3  # names in a message
+_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+_SAYS_NOTHING = ("base_model_name_or_path", "inference_mode", "revision")  # of the weights that an adapter changes
 
 
 class Resident:
@@ -244,6 +247,14 @@ def import_peft(work: str, extra: str) -> Any:
     return peft
 
 
+def digest_of_adapter(adapter: str | Path) -> str:
+    """What tells an adapter from others on the same base: its weights, and how its configuration scales and places
+    them."""
+    config = {key: value for key, value in _read_config(adapter).items() if key not in _SAYS_NOTHING}
+    found = next(path for name in _WEIGHTS if (path := Path(adapter) / name).exists())
+    return digest_of([json.dumps(config, sort_keys=True), found.read_bytes()])
+
+
 def check_adapter(adapter: str | Path) -> None:
     """Refuse a folder that holds no adapter that can be merged, without loading anything.
 
@@ -252,7 +263,7 @@ def check_adapter(adapter: str | Path) -> None:
     """
     config = _read_config(adapter)
     import_peft("reading an adapter", "adapters")
-    if not any((Path(adapter) / name).exists() for name in ("adapter_model.safetensors", "adapter_model.bin")):
+    if not any((Path(adapter) / name).exists() for name in _WEIGHTS):
         raise InputError(f"the adapter {str(adapter)!r} has no weights (adapter_model.safetensors); save it again")
     kind = config.get("peft_type")
     if kind in ("PREFIX_TUNING", "PROMPT_TUNING", "P_TUNING", "MULTITASK_PROMPT_TUNING", "ADAPTION_PROMPT"):

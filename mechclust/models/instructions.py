@@ -140,6 +140,14 @@ class InstructionFormat:
             found.append(Answered([*kept, *answer], len(kept)))
         return found
 
+    def cut(self, prompts: Sequence[str], answers: Sequence[str]) -> tuple[int, int]:
+        """How many prompts lose their beginning in ``answered``, and how many answers their end."""
+        texts = [self._texts(prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)]
+        before = [len(ids) for ids in self._read([prompt for prompt, _ in texts])]
+        both = [len(ids) + (not self.chat) for ids in self._read([prompt + answer for prompt, answer in texts])]
+        whole = [two - one for one, two in zip(before, both, strict=True)]
+        return sum(two > self.cutoff for two in both), sum(n >= self.cutoff for n in whole)
+
     def _texts(self, prompt: str, answer: str) -> tuple[str, str]:
         """Prompt and answer, with what is written round them."""
         if not self.chat:

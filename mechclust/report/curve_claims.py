@@ -90,12 +90,20 @@ def judged(
 def _judged(test: CurveClaim, severity: Severity | None, resamples: int, seed: int) -> Claim:
     values: list[tuple[str, Sequence[float], Bound]] = [(name, [], bound) for name, _, bound in test.parts]
     spans: dict[str, Interval | None] = {}
+    shares: dict[str, float] = {}
     if not test.why_not and test.curves is not None:
         values = [(name, [float(statistic(test.curves))], bound) for name, statistic, bound in test.parts]
     if test.has_interval and test.curves is not None:
-        found = _intervals(test, test.curves.resampled(resamples, seed))
+        drawn = test.curves.resampled(resamples, seed)
+        found = _intervals(test, drawn)
+        shares = {name: float(np.isnan(statistic(drawn)).mean()) for name, statistic, _ in test.parts}
         spans = dict(zip((name for name, _, _ in test.parts), found, strict=True))
     lost = [name or "the value" for name, span in spans.items() if span is None]
+    some = [
+        f"{share:.1%} of the draws of tasks leave {name or 'the value'} undefined and are left out of its interval"
+        for name, share in shares.items()
+        if share and spans[name] is not None
+    ]
     undefined = f"no interval of {', '.join(lost)}: undefined in more than 5% of the draws of tasks" if lost else ""
     return claim(
         test.id,
@@ -110,7 +118,7 @@ def _judged(test: CurveClaim, severity: Severity | None, resamples: int, seed: i
         chance=test.chance,
         severity=severity
         or Severity(None, 0, test.why_not or "it has no interval over tasks, and is never called true"),
-        note="; ".join(filter(None, [test.note, undefined])),
+        note="; ".join(filter(None, [test.note, undefined, *some])),
     )
 
 

@@ -74,34 +74,9 @@ def least_upper_gap(curves: TaskCurves) -> np.ndarray:
     return _least(curves.gap[..., curves.upper])
 
 
-def least_gap_after_shared(curves: TaskCurves) -> np.ndarray:
-    """The least of tuned - base over the layers after the shared ones; NaN where all are shared.
-
-    The shared layers end where tuned comes above base, so that this is above 0 for most curves there could be.
-    """
-    shared = boundaries_of(curves)[0]
-    return _least(np.where(np.arange(curves.n_layers) >= shared[..., None], curves.gap, np.inf))
-
-
-def early_dip(curves: TaskCurves) -> np.ndarray:
-    """The least of tuned - base, of the medians, over the lower half. Below 0 for most noise: the least of many."""
-    return _least(curves.gap[..., : curves.n_layers // 2])
-
-
 def early_gap(curves: TaskCurves) -> np.ndarray:
     """Tuned - base, of the medians, mean over the second eighth of the layers."""
     return defined_mean(curves.gap[..., early(curves)])
-
-
-def narrowing(curves: TaskCurves) -> np.ndarray:
-    """The least interquartile range of tuned after the shared layers, as a share of that at their end.
-
-    NaN where no layer or every layer is shared. The least of many layers is low for noise as well.
-    """
-    spread, shared = curves.spread("tuned"), boundaries_of(curves)[0]
-    after = _least(np.where(np.arange(curves.n_layers) >= shared[..., None], spread, np.inf))
-    at = np.take_along_axis(spread, np.maximum(shared - 1, 0)[..., None], axis=-1)[..., 0]
-    return _ratio(np.where((shared > 0) & (shared < curves.n_layers), after, np.nan), at)
 
 
 def middle_narrowing(curves: TaskCurves) -> np.ndarray:
@@ -119,14 +94,6 @@ def relative_spread(curves: TaskCurves) -> np.ndarray:
 def gain_correlation(curves: TaskCurves, covariate: str) -> np.ndarray:
     """Correlation over tasks of tuned - base, mean over the upper half, with a covariate."""
     return correlation(curves.gain, np.asarray(curves.covariates[covariate], dtype=float))
-
-
-def dims_difference(curves: TaskCurves) -> float:
-    """The least of tuned - base, in dimensions, over the layers after the first third; NaN without dimensions."""
-    if not {"base", "tuned"} <= curves.dims.keys():
-        return float("nan")
-    difference = np.asarray(curves.dims["tuned"]) - np.asarray(curves.dims["base"])
-    return float(_least(difference[curves.n_layers // 3 :]))
 
 
 def boundary_distance(curves: TaskCurves, shared: float, transition: float) -> tuple[np.ndarray, np.ndarray]:

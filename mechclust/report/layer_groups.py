@@ -15,6 +15,8 @@ from tasks import InputError
 
 _WIDE, _NARROW, _FULL = 0.10, 0.02, 0.95
 _MARGIN = 0.02
+LEAST_FOR_GROUPS = 4
+"""Tasks from which on layer groups are named: they are read from medians over tasks and their spread."""
 
 
 @dataclass(frozen=True)

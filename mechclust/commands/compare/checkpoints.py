@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mechclust.commands.controls import task_and_model
 from mechclust.commands.settings import Dtype
 from mechclust.models import load_tokenizer
 from mechclust.models.adapters import is_adapter
@@ -130,7 +131,7 @@ def find_checkpoints(
     found = [checkpoint("base", base, where), checkpoint("tuned", tuned, tuned_where, adapter=put)]
     known: dict[str, str] = {}
     for control in controls:
-        task, path = _task_and_model(control, tasks)
+        task, path = task_and_model(control, tasks)
         if task not in tasks:
             raise InputError(
                 f"no task of the prompts for the control {control!r} (they have {', '.join(tasks)}); "
@@ -141,9 +142,3 @@ def find_checkpoints(
         known[task] = path
         found.append(checkpoint("control", path, tuned_where, task=task))
     return found
-
-
-def _task_and_model(control: str, tasks: Sequence[str]) -> tuple[str, str]:
-    """What ``TASK=MODEL`` means. Both may hold a ``=``: of several tasks that fit, the longest is meant."""
-    places = [i for i, character in enumerate(control) if character == "=" and control[:i] in tasks]
-    return (control[: places[-1]], control[places[-1] + 1 :]) if places else (Path(control).name, control)

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from mechclust.commands.compare.config import CompareConfig
 from mechclust.commands.compare.draw import drawn_of_each
-from mechclust.commands.compare.inputs import layers_bytes
 from mechclust.commands.compare.opinions import OPINIONS
 from mechclust.commands.compare.tables import ALL
+from mechclust.commands.layers import layer_groups
 from mechclust.commands.parts import Part, part_path
 from probes import CKA, RBFCKA, SVCCA, NDims, NeighbourPurity, ProbeResult, RowStore, residual, resolve, run_stores
 from probes.probe import Probe
@@ -65,20 +65,21 @@ class Comparison:
             pair = {model: store.select(some) for model, store in pair.items()}
         return self._part(name, probe, pair, run_stores)
 
-    def of_control(self, control: RowStore, task: str) -> dict[str, Part]:
+    def of_control(self, control: RowStore, task: str) -> dict[str, list[Part]]:
         """CKA of a control with each model, over the prompts of its task."""
-        probe = CKA(
-            residual(), self.config.readout, n_resamples=self.config.n_resamples, max_memory=self.config.max_memory
-        )
-        return {
-            name: self._part(
-                f"control-{name}", probe, {"control": control, name: store.select(control.index)}, run_stores, task
-            )
-            for name, store in self.pair.items()
-        }
+        config, found = self.config, dict[str, list[Part]]()
+        options = {"n_resamples": config.n_resamples, "seed": config.seed, "max_memory": config.max_memory}
+        for at in self._layer_groups() if self.alike else [residual()]:
+            probe = CKA(at, config.readout, **options)  # type: ignore[arg-type]
+            for name, store in self.pair.items():
+                stores = {"control": control, name: store.select(control.index)}
+                found.setdefault(name, []).append(self._part(f"control-{name}", probe, stores, run_stores, task))
+        return found
 
-    def joined(self, found: Mapping[str, Sequence[ProbeResult]]) -> dict[str, ProbeResult]:
-        """The measures whose parts were found."""
+    def joined(self, found: Mapping[str, Sequence[ProbeResult]], task: str | None = None) -> dict[str, ProbeResult]:
+        """The measures whose parts were found; those of a task's control if one is named."""
+        if task is not None:
+            return {name: labelled(_joined(parts), [task]) for name, parts in found.items()}
         names = {"cka": [ALL, *self.of_task], "n_dims": [ALL, *self.of_task]}
         return {name: labelled(_joined(parts), names.get(name)) for name, parts in found.items()}
 
@@ -129,15 +130,9 @@ class Comparison:
             max(x.shape[1] for x in store.take(store.index[:1], sites).values())
             for store in (pair["tuned"], pair["base"])
         )
-        svcca = config.svcca_of(self.of_task)
-        most = max(1, -(-len(layers) // _GROUPS))
-        fits = (
-            size
-            for size in range(most, 0, -1)
-            if layers_bytes(size * [tuned], size * [base], n, svcca) * config.at_once <= config.max_memory * 2**30
-        )
-        size = next(fits, 1)
-        return [residual(layers[i : i + size]) for i in range(0, len(layers), size)]
+        svcca, most = config.svcca_of(self.of_task), max(1, -(-len(layers) // _GROUPS))
+        room = config.max_memory * 2**30 / config.at_once
+        return [residual(of) for of in layer_groups(layers, tuned, base, n, room, most=most, svcca=svcca)]
 
 
 def labelled(result: ProbeResult, labels: Sequence[str] | None) -> ProbeResult:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mechclust.commands.compare.task_clusters import TaskClusters
-from mechclust.report.layer_groups import LayerGroupsInterval, layer_groups_interval
+from mechclust.report.layer_groups import LEAST_FOR_GROUPS, LayerGroupsInterval, layer_groups_interval
 from mechclust.report.task_curves import TaskCurves
 from mechclust.report.text import join
 from probes import ProbeResult
@@ -18,8 +18,6 @@ from tasks.text.visible import short
 
 if TYPE_CHECKING:
     import pandas as pd
-
-LEAST_CONTROLS = 4  # tasks with a control, from which groups are read
 
 
 @dataclass(frozen=True)
@@ -38,12 +36,12 @@ class ControlGroups:
     def why_none(self) -> str:
         """Why no groups are named; empty where they are."""
         n, held_out = len(self.curves.seen.tasks), list(self.curves.unseen.tasks)
-        if n >= LEAST_CONTROLS:
+        if n >= LEAST_FOR_GROUPS:
             return ""
         without = f" (without the held-out {join(map(short, held_out))})" if held_out else ""
         return (
             f"No layer groups are named: {n} task{'s have' if n != 1 else ' has'} a control{without}, and medians over "
-            f"tasks and their spread need at least {LEAST_CONTROLS}."
+            f"tasks and their spread need at least {LEAST_FOR_GROUPS}."
         )
 
     @cached_property

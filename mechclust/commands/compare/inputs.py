@@ -14,12 +14,12 @@ from torch import Tensor
 from mechclust.commands.compare.checkpoints import Checkpoint, find_checkpoints
 from mechclust.commands.compare.config import CompareConfig
 from mechclust.commands.compare.task_clusters import TaskClusters, find_task_clusters
+from mechclust.commands.layers import layers_bytes
 from mechclust.models.adapter_bases import adapter_notes
 from mechclust.models.adapters import check_adapter
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import check_read_alike, encoder, n_leading, tokenization, what_is_wrong
 from mechclust.report.folder import check_command, free_space, kept_bytes
-from probes import CKA, NDims
 from probes.digest import digest_of
 from probes.files import read_json, write_json
 from probes.functional.cka import LEAST_DEBIASED
@@ -188,13 +188,6 @@ def _batches(
     options: dict[str, Any] = {"max_length": context, "too_long": config.too_long, "pad_id": pad_id, "keep": keep}
     where = torch.tensor(places)
     return [replace(b, index=where[b.index]) for b in some.batches(encode, config.tokens_per_batch, **options)]
-
-
-def layers_bytes(tuned: Sequence[int], base: Sequence[int], n: int, svcca: int = 0) -> int:
-    """Bytes that layers of these dimensions take while they are compared, over ``n`` prompts, and by SVCCA over that
-    many of a task."""
-    rows = CKA(form="rows").memory(tuned, base, n=n)
-    return max(rows, NDims().memory([*tuned, *base], n), 3 * 4 * svcca * (sum(tuned) + sum(base)))
 
 
 def _check_room(

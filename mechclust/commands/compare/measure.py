@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mechclust.commands.compare.checkpoints import Checkpoint
-from mechclust.commands.compare.comparison import Comparison, labelled
+from mechclust.commands.compare.comparison import Comparison
 from mechclust.commands.compare.config import CompareConfig
 from mechclust.commands.compare.inputs import Inputs, check_same_prompts, prompts_file, read_inputs
 from mechclust.commands.compare.planes import prompt_planes
@@ -21,7 +21,7 @@ from mechclust.commands.compare.report import results_of
 from mechclust.commands.compare.result import CompareResult
 from mechclust.commands.compare.tables import ALL
 from mechclust.commands.folder import own_folder
-from mechclust.commands.parts import measured, remove_others, shard_rows
+from mechclust.commands.parts import Part, measured, remove_others, shard_rows
 from mechclust.commands.settings import everywhere
 from mechclust.jobs import map_jobs, progress_bar
 from mechclust.models.adapters import adapter_of, plain_model, set_adapter
@@ -91,11 +91,16 @@ def _compared(inputs: Inputs, config: CompareConfig, out: Path, progress: bool) 
     comparison = Comparison(pair, inputs.of_task(), config, rows / "measured")
     parts = comparison.parts()
     against = {str(m.task): comparison.of_control(stores[m], str(m.task)) for m in controls}
-    steps = [part for group in (*parts.values(), *(two.values() for two in against.values())) for part in group]
+    groups = [*parts.values(), *(each for two in against.values() for each in two.values())]
+    steps = [part for group in groups for part in group]
     results = measured({"comparing layers": steps}, config, rows, progress=progress)["comparing layers"]
     by_part = dict(zip((step.path for step in steps), results, strict=True))
     remove_others(rows / "measured", by_part)
-    found = comparison.joined({name: [by_part[part.path] for part in each] for name, each in parts.items()})
+
+    def results_of_parts(of: Mapping[str, Sequence[Part]]) -> dict[str, list[ProbeResult]]:
+        return {name: [by_part[part.path] for part in each] for name, each in of.items()}
+
+    found = comparison.joined(results_of_parts(parts))
 
     cka = found.pop("cka")
 
@@ -111,7 +116,7 @@ def _compared(inputs: Inputs, config: CompareConfig, out: Path, progress: bool) 
         **{name: recorded(result) for name, result in found.items()},
         clusters=inputs.clusters,
         controls={
-            task: {name: recorded(labelled(by_part[part.path], [task])) for name, part in two.items()}
+            task: {n: recorded(result) for n, result in comparison.joined(results_of_parts(two), task).items()}
             for task, two in against.items()
         },
         notes=[*told, *inputs.notes],

@@ -184,11 +184,13 @@ def _controls(found: CompareTables) -> list[str]:
     gain = found.tables["controls"].groupby("layer")["gain"].median().dropna()
     if not len(gain):
         return []
-    n = len(found.controls)
+    n, low, high = len(found.controls), gain.min(), gain.max()
+    mixed = "more similar at some layers and less similar at others"
+    how = "more similar" if low >= 0 else "less similar" if high <= 0 else mixed
     return [
-        f"Compared with {n} control{'s' * (n != 1)}, the tuned model is more similar than the base to a model of the "
-        f"task alone, by a median of {gain.max():z.2f} at layer {gain.idxmax()} (most) and {gain.min():z.2f} at layer "
-        f"{gain.idxmin()} (least)."
+        f"Compared with {n} control{'s' * (n != 1)}, the tuned model is {how} than the base to a model of the task "
+        f"alone: tuned - base in debiased CKA, median over controls, is {high:z.2f} at layer {gain.idxmax()} (highest) "
+        f"and {low:z.2f} at layer {gain.idxmin()} (lowest)."
     ]
 
 

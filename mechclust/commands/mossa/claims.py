@@ -66,8 +66,7 @@ def claims_of(
         gains: ``[task]`` share of pairs of prompts whose right answers the tuned model tells from the same two
             exchanged, - that of the base model.
         learnt: ``[task]`` whether the tuned model learnt it; held-out tasks that it did not learn are in no claim.
-        task_dims: ``"base"`` and ``"tuned"`` to ``[task layer]``, dimensions for 99% of the variance by task; without
-            them those of ``curves`` are used, which have no interval.
+        task_dims: ``"base"`` and ``"tuned"`` to ``[task layer]``, dimensions for 99% of the variance by task.
         purity: ``"base"`` and ``"tuned"`` to ``[task layer]``, share of nearest neighbours in the task's cluster.
         purity_chance: by chance.
         resamples: how often tasks are drawn anew for an interval.
@@ -79,7 +78,7 @@ def claims_of(
     tests = [
         *_of_layers(curves),
         _of_gain(curves),
-        _of_dims(_of_tasks(curves, task_dims, np.log2) or _pooled_dims(curves)),
+        _of_dims(_of_tasks(curves, task_dims, np.log2)),
         *_of_held_out(curves, learnt),
         _of_purity(_of_tasks(curves, purity), purity_chance),
         *_of_references(curves),
@@ -153,12 +152,10 @@ def _of_gain(curves: TaskCurves) -> CurveClaim:
 
 
 def _of_dims(dims: TaskCurves | None) -> CurveClaim:
-    pooled = dims is not None and len(dims.tasks) == 1
     return _made(
         "C8", "tuned needs more dimensions than pre after the first third of the layers (log2 of the ratio, mean)",
         parts=(("", of.late_gap, Bound(">", 0)),), null=_SWAPPED, curves=dims,
-        why_not="" if dims else "dimensions were not measured", paper=1.07,
-        note="dimensions are over the prompts of all tasks together: no interval over tasks" if pooled else "",
+        why_not=_few_tasks(dims) if dims else "dimensions were not measured", paper=1.07,
     )  # fmt: skip
 
 
@@ -187,10 +184,13 @@ def _of_held_out(curves: TaskCurves, learnt: np.ndarray | None) -> list[CurveCla
 
 
 def _of_purity(purity: TaskCurves | None, by_chance: float | None) -> CurveClaim:
+    if purity is not None:  # tasks that are in no cluster have none
+        purity = purity.select(np.isfinite(purity.base).all(axis=1) & np.isfinite(purity.tuned).all(axis=1))
     return _made(
         "C11", "nearest neighbours share the cluster more often in tuned, upper half (difference)",
         parts=(("", of.upper_gap, Bound(">", 0)),), null=_SWAPPED, curves=purity,
-        why_not=_few_tasks(purity) if purity else "purity of clusters was not measured by task",
+        why_not=_fewer(len(purity.tasks), "seen task", "in a cluster") if purity else "purity of clusters was not "
+        "measured by task",
         chance="0" if by_chance is None else f"0; purity by chance {by_chance:.2f}",
     )  # fmt: skip
 
@@ -301,11 +301,3 @@ def _of_tasks(
         return None
     base, tuned = (change(np.asarray(tables[which], dtype=float)) for which in ("base", "tuned"))
     return replace(curves, base=base, tuned=tuned, ceiling=None, null=None, dims={}).seen
-
-
-def _pooled_dims(curves: TaskCurves) -> TaskCurves | None:
-    """All tasks together, as curves of a single task."""
-    if not {"base", "tuned"} <= curves.dims.keys():
-        return None
-    base, tuned = (np.log2(np.asarray(curves.dims[which], dtype=float))[None] for which in ("base", "tuned"))
-    return TaskCurves(("all",), curves.layers, base, tuned, None, None, np.zeros(1, dtype=bool), (None,))

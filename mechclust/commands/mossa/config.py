@@ -29,7 +29,8 @@ class MossaConfig(ModelSettings):
         clusters: TOML file with clusters and held-out tasks; ``clusters.toml`` in the folder by default.
         only: names of tasks; all by default.
         held_out: names of tasks to leave out of the multi-task model, instead of those in the file.
-        n_held_out: if no tasks are named, leave out one task, drawn at random, from each of this many clusters.
+        n_held_out: if no tasks are named, leave out one task, drawn at random, from each of this many clusters; not
+            with ``experimental``, which may have been trained on it.
         chat: whether prompts use the tokenizer's chat template: ``yes``, ``no``, or ``auto``, if it has one.
         end: text that ends a prompt without a chat template.
         cutoff: most tokens in a prompt and its answer; longer prompts are cut from the left.
@@ -50,6 +51,7 @@ class MossaConfig(ModelSettings):
         without_held_out: the same, trained without the held-out tasks.
         controls: single-task models trained elsewhere: ``TASK=MODEL``, or folders named after their tasks.
         keep_rows: keep all hidden states, not only what is computed from them.
+        max_memory: most memory, in GiB, for hidden states; layers are compared in groups that fit.
     """
 
     tasks: Path
@@ -79,6 +81,7 @@ class MossaConfig(ModelSettings):
     without_held_out: str | None = None
     controls: tuple[str, ...] = ()
     keep_rows: bool = False
+    max_memory: float = 8.0
 
     def check(self) -> None:
         """Refuse what cannot be run, before anything is read."""
@@ -86,7 +89,14 @@ class MossaConfig(ModelSettings):
         check_choice(format=(self.format, ("flan", "natural-instructions")), chat=(self.chat, ("auto", "yes", "no")))
         check_at_least(n_held_out=(self.n_held_out, 0), ceilings=(self.ceilings, 0), nulls=(self.nulls, 0))
         check_at_least(n_prompts=(self.n_prompts, LEAST_DEBIASED), n_answers=(self.n_answers, 0))
-        check_at_least(n_shown=(self.n_shown, 1), max_per_cluster=(self.max_per_cluster, 1))
+        check_at_least(n_shown=(self.n_shown, 2), max_per_cluster=(self.max_per_cluster, 1))
+        if not self.max_memory > 0:
+            raise InputError(f"max_memory is {self.max_memory:g}; expected a number of GiB above 0, such as 8")
+        if self.tokens_per_batch < self.cutoff:
+            raise InputError(
+                f"tokens_per_batch is {self.tokens_per_batch}, and a prompt with its answer may have {self.cutoff} "
+                "(--cutoff); give at least as many, or a lower --cutoff"
+            )
         if self.steps_per_task is not None:
             check_at_least(steps_per_task=(self.steps_per_task, 1))
             if self.tuning.steps is not None:
@@ -105,6 +115,11 @@ class MossaConfig(ModelSettings):
             raise InputError("--controls are given without --experimental; give the multi-task model too")
         if self.experimental is not None and not self.controls:
             raise InputError("--experimental is given without --controls; give a single-task model per task too")
+        if self.without_held_out is not None and self.experimental is None:
+            raise InputError(
+                "--without-held-out is given without --experimental, so that it would be trained here; leave it out, "
+                "or give the multi-task model too"
+            )
 
     @property
     def portable(self) -> Self:
@@ -114,8 +129,7 @@ class MossaConfig(ModelSettings):
             return own
         names = ("tasks", "clusters", "experimental", "without_held_out")
         given: dict[str, Any] = {name: everywhere(getattr(self, name)) for name in names}
-        controls = tuple(f"{task}={everywhere(source)}" for task, source in map(control_of, self.controls))
-        return replace(own, **given, controls=controls)
+        return replace(own, **given)
 
     @property
     def trains(self) -> bool:
@@ -141,20 +155,9 @@ class MossaConfig(ModelSettings):
             )
         else:
             found = read_natural_instructions(self.tasks, clusters=self.clusters, tasks=self.only, held_out=named)
-        if self.n_held_out and not found.held_out:
+        if self.n_held_out and self.trains and not found.held_out:
             found = found.hold_out(choose_held_out(found, self.n_held_out, seed=self.seed))
         return found
-
-
-def control_of(given: str) -> tuple[str, str]:
-    """Task and model of a given control: ``TASK=MODEL``, or a folder called as the task.
-
-    Example:
-        >>> control_of("copa=models/a"), control_of("models/copa")
-        (('copa', 'models/a'), ('copa', 'models/copa'))
-    """
-    task, _, source = given.partition("=")
-    return (task, source) if source else (Path(given).name, given)
 
 
 def presets(tasks: Path) -> dict[str, MossaConfig]:

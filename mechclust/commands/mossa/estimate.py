@@ -8,8 +8,9 @@ from pathlib import Path
 
 import torch
 
+from mechclust.commands.layers import layers_bytes
 from mechclust.commands.mossa.config import MossaConfig
-from mechclust.commands.mossa.inputs import Inputs, rows_bytes
+from mechclust.commands.mossa.inputs import SAMPLE, Inputs, rows_bytes
 from mechclust.commands.mossa.models import BASE, trained_on, training_examples, tuning_of
 from mechclust.models.sizes import Sizes
 from mechclust.report.folder import free_space, kept_bytes
@@ -17,7 +18,6 @@ from mechclust.report.resources import duration_text, matmul_speed, size_text
 from mechclust.training.tuning import TuneConfig, tuned_at
 from tasks import InputError
 
-_SAMPLE = 64  # examples of a task whose tokens are counted
 _FROZEN = 4  # multiplications and additions per weight and token: forward, and back to the activations
 _REPORT = 64 * 2**20  # bytes on disk for all but adapters and hidden states
 
@@ -32,6 +32,7 @@ class Plan:
         measured: tokens of the prompts, once for each model that is measured on them.
         adapter: bytes of an adapter that is being trained, with its last two checkpoints.
         rows: bytes of hidden states at most.
+        layer: bytes of the last layer and the final norm of two models while they are compared.
         weights: bytes of the base's; ``None``: not known.
         operations: multiplications and additions of all forward and backward passes, at least; ``None``: not known.
     """
@@ -41,6 +42,7 @@ class Plan:
     measured: float
     adapter: int
     rows: int
+    layer: int
     weights: int | None
     operations: float | None
 
@@ -67,6 +69,7 @@ class Plan:
             measured,
             4 * _adapter_bytes(inputs.sizes, config.tuning),
             rows_bytes(inputs, config),
+            _layer_bytes(inputs, config),
             None if weights is None else weights * itemsize,
             None if weights is None else weights * (_FROZEN * trained + 2 * measured),
         )
@@ -96,6 +99,12 @@ class Plan:
             raise InputError(
                 f"the run takes up to {size_text(lacking)} on disk{more}, but {str(out)!r} has {size_text(free)} free; "
                 "give fewer prompts (--n-prompts), or another folder with --out"
+            )
+        if self.layer * config.at_once > config.max_memory * 2**30:
+            raise InputError(
+                f"comparing the last layer takes up to {size_text(self.layer * config.at_once)} of memory "
+                f"({config.at_once} at a time), more than --max-memory {config.max_memory:g}; raise it, or give fewer "
+                "prompts (--n-prompts)"
             )
         if self.weights is None or not config.device.startswith("cuda") or config.engine != "local":
             return
@@ -139,11 +148,17 @@ def _lengths(inputs: Inputs, config: MossaConfig) -> dict[str, tuple[float, floa
     """Mean tokens of an example and of a prompt, by task, of the first ones."""
     found = {}
     for task in inputs.collection:
-        examples = task.train[:_SAMPLE]
+        examples = task.train[:SAMPLE]
         answered = inputs.format.answered([e.prompt for e in examples], [e.answer for e in examples])
-        prompts = inputs.format.prompts([e.prompt for e in (task.test or task.train)[:_SAMPLE]])
+        prompts = inputs.format.prompts([e.prompt for e in (task.test or task.train)[:SAMPLE]])
         found[task.name] = (_mean([len(e.tokens) for e in answered]), _mean([len(ids) for ids in prompts]))
     return found
+
+
+def _layer_bytes(inputs: Inputs, config: MossaConfig) -> int:
+    """Of the task with most prompts."""
+    d, n = inputs.sizes.d_model or 0, min(config.n_prompts, max(len(task.test) for task in inputs.measured))
+    return layers_bytes([d, d], [d, d], n, n * config.svcca) if d else 0
 
 
 def _mean(values: Sequence[int]) -> float:

@@ -96,10 +96,11 @@ def _answers_caption(result: MossaResult) -> str:
     star = " *: held out; tuned never saw it." if any(result.held_out) else ""
     return (
         "What was learnt: answers to test prompts (teacher forcing), by task, with 95% intervals over "
-        "prompts. Left: share of answers of which every token was the most probable one. Right: mean "
-        "loss. Red, not learnt: the task's control is better than pre in neither, by the interval of the difference "
-        "on the same prompts; CKA with such a control means little. Loss only: right answers became more probable, "
-        f"but not more frequent.{star}"
+        "prompts. Left: share of answers of which every token was the most probable one. Middle: mean loss. Right: by "
+        "how much the right answers of two prompts are more probable than the same two exchanged, mean over pairs. "
+        "Red, not learnt: the task's control is better than pre in none of the three, by the interval of the "
+        "difference on the same prompts; CKA with such a control means little. Form only: answers became more probable "
+        f"or more often exact, but hang on their prompts no more than before.{star}"
     )
 
 

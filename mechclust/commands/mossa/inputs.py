@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from mechclust.commands.mossa.config import MossaConfig, control_of
+from mechclust.commands.controls import task_and_model
+from mechclust.commands.mossa.config import MossaConfig
 from mechclust.commands.mossa.models import Model, format_of, models_of
 from mechclust.models.adapter_bases import adapter_notes, check_fits_base
 from mechclust.models.adapters import check_adapter, is_adapter
@@ -19,12 +20,13 @@ from probes.digest import digest_of
 from probes.state import hashed
 from tasks import Batch, InputError
 from tasks.batch import token_batches
-from tasks.text.instructions import MISC, InstructionTask, TaskCollection
+from tasks.text.instructions import MISC, Example, InstructionTask, TaskCollection
 from tasks.text.instructions.collection import LEAST_TEST_PROMPTS
 from tasks.text.visible import short
 
 _LEAST_TASKS = 3
 _NAMED = 12  # tasks in a note
+SAMPLE = 64  # examples of a task whose tokens are counted before work starts
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,11 @@ def read_inputs(base: str, config: MossaConfig) -> Inputs:
             f"expected at least {_LEAST_TASKS}"
         )
     controls = _controls(config, collection)
+    if config.without_held_out is not None and not collection.held_out:
+        raise InputError(
+            "--without-held-out is given, but no task is held out; name those that it was not trained on "
+            "(--held-out, or held_out in clusters.toml)"
+        )
     left_out = _left_out(config, collection, controls)
     models = models_of(collection, config, controls)
     tokenizer, found = load_tokenizer(base, trust_remote_code=config.trust_remote_code)
@@ -100,8 +107,26 @@ def read_inputs(base: str, config: MossaConfig) -> Inputs:
                 )
     check_fits_base([m.source for m in adapters], base, trust_remote_code=config.trust_remote_code)
     notes += adapter_notes((m.source, base) for m in adapters)
-    notes.append(str(own))
+    notes += [str(own), *_cut(collection, own)]
     return Inputs(str(base), collection, models, sizes, notes, own)
+
+
+def _cut(collection: TaskCollection, own: InstructionFormat) -> list[str]:
+    """A note where prompts lose their beginning, or answers their end; of the first examples of each task."""
+    found: dict[str, tuple[int, int]] = {}
+    for task in collection:
+        examples = [*task.train[:SAMPLE], *task.test[:SAMPLE]]
+        cut = own.cut([e.prompt for e in examples], [e.answer for e in examples])
+        if any(cut):
+            found[task.name] = cut
+    if not found:
+        return []
+    prompts, answers = (max(cut[k] for cut in found.values()) for k in (0, 1))
+    least = f"; {answers} answers lose their end there" if answers else ""
+    return [
+        f"With --cutoff {own.cutoff}, examples of {_listed(list(found))} are too long (checked on up to {2 * SAMPLE} "
+        f"of each task): up to {prompts} prompts of a task lose their beginning{least}"
+    ]
 
 
 def _left_out(config: MossaConfig, collection: TaskCollection, controls: Mapping[str, str]) -> list[str]:
@@ -146,7 +171,8 @@ def _listed(tasks: Sequence[str]) -> str:
 def _controls(config: MossaConfig, collection: TaskCollection) -> Mapping[str, str]:
     """Given single-task models by task."""
     found: dict[str, str] = {}
-    for task, source in map(control_of, config.controls):
+    names = [task.name for task in collection]
+    for task, source in (task_and_model(control, names) for control in config.controls):
         collection[task]  # which refuses a name that is not there
         if task in found:
             raise InputError(f"{found[task]!r} and {source!r} are both controls of {task!r}; give one per task")
@@ -197,6 +223,11 @@ def test_batches(
 
 
 def chosen_prompts(task: InstructionTask, most: int) -> list[str]:
-    """At most so many of a task's test prompts, by a hash of their place."""
+    """The prompts of ``chosen_examples``."""
+    return [example.prompt for example in chosen_examples(task, most)]
+
+
+def chosen_examples(task: InstructionTask, most: int) -> list[Example]:
+    """At most so many of a task's test examples, by a hash of their place: files may be ordered by their answers."""
     order = hashed(torch.arange(len(task.test))).argsort(stable=True)[:most].sort().values
-    return [task.test[i].prompt for i in order.tolist()]
+    return [task.test[i] for i in order.tolist()]

@@ -6,14 +6,15 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from mechclust.commands.layers import layer_groups, layers_bytes
 from mechclust.commands.mossa.config import MossaConfig
-from mechclust.commands.mossa.inputs import Inputs, cluster_of, test_batches
+from mechclust.commands.mossa.inputs import Inputs, chosen_examples, cluster_of, test_batches
 from mechclust.commands.mossa.margins import Pairs, margins, pairs_of, swapped, total
 from mechclust.commands.mossa.models import AGAIN, BASE, CONTROL, TUNED, UNSEEN, Model, Resident
 from mechclust.commands.mossa.purity import purity_by_task
@@ -21,6 +22,7 @@ from mechclust.commands.parts import Part, part_path
 from mechclust.commands.settings import everywhere
 from mechclust.jobs import progress_bar
 from mechclust.jobs.mapping import each_result
+from mechclust.jobs.outcome import first_of
 from mechclust.models.adapters import plain_model
 from mechclust.models.instructions import Answered
 from mechclust.report.folder import rows_errors
@@ -49,13 +51,15 @@ _PERMUTATIONS = 20
 _RBF_PROMPTS = 1000
 _NEIGHBOURS = 10
 _PICTURED = 5  # layers
+POOLED = "+all"  # folder of what is measured on all tasks together: ``file_name`` gives no task this one
 READOUT = last_token()
 
 
-def sites(n_layers: int) -> Sites:
-    """Every block's output, and what the final norm makes of the last. The embedding of the last token is one vector
-    for all prompts, which has no CKA."""
-    return residual(list(range(1, n_layers + 1)), final_norm=True)
+def sites(n_layers: int, layers: Sequence[int] | None = None) -> Sites:
+    """The output of these blocks, or of all, and what the final norm makes of the last. The embedding of the last token
+    is one vector for all prompts, which has no CKA."""
+    chosen = list(range(1, n_layers + 1)) if layers is None else list(layers)
+    return residual(chosen, final_norm=chosen[-1] == n_layers)
 
 
 @dataclass(frozen=True)
@@ -123,17 +127,21 @@ def task_jobs(inputs: Inputs, missing: Sequence[Model], nulls: int) -> list[Task
             models["again"] = again
         if task.held_out and there[TUNED, ""] is not tuned:
             models["all-tasks"] = there[TUNED, ""]
-        for k, other in enumerate(_others(task, able)[:nulls], start=1):
+        for k, other in enumerate(_others(task, able, nulls), start=1):
             models[f"other-{k}"] = there[CONTROL, other.name]
         jobs.append(TaskJob(task.name, models, numbers))
     return jobs
 
 
-def _others(task: InstructionTask, tasks: Sequence[InstructionTask]) -> list[InstructionTask]:
-    """Other tasks, of other clusters first, beginning behind the task so that each is taken about as often."""
+def _others(task: InstructionTask, tasks: Sequence[InstructionTask], n: int) -> list[InstructionTask]:
+    """So many other tasks, of other clusters where there are enough; the tasks of a cluster take others in turn, so
+    that each is taken about as often."""
     place = [t.name for t in tasks].index(task.name)
     turned = [*tasks[place + 1 :], *tasks[:place]]
-    return sorted(turned, key=lambda t: t.cluster is not None and t.cluster == task.cluster)
+    alike = [t.name for t in tasks if t.cluster is not None and t.cluster == task.cluster]
+    others = [t for t in turned if t.name not in alike]
+    start = alike.index(task.name) * n % len(others) if alike and others else 0
+    return [*others[start:], *others[:start], *(t for t in turned if t.name in alike)][:n]
 
 
 def model_jobs(inputs: Inputs) -> list[ModelJob]:
@@ -171,7 +179,7 @@ def measure_models(
                 found[outcome.position] = outcome.value or {}
             bar.update()
     if errors:
-        raise errors[0]
+        raise first_of(errors)
     of_jobs = [found[i] for i in range(len(jobs))]
     tasks = {job.task: result for job, result in zip(per_task, of_jobs, strict=False)}
     models = {job.model.kind: result for job, result in zip(per_model, of_jobs[len(per_task) :], strict=True)}
@@ -192,7 +200,8 @@ def _measure_task(resident: Resident, job: TaskJob) -> dict[str, ProbeResult]:
     prints = {role: resident.print_of(model) for role, model in job.models.items()}
     folder = resident.out / "measured" / file_name(task.name)
     rows = resident.out / "rows" / file_name(task.name)
-    at, tokens = sites(_n_layers(resident)), [t for batch in batches for t in (batch.index, batch.tokens)]
+    n_layers, tokens = _n_layers(resident), [t for batch in batches for t in (batch.index, batch.tokens)]
+    at = sites(n_layers)
     stores: dict[str, RowStore] = {}
     parts: dict[str, Part] = {}
 
@@ -203,7 +212,7 @@ def _measure_task(resident: Resident, job: TaskJob) -> dict[str, ProbeResult]:
         if role != "control":
             for measure, probe in _probes(config, at, role).items():
                 name, prints_of = f"{role}.{measure}", (prints[role], prints["control"])
-                make = partial(_compare, stores, role, probe)
+                make = partial(_compare, stores, role, measure, config, n_layers)
                 parts[name] = Part(path(name, *prints_of, repr(probe)), name, make)
     if config.n_answers and task.test:
         examples, exchanged, pairs = _questions(resident, task)
@@ -226,9 +235,9 @@ def _measure_task(resident: Resident, job: TaskJob) -> dict[str, ProbeResult]:
     return found
 
 
-def _probes(config: MossaConfig, at: Sites, role: str) -> dict[str, Probe]:
+def _probes(config: MossaConfig, at: Sites, role: str, **options: Any) -> dict[str, Probe]:
     """What is measured of a model with the task's control."""
-    shared: dict[str, Any] = {"at": at, "readout": READOUT, **_where(config)}
+    shared: dict[str, Any] = {"at": at, "readout": READOUT, **_where(config), **options}
     found: dict[str, Probe] = {
         "cka": CKA(**shared, form="rows", n_permutations=_PERMUTATIONS if role == "tuned" else 0, seed=config.seed)
     }
@@ -250,7 +259,22 @@ def _where(config: MossaConfig) -> dict[str, Any]:
     return {} if config.device == "cpu" else {"device": config.device}
 
 
-def _compare(stores: Mapping[str, RowStore], role: str, probe: Probe) -> ProbeResult:
+def _compare(
+    stores: Mapping[str, RowStore], role: str, measure: str, config: MossaConfig, n_layers: int
+) -> ProbeResult:
+    """One measure of a role's model, in groups of layers that fit in memory."""
+    store, layers = stores[role], list(range(1, n_layers + 1))
+    d, n = next(iter(store.take(store.index[:1], [f"rows/{store.sites[-1]}"]).values())).shape[1], len(store)
+    svcca = n * config.svcca
+    room = config.max_memory * 2**30 / config.at_once - layers_bytes([d], [d], n, svcca)  # that of the final norm
+    found = []
+    for group in layer_groups(layers, d, d, n, room, svcca=svcca):
+        probes = _probes(config, sites(n_layers, group), role, max_memory=config.max_memory)
+        found.append(_compared(stores, role, probes[measure]))
+    return reduce(ProbeResult.merge, found)
+
+
+def _compared(stores: Mapping[str, RowStore], role: str, probe: Probe) -> ProbeResult:
     if isinstance(probe, NDims):
         return run_stores(stores[role], probe)
     pair = {role: stores[role], "control": stores["control"]}
@@ -261,7 +285,7 @@ def _compare(stores: Mapping[str, RowStore], role: str, probe: Probe) -> ProbeRe
 
 def _questions(resident: Resident, task: InstructionTask) -> tuple[list[Answered], list[Answered], Pairs]:
     """Test prompts with their answers, and pairs of them with answers exchanged."""
-    chosen = task.test[: resident.config.n_answers]
+    chosen = chosen_examples(task, resident.config.n_answers)
     prompts, answers = [e.prompt for e in chosen], [e.answer for e in chosen]
     pairs, answered = pairs_of(answers), resident.format.answered
     return answered(prompts, answers), answered(*swapped(prompts, answers, pairs)), pairs
@@ -304,13 +328,13 @@ def _describe(resident: Resident, job: ModelJob) -> dict[str, ProbeResult]:
         probes["purity"] = NeighbourPurity(at=at, readout=READOUT, label="cluster", k=_NEIGHBOURS, **there)
     tokens = [t for batch in batches for t in (batch.index, batch.tokens)]
     print_ = resident.print_of(job.model)
-    folder = resident.out / "measured" / "all"
+    folder = resident.out / "measured" / POOLED
     stores: list[RowStore] = []
 
     def store() -> RowStore:
         if not stores:
             with resident.as_model(job.model) as hooked:
-                rows = resident.out / "rows" / "all" / job.model.kind
+                rows = resident.out / "rows" / POOLED / job.model.kind
                 stores.append(save_rows(hooked, batches, rows, at=at, readout=READOUT, labels=("task", "cluster")))
         return stores[0]
 
@@ -321,7 +345,7 @@ def _describe(resident: Resident, job: ModelJob) -> dict[str, ProbeResult]:
 
     found = {}
     for name, probe in probes.items():
-        path = part_path(folder, f"{job.model.kind}.{name}", [print_, repr(probe)], tokens)
+        path = part_path(folder, f"{job.model.kind}.{name}", [print_, repr(probe), str(job.clusters)], tokens)
         of = in_clusters if name == "purity" else store
         found[name] = Part(path, name, lambda probe=probe, of=of: run_stores(of(), probe)).found()  # type: ignore[misc]
     if "purity" in probes:
@@ -330,7 +354,7 @@ def _describe(resident: Resident, job: ModelJob) -> dict[str, ProbeResult]:
         make = partial(_purity_by_task, in_clusters, names)
         found["task-purity"] = Part(path, "task-purity", make).found()
     if not config.keep_rows:
-        shutil.rmtree(resident.out / "rows" / "all" / job.model.kind, ignore_errors=True)
+        shutil.rmtree(resident.out / "rows" / POOLED / job.model.kind, ignore_errors=True)
     return found
 
 

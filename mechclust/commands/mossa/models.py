@@ -12,10 +12,9 @@ from typing import Any
 
 from mechclust.commands.mossa.config import MossaConfig
 from mechclust.commands.settings import everywhere
-from mechclust.models.adapters import is_adapter, plain_model, set_adapter
+from mechclust.models.adapters import digest_of_adapter, is_adapter, plain_model, set_adapter
 from mechclust.models.instructions import Answered, InstructionFormat
 from mechclust.training.tuning import TuneConfig
-from mechclust.training.tuning.adapter import digest_of_weights
 from probes.files import file_name
 from probes.identity import fingerprint
 from tasks._random import generator
@@ -130,7 +129,7 @@ class Resident:
         if model.kind == BASE:
             return self.print
         if is_adapter(folder):
-            return f"{self.print}+{digest_of_weights(folder)}"
+            return f"{self.print}+{digest_of_adapter(folder)}"
         with self.as_model(model) as hooked:
             return fingerprint(hooked)
 

@@ -63,7 +63,10 @@ def mossa_analysis(result: MossaResult, tables: dict[str, pd.DataFrame] | None =
         lead=lead_of(result),
         claims=result.claims,
         panels=mossa_panels(result),
-        views={"Layer groups": _html(tables["groups"]), "Tasks, the most changed first": _html(shown_tasks(tables))},
+        views={
+            **({"Layer groups": _html(tables["groups"])} if "groups" in tables else {}),
+            "Tasks, the largest gain first": _html(shown_tasks(tables)),
+        },
         folded=_folded(result, tables),
         notes=notes_of(result),
     )

@@ -11,11 +11,12 @@ import numpy as np
 from mechclust.commands.mossa.claims import claims_of
 from mechclust.commands.mossa.config import MossaConfig
 from mechclust.commands.mossa.learnt import Score, State, scores_of, states_of
+from mechclust.commands.mossa.measure import POOLED
 from mechclust.commands.mossa.models import Model
 from mechclust.report.claims import Claims
-from mechclust.report.layer_groups import LayerGroupsInterval, layer_groups_interval
+from mechclust.report.layer_groups import LEAST_FOR_GROUPS, LayerGroupsInterval, layer_groups_interval
 from mechclust.report.published_mossa import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
-from mechclust.report.task_curves import TaskCurves
+from mechclust.report.task_curves import TaskCurves, defined_mean
 from mechclust.training.tuning import Tuned
 from probes import ProbeResult
 from probes.files import file_name
@@ -40,7 +41,7 @@ class MossaResult:
         tasks: measured ones, cluster by cluster.
         clusters: of each of them, or ``None``.
         held_out: of each, whether it was left out of the multi-task model.
-        n_train: of each, training examples that its control saw.
+        n_train: of each, training examples that its control saw; NaN: not known, as it was trained elsewhere.
         readability: of each, grades by index; empty where not known.
         of_task: by task and ``"ROLE.PROBE"``, such as ``"tuned.cka"``, see ``measure.TaskJob``.
         of_model: by ``"base"`` and ``"tuned"``: ``dims``, ``projection`` and ``purity`` over all seen tasks.
@@ -59,7 +60,7 @@ class MossaResult:
     tasks: Sequence[str]
     clusters: Sequence[str | None]
     held_out: Sequence[bool]
-    n_train: Sequence[int]
+    n_train: Sequence[float]
     readability: Mapping[str, Mapping[str, float]]
     of_task: Mapping[str, Mapping[str, ProbeResult]]
     of_model: Mapping[str, Mapping[str, ProbeResult]]
@@ -80,7 +81,7 @@ class MossaResult:
     def results(self) -> dict[str, ProbeResult]:
         """All that was measured, by the name of its file."""
         of_tasks = {f"{file_name(task)}/{name}": r for task, of in self.of_task.items() for name, r in of.items()}
-        return of_tasks | {f"all/{kind}.{name}": r for kind, of in self.of_model.items() for name, r in of.items()}
+        return of_tasks | {f"{POOLED}/{kind}.{name}": r for kind, of in self.of_model.items() for name, r in of.items()}
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -114,8 +115,7 @@ class MossaResult:
         """The similarity with controls by task and layer, with ceiling and null where they were measured."""
         again = self.values("again", measure)
         others = [self.values(f"other-{k}", measure) for k in range(1, self.config.nulls + 1)]
-        with np.errstate(invalid="ignore"):
-            null = np.nanmean(np.array(others), axis=0) if others and MEASURES[measure][0] == "cka" else None
+        null = defined_mean(np.moveaxis(np.array(others), 0, -1)) if others and MEASURES[measure][0] == "cka" else None
         return TaskCurves(
             tasks=tuple(self.tasks),
             layers=self.layers,
@@ -170,10 +170,10 @@ class MossaResult:
                 found[name] = np.array([self.readability[task].get(index, np.nan) for task in self.tasks])
         return found
 
-    def answers(self, role: str, value: str = "exact") -> np.ndarray:
-        """``[task]`` mean over test prompts of ``exact`` or of ``loss``; NaN where not measured."""
-        found = [self.of_task[task].get(f"{role}.answers") for task in self.tasks]
-        return np.array([np.nan if f is None else float(f[value].mean()) for f in found])
+    @property
+    def named_groups(self) -> bool:
+        """Whether there are enough tasks for layer groups."""
+        return int((~np.array(self.held_out, dtype=bool)).sum()) >= LEAST_FOR_GROUPS
 
     @cached_property
     def scores(self) -> dict[str, dict[str, Score]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -95,7 +96,7 @@ def _result(
         tasks=[task.name for task in chosen],
         clusters=[cluster_of(task) for task in chosen],
         held_out=[task.held_out for task in chosen],
-        n_train=[_seen(task, trained) for task in chosen],
+        n_train=[_seen(task, trained) if config.trains else math.nan for task in chosen],
         readability=grades,
         of_task=tasks,
         of_model=models,

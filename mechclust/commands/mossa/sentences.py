@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from mechclust.commands.mossa.result import MossaResult
 from mechclust.commands.mossa.tables import clusters_table, tasks_table
 from mechclust.report.claims import Claim
 from mechclust.report.curve_statistics import upper_gap
+from mechclust.report.layer_groups import LEAST_FOR_GROUPS
 from mechclust.report.task_curves import TaskCurves, bootstrap
 from mechclust.report.text import join
 from tasks.text.visible import short
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _NAMED = 6  # tasks or clusters in a list
-_LEAST_GROUPS = 4  # minimum number of tasks for meaningful layer groups
 
 
 def lead_of(result: MossaResult) -> list[str]:
@@ -84,10 +84,10 @@ def _multi_task(result: MossaResult) -> list[str]:
 
 def _groups(result: MossaResult) -> list[str]:
     n = len(result.curves().seen.tasks)
-    if n < _LEAST_GROUPS:
+    if not result.named_groups:
         return [
             f"No layer groups are named: {_many(n, 'seen task')}, and medians over tasks and their spread need at "
-            f"least {_LEAST_GROUPS}."
+            f"least {LEAST_FOR_GROUPS}."
         ]
     return [f"Layer groups of {n} seen tasks: {result.groups.in_words()}."]
 
@@ -225,7 +225,7 @@ def notes_of(result: MossaResult) -> list[str]:
             "read the debiased form. The paper's numbers are biased."
         )
     found += _references(curves, result.config.trains)
-    found += _states_notes(result.states())
+    found += _states_notes(result)
     return [*found, *(_sentence(note) for note in result.notes)]
 
 
@@ -246,9 +246,19 @@ def _references(curves: TaskCurves, trains: bool) -> list[str]:
     return found
 
 
-def _states_notes(states: Mapping[str, State]) -> list[str]:
+def _states_notes(result: MossaResult) -> list[str]:
+    states = result.states()
     lacking = [task for task, state in states.items() if state == "not measured"]
-    return [f"Answers were not measured for {_named(lacking)}."] if 0 < len(lacking) < len(states) else []
+    alike = [task for task in lacking if "control" in result.scores[task]]
+    found = []
+    if alike:
+        found.append(
+            f"The answers scored of {_named(alike)} are all the same, or nearly, so nothing shows whether "
+            f"{'they were' if len(alike) > 1 else 'it was'} learnt."
+        )
+    if 0 < len(rest := [task for task in lacking if task not in alike]) < len(states):
+        found.append(f"Answers were not measured for {_named(rest)}.")
+    return found
 
 
 def _sentence(note: str) -> str:

@@ -50,7 +50,7 @@ def parts_of(result: MossaResult) -> dict[str, TaskCurves]:
 
 
 def tasks_table(result: MossaResult) -> pd.DataFrame:
-    """One row per task, those that tuning changed most first: ``task, cluster, held_out, training_examples, prompts``,
+    """One row per task, the largest gain first: ``task, cluster, held_out, training_examples, prompts``,
     readability, ``gain`` (tuned - pre, debiased CKA with the control, mean over the upper half of the layers),
     ``largest`` (in size) and ``at_layer``, ``base_last``, ``tuned_last``, ``ceiling_last``, ``null_last``, ``learnt``
     (see ``learnt.Score``) and the accuracies."""
@@ -133,12 +133,15 @@ def layers_table(result: MossaResult) -> pd.DataFrame:
 
 
 def groups_table(result: MossaResult) -> pd.DataFrame:
-    """One row per group of layers: ``group, first_layer, last_layer`` (empty: no layer is in it), ``end_low`` and
-    ``end_high``, 95% of its last layer over tasks drawn anew (0: before the first layer), and ``tasks``."""
+    """One row per group of layers, where there are enough tasks: ``group, first_layer, last_layer`` (empty: no layer is
+    in it), ``end_low`` and ``end_high``, 95% of its last layer over tasks drawn anew (0: before the first layer), and
+    ``tasks``."""
     import pandas as pd
 
-    rows = [{**row, "tasks": len(result.curves().seen.tasks)} for row in result.groups.rows()]
-    return pd.DataFrame(rows, dtype=object).astype({"tasks": int})
+    found = result.groups.rows() if result.named_groups else []
+    rows = [{**row, "tasks": len(result.curves().seen.tasks)} for row in found]
+    columns = ["group", "first_layer", "last_layer", "end_low", "end_high", "tasks"]
+    return pd.DataFrame(rows, columns=columns, dtype=object).astype({"tasks": int})
 
 
 # ---- training and answers ----

@@ -147,7 +147,7 @@ def groups_figure(result: MossaResult) -> Figure:
         labels.append([(float(v[-1]), LOOKS[role].name, LOOKS[role].color) for role, v in dims.items()])
     axes[0].set_ylabel(CKA_LABEL, fontsize=8)
     for name, color in SHADES.items():
-        if group := getattr(found.groups, name):
+        if result.named_groups and (group := getattr(found.groups, name)):
             for axis in axes:
                 axis.axvspan(group[0] - 0.5, group[-1] + 0.5, color=color, zorder=-1, lw=0)
             middle = (group[0] + group[-1]) / 2
@@ -155,7 +155,7 @@ def groups_figure(result: MossaResult) -> Figure:
             axes[0].text(middle, 1.11, name, ha="center", va="bottom", fontsize=9.5, color=SOFT, transform=above)
     above = blended_transform_factory(axes[0].transData, axes[0].transAxes)
     for end, color, height in ((found.shared_end, SOFT, 1.04), (found.transition_end, ORANGE, 1.075)):
-        if end is not None:
+        if result.named_groups and end is not None:
             at = [layer + 0.5 for layer in end]
             axes[0].plot(
                 at, 2 * [height], "-", color=color, lw=4, solid_capstyle="butt", transform=above, clip_on=False

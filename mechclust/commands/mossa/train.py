@@ -13,6 +13,7 @@ from mechclust.commands.mossa.models import TUNED, Model, Resident
 from mechclust.commands.settings import everywhere
 from mechclust.jobs import progress_bar
 from mechclust.jobs.mapping import each_result
+from mechclust.jobs.outcome import first_of
 from mechclust.training.tuning import Tuned, tune_adapter, tuned_at
 from mechclust.training.tuning.errors import DivergedError
 from tasks import InputError
@@ -66,7 +67,7 @@ def train_adapters(
                     failed[order[outcome.position]] = outcome.value
                 bar.update()
     if errors:
-        raise errors[0]
+        raise first_of(errors)
     for model, why in failed.items():
         if model.kind == TUNED:
             raise InputError(f"{why}; without this model there is nothing to compare the others with")

@@ -102,20 +102,20 @@ def tune_adapter(
     _begin(folder, subject)
     steps, seconds = config.steps_for(len(examples)), 0.0
     last = newest_whole(folder / _CHECKPOINTS)
-    if last is None or last[0] < steps:  # Hugging Face's Trainer, resumed at its end, may take one step more
-        try:
+    try:
+        if last is None or last[0] < steps:  # Hugging Face's Trainer, resumed at its end, may take one step more
             resume = None if last is None else last[1]
             seconds = train_lora(model, examples, config, folder / _CHECKPOINTS, name, source, resume, progress)
             last = newest_whole(folder / _CHECKPOINTS)
-            if last is None or last[0] != steps:
-                raise RuntimeError(f"Hugging Face's Trainer left no checkpoint of step {steps} of {name}")
-            _check_finite(last[1], steps, name)
-        except DivergedError as error:  # the way out is another setting, and nothing here is of use for that
-            shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)
-            (folder / _SUBJECT).unlink(missing_ok=True)
-            with suppress(InputError):  # what cannot be kept would only be trained again
-                write_json(folder / _DIVERGED, {**_as_json(subject), "why": str(error)})
-            raise
+        if last is None or last[0] != steps:
+            raise RuntimeError(f"Hugging Face's Trainer left no checkpoint of step {steps} of {name}")
+        _check_finite(last[1], steps, name)
+    except DivergedError as error:  # the way out is another setting, and nothing here is of use for that
+        shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)
+        (folder / _SUBJECT).unlink(missing_ok=True)
+        with suppress(InputError):  # what cannot be kept would only be trained again
+            write_json(folder / _DIVERGED, {**_as_json(subject), "why": str(error)})
+        raise
     history = _keep(last[1], folder, source)
     record = {
         "steps": steps,

@@ -130,6 +130,7 @@ class TestCutting:
         (found,) = own.answered([prompt], ["w11 w12"])
         assert shown(own, found) == (f"{begin}w8 w9 Answer :", "w11 w12 </s>")
         assert len(found.tokens) == cutoff
+        assert own.cut([prompt, "w1"], ["w11 w12", "w2"]) == (1, 0)
         (ids,) = own.prompts([prompt])
         assert own.tokenizer.convert_ids_to_tokens(ids) == f"{begin}w5 w6 w7 w8 w9 Answer :".split()
 
@@ -137,6 +138,7 @@ class TestCutting:
         own = InstructionFormat(tokenizer(), cutoff=5)
         (found,) = own.answered(["w1 w2"], ["w3 w4 w5 w6 w7"])
         assert shown(own, found) == ("<s> :", "w3 w4 w5")
+        assert own.cut(["w1 w2"], ["w3 w4 w5 w6 w7"]) == (1, 1)
 
     def test_what_fits_is_whole(self) -> None:
         own = InstructionFormat(tokenizer(), cutoff=7)

@@ -79,6 +79,18 @@ def test_one_task_decides_nothing():
     assert found.severity_note == "it has no interval over tasks, and is never called true"
 
 
+def test_draws_without_a_value_are_said():
+    """One in fifty, as where a task by which a statistic divides is drawn by chance."""
+
+    def rarely(c):
+        values = np.array(last_gap(c), dtype=float)
+        return np.where(np.arange(values.size).reshape(values.shape) % 50 == 49, np.nan, values)
+
+    (found,) = judged([made(BASE, ("gap", rarely, Bound(">", -9)))], draws=0)
+    assert found.interval is not None
+    assert "2.0% of the draws of tasks leave gap undefined and are left out of its interval" in found.note
+
+
 def test_an_undefined_value_is_said():
     parts = (("", lambda c: np.full(c.base.shape[:-2], np.nan), Bound(">", 0)),)
     (found,) = judged([made(BASE, *parts)], draws=0)

@@ -11,7 +11,6 @@ import pytest
 from scipy import stats
 
 from mechclust.report import curve_statistics as of
-from mechclust.report.layer_groups import groups_of
 from mechclust.report.task_curves import bootstrap
 from tests.mechclust.report.test_task_curves import curves
 
@@ -42,7 +41,6 @@ def spread(values):
         (of.upper_gap, (TUNED - BASE)[8:].mean()),
         (of.late_gap, (TUNED - BASE)[5:].mean()),
         (of.least_upper_gap, (TUNED - BASE)[8:].min()),
-        (of.early_dip, (TUNED - BASE)[:8].min()),
         (of.early_gap, (TUNED - BASE)[2:4].mean()),
         (of.middle_narrowing, spread(RANDOM.tuned)[4:8].mean() / spread(RANDOM.tuned)[2:4].mean()),
         (of.relative_spread, spread(RANDOM.tuned)[8:].mean() / spread(RANDOM.base)[8:].mean()),
@@ -83,9 +81,9 @@ def test_many_draws_at_once_are_those_one_by_one():
         name
         for name, value in vars(of).items()
         if inspect.isfunction(value) and value.__module__ == of.__name__ and not name.startswith("_")
-        and name not in {"early", "middle", "correlation", "with_depth", "dims_difference"}
+        and name not in {"early", "middle", "correlation", "with_depth"}
     ]  # fmt: skip
-    assert len(names) >= 19
+    assert len(names) >= 16
     for name in names:
         statistic = getattr(of, name)
         options = {k: v for k, v in given.items() if k in inspect.signature(statistic).parameters}
@@ -105,32 +103,11 @@ class TestLayers:
         assert [*range(1, 33)][of.middle(thirty_two)] == [*range(9, 17)]
         assert [1, 2][of.early(two)] == [of.middle(two).start + 1]
 
-    def test_after_the_shared_layers(self):
-        base = np.tile([1.0, 0.9, 0.8, 0.5, 0.4], (5, 1))
-        place = np.linspace(-1, 1, 5)[:, None]
-        tuned = np.array([1.0, 0.85, 0.9, 0.8, 0.7]) + place * np.array([0.0, 0.1, 0.02, 0.01, 0.03])
-        found = curves(base, tuned)
-        assert (
-            str(groups_of(found)) == "shared 1-2, transition 3-4, refinement 5-5" or len(groups_of(found).shared) == 2
-        )
-        assert of.least_gap_after_shared(found) == pytest.approx(0.1)
-        assert of.narrowing(found) == pytest.approx(0.1)  # .01 of .1
-
-    def test_where_everything_is_shared_nothing_comes_after(self):
-        found = curves(np.tile([0.9, 0.8], (3, 1)))
-        assert np.isnan(of.least_gap_after_shared(found))
-        assert np.isnan(of.narrowing(found))
-
     def test_distance_of_the_boundaries(self):
         base, tuned = np.tile([1.0, 1.0, 0.5, 0.4], (3, 1)), np.tile([1.0, 1.0, 0.9, 0.9], (3, 1))
         first, end = of.boundary_distance(curves(base, tuned), 0.25, 1.0)
         assert (float(first), float(end)) == (0.25, 0.0)
         assert [float(x) for x in of.boundary_distance(curves(base), 0.25, 1.0)] == [1.0, 1.0]  # no transition
-
-    def test_dimensions(self):
-        dims = {"base": np.array([9.0, 5.0, 4.0]), "tuned": np.array([1.0, 6.0, 7.0])}
-        assert of.dims_difference(curves(np.zeros((2, 3)), dims=dims)) == 1
-        assert np.isnan(of.dims_difference(curves(np.zeros((2, 3)))))
 
 
 class TestUndefined:

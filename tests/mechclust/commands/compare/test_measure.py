@@ -14,8 +14,9 @@ import mechclust.commands.compare.comparison
 import mechclust.commands.compare.measure
 from mechclust.cli import main
 from mechclust.commands.compare import compare_models
-from mechclust.commands.compare.inputs import layers_bytes, read_inputs
+from mechclust.commands.compare.inputs import read_inputs
 from mechclust.commands.compare.report import what_to_know
+from mechclust.commands.layers import layers_bytes
 from mechclust.models import load_pretrained
 from probes import CKA, RBFCKA, RowStore, mean, run
 from tasks import InputError, LabelledPrompts

@@ -175,16 +175,21 @@ class TestNotTested:
 
     def test_few_tasks(self, published):
         found = self.notes(replace(published, held_out=np.arange(N) >= 2))
-        assert {note for id, note in found.items() if id not in ("C8",)} == {
+        assert {note for id, note in found.items() if id not in ("C8", "C11")} == {
             "not tested: 2 seen tasks; expected at least 6, or there is no interval over tasks"
         }
 
-
-def test_dimensions_of_all_tasks_together_decide_nothing(published):
-    dims = {"base": np.full(LAYERS, 800.0), "tuned": np.full(LAYERS, 1600.0)}
-    found = {c.id: c for c in claims_of(replace(published, dims=dims), n=1, d=1, draws=0, resamples=200)}["C8"]
-    assert (found.verdict, found.measured, found.interval) == ("undecided", 1.0, None)
-    assert found.note == "dimensions are over the prompts of all tasks together: no interval over tasks"
+    def test_few_tasks_in_clusters(self, published):
+        """The rows of tasks in no cluster are undefined, and neither count nor make an interval."""
+        purity = {which: np.full((N, LAYERS), level) for which, level in (("base", 0.3), ("tuned", 0.4))}
+        in_clusters = np.flatnonzero(~published.held_out)[:3]
+        for values in purity.values():
+            values[np.setdiff1d(np.arange(N), in_clusters)] = np.nan
+        found = {c.id: c for c in claims_of(published, n=1, d=1, purity=purity, draws=0, resamples=200)}["C11"]
+        assert found.verdict == "not tested"
+        assert found.note == (
+            "not tested: 3 seen tasks in a cluster; expected at least 6, or there is no interval over tasks"
+        )
 
 
 def test_c9_says_where_the_curves_cross(published):

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from mechclust.commands.mossa.sentences import lead_of
 from mechclust.commands.settings import ModelSettings
 from mechclust.models.adapters import with_adapter
+from mechclust.report.published_mossa import DATA_SIZE
 from tasks import InputError
 from tests.mechclust.commands.mossa import tiny
 
@@ -70,6 +72,46 @@ def test_tasks_that_are_left_out_are_told(result, base, tasks, out, tmp_path):
         f"The adapter {str(renamed)!r} says that it was trained for 'meta/other', and is measured on {str(base)!r}: "
         "the weights fit, but only you can know whether the base is the same."
     ]
+
+
+def test_a_model_that_may_have_seen_every_task(result, base, tasks, out, tmp_path):
+    """No tasks are drawn as held out of a model that was trained elsewhere, nor is it known what its controls saw."""
+    given = adapters(out, without_held_out=None, n_held_out=2, clusters=tmp_path / "clusters.toml")
+    (tmp_path / "clusters.toml").write_text('[clusters]\nwhole = ["copy", "swap"]\n')
+    found = tiny.run(base, tasks, tmp_path / "run", **given)
+    assert not any(found.held_out)
+    assert np.isnan(found.covariates[DATA_SIZE]).all()
+    with pytest.raises(InputError) as caught:
+        tiny.run(base, tasks, tmp_path / "other", **{**given, "without_held_out": str(out / "adapters" / "tuned")})
+    assert str(caught.value) == (
+        "--without-held-out is given, but no task is held out; name those that it was not trained on (--held-out, or "
+        "held_out in clusters.toml)"
+    )
+
+
+def test_an_adapter_with_another_scale_is_measured_again(result, base, tasks, out, tmp_path):
+    """Its weights are the same, and only its configuration says what they add."""
+    own = shutil.copytree(out / "adapters" / "control-copy", tmp_path / "copy")
+    few = adapters(out, ("count", "first"), without_held_out=None)
+    few["controls"] = (*few["controls"], str(own))
+    before = tiny.run(base, tasks, tmp_path / "run", **few)
+    config = json.loads((own / "adapter_config.json").read_text())
+    (own / "adapter_config.json").write_text(json.dumps({**config, "lora_alpha": 4 * config["lora_alpha"]}))
+    after = tiny.run(base, tasks, tmp_path / "run", **few)
+    place = before.tasks.index("copy")
+    assert (before.values("base")[place] != after.values("base")[place]).any()
+
+
+def test_layers_in_groups(result, base, tasks, out, tmp_path, monkeypatch):
+    """As many layers at a time as fit change nothing."""
+    monkeypatch.setattr("mechclust.commands.mossa.measure.layer_groups", lambda layers, *_, **__: [[i] for i in layers])
+    found = tiny.run(base, tasks, tmp_path / "run", **adapters(out), svcca=True)
+    for task, measures in found.of_task.items():
+        for name, ours in measures.items():
+            expected = result.of_task[task][name]
+            assert ours.coords == expected.coords
+            for measure, numbers in expected.values.items():
+                torch.testing.assert_close(ours[measure], numbers, rtol=0, atol=1e-6, equal_nan=True)
 
 
 def test_too_few_controls_are_refused_before_work(result, base, tasks, out, tmp_path, loads):

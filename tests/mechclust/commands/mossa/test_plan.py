@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from mechclust.commands.mossa.estimate import Plan
-from mechclust.commands.mossa.inputs import read_inputs
+from mechclust.commands.mossa.inputs import chosen_examples, read_inputs
+from mechclust.commands.mossa.measure import _others
 from mechclust.commands.mossa.models import models_of
 from mechclust.report.folder import kept_bytes
 from tasks import InputError
@@ -32,11 +35,27 @@ def test_jobs_find_every_path_from_any_folder(base, tasks, tmp_path, monkeypatch
     there = replace(config, workers=2).portable
     assert (there.tasks, there.clusters) == (tmp_path / "tasks", tmp_path / "clusters.toml")
     assert (there.experimental, there.without_held_out) == (str(tmp_path / "tuned"), str(tmp_path / "without"))
-    assert there.controls == (f"copy={tmp_path / 'copy'}", f"swap={tmp_path / 'other'}", "count=hub/name")
     models = models_of(config.read(), config, {"copy": "copy", "count": "hub/name"})
     assert [model.source for model in models] == [
         "", str(tmp_path / "tuned"), str(tmp_path / "without"), str(tmp_path / "copy"), "hub/name",
     ]  # fmt: skip
+
+
+def test_null_controls_are_taken_equally_often():
+    """Three clusters of four, two nulls each: each control is another's null twice, and never in its own cluster."""
+    tasks = [SimpleNamespace(name=f"{cluster}{i}", cluster=cluster) for cluster in "abc" for i in range(4)]
+    taken = {task.name: [other.name for other in _others(task, tasks, 2)] for task in tasks}
+    assert all(name[0] != other[0] for name, others in taken.items() for other in others)
+    counts = Counter(other for others in taken.values() for other in others)
+    assert set(counts) == {task.name for task in tasks}
+    assert set(counts.values()) == {2}
+
+
+def test_without_clusters_the_next_tasks_are_nulls():
+    tasks = [SimpleNamespace(name=name, cluster=None) for name in "abc"]
+    assert [[other.name for other in _others(task, tasks, 1)] for task in tasks] == [["b"], ["c"], ["a"]]
+    few = [SimpleNamespace(name=name, cluster="x") for name in "abc"]
+    assert [other.name for other in _others(few[1], few, 5)] == ["c", "a"]
 
 
 class TestRoom:
@@ -63,3 +82,52 @@ class TestRoom:
         assert str(caught.value).endswith(
             "has 1 MiB free; give fewer prompts (--n-prompts), or another folder with --out"
         )
+
+    def test_one_layer_that_does_not_fit_is_refused(self, base, tasks, out):
+        config = tiny.settings(tasks, max_memory=1e-6)
+        with pytest.raises(InputError) as caught:
+            Plan.of(read_inputs(str(base), config), config).check(config, out)
+        assert str(caught.value).startswith("comparing the last layer takes up to ")
+        assert str(caught.value).endswith(
+            "(1 at a time), more than --max-memory 1e-06; raise it, or give fewer prompts (--n-prompts)"
+        )
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"without_held_out": "x"},
+            "--without-held-out is given without --experimental, so that it would be trained here; leave it out, or "
+            "give the multi-task model too",
+        ),
+        (
+            {"tokens_per_batch": 16},
+            "tokens_per_batch is 16, and a prompt with its answer may have 32 (--cutoff); give at least as many, or a "
+            "lower --cutoff",
+        ),
+        ({"n_shown": 1}, "n_shown is 1; expected at least 2"),
+        ({"max_memory": 0.0}, "max_memory is 0; expected a number of GiB above 0, such as 8"),
+    ],
+)
+def test_what_is_refused_at_once(base, tasks, changed, message):
+    with pytest.raises(InputError) as caught:
+        read_inputs(str(base), tiny.settings(tasks, **changed))
+    assert str(caught.value) == message
+
+
+def test_examples_of_an_ordered_file_are_drawn(base, tasks):
+    task = read_inputs(str(base), tiny.settings(tasks)).collection["copy"]
+    assert chosen_examples(task, 4) != list(task.test[:4])
+    assert len(set(chosen_examples(task, 4))) == 4
+    assert chosen_examples(task, 99) == list(task.test)
+
+
+def test_examples_that_are_cut_are_told(base, tasks):
+    notes = read_inputs(str(base), tiny.settings(tasks, cutoff=8)).notes
+    (told,) = [note for note in notes if note.startswith("With --cutoff 8")]
+    assert told == (
+        "With --cutoff 8, examples of copy, count, first, last and swap are too long (checked on up to 128 of each "
+        "task): up to 36 prompts of a task lose their beginning"
+    )
+    assert not any("--cutoff" in note for note in read_inputs(str(base), tiny.settings(tasks)).notes)

@@ -39,7 +39,7 @@ def test_files(made, page):
     assert len(list((folder / "figures").glob("*.png"))) == 14
     kept = load_result(folder / "results" / "qasc" / "all-tasks.cka.safetensors")
     assert torch.equal(kept["debiased_cka"], made.of_task["qasc"]["all-tasks.cka"]["debiased_cka"])
-    assert (folder / "results" / "all" / "tuned.purity.safetensors").exists()
+    assert (folder / "results" / "+all" / "tuned.purity.safetensors").exists()
     assert [c.id for c in load_claims(folder)] == [c.id for c in made.claims]
 
 

@@ -95,8 +95,9 @@ def test_what_is_measured(result):
     assert np.isnan(result.task_purity["tuned"][4]).all()
     assert set(curves.covariates)
     assert all(len(v) == 5 for v in curves.covariates.values())
-    assert ((result.answers("tuned") >= 0) & (result.answers("tuned") <= 1)).all()
-    assert (result.answers("control", "loss") < result.answers("base", "loss")).all()  # something was learnt
+    for of in result.scores.values():
+        assert 0 <= of["tuned"].exact <= 1
+        assert of["control"].loss < of["base"].loss  # something was learnt
 
 
 @pytest.mark.parametrize("when", ["training", "measuring"])

@@ -29,6 +29,10 @@ def tune(folder: Path, config: TuneConfig | None = None, **changes: Any) -> Any:
     )
 
 
+def killed(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
 def refused(folder: Path, config: TuneConfig | None = None, **changes: Any) -> str:
     with pytest.raises(InputError) as error:
         tune(folder, config, **changes)
@@ -153,6 +157,16 @@ class TestDiverged:
         said = refused(tmp_path, settings(lr=1e39, steps=1))
         assert said == "the weights of control-x are not finite after step 1; lower --tuning.lr"
         assert [path.name for path in tmp_path.iterdir()] == ["diverged.json"]
+
+    def test_in_the_last_step_of_a_run_that_was_killed_before_it_was_seen(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        config = settings(lr=1e39, steps=1)
+        with monkeypatch.context() as patch:
+            patch.setattr("mechclust.training.tuning.adapter._check_finite", killed)
+            with pytest.raises(KeyboardInterrupt):
+                tune(tmp_path, config)
+        assert refused(tmp_path, config) == "the weights of control-x are not finite after step 1; lower --tuning.lr"
 
     def test_the_same_call_says_it_again_without_training(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
