@@ -80,7 +80,7 @@ def shown_tasks(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
 def _folded(result: MossaResult, tables: dict[str, pd.DataFrame]) -> dict[str, str]:
     found: dict[str, pd.DataFrame] = {}
     if "clusters" in tables:
-        found["Clusters, the most changed first"] = tables["clusters"]
+        found["Clusters, the largest gain first"] = tables["clusters"]
     if "answers" in tables:
         found["What was learnt: answers with 95% intervals over prompts"] = tables["answers"]
     if "adapters" in tables:

@@ -82,7 +82,7 @@ def _indices(result: MossaResult) -> list[str]:
 
 
 def clusters_table(result: MossaResult) -> pd.DataFrame:
-    """One row per cluster, of its seen tasks, the most changed first: ``cluster, tasks, gain`` (median over its tasks),
+    """One row per cluster, of its seen tasks, the largest gain first: ``cluster, tasks, gain`` (median over its tasks),
     ``gain_least``, ``gain_most``, ``largest`` (of the medians' differences), ``at_layer``, ``base_last``,
     ``tuned_last`` (medians)."""
     import pandas as pd
