@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import transformers
 
 from mechclust.models import load_pretrained, load_tokenizer, set_adapter
-from mechclust.models.adapters import adapter_of, base_of, is_adapter, plain_model
+from mechclust.models.adapters import adapter_of, base_of, digest_of_adapter, is_adapter, plain_model
 from mechclust.models.pretrained import load_huggingface
 from probes import CKA, record, residual, run
 from tasks import Batch, InputError
@@ -395,3 +397,20 @@ class TestModelsInMemory:
         )
         with pytest.raises(InputError, match=r"has a peft adapter beside its weights, .* or the merged model"):
             load_pretrained(wrapped.base_model.model if inside else wrapped)
+
+
+@pytest.mark.parametrize("weights", ["adapter_model.safetensors", "adapter_model.bin"])
+def test_what_tells_adapters_apart(tmp_path: Path, weights: str) -> None:
+    """Their weights and how these are scaled, not where the base was."""
+
+    def written(name: str, data: bytes = b"weights", **config: Any) -> str:
+        folder = tmp_path / name
+        folder.mkdir()
+        known = {"peft_type": "LORA", "base_model_name_or_path": "base", "lora_alpha": 16}
+        (folder / "adapter_config.json").write_text(json.dumps({**known, **config}))
+        (folder / weights).write_bytes(data)
+        return digest_of_adapter(folder)
+
+    first = written("first")
+    assert written("moved", base_model_name_or_path="/elsewhere/base") == first
+    assert len({first, written("scaled", lora_alpha=32), written("other", b"others")}) == 3
