@@ -52,7 +52,7 @@ class Finding(Generic[D]):
     what: str
     planted: Callable[[D, np.random.Generator], D] | None = None
     planted_what: str = ""
-    intervals: Callable[[D], Mapping[str, Interval]] | None = None
+    intervals: Callable[[D], Mapping[str, Interval | None]] | None = None
     shares: bool = False
     paper: float | None = None
     chance: str | None = None

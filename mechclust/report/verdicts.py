@@ -11,6 +11,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from tasks import InputError
+
 Verdict = Literal["holds", "does not hold", "undecided", "not tested"]
 Kind = Literal["finding", "check"]
 Interval = tuple[float, float]
@@ -140,7 +142,10 @@ def _t(freedom: int) -> float:
 
 
 def share_interval(values: Sequence[float]) -> Interval | None:
-    """95% interval of a share (Wilson's) from values 0 and 1; ``None`` for none.
+    """95% interval of a share (Wilson's) from values 0 and 1; ``None`` for none, or where one is not finite.
+
+    Raises:
+        InputError: for other values.
 
     Example:
         >>> low, high = share_interval([1.0] * 17 + [0.0] * 23)
@@ -149,7 +154,30 @@ def share_interval(values: Sequence[float]) -> Interval | None:
     """
     from scipy.stats import binomtest
 
-    if not len(values):
+    if not len(values) or not np.isfinite(values).all():
         return None
-    found = binomtest(int(sum(values)), len(values)).proportion_ci(method="wilson")
+    if other := [value for value in values if value not in (0, 1)]:
+        raise InputError(f"{other[0]} is not 0 or 1, so these are no shares; give the interval of their mean")
+    found = binomtest(round(sum(values)), len(values)).proportion_ci(method="wilson")
     return float(found.low), float(found.high)
+
+
+def paired_share_interval(differences: Sequence[float]) -> Interval | None:
+    """95% interval of the difference of two shares of the same cases, from -1, 0 or 1 for each; ``None`` for none.
+
+    It has a width also where no case differs.
+
+    Source: Bonett & Price, Journal of Educational and Behavioral Statistics 37 (2012).
+
+    Example:
+        >>> low, high = paired_share_interval([1.0] * 5 + [0.0] * 15)
+        >>> round(low, 3), round(high, 3)
+        (0.012, 0.443)
+    """
+    n = len(differences)
+    if not n or not np.isfinite(differences).all():
+        return None
+    values = np.asarray(differences)
+    more, less = (float((values == sign).sum() + 1) / (n + 2) for sign in (1, -1))
+    half = 1.959963984540054 * math.sqrt((more + less - (more - less) ** 2) / (n + 2))
+    return max(-1.0, more - less - half), min(1.0, more - less + half)

@@ -9,14 +9,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mechclust.report.verdicts import share_interval
+from mechclust.report.verdicts import paired_share_interval, share_interval
 from probes import ProbeResult
 
 Ends = tuple[float, float]
 State = Literal["learnt", "form only", "not learnt", "not measured"]
 ROLES = ("base", "control", "tuned", "all-tasks")
 _NONE = (math.nan, math.nan)
-_Z, _LEVEL = 1.959964, 0.975
+_LEVEL = 0.975
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def score(
         **vars(own)
         | {
             "exact_gain": float(gained.mean()),
-            "exact_gain_ends": _paired_ends(int((gained > 0).sum()), int((gained < 0).sum()), len(gained)),
+            "exact_gain_ends": paired_share_interval(gained.tolist()) or _NONE,
             "loss_gain": float(lower.mean()),
             "loss_gain_ends": _mean_ends(lower),
             "margin_gain": float(clearer.mean()) if len(clearer) else math.nan,
@@ -154,12 +154,3 @@ def _mean_ends(values: np.ndarray) -> Ends:
         return _NONE
     half = float(t.ppf(_LEVEL, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
     return float(values.mean()) - half, float(values.mean()) + half
-
-
-def _paired_ends(up: int, down: int, n: int) -> Ends:
-    """Of the difference of two shares of the same prompts, ``up`` of which changed to right and ``down`` to wrong."""
-    if not n:
-        return _NONE
-    more, less = (up + 1) / (n + 2), (down + 1) / (n + 2)
-    half = _Z * math.sqrt((more + less - (more - less) ** 2) / (n + 2))
-    return max(-1.0, more - less - half), min(1.0, more - less + half)

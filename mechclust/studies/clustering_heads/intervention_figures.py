@@ -12,7 +12,13 @@ from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, RED, subplots
 from mechclust.studies.clustering_heads.config import MITIGATIONS, SOLVED, ClusteringHeadsConfig, counted_from
 from mechclust.studies.clustering_heads.donors import KINDS
 from mechclust.studies.clustering_heads.replay import FROZEN
-from mechclust.studies.clustering_heads.results import WEAK, HeadsResults, NetworkTraining, TrainedNetwork
+from mechclust.studies.clustering_heads.results import (
+    WEAK,
+    HeadsResults,
+    NetworkTraining,
+    TrainedNetwork,
+    spikes_in_both,
+)
 
 _MARK: dict[str, Any] = {"color": "#555555", "ls": ":", "lw": 1}
 _STITCHED = {
@@ -54,7 +60,7 @@ def intervention_panels(config: ClusteringHeadsConfig, results: HeadsResults) ->
         add(
             "mitigations",
             mitigations(config, results),
-            "Spikes after solving, seed by seed, in the base setting and for the same seed with a mitigation; all "
+            "Spikes after both networks of a seed have solved the task, in the base setting and with a mitigation; all "
             "seeds. Points are jittered slightly so that equal ones show.",
         )
     if results.solved:
@@ -164,11 +170,7 @@ def mitigations(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     for axis, arm in zip(axes, arms, strict=True):
         start = counted_from(config, arm)
         there = results.mitigated[arm]
-        pairs = [
-            (len(n.spikes_after_solving(start)), len(there[s].spikes_after_solving(start)))
-            for s, n in results.networks.items()
-            if s in there
-        ]
+        pairs = [spikes_in_both(n, there[s], start) for s, n in results.networks.items() if s in there]
         x, y = np.array(pairs, dtype=float).T + draw.uniform(-0.2, 0.2, (2, len(pairs)))
         axis.axline((0, 0), slope=1, **_MARK)
         axis.plot(x, y, "o", color=BLUE, alpha=0.5, ms=4, mew=0)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from mechclust.report.claims import Claim, EarlierRun
 from mechclust.report.draws import Data
 from mechclust.report.findings import Finding
-from mechclust.report.verdicts import Verdict
+from mechclust.report.verdicts import Interval, Verdict, paired_share_interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,3 +36,8 @@ class Predicted(Finding[Data]):
             return self.lacking(self.why_not, history)
         said = replace(self, note="; ".join(filter(None, [f"predicted: {self.predicted}", self.note])))
         return said.judged(self.data, tested=tested, why_not=self.why_not, history=history)
+
+
+def paired(after: str, before: str, part: str = "") -> Callable[[Data], dict[str, Interval | None]]:
+    """The interval of a part that is the difference of two shares of the same seeds."""
+    return lambda data: {part: paired_share_interval((data[after] - data[before]).tolist())}

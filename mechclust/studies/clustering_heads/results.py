@@ -105,6 +105,15 @@ class NetworkTraining:
         return [spike for spike in every if counted.isdisjoint(range(spike.epoch, spike.end))]
 
 
+def spikes_in_both(one: NetworkTraining, other: NetworkTraining, start: int = 0) -> tuple[int, int]:
+    """Numbers of loss spikes of two networks after ``start`` and after both have solved the task, so that both are
+    counted over the same epochs; 0 where one of them never does."""
+    if one.solved_at is None or other.solved_at is None:
+        return 0, 0
+    start = max(start, one.solved_at, other.solved_at)
+    return len(one.spikes_after_solving(start)), len(other.spikes_after_solving(start))
+
+
 @dataclass(frozen=True)
 class TrainedNetwork(NetworkTraining):
     """A network of the base setting: its training, its final head, and interventions on both."""

@@ -10,10 +10,10 @@ import numpy as np
 
 from mechclust.report.draws import Data, coins, exchanged, relabelled
 from mechclust.report.findings import Parts
-from mechclust.report.verdicts import Bound, share_interval
+from mechclust.report.verdicts import Bound, Interval, share_interval
 from mechclust.studies.clustering_heads.config import SOLVED, ClusteringHeadsConfig
 from mechclust.studies.clustering_heads.curves import first_below
-from mechclust.studies.clustering_heads.predicted import Predicted
+from mechclust.studies.clustering_heads.predicted import Predicted, paired
 from mechclust.studies.clustering_heads.results import WEAK, HeadsResults
 from mechclust.studies.clustering_heads.roc import roc_area
 from probes.clustering_head import INTEGER_DEVIATION
@@ -22,6 +22,7 @@ FIRST = "Odonnat et al., arXiv 2410.24050"
 _REPLICATION = "our replication on seeds 0-39"
 _SOLVED_BEFORE = 17 / 40  # of seeds 0-39 in the replication
 _CHANCE = 0.22  # 1.96 standard errors of the difference of two shares of 40, both .425
+_LEAST_OF_A_KIND = 6  # networks, from which on resampling them gives an interval
 _AT_BOUND = "networks that solve it with the probability at either bound"
 
 
@@ -90,8 +91,9 @@ def _detector(results: HeadsResults) -> list[Predicted]:
         above = (good[:, None] > bad) + 0.5 * (good[:, None] == bad)
         return [("", above.mean(axis=1), Bound(">=", 0.9))]
 
-    def span(data: Data) -> dict[str, tuple[float, float]]:
-        return {"": roc_area(data["score"][data["solved"]], data["score"][~data["solved"]])[1]}
+    def span(data: Data) -> dict[str, Interval | None]:
+        of_both = data["score"][data["solved"]], data["score"][~data["solved"]]
+        return {"": roc_area(*of_both)[1] if min(map(len, of_both)) >= _LEAST_OF_A_KIND else None}
 
     def sharp(data: Data, rng: np.random.Generator) -> Data:
         right = rng.random(len(solved)) < 0.97
@@ -114,7 +116,7 @@ def _detector(results: HeadsResults) -> list[Predicted]:
                 *exchanged_kinds, *planted, intervals=span, chance="0.5",
                 predicted="holds" if plane else "undecided",
                 data={"score": score, "solved": solved} if both else None, why_not=why,
-                note="interval: bootstrap over networks",
+                note=f"bootstrap over {solved.sum()} solved networks and {(~solved).sum()} at {WEAK} or below",
             )
             for id, what, plane, score in (
                 ("H1c", "integer weights on a line", False, line),
@@ -139,8 +141,8 @@ def _transfer(config: ClusteringHeadsConfig, results: HeadsResults) -> Predicted
         "H6", f"p = {config.task.p + 1}: networks that continue from solved p = {config.task.p} solve it more often "
         "than the same seeds from scratch (difference of shares)", FIRST,
         lambda data: [("", data["after"] - data["before"], Bound(">", 0))],
-        exchanged(("after", "before")), "the two arms exchanged seed by seed",
-        better, "30 of 100 solve it by transfer, 2 of 100 from scratch",
+        exchanged(("after", "before")), "the two arms exchanged seed by seed", intervals=paired("after", "before"),
+        planted=better, planted_what="30 of 100 solve it by transfer, 2 of 100 from scratch",
         predicted="undecided", data={"after": np.array(after), "before": np.array(before)},
         why_not="" if pairs else "no network continued from a solved one",
         note=f"{sum(after):g} of {len(pairs)} by transfer (twice the epochs in total; best "

@@ -7,7 +7,7 @@ import numpy as np
 from mechclust.report.draws import Data, coins, exchanged
 from mechclust.report.verdicts import Bound, Verdict
 from mechclust.studies.clustering_heads.config import IDEAL_POSITIONS, SOLVED
-from mechclust.studies.clustering_heads.predicted import Predicted
+from mechclust.studies.clustering_heads.predicted import Predicted, paired
 from mechclust.studies.clustering_heads.results import HeadsResults, is_textbook
 from mechclust.studies.clustering_heads.solved_claims import FIRST
 
@@ -31,8 +31,8 @@ def _second_stage(results: HeadsResults) -> list[Predicted]:
         Predicted(
             "H8", "the feed-forward layer alone, on the frozen ideal head: share of networks that solve the task",
             f"{FIRST}; second stage alone", lambda data: [("", data["solved"], Bound(">=", 0.85))],
-            coins("solved", chance=(0.25, 0.6)),
-            "the probability of solving at either bound of H1, for networks that learn both parts",
+            coins("solved", chance=(0.6, 0.85)),
+            "the probability of solving at the upper bound of H1, for networks that learn both parts, or at this bound",
             coins("solved", chance=0.95), "95 of 100 networks solve it", shares=True,
             predicted="holds", data={"solved": solved} if runs else None, why_not=why,
             chance="0.25 to 0.6, the base setting's share",
@@ -70,8 +70,8 @@ def _ideal_positions(results: HeadsResults) -> list[Predicted]:
             id, f"networks that start with the ideal position embeddings {what} more often than the same seeds in the "
             "base setting (difference of shares)", f"{FIRST}; ours",
             lambda data: [("", data["after"] - data["before"], Bound(">", 0))],
-            exchanged(("before", "after")), "the two arms exchanged seed by seed",
-            more, "8 in 10 of them, and 3 in 10 in the base setting", chance="0",
+            exchanged(("before", "after")), "the two arms exchanged seed by seed", intervals=paired("after", "before"),
+            planted=more, planted_what="8 in 10 of them, and 3 in 10 in the base setting", chance="0",
             predicted=predicted, data={"before": before, "after": after} if pairs else None, why_not=why,
             note=f"{after.mean():.2f} and {before.mean():.2f}" if pairs else "",
         )  # fmt: skip

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mechclust.report.verdicts import Bound, Part, interval, part_of, share_interval, together
+from mechclust.report.verdicts import (
+    Bound,
+    Part,
+    interval,
+    paired_share_interval,
+    part_of,
+    share_interval,
+    together,
+)
+from tasks import InputError
 
 
 class TestBound:
@@ -62,6 +71,9 @@ class TestShareInterval:
 
     def test_of_nothing_is_none(self):
         assert share_interval([]) is None
+        assert share_interval([1.0, math.nan]) is None
+        with pytest.raises(InputError, match=r"^0.1 is not 0 or 1, so these are no shares; give the interval of "):
+            share_interval([1.0, 0.1])
 
 
 class TestJudge:
@@ -134,3 +146,24 @@ class TestPart:
     def test_without_values_is_not_tested(self, kind):
         part = part_of("", [], Bound("<=", 0.2), None, kind)
         assert (part.verdict, part.measured, part.per_seed) == ("not tested", None, ())
+
+
+class TestPairedShareInterval:
+    def test_covers_the_difference_in_about_95_of_100(self):
+        """Of two shares of the same 40 cases, .3 and .5, with cases that are alike in both."""
+        draw, covered = np.random.default_rng(0), 0
+        for _ in range(1000):
+            u, own = draw.random(40), draw.random(40)
+            before, after = u < 0.3, np.where(own < 0.5, u < 0.5, own < 0.75)
+            low, high = paired_share_interval((after.astype(float) - before).tolist())
+            covered += low <= 0.2 <= high
+        assert 0.93 <= covered / 1000 <= 0.99
+
+    def test_has_a_width_where_no_case_differs(self):
+        low, high = paired_share_interval([0.0] * 29)
+        assert low == -high
+        assert 0.03 < high < 0.15
+
+    def test_of_nothing(self):
+        assert paired_share_interval([]) is None
+        assert paired_share_interval([1.0, math.nan]) is None

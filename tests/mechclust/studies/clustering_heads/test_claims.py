@@ -281,9 +281,10 @@ def test_h4b_counts_every_seed():
     found = claim("H4b", *heads, mitigated={"larger eps": calm})
     assert found.per_seed == pytest.approx((0.5, 0.25, 0, 0))  # per 100 of 400 epochs; one never solved it
     assert found.parts[1].per_seed == (0, 0, 1, 0)
-    assert "solved 0.75 and 1.00" in found.note
+    assert "spikes after both have solved it 3 and 0, in 3 seeds; solved 0.75 and 1.00" in found.note
     wild = {i: NetworkTraining(dynamics(spikes=(200, 250, 300, 350))) for i in range(4)}
-    assert claim("H4c", *heads, mitigated={"slower feed-forward": wild}).verdict == "does not hold"
+    worse = claim("H4c", *heads[:2], *heads[:2], mitigated={"slower feed-forward": wild})
+    assert (worse.measured, worse.verdict) == (pytest.approx(-0.625), "does not hold")
     assert "this mitigation was not run" in claim("H4c", *heads).note
 
 
@@ -291,7 +292,8 @@ def test_h4b_does_not_hold_for_a_treatment_that_keeps_networks_from_solving():
     heads = [head(spikes=(200, 250, 300)), head(spikes=(200, 250)), head(spikes=(200, 250))]
     never = {i: NetworkTraining(dynamics(solved=N)) for i in range(3)}
     found = claim("H4b", *heads, mitigated={"larger eps": never})
-    assert [part.verdict for part in found.parts] == ["holds", "does not hold", "does not hold"]
+    assert found.parts[0].per_seed == (0, 0, 0)  # there are no epochs to compare
+    assert found.parts[1].per_seed == (-1, -1, -1)
     assert found.verdict == "does not hold"
 
 
@@ -299,7 +301,24 @@ def test_h4b_does_not_hold_for_a_treatment_that_only_solves_later():
     heads = [head(spikes=(200, 250, 300)) for _ in range(3)]
     late = {i: NetworkTraining(dynamics(solved=SOLVED + 150, formed=FORMED)) for i in range(3)}
     found = claim("H4b", *heads, mitigated={"larger eps": late})
-    assert [part.verdict for part in found.parts] == ["holds", "holds", "does not hold"]
+    assert found.parts[0].per_seed == (0, 0, 0)  # all of the base's spikes came before
+    assert found.parts[2].per_seed == pytest.approx((-150 / N,) * 3)
+    assert found.verdict == "does not hold"
+
+
+def test_h4b_is_not_fooled_by_spikes_as_often_in_networks_that_solve_later():
+    """42 of 100 seeds, one spike in 170 epochs in either arm; the mitigated ones solve it 150 epochs later."""
+    draw = np.random.default_rng(0)
+
+    def spikes(start):
+        return tuple(np.flatnonzero(draw.random(N - start) < 1 / 170) + start)
+
+    solving = [head(spikes=spikes(SOLVED + 20)) for _ in range(42)]
+    heads = [*solving, *(head(accuracy=0.5, solved=N) for _ in range(58))]
+    late = {i: NetworkTraining(dynamics(solved=SOLVED + 150, spikes=spikes(SOLVED + 170))) for i in range(42)}
+    late |= {i: NetworkTraining(dynamics(solved=N)) for i in range(42, 100)}
+    found = claim("H4b", *heads, mitigated={"larger eps": late})
+    assert found.parts[0].verdict != "holds"
 
 
 def test_h4d_counts_from_where_the_rate_drops():
@@ -414,7 +433,7 @@ def test_h9_compares_ideal_positions_with_the_same_seeds():
 
 @pytest.mark.parametrize(
     ("there", "scratch", "verdict"),
-    [(20, 1, "holds"), (2, 1, "undecided"), (1, 1, "does not hold"), (0, 19, "does not hold")],
+    [(20, 1, "holds"), (2, 1, "undecided"), (1, 1, "undecided"), (0, 19, "does not hold")],
 )
 def test_h6_compares_the_same_seeds(there, scratch, verdict):
     final = {
