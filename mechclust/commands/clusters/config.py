@@ -84,6 +84,8 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
             raise InputError(f"max_memory is {self.max_memory:g}; expected a number of GiB above 0, such as 8")
         if "task" in self.also:
             raise InputError("task is measured anyway; leave it out of --also")
+        if twice := [name for i, name in enumerate(self.also) if name in self.also[:i]]:
+            raise InputError(f"--also has {twice[0]!r} twice; give each label once")
         if self.within in self.labels:
             raise InputError(
                 f"within is {self.within!r}, which is itself compared with the clusters; choose another label, or "

@@ -203,7 +203,9 @@ def _what_of_the_task(
     elif any(reading.too_few for reading, _ in parts):
         start = "Whether other measures show the task is open, because there were too few relabellings to tell"
     else:
-        start = "Nor do other measures show the task"
+        start = (
+            "Nor do other measures show the task" if raw is None or not raw.above else "Other measures do not show it"
+        )
     return f"{start}: {', and '.join(others)}."
 
 
@@ -296,13 +298,14 @@ def details(table: pd.DataFrame, label: str, given: str | None, n_untrained: int
 
 
 def _below(table: pd.DataFrame, value: str, low: str, what: str) -> list[str]:
-    """Layers below chance, which is not noise."""
+    """Layers below chance."""
     layers = table["layer"][table[value] < table[low]].tolist()
     if not layers:
         return []
     return [
-        f"At layer{'s' * (len(layers) > 1)} {ranges(layers)} it is below chance: {what} that low is the trace of "
-        "another label that moves the states more, and is spread evenly over the classes."
+        f"At layer{'s' * (len(layers) > 1)} {ranges(layers)} it is below the chance interval (so are 2.5% of layers by "
+        f"chance alone): {what} that low may be the trace of another label that moves the states more, and is spread "
+        "evenly over the classes."
     ]
 
 

@@ -24,6 +24,7 @@ TITLES = {
     "heads": "variance between tasks in a head's output, the best head (share)",
     "topics": "attention within topics over attention between them, the best head (ratio)",
 }
+SINGLE = "above chance at single checkpoints only"
 TESTED = ("clusters", "heads", "topics")  # of which the moment of crossing chance is told
 
 
@@ -88,9 +89,12 @@ def read_curve(name: str, results: Mapping[int, ProbeResult], n_checkpoints: int
 def other_curves(name: str, results: Mapping[int, ProbeResult], n_checkpoints: int) -> list[Curve]:
     """One curve for each measure of any other probe that has a number per site, per site and label (that of the task
     is taken), or per site and head (their mean is taken)."""
-    wanted, ends = (("site",), ("site", "label"), ("site", "head")), ("_null_low", "_null_high", "p_value")
-    measures = [m for m, axes in results[max(results)].axes.items() if axes in wanted and not m.endswith(ends)]
-    return [_curve(f"{name}_{m}", results, n_checkpoints, partial(_read_other, m)) for m in measures]
+    wanted, ends = (("site",), ("site", "label"), ("site", "head")), ("_low", "_high", "p_value")
+    found = [m for m, axes in results[max(results)].axes.items() if axes in wanted and not m.endswith(ends)]
+    measures = [m for m in found if not m.startswith("null_")]
+    # Without a prefix, the chance interval is that of the first measure.
+    prefixes = {m: f"{m}_" if i else "" for i, m in enumerate(measures)}
+    return [_curve(f"{name}_{m}", results, n_checkpoints, partial(_read_other, m, prefixes[m])) for m in measures]
 
 
 def _curve(
@@ -111,9 +115,10 @@ def _curve(
     return Curve(name, sites, [last.layers[site] for site in sites], value, low, high, p, n)
 
 
-def _read_other(measure: str, result: ProbeResult) -> Float[np.ndarray, "4 layer"]:
+def _read_other(measure: str, prefix: str, result: ProbeResult) -> Float[np.ndarray, "4 layer"]:
     """The same as ``_read`` of a measure of any probe, without a p-value."""
-    rows = [_by_site(result, key) for key in (measure, f"{measure}_null_low", f"{measure}_null_high")]
+    own = f"{measure}_" if f"{measure}_null_low" in result else prefix
+    rows = [_by_site(result, key) for key in (measure, f"{own}null_low", f"{own}null_high")]
     return np.stack([*rows, np.full_like(rows[0], np.nan)])
 
 
@@ -170,7 +175,7 @@ def crossings(curve: Curve, names: Sequence[str], right: Sequence[int]) -> pd.Da
     for column, (layer, site) in enumerate(zip(curve.layers, curve.sites, strict=True)):
         seen = [bool(above[i, column]) for i in right]
         at = next((k for k, yes in enumerate(seen) if yes and all(seen[k : k + 2])), None)
-        never = "above chance at single checkpoints only" if any(seen) else "never above chance"
+        never = SINGLE if any(seen) else "never above chance"
         note = never if at is None else "above chance from the first checkpoint" if at == 0 else ""
         if at is not None and at == len(seen) - 1 and at:
             note = "at the last checkpoint, with none after it to confirm"

@@ -19,6 +19,7 @@ from mechclust.models.huggingface import find, read_config, reading
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import encoder, prompt_batches, what_is_wrong
 from probes.digest import digest_of
+from probes.identity import token_digests
 from tasks import Batch, Corpus, InputError, LabelledPrompts
 from tasks.text.encoding import EncodedCorpus, check_tokenizer
 from tasks.text.topic_model import check_corpus_size, fit_topics
@@ -57,7 +58,12 @@ class Inputs:
     @property
     def prompts_digest(self) -> str:
         """Identifies the prompts as tokens, with their tasks."""
-        return digest_of([part for b in self.batches for part in (b.tokens, b.index, b.labels["task"])])
+        index, task, tokens = (
+            torch.cat(parts)
+            for parts in zip(*((b.index, b.labels["task"], token_digests(b)) for b in self.batches), strict=True)
+        )
+        order = index.argsort()  # whatever the batches
+        return digest_of([index[order], task[order], tokens[order]])
 
     @property
     def corpus_digest(self) -> str:

@@ -191,8 +191,9 @@ def _edge(apart: np.ndarray, a: int | None, b: int | None) -> float:
 
 
 def _same_states(series: Sequence[Identity], cka: np.ndarray, wrong: set[int]) -> Iterator[Finding]:
-    """Hidden states of the last checkpoint, long before it, that its weights do not tell."""
-    away = 1 - cka.min(axis=1)
+    """Hidden states of the last checkpoint, long before it, that its weights do not tell; at the layers where CKA is
+    defined (layer 0 may be the same for all prompts)."""
+    away = np.array([1 - of[np.isfinite(of)].min() if np.isfinite(of).any() else np.nan for of in cka])
     right = [i for i in range(len(series) - 1) if i not in wrong and np.isfinite(away[i])]
     stale = tuple(
         i for i in right if away[i] < _SAME_STATES and any(away[j] > _BETWEEN + 10 * away[i] for j in right if j > i)

@@ -26,7 +26,7 @@ from mechclust.commands.history.series import Checkpoint, find_series
 from mechclust.commands.parts import Part, measured, part_path, shard_rows
 from mechclust.commands.settings import stamps_of
 from mechclust.jobs import map_jobs, progress_bar
-from mechclust.models.adapters import plain_model
+from mechclust.models.adapters import base_of, is_adapter, plain_model
 from mechclust.models.pretrained import model_name
 from mechclust.models.sketch import WeightSketch, weight_sketch
 from mechclust.report.folder import check_command, rows_errors
@@ -164,7 +164,8 @@ class _Steps:
         return parts
 
     def _part(self, name: str, probe: Probe, stores: Sequence[RowStore]) -> Part:
-        arrays: list[Tensor] = [array for store in stores for array in (store.index, store.tokens)]
+        labels = stores[0].take(stores[0].index, ["labels/task"])["labels/task"]  # corrected tasks are other tasks
+        arrays: list[Tensor] = [labels, *(array for store in stores for array in (store.index, store.tokens))]
         settings = [repr(probe), *(store.model for store in stores)]
         path = part_path(stores[0].folder.parent / "measured", name, settings, arrays)
         return Part(path, f"{stores[0].folder.parent.name}: {name}", partial(_of_stores, stores, probe))
@@ -219,9 +220,9 @@ class _Job:
         settings += [config.n_permutations, config.seed] if "topics" in config.measured else []
         settings += [repr(config.registered(name)) for name in config.others]
         source = self.checkpoint.source
-        return digest_of(
-            [json.dumps([source, settings, versions(), stamps_of(source)], default=str), self.inputs.digest]
-        )
+        folders = [source, *([base_of(source)] if is_adapter(source) else []), *filter(None, [config.adapter])]
+        stamps = [stamps_of(str(folder)) for folder in folders]
+        return digest_of([json.dumps([source, settings, versions(), stamps], default=str), self.inputs.digest])
 
     def result(self, name: str) -> Path:
         """The file of what a probe found in the model."""

@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from mechclust.commands.history.config import HistoryConfig
-from mechclust.commands.history.curves import TESTED, TITLES, Curve, crossings, other_curves, read_curve
+from mechclust.commands.history.curves import SINGLE, TESTED, TITLES, Curve, crossings, other_curves, read_curve
 from mechclust.commands.history.inputs import Inputs
 from mechclust.commands.history.integrity import Finding, Identity, check_series
 from mechclust.commands.history.planes import FixedPlanes, fixed_planes
@@ -147,8 +147,7 @@ class HistoryResult:
         if self.flagged:
             notes.append(
                 "Checkpoints with findings are drawn hollow and left out of all conclusions, that is, of the "
-                "crossings of chance and their correction for the number of tests; the checkpoint after one has no CKA "
-                "with the checkpoint before."
+                "crossings of chance and their correction for the number of tests; no CKA with one of them is given."
             )
         if any(each.step is None for each in self.series):
             notes.append("The name of at least one checkpoint has no number, so the series is in the order given.")
@@ -177,10 +176,8 @@ class HistoryResult:
     def _integrity(self) -> str:
         n = len(self.series)
         if not self.findings:
-            return (
-                f"Integrity: the {n} checkpoints have different weights, one configuration and one tokenizer, and lie "
-                "in the order of their names."
-            )
+            order = "their weights do not contradict their order" if n > 2 else "too few to check their order"
+            return f"Integrity: the {n} checkpoints have different weights and one configuration; {order}."
         wrong = [quoted(self.names[i]) for i in sorted(self.flagged)]
         some = join([*wrong[:5], f"{len(wrong) - 5} more"] if len(wrong) > 5 else wrong)
         what = "is not what its name says" if len(wrong) == 1 else "are not what their names say"
@@ -200,7 +197,11 @@ class HistoryResult:
             return f"{_capital(what)}: undefined at every checkpoint."
         crossed = table.dropna(subset="crosses_at")
         if crossed.empty:
-            return f"{_capital(what)}: above chance in none of {len(table)} {kind}s at any checkpoint."
+            single = int((table["note"] == SINGLE).sum())
+            if not single:
+                return f"{_capital(what)}: above chance in none of {len(table)} {kind}s at any checkpoint."
+            one = f"{single} {'is' if single == 1 else 'are'} above it at single checkpoints only"
+            return f"{_capital(what)} crosses chance in none of {len(table)} {kind}s; {one}."
         place = {name: i for i, name in enumerate(self.names)}
         order = crossed.sort_values("crosses_at", key=lambda column: column.map(place))
         groups = [(name, own["layer"].tolist()) for name, own in order.groupby("crosses_at", sort=False)]
@@ -247,6 +248,10 @@ def measured_history(
     if "cka_previous" in curves:  # with what a checkpoint is said not to be, it is not compared
         behind = {i + 1 for finding in findings for i in finding.checkpoints} - {len(series)}
         curves["cka_previous"] = curves["cka_previous"].without(sorted(behind))
+    wrong = {i for finding in findings for i in finding.checkpoints}
+    for against, reference in (("first", 0), ("last", len(series) - 1)):
+        if reference in wrong and f"cka_{against}" in curves:
+            curves[f"cka_{against}"] = curves[f"cka_{against}"].without(range(len(series)))
     return HistoryResult(
         model=model,
         config=config,

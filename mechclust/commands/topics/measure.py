@@ -26,6 +26,7 @@ from mechclust.report.folder import check_command, check_subject
 from mechclust.report.page import save_results
 from probes import ProbeResult, TopicAttention, TopicEmbedding, attention_pattern, residual, run
 from probes.digest import digest_of
+from probes.identity import fingerprint
 from probes.probe import Probe
 from probes.sites import Sites
 from tasks import Batch, Corpus, InputError, TopicModel
@@ -129,6 +130,8 @@ def _measured(model: AnyModel, corpus: Corpus, way: _Way) -> TopicsResult:
     _check_pairs(len(counts.words), config.thresholds)
     name = config.title(model)
     with way.reader(model) as reader:
+        if way.out is not None and reader.hooked is not None:  # before there is anything to lose
+            check_subject(way.out, {"weights": fingerprint(reader.hooked)})
         reads: dict[str, Any] = {"bos": config.bos, "d_vocab": reader.d_vocab}
         used = tokenization(reader.tokenizer, bos=config.bos)
         sample = corpus if config.max_documents is None else corpus.sample(config.max_documents, config.seed)

@@ -39,7 +39,8 @@ def conclusions(measures: pd.DataFrame, heads: pd.DataFrame, n_permutations: int
         ]
     table["corrected"] = corrected(table["p_value"])
     groups = {name.split(",")[0]: part for name, part in table.groupby("measure", sort=False)}
-    found = [_measure(name, part, len(table)) for name, part in groups.items()]
+    variants = measures.groupby("measure", sort=False).size().max()
+    found = [_measure(name, part, len(table), variants) for name, part in groups.items()]
     found[1:1] = _heads(heads, n_permutations)
     if not (table["corrected"] <= LEVEL).any():
         if (few := _few(table["p_value"], n_permutations)) is not None:
@@ -51,8 +52,8 @@ def conclusions(measures: pd.DataFrame, heads: pd.DataFrame, n_permutations: int
     return found
 
 
-def _measure(name: str, table: pd.DataFrame, n: int) -> str:
-    """One measure at every threshold, with and without overlap."""
+def _measure(name: str, table: pd.DataFrame, n: int, variants: int) -> str:
+    """One measure at every threshold, with and without overlap, of which so many variants were asked for."""
     above = table[table["corrected"] <= LEVEL]
     sentence = f"{_ABOUT[name].format(_span(table['value']))}"
     chance = f"chance: within {_number(table['null_low'].min())} to {_number(table['null_high'].max())}"
@@ -63,7 +64,7 @@ def _measure(name: str, table: pd.DataFrame, n: int) -> str:
         return f"{sentence} ({chance}{untrained}), which is not shown to be more than chance: {p}."
     p = f"p at most {above['corrected'].max():.2g}, {looked}"
     every = "every threshold, with and without overlap" if table["overlap"].nunique() > 1 else "every threshold"
-    where = every if len(above) == len(table) else _where(above)
+    where = every if len(above) == variants else _where(above)
     return f"{sentence} ({chance}{untrained}), above chance at {where} ({p})."
 
 

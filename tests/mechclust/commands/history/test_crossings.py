@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from mechclust.commands.history.curves import crossings
-from tests.mechclust.commands.history.made import made_curve
+from tests.mechclust.commands.history.made import made_curve, made_result
 
 LOW, NO = 1e-4, 0.8
 
@@ -65,6 +65,17 @@ def test_a_flagged_checkpoint_is_left_out(p, crosses_at, after):
     found = row(p, right=[0, 1, 3, 4])
     for name, expected in (("crosses_at", crosses_at), ("after", after)):
         assert found[name] == expected or (expected is None and pd.isna(found[name]))
+
+
+def test_single_checkpoints_above_chance_are_told():
+    p = np.ones((4, 3))
+    p[1, 2] = 0.001
+    told = made_result([made_curve(p)]).lead
+    assert told[1] == (
+        "Clusters against tasks (adjusted Rand index) crosses chance in none of 3 layers; 1 is above it at single "
+        "checkpoints only."
+    )
+    assert "above chance in none of 3 layers at any checkpoint" in made_result([made_curve(np.ones((4, 3)))]).lead[1]
 
 
 def test_a_row_has_the_values_of_its_crossing():

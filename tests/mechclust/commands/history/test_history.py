@@ -348,7 +348,7 @@ def test_topics_and_a_clean_series(trained_series, history_prompts, tmp_path, mo
     result = measure_history(trained_series, config)
     assert len(encoded) == 1  # for all checkpoints
     assert result.findings == []
-    assert result.lead[0].startswith("Integrity: the 3 checkpoints have different weights, one configuration")
+    assert result.lead[0].startswith("Integrity: the 3 checkpoints have different weights and one configuration")
     assert result.names == ["checkpoint-8", "checkpoint-24", "checkpoint-48"]
     topics = result.curves["topics"]
     assert topics.layers == [0, 1]

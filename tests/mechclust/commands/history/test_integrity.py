@@ -112,6 +112,8 @@ def test_the_alarm_about_hidden_states_would_ring(trainings):
         early = len(series) // 4
         planted = np.concatenate([cka[:early], cka[-1:], cka[early + 1 :]])
         assert [(found.kind, found.checkpoints) for found in check_series(series, planted)] == [("states", (early,))]
+        planted[:, 0] = np.nan  # all prompts end in the same token
+        assert [(found.kind, found.checkpoints) for found in check_series(series, planted)] == [("states", (early,))]
 
 
 def test_no_false_alarm_about_a_point_and_in_a_cooldown():

@@ -34,6 +34,9 @@ def test_curves_are_those_of_the_probes_with_the_readout_of_the_run(measured):
     assert accuracy.value[1] == pytest.approx(linear.sel("accuracy", label="task").numpy(), abs=1e-5)
     assert accuracy.title == "LinearDecodability accuracy"
     assert (accuracy.place, accuracy.layers) == ("layer", [0, 1, 2])
+    for ours, theirs in ((accuracy.low, "null_low"), (accuracy.high, "null_high")):
+        assert ours[1] == pytest.approx(linear.sel(theirs, label="task").numpy(), abs=1e-5)
+    assert [name for name in result.curves if name.startswith("Linear")] == ["LinearDecodability_accuracy"]
 
 
 def test_they_are_in_tables_figures_and_results(measured):

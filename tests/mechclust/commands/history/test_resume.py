@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 
@@ -10,6 +11,9 @@ import torch
 from torch import nn
 
 from mechclust import measure_history
+from mechclust.commands.history.inputs import read_inputs
+from mechclust.commands.history.measure import _Job
+from mechclust.commands.history.series import find_series
 from tests.mechclust.commands.history.walk import STEPS, loads
 
 NAMES = [f"checkpoint-{step}" for step in STEPS]
@@ -66,6 +70,52 @@ def test_an_interrupted_series_goes_on_with_the_checkpoint_it_had_reached(series
     assert_same_bits(again, walked[0], of_itself - {f"cka_previous/{NAMES[0]}"})
     for one, other in zip(again.attention, walked[0].attention[:3], strict=True):
         assert torch.equal(one[0], other[0])
+
+
+def test_tasks_that_were_corrected_after_an_interruption_are_clustered_anew(series, quick, tmp_path, monkeypatch):
+    """The first run is interrupted when the clusters of a layer are found."""
+    config = replace(quick, checkpoints=(series / NAMES[0], series / NAMES[1]), probes=("clusters",))
+    lines = [json.loads(line) for line in config.prompts.read_text().splitlines()]
+    wrong = tmp_path / "wrong.jsonl"
+    tasks = sorted({line["task"] for line in lines})
+    swapped = [{**line, "task": tasks[i % len(tasks)]} for i, line in enumerate(lines)]
+    wrong.write_text("".join(json.dumps(line) + "\n" for line in swapped))
+
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mechclust.commands.history.measure.measured_history", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            measure_history(series, replace(config, prompts=wrong), tmp_path / "out")
+    again = measure_history(series, config, tmp_path / "out")
+    assert_same_bits(again, measure_history(series, config), again.results)
+
+
+def test_an_adapter_that_was_trained_again_is_another(series, quick, tmp_path):
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_model.safetensors").write_bytes(b"a")
+    config = replace(quick, checkpoints=(series / NAMES[0], series / NAMES[1]), adapter=adapter)
+    found = find_series(series, config)
+    inputs = read_inputs(series, found, replace(config, adapter=None))
+
+    def key():
+        return _Job(found[0], tmp_path, inputs, config, True).key
+
+    before = key()
+    assert key() == before
+    (adapter / "adapter_model.safetensors").write_bytes(b"other")
+    assert key() != before
+
+
+def test_prompts_are_the_same_in_other_batches(series, quick):
+    config = replace(quick, checkpoints=(series / NAMES[0], series / NAMES[1]))
+    one, other = (
+        read_inputs(series, find_series(series, c), c) for c in (config, replace(config, tokens_per_batch=40))
+    )
+    assert len(one.batches) != len(other.batches)
+    assert one.prompts_digest == other.prompts_digest
 
 
 def test_a_checkpoint_that_is_added_is_loaded_alone(series, walk, write_step, quick, walked, tmp_path):

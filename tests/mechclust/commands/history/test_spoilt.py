@@ -51,8 +51,8 @@ def named(result):
 def test_the_clean_series(walked):
     assert walked[0].findings == []
     assert walked[0].lead[0] == (
-        "Integrity: the 5 checkpoints have different weights, one configuration and one tokenizer, and lie in the "
-        "order of their names."
+        "Integrity: the 5 checkpoints have different weights and one configuration; their weights do not contradict "
+        "their order."
     )
 
 
