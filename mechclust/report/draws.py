@@ -153,6 +153,27 @@ def one_of(*draws: Draw) -> Draw:
     return lambda data, rng: draws[int(rng.integers(len(draws)))](data, rng)
 
 
+def one_false(planted: Draw, false: Mapping[str, Draw]) -> Draw:
+    """Data in which a claim of several parts is true, but for one part, drawn at random.
+
+    Args:
+        planted: gives all parts' data.
+        false: by name, what gives one part's own.
+
+    Example:
+        >>> draw = one_false(moved_to(a=1.0, b=1.0), {"a": moved_to(a=0.0), "b": moved_to(b=0.0)})
+        >>> drawn = draw({"a": np.zeros(2), "b": np.zeros(2)}, np.random.default_rng(0))
+        >>> sorted(float(values.mean()) for values in drawn.values())
+        [0.0, 1.0]
+    """
+
+    def draw(data: Data, rng: np.random.Generator) -> Data:
+        name = [*false][int(rng.integers(len(false)))]
+        return {**planted(data, rng), name: false[name](data, rng)[name]}
+
+    return draw
+
+
 def _resampled(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     drawn: np.ndarray = values[rng.integers(len(values), size=len(values))]
     return drawn

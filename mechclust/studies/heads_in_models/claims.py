@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from mechclust.report.claims import Claim, claim
-from mechclust.report.draws import Data, Draw, coins, exchanged, moved_to, replaced
+from mechclust.report.draws import Data, Draw, coins, exchanged, moved_to, one_false, replaced
 from mechclust.report.findings import Finding, Parts
 from mechclust.report.verdicts import Bound
 from mechclust.studies.heads_in_models.config import (
@@ -90,15 +90,17 @@ def _ours(
 
 
 def _share(id: str, statement: str, parts: Mapping[str, str], bound: Bound) -> Finding[Data]:
-    """A claim about shares, each with a name and the key of its values; its null is that they lie at the bound."""
-    true = 0.98 if bound.relation == ">" else 0.02
+    """A claim about shares, each with a name and the key of its values; its null is that one lies at the bound."""
+    planted = coins(*parts.values(), chance=(true := 0.98 if bound.relation == ">" else 0.02))
+    one = f"in one of the {len(parts)} settings, drawn at random, " if len(parts) > 1 else ""
+    others = f", in the others with {true:g}" if len(parts) > 1 else ""
     return _ours(
         id,
         statement,
         [(name, lambda data, of=of: data[of], bound) for name, of in parts.items()],  # type: ignore[misc]
-        coins(*parts.values(), chance=bound.value),
-        f"every network has one with probability {bound.value:g}",
-        coins(*parts.values(), chance=true),
+        one_false(planted, {of: coins(of, chance=bound.value) for of in parts.values()}),
+        f"{one}every network has one with probability {bound.value:g}{others}",
+        planted,
         f"with probability {true:g}",
         shares=True,
     )
@@ -120,6 +122,8 @@ def _addition(config: HeadsInModelsConfig) -> list[Finding[Data]]:
         return _share(id, statement, dict(zip(names.values(), keys(subject, measure), strict=True)), bound)
 
     agree, control = "agreement answer", f"agreement {OFF}"
+    called = keys(TRAINED, "called in last layer")
+    several = moved_to(**dict.fromkeys(called, 2.5))
     return [
         _ours("A1", "transformers of two layers learn to add (accuracy on the examples measured)",
               parts(lambda arm: _of(arm, TRAINED, "accuracy"), Bound(">=", config.solved)),
@@ -134,8 +138,9 @@ def _addition(config: HeadsInModelsConfig) -> list[Finding[Data]]:
               TRAINED, "any control", _FEW),
         _ours("A6", "several heads of the last layer share the work (number called)",
               parts(lambda arm: _of(arm, TRAINED, "called in last layer"), Bound(">", 1)),
-              moved_to(**dict.fromkeys(keys(TRAINED, "called in last layer"), 1 - 1e-9)), "the measured spread about 1",
-              moved_to(**dict.fromkeys(keys(TRAINED, "called in last layer"), 2.5)), "the measured spread about 2.5"),
+              one_false(several, {name: moved_to(**{name: 1 - 1e-9}) for name in called}),
+              "the measured spread about 1 for one p, drawn at random, and about 2.5 for the others",
+              several, "the measured spread about 2.5"),
         _ours("A7", "the equivalence discovered at a head follows the answer (largest agreement over heads, minus that "
               f"with the sum {OFF}; adjusted Rand index)",
               parts(lambda arm: _less(_of(arm, TRAINED, agree), _of(arm, TRAINED, control)), Bound(">", 0)),
@@ -158,6 +163,7 @@ def _prompts(config: HeadsInModelsConfig) -> list[Finding[Data]]:
 
     carried = dict(zip(keys(f"carried, {RELEVANT}"), keys(f"carried, {RANDOM_HEADS}"), strict=True))
     changed = dict(zip(keys(f"changed, {IRRELEVANT}"), keys(f"changed, {RELEVANT}"), strict=True))
+    spared = moved_to(**dict.fromkeys(changed, 0.02))
     switching, twin_switching = (key(PROMPTS, kind, "switching") for kind in (PRETRAINED, RANDOM))
     common = key(PROMPTS, PRETRAINED, "common")
 
@@ -190,8 +196,9 @@ def _prompts(config: HeadsInModelsConfig) -> list[Finding[Data]]:
               "as many random heads of the model", chance="the number of heads over all heads of the model"),
         _ours("W6", "the other person's thing does not matter to these heads (share of answers that change if donors "
               "differ only in it)", named(lambda subject: _of(PROMPTS, subject, f"changed, {IRRELEVANT}"),
-              Bound("<=", 0.1)), replaced(**changed), "donors that differ in the thing asked for",
-              moved_to(**dict.fromkeys(changed, 0.02)), "the measured spread about .02"),
+              Bound("<=", 0.1)), one_false(spared, {name: replaced(**{name: by}) for name, by in changed.items()}),
+              "donors that differ in the thing asked for, at one ending, drawn at random",
+              spared, "the measured spread about .02"),
     ]  # fmt: skip
 
 

@@ -29,7 +29,7 @@ def exchange_together(
         ``carried`` (donors): share of answers that become the donor's; NaN for irrelevant donors, which have the same.
         ``changed`` (donors): share of answers that differ from those without interchange.
 
-    Without heads nothing is interchanged, so both are 0.
+    Both are NaN without heads: nothing is interchanged, which says nothing of heads.
 
     Args:
         model: a model whose hooks can write.
@@ -53,13 +53,17 @@ def exchange_together(
             carried[i] += ((after == answer[donors]) & (answer[donors] != before)).double().mean() / draws
             changed[i] += (after != before).double().mean() / draws
     carried[-1] = torch.nan
+    notes = ["carried is NaN for irrelevant donors, whose answer is the same"]
+    if not heads:
+        carried[:], changed[:] = torch.nan, torch.nan
+        notes = ["there are no heads to interchange, so carried and changed are NaN"]
     return ProbeResult(
         "heads together",
         {"carried": carried, "changed": changed},
         {"carried": ("donors",), "changed": ("donors",)},
         {"donors": list(DONORS)},
         metadata={"n": len(batch), "heads": [f"L{block}H{head}" for block, head in heads], "draws": draws},
-        notes=["carried is NaN for irrelevant donors, whose answer is the same"],
+        notes=notes,
     )
 
 
