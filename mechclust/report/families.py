@@ -54,8 +54,9 @@ def _p_of(part: Part) -> float:
         scale, tail = wide / 2 / float(t.ppf(0.975, n - 1)), partial(t.sf, df=n - 1)
     elif set(part.per_seed) <= {0.0, 1.0} and _is(part.interval, share_interval(part.per_seed)):
         scale, tail = math.sqrt(max(bound.value * (1 - bound.value), 0.0) / n), norm.sf
-    else:
-        scale, tail = wide / 2 / float(norm.ppf(0.975)), norm.sf
+    else:  # a bootstrap's may be longer on one side: what counts is the end nearer to the bound
+        near = part.measured - part.interval[0] if relation.startswith(">") else part.interval[1] - part.measured
+        scale, tail = near / float(norm.ppf(0.975)), norm.sf
     if far == 0:
         return 1.0
     return float(2 * tail(far / scale)) if scale > 0 else 0.0

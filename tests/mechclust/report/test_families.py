@@ -34,6 +34,12 @@ class TestHolm:
 
 
 class TestPValue:
+    def test_of_a_skewed_interval_is_that_of_the_end_nearer_to_the_bound(self):
+        skewed = made("A", [0.1], interval=(0.01, 0.5))
+        assert (skewed.verdict, p_value(skewed) < 0.05) == ("holds", True)
+        wide = made("A", [0.1], interval=(-0.01, 0.11))
+        assert (wide.verdict, p_value(wide) > 0.05) == ("undecided", True)
+
     def test_is_that_of_the_t_test(self):
         values = np.random.default_rng(1).normal(1, 1, 6).tolist()
         assert p_value(made("A", values)) == pytest.approx(stats.ttest_1samp(values, 0).pvalue)
