@@ -251,17 +251,18 @@ def curriculum(c: Curriculum, results: Mapping[int, ProbeResult]) -> Figure:
     left.set(ylabel=f"accuracy, p = {c.p}", ylim=(0, 1.03))
     labelled: set[str] = set()
     for result in found:
-        lines = {"from scratch to curriculum": (result["line"], BLUE)}
-        if "matched_line" in result:
-            lines["the same, neurons matched"] = (result["matched_line"], GREEN)
-            lines["from start to end"] = (result["own_line"][0], GREY)
-            right.plot(_places(result), result["own_line"][1].numpy(), color=GREY, alpha=0.6, lw=0.8)
+        lines = {
+            "from scratch to curriculum": (result["line"], BLUE),
+            "the same, neurons matched": (result["matched_line"], GREEN),
+            "from halfway to the end": (result["own_line"][0], GREY),
+        }
+        right.plot(_places(result), result["own_line"][1].numpy(), color=GREY, alpha=0.6, lw=0.8)
         for name, (line, color) in lines.items():
             label = None if name in labelled else name
             right.plot(_places(result), line.numpy(), color=color, alpha=0.6, lw=0.8, label=label)
             labelled.add(name)
     right.set(xlabel="position on the straight line", ylabel="training loss (nats)", yscale="symlog")
-    right.legend(frameon=False, fontsize=8)
+    right.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
     return figure
 
 
