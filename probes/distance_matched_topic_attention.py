@@ -170,8 +170,8 @@ class DistanceMatchedTopicAttention(TopicProbe):
             )
         if lacking := int((pairs == 0).any(dim=0).sum()):
             notes.append(
-                f"at {lacking} of {self.max_distance} distances there are no pairs of one bucket or of both, whose "
-                "by_distance is NaN there"
+                f"at {lacking} of {self.max_distance} distances, one bucket or both have no pairs, so their "
+                "by_distance is NaN"
             )
         if beyond := int(self.pairs["beyond"]):
             notes.append(f"{beyond} pairs stand more than {self.max_distance} tokens apart and are left out")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from numbers import Integral
+from typing import Any
 
 
 class InputError(ValueError):
@@ -30,6 +31,16 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """``"; did you mean 'a'?"``, or nothing where no name is like this one."""
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def repeated(values: Sequence[Any]) -> list[Any]:
+    """Those that stand before already, in their order.
+
+    Example:
+        >>> repeated(["a", "b", "a"])
+        ['a']
+    """
+    return [value for i, value in enumerate(values) if value in values[:i]]
 
 
 def check_at_least(**given: tuple[float, float]) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tasks._random import generator
 from tasks.batch import Batch
-from tasks.errors import InputError, check_at_least
+from tasks.errors import InputError, check_at_least, repeated
 from tasks.settings import check_choices
 from tasks.task import Task
 
@@ -111,7 +111,7 @@ class SkillSuite(Task):
         ):
             if unknown := [value for value in values if value not in known]:
                 raise InputError(f"{name} has {unknown[0]!r}; expected some of {', '.join(known)}")
-            if twice := [value for i, value in enumerate(values) if value in values[:i]]:
+            if twice := repeated(values):
                 raise InputError(f"{name} has {twice[0]!r} twice; give it once")
         if not self.encoded or set(self.encoded) == set(OPERATIONS):
             raise InputError(

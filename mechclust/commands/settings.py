@@ -96,6 +96,12 @@ class EngineSettings:
             )
 
 
+def check_memory(max_memory: float) -> None:
+    """Refuse a number of GiB in which nothing fits."""
+    if not max_memory > 0:
+        raise InputError(f"max_memory is {max_memory:g}; expected a number of GiB above 0, such as 8")
+
+
 def everywhere(path: Any) -> Any:
     """A path that other processes find, whatever their folder; a hub's name stays as it is."""
     return type(path)(Path(path).absolute()) if isinstance(path, (str, Path)) and Path(path).exists() else path

@@ -95,9 +95,9 @@ def _judged(test: CurveClaim, severity: Severity | None, resamples: int, seed: i
         values = [(name, [float(statistic(test.curves))], bound) for name, statistic, bound in test.parts]
     if test.has_interval and test.curves is not None:
         drawn = test.curves.resampled(resamples, seed)
-        found = _intervals(test, drawn)
-        shares = {name: float(np.isnan(statistic(drawn)).mean()) for name, statistic, _ in test.parts}
-        spans = dict(zip((name for name, _, _ in test.parts), found, strict=True))
+        for name, statistic, _ in test.parts:
+            found = np.asarray(statistic(drawn), dtype=float)
+            spans[name], shares[name] = _interval(found), float(np.isnan(found).mean())
     lost = [name or "the value" for name, span in spans.items() if span is None]
     some = [
         f"{share:.1%} of the draws of tasks leave {name or 'the value'} undefined and are left out of its interval"
@@ -122,17 +122,14 @@ def _judged(test: CurveClaim, severity: Severity | None, resamples: int, seed: i
     )
 
 
-def _intervals(test: CurveClaim, drawn: TaskCurves) -> list[Interval | None]:
-    """Of every part, over draws of tasks; None where there is none."""
-    found: list[Interval | None] = []
-    for _, statistic, _ in test.parts:
-        low, high = percentiles(statistic(drawn))
-        found.append((float(low), float(high)) if np.isfinite([low, high]).all() else None)
-    return found
+def _interval(drawn: np.ndarray) -> Interval | None:
+    """Of a statistic's values over draws of tasks; None where there is none."""
+    low, high = percentiles(drawn)
+    return (float(low), float(high)) if np.isfinite([low, high]).all() else None
 
 
 def _verdict(test: CurveClaim, drawn: TaskCurves) -> Verdict:
-    return together(bound.judge(span) for span, (_, _, bound) in zip(_intervals(test, drawn), test.parts, strict=True))
+    return together(bound.judge(_interval(statistic(drawn))) for _, statistic, bound in test.parts)
 
 
 def _severities(tests: Sequence[CurveClaim], draws: int, seed: int) -> dict[str, Severity]:

@@ -14,7 +14,7 @@ from tasks import InputError
 
 Which = Literal["base", "tuned", "ceiling", "null"]
 _LEVEL = (0.025, 0.975)
-_UNDEFINED = 0.05  # an interval is not given where more of its draws are undefined
+MOST_UNDEFINED = 0.05  # share of draws: an interval is not given where more of them are undefined
 
 
 @dataclass(frozen=True)
@@ -276,7 +276,7 @@ def percentiles(drawn: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """
     values = np.asarray(drawn, dtype=float)
     flat = values.reshape(len(values), -1)
-    missing = np.isnan(flat).mean(axis=0) > _UNDEFINED
+    missing = np.isnan(flat).mean(axis=0) > MOST_UNDEFINED
     columns = flat.T[:, :, None]  # [place draw 1]
     low, high = (np.where(missing, np.nan, over_tasks(columns, share)[:, 0]) for share in _LEVEL)
     return low.reshape(values.shape[1:]), high.reshape(values.shape[1:])

@@ -18,7 +18,7 @@ from mechclust.report.page import write_report
 from mechclust.studies.extra_probes import TrainedModel, chosen_probes, further_notes, further_views, measure_further
 from probes.locks import locked
 from tasks import InputError
-from tasks.errors import suggest
+from tasks.errors import repeated, suggest
 from tasks.settings import to_json
 
 
@@ -93,7 +93,7 @@ def check_seeds(seeds: Sequence[int], name: str = "seeds") -> None:
         raise InputError(f"{name} is empty; expected at least one seed, such as --{name.replace('_', '-')} 0")
     if min(seeds) < 0:
         raise InputError(f"{name} has {min(seeds)}; expected seeds of at least 0")
-    if twice := [seed for i, seed in enumerate(seeds) if seed in seeds[:i]]:
+    if twice := repeated(seeds):
         raise InputError(f"{name} has {twice[0]} twice; expected different seeds")
 
 

@@ -107,7 +107,7 @@ def test_what_is_left_out_is_said(topic_model: Any) -> None:
     assert alone.notes[0] == (
         "at no distance are there pairs of the same topic and of different topics, so ratio is NaN"
     )
-    told = "at 256 of 256 distances there are no pairs of one bucket or of both, whose by_distance is NaN there"
+    told = "at 256 of 256 distances, one bucket or both have no pairs, so their by_distance is NaN"
     assert told in alone.notes
 
 

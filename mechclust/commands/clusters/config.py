@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import torch
 
-from mechclust.commands.settings import PromptSettings, UntrainedSettings, check_map_prompts
+from mechclust.commands.settings import PromptSettings, UntrainedSettings, check_map_prompts, check_memory
 from probes import LinearDecodability, Preprocess, TaskClusterARI
 from probes.sites import Sites
 from tasks import InputError
-from tasks.errors import check_at_least
+from tasks.errors import check_at_least, repeated
 
 FOLDS = 5  # of the linear classifier, where some task has as many prompts
 
@@ -80,11 +80,10 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
                 raise InputError(
                     f"--n-clusters is {k}; expected at least 2; leave it out for as many as a label has classes"
                 )
-        if not self.max_memory > 0:
-            raise InputError(f"max_memory is {self.max_memory:g}; expected a number of GiB above 0, such as 8")
+        check_memory(self.max_memory)
         if "task" in self.also:
             raise InputError("task is measured anyway; leave it out of --also")
-        if twice := [name for i, name in enumerate(self.also) if name in self.also[:i]]:
+        if twice := repeated(self.also):
             raise InputError(f"--also has {twice[0]!r} twice; give each label once")
         if self.within in self.labels:
             raise InputError(

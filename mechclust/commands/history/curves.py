@@ -90,11 +90,11 @@ def other_curves(name: str, results: Mapping[int, ProbeResult], n_checkpoints: i
     """One curve for each measure of any other probe that has a number per site, per site and label (that of the task
     is taken), or per site and head (their mean is taken)."""
     wanted, ends = (("site",), ("site", "label"), ("site", "head")), ("_low", "_high", "p_value")
-    found = [m for m, axes in results[max(results)].axes.items() if axes in wanted and not m.endswith(ends)]
-    measures = [m for m in found if not m.startswith("null_")]
-    # Without a prefix, the chance interval is that of the first measure.
-    prefixes = {m: f"{m}_" if i else "" for i, m in enumerate(measures)}
-    return [_curve(f"{name}_{m}", results, n_checkpoints, partial(_read_other, m, prefixes[m])) for m in measures]
+    axes = results[max(results)].axes
+    measures = [m for m in axes if axes[m] in wanted and not m.endswith(ends) and not m.startswith("null_")]
+    # A chance interval without a measure's name is that of the first one.
+    owners = {m: "" if m == measures[0] and f"{m}_null_low" not in axes else f"{m}_" for m in measures}
+    return [_curve(f"{name}_{m}", results, n_checkpoints, partial(_read_other, m, owners[m])) for m in measures]
 
 
 def _curve(
@@ -115,10 +115,9 @@ def _curve(
     return Curve(name, sites, [last.layers[site] for site in sites], value, low, high, p, n)
 
 
-def _read_other(measure: str, prefix: str, result: ProbeResult) -> Float[np.ndarray, "4 layer"]:
+def _read_other(measure: str, owner: str, result: ProbeResult) -> Float[np.ndarray, "4 layer"]:
     """The same as ``_read`` of a measure of any probe, without a p-value."""
-    own = f"{measure}_" if f"{measure}_null_low" in result else prefix
-    rows = [_by_site(result, key) for key in (measure, f"{own}null_low", f"{own}null_high")]
+    rows = [_by_site(result, key) for key in (measure, f"{owner}null_low", f"{owner}null_high")]
     return np.stack([*rows, np.full_like(rows[0], np.nan)])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ class Inputs:
         """Identifies these inputs."""
         return digest_of([self.prompts_digest, self.corpus_digest])
 
-    @property
+    @cached_property
     def prompts_digest(self) -> str:
         """Identifies the prompts as tokens, with their tasks."""
         index, task, tokens = (

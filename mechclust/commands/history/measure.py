@@ -164,9 +164,8 @@ class _Steps:
         return parts
 
     def _part(self, name: str, probe: Probe, stores: Sequence[RowStore]) -> Part:
-        labels = stores[0].take(stores[0].index, ["labels/task"])["labels/task"]  # corrected tasks are other tasks
-        arrays: list[Tensor] = [labels, *(array for store in stores for array in (store.index, store.tokens))]
-        settings = [repr(probe), *(store.model for store in stores)]
+        arrays: list[Tensor] = [array for store in stores for array in (store.index, store.tokens)]
+        settings = [repr(probe), self.inputs.prompts_digest, *(store.model for store in stores)]  # with their tasks
         path = part_path(stores[0].folder.parent / "measured", name, settings, arrays)
         return Part(path, f"{stores[0].folder.parent.name}: {name}", partial(_of_stores, stores, probe))
 

@@ -245,10 +245,9 @@ def measured_history(
     others = [curve for name in config.others for curve in other_curves(name, results[name], len(series))]
     curves |= {curve.name: curve for curve in others}
     findings = check_series(identities, _biased_cka(results.get("cka_last"), len(series)))
-    if "cka_previous" in curves:  # with what a checkpoint is said not to be, it is not compared
-        behind = {i + 1 for finding in findings for i in finding.checkpoints} - {len(series)}
-        curves["cka_previous"] = curves["cka_previous"].without(sorted(behind))
     wrong = {i for finding in findings for i in finding.checkpoints}
+    if "cka_previous" in curves:  # with what a checkpoint is said not to be, it is not compared
+        curves["cka_previous"] = curves["cka_previous"].without(sorted({i + 1 for i in wrong} - {len(series)}))
     for against, reference in (("first", 0), ("last", len(series) - 1)):
         if reference in wrong and f"cka_{against}" in curves:
             curves[f"cka_{against}"] = curves[f"cka_{against}"].without(range(len(series)))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from mechclust.commands.settings import ModelSettings, everywhere
+from mechclust.commands.settings import ModelSettings, check_memory, everywhere
 from mechclust.models.instructions import PLAIN_END
 from mechclust.training.tuning import TuneConfig
 from probes.functional.cka import LEAST_DEBIASED
@@ -90,8 +90,7 @@ class MossaConfig(ModelSettings):
         check_at_least(n_held_out=(self.n_held_out, 0), ceilings=(self.ceilings, 0), nulls=(self.nulls, 0))
         check_at_least(n_prompts=(self.n_prompts, LEAST_DEBIASED), n_answers=(self.n_answers, 0))
         check_at_least(n_shown=(self.n_shown, 2), max_per_cluster=(self.max_per_cluster, 1))
-        if not self.max_memory > 0:
-            raise InputError(f"max_memory is {self.max_memory:g}; expected a number of GiB above 0, such as 8")
+        check_memory(self.max_memory)
         if self.tokens_per_batch < self.cutoff:
             raise InputError(
                 f"tokens_per_batch is {self.tokens_per_batch}, and a prompt with its answer may have {self.cutoff} "

@@ -10,7 +10,7 @@ from mechclust.studies.study import check_seeds
 from mechclust.training import TrainConfig
 from probes.hooks import check_device
 from tasks import InputError, SkillSuite
-from tasks.errors import check_at_least
+from tasks.errors import check_at_least, repeated
 from tasks.settings import check_choices
 from tasks.skills import OPERATIONS
 
@@ -61,7 +61,7 @@ class OriginConfig:
             "sizes": self.sizes,
         }
         for name, values in several.items():
-            if twice := [value for i, value in enumerate(values) if value in values[:i]]:
+            if twice := repeated(values):
                 raise InputError(f"origin.{name} has {twice[0]!r} twice; give it once")
         if self.width not in self.widths:
             raise InputError(f"origin.widths lacks origin.width ({self.width}), the reference; add it")

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from mechclust.models.config import AnyConfig
 from mechclust.studies.study import check_seeds
 from tasks import InputError, TopicDocuments
-from tasks.errors import check_at_least, check_choice
+from tasks.errors import check_at_least, check_choice, repeated
 from tasks.settings import check_choices
 
 ROWS = {
@@ -132,7 +132,7 @@ class Beyond:
                 raise InputError(f"beyond.{name} is {getattr(self, name)}; expected a positive number")
         if not 0 < self.correlation < 1:
             raise InputError(f"beyond.correlation is {self.correlation}; expected between 0 and 1")
-        if twice := [of for i, of in enumerate(self.overlaps) if of in self.overlaps[:i]]:
+        if twice := repeated(self.overlaps):
             raise InputError(f"beyond.overlaps has {twice[0]} twice; give it once")
         if not self.overlaps:
             raise InputError("beyond.overlaps is empty; expected at least one number of words, such as 2")

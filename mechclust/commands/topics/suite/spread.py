@@ -6,9 +6,8 @@ import math
 
 import numpy as np
 
+from mechclust.report.task_curves import MOST_UNDEFINED
 from mechclust.report.verdicts import Interval
-
-_UNDEFINED = 0.05  # share of resamples, beyond which there is no interval
 
 
 def spread(
@@ -47,7 +46,7 @@ def spread(
         parts.append((float(np.var(by_seed, ddof=1)) / n, n - 1))
     if drawn is not None:
         defined = np.isfinite(drawn).all(axis=0)
-        if 1 - defined.mean() > _UNDEFINED:
+        if 1 - defined.mean() > MOST_UNDEFINED:
             return None
         parts.append((float(np.var(drawn[:, defined].mean(axis=0), ddof=1)), freedom))
     if without is not None:
