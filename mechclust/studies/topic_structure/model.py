@@ -148,7 +148,7 @@ class TopicTransformer(HookedRootModule):  # type: ignore[misc]
             counts[:, MASK] = 0
         example, place = batch.loss_mask.nonzero(as_tuple=True)
         key, which = torch.unique(example * d_vocab + batch.tokens[example, place], return_inverse=True)
-        bag, token = counts[key // d_vocab], key % d_vocab
+        bag, token = key // d_vocab, key % d_vocab
         one_hot = self.config.embedding == "one-hot" and self.config.input == "plain"
         table = None if one_hot else self._table()
 
@@ -159,8 +159,8 @@ class TopicTransformer(HookedRootModule):  # type: ignore[misc]
             return weight if self.config.input_scale == 1 else self.config.input_scale * weight
 
         if self.config.attention == "uniform":
-            share = bag / bag.sum(dim=1, keepdim=True)
+            share = (counts / counts.sum(dim=1, keepdim=True)).index_select(0, bag)
         else:
             query, keys = read(attn.W_Q).index_select(0, token), read(attn.W_K)
-            share = (query @ keys.T / math.sqrt(self.config.width) + bag.log()).softmax(dim=-1)
+            share = (query @ keys.T / math.sqrt(self.config.width) + counts.log().index_select(0, bag)).softmax(dim=-1)
         return self._decode(share @ read(attn.W_V)).index_select(0, which)
