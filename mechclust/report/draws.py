@@ -6,13 +6,14 @@ Data are arrays by name, ``[seed ...]`` each. A draw takes the measured data and
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from mechclust.report.verdicts import Bound
 
 Data = Mapping[str, Any]
+D = TypeVar("D")
 Draw = Callable[[Data, np.random.Generator], Data]
 
 
@@ -148,7 +149,7 @@ def one_column(name: str, by: str) -> Draw:
     return draw
 
 
-def one_of(*draws: Draw) -> Draw:
+def one_of(*draws: Callable[[D, np.random.Generator], D]) -> Callable[[D, np.random.Generator], D]:
     """One of several draws, at random: the ways in which a claim of several parts is false."""
     return lambda data, rng: draws[int(rng.integers(len(draws)))](data, rng)
 

@@ -25,8 +25,27 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CONTROL_MEASURES = tuple(SIMILARITIES)
-READ = ("auc", "onset", "end", "hit", "false", "crossing", "shared", "transition", "by spread", "shared layers")
-OF_GROUPS = ("shared", "transition", "by spread", "shared layers")  # of the residual stream, whose dimensions they take
+READ = (
+    "auc",
+    "onset",
+    "end",
+    "hit",
+    "false",
+    "found",
+    "crossing",
+    "shared",
+    "transition",
+    "by spread",
+    "shared layers",
+    "some transition",
+)
+OF_GROUPS = (
+    "shared",
+    "transition",
+    "by spread",
+    "shared layers",
+    "some transition",
+)  # of the residual stream, whose dimensions they take
 
 
 @dataclass(frozen=True)
@@ -80,10 +99,10 @@ def reading_scores(reading: Reading, margin: float) -> dict[str, np.ndarray]:
     """How far the readings are from the layers in which E was trained, each ``[prompts view measure]``.
 
     By the gain of the medians over tasks, with a layer called if it is above ``margin``: ``auc``, ``onset``,
-    ``end``, ``hit`` and ``false``, as for other curves. ``crossing``: the error of the first layer from which the gain
-    stays above 0. By ``layer_groups``: ``shared``, the error of the first layer after the shared ones;
+    ``end``, ``hit``, ``false`` and ``found``, as for other curves. ``crossing``: the error of the first layer from
+    which the gain stays above 0. By ``layer_groups``: ``shared``, the error of the first layer after the shared ones;
     ``transition``, that of the transition's last layer, and ``by spread`` the same without dimensions; ``shared
-    layers``, their number. Anything not found counts as a random layer.
+    layers``, their number; ``some transition``, whether there is one. Anything not found counts as a random layer.
     """
     curves = reading.base, reading.tuned, reading.spread, reading.dims[:, None, None]
     return {name: _score(name, reading.trio.truth, *curves, margin) for name in READ}
@@ -101,12 +120,16 @@ def _score(
         found = errors(gain > margin, span)[name == "end"]
     elif name in ("hit", "false"):
         found = shares(gain > margin, truth_of(span, n))[name == "false"]
+    elif name == "found":
+        found = (gain > margin).any(axis=-1).astype(float)
     elif name == "crossing":
         found = layer_error(np.asarray(crossovers(base, tuned)), a, n)
     else:
         shared, last = boundaries(base, tuned, spread, None if name == "by spread" else dims, margin=margin)
         if name == "shared layers":
             found = shared.astype(float)
+        elif name == "some transition":
+            found = (last > shared).astype(float)
         elif name == "shared":
             found = layer_error(shared + 1, a, n)
         else:

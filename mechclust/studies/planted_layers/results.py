@@ -45,7 +45,7 @@ RISE = "rise of residual"
 PATCHING = "patching"
 ROW_VIEWS = (RESIDUAL, RISE, *VIEWS[1:])
 PROMPTS = (ALL_PROMPTS, FEW)
-SCORES = ("auc", "onset", "end", "hit", "false", "partial")
+SCORES = ("auc", "onset", "end", "hit", "false", "partial", "found")
 
 
 class Row(NamedTuple):
@@ -116,14 +116,23 @@ def score(curve: np.ndarray, bar: np.ndarray, pair: Pair) -> dict[str, np.ndarra
     """How well curves ``[... layer]`` find what was planted; NaN if a score is undefined.
 
     ``auc``, ``onset`` and ``end`` (errors in layers), ``hit`` (share of the changed layers that are called), ``false``
-    (share of the others that are called), ``partial`` (whether some layers are called and others not), each ``[...]``.
+    (share of the others that are called), ``partial`` (whether some layers are called and others not), ``found``
+    (whether any is called), each ``[...]``.
     """
     n, none = curve.shape[-1], np.full(curve.shape[:-1], math.nan)
     truth, called = truth_of(pair.truth, n), curve > bar
     onset, end = (none, none) if pair.truth is None else errors(called, pair.truth)
     hit, false = shares(called, truth)
-    partial = partial_call(called).astype(float)
-    found = {"auc": auc(curve, truth), "onset": onset, "end": end, "hit": hit, "false": false, "partial": partial}
+    partial, some = partial_call(called).astype(float), called.any(axis=-1).astype(float)
+    found = {
+        "auc": auc(curve, truth),
+        "onset": onset,
+        "end": end,
+        "hit": hit,
+        "false": false,
+        "partial": partial,
+        "found": some,
+    }
     known = np.isfinite(curve).all(axis=-1) & np.isfinite(bar).all(axis=-1)
     return {name: np.where(known, values, math.nan) for name, values in found.items()}
 

@@ -254,6 +254,7 @@ class TestClaims:
         [
             ({SAME: 5}, {"P11", "P13", "K3"}),  # of layers 6-7 too early
             ({"residual ends": True}, {"P11", "P12"}),  # a crossing is where a gain stays
+            ({SAME: L + 1}, {"P11", "P12", "P13", "P17"}),  # what is not found is not misplaced
             ({"same input ends": False}, {"P13"}),
             ({ALL_DECAYED: 3}, {"P14"}),
             ({EVERYWHERE: 1, LONGER: 1}, {"P15"}),

@@ -85,6 +85,8 @@ class TestPlan:
         assert len({pair.name for pair in pairs}) == len(pairs)
         assert {pair.column for pair in pairs} == {*NULLS, *FALSE, TRAINED, ALL, noisy(0.03), noisy(0.3)}
         assert {pair.null for pair in pairs if pair.column not in NULLS} == set(NULLS)
+        (rounded,) = (pair for pair in pairs if pair.column == ROUNDED)
+        assert rounded.null == NOISE_NULL  # another order of the data changes far more, so nothing would be called
         (fresh,) = (pair for pair in pairs if pair.column == ORDER)
         assert fresh.tuned not in [m for pair in pairs if pair.column == ORDER_NULL for m in (pair.base, pair.tuned)]
 
@@ -323,6 +325,16 @@ class TestClaims:
         monkeypatch.setattr("mechclust.report.findings.severity_of", lambda *_, **__: None)
         found = claimed(**changes)
         assert {id for id, c in found.items() if c.verdict != "holds"} == broken
+
+    def test_what_is_not_found_is_not_misplaced(self):
+        found = [measured(seed) for seed in range(8)]
+        missed = [
+            replace(m, curves={name: 0 * curve if "trained" in name else curve for name, curve in m.curves.items()})
+            for m in found
+        ]
+        claims = {c.id: c for c in claims_of(PAPER, missed)}
+        assert scores_of(PAPER, missed, TRAINED, Row("residual", "debiased CKA"))["end"].min() > 1
+        assert claims["P2"].verdict == "does not hold"
 
     def test_scores_are_per_seed_and_mean_over_plants(self):
         found = [measured(0), measured(1, stays=False)]
