@@ -35,7 +35,7 @@ class Severity:
             raise InputError("severity has no note; say what the null draws were, or why there are none")
 
 
-NOT_COMPUTED = Severity(None, 0, "not computed yet: the null draws of this claim are still to be built")
+NOT_COMPUTED = Severity(None, 0, "not computed: this claim has no null draws")
 
 _VerdictOf = Callable[[np.random.Generator], Verdict]
 _VerdictsOf = Callable[[np.random.Generator], Mapping[str, Verdict]]

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from mechclust.report.claims import Claim, claim, with_severity
+from mechclust.report.severity import Severity
 from mechclust.report.verdicts import Bound
 from mechclust.studies.study import Job
 from mechclust.studies.task_clusters.config import TRAIN, VALIDATION, TaskClustersConfig, task_of
@@ -67,7 +68,8 @@ def claims_of(config: TaskClustersConfig, runs: Mapping[Job, RunResults]) -> lis
         judged("T10", f"instructions never seen cluster too ({top_name})", f"{_PAPER}; bound ours",
                grows(unseen)[0][1], grows(unseen), chance=chance),
     ]  # fmt: skip
-    return with_severity(found)
+    drawn = "not computed: the study cluster-factors asks these questions again, with null draws and fresh seeds"
+    return with_severity(found, otherwise=Severity(None, 0, drawn))
 
 
 def _rho(x: np.ndarray, y: np.ndarray) -> float:
