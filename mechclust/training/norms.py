@@ -13,10 +13,10 @@ from tasks import InputError
 
 
 class WeightNorms:
-    """Frobenius norms of weights over training. Give it to a training loop as a callback.
+    """Frobenius norms of weights over training, and of how far they are from where they began. A training callback.
 
-    Memory: one number per weight and recorded step. Records are kept only here: a run that resumes after an
-    interruption is followed from there.
+    Memory: two numbers per weight and recorded step, and a copy of the followed weights. Records are kept only here: a
+    run that resumes after an interruption is followed from there.
 
     Args:
         names: parameters of the model to follow; ``None``: all that are trained.
@@ -27,14 +27,16 @@ class WeightNorms:
         >>> for step in range(3):
         ...     norms(step, model)
         >>> result = norms.compute()
-        >>> result.axes["norm"], result.coords["step"]
-        (('step', 'weight'), ['0', '1', '2'])
+        >>> result.axes["norm"], result.coords["step"], result["change"].flatten().tolist()
+        (('step', 'weight'), ['0', '1', '2'], [0.0, 0.0, 0.0])
     """
 
     def __init__(self, names: Sequence[str] | None = None) -> None:
         self.names = names
         self._steps: list[int] = []
         self._norms: list[Tensor] = []
+        self._changes: list[Tensor] = []
+        self._began: list[Tensor] = []
         self._followed: list[str] = []
 
     def __call__(self, step: int, model: HookedModel) -> None:
@@ -47,11 +49,13 @@ class WeightNorms:
             raise InputError("these WeightNorms have followed another run; use new ones for each")
         self._followed = wanted
         self._steps.append(step)
-        norms = [torch.linalg.vector_norm(weights[name].detach(), dtype=torch.float64) for name in wanted]
-        self._norms.append(torch.stack(norms).cpu())
+        now = [weights[name].detach() for name in wanted]
+        self._began = self._began or [weight.clone() for weight in now]
+        self._norms.append(_norms_of(now))
+        self._changes.append(_norms_of([weight - began for weight, began in zip(now, self._began, strict=True)]))
 
     def compute(self) -> ProbeResult:
-        """``norm`` with axes (step, weight).
+        """``norm``, and ``change``, the norm of the difference from the first recorded step; axes (step, weight).
 
         Raises:
             InputError: when nothing was recorded.
@@ -60,8 +64,12 @@ class WeightNorms:
             raise InputError("nothing was recorded; give WeightNorms to train(callbacks=[...]) first")
         return ProbeResult(
             probe="WeightNorms",
-            values={"norm": torch.stack(self._norms)},
-            axes={"norm": ("step", "weight")},
+            values={"norm": torch.stack(self._norms), "change": torch.stack(self._changes)},
+            axes=dict.fromkeys(("norm", "change"), ("step", "weight")),
             coords={"step": [str(step) for step in self._steps], "weight": self._followed},
             metadata={"versions": versions()},
         )
+
+
+def _norms_of(weights: Sequence[Tensor]) -> Tensor:
+    return torch.stack([torch.linalg.vector_norm(weight, dtype=torch.float64) for weight in weights]).cpu()

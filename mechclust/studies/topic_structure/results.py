@@ -12,7 +12,7 @@ import numpy as np
 
 from mechclust.studies.kept import check_there
 from mechclust.studies.study import Job
-from mechclust.studies.topic_structure.arms import MINIMISER, Cell, arms, cells, jobs, results_of
+from mechclust.studies.topic_structure.arms import MINIMISER, Cell, arms, cells, documents_of, jobs, results_of
 from mechclust.studies.topic_structure.config import TopicStructureConfig
 from mechclust.studies.topic_structure.stages import TwoStages, two_stages
 from mechclust.training import load_steps
@@ -27,7 +27,8 @@ PUBLISHED = {
     "SGD .03": (0.0140, 0.0103, 0.00641),
 }
 _ATTENTION = ("W_V", "W_K", "W_Q")
-_MOVED = 0.1
+MOVED = 0.1
+"""Attention counts as moved if W_K or W_Q has changed by this share of the norm of a weight at the default start."""
 # g at the population optimum with ten topics, by topics in a document (O3).
 THEORY_G = {2: 5.76, 3: 7.01, 4: 7.72, 5: 8.18, 8: 8.95}
 
@@ -39,16 +40,18 @@ class TrainedRun:
     Attributes:
         start: ``topic_blocks`` of its matrices before training.
         end: the same after training.
-        norms: weight to ``[steps]`` norms (E3), otherwise empty.
+        changes: weight to ``[steps]`` norms of its difference from the start (E3), otherwise empty.
         attention: step to ``TopicAttention`` result (E4), otherwise empty.
+        width: ``d_model`` of the network.
         dev: step to the loss on the development documents (E4), otherwise empty.
         way: distances from the minimiser over training (E2 with weight decay), or ``None``.
     """
 
     start: ProbeResult
     end: ProbeResult
-    norms: Mapping[str, np.ndarray]
+    changes: Mapping[str, np.ndarray]
     attention: Mapping[int, ProbeResult]
+    width: int
     dev: Mapping[int, float] = field(default_factory=dict)
     way: ProbeResult | None = None
 
@@ -59,19 +62,20 @@ class TrainedRun:
 
     @property
     def stages(self) -> TwoStages:
-        """The two-stage rule applied to its norms."""
+        """The two-stage rule applied to how far its weights have moved."""
         return self.stages_of("W_V")
 
     def stages_of(self, early: str) -> TwoStages:
         """The two-stage rule with another weight in place of ``W_V``."""
-        return two_stages(self.norms, early, [name for name in _ATTENTION if name != early])
+        return two_stages(self.changes, early, [name for name in _ATTENTION if name != early])
 
     @property
     def moves(self) -> bool:
-        """Whether the norm of ``W_K`` or ``W_Q`` changed by a tenth or more; false if training diverged."""
-        if not all(np.isfinite(self.norms[name]).all() for name in _ATTENTION):
+        """Whether ``W_K`` or ``W_Q`` moved, by the same distance from either start; false if training diverged."""
+        if not all(np.isfinite(self.changes[name]).all() for name in _ATTENTION):
             return False
-        return any(abs(self.norms[name][-1] / self.norms[name][0] - 1) >= _MOVED for name in ("W_K", "W_Q"))
+        least = MOVED * math.sqrt(self.width / 3)  # d x d entries drawn uniformly from -1/sqrt(d) to 1/sqrt(d)
+        return any(self.changes[name][-1] >= least for name in ("W_K", "W_Q"))
 
     def g(self, words_per_topic: int) -> float:
         """``((v - 1) / v) alpha + beta / v``, from the attention means."""
@@ -95,17 +99,18 @@ def load_runs(config: TopicStructureConfig, out: Path) -> dict[str, list[Trained
         check_there(out, results_of(config, job, out))
         if job.arm == MINIMISER:
             continue
-        norms: dict[str, np.ndarray] = {}
+        changes: dict[str, np.ndarray] = {}
         if (folder / "norms.safetensors").exists():
             result = load_result(folder / "norms.safetensors")
             names = [name.split(".")[-1] for name in result.coords["weight"]]
-            norms = {name: result["norm"][:, i].numpy() for i, name in enumerate(names)}
+            changes = {name: result["change"][:, i].numpy() for i, name in enumerate(names)}
         runs[job.arm].append(
             TrainedRun(
                 start=load_result(folder / "blocks-start.safetensors"),
                 end=load_result(folder / "blocks.safetensors"),
-                norms=norms,
+                changes=changes,
                 attention=load_steps(folder, "dev.attention"),
+                width=documents_of(config, job).d_vocab,
                 dev=_dev_losses(folder),
                 way=load_result(folder / "way.safetensors") if (folder / "way.safetensors").exists() else None,
             )

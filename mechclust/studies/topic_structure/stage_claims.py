@@ -17,7 +17,7 @@ from mechclust.studies.topic_structure.results import ArmRuns, shares_of
 _HALF = Bound(">=", 0.5)
 _ABOVE = Bound(">", 0)
 _PAPER = "Li, Li & Risteski; rule ours"
-_SHARE = "W_V has made half of its total change when W_K or W_Q has made a tenth of its own"
+_SHARE = "W_V has made half of its total change from the start when W_K or W_Q has made a tenth of its own"
 
 
 def stage_claims(config: TopicStructureConfig, runs: ArmRuns) -> list[Claim]:

@@ -14,8 +14,8 @@ from mechclust.studies.topic_structure.results import ArmRuns, shares_of
 
 _COLORS = {"W_V": RED, "W_K": BLUE, "W_Q": GREEN}
 _STARTS = {"near-zero": (BLUE, "o", -1), "default": (RED, "s", 1)}
-_LOW, _HIGH = -0.3, 1.15
-_LEFT_OUT = -0.22  # position of cells without a share
+_LOW, _HIGH = -0.15, 1.15
+_LEFT_OUT = -0.08  # position of cells without a share
 
 
 def stages(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
@@ -32,7 +32,8 @@ def stages(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
                 (i,) = (n for cell, n in where.items() if cell == (init, optimiser, loss, rate))
                 _cell(axis, x + 0.09 * side, share[:, i], color, marker)
         axis.set_xticks(range(len(rates)), [f"{rate:g}" for rate in rates])
-        axis.set(xlim=(-0.5, len(rates) - 0.5), ylim=(_LOW, _HIGH), title=f"{optimiser}, {loss}")
+        highest = max(_HIGH, 1.05 * float(np.nanmax(share, initial=1.0)))
+        axis.set(xlim=(-0.5, len(rates) - 0.5), ylim=(_LOW, highest), title=f"{optimiser}, {loss}")
         axis.set_xlabel("learning rate")
     for axis in axes[::2]:
         axis.set_ylabel("share of $W_V$'s change", gid=MATHTEXT)
@@ -41,26 +42,23 @@ def stages(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
         for init, (color, marker, _) in _STARTS.items()
     ]
     handles.append(Line2D([], [], ls="", marker="x", color="#555555", label="attention hardly moved, or diverged"))
-    handles.append(Line2D([], [], ls="", marker="v", color="#555555", label="below the panel"))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
     return figure
 
 
 def _cell(axis: Axes, x: float, values: np.ndarray, color: str, marker: str) -> None:
-    """One point per seed, the mean as a line; values off the panel are drawn at its edge."""
+    """One point per seed, the mean as a line; without the value of a seed, a cross."""
     there = values[np.isfinite(values)]
-    inside = there[there >= _LOW]
-    axis.plot(np.full(len(inside), x), inside, ls="", marker=marker, ms=4.5, color=color, alpha=0.6, mew=0)
-    if len(there) > len(inside):
-        axis.plot([x], [_LOW + 0.03], ls="", marker="v", ms=6, color=color)
+    axis.plot(np.full(len(there), x), there, ls="", marker=marker, ms=4.5, color=color, alpha=0.6, mew=0)
     if len(there) < len(values):
         axis.plot([x], [_LEFT_OUT], ls="", marker="x", ms=6, color=color)
-    elif there.mean() >= _LOW:
+    else:
         axis.plot([x - 0.07, x + 0.07], [there.mean()] * 2, color=color, lw=1.6)
 
 
-def norms(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
-    """Weight norms over training with the end of stage 1, at the fastest rate of each start, optimiser and loss."""
+def changes(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
+    """How far weights are from where they began, with the end of stage 1, at the fastest rate of each start, optimiser
+    and loss."""
     fastest = {cell[:3]: cell for cell in sorted(cells(config), key=lambda cell: cell.rate) if _finite(runs, cell.arm)}
     order = [(i, o, loss) for loss in OBJECTIVES for o in ("SGD", "Adam") for i in INITS]
     shown = [fastest[key] for key in order if key in fastest]
@@ -68,7 +66,7 @@ def norms(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
     for axis, cell in zip(axes, shown, strict=True):
         run = runs[cell.arm][0]
         for weight, color in _COLORS.items():
-            axis.plot(run.norms[weight], color=color, label=f"${weight}$", ls="--" if weight == "W_Q" else "-")
+            axis.plot(run.changes[weight], color=color, label=f"${weight}$", ls="--" if weight == "W_Q" else "-")
         said = "attention hardly moves"
         if run.moves and run.stages.boundary is not None:
             axis.axvline(run.stages.boundary, color="#555555", ls=":", lw=1.2)
@@ -76,11 +74,11 @@ def norms(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
         axis.set_title(f"{cell.arm.removeprefix('E3 ')}\n{said}", fontsize=9, gid=MATHTEXT)
         axis.set(xlabel="training step", ylim=(0, None))
     for axis in axes[::4]:
-        axis.set_ylabel("Frobenius norm")
+        axis.set_ylabel("distance from the start")
     for text in axes[0].legend(frameon=False).get_texts():
         text.set_gid(MATHTEXT)
     return figure
 
 
 def _finite(runs: ArmRuns, arm: str) -> bool:
-    return all(np.isfinite(values).all() for values in runs[arm][0].norms.values())
+    return all(np.isfinite(values).all() for run in runs[arm] for values in run.changes.values())

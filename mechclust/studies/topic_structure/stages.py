@@ -43,7 +43,7 @@ class TwoStages(NamedTuple):
 
 
 def two_stages(
-    norms: Mapping[str, ArrayLike],
+    changes: Mapping[str, ArrayLike],
     early: str = "W_V",
     late: Sequence[str] = ("W_K", "W_Q"),
     *,
@@ -52,29 +52,28 @@ def two_stages(
 ) -> TwoStages:
     """Whether one group of weights moves before others do.
 
-    Stage 1 ends at the first step at which a late group has made ``late_share`` of the change from its
-    first norm to its last. Training has two stages if the early group has by then made
-    ``early_share`` of its own change.
+    Stage 1 ends at the first step at which a late group has made ``late_share`` of its change from the first step to
+    the last. Training has two stages if the early group has by then made ``early_share`` of its own change.
 
     Args:
-        norms: norms over training by name, ``[steps]`` each.
+        changes: how far each group is from where it began, or its norm, by name, ``[steps]`` each.
         early: the group expected to move first.
         late: the groups expected to move afterwards.
         late_share: share of its change at which a late group counts as moving.
         early_share: share of its change that the early group must have made.
 
     Raises:
-        InputError: for a name that is not in ``norms``, or curves of different length.
+        InputError: for a name that is not in ``changes``, or curves of different length.
 
     Example:
         >>> two_stages({"W_V": [0, 4, 5, 5], "W_K": [0, 0, 3, 9], "W_Q": [0, 0, 2, 9]})
         TwoStages(boundary=2, early=1.0, holds=True)
     """
-    if missing := [name for name in (early, *late) if name not in norms]:
-        raise InputError(f"no norms of {missing[0]!r} (there are {', '.join(norms)})")
-    shares = {name: covered(norms[name]) for name in (early, *late)}
+    if missing := [name for name in (early, *late) if name not in changes]:
+        raise InputError(f"no curve of {missing[0]!r} (there are {', '.join(changes)})")
+    shares = {name: covered(changes[name]) for name in (early, *late)}
     if len({len(x) for x in shares.values()}) > 1:
-        raise InputError("the norms have different numbers of steps; expected one step axis for all")
+        raise InputError("the curves have different numbers of steps; expected one step axis for all")
     moved = [np.flatnonzero(shares[name] >= late_share) for name in late]
     firsts = [int(steps[0]) for steps in moved if len(steps)]
     if not firsts:

@@ -38,7 +38,7 @@ def analyse(config: TopicStructureConfig, out: Path) -> Analysis:
     from mechclust.studies.topic_structure import figures
     from mechclust.studies.topic_structure.optimum_figures import optimum
     from mechclust.studies.topic_structure.reading_figures import readings
-    from mechclust.studies.topic_structure.stage_figures import norms, stages
+    from mechclust.studies.topic_structure.stage_figures import changes, stages
 
     runs, minimisers = load_runs(config, out), load_minimisers(config, out)
     found, seed = readings_of(config, runs), config.seeds[0]
@@ -69,15 +69,16 @@ def analyse(config: TopicStructureConfig, out: Path) -> Analysis:
         Panel(
             "stages",
             stages(config, runs),
-            "E3: share of W_V's total change (Frobenius norm) when W_K or W_Q has made a tenth of its own, one point "
-            "per seed, line: mean. At least a half (dotted): two stages. Cross: in some seed, attention moved less "
-            "than a tenth, or training diverged.",
+            "E3: share of W_V's total change (norm of the difference from the start) when W_K or W_Q has made a tenth "
+            f"of its own, one point per seed ({len(config.seeds)}), line: mean. At least a half (dotted): two "
+            "stages. Cross: in some seed, attention hardly moved, or training diverged.",
         ),
         Panel(
             "two_stages",
-            norms(config, runs),
-            f"Norms of the weights over training (seed {seed}), at the fastest rate that did not diverge; dotted: the "
-            "end of stage 1, when W_K or W_Q has made a tenth of its total change.",
+            changes(config, runs),
+            "How far the weights are from where they began (Frobenius norm of the difference) over training, seed "
+            f"{seed}, at the fastest rate that diverged in no seed; dotted: the end of stage 1, when W_K or W_Q has "
+            "made a tenth of its total change.",
         ),
         Panel(
             "readings",
@@ -103,8 +104,8 @@ def analyse(config: TopicStructureConfig, out: Path) -> Analysis:
             "A reading of the published attention table fixes what the paper leaves open: an input that is exactly "
             "one-hot, or with a trained vector added and then a LayerNorm, as in the public code; MASK visible as a "
             "key or hidden; W_V frozen at the optimum of the squared loss, or trained; the loss; and when to stop.",
-            "Attention counts as moved when the norm of W_K or W_Q has changed by a tenth; ||W_V|| may first fall from "
-            "the default start, which makes a negative share.",
+            "Attention counts as moved when W_K or W_Q ends as far from where it began as a tenth of the norm of a "
+            "weight at the default start, from either start.",
         ],
     )
 

@@ -28,7 +28,7 @@ def test_norms_are_frobenius_norms_of_what_is_trained() -> None:
     result = norms.compute()
     assert result["norm"].tolist() == [[5.0, 3.0], [10.0, 3.0]]  # not the spectral norm 4
     assert result["norm"].dtype == torch.float64
-    assert result.axes == {"norm": ("step", "weight")}
+    assert result.axes == dict.fromkeys(("norm", "change"), ("step", "weight"))
     assert result.coords == {"step": ["0", "7"], "weight": ["a", "b"]}
 
 
@@ -64,7 +64,18 @@ def test_a_result_survives_a_file(tmp_path: Any) -> None:
     loaded = load_result(tmp_path / "norms.safetensors")
     assert torch.equal(loaded["norm"], norms.compute()["norm"])
     assert loaded.coords == norms.compute().coords
-    assert list(loaded.to_dataframe()["step"]) == [0, 5]
+    assert list(loaded.to_dataframe()["step"]) == [0, 5, 0, 5]
+
+
+def test_a_weight_that_turns_changes_and_keeps_its_norm() -> None:
+    model, norms = planted(a=[3.0, 4.0], b=[1.0]), WeightNorms()
+    norms(2, model)
+    with torch.no_grad():
+        model.a.copy_(torch.tensor([-3.0, 4.0]))
+    norms(3, model)
+    result = norms.compute()
+    assert result["norm"].tolist() == [[5.0, 1.0], [5.0, 1.0]]
+    assert result["change"].tolist() == [[0.0, 0.0], [6.0, 0.0]]
 
 
 def test_it_follows_a_training_run() -> None:

@@ -17,7 +17,7 @@ from mechclust.studies.topic_structure.reading_claims import chosen, verdicts_of
 from mechclust.studies.topic_structure.reading_figures import readings
 from mechclust.studies.topic_structure.readings import BEST, END, HALF, TABLE, attention_table, readings_of, stops_of
 from mechclust.studies.topic_structure.results import THEORY_G, TrainedRun, shares_of
-from mechclust.studies.topic_structure.stage_figures import norms, stages
+from mechclust.studies.topic_structure.stage_figures import changes, stages
 from probes import ProbeResult
 from tasks import TopicDocuments
 
@@ -41,9 +41,9 @@ def attention(means) -> ProbeResult:
 
 
 def curves(early, moves=True):
-    """Norms whose early weight has covered ``early`` of its way when attention has covered a tenth."""
+    """Distances whose early weight has covered ``early`` of its way when attention has covered a tenth."""
     steps = np.linspace(0, 1, 101)
-    late = 1 + (steps if moves else 0.01 * steps)
+    late = steps if moves else 0.01 * steps
     return {"W_V": np.interp(steps, [0, 0.1, 1], [0, early, 1]), "W_K": late, "W_Q": late}
 
 
@@ -70,10 +70,10 @@ def made(config, name, seed) -> TrainedRun:
     arm, rng = arms(config)[name], np.random.default_rng([seed, len(name)])
     noise = float(rng.normal(0, 0.01))
     end, start = blocks(GAP * (1 + noise), 0.05, 1 + noise), blocks(0.1 * GAP, -0.1, noise)
-    run = TrainedRun(start, end, {}, {}, way=way() if name == DECAYED else None)
+    run = TrainedRun(start, end, {}, {}, 104, way=way() if name == DECAYED else None)
     if arm.experiment == "E3":
         near = arm.model.get("init_std") is not None
-        return replace(run, norms=curves((0.9 if near else 0.2) + noise))
+        return replace(run, changes=curves((0.9 if near else 0.2) + noise))
     if arm.experiment == "E4":
         reading, row = next((r, o) for r in config.readings for o in ROWS if reading_arm(r, o) == name)
         found, dev = of_reading(config, arm, reading, row, noise)
@@ -145,9 +145,9 @@ class TestClaims:
             ("E1b squared SGD .01", {"end": blocks(GAP, 0.05, 0.2)}, {"P3b"}),
             ("E1b squared SGD .01", {"end": blocks(GAP, 0.05, -0.2)}, {"P3", "P3b"}),
             ("E1b squared Adam .03", {"end": blocks(GAP, 0.05, 0.2)}, {"P3b", "P3c"}),
-            (Cell("near-zero", "Adam", "squared", 0.003).arm, {"norms": curves(0.3)}, {"P4"}),
-            (Cell("near-zero", "SGD", "squared", 30.0).arm, {"norms": curves(0.3)}, {"P4", "P4a"}),
-            (Cell("default", "SGD", "squared", 3.0).arm, {"norms": curves(0.7)}, {"P4b"}),
+            (Cell("near-zero", "Adam", "squared", 0.003).arm, {"changes": curves(0.3)}, {"P4"}),
+            (Cell("near-zero", "SGD", "squared", 30.0).arm, {"changes": curves(0.3)}, {"P4", "P4a"}),
+            (Cell("default", "SGD", "squared", 3.0).arm, {"changes": curves(0.7)}, {"P4b"}),
             ("E4a theory T10 tau8", {"attention": {2000: attention([0.12, 0.12, 0.01])}}, {"P6", "P8", "P8b"}),
             ("E4a theory T10 tau3", {"attention": {2000: attention([0.05, 0.05, 0.01])}}, {"P6", "P8b"}),
             ("E4a theory T20 tau8", {"attention": {2000: attention([0.079, 0.079, 0.01])}}, {"P6", "P8"}),
@@ -180,8 +180,8 @@ class TestStages:
         lost = {name: np.full(5, np.nan) for name in ("W_V", "W_K", "W_Q")}
         runs = {
             **RUNS,
-            still: [replace(run, norms=curves(0.0, moves=False)) for run in RUNS[still]],
-            gone: [replace(run, norms=lost) for run in RUNS[gone]],
+            still: [replace(run, changes=curves(0.0, moves=False)) for run in RUNS[still]],
+            gone: [replace(run, changes=lost) for run in RUNS[gone]],
         }
         known, share, wrong = shares_of(PAPER, runs)
         out = np.isnan(share).all(axis=0)
@@ -190,14 +190,14 @@ class TestStages:
         assert verdicts(monkeypatch, runs)["P4a"] == "holds"
         drawn = stages(PAPER, runs)
         assert [axis.get_title() for axis in drawn.axes][:2] == ["SGD, cross-entropy", "SGD, squared"]
-        assert "near-zero SGD cross-entropy 10" in "".join(axis.get_title() for axis in norms(PAPER, runs).axes)
+        assert "near-zero SGD cross-entropy 10" in "".join(axis.get_title() for axis in changes(PAPER, runs).axes)
 
     @pytest.mark.parametrize(
         ("factor", "level", "id"), [("optimiser", "Adam", "P4d"), ("objective", "cross-entropy", "P4e")]
     )
     def test_a_factor_that_decides_has_an_effect(self, monkeypatch, factor, level, id):
         slow = [cell.arm for cell in cells(PAPER) if getattr(cell, factor) == level]
-        runs = {**RUNS, **{arm: [replace(run, norms=curves(0.2)) for run in RUNS[arm]] for arm in slow}}
+        runs = {**RUNS, **{arm: [replace(run, changes=curves(0.2)) for run in RUNS[arm]] for arm in slow}}
         found = verdicts(monkeypatch, runs)
         assert (found["P4"], found["P4c"], found[id]) == ("does not hold", "holds", "holds")
 

@@ -93,9 +93,9 @@ def test_what_never_moves_has_no_stages() -> None:
 
 
 def test_what_two_stages_refuses() -> None:
-    with pytest.raises(InputError, match=re.escape("no norms of 'W_Q' (there are W_V, W_K)")):
+    with pytest.raises(InputError, match=re.escape("no curve of 'W_Q' (there are W_V, W_K)")):
         two_stages({"W_V": [0, 1], "W_K": [0, 1]})
-    with pytest.raises(InputError, match=re.escape("no norms of 'W_V' (there are a)")):
+    with pytest.raises(InputError, match=re.escape("no curve of 'W_V' (there are a)")):
         two_stages({"a": [0, 1]})
-    with pytest.raises(InputError, match="the norms have different numbers of steps; expected one step axis for all"):
+    with pytest.raises(InputError, match="the curves have different numbers of steps; expected one step axis for all"):
         two_stages({"W_V": [0, 1, 2], "W_K": [0, 1], "W_Q": [0, 1]})
