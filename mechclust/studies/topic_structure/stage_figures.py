@@ -20,7 +20,7 @@ _LEFT_OUT = -0.08  # position of cells without a share
 
 def stages(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
     """Share of ``W_V``'s total change by learning rate, one panel per optimiser and loss, one colour per start."""
-    known, share, _ = shares_of(config, runs)
+    known, share = shares_of(config, runs)
     where = {cell: i for i, cell in enumerate(known)}
     panels = [(optimiser, loss) for optimiser in ("SGD", "Adam") for loss in OBJECTIVES]
     figure, axes = subplots(len(panels), 2, size=(4.4, 3.0), sharey=True, grid="y")

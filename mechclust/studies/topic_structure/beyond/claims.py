@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from mechclust.report.claims import Claim
-from mechclust.report.draws import Data, at_bound, exchanged, in_random_order, moved_to, one_of, replaced
+from mechclust.report.draws import Data, at_bound, exchanged, one_false, spread_like
 from mechclust.report.findings import Finding, Parts
 from mechclust.report.verdicts import Bound
 from mechclust.studies.topic_structure.arms import (
@@ -92,10 +92,7 @@ def beyond_claims(config: TopicStructureConfig, runs: BeyondRuns) -> list[Claim]
         ),
         (
             _not_topical(config.beyond.sgd_rate),
-            {
-                "ratio": np.array([run.ratio[-1] for run in runs[beyond_arm("SGD", objective="squared")]]),
-                "cross-entropy": np.array([run.ratio[-1] for run in runs[beyond_arm("SGD")]]),
-            },
+            {"ratio": np.array([run.ratio[-1] for run in runs[beyond_arm("SGD", objective="squared")]])},
         ),
     ]  # fmt: skip
     most = max(config.beyond.overlaps)
@@ -106,7 +103,12 @@ def beyond_claims(config: TopicStructureConfig, runs: BeyondRuns) -> list[Claim]
         ("P14c", CORRELATED, INDEPENDENT, "correlated topics, instead of independent ones,"),
     ):  # fmt: skip
         statement = f"E5, cross-entropy: {what} lower the {_RATIO} at the end (fall of its logarithm)"
-        finding = _above(id, statement, _REAL, (("without", "with"),), "networks with and without")
+        note = (
+            "words of two topics count as same-topic with both, which by itself may bring the ratio closer to 1"
+            if kind.startswith("overlap")
+            else ""
+        )
+        finding = _above(id, statement, _REAL, (("without", "with"),), "networks with and without", note)
         found.append((finding, each({"without": log_ratio, "with": log_ratio}, other, kind)))
     kinds = [kind for kind in beyond_documents(config) if kind not in (PUBLISHED, FEWER, INDEPENDENT)]
     found.append((_still_topical(kinds), each(dict.fromkeys(kinds, end(lambda run: run.ratio)), *kinds)))
@@ -116,31 +118,39 @@ def beyond_claims(config: TopicStructureConfig, runs: BeyondRuns) -> list[Claim]
 def _rank_one(curves: Data) -> Finding[Data]:
     before = np.mean([curves[f"{name} rank"][:, 0].mean() for name in OPTIMIZERS])
 
-    def parts(data: Data) -> Parts:
-        found = []
+    bounds = {
+        "least rank": Bound("<=", 1.5),
+        "share common to all queries then": Bound(">=", 0.5),
+        "ratio then": Bound("<", TOPICAL),
+        "ratio at the end": _TOPICAL,
+    }
+
+    def read(data: Data) -> dict[str, np.ndarray]:
+        found: dict[str, np.ndarray] = {}
         for name in OPTIMIZERS:
             rank, common, ratio = (data[f"{name} {what}"] for what in ("rank", "common", "ratio"))
             seeds, at = np.arange(len(rank)), 1 + rank[:, 1:].argmin(axis=1)
-            found += [
-                (f"{name}, least rank", rank[seeds, at].tolist(), Bound("<=", 1.5)),
-                (f"{name}, share common to all queries then", common[seeds, at].tolist(), Bound(">=", 0.5)),
-                (f"{name}, ratio then", ratio[seeds, at].tolist(), Bound("<", TOPICAL)),
-                (f"{name}, ratio at the end", ratio[:, -1].tolist(), _TOPICAL),
-            ]
+            values = (rank[seeds, at], common[seeds, at], ratio[seeds, at], ratio[:, -1])
+            found |= {f"{name}, {what}": x for what, x in zip(bounds, values, strict=True)}
         return found
 
-    def untrained(data: Data, rng: np.random.Generator) -> Data:
-        same = {f"{name} {what}": data[f"{name} {what}"] for name in OPTIMIZERS for what in ("rank", "common")}
-        return {**data, **{name: np.repeat(values[:, :1], values.shape[1], axis=1) for name, values in same.items()}}
+    def parts(data: Data) -> Parts:
+        return [(part, values.tolist(), bounds[part.partition(", ")[2]]) for part, values in read(data).items()]
 
-    def never(data: Data, rng: np.random.Generator) -> Data:
-        new = dict(data)
-        for name in OPTIMIZERS:
-            last = moved_to(last=1.0)({"last": data[f"{name} ratio"][:, -1]}, rng)["last"]
-            new[f"{name} ratio"] = np.concatenate([data[f"{name} ratio"][:, :-1], last[:, None]], axis=1)
+    def one_outside(data: Data, rng: np.random.Generator) -> Data:
+        new, part = planted(data, rng), [*read(data)][int(rng.integers(2 * len(bounds)))]
+        name, _, what = part.partition(", ")
+        moved = at_bound(part, bounds[what])(read(data), rng)[part]
+        curve, step = {
+            "least rank": ("rank", 1),
+            "share common to all queries then": ("common", 1),
+            "ratio then": ("ratio", 1),
+            "ratio at the end": ("ratio", -1),
+        }[what]
+        new[f"{name} {curve}"][:, step] = moved
         return new
 
-    def planted(data: Data, rng: np.random.Generator) -> Data:
+    def planted(data: Data, rng: np.random.Generator) -> dict[str, np.ndarray]:
         new = dict(data)
         for name in OPTIMIZERS:
             seeds, steps = data[f"{name} rank"].shape
@@ -153,14 +163,15 @@ def _rank_one(curves: Data) -> Finding[Data]:
     return Finding(
         "P9", "E5, published documents: attention scores first fall to effective rank 1, most of their variance common "
         f"to all queries, when attention is not topical ({_RATIO} below {TOPICAL:g}); later it is", _AFTER, parts,
-        one_of(in_random_order(*(f"{name} rank" for name in OPTIMIZERS)), untrained, never),
-        "one of: ranks in another order of steps, ranks as before training, attention that is not topical at the end",
+        one_outside, "these, but for one part, drawn at random, just outside its bound, with the measured spread",
         planted, "ranks that rise from 1 to 10, ratios that rise from 1 to 3",
         chance=f"rank {before:.0f} before training",
     )  # fmt: skip
 
 
-def _above(id: str, statement: str, source: str, compared: Sequence[tuple[str, str]], null: str) -> Finding[Data]:
+def _above(
+    id: str, statement: str, source: str, compared: Sequence[tuple[str, str]], null: str, note: str = ""
+) -> Finding[Data]:
     """With both optimisers, one of two numbers per network is above the other, for each pair of names."""
     pairs = [(f"{name} {high}", f"{name} {low}") for name in OPTIMIZERS for high, low in compared]
 
@@ -171,9 +182,15 @@ def _above(id: str, statement: str, source: str, compared: Sequence[tuple[str, s
     def planted(data: Data, rng: np.random.Generator) -> Data:
         return {**data, **{high: data[low] + rng.uniform(0.05, 0.5, len(data[low])) for high, low in pairs}}
 
+    def one_exchanged(data: Data, rng: np.random.Generator) -> Data:
+        pair = pairs[int(rng.integers(len(pairs)))]
+        drawn = exchanged(pair)(data, rng)
+        return {**planted(data, rng), **{name: drawn[name] for name in pair}}
+
     return Finding(
-        id, statement, source, parts, exchanged(*pairs), f"{null} exchanged at random, seed by seed", planted,
-        "differences of .05 to .5", chance="0",
+        id, statement, source, parts, one_exchanged,
+        f"these, but for one part, drawn at random: {null} exchanged at random, seed by seed", planted,
+        "differences of .05 to .5", chance="0", note=note,
     )  # fmt: skip
 
 
@@ -183,11 +200,13 @@ def _not_topical(rate: float) -> Finding[Data]:
     def parts(data: Data) -> Parts:
         return [("", np.abs(data["ratio"] - 1).tolist(), bound)]
 
+    def at_far(data: Data, rng: np.random.Generator) -> Data:
+        return {"ratio": 1 + bound.value + 1e-9 + spread_like(np.abs(data["ratio"] - 1), rng)}
+
     return Finding(
         "P13", f"E5, published documents, SGD (rate {rate:g}) with the squared loss: attention is not topical at the "
         f"end: distance of the {_RATIO} from 1", _AFTER, parts,
-        one_of(replaced(ratio="cross-entropy"), moved_to(ratio=1.1 + 1e-9)),
-        "the ratios of networks trained with cross-entropy, or the measured spread about 1.1",
+        at_far, "distances just outside the bound, with the measured spread",
         lambda data, rng: {**data, "ratio": 1 + rng.uniform(-0.05, 0.05, len(data["ratio"]))},
         "ratios within .05 of 1", chance="0",
     )  # fmt: skip
@@ -203,10 +222,13 @@ def _still_topical(kinds: Sequence[str]) -> Finding[Data]:
             for name in OPTIMIZERS
         ]  # fmt: skip
 
+    def planted(data: Data, rng: np.random.Generator) -> Data:
+        return {name: rng.uniform(1.4, 3, len(data[name])) for name in names}
+
     return Finding(
         "P15", f"E5, cross-entropy: attention is topical with each kind of more realistic documents: {_RATIO} at the "
-        "end", _REAL, parts, one_of(*(at_bound(name, _TOPICAL) for name in names)),
-        "the measured spread of one optimiser and kind, drawn at random, about the bound",
-        lambda data, rng: {name: rng.uniform(1.4, 3, len(data[name])) for name in names}, "ratios from 1.4 to 3",
+        "end", _REAL, parts, one_false(planted, {name: at_bound(name, _TOPICAL) for name in names}),
+        "these, but for one optimiser and kind, drawn at random, just below the bound, with the measured spread",
+        planted, "ratios from 1.4 to 3",
         chance="1",
     )  # fmt: skip

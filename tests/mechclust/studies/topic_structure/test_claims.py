@@ -128,8 +128,8 @@ class TestClaims:
 
     def test_are_severe_and_are_called_true_where_they_are_planted(self, carried):
         assert lacking_severity(carried.values()) == []
-        tested = [c for id, c in carried.items() if id != "P7"]
-        assert {c.id: c.severity for c in tested if c.severity is None or c.severity < 0.9} == {}
+        tested = [c for id, c in carried.items() if id != "P7" and c.kind == "finding"]
+        assert {c.id: c.severity for c in tested if c.severity is None or c.weak} == {}
         assert {c.id: c.power for c in tested if c.power is None or c.power < 0.9} == {}
 
     def test_have_the_history_of_the_first_paper_run(self, carried):
@@ -183,10 +183,9 @@ class TestStages:
             still: [replace(run, changes=curves(0.0, moves=False)) for run in RUNS[still]],
             gone: [replace(run, changes=lost) for run in RUNS[gone]],
         }
-        known, share, wrong = shares_of(PAPER, runs)
+        known, share = shares_of(PAPER, runs)
         out = np.isnan(share).all(axis=0)
         assert [cell.arm for cell, left in zip(known, out, strict=True) if left] == [gone, still]
-        assert wrong.shape == (5, len(cells(PAPER)), 2)
         assert verdicts(monkeypatch, runs)["P4a"] == "holds"
         drawn = stages(PAPER, runs)
         assert [axis.get_title() for axis in drawn.axes][:2] == ["SGD, cross-entropy", "SGD, squared"]
@@ -200,11 +199,6 @@ class TestStages:
         runs = {**RUNS, **{arm: [replace(run, changes=curves(0.2)) for run in RUNS[arm]] for arm in slow}}
         found = verdicts(monkeypatch, runs)
         assert (found["P4"], found["P4c"], found[id]) == ("does not hold", "holds", "holds")
-
-    def test_the_other_weights_are_judged_in_its_place(self):
-        _, share, wrong = shares_of(PAPER, RUNS)
-        assert share.min() > 0.1
-        assert np.nanmax(wrong) < 0.2  # W_V has covered a tenth of its way long before
 
 
 class TestReadings:
