@@ -13,6 +13,7 @@ from mechclust.report.style import GREY, MATHTEXT, RED, SOFT, direct_labels, sha
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure.arms import OBJECTIVES, documents_of, reading_arm
 from mechclust.studies.topic_structure.blocks import topic_blocks
+from mechclust.studies.topic_structure.claims import effect_of
 from mechclust.studies.topic_structure.config import ROWS, TopicStructureConfig
 from mechclust.studies.topic_structure.results import THEORY_G, ArmRuns, mixing_values
 from mechclust.studies.topic_structure.run import load_trained
@@ -70,7 +71,7 @@ def _mean_attention(config: TopicStructureConfig, out: Path, job: Job) -> torch.
     return (total / count).reshape(task.d_vocab, task.d_vocab)
 
 
-def everything_trained(config: TopicStructureConfig, out: Path) -> Figure:
+def everything_trained(config: TopicStructureConfig, runs: ArmRuns, out: Path) -> Figure:
     """``W_E^T W_E`` between words when everything is trained, one panel per loss, optimiser and rate."""
     seed, v = config.seeds[0], config.documents.words_per_topic
     figure, axes = subplots(len(OBJECTIVES) * len(ROWS), len(ROWS), size=(2.5, 2.9), grid=None)
@@ -83,7 +84,8 @@ def everything_trained(config: TopicStructureConfig, out: Path) -> Figure:
         image = axis.imshow(words, cmap="RdBu_r", vmin=-top, vmax=top, interpolation="nearest")
         blocks = topic_blocks(torch.from_numpy(words), documents_of(config, Job("E1", seed)).token_topics[N_SPECIAL:])
         effect = (blocks.same_off_diagonal - blocks.different) / blocks.spread
-        axis.set_title(f"{row}, {loss}\n{effect:+.2f} standard deviations", fontsize=9)
+        before = effect_of(runs[f"E1b {loss} {row}"][:1], start=True)[0]
+        axis.set_title(f"{row}, {loss}\n{effect:+.2f} SD, untrained {before:+.2f}", fontsize=9)
         topics = np.arange(len(words) // v)
         axis.set_xticks(topics * v + v / 2 - 0.5, topics)
         axis.set_yticks(topics * v + v / 2 - 0.5, topics)
@@ -109,6 +111,8 @@ def mixing(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
         labels.append((list(THEORY_G.values())[-1], "population, 10 topics", RED))
     axis.plot(taus, taus, color=GREY, lw=1, ls=":")
     labels.append((float(taus[-1]), "bounds (dotted)", SOFT))
+    axis.axhline(1, color=GREY, lw=1.2, ls="--")
+    labels.append((1.0, "uniform attention", SOFT))
     axis.set(xlabel="topics in a document", ylabel="g", ylim=(0, None))
     axis.set_xticks(taus)
     direct_labels(axis, labels)

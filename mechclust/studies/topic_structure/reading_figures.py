@@ -12,7 +12,12 @@ from mechclust.studies.topic_structure.readings import STOPS, TABLE, Readings, d
 
 _STYLE = dict(zip(STOPS, ((BLUE, "o"), (GREEN, "s"), (RED, "D")), strict=True))
 _TICKS = (0.1, 0.2, 0.5, 1.0, 2.0)
-_SAID = {"holds": "compatible", "does not hold": "not compatible", "undecided": "undecided"}
+_SAID = {  # of the stops of one reading, the first of these
+    "holds": "compatible",
+    "undecided": "undecided",
+    "does not hold": "not compatible",
+    "diverged": "training diverged",
+}
 
 
 def readings(config: TopicStructureConfig, found: Readings) -> Figure:
@@ -26,11 +31,11 @@ def readings(config: TopicStructureConfig, found: Readings) -> Figure:
         values = found.distance[:, i]
         axis.plot(values, np.full(len(values), y), ls="", marker=marker, ms=4.5, color=color, alpha=0.6, mew=0)
         axis.plot([values.mean()] * 2, [y - 0.1, y + 0.1], color=color, lw=1.6)
-        if list(_SAID).index(verdict) in (0, 2) and best.get(reading) != "holds":
-            best[reading] = verdict
+        said = verdict if np.isfinite(values).all() else "diverged"
+        if reading not in best or [*_SAID].index(said) < [*_SAID].index(best[reading]):
+            best[reading] = said
     for y, reading in enumerate(order):
-        said = _SAID[best.get(reading, "does not hold")]
-        axis.text(1.01, y, said, va="center", fontsize=8.5, transform=axis.get_yaxis_transform())
+        axis.text(1.01, y, _SAID[best[reading]], va="center", fontsize=8.5, transform=axis.get_yaxis_transform())
     uniform = float(distance_of(np.full_like(TABLE, -np.log(config.text[1]))))
     for x, text in ((NEAR.value, "compatible"), (uniform, "uniform")):
         axis.axvline(x, color=GREY, ls=":", lw=1.2)

@@ -42,6 +42,7 @@ def analyse(config: TopicStructureConfig, out: Path) -> Analysis:
 
     runs, minimisers = load_runs(config, out), load_minimisers(config, out)
     found, seed = readings_of(config, runs), config.seeds[0]
+    seeds = f"{len(config.seeds)} seed{'s' * (len(config.seeds) > 1)}"
     steps = f"{config.attention_steps // 2:,} and {config.attention_steps:,}"
     panels = [
         Panel(
@@ -53,9 +54,10 @@ def analyse(config: TopicStructureConfig, out: Path) -> Analysis:
         ),
         Panel(
             "everything_trained",
-            figures.everything_trained(config, out),
+            figures.everything_trained(config, runs, out),
             f"E1b, everything trained: W_E^T W_E between words, ordered by topic, run of seed {seed}. Titles: "
-            "same-topic minus different-topic entries off the diagonal, in standard deviations of the entries. "
+            "same-topic minus different-topic entries off the diagonal, in standard deviations (SD) of the entries, "
+            "and the same before training. "
             "The colour scale ends at the 99th percentile of each panel's off-diagonal entries.",
         ),
         Panel(
@@ -64,13 +66,14 @@ def analyse(config: TopicStructureConfig, out: Path) -> Analysis:
             "Left: distance of the minimiser with weight decay from the closed form of theorem 2, all entries, by the "
             "number of documents and their length; dotted: for the minimiser of all documents of that length; dashed: "
             "slope -1/2. Right: distance of the trained W_V from the closed form, from the minimiser of the documents "
-            "that it is trained on, and from that of others. Mean over seeds, band: minimum to maximum.",
+            "that it is trained on, and from that of others. "
+            f"Mean over {seeds}, band: minimum to maximum.",
         ),
         Panel(
             "stages",
             stages(config, runs),
             "E3: share of W_V's total change (norm of the difference from the start) when W_K or W_Q has made a tenth "
-            f"of its own, one point per seed ({len(config.seeds)}), line: mean. At least a half (dotted): two "
+            f"of its own, one point for each of {seeds}, line: mean. At least a half (dotted): two "
             "stages. Cross: in some seed, attention hardly moved, or training diverged.",
         ),
         Panel(
@@ -83,15 +86,16 @@ def analyse(config: TopicStructureConfig, out: Path) -> Analysis:
         Panel(
             "readings",
             readings(config, found),
-            "E4: how far each reading of the published attention table is from its 15 numbers, one point per seed, "
-            f"line: mean; stopped at the best development loss, at step {steps}. On the right: whether one of the "
-            "three stops is compatible, with its whole 95% interval over seeds within the bound (dotted).",
+            f"E4: how far each reading of the published attention table is from its 15 numbers, one point for each of "
+            f"{seeds}, line: mean; stopped at the best development loss, at step {steps}. On the right: whether one of "
+            f"the three stops is compatible, with its whole 95% interval over seeds within the bound (dotted); that is "
+            f"{len(found.names)} comparisons.",
         ),
         Panel(
             "mixing",
             figures.mixing(config, runs),
             "g against the number of topics a document mixes; dashed: the population optimum with ten topics; dotted: "
-            "theorem 3's bounds with constants 1. One point per seed.",
+            f"theorem 3's bounds with constants 1; grey, dashed: uniform attention. One point for each of {seeds}.",
         ),
     ]
     return Analysis(

@@ -37,6 +37,7 @@ def after(config: TopicStructureConfig, runs: BeyondRuns) -> Figure:
         if "rank" in title:
             axis.set_yscale("log")
             plain_ticks(axis)
+            axis.axhline(np.mean([curve(run)[0] for name in names for run in runs[name]]), color=GREY, ls="--", lw=1.2)
         else:
             axis.axhline(0 if "random" in title else 1, color=GREY, ls="--", lw=1.2)
         axis.set_title(title)

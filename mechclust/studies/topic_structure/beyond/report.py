@@ -27,7 +27,8 @@ def analyse_beyond(config: TopicStructureConfig, out: Path) -> Analysis:
             figures.after(config, runs),
             f"The published documents, training continued to step {beyond.steps:,}; dotted: step {beyond.after:,}. "
             f"Mean over {seeds}, band: minimum to maximum. The rank is that of attention scores between words; the "
-            "share explained is that of attention in a document in which every word occurs once. Dashed: chance.",
+            "share explained is that of attention in a document in which every word occurs once. Dashed: "
+            "chance; for the rank, before training.",
         ),
         Panel(
             "documents",
@@ -38,7 +39,8 @@ def analyse_beyond(config: TopicStructureConfig, out: Path) -> Analysis:
         Panel(
             "ends",
             figures.ends(config, runs),
-            f"Every arm at step {beyond.after:,} and at the end, one point per seed, line: mean.",
+            f"Every arm at step {beyond.after:,} and at the end, one point for each of {seeds}, line: mean. Dashed: "
+            "chance.",
         ),
         Panel(
             "scores",

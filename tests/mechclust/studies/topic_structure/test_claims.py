@@ -233,7 +233,9 @@ class TestReadings:
         runs = {**RUNS, arm: [replace(run, attention=lost) for run in RUNS[arm]]}
         found = verdicts(monkeypatch, runs)
         assert (found["P5"], found["P5b"], found["P5c"]) == ("holds", "holds", "holds")
-        assert readings(PAPER, readings_of(PAPER, runs)).axes[0].get_xlabel().startswith("distance from the published")
+        axis = readings(PAPER, readings_of(PAPER, runs)).axes[0]
+        assert axis.get_xlabel().startswith("distance from the published")
+        assert [text.get_text() for text in axis.texts].count("training diverged") == 1
 
     def test_the_table_begins_with_the_published_one(self):
         table = attention_table(readings_of(PAPER, RUNS))
