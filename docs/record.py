@@ -5,7 +5,7 @@ They stand between two comments, which a page does not show:
 - ``<!-- claims: NAME -->``, ``<!-- end -->``: the table of a study's claims, or of those whose names follow its own.
 - ``<!-- checkpoints -->``, ``<!-- end -->``: the real checkpoints that ``make real`` runs on.
 - ``<!-- counts -->``, ``<!-- end -->``: a row for each study, in which is filled in how many findings hold; checks do
-  not count.
+  not count. A row that links to a section, ``NAME.md#ARM``, counts the record ``NAME-ARM``.
 - ``<!-- measured -->``, ``<!-- end -->``: a row for each claim of a study's ``paper`` preset, whose value and verdict
   are filled in behind its text. A row begins with the claim's id and, if several studies have one of that name, the
   study: ``| T2 (task-clusters) what it says | ...``.
@@ -68,7 +68,8 @@ def _checkpoints() -> str:
 def _counted(row: str) -> str:
     """``| study | paper | findings tested, how many seeds or tasks | hold | undecided | do not hold | link |``"""
     title, paper, tested, *_, link = _cells(row)
-    findings = [c for c in _recorded(re.findall(r"([\w-]+)\.md\)", link)[0]) if c.kind == "finding"]
+    name = re.findall(r"([\w-]+\.md(?:#[\w-]+)?)\)", link)[0].replace(".md#", "-").removesuffix(".md")
+    findings = [c for c in _recorded(name) if c.kind == "finding"]
     verdicts = [c.verdict for c in findings if c.verdict != "not tested"]
     of = "" if len(verdicts) == len(findings) else f" of {len(findings)}"
     counts = (str(verdicts.count(verdict)) for verdict in ("holds", "undecided", "does not hold"))
