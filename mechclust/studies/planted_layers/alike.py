@@ -105,7 +105,9 @@ def learnt(models: Mapping[str, tuple[HookedModel, Sequence[str]]], suite: Skill
 
     Measures:
         ``accuracy`` (answer): ``MODEL.SKILL``.
+        ``chance`` (answer): that without the skill (``SkillSuite.chance``).
     """
+    without = suite.chance("test")
     found = {
         f"{name}.{skill}": accuracy(model, suite, "test", tasks=[skill])[0]
         for name, (model, skills) in models.items()
@@ -113,8 +115,11 @@ def learnt(models: Mapping[str, tuple[HookedModel, Sequence[str]]], suite: Skill
     }
     return ProbeResult(
         "Learnt",
-        {"accuracy": torch.tensor(list(found.values()), dtype=torch.float64)},
-        {"accuracy": ("answer",)},
+        {
+            "accuracy": torch.tensor(list(found.values()), dtype=torch.float64),
+            "chance": torch.tensor([without[name.partition(".")[2]] for name in found], dtype=torch.float64),
+        },
+        dict.fromkeys(("accuracy", "chance"), ("answer",)),
         {"answer": list(found)},
         metadata={"n": suite.n_eval, "versions": versions()},
     )

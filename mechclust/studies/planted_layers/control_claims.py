@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from mechclust.report.claims import Claim, claim
 from mechclust.report.draws import one_of
 from mechclust.report.findings import Finding, Parts
 from mechclust.report.verdicts import Bound
-from mechclust.studies.planted_layers.claims import FOUND, NEAR
+from mechclust.studies.planted_layers.claims import NEAR
 from mechclust.studies.planted_layers.config import PlantedConfig
 from mechclust.studies.planted_layers.measure import ALL, FEW, RESIDUAL, SAME_INPUT
 from mechclust.studies.planted_layers.reading import (
@@ -32,7 +33,8 @@ from mechclust.studies.planted_layers.trios import ALL_DECAYED, EVERYWHERE, LONG
 Found = Sequence[SeedReadings]
 Change = Callable[[Reading, np.random.Generator], Reading]
 _LEARNT = 0.1
-_LATE = 0.1  # share of the plants in planted draws that are found a layer late
+_MOST = Bound(">=", 0.7)  # a share of ten seeds; with ten of ten, Wilson's interval begins at .72
+_HALF, _FEW, _JUST = 0.51, 0.05, 0.01  # shares of the trios in draws
 _DEBIASED = "debiased CKA"
 
 
@@ -40,14 +42,15 @@ def control_claims_of(config: PlantedConfig, found: Found) -> list[Claim]:
     """P11 to P17, and the check K3; none if there are no trios."""
     if not found or not found[0].readings:
         return []
-    least = least_learnt(found)
+    least, which = least_learnt(found)
     why_not = (
-        f"a model learnt too little: {least:.2f} more correct answers than the base, where {_LEARNT:g} are required"
+        f"a model learnt too little: {which}, {least:.2f} more correct answers than the base or than without the "
+        f"skill, where {_LEARNT:g} are required"
         if least < _LEARNT
         else ""
     )
     tested = config.test_claims and not why_not
-    claims = [finding.judged(found, tested=tested, why_not=why_not) for finding in _findings(config, found[0])]
+    claims = [finding.judged(found, tested=tested, why_not=why_not) for finding in _findings(config, found)]
     below = claim(
         "K3",
         "below the first layer in which both E and its controls were trained, E is not more similar to its controls "
@@ -61,11 +64,17 @@ def control_claims_of(config: PlantedConfig, found: Found) -> list[Claim]:
     return [*claims, below]
 
 
-def _findings(config: PlantedConfig, first: SeedReadings) -> list[Finding[Found]]:
-    margin = config.gain_margin
+def _findings(config: PlantedConfig, found: Found) -> list[Finding[Found]]:
+    margin, first = config.gain_margin, found[0]
 
     def of(column: str, name: str, view: str = RESIDUAL, measure: str = _DEBIASED, prompts: str = ALL) -> _Values:
         return lambda found: read_scores(found, column, name, margin, place(view, measure, prompts))
+
+    close, shared = _within_margin(config, found)
+    ceiling = (
+        f"in {close} of these {shared} layers, the base is so similar to the controls that no gain above {margin:g} "
+        "could show"
+    )
 
     def several(*asked: tuple[str, _Values, Bound]) -> Callable[[Found], Parts]:
         return lambda found: [(name, values(found).tolist(), bound) for name, values, bound in asked]
@@ -74,7 +83,13 @@ def _findings(config: PlantedConfig, first: SeedReadings) -> list[Finding[Found]
         return f"{reading_chance(first.of(SAME), name):.2f}, a random layer"
 
     same = "E and its controls were trained in the same layers"
-    begins = _each(_shuffled, SAME)
+    late = f"a layer late in {_HALF:.0%} of the trios"
+
+    def trios(
+        column: str, change: Callable[..., Reading], **how: float
+    ) -> Callable[[Found, np.random.Generator], Found]:
+        return _each(lambda r, draw: change(r, draw, margin, **how), column)
+
     return [
         Finding(
             "P11",
@@ -86,36 +101,32 @@ def _findings(config: PlantedConfig, first: SeedReadings) -> list[Finding[Found]
                 ("crossing", of(SAME, "crossing"), NEAR),
                 ("first layer that is not shared", of(SAME, "shared"), NEAR),
             ),
-            begins,
-            "the layers of every trio's curves in random order",
+            trios(SAME, _lasting, late=_HALF),
+            f"a gain that begins {late}",
             chance=chance("onset"),
-            planted=_each(lambda r, draw: _lasting(r, draw, margin), SAME),
+            planted=trios(SAME, _lasting, late=_FEW),
             planted_what="a gain from the first trained layer to the last layer of the model",
-            note=f"a gain is above {margin:g}, as in layer groups; crossing: the layer from which it stays above 0",
+            note=f"a gain is above {margin:g}, as in layer groups; crossing: the layer from which it is above 0, with "
+            "at most one exception",
         ),
         Finding(
             "P12",
-            f"if {same}, neither the gain nor the end of the transition marks the last of them: both are off by a "
-            "layer or more, and both are there in four of five (errors in layers; debiased CKA, residual stream)",
+            f"if {same}, neither the gain nor the end of the transition marks the last of them: the gain lasts to the "
+            "last layer of the model, and the transition ends a layer or more off (shares of trios; debiased CKA, "
+            "residual stream)",
             "ours",
             several(
-                ("last layer with a gain", of(SAME, "end"), Bound(">=", 1)),
-                ("end of the transition", of(SAME, "transition"), Bound(">=", 1)),
-                ("share with a gain", of(SAME, "found"), FOUND),
-                ("share with a transition", of(SAME, "some transition"), FOUND),
+                ("the gain lasts", of(SAME, "top"), _MOST),
+                ("the transition ends elsewhere", of(SAME, "transition off"), _MOST),
             ),
             one_of(
-                _each(lambda r, draw: _ending(r, draw, margin, top=_top(r)), SAME),
-                _each(lambda r, draw: _lasting(r, draw, margin, top=r.trio.truth[1]), SAME),
-                _each(lambda r, draw: _without(_lasting(r, draw, margin), draw, gain=True), SAME),
-                _each(lambda r, draw: _without(_lasting(r, draw, margin), draw, gain=False), SAME),
+                trios(SAME, _lasting, ending=1 - _MOST.value + _JUST),
+                trios(SAME, _lasting, marked=1 - _MOST.value + _JUST),
             ),
-            "a gain in the trained layers only, or most dimensions from the last of them on, or a fifth without a gain "
-            "or without a transition",
-            chance=chance("end"),
-            planted=_each(lambda r, draw: _lasting(r, draw, margin), SAME),
+            f"in {1 - _MOST.value:.0%} of the trios, a gain in the trained layers only, or most dimensions from the "
+            "last of them on",
+            planted=trios(SAME, _lasting),
             planted_what="a gain from the first trained layer to the last layer of the model",
-            note="anything not found counts as a random layer, so the shares are parts of their own",
         ),
         Finding(
             "P13",
@@ -126,11 +137,11 @@ def _findings(config: PlantedConfig, first: SeedReadings) -> list[Finding[Found]
                 ("onset", of(SAME, "onset", SAME_INPUT), NEAR),
                 ("end", of(SAME, "end", SAME_INPUT), NEAR),
             ),
-            begins,
-            "the layers of every trio's curves in random order",
+            one_of(trios(SAME, _ending, late=_HALF), trios(SAME, _ending, beyond=_HALF)),
+            f"a gain that begins or ends {late}",
             chance=f"onset {chance('onset')}, end {chance('end')}",
-            planted=_each(lambda r, draw: _ending(r, draw, margin, late=True), SAME),
-            planted_what="a gain in the trained layers only",
+            planted=trios(SAME, _ending, late=_FEW, beyond=_FEW),
+            planted_what=f"a gain in the trained layers, a layer late in {_FEW:.0%} of the trios",
             note="that no other layer has a gain holds by construction",
         ),
         Finding(
@@ -144,29 +155,40 @@ def _findings(config: PlantedConfig, first: SeedReadings) -> list[Finding[Found]
             chance="0",
             planted=_from_layers({ALL_DECAYED: (4, 5, 6), EVERYWHERE: (1, 2, 3)}, margin),
             planted_what="a gain from layer 4, 5 or 6 on with falling rates, and from 1, 2 or 3 on with a uniform rate",
+            note="partly arithmetic: a block with 1/128 of the rate can hardly differ from the base",
         ),
         Finding(
             "P15",
-            "if all layers were trained at a uniform rate, layer groups still call a layer or more shared (number; "
-            "debiased CKA)",
+            "if all layers were trained at a uniform rate, layer groups still call a layer or more shared (share of "
+            "seeds; debiased CKA)",
             "ours",
-            several(("", of(EVERYWHERE, "shared layers"), Bound(">=", 1))),
-            _from_layers({EVERYWHERE: (1, 1, 1, 2)}, margin),
-            "a gain from the first layer on, in a quarter of the seeds from the second",
+            several(("", _whether(of(EVERYWHERE, "shared layers"), lambda n: n >= 1), _MOST)),
+            _from_layers({EVERYWHERE: _mixed(1, 2)}, margin),
+            f"a gain from the first layer on in {1 - _MOST.value:.0%} of the seeds",
+            shares=True,
             chance="0 are",
             planted=_from_layers({EVERYWHERE: (2, 3, 4)}, margin),
             planted_what="a gain from layer 2, 3 or 4 on",
+            note=ceiling,
         ),
         Finding(
             "P16",
-            "doubling E's steps does not move the end of the shared layers by more than a layer (debiased CKA)",
+            "doubling E's steps does not move the end of the shared layers by more than a layer (share of seeds; "
+            "debiased CKA)",
             "ours",
             several(
-                ("", _distance(of(LONGER, "shared layers"), of(EVERYWHERE, "shared layers")), Bound("<=", 1)),
+                (
+                    "",
+                    _whether(
+                        _less(of(LONGER, "shared layers"), of(EVERYWHERE, "shared layers")), lambda n: np.abs(n) <= 1
+                    ),
+                    _MOST,
+                ),
             ),
-            _from_layers({LONGER: range(1, first.readings[0].n_layers + 1)}, margin),
-            "a gain from a random layer on instead",
-            planted=_near_columns,
+            lambda found, draw: _moved(found, draw, 2, 1 - _MOST.value + _JUST),
+            f"E itself instead, shifted by two layers in {1 - _MOST.value:.0%} of the seeds",
+            shares=True,
+            planted=lambda found, draw: _moved(found, draw, 1, 0.25),
             planted_what="E itself instead of E with twice the steps, shifted by a layer in a quarter of the seeds",
         ),
         Finding(
@@ -186,6 +208,8 @@ def _findings(config: PlantedConfig, first: SeedReadings) -> list[Finding[Found]
             chance="0",
             planted=_each(lambda r, draw: _biased_misses(r, draw, margin), SAME),
             planted_what="a gain that biased CKA misses in half of the layers",
+            note="the margin is the same for both, though gains in biased CKA are smaller and those in debiased CKA "
+            "noisier",
         ),
     ]
 
@@ -197,8 +221,28 @@ def _less(one: _Values, other: _Values) -> _Values:
     return lambda found: one(found) - other(found)
 
 
-def _distance(one: _Values, other: _Values) -> _Values:
-    return lambda found: np.abs(one(found) - other(found))
+def _whether(values: _Values, condition: Callable[[np.ndarray], np.ndarray]) -> _Values:
+    """1 where a condition is met, and 0 elsewhere; NaN where there is no value."""
+
+    def of(found: Found) -> np.ndarray:
+        x = values(found)
+        return np.where(np.isfinite(x), condition(x).astype(float), np.nan)
+
+    return of
+
+
+def _within_margin(config: PlantedConfig, found: Found) -> tuple[int, int]:
+    """Of the layers called shared with all layers trained: those in which no gain could show, and their number."""
+    at, margin = place(RESIDUAL, _DEBIASED), config.gain_margin
+    shared = read_scores(found, EVERYWHERE, "shared layers", margin, at)
+    layers = [m.of(EVERYWHERE)[0].base[at][: int(n)] for m, n in zip(found, shared, strict=True) if np.isfinite(n)]
+    return sum(int((base >= 1 - margin).sum()) for base in layers), sum(map(len, layers))
+
+
+def _mixed(rare: int, common: int) -> Sequence[int]:
+    """Layers to draw from, one of them in just over 1 - ``_MOST`` of the draws."""
+    rarely = round(100 * (1 - _MOST.value + _JUST))
+    return [rare] * rarely + [common] * (100 - rarely)
 
 
 # ---- draws ----
@@ -231,42 +275,31 @@ def _drawn_gain(r: Reading, draw: np.random.Generator, margin: float, first: int
     return np.broadcast_to(gain, r.base.shape)
 
 
-def _late(draw: np.random.Generator) -> int:
-    return int(draw.random() < _LATE)
-
-
-def _top(r: Reading) -> int:
-    """Layer from which dimensions are most, off the last trained layer: the last of the model or the first trained."""
-    a, b = r.trio.truth
-    return r.n_layers if b < r.n_layers - 1 else a
-
-
-def _lasting(r: Reading, draw: np.random.Generator, margin: float, *, top: int | None = None) -> Reading:
-    """A gain from the first trained layer to the last of the model; most dimensions from ``top`` on."""
-    gain = _drawn_gain(r, draw, margin, r.trio.truth[0] + _late(draw), r.n_layers)
-    return _with_gain(r, gain, _top(r) if top is None else top)
-
-
-def _ending(
-    r: Reading, draw: np.random.Generator, margin: float, *, late: bool = False, top: int | None = None
+def _lasting(
+    r: Reading,
+    draw: np.random.Generator,
+    margin: float,
+    *,
+    late: float = 0.0,
+    ending: float = 0.0,
+    marked: float = 0.0,
 ) -> Reading:
-    """A gain in the trained layers only."""
+    """A gain from the first trained layer to the last of the model, with most dimensions off the last trained layer.
+
+    In these shares of the trios, the gain begins a layer late, it ends with the trained layers, or dimensions are most
+    from the last of these on.
+    """
     a, b = r.trio.truth
-    return _with_gain(r, _drawn_gain(r, draw, margin, a + (_late(draw) if late else 0), b), b if top is None else top)
+    gain = _drawn_gain(r, draw, margin, a + (draw.random() < late), b if draw.random() < ending else r.n_layers)
+    off = r.n_layers if b < r.n_layers - 1 else a
+    return _with_gain(r, gain, b if draw.random() < marked else off)
 
 
-def _without(r: Reading, draw: np.random.Generator, *, gain: bool) -> Reading:
-    """In as many readings as ``FOUND`` allows, no gain, or tasks so different that there is no transition."""
-    if draw.random() >= 1 - FOUND.value:
-        return r
-    return replace(r, tuned=r.base) if gain else replace(r, spread=np.ones_like(r.spread))
-
-
-def _shuffled(r: Reading, draw: np.random.Generator) -> Reading:
-    order = draw.permutation(r.n_layers)
-    return replace(
-        r, base=r.base[..., order], tuned=r.tuned[..., order], spread=r.spread[..., order], dims=r.dims[..., order]
-    )
+def _ending(r: Reading, draw: np.random.Generator, margin: float, *, late: float = 0.0, beyond: float = 0.0) -> Reading:
+    """A gain in the trained layers only; in these shares of the trios, it begins or ends a layer late."""
+    a, b = r.trio.truth
+    last = min(r.n_layers, b + (draw.random() < beyond))
+    return _with_gain(r, _drawn_gain(r, draw, margin, a + (draw.random() < late), last), b)
 
 
 def _from_layers(firsts: dict[str, Sequence[int]], margin: float) -> Callable[[Found, np.random.Generator], Found]:
@@ -301,17 +334,18 @@ def _exchanged_columns(found: Found, draw: np.random.Generator) -> Found:
     return new
 
 
-def _near_columns(found: Found, draw: np.random.Generator) -> Found:
-    """E with twice the steps replaced by E, shifted by a layer in a quarter of the seeds."""
+def _moved(found: Found, draw: np.random.Generator, layers: int, share: float) -> Found:
+    """E with twice the steps replaced by E, shifted by this many layers in this share of the seeds."""
     new = []
     for m in found:
         (like,) = m.of(EVERYWHERE)
-        moved = draw.random() < 0.25
-        changed = {
-            name: np.roll(getattr(like, name), 1, axis=-1) if moved else getattr(like, name)
-            for name in ("base", "tuned", "spread", "dims")
-        }
-        readings = tuple(replace(r, **changed) if r.trio.column == LONGER else r for r in m.readings)
+        by = layers if draw.random() < share else 0
+        changed: dict[str, Any] = {}
+        for name in ("base", "tuned", "spread", "dims"):
+            curve = getattr(like, name)
+            changed[name] = np.concatenate([*[curve[..., :1]] * by, curve[..., : curve.shape[-1] - by]], axis=-1)
+        moved = replace(like, **changed)
+        readings = tuple(replace(moved, trio=r.trio) if r.trio.column == LONGER else r for r in m.readings)
         new.append(replace(m, readings=readings))
     return new
 

@@ -16,6 +16,7 @@ from mechclust.studies.planted_layers.reading import (
     SeedReadings,
     place,
     read_scores,
+    reading_chance,
 )
 from mechclust.studies.planted_layers.trios import CROSSED, SAME
 
@@ -31,6 +32,9 @@ def gains(config: PlantedConfig, found: Sequence[SeedReadings]) -> Figure:
     for i, (axis, trio) in enumerate(zip(axes, trios, strict=False)):
         if trio.column in (SAME, *CROSSED):
             axis.axvspan(trio.truth[0] - 0.4, trio.truth[1] + 0.4, color=GREY, alpha=0.2, lw=0)
+        if trio.column in CROSSED:
+            (first, last) = next(t.truth for t in trios if t.column == SAME and t.controls == trio.controls)
+            axis.axvspan(first - 0.4, last + 0.4, fill=False, edgecolor=GREY, hatch="//", lw=0)
         axis.axhline(config.gain_margin, color=GREY, lw=0.8, ls="--")
         for measure, color in _COLORS.items():
             values = np.stack([m.readings[i].gain[place(RESIDUAL, measure)] for m in found])
@@ -56,6 +60,7 @@ def reading_errors(config: PlantedConfig, found: Sequence[SeedReadings]) -> Figu
             ]
             for measure in CONTROL_MEASURES
         ])  # fmt: skip
+        table = np.concatenate([table, [[reading_chance(found[0].of(SAME), name) for name in _ERRORS]]])
         most = found[0].readings[0].n_layers / 3
         axis.imshow(table, cmap="viridis_r", vmin=0, vmax=most, aspect="auto")
         for (i, j), value in np.ndenumerate(table):
@@ -64,6 +69,6 @@ def reading_errors(config: PlantedConfig, found: Sequence[SeedReadings]) -> Figu
                 axis.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=7, color=color)
         names = [f"groups: {name}" if name in OF_GROUPS else f"gain: {name}" for name in _ERRORS]
         axis.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=8)
-        axis.set_yticks(range(len(CONTROL_MEASURES)), CONTROL_MEASURES, fontsize=7)
+        axis.set_yticks(range(len(table)), [*CONTROL_MEASURES, "chance, a random layer"], fontsize=7)
         axis.set_title("error in layers" + (", few prompts" if prompts == FEW else ""), fontsize=10)
     return figure

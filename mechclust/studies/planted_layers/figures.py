@@ -9,10 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, RED, layer_axis, seed_curve, subplots
-from mechclust.studies.planted_layers.config import ALL as EVERYWHERE
 from mechclust.studies.planted_layers.config import PlantedConfig, planted_columns
 from mechclust.studies.planted_layers.measure import ALL, CONTRIBUTION, RESIDUAL, SAME_INPUT
-from mechclust.studies.planted_layers.results import Row, SeedResults, columns_of, keys_of, table_values
+from mechclust.studies.planted_layers.results import Row, SeedResults, chance_of, columns_of, keys_of, table_values
 
 _LINES = {RESIDUAL: (BLUE, "-"), CONTRIBUTION: (ORANGE, "-"), SAME_INPUT: (GREEN, "-")}
 
@@ -32,6 +31,8 @@ def curves(config: PlantedConfig, found: Sequence[SeedResults]) -> Figure:
             values = np.stack([m.curve(m.of(column)[k], Row(view, "debiased CKA")) for m in found])
             if np.isfinite(values).all():
                 seed_curve(axis, layers, values, color=color, ls=line, marker=".", label=view)
+            bars = np.stack([m.bar(m.of(column)[k], Row(view, "debiased CKA"), ALL, 0.0) for m in found])
+            axis.plot(layers, bars.mean(axis=0), color=color, ls=":", lw=1)
         restored = np.stack([m.restored[m.of(column)[k].name] for m in found])
         if np.isfinite(restored).all():
             other = axis.twinx()
@@ -50,15 +51,15 @@ def curves(config: PlantedConfig, found: Sequence[SeedResults]) -> Figure:
 
 def auc(config: PlantedConfig, found: Sequence[SeedResults]) -> Figure:
     """Area under the ROC curve of every measure in every condition with layers to find."""
-    figure, (axis,) = subplots(1, size=(3.6 + 1.0 * len(_keys(config, "planted")), 7.2), grid=None)
-    _heat(axis, config, found, "auc", "planted", "viridis", (0.5, 1.0))
+    figure, (axis,) = subplots(1, size=(3.6 + 1.0 * len(keys_of(columns_of(config, "planted"))), 7.2), grid=None)
+    _heat(axis, config, found, "auc", "planted", "viridis", (0.0, 1.0))
     axis.set_title("area under the ROC curve")
     return figure
 
 
 def errors(config: PlantedConfig, found: Sequence[SeedResults]) -> Figure:
     """How far the first and the last layer called are from those that were changed."""
-    figure, axes = subplots(2, size=(3.6 + 1.0 * len(_keys(config, "planted")), 7.2), grid=None)
+    figure, axes = subplots(2, size=(3.6 + 1.0 * len(keys_of(columns_of(config, "planted"))), 7.2), grid=None)
     for axis, name, title in zip(axes, ("onset", "end"), ("first layer", "last layer"), strict=True):
         _heat(axis, config, found, name, "planted", "viridis_r", (0.0, found[0].n_layers / 3))
         axis.set_title(f"{title}: error in layers")
@@ -67,14 +68,10 @@ def errors(config: PlantedConfig, found: Sequence[SeedResults]) -> Figure:
 
 def false_calls(config: PlantedConfig, found: Sequence[SeedResults]) -> Figure:
     """Share of layers called changed if none was singled out."""
-    figure, (axis,) = subplots(1, size=(3.6 + 1.0 * len(_keys(config, "none")), 7.2), grid=None)
+    figure, (axis,) = subplots(1, size=(3.6 + 1.0 * len(keys_of(columns_of(config, "none"))), 7.2), grid=None)
     _heat(axis, config, found, "false", "none", "magma_r", (0.0, 1.0))
     axis.set_title("share of layers called changed")
     return figure
-
-
-def _keys(config: PlantedConfig, which: str) -> list[tuple[str, str]]:
-    return [key for key in keys_of(columns_of(config, which)) if which == "planted" or key[0] != EVERYWHERE]
 
 
 def _heat(
@@ -86,12 +83,13 @@ def _heat(
     colors: str,
     limits: tuple[float, float],
 ) -> None:
-    keys, every = _keys(config, which), keys_of(columns_of(config, which))
-    values = table_values(config, found, name, which)
-    table = np.array([
-        [seeds.mean() if len(seeds) else np.nan for seeds, key in zip(own, every, strict=True) if key in keys]
-        for own in values.values()
-    ])  # fmt: skip
+    keys = keys_of(columns_of(config, which))
+    values = {str(row): own for row, own in table_values(config, found, name, which).items()}
+    table = np.array([[seeds.mean() if len(seeds) else np.nan for seeds in own] for own in values.values()])
+    chances = [chance_of(column, name, found[0]) for column, _ in keys]
+    if name != "auc" and np.isfinite(chances).any():
+        values["chance, a random layer"] = []
+        table = np.concatenate([table, [chances]])
     axis.imshow(table, cmap=colors, vmin=limits[0], vmax=limits[1], aspect="auto")
     for (i, j), value in np.ndenumerate(table):
         if np.isfinite(value):
@@ -100,4 +98,4 @@ def _heat(
             axis.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=7, color="white" if white else "black")
     labels = [column if prompts == ALL else f"{column},\nfew prompts" for column, prompts in keys]
     axis.set_xticks(range(len(keys)), labels, rotation=45, ha="right", fontsize=8)
-    axis.set_yticks(range(len(values)), [str(row) for row in values], fontsize=8)
+    axis.set_yticks(range(len(values)), list(values), fontsize=8)

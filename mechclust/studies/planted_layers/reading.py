@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ from probes import ProbeResult, load_result
 if TYPE_CHECKING:
     import pandas as pd
 
+_KNOWN = 0.9  # accuracy from which on a skill is known
 CONTROL_MEASURES = tuple(SIMILARITIES)
 READ = (
     "auc",
@@ -37,14 +38,15 @@ READ = (
     "transition",
     "by spread",
     "shared layers",
-    "some transition",
+    "transition off",
+    "top",
 )
 OF_GROUPS = (
     "shared",
     "transition",
     "by spread",
     "shared layers",
-    "some transition",
+    "transition off",
 )  # of the residual stream, whose dimensions they take
 
 
@@ -82,12 +84,14 @@ class SeedReadings:
 
     Attributes:
         readings: those of its trios.
-        accuracy: by model, mean over the measured skills; a set of controls counts as one model.
+        accuracy: by model and skill; a set of controls counts as one model.
+        chance: by skill, the accuracy without it.
         notes: why a value is NaN.
     """
 
     readings: tuple[Reading, ...]
-    accuracy: Mapping[str, float]
+    accuracy: Mapping[str, Mapping[str, float]]
+    chance: Mapping[str, float]
     notes: tuple[str, ...] = ()
 
     def of(self, column: str) -> list[Reading]:
@@ -98,11 +102,12 @@ class SeedReadings:
 def reading_scores(reading: Reading, margin: float) -> dict[str, np.ndarray]:
     """How far the readings are from the layers in which E was trained, each ``[prompts view measure]``.
 
-    By the gain of the medians over tasks, with a layer called if it is above ``margin``: ``auc``, ``onset``,
-    ``end``, ``hit``, ``false`` and ``found``, as for other curves. ``crossing``: the error of the first layer from
-    which the gain stays above 0. By ``layer_groups``: ``shared``, the error of the first layer after the shared ones;
-    ``transition``, that of the transition's last layer, and ``by spread`` the same without dimensions; ``shared
-    layers``, their number; ``some transition``, whether there is one. Anything not found counts as a random layer.
+    By the gain of the medians over tasks, with a layer called if it is above ``margin``: ``auc``, ``onset``, ``end``,
+    ``hit``, ``false``, ``found`` and ``top``, as for other curves. ``crossing``: the error of the first layer from
+    which the gain is above 0, with at most one exception. By ``layer_groups``: ``shared``, the error of the first layer
+    after the shared ones; ``transition``, that of the transition's last layer, and ``by spread`` the same without
+    dimensions; ``transition off``, whether there is one that ends elsewhere; ``shared layers``, their number. Anything
+    not found counts as a random layer.
     """
     curves = reading.base, reading.tuned, reading.spread, reading.dims[:, None, None]
     return {name: _score(name, reading.trio.truth, *curves, margin) for name in READ}
@@ -122,14 +127,16 @@ def _score(
         found = shares(gain > margin, truth_of(span, n))[name == "false"]
     elif name == "found":
         found = (gain > margin).any(axis=-1).astype(float)
+    elif name == "top":
+        found = (gain[..., -1] > margin).astype(float)
     elif name == "crossing":
         found = layer_error(np.asarray(crossovers(base, tuned)), a, n)
     else:
         shared, last = boundaries(base, tuned, spread, None if name == "by spread" else dims, margin=margin)
         if name == "shared layers":
             found = shared.astype(float)
-        elif name == "some transition":
-            found = (last > shared).astype(float)
+        elif name == "transition off":
+            found = ((last > shared) & (last != b)).astype(float)
         elif name == "shared":
             found = layer_error(shared + 1, a, n)
         else:
@@ -200,17 +207,32 @@ def reading_chance(readings: Sequence[Reading], name: str) -> float:
 
 
 def accuracy_table(found: Sequence[SeedReadings]) -> pd.DataFrame:
-    """One row per model: its share of correct answers, mean over the measured skills and seeds."""
+    """One row per model: its share of correct answers for each measured skill, mean over seeds; last, chance."""
     import pandas as pd
 
-    rows = [[name, cell_of(np.array([m.accuracy[name] for m in found]))] for name in found[0].accuracy]
-    return pd.DataFrame(rows, columns=["model", "right answers"])
+    def row(name: str, of: Callable[[SeedReadings], Mapping[str, float]]) -> list[str]:
+        return [name, *(cell_of(np.array([of(m)[skill] for m in found])) for skill in found[0].chance)]
+
+    rows = [row(name, lambda m, name=name: m.accuracy[name]) for name in found[0].accuracy]  # type: ignore[misc]
+    rows.append(row("chance: without the skill", lambda m: m.chance))
+    return pd.DataFrame(rows, columns=["model", *found[0].chance])
 
 
-def least_learnt(found: Sequence[SeedReadings]) -> float:
-    """By how much the model that learnt least exceeds the base's share of correct answers, mean over seeds."""
-    gains = [[m.accuracy[name] - m.accuracy["base"] for name in m.accuracy if name != "base"] for m in found]
-    return float(np.mean(gains, axis=0).min())
+def least_learnt(found: Sequence[SeedReadings]) -> tuple[float, str]:
+    """What was learnt least: by how much a model exceeds both the base and chance, mean over seeds, and what it is.
+
+    Skills at which the base is nearly perfect are left out.
+    """
+    gains = {}
+    for skill in found[0].chance:
+        if np.mean([m.accuracy["base"][skill] for m in found]) >= _KNOWN:
+            continue
+        for name in found[0].accuracy:
+            if name != "base":
+                gain = [m.accuracy[name][skill] - max(m.accuracy["base"][skill], m.chance[skill]) for m in found]
+                gains[f"{name} on {skill}"] = float(np.mean(gain))
+    least = min(gains, key=lambda name: gains[name], default="")
+    return gains.get(least, math.nan), least
 
 
 def no_gain_below(found: Sequence[SeedReadings]) -> list[float]:
@@ -253,9 +275,13 @@ def load_readings(config: PlantedConfig, out: Path, seed: int) -> SeedReadings:
         for trio in trios
     )
     models = dict.fromkeys(["base", *(trio.tuned for trio in trios), *control_sets(config)])
-    accuracy = {name: float(read(f"learnt-{name}")["accuracy"].mean()) for name in models}
-    named = {
-        name if name == "base" or name.startswith("multi") else f"controls {name}": x for name, x in accuracy.items()
-    }
+    accuracy: dict[str, dict[str, float]] = {}
+    chance: dict[str, float] = {}
+    for name in models:
+        answers = read(f"learnt-{name}")
+        skills = [answer.partition(".")[2] for answer in answers.coords["answer"]]
+        called = name if name == "base" or name.startswith("multi") else f"controls {name}"
+        accuracy[called] = dict(zip(skills, answers["accuracy"].tolist(), strict=True))
+        chance |= dict(zip(skills, answers["chance"].tolist(), strict=True))
     notes = tuple(f"seed {seed}, {name}: {note}" for name, result in results.items() for note in result.notes)
-    return SeedReadings(readings, named, notes)
+    return SeedReadings(readings, accuracy, chance, notes)

@@ -16,6 +16,8 @@ from mechclust.studies.planted_layers.config import (
     ALL,
     NOISE_NULL,
     NULLS,
+    RATES,
+    TRAINED,
     Made,
     Pair,
     PlantedConfig,
@@ -23,6 +25,7 @@ from mechclust.studies.planted_layers.config import (
     pairs_of,
     planted_columns,
     result_path,
+    whole_columns,
 )
 from mechclust.studies.planted_layers.measure import ALL as ALL_PROMPTS
 from mechclust.studies.planted_layers.measure import FEW, MEASURES, RESIDUAL, VIEWS
@@ -30,11 +33,11 @@ from mechclust.studies.planted_layers.score import (
     auc,
     chance_error,
     errors,
-    partial_call,
     rise,
     shares,
     threshold,
     truth_of,
+    upper_call,
 )
 from probes import ProbeResult, load_result
 
@@ -45,7 +48,7 @@ RISE = "rise of residual"
 PATCHING = "patching"
 ROW_VIEWS = (RESIDUAL, RISE, *VIEWS[1:])
 PROMPTS = (ALL_PROMPTS, FEW)
-SCORES = ("auc", "onset", "end", "hit", "false", "partial", "found")
+SCORES = ("auc", "onset", "end", "hit", "false", "found", "top", "upper")
 
 
 class Row(NamedTuple):
@@ -72,6 +75,7 @@ class SeedResults:
         thresholds: by null, ``[prompts view measure layer]``, from its pairs.
         restored: by name of the pair, ``[layer]`` share of the loss difference that patching restores.
         losses: by name of the pair, of the base and the other model.
+        n: prompts of the task with the fewest.
         notes: why a value is NaN.
     """
 
@@ -80,6 +84,7 @@ class SeedResults:
     thresholds: Mapping[str, np.ndarray]
     restored: Mapping[str, np.ndarray]
     losses: Mapping[str, tuple[float, float]]
+    n: int = 0
     notes: tuple[str, ...] = ()
 
     @property
@@ -116,22 +121,22 @@ def score(curve: np.ndarray, bar: np.ndarray, pair: Pair) -> dict[str, np.ndarra
     """How well curves ``[... layer]`` find what was planted; NaN if a score is undefined.
 
     ``auc``, ``onset`` and ``end`` (errors in layers), ``hit`` (share of the changed layers that are called), ``false``
-    (share of the others that are called), ``partial`` (whether some layers are called and others not), ``found``
-    (whether any is called), each ``[...]``.
+    (share of the others that are called), ``found`` (whether any layer is called), ``top`` (whether the last of the
+    model is), ``upper`` (whether those called are the upper layers and not all), each ``[...]``.
     """
     n, none = curve.shape[-1], np.full(curve.shape[:-1], math.nan)
     truth, called = truth_of(pair.truth, n), curve > bar
     onset, end = (none, none) if pair.truth is None else errors(called, pair.truth)
     hit, false = shares(called, truth)
-    partial, some = partial_call(called).astype(float), called.any(axis=-1).astype(float)
     found = {
         "auc": auc(curve, truth),
         "onset": onset,
         "end": end,
         "hit": hit,
         "false": false,
-        "partial": partial,
-        "found": some,
+        "found": called.any(axis=-1).astype(float),
+        "top": called[..., -1].astype(float),
+        "upper": upper_call(called).astype(float),
     }
     known = np.isfinite(curve).all(axis=-1) & np.isfinite(bar).all(axis=-1)
     return {name: np.where(known, values, math.nan) for name, values in found.items()}
@@ -166,8 +171,9 @@ def _means(each: Sequence[Mapping[str, np.ndarray]], shape: tuple[int, ...]) -> 
 
 
 def columns_of(config: PlantedConfig, which: str) -> list[str]:
-    """Columns of a table: ``"planted"`` with layers to find, or ``"false"`` without."""
-    return planted_columns(config) if which == "planted" else [*false_columns(config), ALL]
+    """Columns of a table: ``"planted"`` with layers to find, ``"none"`` without, or ``"whole"`` with all changed."""
+    columns = {"planted": planted_columns, "none": false_columns, "whole": whole_columns}
+    return columns[which](config)
 
 
 def chance_of(column: str, name: str, m: SeedResults) -> float:
@@ -218,6 +224,18 @@ def table_of(config: PlantedConfig, found: Sequence[SeedResults], name: str, whi
     return pd.DataFrame(table, columns=["measured on", "measure", *heads])
 
 
+def loss_table(found: Sequence[SeedResults]) -> pd.DataFrame:
+    """One row per trained pair: the mean loss on the answers of the base and of the model made from it, over seeds."""
+    import pandas as pd
+
+    rows = []
+    for pair in found[0].pairs:
+        if pair.column in (TRAINED, ALL, RATES) and pair.name in found[0].losses:
+            base, tuned = (np.array([m.losses[pair.name][side] for m in found]) for side in (0, 1))
+            rows.append([pair.name, cell_of(base), cell_of(tuned)])
+    return pd.DataFrame(rows, columns=["pair", "base", "trained"])
+
+
 def cell_of(values: np.ndarray) -> str:
     """Mean and interval, as text."""
     if not len(values) or not np.isfinite(values).all():
@@ -251,6 +269,7 @@ def load_results(config: PlantedConfig, out: Path, seed: int) -> SeedResults:
         thresholds={column: threshold(np.stack(own), config.margin) for column, own in nulls.items() if own},
         restored={name: r["restored"].numpy() for name, r in patched.items()},
         losses=losses,
+        n=min(int(r["n"][PROMPTS.index(ALL_PROMPTS)].min()) for r in results.values()),
         notes=tuple(
             f"seed {seed}, {name}: {note}" for name, r in [*results.items(), *patched.items()] for note in r.notes
         ),

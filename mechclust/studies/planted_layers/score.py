@@ -119,11 +119,12 @@ def shares(called: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return hit, false
 
 
-def partial_call(called: np.ndarray) -> np.ndarray:
-    """Whether some layers are called changed and others are not, so that the change is localised.
+def upper_call(called: np.ndarray) -> np.ndarray:
+    """Whether the layers called changed are those from some layer up to the last, and not all.
 
     Example:
-        >>> partial_call(np.array([[False, True], [True, True]])).tolist()
-        [True, False]
+        >>> upper_call(np.array([[False, True, True], [True, True, True], [False, True, False]])).tolist()
+        [True, False, False]
     """
-    return np.asarray(called.any(axis=-1) & ~called.all(axis=-1))
+    rising = (np.diff(called.astype(int), axis=-1) >= 0).all(axis=-1)
+    return np.asarray(rising & called[..., -1] & ~called[..., 0])

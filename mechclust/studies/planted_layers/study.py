@@ -17,7 +17,7 @@ from mechclust.studies.planted_layers.claims import claims_of
 from mechclust.studies.planted_layers.config import FROZEN, PlantedConfig
 from mechclust.studies.planted_layers.control_claims import control_claims_of
 from mechclust.studies.planted_layers.reading import SeedReadings, accuracy_table, load_readings, reading_table
-from mechclust.studies.planted_layers.results import load_results, table_of
+from mechclust.studies.planted_layers.results import load_results, loss_table, table_of
 from mechclust.studies.planted_layers.run import run_job, trained_models
 from mechclust.studies.planted_layers.trios import CROSSED, SAME, WHOLE, trios_of
 from mechclust.studies.planted_layers.tunings import jobs
@@ -43,7 +43,7 @@ def analyse(config: PlantedConfig, out: Path) -> Analysis:
 
     found = [load_results(config, out, seed) for seed in config.seeds]
     seeds = f"{len(found)} seed{'s' * (len(found) > 1)}"
-    n = f"{config.suite.n_eval} prompts per task, or {config.n_few} with few prompts"
+    n = f"{found[0].n} prompts per task, or {config.n_few} with few prompts"
     rule = (
         f"A layer is called changed if a measure exceeds {config.margin:g} times its largest value among the "
         "null's pairs at that layer."
@@ -54,8 +54,8 @@ def analyse(config: PlantedConfig, out: Path) -> Analysis:
             figures.curves(config, found),
             f"1 - debiased CKA between the base and the changed model by layer, mean over {seeds}, band: minimum to "
             "maximum. Grey: changed layers. Blue: residual stream; orange: what each block adds to it; "
-            "green: what each block adds to the same input. Red, dotted: share of the loss difference that patching "
-            "restores.",
+            "green: what each block adds to the same input; dotted in the same colours: the threshold. Red, dotted: "
+            f"share of the loss difference that patching restores. {n}.",
         ),
         Panel(
             "auc",
@@ -67,13 +67,13 @@ def analyse(config: PlantedConfig, out: Path) -> Analysis:
             "errors",
             figures.errors(config, found),
             f"How far the first and the last layer called changed are from those that were, mean over plants and "
-            f"{seeds}. {rule} If none is called, the error of a random layer counts.",
+            f"{seeds}. {rule} If none is called, the error of a random layer counts. {n}.",
         ),
         Panel(
             "false_calls",
             figures.false_calls(config, found),
             f"Share of layers called changed between models in which no layer was singled out, mean over {seeds}. "
-            f"{rule}",
+            f"{rule} {n}.",
         ),
     ]
     tables = {
@@ -82,15 +82,22 @@ def analyse(config: PlantedConfig, out: Path) -> Analysis:
         "Last changed layer: error in layers": ("end", "planted"),
         "Share of the changed layers that are called": ("hit", "planted"),
         "Share of the other layers that are called": ("false", "planted"),
+        "Share of models with a layer that is called": ("found", "planted"),
+        "Share of models whose last layer is called": ("top", "planted"),
         "Share of layers called if none was singled out": ("false", "none"),
-        "Share of models said to have changed in some layers only": ("partial", "none"),
+        "Share of layers called if all were changed": ("hit", "whole"),
+        "Share of models said to have changed in upper layers only, if all were changed": ("upper", "whole"),
     }
     views = {title: table_html(table_of(config, found, *which)) for title, which in tables.items()}
     claims, notes = claims_of(config, found), _notes(config)
+    if config.model is None:
+        views["Loss of the base and of the trained models"] = table_html(loss_table(found))
+    undefined = [note for m in found for note in m.notes]
     if trios_of(config):
         read = [load_readings(config, out, seed) for seed in config.seeds]
         claims += control_claims_of(config, read)
         views |= {title: table_html(table) for title, table in _reading_tables(config, read).items()}
+        undefined += [note for m in read for note in m.notes]
         notes.append(
             "What MOSSA reads: E is tuned on the measured skills, and one control on each of them alone. The gain is "
             "E's similarity with a task's control minus the base's, as a difference of medians over tasks; a layer has "
@@ -101,18 +108,18 @@ def analyse(config: PlantedConfig, out: Path) -> Analysis:
                 "gains",
                 control_figures.gains(config, read),
                 f"Gain of E over the base in similarity with single-task controls, residual stream, mean over {seeds}, "
-                "band: minimum to maximum. Grey: the layers in which E was trained; if nothing is grey, all were. "
-                "Dashed: the margin of layer groups.",
+                "band: minimum to maximum. Grey: the layers in which E was trained, hatched: its controls if these "
+                f"differ; if nothing is grey, all were. Dashed: the margin of layer groups. {n}.",
             ),
             Panel(
                 "reading_errors",
                 control_figures.reading_errors(config, read),
                 "How far the readings are from the first (onset, crossing, shared) and the last (end, transition, by "
                 f"spread) of the layers in which E and its controls were trained, mean over plants and {seeds}. "
-                "Anything not found counts as a random layer.",
+                f"Anything not found counts as a random layer. {n}.",
             ),
         ]
-    return Analysis(claims=claims, panels=panels, folded=views, notes=notes)
+    return Analysis(claims=claims, panels=panels, folded=views, notes=[*notes, *undefined])
 
 
 def _reading_tables(config: PlantedConfig, read: Sequence[SeedReadings]) -> dict[str, pd.DataFrame]:
@@ -127,6 +134,7 @@ def _reading_tables(config: PlantedConfig, read: Sequence[SeedReadings]) -> dict
         "Last layer of the transition, without dimensions: error in layers": ("by spread", planted),
         "Share of the trained layers that have a gain": ("hit", (*planted, *WHOLE)),
         "Share of the other layers that have a gain": ("false", planted),
+        "Share of trios with a gain": ("found", planted),
         "Number of layers called shared": ("shared layers", (*planted, *WHOLE)),
     }
     found = {title: reading_table(config, read, *which) for title, which in tables.items()}

@@ -63,7 +63,7 @@ def tunings(config: PlantedConfig) -> dict[str, Tuning]:
     """Every model that is tuned from the base of a seed, by name, the longest training first."""
     steps = config.tuning.steps
     found = {
-        "steps": Tuning(2 * steps),
+        "steps": Tuning(2 * steps, order=config.n_null + FRESH),  # in another order, as the pairs of the null are
         "rates": Tuning(steps, layer_decay=config.layer_decay),
         **{f"order-{k}": Tuning(steps, order=k) for k in range(config.n_null + FRESH)},
         **{trained_name(span): Tuning(steps, span=span) for span in spans_of(config, config.n_layers)},

@@ -149,6 +149,7 @@ class TestMeasureAlike:
     def test_what_was_learnt_is_the_share_of_right_answers(self):
         found = learnt({"E": (tiny(), SKILLS)}, SUITE)
         assert found.coords["answer"] == ["E.copy-0", "E.swap-1"]
+        assert found["chance"].tolist() == [SUITE.chance("test")[skill] for skill in ("copy-0", "swap-1")]
         assert bool(((found["accuracy"] >= 0) & (found["accuracy"] <= 1)).all())
 
 
@@ -225,12 +226,15 @@ def measured(seed, **changes):
         return found
 
     models = {name for t in trios_of(PAPER) for name in (t.tuned, f"controls {t.controls}")}
-    accuracy = {"base": 0.1, **dict.fromkeys(models, changes.get("accuracy", 0.9))}
-    return SeedReadings(tuple(map(of, trios_of(PAPER))), accuracy)
+    chance = {"copy-0": 0.1, "type-2": 0.4, "known": 0.4}
+    right = changes.get("accuracy", 0.9)
+    accuracy = {name: {"copy-0": right, "type-2": right, "known": 0.95} for name in models}
+    accuracy["base"] = {"copy-0": 0.1, "type-2": 0.0, "known": 0.95}
+    return SeedReadings(tuple(map(of, trios_of(PAPER))), accuracy, chance)
 
 
 def claimed(**changes):
-    return {c.id: c for c in control_claims_of(PAPER, [measured(seed, **changes) for seed in range(8)])}
+    return {c.id: c for c in control_claims_of(PAPER, [measured(seed, **changes) for seed in range(10)])}
 
 
 @pytest.fixture(scope="module")
@@ -269,10 +273,11 @@ class TestClaims:
         assert {id for id, c in found.items() if c.verdict != "holds"} == broken
 
     def test_are_not_tested_where_nothing_was_learnt(self):
-        found = claimed(accuracy=0.15)
+        found = claimed(accuracy=0.45)  # the format of type-2's answers was learnt, not which of them is right
         assert {c.verdict for c in found.values() if c.kind == "finding"} == {"not tested"}
         assert found["K3"].verdict == "holds"
-        assert "0.05 more correct answers than the base" in found["P11"].note
+        assert "on type-2, 0.05 more correct answers than the base or than without the skill" in found["P11"].note
+        assert {c.verdict for c in claimed(accuracy=0.55).values()} == {"holds"}
 
     def test_tables_have_a_row_for_each_measure_and_groups_of_the_residual_stream_alone(self):
         found = [measured(0), measured(1)]

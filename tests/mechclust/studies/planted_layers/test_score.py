@@ -59,7 +59,16 @@ class TestScore:
 
     def test_of_a_curve_that_stays(self):
         found = score(np.array([0, 0.5, 0.5, 0.5]), self.BAR, self.pair((2, 2)))
-        expected = {"auc": 5 / 6 - 1 / 6, "onset": 0, "end": 2, "hit": 1, "false": 2 / 3, "partial": 1, "found": 1}
+        expected = {
+            "auc": 5 / 6 - 1 / 6,
+            "onset": 0,
+            "end": 2,
+            "hit": 1,
+            "false": 2 / 3,
+            "found": 1,
+            "top": 1,
+            "upper": 1,
+        }
         assert found == pytest.approx(expected)
 
     def test_without_a_truth_every_call_is_false(self):
