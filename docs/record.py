@@ -2,7 +2,8 @@
 
 They stand between two comments, which a page does not show:
 
-- ``<!-- claims: NAME -->``, ``<!-- end -->``: the table of a study's claims, or of those whose names follow its own.
+- ``<!-- claims: NAME -->``, ``<!-- end -->``: the table of a study's claims, or of those whose names follow its own;
+  below all claims of a study, which would still hold if they were tested as one family.
 - ``<!-- checkpoints -->``, ``<!-- end -->``: the real checkpoints that ``make real`` runs on.
 - ``<!-- counts -->``, ``<!-- end -->``: a row for each study, in which is filled in how many findings hold; checks do
   not count. A row that links to a section, ``NAME.md#ARM``, counts the record ``NAME-ARM``.
@@ -22,6 +23,7 @@ from pathlib import Path
 
 from mechclust.report import Claims, load_claims
 from mechclust.report.claims import markdown_table
+from mechclust.report.families import family_notes
 
 _ROOT = Path(__file__).parents[1]
 _RESULTS = _ROOT / "examples" / "results"
@@ -46,7 +48,9 @@ def written(text: str) -> str:
 def _table(kind: str, names: str, held: str) -> str:
     if kind == "claims":
         study, *ids = names.split()
-        return markdown_table([c for c in _recorded(study) if not ids or c.id in ids])
+        claims = _recorded(study)
+        notes = family_notes(claims) if not ids and study != "real-models" else []
+        return "\n\n".join([markdown_table([c for c in claims if not ids or c.id in ids]), *notes])
     if kind == "checkpoints":
         return _checkpoints()
     head, line, *rows = held.strip().splitlines()

@@ -145,6 +145,23 @@ class TestMeasured:
         assert shown["attention"].iloc[-1] == f"not measured: {why}"
         assert f"absent could not be measured: {why}" in notes_of(found)
 
+    @pytest.mark.parametrize(
+        ("error", "said"),
+        [(torch.OutOfMemoryError("CUDA out of memory.\nmore"), "CUDA out of memory."), (MemoryError(), "MemoryError")],
+    )
+    def test_one_that_is_too_large_leaves_the_others_alone(self, config, tmp_path, monkeypatch, error, said):
+        measure = jobs._measure
+
+        def measured(job):
+            if job.name == "plain":
+                raise error
+            return measure(job)
+
+        monkeypatch.setattr(jobs, "_measure", measured)
+        found = run_suite(replace(config, topic_seeds=(0,)), tmp_path / "out")
+        assert list(found.trained) == ["planted"]
+        assert found.failed["plain"] == f"measuring it failed: {said}; it is tried again the next time"
+
     def test_sentences(self, found):
         lead = lead_of(found)
         assert lead[0].startswith("planted: attention between words of one topic is 1.")

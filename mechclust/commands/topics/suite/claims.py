@@ -20,10 +20,12 @@ from tasks import InputError
 
 NEAR_ONE = 0.005  # of a model with random weights
 _NULL = (
-    "as planted, but for one encoder, drawn at random, whose ratios are 1 at every threshold; the measured variation "
-    "over documents and topic models, which all encoders share, and over random weights"
+    "as planted, but for one encoder, drawn at random, {how}; the measured variation over documents and topic models, "
+    "which all encoders share, and over random weights"
 )
+_FLAT = "whose ratios are 1 at every threshold"
 _Stat = tuple[str, Curve, Bound]  # name, a number with what varies about it
+_False = tuple[str, np.ndarray]
 
 
 def judge_folder(folder: str | Path) -> Claims:
@@ -91,10 +93,26 @@ def _p7(
         _p7_parts,
         Bound(">", 1),
         why_not=f"the suite has no {join(lacking)}" if lacking else few,
-        false={row: np.full(len(thresholds), 1 + (NEAR_ONE + 1e-9) * (row == RANDOM)) for row in curves},
+        false=_p7_false(expected),
+        how=f"{_FLAT}, or do not fall from one threshold to the next, or of which another is as high as ELECTRA",
         planted=expected if all(np.isfinite(e).all() for e in expected.values()) else None,
         draws=draws,
     )
+
+
+def _p7_false(expected: Mapping[str, np.ndarray]) -> list[_False]:
+    """Each way in which P7 is false: an encoder whose curve it is not."""
+    found: list[_False] = []
+    for row, curve in expected.items():
+        found.append((row, np.full(len(curve), 1 + (NEAR_ONE + 1e-9) * (row == RANDOM))))
+        if row != RANDOM and len(curve) > 1:
+            flat = curve.copy()
+            flat[-1] = flat[-2] + 1e-9
+            found.append((row, flat))
+    others = [curve for row, curve in expected.items() if row not in (RANDOM, "ELECTRA")]
+    if "ELECTRA" in expected and others:
+        found.append(("ELECTRA", np.max(others, axis=0) - 1e-9))
+    return found
 
 
 def _p7_parts(curves: Mapping[str, Curve]) -> list[_Stat]:
@@ -143,7 +161,7 @@ def _above_twin(trained: Mapping[str, ProbeResult], twins: Mapping[str, Sequence
         partial(_above_parts, names=list(with_twin)),
         Bound(">", 0),
         why_not="" if curves else "no encoder has an untrained twin",
-        false={name: np.ones(curves[name].values.shape[1]) for name in with_twin},
+        false=[(name, np.ones(curves[name].values.shape[1])) for name in with_twin],
         planted={
             name: np.full(c.values.shape[1], 1.0 if name.startswith("random ") else 1.2) for name, c in curves.items()
         },
@@ -169,7 +187,7 @@ def _matched(trained: Mapping[str, ProbeResult], draws: int) -> Claim:
         _matched_parts,
         Bound(">", 1),
         why_not="" if curves else "no encoder was measured",
-        false={name: np.ones(c.values.shape[1]) for name, c in curves.items()},
+        false=[(name, np.ones(c.values.shape[1])) for name, c in curves.items()],
         planted={name: np.full(c.values.shape[1], 1.2) for name, c in curves.items()},
         draws=draws,
     )
@@ -224,16 +242,18 @@ def _judged(
     bound: Bound,
     *,
     why_not: str,
-    false: Mapping[str, np.ndarray],
+    false: Sequence[_False],
     planted: Mapping[str, np.ndarray] | None,
     draws: int,
+    how: str = _FLAT,
 ) -> Claim:
     """The claim with its severity, if it can be tested.
 
     Args:
-        false: for each encoder whose claim can be false, the curve that makes it so.
-        planted: the curves of all encoders that make the claim true; ``None``: not known, so that in null draws all are
-            false.
+        false: ways in which the claim is false: an encoder, and the curve that makes it so.
+        planted: the curves of all encoders that make the claim true; ``None``: not known, so that in null draws all
+            ratios are 1.
+        how: what the ways are, for the severity's note.
     """
     judge = _Judge(id, statement, source, parts, bound)
     if why_not or not curves:
@@ -255,11 +275,12 @@ def _judged(
 
     def null(rng: np.random.Generator) -> Verdict:
         if planted is None:
-            return drawn({name: false.get(name, np.ones(c.values.shape[1])) for name, c in curves.items()}, rng)
-        one = list(false)[int(rng.integers(len(false)))]
-        return drawn({**planted, one: false[one]}, rng)
+            return drawn({name: np.ones(c.values.shape[1]) for name, c in curves.items()}, rng)
+        name, curve = false[int(rng.integers(len(false)))]
+        return drawn({**planted, name: curve}, rng)
 
     def true(rng: np.random.Generator) -> Verdict:
         return drawn(planted or {}, rng)
 
-    return judge(curves, severity=severity_of(null, _NULL, planted=true if planted else None, draws=draws))
+    what = _NULL.format(how=how)
+    return judge(curves, severity=severity_of(null, what, planted=true if planted else None, draws=draws))

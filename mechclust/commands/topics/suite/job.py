@@ -121,6 +121,9 @@ def measure_model(job: ModelJob) -> Measured | str:
         found = _measure(job)
     except InputError as error:
         return str(error)
+    except (RuntimeError, MemoryError) as error:  # too little memory, a kernel that is missing: others may go on
+        why = str(error).strip().splitlines() or [type(error).__name__]
+        return f"measuring it failed: {why[0]}; it is tried again the next time"
     place = job.place
     found.attention.save(place / "attention.safetensors")
     if found.view is not None:
