@@ -82,13 +82,14 @@ def _counted(row: str) -> str:
 
 
 def _measured(row: str) -> str:
-    """``| ID (study) and what it says | measured (interval) | verdict |``"""
+    """``| ID (study) and what it says | measured (interval) | verdict | severity |``"""
     text = _cells(row)[0]
     id, study = re.findall(r"^(\S+)(?: \(([\w-]+)\) )?", text)[0]
     folders = [_RESULTS / f"{study}-paper"] if study else sorted(_RESULTS.glob("*-paper"))
     (c,) = (c for path in folders for c in load_claims(path) if c.id == id)
     assert c.interval is not None, f"{c.id} has no interval"
-    return _row(text, f"{c.measured:.3f} ({c.interval[0]:.3f} to {c.interval[1]:.3f})", c.verdict)
+    severity = "-" if c.severity is None else f"{c.severity:.2f}" + " (weak)" * c.weak
+    return _row(text, f"{c.measured:.3f} ({c.interval[0]:.3f} to {c.interval[1]:.3f})", c.verdict, severity)
 
 
 def _recorded(study: str) -> Claims:

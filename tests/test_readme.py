@@ -24,7 +24,7 @@ def test_how_many_claims_hold(name):
     counts = {verdict: sum(c.verdict == verdict for c in findings) for verdict in VERDICTS}
     tested = len(findings) - counts["not tested"]
     of = "" if tested == len(findings) else f" of {len(findings)}"
-    row = next(line for line in README.splitlines() if f"(docs/studies/{name}.md)" in line)
+    row = next(line for line in README.splitlines() if line.startswith("|") and f"(docs/studies/{name}.md)" in line)
     shown = f"| {tested}{of}, {max(c.seeds for c in findings)} seeds | "
     assert f"{shown}{counts['holds']} | {counts['undecided']} | {counts['does not hold']} |" in row
 
@@ -41,14 +41,15 @@ def test_every_recorded_finding_has_a_severity_or_says_why_not(name):
 
 
 def test_the_measured_numbers():
-    pattern = r"(?m)^\| ([A-Z]\d+\w?) (?:\(([\w-]+)\) )?.* \| (\S+) \((\S+) to (\S+)\) \| ([\w ]+) \|$"
+    pattern = r"(?m)^\| ([A-Z]\d+\w?) (?:\(([\w-]+)\) )?.* \| (\S+) \((\S+) to (\S+)\) \| ([\w ]+) \| ([\d.]+(?: \(weak\))?|-) \|$"
     rows = re.findall(pattern, README)
     assert len(rows) >= 6
-    for name, study, *shown, verdict in rows:
+    for name, study, *shown, verdict, severity in rows:
         (c,) = (c for of, claims in RUNS.items() for c in claims if c.id == name and study in ("", of))
         assert shown == [f"{x:.3f}" for x in (c.measured, *c.interval)], name
         assert verdict == c.verdict, name
-    assert {row[-1] for row in rows} == {"holds", "undecided", "does not hold"}
+        assert severity == ("-" if c.severity is None else f"{c.severity:.2f}" + " (weak)" * c.weak), name
+    assert {row[-2] for row in rows} == {"holds", "undecided", "does not hold"}
 
 
 def test_its_numbers_are_what_their_generator_writes():
