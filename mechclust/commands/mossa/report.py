@@ -12,6 +12,7 @@ from mechclust.commands.mossa.sentences import lead_of, notes_of
 from mechclust.commands.mossa.tables import before_and_after, tables_of
 from mechclust.report.analysis import Analysis
 from mechclust.report.claims import save_claims
+from mechclust.report.families import family_notes
 from mechclust.report.html import table_html
 from mechclust.report.page import write_report
 from mechclust.report.text import short_name
@@ -68,7 +69,7 @@ def mossa_analysis(result: MossaResult, tables: dict[str, pd.DataFrame] | None =
             "Tasks, the largest gain first": _html(shown_tasks(tables)),
         },
         folded=_folded(result, tables),
-        notes=notes_of(result),
+        notes=[*notes_of(result), *family_notes(result.claims)],
     )
 
 
