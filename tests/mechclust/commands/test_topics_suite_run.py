@@ -162,6 +162,15 @@ class TestMeasured:
         assert list(found.trained) == ["planted"]
         assert found.failed["plain"] == f"measuring it failed: {said}; it is tried again the next time"
 
+    def test_a_causal_model_is_measured_too(self, config, write_checkpoint, tmp_path):
+        write_checkpoint(tmp_path / "gpt2", "gpt2")
+        found = run_suite(replace(config, suite=(str(tmp_path / "gpt2"),), topic_seeds=(0,)), tmp_path / "out")
+        table = found.tables["ratios"]
+        attention = table[table["measure"] == "attention"]["value"]
+        assert found.failed == {}
+        assert len(attention)
+        assert np.isfinite(attention).all()
+
     def test_sentences(self, found):
         lead = lead_of(found)
         assert lead[0].startswith("planted: attention between words of one topic is 1.")
