@@ -18,7 +18,7 @@ from mechclust.studies.topic_structure.arms import documents_of
 from mechclust.studies.topic_structure.config import TopicStructureConfig
 from mechclust.studies.topic_structure.optimum_claims import optimum_claims
 from mechclust.studies.topic_structure.reading_claims import reading_claims
-from mechclust.studies.topic_structure.results import THEORY_G, ArmRuns, TrainedRun, mixing_values
+from mechclust.studies.topic_structure.results import THEORY_G, ArmRuns, block, effect_of, mixing_values
 from mechclust.studies.topic_structure.stage_claims import stage_claims
 from mechclust.studies.topic_structure.theory import theory_gap
 from probes import ProbeResult
@@ -63,11 +63,6 @@ def _with_history(c: Claim) -> Claim:
         return c
     verdict, changed = _EARLIER[c.id]
     return replace(c, history=(EarlierRun("paper, 2026-11-21, seeds 0 to 4", 5, verdict, changed),))
-
-
-def block(runs: Sequence[TrainedRun], measure: str, matrix: str, start: bool = False) -> np.ndarray:
-    """``[seed]`` a measure of ``topic_blocks`` at the end or the start of training."""
-    return np.array([float((r.start if start else r.end).sel(measure, matrix=matrix)) for r in runs])
 
 
 def _blocks(config: TopicStructureConfig, runs: ArmRuns) -> list[Claim]:
@@ -134,12 +129,6 @@ def _everything_trained(config: TopicStructureConfig, runs: ArmRuns) -> list[Cla
         )  # fmt: skip
         found.append(finding.judged(data, tested=tested))
     return found
-
-
-def effect_of(runs: Sequence[TrainedRun], start: bool = False) -> np.ndarray:
-    """``[seed]`` same-topic minus different-topic entries of ``W_E^T W_E`` off the diagonal, in standard deviations."""
-    of = [block(runs, name, "W_E^T W_E", start) for name in ("same_off_diagonal", "different", "spread")]
-    return (of[0] - of[1]) / of[2]  # type: ignore[no-any-return]
 
 
 def _mixing(config: TopicStructureConfig, runs: ArmRuns) -> list[Claim]:

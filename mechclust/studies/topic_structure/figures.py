@@ -12,10 +12,8 @@ from matplotlib.figure import Figure
 from mechclust.report.style import GREY, MATHTEXT, RED, SOFT, direct_labels, shades, subplots
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure.arms import OBJECTIVES, documents_of, reading_arm
-from mechclust.studies.topic_structure.blocks import topic_blocks
-from mechclust.studies.topic_structure.claims import effect_of
 from mechclust.studies.topic_structure.config import ROWS, TopicStructureConfig
-from mechclust.studies.topic_structure.results import THEORY_G, ArmRuns, mixing_values
+from mechclust.studies.topic_structure.results import THEORY_G, ArmRuns, effect_of, mixing_values
 from mechclust.studies.topic_structure.run import load_trained
 from probes.hooks import forward, record
 from tasks.topic_documents import N_SPECIAL
@@ -82,9 +80,8 @@ def everything_trained(config: TopicStructureConfig, runs: ArmRuns, out: Path) -
         off = words[~np.eye(len(words), dtype=bool)]
         top = float(np.percentile(np.abs(off), 99)) or 1.0
         image = axis.imshow(words, cmap="RdBu_r", vmin=-top, vmax=top, interpolation="nearest")
-        blocks = topic_blocks(torch.from_numpy(words), documents_of(config, Job("E1", seed)).token_topics[N_SPECIAL:])
-        effect = (blocks.same_off_diagonal - blocks.different) / blocks.spread
-        before = effect_of(runs[f"E1b {loss} {row}"][:1], start=True)[0]
+        first = runs[f"E1b {loss} {row}"][:1]
+        effect, before = effect_of(first)[0], effect_of(first, start=True)[0]
         axis.set_title(f"{row}, {loss}\n{effect:+.2f} SD, untrained {before:+.2f}", fontsize=9)
         topics = np.arange(len(words) // v)
         axis.set_xticks(topics * v + v / 2 - 0.5, topics)

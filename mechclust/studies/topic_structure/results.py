@@ -132,6 +132,17 @@ def load_minimisers(config: TopicStructureConfig, out: Path) -> list[ProbeResult
     return [load_result(path) for path in paths]
 
 
+def block(runs: Sequence[TrainedRun], measure: str, matrix: str, start: bool = False) -> np.ndarray:
+    """``[seed]`` a measure of ``topic_blocks`` at the end or the start of training."""
+    return np.array([float((r.start if start else r.end).sel(measure, matrix=matrix)) for r in runs])
+
+
+def effect_of(runs: Sequence[TrainedRun], start: bool = False) -> np.ndarray:
+    """``[seed]`` same-topic minus different-topic entries of ``W_E^T W_E`` off the diagonal, in standard deviations."""
+    of = [block(runs, name, "W_E^T W_E", start) for name in ("same_off_diagonal", "different", "spread")]
+    return (of[0] - of[1]) / of[2]  # type: ignore[no-any-return]
+
+
 def shares_of(config: TopicStructureConfig, runs: ArmRuns) -> tuple[list[Cell], np.ndarray]:
     """E3's cells; ``[seed cell]`` share of ``W_V``'s way at the end of stage 1.
 
