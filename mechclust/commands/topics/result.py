@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from mechclust.commands.topics.config import TopicsConfig
-from mechclust.commands.topics.sentences import conclusions
+from mechclust.commands.topics.sentences import conclusions, first_token_notes
 from mechclust.models.tokenizers import in_words
 from mechclust.report.html import table_html
 from mechclust.report.text import short_name
@@ -253,7 +253,8 @@ class TopicsResult:
 
     def _read(self) -> list[str]:
         found = next(r for r in self.trained.embedding if r is not None)
-        return [in_words(found.metadata["tokenization"])] if "tokenization" in found.metadata else []
+        used = found.metadata.get("tokenization")
+        return [] if used is None else [in_words(used), *first_token_notes(used)]
 
     def _empty_notes(self) -> list[str]:
         """Where a value is NaN, and why; the same reason once."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,26 @@ _ABOUT = {
     "dot": "The dot product of token embeddings, same topic minus different topic, is {}",
 }
 _number = number_format(".3g")
+
+
+def first_token_notes(tokenization: Mapping[str, Any]) -> list[str]:
+    """What it means for attention if a text's first token is a word of it.
+
+    Args:
+        tokenization: as from ``mechclust.models.tokenizers.tokenization``.
+
+    Example:
+        >>> first_token_notes({"adds": "[CLS] before, [SEP] after"})
+        []
+        >>> len(first_token_notes({"adds": "none"}))
+        1
+    """
+    if " before" in tokenization.get("adds", " before"):
+        return []
+    return [
+        "The tokenizer puts no special token before a text, so heads that attend mostly to the first token attend to a "
+        "word, whatever its topic; compare with --bos yes."
+    ]
 
 
 def conclusions(measures: pd.DataFrame, heads: pd.DataFrame, n_permutations: int) -> list[str]:

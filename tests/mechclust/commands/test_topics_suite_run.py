@@ -170,6 +170,11 @@ class TestMeasured:
         assert found.failed == {}
         assert len(attention)
         assert np.isfinite(attention).all()
+        (name,) = found.trained
+        assert (
+            f"{name}: The tokenizer puts no special token before a text, so heads that attend mostly to the first "
+            "token attend to a word, whatever its topic; compare with --bos yes."
+        ) in notes_of(found)
 
     def test_sentences(self, found):
         lead = lead_of(found)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mechclust.commands.topics.sentences import first_token_notes
 from mechclust.commands.topics.suite.job import VECTORS
 from mechclust.commands.topics.suite.result import SuiteResult
 from mechclust.commands.topics.suite.vectors import PARTS
@@ -126,6 +127,7 @@ def _lost(result: SuiteResult) -> list[str]:
             f"{name}: {share:.0%} of {about['occurrences']} occurrences of topic words are not counted (split into "
             f"pieces or unknown); {about['words_seen']} different words were seen whole."
         )
+        found += [f"{name}: {note}" for note in first_token_notes(about["tokenization"])]
     return found
 
 
