@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any, Protocol
 
 import torch
@@ -11,12 +12,17 @@ import torch
 from mechclust.studies.topic_structure.arms import DECAY
 from mechclust.studies.topic_structure.optimum import distance, minimiser, moments_of
 from mechclust.studies.topic_structure.theory import stage_one_value
-from probes import ProbeResult
+from mechclust.training import ProbeCallback
+from mechclust.training.callbacks import result_path
+from probes import ProbeResult, run
 from probes.files import versions
+from probes.hooks import HookedModel
+from probes.identity import fingerprint
 from tasks import TopicDocuments
 
 _OTHERS = 10**6  # added to the seed to draw other documents
 _DEV = 500  # documents at once
+_DIVERGED = "training diverged: the weights are not finite, so there is no attention"
 
 
 class Follower(Protocol):
@@ -56,6 +62,34 @@ class DevLoss:
     def compute(self) -> ProbeResult:
         """``loss`` with axis (step)."""
         return _over_steps("DevLoss", {"loss": list(self._losses.values())}, self._losses)
+
+
+class AttentionOrDiverged(ProbeCallback):
+    """A ``ProbeCallback`` whose measures are NaN, with a note, once the weights are no longer finite.
+
+    Args:
+        untrained: builds the network as it was before training, which gives the result its shape.
+        **options: of ``ProbeCallback``.
+    """
+
+    def __init__(self, untrained: Callable[[], HookedModel], **options: Any) -> None:
+        super().__init__(**options)
+        self._untrained = untrained
+
+    def __call__(self, step: int, model: Any) -> None:
+        """Measure attention before ``step``."""
+        if all(bool(torch.isfinite(weight).all()) for weight in model.parameters()):
+            super().__call__(step, model)
+            return
+        lacking = set(self.lacks(step, model))
+        for (split, batches), (name, probe) in product(self.batches.items(), self.probes.items()):
+            if (path := result_path(self.out, step, f"{split}.{name}")) in lacking:
+                (result,) = run(self._untrained(), batches, [probe])
+                undefined = {
+                    k: torch.full_like(x, torch.nan) for k, x in result.values.items() if x.is_floating_point()
+                }
+                about = {**result.metadata, "model": fingerprint(model)}
+                replace(result, values={**result.values, **undefined}, notes=[_DIVERGED], metadata=about).save(path)
 
 
 class WayToMinimiser:

@@ -32,11 +32,11 @@ from mechclust.studies.topic_structure.arms import (
 )
 from mechclust.studies.topic_structure.blocks import topic_blocks
 from mechclust.studies.topic_structure.config import TopicStructureConfig, TopicTransformerConfig
-from mechclust.studies.topic_structure.follow import DevLoss, Follower, WayToMinimiser
+from mechclust.studies.topic_structure.follow import AttentionOrDiverged, DevLoss, Follower, WayToMinimiser
 from mechclust.studies.topic_structure.optimum import distance, drawn, minimiser, population_moments
 from mechclust.studies.topic_structure.tables import TopicTables
 from mechclust.studies.topic_structure.theory import stage_one_value
-from mechclust.training import Callback, ProbeCallback, WeightNorms, train
+from mechclust.training import Callback, WeightNorms, train
 from mechclust.training.callbacks import loss_result
 from probes import HookedModel, ProbeResult, TopicAttention, load_result
 from probes.files import is_whole, versions
@@ -75,7 +75,11 @@ def run_job(config: TopicStructureConfig, job: Job, out: Path) -> None:
     if at := attention_steps(config, arm):
         batches = {"dev": list(task.text("dev", *config.text))}
         probe = TopicAttention(task.token_membership, n_permutations=0)
-        callbacks.append(ProbeCallback(folder, batches, {"attention": probe}, at))
+        callbacks.append(
+            AttentionOrDiverged(
+                lambda: build_model(model_config), out=folder, batches=batches, probes={"attention": probe}, at=at
+            )
+        )
     losses = train(model, task, training_of(config, arm), callbacks=callbacks)
     own = fingerprint(model)
     for name, measure in found.items():
