@@ -13,13 +13,13 @@ from mechclust.report.style import GREY, MATHTEXT, RED, SOFT, direct_labels, sha
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure.arms import OBJECTIVES, documents_of, reading_arm
 from mechclust.studies.topic_structure.config import ROWS, TopicStructureConfig
+from mechclust.studies.topic_structure.follow import PATTERN
 from mechclust.studies.topic_structure.results import THEORY_G, ArmRuns, effect_of, mixing_values
 from mechclust.studies.topic_structure.run import load_trained
 from probes.hooks import forward, record
 from tasks.topic_documents import N_SPECIAL
 
 _JOINT = "one-hot visible trained cross-entropy"
-_PATTERN = "blocks.0.attn.hook_pattern"
 
 
 def heat_maps(config: TopicStructureConfig, out: Path) -> Figure:
@@ -61,10 +61,10 @@ def _mean_attention(config: TopicStructureConfig, out: Path, job: Job) -> torch.
     total = torch.zeros(task.d_vocab**2, dtype=torch.float64)
     count = torch.zeros(task.d_vocab**2, dtype=torch.float64)
     for batch in task.text("dev", *config.text):
-        with record(model, [_PATTERN]) as seen:
+        with record(model, [PATTERN]) as seen:
             forward(model, batch)
         pair = (batch.tokens[:, :, None] * task.d_vocab + batch.tokens[:, None, :]).flatten()
-        total.index_add_(0, pair, seen[_PATTERN][0][:, 0].double().flatten())
+        total.index_add_(0, pair, seen[PATTERN][0][:, 0].double().flatten())
         count.index_add_(0, pair, torch.ones_like(pair, dtype=torch.float64))
     return (total / count).reshape(task.d_vocab, task.d_vocab)
 

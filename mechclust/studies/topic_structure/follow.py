@@ -16,13 +16,14 @@ from mechclust.training import ProbeCallback
 from mechclust.training.callbacks import result_path
 from probes import ProbeResult, run
 from probes.files import versions
-from probes.hooks import HookedModel
+from probes.hooks import HookedModel, forward, record
 from probes.identity import fingerprint
-from tasks import TopicDocuments
+from tasks import Batch, InputError, TopicDocuments
 
 _OTHERS = 10**6  # added to the seed to draw other documents
 _DEV = 500  # documents at once
-_DIVERGED = "training diverged: the weights are not finite, so there is no attention"
+PATTERN = "blocks.0.attn.hook_pattern"
+_DIVERGED = "training diverged: attention is not finite"
 
 
 class Follower(Protocol):
@@ -65,7 +66,7 @@ class DevLoss:
 
 
 class AttentionOrDiverged(ProbeCallback):
-    """A ``ProbeCallback`` whose measures are NaN, with a note, once the weights are no longer finite.
+    """A ``ProbeCallback`` whose measures are NaN, with a note, once attention is no longer finite.
 
     Args:
         untrained: builds the network as it was before training, which gives the result its shape.
@@ -78,18 +79,29 @@ class AttentionOrDiverged(ProbeCallback):
 
     def __call__(self, step: int, model: Any) -> None:
         """Measure attention before ``step``."""
-        if all(bool(torch.isfinite(weight).all()) for weight in model.parameters()):
+        try:
             super().__call__(step, model)
-            return
-        lacking = set(self.lacks(step, model))
-        for (split, batches), (name, probe) in product(self.batches.items(), self.probes.items()):
-            if (path := result_path(self.out, step, f"{split}.{name}")) in lacking:
-                (result,) = run(self._untrained(), batches, [probe])
-                undefined = {
-                    k: torch.full_like(x, torch.nan) for k, x in result.values.items() if x.is_floating_point()
-                }
-                about = {**result.metadata, "model": fingerprint(model)}
-                replace(result, values={**result.values, **undefined}, notes=[_DIVERGED], metadata=about).save(path)
+        except InputError:
+            if all(_finite(model, batch) for batches in self.batches.values() for batch in batches):
+                raise
+            lacking = set(self.lacks(step, model))
+            for (split, batches), (name, probe) in product(self.batches.items(), self.probes.items()):
+                if (path := result_path(self.out, step, f"{split}.{name}")) in lacking:
+                    (result,) = run(self._untrained(), batches, [probe])
+                    _undefined(result, model).save(path)
+
+
+@torch.no_grad()
+def _finite(model: Any, batch: Batch) -> bool:
+    with record(model, [PATTERN]) as seen:
+        forward(model, batch)
+    return bool(seen[PATTERN][0].isfinite().all())
+
+
+def _undefined(result: ProbeResult, model: Any) -> ProbeResult:
+    """The same result without its numbers: that of a network that diverged."""
+    values = {k: torch.full_like(x, torch.nan) if x.is_floating_point() else x for k, x in result.values.items()}
+    return replace(result, values=values, notes=[_DIVERGED], metadata={**result.metadata, "model": fingerprint(model)})
 
 
 class WayToMinimiser:

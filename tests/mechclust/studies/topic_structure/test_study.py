@@ -22,9 +22,10 @@ from mechclust.studies.topic_structure.arms import (
     documents_of,
     jobs,
     reading_arm,
+    training_of,
 )
 from mechclust.studies.topic_structure.results import load_runs
-from mechclust.studies.topic_structure.run import block_result
+from mechclust.studies.topic_structure.run import block_result, run_job
 from probes import load_result
 from probes.hooks import record
 from tasks import InputError, TopicDocuments
@@ -152,6 +153,25 @@ class TestRun:
             match=r"lacks results/e1-seed0/blocks-start\.safetensors; start the study again with the same --out",
         ):
             load_runs(config, copy)
+
+    def test_attention_of_a_network_that_diverged_is_undefined(self, smoke, tmp_path, monkeypatch):
+        _, _, config = smoke
+        job = Job(reading_arm(config.readings[0], "SGD .03"), config.seeds[0])
+        monkeypatch.setattr(
+            "mechclust.studies.topic_structure.run.training_of",
+            lambda config, arm: replace(training_of(config, arm), lr=1e38),
+        )
+        run_job(config, job, tmp_path)
+        paths = sorted((tmp_path / "results" / job.name).glob("step-*.dev.attention.safetensors"))
+        assert len(paths) == len(attention_steps(config, arms(config)[job.arm]))
+        for path in paths:
+            result = load_result(path)
+            assert result["overall_mean"].isnan().all()
+            assert int(result["pairs"].sum()) > 0
+            assert result.notes == ["training diverged: attention is not finite"]
+        before = [path.stat().st_mtime_ns for path in paths]
+        run_job(config, job, tmp_path)
+        assert [path.stat().st_mtime_ns for path in paths] == before
 
     def test_blocks_are_those_of_the_saved_model(self, smoke):
         _, out, config = smoke
