@@ -70,14 +70,15 @@ def _checkpoints() -> str:
 
 
 def _counted(row: str) -> str:
-    """``| study | paper | findings tested, how many seeds or tasks | hold | undecided | do not hold | link |``"""
+    """``| study | paper | findings tested, how many seeds | hold | undecided | do not hold | link |``"""
     title, paper, tested, *_, link = _cells(row)
     name = re.findall(r"([\w-]+\.md(?:#[\w-]+)?)\)", link)[0].replace(".md#", "-").removesuffix(".md")
     findings = [c for c in _recorded(name) if c.kind == "finding"]
     verdicts = [c.verdict for c in findings if c.verdict != "not tested"]
     of = "" if len(verdicts) == len(findings) else f" of {len(findings)}"
     counts = (str(verdicts.count(verdict)) for verdict in ("holds", "undecided", "does not hold"))
-    n = f"{max(c.seeds for c in findings)} {tested.split()[-1]}"
+    config = json.loads((_folder(name) / "config.json").read_text(encoding="utf-8"))["config"]
+    n = f"{len(config['seeds'])} {tested.split()[-1]}"  # some findings have intervals over pairs, not seeds
     return _row(title, paper, f"{len(verdicts)}{of}, {n}", *counts, link)
 
 
@@ -93,7 +94,11 @@ def _measured(row: str) -> str:
 
 
 def _recorded(study: str) -> Claims:
-    return load_claims(next(path for path in (_RESULTS / f"{study}-paper", _RESULTS / study) if path.exists()))
+    return load_claims(_folder(study))
+
+
+def _folder(study: str) -> Path:
+    return next(path for path in (_RESULTS / f"{study}-paper", _RESULTS / study) if path.exists())
 
 
 def _cells(row: str) -> list[str]:

@@ -46,7 +46,8 @@ def readings(config: TopicStructureConfig, found: Readings) -> Figure:
     axis.set_yticks(range(len(order)), order)
     axis.set_xticks(_TICKS, [f"{x:g}" for x in _TICKS])
     axis.minorticks_off()
-    low, high = (float(end(found.distance, initial=0.1)) for end in (np.nanmin, np.nanmax))
+    finite = found.distance[np.isfinite(found.distance)]
+    low, high = (float(end(finite, initial=0.1)) for end in (np.min, np.max))
     axis.set_xlim(0.8 * low, max(1.2, 1.2 * high))
     axis.set_xlabel("distance from the published table (root mean square of log(ours / published))")
     figure.legend(loc="outside lower center", ncols=len(STOPS), frameon=False)

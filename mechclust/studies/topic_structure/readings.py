@@ -32,13 +32,17 @@ class Readings(NamedTuple):
 
     @property
     def distance(self) -> np.ndarray:
-        """``[seed arm]`` root mean square of log(ours / published) over the table's 15 numbers."""
-        return distance_of(np.log(self.means))
+        """``[seed arm]`` root mean square of log(ours / published) over the table's 15 numbers.
+
+        Infinite where no attention is left in a bucket, NaN where training diverged.
+        """
+        with np.errstate(divide="ignore"):
+            return distance_of(np.log(self.means))
 
     @property
     def whole(self) -> np.ndarray:
-        """``[arm]`` whether none of its runs diverged."""
-        return np.isfinite(self.means).all(axis=(0, 2, 3))  # type: ignore[no-any-return]
+        """``[arm]`` whether all of its runs have a distance: none diverged."""
+        return np.isfinite(self.distance).all(axis=0)  # type: ignore[no-any-return]
 
 
 def distance_of(logs: np.ndarray) -> np.ndarray:

@@ -134,7 +134,9 @@ class TestClaims:
 
     def test_have_the_history_of_the_first_paper_run(self, carried):
         assert {id for id, c in carried.items() if c.history} == {"P1a", "P1b", "P2", "P3", "P4", "P5", "P6"}
-        assert carried["P5"].history[0].verdict == "does not hold"
+        verdicts = [earlier.verdict for earlier in carried["P5"].history]
+        assert verdicts == ["does not hold", "holds", "holds", "does not hold"]
+        assert sum(len(c.history) for c in carried.values()) == 13  # all findings of that run that were tested
 
     @pytest.mark.parametrize(
         ("arm", "change", "broken"),
@@ -236,6 +238,16 @@ class TestReadings:
         axis = readings(PAPER, readings_of(PAPER, runs)).axes[0]
         assert axis.get_xlabel().startswith("distance from the published")
         assert [text.get_text() for text in axis.texts].count("training diverged") == 1
+
+    def test_those_without_any_attention_in_a_bucket_are_left_out(self, monkeypatch):
+        """Their distance is infinite."""
+        arm = reading_arm(PAPER.readings[0], "SGD .03")
+        none = {step: attention([0.0, 0.01, 0.01]) for step in attention_steps(PAPER, arms(PAPER)[arm])}
+        runs = {**RUNS, arm: [replace(run, attention=none) for run in RUNS[arm]]}
+        found = verdicts(monkeypatch, runs)
+        assert (found["P5"], found["P5b"], found["P5c"]) == ("holds", "holds", "holds")
+        axis = readings(PAPER, readings_of(PAPER, runs)).axes[0]
+        assert np.isfinite(axis.get_xlim()).all()
 
     def test_the_table_begins_with_the_published_one(self):
         table = attention_table(readings_of(PAPER, RUNS))
