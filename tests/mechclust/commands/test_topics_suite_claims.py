@@ -80,20 +80,39 @@ def test_the_variation_between_twins_counts():
 
 
 def test_severity_in_spite_of_undefined_resamples():
-    found = attention_of(np.full(6, 1.3), "x")
+    found, twin = attention_of(np.full(6, 1.3), "x"), attention_of(np.full(6, 1.0), "x", twin=0)
     found["overall_matched_resampled"][0, 2, 5] = np.nan
-    claim = claims_of([found])[3]
+    claim = claims_of([found, twin])[3]
     assert (claim.verdict, claim.severity >= 0.9, claim.power) == ("holds", True, 1.0)
     found["overall_matched_resampled"][:] = np.nan
-    claim = claims_of([found])[3]
+    claim = claims_of([found, twin])[3]
     assert (claim.verdict, claim.severity) == ("undecided", None)
     assert claim.severity_note == "none: every resample of the documents leaves some ratio undefined"
 
 
 def test_equal_distance_may_take_it_away():
-    ratios = np.full(6, 1.3)
-    assert verdicts([attention_of(ratios, "x")])["S2"] == "holds"
-    assert verdicts([attention_of(ratios, "x", matched=-0.1)])["S2"] == "does not hold"
+    ratios, twin = np.full(6, 1.3), attention_of(np.full(6, 1.0), "x", twin=0)
+    assert verdicts([attention_of(ratios, "x"), twin])["S2"] == "holds"
+    assert verdicts([attention_of(ratios, "x", matched=-0.1), twin])["S2"] == "does not hold"
+
+
+def test_chance_at_equal_distance_is_that_of_the_twin():
+    """Above 1 is not enough: documents of different lengths take a model with random weights there too."""
+    found = [attention_of(np.full(6, 1.3), "x"), attention_of(np.full(6, 1.31), "x", twin=0)]
+    assert verdicts(found)["S2"] == "does not hold"
+
+
+def test_encoders_without_twins_are_told():
+    found = claims_of([attention_of(np.full(6, r), name) for r, name in ((1.3, "x"), (1.3, "y"), (1.3, "random x"))], 0)
+    assert found[3].note == "not tested: no encoder has an untrained twin"
+    twin = attention_of(np.full(6, 1.0), "x", twin=0)
+    alone = attention_of(np.full(6, 0.9), "random x")  # is not the twin of x, whatever its name
+    (s1, s2) = claims_of([attention_of(np.full(6, 1.3), "x"), twin, alone], 0)[2:]
+    for claim in (s1, s2):
+        assert claim.verdict == "holds"
+        assert (
+            claim.note == "interval over documents and topic models; left out, as without an untrained twin: random x"
+        )
 
 
 def test_a_folder_without_measurements(tmp_path):

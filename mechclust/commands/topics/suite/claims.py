@@ -1,4 +1,4 @@
-"""P7, and what a suite tests on any encoder: claims whose bounds were written before any run."""
+"""P7, and what a suite tests on any encoder."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ from tasks import InputError
 
 NEAR_ONE = 0.005  # of a model with random weights
 _NULL = (
-    "as planted, but for one encoder, drawn at random, {how}; the measured variation over documents and topic models, "
-    "which all encoders share, and over random weights"
+    "ratios that make the claim true, but for one encoder, drawn at random, {how}; the measured variation over "
+    "documents and topic models, which all encoders share, and over random weights"
 )
-_FLAT = "whose ratios are 1 at every threshold"
 _Stat = tuple[str, Curve, Bound]  # name, a number with what varies about it
 _False = tuple[str, np.ndarray]
 
@@ -63,8 +62,8 @@ def claims_of(attention: Sequence[ProbeResult], draws: int = LEAST_DRAWS) -> Cla
     return Claims(
         [
             *(_p7(trained, twins, overlap, draws) for overlap in (False, True)),
-            _above_twin(trained, twins, draws),
-            _matched(trained, draws),
+            _above_twin("S1", "ratio of same-topic to different-topic attention", "ratio", trained, twins, draws),
+            _above_twin("S2", "the same ratio at equal distance", "matched", trained, twins, draws),
         ]
     )
 
@@ -94,7 +93,8 @@ def _p7(
         Bound(">", 1),
         why_not=f"the suite has no {join(lacking)}" if lacking else few,
         false=_p7_false(expected),
-        how=f"{_FLAT}, or do not fall from one threshold to the next, or of which another is as high as ELECTRA",
+        how="whose ratios are 1 at every threshold or do not fall from one threshold to the next, or of which another "
+        "is as high as ELECTRA, or random BERT .5% off 1",
         planted=expected if all(np.isfinite(e).all() for e in expected.values()) else None,
         draws=draws,
     )
@@ -147,58 +147,44 @@ def _from_one(x: np.ndarray) -> np.ndarray:
 # ---- any encoder ----
 
 
-def _above_twin(trained: Mapping[str, ProbeResult], twins: Mapping[str, Sequence[ProbeResult]], draws: int) -> Claim:
-    with_twin = {name: r for name, r in trained.items() if twins[name]}
-    curves = _no_overlap(with_twin, "ratio")
+_TWIN = "\0random weights"  # no name of an encoder ends so
+
+
+def _above_twin(
+    id: str,
+    statement: str,
+    measure: Measure,
+    trained: Mapping[str, ProbeResult],
+    twins: Mapping[str, Sequence[ProbeResult]],
+    draws: int,
+) -> Claim:
+    """That a measure is above that of the encoder's twins: chance is not 1 where documents differ in length."""
+    with_twin = [name for name in trained if twins[name]]
+    curves = {name: curve_of(trained[name], measure, overlap=False) for name in with_twin}
     for name in with_twin:
-        curves[f"random {name}"] = mean_of([curve_of(r, "ratio", False) for r in twins[name]])
+        curves[name + _TWIN] = mean_of([curve_of(r, measure, overlap=False) for r in twins[name]])
+    others = [name for name in trained if name not in with_twin]
     return _judged(
-        "S1",
-        "every encoder: ratio of same-topic to different-topic attention above that of its own architecture with "
-        "random weights, at every threshold (words of one topic)",
+        id,
+        f"every encoder: {statement} above that of its own architecture with random weights, at every threshold (words "
+        "of one topic)",
         "ours",
         curves,
-        partial(_above_parts, names=list(with_twin)),
+        partial(_above_parts, names=with_twin),
         Bound(">", 0),
         why_not="" if curves else "no encoder has an untrained twin",
         false=[(name, np.ones(curves[name].values.shape[1])) for name in with_twin],
-        planted={
-            name: np.full(c.values.shape[1], 1.0 if name.startswith("random ") else 1.2) for name, c in curves.items()
-        },
+        how="whose ratios are those of its twin",
+        planted={name: np.full(c.values.shape[1], 1.0 if name.endswith(_TWIN) else 1.2) for name, c in curves.items()},
         draws=draws,
+        note=f"left out, as without an untrained twin: {join(others)}" if curves and others else "",
     )
 
 
 def _above_parts(curves: Mapping[str, Curve], names: Sequence[str]) -> list[_Stat]:
     return [
-        (f"{name}, least", curves[name].minus(curves[f"random {name}"]).statistic(_least), Bound(">", 0))
-        for name in names
+        (f"{name}, least", curves[name].minus(curves[name + _TWIN]).statistic(_least), Bound(">", 0)) for name in names
     ]
-
-
-def _matched(trained: Mapping[str, ProbeResult], draws: int) -> Claim:
-    curves = _no_overlap(trained, "matched")
-    return _judged(
-        "S2",
-        "every encoder: same-topic above different-topic attention at equal distance too, at every threshold (words of "
-        "one topic)",
-        "ours",
-        curves,
-        _matched_parts,
-        Bound(">", 1),
-        why_not="" if curves else "no encoder was measured",
-        false=[(name, np.ones(c.values.shape[1])) for name, c in curves.items()],
-        planted={name: np.full(c.values.shape[1], 1.2) for name, c in curves.items()},
-        draws=draws,
-    )
-
-
-def _matched_parts(curves: Mapping[str, Curve]) -> list[_Stat]:
-    return [(f"{name}, least", curve.statistic(_least), Bound(">", 1)) for name, curve in curves.items()]
-
-
-def _no_overlap(results: Mapping[str, ProbeResult], measure: Measure) -> dict[str, Curve]:
-    return {name: curve_of(result, measure, overlap=False) for name, result in results.items()}
 
 
 # ---- how ----
@@ -213,18 +199,20 @@ class _Judge:
     source: str
     parts: Callable[[Mapping[str, Curve]], list[_Stat]]
     bound: Bound
+    note: str = ""
 
     def __call__(self, curves: Mapping[str, Curve], *, why_not: str = "", severity: Severity | None = None) -> Claim:
         """Not tested if ``why_not`` gives a reason; the numbers are kept."""
         stats = self.parts(curves) if curves else []
         given = {name: found.interval() for name, found, _ in stats}
         twins = any(found.without is not None for _, found, _ in stats)
-        weights = ", topic models and random weights" if twins else " and topic models"
+        models = any(len(found.values) > 1 for _, found, _ in stats)
+        over = ["documents", *["topic models"] * models, *["random weights"] * twins]
         bounds = [(name, found.values.tolist(), bound) for name, found, bound in stats]
         return claim(
             self.id, self.statement, self.source, bounds[0][1] if bounds else [], bounds or self.bound, interval=given,
             tested=not why_not, why_not=why_not, chance="1 (ratio), 0 (difference)", severity=severity,
-            note=f"interval over documents{weights}" if stats else "",
+            note="; ".join(filter(None, [f"interval over {join(over)}" if stats else "", self.note])),
         )  # fmt: skip
 
 
@@ -245,7 +233,8 @@ def _judged(
     false: Sequence[_False],
     planted: Mapping[str, np.ndarray] | None,
     draws: int,
-    how: str = _FLAT,
+    how: str,
+    note: str = "",
 ) -> Claim:
     """The claim with its severity, if it can be tested.
 
@@ -254,8 +243,9 @@ def _judged(
         planted: the curves of all encoders that make the claim true; ``None``: not known, so that in null draws all
             ratios are 1.
         how: what the ways are, for the severity's note.
+        note: of the claim.
     """
-    judge = _Judge(id, statement, source, parts, bound)
+    judge = _Judge(id, statement, source, parts, bound, note)
     if why_not or not curves:
         return judge(curves, why_not=why_not, severity=Severity(None, 0, f"none: {why_not}"))
     if not draws:

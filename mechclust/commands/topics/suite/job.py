@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -177,7 +177,8 @@ def _measure(job: ModelJob) -> Measured:
 
     table = token_embeddings(hooked)
     rows = table[tokens.clamp(min=0).to(table.device)].to("cpu", torch.float64)
-    whole, *without = [_vectors(rows, states, gathered, part) for part in (-1, *range(PARTS))]
+    whole = _vectors(rows, states, gathered, -1)
+    without = (_vectors(rows, states, gathered, part) for part in range(PARTS))  # one of them in memory at a time
     lost = {"occurrences": encoded.occurrences, "lost": encoded.lost, "words_seen": int((tokens >= 0).sum())}
     about = {
         **job.about,
@@ -245,28 +246,27 @@ def _embedding(
     job: ModelJob,
     topics: Mapping[int, Sequence[Tensor]],
     whole: _Vectors,
-    without: Sequence[_Vectors],
+    without: Iterable[_Vectors],
     about: Mapping[str, Any],
 ) -> ProbeResult:
     """Similarity of word vectors of all topic models and variants as one result."""
+    every = [each for variants in topics.values() for each in variants]
+    parts = [[_ratios(each, *part) for each in every] for part in without]
     found: list[dict[str, Tensor] | None] = []
-    for variants in topics.values():
-        for each in variants:
-            if not _usable(each):
-                found.append(None)
-                continue
-            vectors, met = whole
-            own = TopicEmbedding(each, n_permutations=0).compare_vectors(vectors, met)
-            selves = TopicEmbedding(each, self_pairs=True, n_permutations=0).compare_vectors(
-                {"rows": vectors["rows"]}, met
-            )
-            order = [0, None, 1, 2]  # as VECTORS
-            measures = {
-                name: torch.stack([selves[name][0] if i is None else own[name][i] for i in order])
-                for name in ("ratio", "difference", "mean")
-            }
-            measures["ratio_without"] = torch.stack([_ratios(each, *part) for part in without], dim=-1)
-            found.append(measures)
+    for number, each in enumerate(every):
+        if not _usable(each):
+            found.append(None)
+            continue
+        vectors, met = whole
+        own = TopicEmbedding(each, n_permutations=0).compare_vectors(vectors, met)
+        selves = TopicEmbedding(each, self_pairs=True, n_permutations=0).compare_vectors({"rows": vectors["rows"]}, met)
+        order = [0, None, 1, 2]  # as VECTORS
+        measures = {
+            name: torch.stack([selves[name][0] if i is None else own[name][i] for i in order])
+            for name in ("ratio", "difference", "mean")
+        }
+        measures["ratio_without"] = torch.stack([part[number] for part in parts], dim=-1)
+        found.append(measures)
     some = next(each for each in found if each is not None)
     values = {}
     for name, x in some.items():

@@ -170,6 +170,7 @@ class SuiteResult:
                 row |= {name: _text(of.loc[name]) for name in ATTENTION}
                 row["published"] = _number(of.loc["attention", "published"])
                 row["random weights"] = _text(of.loc["attention"], "random_")
+                row["random, at equal distance"] = _text(of.loc["attention at equal distance"], "random_")
                 rows.append(row)
         return pd.DataFrame(rows).fillna("–")
 

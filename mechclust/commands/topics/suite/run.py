@@ -80,7 +80,8 @@ def _result(
                 twins[model.name].append(twin)
     if not trained:
         first, why = next(iter(failed.items()))
-        others = f"; nor can the {len(failed) - 1} others" if len(failed) > 1 else ""
+        n = len(failed) - 1
+        others = f"; nor can the {f'{n} others' if n > 1 else 'other'}" if n else ""
         raise InputError(f"no encoder of the suite can be measured: {first}: {why}{others}")
     return SuiteResult(config, models, texts, trained, twins, failed)
 
