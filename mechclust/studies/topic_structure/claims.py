@@ -15,7 +15,7 @@ from mechclust.report.severity import Severity
 from mechclust.report.verdicts import Bound, Verdict
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure.arms import documents_of
-from mechclust.studies.topic_structure.config import TopicStructureConfig
+from mechclust.studies.topic_structure.config import LEAST_STEPS, TopicStructureConfig
 from mechclust.studies.topic_structure.optimum_claims import optimum_claims
 from mechclust.studies.topic_structure.reading_claims import reading_claims
 from mechclust.studies.topic_structure.results import THEORY_G, ArmRuns, block, effect_of, mixing_values
@@ -111,7 +111,7 @@ def _blocks(config: TopicStructureConfig, runs: ArmRuns) -> list[Claim]:
 def _everything_trained(config: TopicStructureConfig, runs: ArmRuns) -> list[Claim]:
     """P3: by how many standard deviations of its entries the blocks of ``W_E^T W_E`` differ, off the diagonal."""
     grid = [name for name in runs if name.startswith("E1b")]
-    tested, found = config.test_claims and config.steps >= 2000, []
+    tested, found = config.test_claims and config.steps >= LEAST_STEPS, []
     for id, names, bound, what in (
         ("P3", grid, _ABOVE, "every optimiser and loss"),
         ("P3b", grid, Bound(">=", 0.5), "every optimiser and loss: clearly visible"),

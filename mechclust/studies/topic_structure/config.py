@@ -19,6 +19,7 @@ ROWS = {
     "SGD .01": ("sgd", 0.01),
     "SGD .03": ("sgd", 0.03),
 }
+LEAST_STEPS = 2000  # of E1b and E3, for claims on where training ends
 # Readings of the published attention table: input, MASK as a key, W_V, loss.
 READINGS = tuple(
     map(

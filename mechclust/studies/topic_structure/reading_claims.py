@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from mechclust.report.claims import Claim
@@ -11,6 +13,9 @@ from mechclust.report.verdicts import Bound, interval
 from mechclust.studies.topic_structure.config import READINGS, TopicStructureConfig
 from mechclust.studies.topic_structure.readings import BEST, END, TABLE, Readings, distance_of, factors, readings_of
 from mechclust.studies.topic_structure.results import ArmRuns
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NEAR = Bound("<=", 0.15)  # twice what the published spread over seeds accounts for
 _CLEAR = Bound(">=", 1.05)
@@ -147,3 +152,17 @@ def _fall(data: Data) -> Parts:
 def verdicts_of(found: Readings) -> list[str]:
     """For every reading, whether its distance over seeds is within the bound: ``"holds"``, ..."""
     return [NEAR.judge(interval(of.tolist())) for of in found.distance.T]
+
+
+def distance_table(found: Readings) -> pd.DataFrame:
+    """Distance of every reading from the published table at every stop, with its interval over seeds, as text."""
+    import pandas as pd
+
+    table = []
+    for name, of, verdict in zip(found.names, found.distance.T, verdicts_of(found), strict=True):
+        ends = interval(of.tolist()) if np.isfinite(of).all() else None
+        if ends is None:
+            table.append([*name, "–", "–", verdict if np.isfinite(of).all() else "training diverged"])
+        else:
+            table.append([*name, f"{of.mean():.3f}", f"{ends[0]:.3f} to {ends[1]:.3f}", verdict])
+    return pd.DataFrame(table, columns=["reading", "stopped", "distance", "95% interval", str(NEAR)])

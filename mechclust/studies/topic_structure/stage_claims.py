@@ -11,7 +11,7 @@ from mechclust.report.draws import Data, Draw, exchanged_by_column, spread_like
 from mechclust.report.findings import Finding, Parts
 from mechclust.report.verdicts import Bound
 from mechclust.studies.topic_structure.arms import OBJECTIVES, Cell
-from mechclust.studies.topic_structure.config import TopicStructureConfig
+from mechclust.studies.topic_structure.config import LEAST_STEPS, TopicStructureConfig
 from mechclust.studies.topic_structure.results import ArmRuns, shares_of
 
 _HALF = Bound(">=", 0.5)
@@ -67,7 +67,7 @@ def stage_claims(config: TopicStructureConfig, runs: ArmRuns) -> list[Claim]:
 def _judged(config: TopicStructureConfig, finding: Finding[Data], data: Data) -> Claim:
     if next(iter(data.values())).shape[1] == 0:
         return finding.judged(data, tested=False, why_not="attention moved in none of its cells")
-    return finding.judged(data, tested=config.test_claims)
+    return finding.judged(data, tested=config.test_claims and config.steps >= LEAST_STEPS)
 
 
 def _every(

@@ -18,6 +18,7 @@ from mechclust.studies.topic_structure.beyond.report import analyse_beyond
 from mechclust.studies.topic_structure.beyond.results import load_beyond
 from mechclust.studies.topic_structure.claims import claims_of
 from mechclust.studies.topic_structure.config import READINGS, Beyond, TopicStructureConfig
+from mechclust.studies.topic_structure.reading_claims import distance_table
 from mechclust.studies.topic_structure.readings import attention_table, readings_of
 from mechclust.studies.topic_structure.results import load_minimisers, load_runs
 from mechclust.studies.topic_structure.run import run_job, trained_models
@@ -101,7 +102,10 @@ def analyse(config: TopicStructureConfig, out: Path) -> Analysis:
     return Analysis(
         claims=claims_of(config, runs, minimisers),
         panels=panels,
-        folded={"Mean attention at the best development loss, by reading": table_html(attention_table(found))},
+        folded={
+            "Distance from the published attention table, by reading and stop": table_html(distance_table(found)),
+            "Mean attention at the best development loss, by reading": table_html(attention_table(found)),
+        },
         notes=[
             "Documents of E1, E2 and E4a theory follow the theory (an equal mix of a few topics, no START and END); "
             "those of E1b, E3 and E4 follow the paper's experiments (Dirichlet).",

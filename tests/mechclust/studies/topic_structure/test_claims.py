@@ -13,7 +13,7 @@ from mechclust.studies.topic_structure import TopicStructureConfig, theory_gap
 from mechclust.studies.topic_structure.arms import DECAYED, Cell, arms, attention_steps, cells, reading_arm
 from mechclust.studies.topic_structure.claims import claims_of
 from mechclust.studies.topic_structure.config import ROWS
-from mechclust.studies.topic_structure.reading_claims import chosen, verdicts_of
+from mechclust.studies.topic_structure.reading_claims import chosen, distance_table, verdicts_of
 from mechclust.studies.topic_structure.reading_figures import readings
 from mechclust.studies.topic_structure.readings import BEST, END, HALF, TABLE, attention_table, readings_of, stops_of
 from mechclust.studies.topic_structure.results import THEORY_G, TrainedRun, shares_of
@@ -101,6 +101,18 @@ def minimisers(config, power=-0.5, shrink=-0.6):
 
 def constructed(config=PAPER):
     return {name: [made(config, name, seed) for seed in config.seeds] for name in arms(config)}
+
+
+def far(run: TrainedRun, off: float) -> TrainedRun:
+    """The same with all attention multiplied, farther from the table."""
+    moved = {step: attention(result["overall_mean"].numpy() * np.exp(off)) for step, result in run.attention.items()}
+    return replace(run, attention=moved)
+
+
+def even(run: TrainedRun) -> TrainedRun:
+    """The same with as much attention within topics as between them."""
+    means = {step: result["overall_mean"].numpy() for step, result in run.attention.items()}
+    return replace(run, attention={step: attention([x[0], x[2], x[2]]) for step, x in means.items()})
 
 
 RUNS = constructed()
@@ -222,6 +234,38 @@ class TestReadings:
         np.testing.assert_allclose(found.distance[:, 4], expected)
         near = [name for name, verdict in zip(found.names, verdicts_of(found), strict=True) if verdict == "holds"]
         assert near == [(BEST_READING, BEST), (BEST_READING, HALF)]
+
+    def test_every_stop_of_every_reading_has_a_verdict(self):
+        table = distance_table(readings_of(PAPER, RUNS))
+        assert len(table) == 48
+        held = table[table["<= 0.15"] == "holds"]
+        assert list(zip(held["reading"], held["stopped"], strict=True)) == [(BEST_READING, BEST), (BEST_READING, HALF)]
+        lost = {**RUNS, (arm := reading_arm(BEST_READING, "SGD .03")): [
+            replace(run, attention={step: attention([np.nan] * 3) for step in run.attention}) for run in RUNS[arm]
+        ]}  # fmt: skip
+        assert (distance_table(readings_of(PAPER, lost))["<= 0.15"] == "training diverged").sum() == 3
+
+    def test_fail_where_no_reading_is_near(self, monkeypatch):
+        runs = {name: [far(run, 0.5) for run in of] for name, of in RUNS.items()}
+        assert verdicts(monkeypatch, runs)["P5"] == "does not hold"
+
+    def test_fail_where_one_row_attends_uniformly(self, monkeypatch):
+        """The chosen reading is that of the other rows, as all readings have such a row."""
+        runs = {name: [even(run) if name.endswith("SGD .03") else run for run in of] for name, of in RUNS.items()}
+        assert verdicts(monkeypatch, runs)["P5a"] == "does not hold"
+
+    @pytest.mark.parametrize(
+        ("id", "nearer", "other"),
+        [("P5b", "normalised", "one-hot"), ("P5d", "trained", "frozen"), ("P5e", "cross-entropy", "squared")],
+    )
+    def test_a_factor_that_works_the_other_way(self, monkeypatch, id, nearer, other):
+        def swapped(name):
+            there, here = {nearer: other, other: nearer}, name.split()
+            return " ".join(there.get(part, part) for part in here)
+
+        readings = [name for name in RUNS if arms(PAPER)[name].experiment == "E4"]
+        runs = {**RUNS, **{name: RUNS[swapped(name)] for name in readings}}
+        assert verdicts(monkeypatch, runs)[id] == "does not hold"
 
     def test_the_nearest_is_chosen_without_the_seed_that_judges_it(self):
         logs = np.log(np.broadcast_to(TABLE, (3, 2, 5, 3))).copy()
