@@ -3,7 +3,7 @@
 They stand between two comments, which a page does not show:
 
 - ``<!-- claims: NAME -->``, ``<!-- end -->``: the table of a study's claims, or of those whose names follow its own;
-  below all claims of a study, which would still hold if they were tested as one family.
+  below all claims of a study, and below those of an arm, which would still hold if they were tested as one family.
 - ``<!-- checkpoints -->``, ``<!-- end -->``: the real checkpoints that ``make real`` runs on.
 - ``<!-- counts -->``, ``<!-- end -->``: a row for each study, in which is filled in how many findings hold; checks do
   not count. A row that links to a section, ``NAME.md#ARM``, counts the record ``NAME-ARM``.
@@ -49,7 +49,8 @@ def _table(kind: str, names: str, held: str) -> str:
     if kind == "claims":
         study, *ids = names.split()
         claims = _recorded(study)
-        notes = family_notes(claims) if not ids and study != "real-models" else []
+        shown_whole = not ids or not (_RESULTS / f"{study}-paper").exists()  # or shown only here
+        notes = family_notes(claims) if shown_whole and study != "real-models" else []
         return "\n\n".join([markdown_table([c for c in claims if not ids or c.id in ids]), *notes])
     if kind == "checkpoints":
         return _checkpoints()
