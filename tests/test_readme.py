@@ -37,9 +37,9 @@ def test_a_study_that_was_not_recorded_says_so():
         assert ("Not recorded yet" in page) == (study.name not in RUNS)
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_every_recorded_finding_has_a_severity_or_says_why_not(name):
-    assert lacking_severity(RUNS[name]) == []
+@pytest.mark.parametrize("record", sorted(RESULTS.iterdir()), ids=lambda path: path.name)
+def test_every_recorded_finding_has_a_severity_or_says_why_not(record):
+    assert lacking_severity(load_claims(record)) == []
 
 
 def test_the_measured_numbers():
