@@ -29,7 +29,8 @@ def run_job(config: TaskClustersConfig, job: Job, out: Path) -> None:
     batches = {split: list(task.batches(split)) for split in (TRAIN, VALIDATION)}
     validation = {VALIDATION: batches[VALIDATION]}
     at = residual(final_norm=True)
-    ari = TaskClusterARI(also=("output",), at=at, n_init=config.n_init, n_permutations=config.n_permutations)
+    draws = config.n_permutations
+    ari = TaskClusterARI(also=("output",), within="input", at=at, n_init=config.n_init, n_permutations=draws)
     callbacks: list[Callback] = [
         CheckpointCallback(models, at=[end]),
         AccuracyCallback(results, task, VALIDATION),
