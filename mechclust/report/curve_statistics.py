@@ -97,7 +97,7 @@ def gain_correlation(curves: TaskCurves, covariate: str) -> np.ndarray:
 
 
 def boundary_distance(curves: TaskCurves, shared: float, transition: float) -> tuple[np.ndarray, np.ndarray]:
-    """How far both boundaries of the layer groups are from shares of the depth; 1 where there is no transition.
+    """How far both boundaries of the layer groups are from shares of the depth; NaN where there is no transition.
 
     Args:
         curves: of the tasks.
@@ -106,9 +106,15 @@ def boundary_distance(curves: TaskCurves, shared: float, transition: float) -> t
     """
     first, end = boundaries_of(curves)
     return tuple(  # type: ignore[return-value]
-        np.where(end > first, np.abs(at / curves.n_layers - expected), 1.0)
+        np.where(end > first, np.abs(at / curves.n_layers - expected), np.nan)
         for at, expected in ((first, shared), (end, transition))
     )
+
+
+def all_groups(curves: TaskCurves) -> np.ndarray:
+    """1 where some layers are shared, some in transition and some refine; 0 otherwise."""
+    shared, end = boundaries_of(curves)
+    return ((0 < shared) & (shared < end) & (end < curves.n_layers)).astype(float)
 
 
 # ---- held-out tasks ----

@@ -45,6 +45,8 @@ class SeedCurveClaim:
         why_not: why it cannot be tested; ``""``: it can.
         planted: draws curves in which it is true, or None.
         shares: the statistics are 0 or 1.
+        least_seeds: it is about the seeds where all statistics are defined, and is tested from so many on; 0: about
+            all seeds, and one where a statistic is undefined leaves it undecided.
     """
 
     id: str
@@ -56,31 +58,47 @@ class SeedCurveClaim:
     why_not: str = ""
     planted: SeedDraw | None = None
     shares: bool = False
+    least_seeds: int = 0
     paper: float | None = None
     chance: str | None = None
     note: str = ""
 
     def claimed(self, curves: Curves, severity: Severity | None = None) -> Claim:
         """The claim judged on some curves: those that were measured, or a draw."""
-        tested = not self.why_not
-        values = [
-            (name, [float(statistic(one)) for one in curves] if tested else [], bound)
-            for name, statistic, bound in self.parts
-        ]
+        measured, why_not = self._measured(curves)
+        values = [(name, of, bound) for (name, _, bound), of in zip(self.parts, measured, strict=True)]
         return claim(
             self.id,
             self.statement,
             self.source,
             values[0][1],
             values if len(values) > 1 else values[0][2],
-            tested=tested,
-            why_not=self.why_not,
+            tested=not why_not,
+            why_not=why_not,
             shares=self.shares,
             paper=self.paper,
             chance=self.chance,
             severity=severity,
             note=self.note,
         )
+
+    def untested(self, curves: Curves) -> str:
+        """Why it cannot be tested on some curves; ``""``: it can."""
+        return self._measured(curves)[1]
+
+    def _measured(self, curves: Curves) -> tuple[list[list[float]], str]:
+        """Values of each part, of the seeds that it is about; and why they decide nothing."""
+        if self.why_not:
+            return [[] for _ in self.parts], self.why_not
+        values = np.array([[statistic(one) for one in curves] for _, statistic, _ in self.parts], dtype=float)
+        if not self.least_seeds:
+            return values.tolist(), ""
+        defined = np.isfinite(values).all(axis=0)
+        if (n := int(defined.sum())) < self.least_seeds:
+            return [[] for _ in self.parts], (
+                f"it is defined in {n} of {len(curves)} seeds, and tested from {self.least_seeds} on"
+            )
+        return values[:, defined].tolist(), ""
 
 
 def judged_over_seeds(tests: Sequence[SeedCurveClaim], *, draws: int = LEAST_DRAWS, seed: int = 0) -> list[Claim]:
@@ -105,7 +123,7 @@ def judged_over_seeds(tests: Sequence[SeedCurveClaim], *, draws: int = LEAST_DRA
         >>> found[0].verdict, found[0].severity > 0.9
         ('holds', True)
     """
-    able = [test for test in tests if not test.why_not and len(test.curves) > 1]
+    able = [test for test in tests if not test.untested(test.curves) and len(test.curves) > 1]
     found: dict[str, Severity] = {}
     for test in able if draws else []:
 
@@ -118,8 +136,8 @@ def judged_over_seeds(tests: Sequence[SeedCurveClaim], *, draws: int = LEAST_DRA
 
 
 def _without(test: SeedCurveClaim, draws: int) -> Severity:
-    if test.why_not:
-        return Severity(None, 0, test.why_not)
+    if why_not := test.untested(test.curves):
+        return Severity(None, 0, why_not)
     if not draws:
         return Severity(None, 0, "not counted, since no draws were asked for")
     return Severity(None, 0, "one seed decides nothing, so that it is never called true")

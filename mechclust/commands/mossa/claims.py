@@ -55,7 +55,7 @@ def claims_of(
     draws: int = LEAST_DRAWS,
     seed: int = 0,
 ) -> list[Claim]:
-    """C2 to C19 of a run.
+    """C2 to C20 of a run.
 
     Args:
         curves: debiased CKA with the controls, of all tasks; with the covariates ``published.FLESCH_KINCAID``,
@@ -92,10 +92,11 @@ def claims_of(
 
 
 def _of_layers(curves: TaskCurves) -> list[CurveClaim]:
-    """C2 to C6 and C12, of the seen tasks."""
+    """C2 to C6, C12 and C20, of the seen tasks."""
     few = _few_tasks(curves)
     made = partial(_made, curves=curves.seen, why_not=few or _few_layers(curves), planted=planted)
     boundary = partial(of.boundary_distance, shared=9 / 32, transition=15 / 32)
+    none = "" if np.isfinite(boundary(curves.seen)).all() else "there is no transition"
     return [
         made(
             "C2", "pre: median CKA with the controls falls with depth", null=_BASE_WALK, paper=-0.94,
@@ -132,12 +133,17 @@ def _of_layers(curves: TaskCurves) -> list[CurveClaim]:
             ),
         ),
         made(
-            "C12", "shared layers, a transition and refinement, where the paper has them (distance in relative depth)",
-            null=_GAP_WALK, paper=0.0, chance=None,
+            "C12", "where there is a transition, it begins and ends where the paper has it (distance in relative "
+            "depth)", null=_GAP_WALK, paper=0.0, chance=None, why_not=few or _few_layers(curves) or none,
             parts=(
                 ("end of the shared layers from 9/32", lambda c: boundary(c)[0], Bound("<=", 0.1)),
                 ("end of the transition from 15/32", lambda c: boundary(c)[1], Bound("<=", 0.1)),
             ),
+        ),
+        made(
+            "C20", "there are shared layers, a transition, and refinement above (1: all three)",
+            null=_GAP_WALK, paper=1.0, chance=None, source=f"{_PAPER}; the bound is ours",
+            parts=(("", of.all_groups, Bound(">", 0.5)),),
         ),
     ]  # fmt: skip
 

@@ -33,6 +33,7 @@ from mechclust.studies.mossa.results import SeedResults
 _PAPER = "Zhao, Ziser & Cohen"
 _ABOVE_CHANCE = 0.05
 _LEAST_LAYERS = 8
+_LEAST_SEEDS = 3  # with a transition, from which on its place is tested
 _NOT_ENCODED = "not encoded"
 
 _SWAPPED = SeedNull(each(nulls.swapped), "pre and tuned swapped at random by task")
@@ -128,8 +129,8 @@ def _of_layers(config: MossaConfig, curves: Sequence[TaskCurves]) -> list[SeedCu
             ),
         ),
         made(
-            id="C12", statement="the boundaries of shared layers, transition and refinement are where the paper has "
-            "them (distance in relative depth)", null=_GAP_WALK, paper=0.0, chance=None,
+            id="C12", statement="where there is a transition, it begins and ends where the paper has it (distance in "
+            "relative depth)", null=_GAP_WALK, paper=0.0, chance=None, least_seeds=_LEAST_SEEDS,
             parts=(
                 ("end of the shared layers from 9/32", lambda c: boundary(c)[0], Bound("<=", 0.1)),
                 ("end of the transition from 15/32", lambda c: boundary(c)[1], Bound("<=", 0.1)),
@@ -139,15 +140,9 @@ def _of_layers(config: MossaConfig, curves: Sequence[TaskCurves]) -> list[SeedCu
         made(
             id="C20", statement="there are shared layers, a transition, and refinement above (share of seeds with all "
             "three)", source=f"{_PAPER}; the bound is ours", null=_GAP_WALK, paper=1.0, chance=None, shares=True,
-            parts=(("", all_groups, Bound(">", 0.5)),), note=boundary_note(seen),
+            parts=(("", of.all_groups, Bound(">", 0.5)),), note=boundary_note(seen),
         ),
     ]  # fmt: skip
-
-
-def all_groups(curves: TaskCurves) -> float:
-    """1 where some layers are shared, some in transition and some refine; 0 otherwise."""
-    shared, end = boundaries_of(curves)
-    return float(0 < shared < end < curves.n_layers)
 
 
 def _of_encoded(config: MossaConfig, curves: Sequence[TaskCurves]) -> SeedCurveClaim:

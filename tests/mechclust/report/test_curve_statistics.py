@@ -107,7 +107,13 @@ class TestLayers:
         base, tuned = np.tile([1.0, 1.0, 0.5, 0.4], (3, 1)), np.tile([1.0, 1.0, 0.9, 0.9], (3, 1))
         first, end = of.boundary_distance(curves(base, tuned), 0.25, 1.0)
         assert (float(first), float(end)) == (0.25, 0.0)
-        assert [float(x) for x in of.boundary_distance(curves(base), 0.25, 1.0)] == [1.0, 1.0]  # no transition
+        assert np.isnan(of.boundary_distance(curves(base), 0.25, 1.0)).all()  # no transition
+
+    def test_all_groups(self):
+        base, tuned = np.tile([1.0, 1.0, 0.5, 0.4], (4, 1)), np.tile([1.0, 1.0, 0.9, 0.9], (4, 1))
+        to_the_top, apart = curves(base, tuned), tuned.copy()
+        apart[:2, 3] -= 0.1  # tasks differ by .1 at the last layer, where refinement begins
+        assert [float(of.all_groups(c)) for c in (to_the_top, curves(base), curves(base, apart))] == [0.0, 0.0, 1.0]
 
 
 class TestUndefined:

@@ -51,7 +51,7 @@ def verdicts(curves: TaskCurves, **changes) -> dict[str, str]:
 
 def test_hold_on_the_published_curves(published):
     found = verdicts(published)
-    assert list(found) == [f"C{i}" for i in range(2, 20)]
+    assert list(found) == [f"C{i}" for i in range(2, 21)]
     undecided = {id for id, verdict in found.items() if verdict != "holds"}
     # what the figures show by a hair: an early dip of .04, the second boundary, and that held-out tasks gain
     assert undecided <= {"C5", "C12", "C15", "C18"}
@@ -69,7 +69,7 @@ def reversed_layers(curves: TaskCurves) -> TaskCurves:
 @pytest.mark.parametrize(
     ("change", "broken"),
     [
-        (flipped, {"C2", "C4", "C6", "C12", "C14"}),
+        (flipped, {"C2", "C4", "C6", "C14", "C20"}),
         (reversed_layers, {"C2", "C3", "C4", "C6"}),
         (lambda c: replace(c, null=c.tuned + 0.1), {"C13"}),
         (lambda c: replace(c, ceiling=c.tuned + 2), {"C14"}),
@@ -165,13 +165,16 @@ class TestNotTested:
         found = self.notes(published, n=1000)
         assert found == {"C10": "not tested: 1,000 prompts for 4,096 dimensions; expected 10 per dimension"}
 
+    def test_no_transition(self, published):
+        assert self.notes(flipped(published))["C12"] == "not tested: there is no transition"
+
     def test_few_layers(self, published):
         shallow = replace(published, layers=("1", "2"), **{
             k: getattr(published, k)[:, -2:] for k in ("base", "tuned", "ceiling", "null")
         })  # fmt: skip
         found = {c.id: c.note for c in claims_of(shallow, n=1, d=1, learnt=LEARNT, draws=0, resamples=200)}
         why = "not tested: 2 layers; expected at least 8, or eighths of the depth mean little"
-        assert {id for id, note in found.items() if note == why} == {"C2", "C3", "C5", "C6", "C9", "C12"}
+        assert {id for id, note in found.items() if note == why} == {"C2", "C3", "C5", "C6", "C9", "C12", "C20"}
 
     def test_few_tasks(self, published):
         found = self.notes(replace(published, held_out=np.arange(N) >= 2))
@@ -220,7 +223,7 @@ def test_claims_can_fail(counted):
     """Null data are called true in few draws, unless the table says so."""
     severity = {c.id: c.severity for c in counted if c.severity is not None}
     assert {"C3", "C4", "C5", "C6", "C13", "C14"} <= severity.keys()
-    for id in ("C3", "C4", "C5", "C6", "C13", "C14", "C12"):
+    for id in ("C3", "C4", "C5", "C6", "C13", "C14", "C12", "C20"):
         assert severity[id] >= 0.9, id
     assert all(c.weak == (c.severity < 0.95) for c in counted if c.severity is not None)
 

@@ -104,6 +104,17 @@ def test_encoded_difference_is_of_the_means():
     assert encoded_difference(curves) == pytest.approx(expected)
 
 
+def test_c12_is_about_seeds_with_a_transition():
+    apart = {"tuned_spread": [0.3] * 8}  # tasks never agree: no transition
+    found = [measured(draw, **(apart if draw < SEEDS - 3 else {})) for draw in range(SEEDS)]
+    c12, c20 = (c for c in claims_of(PAPER, found, draws=200) if c.id in ("C12", "C20"))
+    assert (c12.verdict, c12.seeds, c12.severity_draws) == ("holds", 3, 200)
+    assert c20.seeds == SEEDS
+    fewer = next(c for c in claims_of(PAPER, found[:-1], draws=200) if c.id == "C12")
+    assert (fewer.verdict, fewer.measured, fewer.severity) == ("not tested", None, None)
+    assert f"not tested: it is defined in 2 of {SEEDS - 1} seeds, and tested from 3 on" in fewer.note
+
+
 def test_boundaries_have_intervals():
     found = [measured().curves.seen, measured(tuned=[0.99, 0.98, 0.9, 0.97, 0.96, 0.95, 0.94, 0.9]).curves.seen]
     assert boundary_note(found) == (
