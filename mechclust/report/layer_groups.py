@@ -14,7 +14,8 @@ from mechclust.report.task_curves import LEAST_TASKS, TaskCurves, percentiles
 from tasks import InputError
 
 _WIDE, _NARROW, _FULL = 0.10, 0.02, 0.95
-_MARGIN = 0.02
+MARGIN = 0.02
+"""How far tuned has to be above base where layers are no longer shared."""
 LEAST_FOR_GROUPS = 4
 """Tasks from which on layer groups are named: they are read from medians over tasks and their spread."""
 
@@ -126,7 +127,7 @@ def layer_groups(
     spread: ArrayLike,
     n_dims: ArrayLike | None = None,
     *,
-    margin: float = _MARGIN,
+    margin: float = MARGIN,
 ) -> LayerGroups:
     """Shared, transition and refinement layers, by a fixed rule.
 
@@ -170,7 +171,7 @@ def boundaries(
     spread: np.ndarray,
     n_dims: np.ndarray | None = None,
     *,
-    margin: float = _MARGIN,
+    margin: float = MARGIN,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The last shared layer and the last layer of the transition, of many curves at once (see ``layer_groups``).
 

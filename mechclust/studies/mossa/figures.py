@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from mechclust.report.layer_groups import boundaries_of
+from mechclust.report.layer_groups import MARGIN, boundaries_of
 from mechclust.report.style import (
     BLUE,
     GREEN,
@@ -25,6 +25,7 @@ from mechclust.report.style import (
     picture,
     subplots,
 )
+from mechclust.report.verdicts import interval
 from mechclust.studies.mossa.results import SeedResults
 from probes import ProbeResult
 
@@ -38,34 +39,46 @@ def _layers(found: Sequence[SeedResults]) -> np.ndarray:
 
 
 def boxes(found: Sequence[SeedResults]) -> Figure:
-    """CKA over tasks and seeds by layer, for pre and tuned, seen and held-out tasks (the paper's figures)."""
+    """CKA of every task and seed by layer, for pre and tuned, seen and held-out tasks (the paper's figures).
+
+    Points in the boxes: filled, of tasks that pre-training did not encode; rings, of the others.
+    """
     parts = {"seen tasks": [m.seen for m in found], "held-out tasks": [~m.seen for m in found]}
     parts = {name: masks for name, masks in parts.items() if masks[0].any()}
     figure, axes = subplots(len(parts), size=(6.0, 4.2), grid="y", sharey=True)
-    layers = _layers(found)
+    layers, rng = _layers(found), np.random.default_rng(0)
     for axis, (title, masks) in zip(axes, parts.items(), strict=True):
         for place, kind in ((-0.19, "base"), (0.19, "tuned")):
             values = np.concatenate([m.cka[kind][mask] for m, mask in zip(found, masks, strict=True)])
+            encoded = np.concatenate([m.encoded[mask] for m, mask in zip(found, masks, strict=True)])
+            x = layers + place + rng.uniform(-0.13, 0.13, values.shape)
+            axis.plot(x[~encoded], values[~encoded], ".", ms=2, mew=0, color=_COLORS[kind], alpha=0.5)
+            axis.plot(x[encoded], values[encoded], "o", ms=2, mew=0.4, mfc="none", color=_COLORS[kind], alpha=0.7)
             axis.boxplot(
                 [v[np.isfinite(v)] for v in values.T],
                 positions=layers + place,
                 widths=0.32,
                 patch_artist=True,
                 manage_ticks=False,
-                boxprops={"facecolor": _COLORS[kind], "alpha": 0.45, "linewidth": 0.8},
-                medianprops={"color": _COLORS[kind], "linewidth": 2},
-                flierprops={"marker": ".", "markersize": 3, "markeredgecolor": _COLORS[kind]},
+                boxprops={"facecolor": _COLORS[kind], "alpha": 0.3, "linewidth": 0.8},
+                medianprops={"color": "black", "linewidth": 1.4},
+                showfliers=False,
                 whiskerprops={"linewidth": 0.8},
                 capprops={"linewidth": 0.8},
             )
         layer_axis(axis)
-        axis.set_title(f"{title} ({int(masks[0].sum())} tasks)")
+        axis.axhline(0, color=GREY, lw=0.8)
+        axis.set_title(f"{title} ({int(masks[0].sum())} in each of {len(found)} seeds)")
     handles: list[Patch | Line2D] = [Patch(facecolor=_COLORS[k], alpha=0.45, label=_NAMES[k]) for k in _COLORS]
+    points = {"not encoded by pre-training": ("", GREY), "encoded": ("none", GREY)}
+    for label, (fill, color) in points.items():
+        style = {"ls": "", "marker": "o", "ms": 4, "color": color}
+        handles.append(Line2D([], [], label=label, **(style | ({"mfc": fill} if fill else {}))))
     ceilings = [np.median(m.ceiling, axis=0) for m in found if m.ceiling is not None]
     if ceilings and "seen tasks" in parts:
         handles += axes[0].plot(layers, np.mean(ceilings, axis=0), ls=":", color="#555555", lw=1.4, label="ceiling")
     axes[0].set_ylabel("debiased CKA with the controls")
-    axes[0].legend(handles=handles, frameon=False, loc="lower left")
+    figure.legend(handles=handles, frameon=False, loc="outside lower center", ncols=len(handles))
     return figure
 
 
@@ -90,19 +103,29 @@ def groups(found: Sequence[SeedResults]) -> Figure:
     figure, axes = subplots(3, size=(4.0, 3.6))
     gap, spread, dims = axes
     _lines(gap, found, [m.gap for m in found], "-", BLUE, "tuned - pre")
-    for at, color in zip(np.transpose([boundaries_of(m.curves.seen) for m in found]), (GREY, GREEN), strict=True):
-        low, high = np.quantile(at, (0.25, 0.75))
-        gap.axvspan(low + 0.45, high + 0.55, color=color, alpha=0.15, lw=0)
+    ends = np.array([boundaries_of(m.curves.seen) for m in found], dtype=float)
+    ends = ends[ends[:, 1] > ends[:, 0]]  # of the seeds that have a transition
+    for at, color, name in zip(ends.T, (SOFT, GREEN), ("shared", "transition"), strict=True):
+        if len(at):
+            low, high = interval(at.tolist()) or (at.mean(), at.mean())
+            gap.axvspan(max(low, 0) + 0.5, min(high, found[0].n_layers) + 0.5, color=color, alpha=0.18, lw=0)
+            gap.axvline(at.mean() + 0.5, color=color, lw=1)
+            left = at.mean() > found[0].n_layers / 2  # of the line there is more room
+            gap.text(at.mean() + (0.44 if left else 0.56), 0.02 + 0.08 * (name == "transition"),
+                     f"{name} to {at.mean():.1f}", color=color, fontsize=8.5, ha="right" if left else "left",
+                     transform=gap.get_xaxis_transform())  # fmt: skip
     _both(spread, found, "spread")
     _both(dims, found, "dims")
     gap.axhline(0, color=GREY, lw=0.8)
-    gap.axhline(0.02, color=GREY, lw=0.8, ls=":")
+    gap.axhline(MARGIN, color=GREY, lw=0.8, ls=":")
     gap.set(title="median CKA, tuned - pre", ylabel="difference")
     spread.set(title="interquartile range over seen tasks", ylabel="CKA", ylim=(0, None))
     dims.set(title="dimensions for 99% of the variance", ylabel="dimensions", ylim=(0, None))
     spread.legend(frameon=False)
     for axis in axes:
         layer_axis(axis)
+    gap.set_xlim(0.7, found[0].n_layers + 0.3)
+    direct_labels(gap, [(MARGIN, f"{MARGIN:g}", SOFT)])
     return figure
 
 
