@@ -114,7 +114,7 @@ def boundary_distance(curves: TaskCurves, shared: float, transition: float) -> t
 def all_groups(curves: TaskCurves) -> np.ndarray:
     """1 where some layers are shared, some in transition and some refine; 0 otherwise."""
     shared, end = boundaries_of(curves)
-    return ((0 < shared) & (shared < end) & (end < curves.n_layers)).astype(float)
+    return ((shared > 0) & (shared < end) & (end < curves.n_layers)).astype(float)
 
 
 # ---- held-out tasks ----

@@ -6,7 +6,6 @@ Unless stated otherwise, a claim concerns the states at ``x`` on held-out exampl
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -45,6 +44,7 @@ from mechclust.studies.cluster_factors.config import (
 )
 from mechclust.studies.cluster_factors.results import Found, RunResults
 from mechclust.studies.cluster_factors.swap import HALVES, KINDS, POSITIONS, RANDOM, TASK
+from mechclust.studies.growth import climbing, rising, saturating, spearman
 from mechclust.studies.study import Job
 
 _PAPER = "Wu & Varshney"
@@ -146,19 +146,6 @@ def tests_of(config: ClusterFactorsConfig) -> list[_Test]:
         where, kind = POSITIONS.index("input"), KINDS.index(TASK)
         return np.array([run.swapped["became"][where, kind, 1:] for run in found[PRIVATE]])
 
-    def rises(data: Data) -> Parts:
-        late = int(np.searchsorted(steps, 2 * config.training.steps / 3))
-        return [
-            ("Spearman", [_rho(steps, x) for x in data["curve"]], Bound(">", 0.8)),
-            ("late change", np.abs(data["curve"][:, -1] - data["curve"][:, late]).tolist(), Bound("<", 0.1)),
-        ]
-
-    def climbs(data: Data) -> Parts:
-        return [
-            ("Spearman", [_rho(np.arange(n + 1), x) for x in data["layers"]], Bound(">", 0.8)),
-            (f"layer {n} - layer 1", (data["layers"][:, n] - data["layers"][:, 1]).tolist(), Bound(">=", 0.2)),
-        ]
-
     def untrained(found: Found) -> np.ndarray:
         """``[seed step]`` the maximum over layers, minus its mean under relabelling within the classes of x."""
         return np.array([(run.ari["x task"] - run.null["x task"][..., 2]).max(-1) for run in found[PRIVATE]])
@@ -184,7 +171,6 @@ def tests_of(config: ClusterFactorsConfig) -> list[_Test]:
         return _Test(arms, data, Finding(id, statement, source, parts, null, what, planted, means, chance=chance))
 
     steps = np.array(measured_steps(config))
-    saturated = 0.1 + 0.7 * np.minimum(1, np.log1p(steps) / np.log1p(config.training.steps / 2))
     of_shared = "values of networks whose tasks share all outputs, drawn with replacement"
     last = f"layer {n}"
     least_accuracy: Callable[[Found], np.ndarray] = lambda found: np.min(  # noqa: E731
@@ -204,12 +190,12 @@ def tests_of(config: ClusterFactorsConfig) -> list[_Test]:
               of_shared, source=f"{_PAPER}; bound ours", chance="0",
               planted=moved_to(v=0.7)),
         test("T3", f"constant learning rate: task-ARI of {last} rises with log step, then saturates (last third)",
-              (CONSTANT,), gathered(curve=curve_of(CONSTANT)), rises, random_walk("curve"),
-              "random walks whose steps have the measured sizes", source=_PAPER,
-              planted=moved_to(curve=saturated)),
+              (CONSTANT,), gathered(curve=curve_of(CONSTANT)), lambda data: rising(steps, data["curve"]),
+              random_walk("curve"), "random walks whose steps have the measured sizes", source=_PAPER,
+              planted=moved_to(curve=saturating(steps))),
         test("T4", f"two private outputs per task: task-ARI rises with layer, 0 to {n}", (TWO,),
-              gathered(layers=end(TWO, "x task", slice(None))), climbs, in_random_order("layers"),
-              "layers in random order", source=_PAPER,
+              gathered(layers=end(TWO, "x task", slice(None))), lambda data: climbing(data["layers"]),
+              in_random_order("layers"), "layers in random order", source=_PAPER,
               planted=moved_to(layers=np.linspace(0.1, 0.8, n + 1))),
         test("T6", f"constant learning rate: training subset and validation agree at {last} (difference of task-ARI)",
               (CONSTANT,), gathered(v=lambda found: _agreement(found[CONSTANT], n)), one("v", Bound("<=", 0.1)),
@@ -230,7 +216,7 @@ def tests_of(config: ClusterFactorsConfig) -> list[_Test]:
               planted=moved_to(v=0.7)),
         test("T11", f"task-ARI of {last} falls as the outputs overlap more (Spearman over six overlaps)", overlaps,
               gathered(v=by_overlap("x task")),
-              lambda data: [("", [_rho(np.array(OVERLAPS), x) for x in data["v"]], Bound("<", -0.7))],
+              lambda data: [("", [spearman(np.array(OVERLAPS), x) for x in data["v"]], Bound("<", -0.7))],
               in_random_order("v"), "overlaps in random order, seed by seed", chance="0",
               planted=moved_to(v=0.6 - 0.4 * np.array(OVERLAPS))),
         test("T12", f"{last} clusters by output at every overlap (lowest output-ARI of six overlaps)", overlaps,
@@ -337,9 +323,3 @@ def _over_layers(arms: Sequence[str], curve: str) -> Callable[[Found], np.ndarra
 
 def _agreement(runs: Sequence[RunResults], layer: int) -> np.ndarray:
     return np.array([abs(float(run.ari["x task"][-1, layer] - run.train_ari[layer])) for run in runs])
-
-
-def _rho(x: np.ndarray, y: np.ndarray) -> float:
-    from scipy.stats import spearmanr
-
-    return float(spearmanr(x, y).statistic) if np.ptp(y) > 0 else math.nan  # a flat curve has no rank

@@ -71,14 +71,14 @@ def analyse(config: MossaConfig, out: Path) -> Analysis:
             figures.boxes(found),
             f"Debiased CKA with the single-task controls over each task's own test prompts ({n}), by layer, for the "
             f"base model (pre) and the model tuned on all seen tasks. Boxes and points: tasks of {seeds}; a task that "
-            "pre-training encoded is a ring. Dotted: two controls of one task tuned with different orders of the data (ceiling). Held-out tasks are "
-            "not tuned on; those of encoded operations were learnt in pre-training.",
+            "pre-training encoded is a ring. Dotted: two controls of one task tuned with different orders of the data "
+            "(ceiling). Held-out tasks are not tuned on; those of encoded operations were learnt in pre-training.",
         ),
         Panel(
             "groups",
             figures.groups(found),
-            "Thin: one line per seed; thick: mean. Left: median over seen tasks of tuned - pre; shaded: 95% interval of "
-            "the mean end of the shared layers (grey) and of the transition (green), over the seeds that have a "
+            "Thin: one line per seed; thick: mean. Left: median over seen tasks of tuned - pre; shaded: 95% interval "
+            "of the mean end of the shared layers (grey) and of the transition (green), over the seeds that have a "
             "transition; dotted: how far above pre tuned must be where layers are no longer shared. Middle: "
             "interquartile range over seen tasks of tuned (and pre, dashed). Right: dimensions for 99% of the variance "
             f"over the {suite.n_eval * len(suite.seen)} prompts of all seen tasks.",

@@ -23,7 +23,8 @@ class RunResults:
         steps: ``[checkpoints]``.
         ari: split to ``[checkpoints sites]`` task-ARI. Sites are layers 0 to n, then the final norm.
         output_ari: the same against output labels, on the validation subset.
-        null: ``[checkpoints sites 2]`` central 95% of the task-ARI under relabelling, validation.
+        null: ``[checkpoints sites 3]`` of the task-ARI when examples are relabelled within the classes of the input:
+            lower and upper end of the central 95%, and the mean; validation.
         tsne: ``[sites]`` task-ARI after t-SNE at the end, validation; ``None`` when not measured.
         accuracy: ``[checkpoints]`` on the validation subset.
         loss: ``[steps]`` training loss in nats.
@@ -57,7 +58,7 @@ def load_results(config: TaskClustersConfig, out: Path, job: Job) -> RunResults:
         steps=np.array(list(found[VALIDATION])),
         ari={split: stack(split, "ari", "task") for split in found},
         output_ari=stack(VALIDATION, "ari", "output"),
-        null=np.stack([stack(VALIDATION, end, "task") for end in ("null_low", "null_high")], axis=-1),
+        null=np.stack([stack(VALIDATION, end, "task") for end in ("null_low", "null_high", "null_mean")], axis=-1),
         tsne=tsne[config.training.steps].sel("ari", label="task").numpy() if tsne else None,
         accuracy=np.array([float(r["accuracy"]) for r in accuracy.values()]),
         loss=load_result(folder / "loss.safetensors")["loss"].numpy(),

@@ -44,7 +44,8 @@ def analyse(config: TaskClustersConfig, out: Path) -> Analysis:
             "ari_over_training",
             figures.ari_over_training(arms["private"]),
             "Task-ARI over training, one line per layer (mean over seeds, band: minimum to maximum); training "
-            "subset left, validation right. FN: after the final norm. Grey: 95% of the index under relabelling.",
+            "subset left, validation right. FN: after the final norm. Grey: 95% of the index when examples are "
+            "relabelled within the classes of x.",
         ),
         Panel(
             "ari_by_layer",

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from mechclust.report.claims import lacking_severity
 from mechclust.studies.study import Job
 from mechclust.studies.task_clusters import TaskClustersConfig
 from mechclust.studies.task_clusters.claims import claims_of
@@ -41,7 +42,7 @@ def ideal(shared=False):
         steps=STEPS,
         ari={VALIDATION: ari.copy(), TRAIN: ari + 0.02},
         output_ari=np.full(shape, 0.95 if shared else 0.3),
-        null=np.broadcast_to([-0.03, 0.04], (*shape, 2)).copy(),
+        null=np.broadcast_to([-0.03, 0.04, 0.0], (*shape, 3)).copy(),
         tsne=None,
         accuracy=np.linspace(0.1, 0.99, len(STEPS)),
         loss=np.linspace(3, 1, 100),
@@ -170,6 +171,28 @@ class TestEachCanFail:
         assert claims["T2"].verdict == "holds"
 
 
+def by_output(curves):
+    """As networks whose tasks share their outputs: little clusters by task."""
+    ari = {split: np.minimum(values, 0.2) for split, values in curves.ari.items()}
+    return replace(curves, ari=ari)
+
+
+class TestSeverity:
+    def test_every_finding_has_one_and_is_seldom_true_of_its_null(self):
+        claims = judged(shared=by_output)
+        assert lacking_severity(claims.values()) == []
+        findings = [c for c in claims.values() if c.kind == "finding"]
+        assert {c.severity_draws for c in findings} == {200}
+        assert {c.id for c in findings if c.weak} <= {
+            "T9"
+        }  # one of four exchanges of two seeds leaves both as they are
+        assert min(c.power for c in findings) > 0.5
+
+    def test_networks_with_shared_outputs_are_the_null_of_t2(self):
+        assert judged()["T2"].severity == 0  # here they cluster by task as well as the others
+        assert judged(shared=by_output)["T2"].severity == 1
+
+
 class TestFlat:
     def test_curves_hold_no_claim_about_growth_and_raise_no_warning(self):
         flat = edited(sAlA=0.06)
@@ -227,9 +250,10 @@ class TestDetails:
     @pytest.mark.parametrize("arms", [("private",), ("private", "shared"), ("private", "instruction")])
     def test_a_missing_arm_is_not_tested(self, arms):
         claims = judged(replace(CONFIG, arms=arms))
-        for id, arm in (("T9", "shared"), ("T10", "instruction")):
-            assert claims[id].verdict == ("holds" if arm in arms else "not tested")
-            assert claims[id].seeds == (2 if arm in arms else 0)
+        for id, needed in (("T2", {"shared"}), ("T9", {"shared"}), ("T10", {"instruction", "shared"})):
+            there = needed <= set(arms)
+            assert claims[id].verdict == ("holds" if there else "not tested")
+            assert claims[id].seeds == (2 if there else 0)
         assert list(claims) == IDS
 
     def test_a_size_that_cannot_test_says_so(self):
