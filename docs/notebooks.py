@@ -32,10 +32,11 @@ def small(png: str) -> str:
 
 
 def execute(path: Path) -> None:
-    """Run a notebook in an empty folder and store its outputs."""
+    """Run a notebook in an empty folder, with the recorded results beside it, and store its outputs."""
     notebook: Any = nbformat.read(path, as_version=4)
     kept = {"kernelspec": notebook.metadata.kernelspec, "language_info": {"name": "python"}}
     with TemporaryDirectory() as folder:
+        (Path(folder) / "results").symlink_to(EXAMPLES / "results")
         place = {"metadata": {"path": folder}}
         client = nbclient.NotebookClient(
             notebook, timeout=600, kernel_name="python3", resources=place, record_timing=False

@@ -156,9 +156,9 @@ def plain_ticks(axis: Axes, which: Literal["x", "y"] = "y") -> None:
 
 
 def direct_labels(axis: Axes, labels: Sequence[tuple[float, str, Any]], size: float = 8.5) -> None:
-    """Names of curves at the right of a panel, at their last values; those that would overlap are moved apart.
+    """Names of curves at the right of a panel, at their last values.
 
-    Call it when the panel's limits are final.
+    Names that would overlap are moved apart, and lines lead to them. Call it when the panel's limits are final.
 
     Args:
         axis: the panel.
@@ -172,14 +172,38 @@ def direct_labels(axis: Axes, labels: Sequence[tuple[float, str, Any]], size: fl
     height = axis.get_position().height * figure.get_size_inches()[1] * 72 * 0.9
     gap = 1.15 * size / height
     wanted = [float(axis.transAxes.inverted().transform(axis.transData.transform((0, y)))[1]) for y, _, _ in known]
-    places = [min(max(y, 0.0), 1.0) for y in wanted]
-    for i in range(1, len(places)):
-        places[i] = max(places[i], places[i - 1] + gap)
-    places = [y - max(0.0, places[-1] - 1.0 - gap / 2) for y in places]
-    for i in range(len(places) - 2, -1, -1):
-        places[i] = min(places[i], places[i + 1] - gap)
-    for place, (_, name, color) in zip(places, known, strict=True):
-        axis.text(1.01, place, name, color=color, fontsize=size, va="center", transform=axis.transAxes)
+    wanted = [min(max(y, 0.0), 1.0) for y in wanted]
+    places = apart(wanted, gap)
+    moved = np.abs(np.subtract(places, wanted)) > gap / 4
+    for place, at, led, (_, name, color) in zip(places, wanted, moved, known, strict=True):
+        if led:
+            axis.plot([1.005, 1.035], [at, place], color=color, lw=0.6, clip_on=False, transform=axis.transAxes)
+        x = 1.045 if moved.any() else 1.01
+        axis.text(x, place, name, color=color, fontsize=size, va="center", transform=axis.transAxes)
+
+
+def apart(places: Sequence[float], gap: float) -> list[float]:
+    """Ascending places at least ``gap`` apart, as near as possible to the given ones, within 0 and 1 if there is room.
+
+    Example:
+        >>> [round(place, 3) for place in apart([0.2, 0.5, 0.5, 0.9], gap=0.1)]
+        [0.2, 0.45, 0.55, 0.9]
+    """
+    groups: list[tuple[float, int]] = []  # centre and number of places that touch
+    for place in places:
+        groups.append((place, 1))
+        while True:
+            groups[-1] = (_inside(*groups[-1], gap), groups[-1][1])
+            if len(groups) < 2 or groups[-1][0] - groups[-2][0] >= gap * (groups[-1][1] + groups[-2][1]) / 2:
+                break
+            (a, n), (b, m) = groups[-2:]
+            groups[-2:] = [((a * n + b * m) / (n + m), n + m)]
+    return [centre + gap * (i - (n - 1) / 2) for centre, n in groups for i in range(n)]
+
+
+def _inside(centre: float, n: int, gap: float) -> float:
+    half = gap * (n - 1) / 2
+    return min(max(centre, half), max(1 - half, half))
 
 
 def without_formulas(figure: Figure) -> Figure:

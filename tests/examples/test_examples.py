@@ -41,12 +41,12 @@ class Shows(NamedTuple):
 
 
 SHOWS = {
-    "clustering_heads": Shows(2, 3, ("support",), r"^accuracy [\d.]+$"),
-    "mossa": Shows(2, 2, ("base", "tuned", "answer"), r"^(no shared|shared 1-\d).*refinement"),
+    "clustering_heads": Shows(3, 3, ("support",), r"^accuracy [\d.]+$"),
+    "mossa": Shows(3, 2, ("base", "tuned", "answer"), r"^(no shared|shared 1-\d).*refinement"),
     "own_model": Shows(1, 2, ("opposite", "hot"), r"^median rank .*, 1.0\]$(.|\n)*^\[\[0, 3\], .*\[3, 4\]\]$"),
     "quick_start": Shows(2, 0, ("instruction", "input", "output"), r"^loss [\d.]+ -> [\d.]+ nats(.|\n)*^True "),
-    "task_clusters": Shows(2, 2, ("instruction", "input", "output"), r"^task 0: .* x\d y0\.\d$"),
-    "topic_structure": Shows(2, 2, ("before", "after", "topic 2"), r"^after +[\d.]+ +\(by chance [\d.]+ to [\d.]+\)$"),
+    "task_clusters": Shows(3, 2, ("instruction", "input", "output"), r"^task 0: .* x\d y0\.\d$"),
+    "topic_structure": Shows(3, 2, ("before", "after", "topic 2"), r"^after +[\d.]+ +\(by chance [\d.]+ to [\d.]+\)$"),
 }
 
 
@@ -107,6 +107,7 @@ def test_notebook(path, tmp_path, monkeypatch):
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = []
+    (tmp_path / "results").symlink_to(EXAMPLES / "results")
     place = {"metadata": {"path": str(tmp_path)}}
     nbclient.NotebookClient(notebook, timeout=280, kernel_name="python3", resources=place).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
@@ -134,7 +135,7 @@ def test_notebook(path, tmp_path, monkeypatch):
     for image in images:
         pixels = matplotlib.image.imread(io.BytesIO(base64.b64decode(image)), format="png")
         assert pixels.std() > 0.05  # something is drawn
-    assert {found.name for found in tmp_path.iterdir()} <= {"runs"}
+    assert {found.name for found in tmp_path.iterdir()} <= {"runs", "results"}
 
 
 @pytest.mark.parametrize("name", ["tasks", "probes"])

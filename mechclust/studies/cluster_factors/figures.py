@@ -23,6 +23,7 @@ from mechclust.report.style import (
     shades,
     subplots,
 )
+from mechclust.report.verdicts import interval
 from mechclust.studies.cluster_factors.config import OVERLAPS, ClusterFactorsConfig, measured_steps, overlap_arm
 from mechclust.studies.cluster_factors.phases import BOTH, NEITHER, OUTPUT, PHASES, TASK, UNDECIDED, clear_by, phases
 from mechclust.studies.cluster_factors.results import Found, RunResults
@@ -30,14 +31,15 @@ from mechclust.studies.cluster_factors.swap import KINDS, POSITIONS
 
 BLUE, VERMILION, GREEN, PURPLE = COLORS[:4]
 _PHASE = {NEITHER: "#d9d9d9", TASK: BLUE, OUTPUT: VERMILION, BOTH: PURPLE, UNDECIDED: "#ffffff"}
+_SAID = {NEITHER: "neither task nor output", BOTH: "task and output"}
 _WHERE = {"x": "at x", "instruction": "end of instruction", "mean": "mean of prompt"}
-_SHOWN = 6  # checkpoints of the phase diagram
+_SHOWN = 7  # checkpoints of the phase diagram
 
 
 def phase_diagram(config: ClusterFactorsConfig, found: Found) -> Figure:
     """What states cluster by: overlap of the outputs along x, layer along y, one panel per checkpoint."""
     overlaps = [o for o in OVERLAPS if overlap_arm(o) in found]
-    steps = measured_steps(config)[1:]
+    steps = measured_steps(config)
     shown = sorted({steps[i] for i in np.linspace(0, len(steps) - 1, min(_SHOWN, len(steps))).round().astype(int)})
     figure, axes = subplots(
         len(_WHERE) * len(shown), len(shown), size=(2.05, 2.15), grid=None, sharex=True, sharey=True
@@ -63,10 +65,10 @@ def phase_diagram(config: ClusterFactorsConfig, found: Found) -> Figure:
             if c == 0:
                 axis.set_ylabel(f"layer\n{where}")
     handles: list[Artist] = [
-        Patch(facecolor=_PHASE[p], edgecolor="#888888", hatch="////" if p == UNDECIDED else None, label=p)
+        Patch(facecolor=_PHASE[p], edgecolor="#888888", hatch="////" if p == UNDECIDED else None, label=_SAID.get(p, p))
         for p in PHASES
     ]
-    handles.append(Line2D([], [], ls="", marker="o", ms=5, color=GREEN, mec="white", label="and by x"))
+    handles.append(Line2D([], [], ls="", marker="o", ms=5, color=GREEN, mec="white", label="x (on any colour)"))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, title="clusters by")
     return figure
 
@@ -102,8 +104,36 @@ def by_layer(found: Found) -> Figure:
     return figure
 
 
+def within_the_other(found: Found) -> Figure:
+    """ARI at x by layer at the end: task within outputs, and output within tasks, one panel per arm that has both."""
+    curves = {"x task|output": BLUE, "x output|task": VERMILION}
+    found = {arm: runs for arm, runs in found.items() if curves.keys() <= runs[0].ari.keys()}
+    figure, axes = subplots(len(found), min(5, len(found)), size=(3.2, 2.7), sharex=True, sharey=True)
+    labels: dict[Axes, list[tuple[float, str, str]]] = {}
+    for axis, (arm, runs) in zip(axes, found.items(), strict=True):
+        layers, labels[axis] = np.arange(runs[0].linear.shape[1]), []
+        for curve, color in curves.items():
+            values = np.stack([run.ari[curve][-1] for run in runs])
+            null = np.stack([run.null[curve][-1] for run in runs])
+            if np.isfinite(values).any():
+                chance_band(axis, layers, null[..., 0].min(0), null[..., 1].max(0))
+                seed_curve(axis, layers, values, color=color, marker=".")
+                name = curve.removeprefix("x ").replace("|", " within ")
+                labels[axis].append((float(values[:, -1].mean()), name, color))
+        axis.set(title=arm, ylim=(-0.05, 1.05))
+        layer_axis(axis)
+        axis.label_outer()
+    axes[0].set_ylabel("ARI at the end")
+    for axis, of in labels.items():
+        direct_labels(axis, of, size=7.5)
+    return figure
+
+
 def over_training(found: Found, arms: Sequence[str]) -> Figure:
-    """Task-ARI over training steps, one line per layer: above at x, below at the end of the instruction."""
+    """Task-ARI over training steps, one line per layer: above at x, below at the end of the instruction.
+
+    Means over seeds; bars: their 95% intervals at the end.
+    """
     shown = [arm for arm in arms if arm in found]
     rows = {"x task": "at x", "instruction task": "end of the instruction"}
     figure, axes = subplots(len(rows) * len(shown), len(shown), size=(3.2, 2.7), sharex=True, sharey=True)
@@ -117,7 +147,9 @@ def over_training(found: Found, arms: Sequence[str]) -> Figure:
             values = np.stack([run.ari[curve] for run in runs])
             colors = shades(values.shape[-1])
             for layer, color in enumerate(colors):
-                seed_curve(axis, steps, values[..., layer], color=color, marker=".", ms=3)
+                axis.plot(steps, values[..., layer].mean(0), color=color, marker=".", ms=3)
+                if span := interval(values[:, -1, layer].tolist()):
+                    axis.vlines(steps[-1] * 1.12 ** (layer + 1), *span, color=color, lw=1.2)
             labels[axis] = [(float(values[:, -1, k].mean()), str(k), color) for k, color in enumerate(colors)]
             labels[axis].append((float(null[:, -1, :, 0].min() + null[:, -1, :, 1].max()) / 2, "chance", SOFT))
             log_steps(axis)

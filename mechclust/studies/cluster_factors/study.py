@@ -52,7 +52,8 @@ def analyse(config: ClusterFactorsConfig, out: Path) -> Analysis:
             f"What hidden states cluster by, as a function of the share of output tokens that tasks have in common, "
             f"layer and training step; {seeds}. States cluster by a label if the whole 95% interval of its adjusted "
             f"Rand index over seeds is at least {config.clear:g}; undecided: an interval straddles this bound. At the "
-            "end of the instruction only the task counts, since the output is not known yet. Dots: by x as well.",
+            "end of the instruction only the task counts, since the output is not known yet. Dots: by x, whatever "
+            "else. The prompt's mean at step 0 and layer 0 is a bag of symbols, without any training.",
         ),
         Panel(
             "ari_by_layer",
@@ -62,10 +63,18 @@ def analyse(config: ClusterFactorsConfig, out: Path) -> Analysis:
             "95% of the task-ARI under relabelling within the classes of x.",
         ),
         Panel(
+            "within_the_other",
+            figures.within_the_other(found),
+            f"ARI at x by layer at the end of training, of task within the classes of output and of output within "
+            f"those of task; mean over {seeds}, band: minimum to maximum. Where an output belongs to one task only, "
+            "there is no task within it. Hatched: 95% under relabelling within these classes.",
+        ),
+        Panel(
             "ari_over_training",
             figures.over_training(found, (TWO, CONSTANT, PRIVATE, SHARED)),
             "Task-ARI over training, one line per layer (its number on the right), at x and at the last token of "
-            f"the instruction; mean over {seeds}. Hatched: 95% under relabelling, at x within the classes of x.",
+            f"the instruction; mean over {seeds}, bars: 95% intervals at the end. Hatched: 95% under "
+            "relabelling, at x within the classes of x.",
         ),
         Panel(
             "swaps",
