@@ -21,6 +21,7 @@ from mechclust.studies.clustering_heads.results import (
 )
 
 _MARK: dict[str, Any] = {"color": "#555555", "ls": ":", "lw": 1}
+_LEAST_LEFT = 1e-6  # of a spike, as drawn
 _STITCHED = {
     "accuracy": ("both from the epoch", GREY),
     "head_accuracy": ("head from the epoch", BLUE),
@@ -54,7 +55,8 @@ def intervention_panels(config: ClusteringHeadsConfig, results: HeadsResults) ->
             "replay",
             replay(results),
             "Left: share of the loss spikes after solving that disappear when a part is frozen as it was before, mean "
-            "over runs, one point per run. Right: the loss of every spike, before it, at it, and with a part frozen.",
+            "over runs, one point per run. Right: the loss before every spike, and after the step with a part frozen, "
+            "as a share of the loss at the spike (1e-6 or less drawn there); bars: medians.",
         )
     if results.mitigated.get(MITIGATIONS[0]):
         add(
@@ -141,7 +143,7 @@ def _spikes(results: HeadsResults) -> list[Any]:
 
 
 def replay(results: HeadsResults) -> Figure:
-    """Which spikes disappear when a part is frozen, and the losses of all."""
+    """Which spikes disappear when a part is frozen, and what is left of each spike's loss."""
     runs = _spikes(results)
     figure, (left, right) = subplots(2, size=(6, 3.6), grid=None)
     means = np.array([r["gone"].numpy().mean(axis=0) for r in runs])
@@ -153,12 +155,16 @@ def replay(results: HeadsResults) -> Figure:
     left.set_xticks(range(len(FROZEN)), [name.replace(" ", "\n") + ("\n(control)" if name == "attention" else "")
                                          for name in FROZEN], fontsize=8)  # fmt: skip
     left.set(ylabel="share of spikes that disappear", ylim=(0, 1.03))
-    names = ("before", "spike", *FROZEN)
-    for r in runs:
-        losses = np.column_stack([r["quiet_loss"], r["spike_loss"], r["loss"]])
-        right.plot(losses.T, color=BLUE, lw=0.5, alpha=0.35, marker=".", ms=3)
+    names = ("before", *FROZEN)
+    left_of = np.concatenate([np.column_stack([r["quiet_loss"], r["loss"]]) / r["spike_loss"][:, None] for r in runs])
+    right.axhline(1, **_MARK)
+    for place, (name, values) in enumerate(zip(names, np.maximum(left_of, _LEAST_LEFT).T, strict=True)):
+        color = {"attention": RED, "before": GREY}.get(name, BLUE)
+        spread = np.random.default_rng(1).uniform(-0.25, 0.25, len(values))
+        right.plot(place + spread, values, "o", color=color, ms=2.5, mew=0, alpha=0.45)
+        right.plot([place - 0.35, place + 0.35], [np.median(values)] * 2, color=color, lw=2)
     right.set_xticks(range(len(names)), [name.replace(" ", "\n") for name in names], fontsize=8)
-    right.set(ylabel="training loss (nats)", yscale="log")
+    right.set(ylabel="loss / loss at the spike", yscale="log")
     return figure
 
 

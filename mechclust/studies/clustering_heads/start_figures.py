@@ -21,9 +21,10 @@ def start_panels(config: ClusteringHeadsConfig, results: HeadsResults) -> list[P
                            "weights: share of networks that solve the task with each kind of head. x0.1: the part's "
                            "initial weights are a tenth of the base setting's."))  # fmt: skip
     if results.second_stage:
-        found.append(Panel("second_stage", second_stage(results), "Test accuracy over training, for the feed-forward "
-                           "layer alone on the frozen ideal head and for the base setting with the same seeds. Right: "
-                           "share of networks that have solved the task."))  # fmt: skip
+        found.append(Panel("second_stage", second_stage(results), "Left: test accuracy over training, for the "
+                           "feed-forward layer alone on the frozen ideal head and for the base setting with the same "
+                           "seeds; median, middle half and middle 80% of the networks at each epoch. Right: share of "
+                           "networks that have solved the task."))  # fmt: skip
     return found
 
 
@@ -64,10 +65,15 @@ def second_stage(results: HeadsResults) -> Figure:
     alone = results.second_stage
     base = {seed: n for seed, n in results.networks.items() if seed in alone}
     for name, runs, color in (("base setting", base, GREY), (SECOND_STAGE, alone, BLUE)):
-        for i, run in enumerate(runs.values()):
-            left.plot(run.curve("test_accuracy"), color=color, lw=0.7, alpha=0.6, label=None if i else name)
         if runs:
             length = max(len(run.curve("test_accuracy")) for run in runs.values())
+            curves = np.full((len(runs), length), np.nan)
+            for i, run in enumerate(runs.values()):
+                curves[i, : len(run.curve("test_accuracy"))] = run.curve("test_accuracy")
+            for share in (0.1, 0.25):
+                low, high = np.nanquantile(curves, (share, 1 - share), axis=0)
+                left.fill_between(range(length), low, high, color=color, alpha=0.25, lw=0)
+            left.plot(np.nanmedian(curves, axis=0), color=color)
             dates = np.array([length if run.solved_at is None else run.solved_at for run in runs.values()])
             right.plot(
                 [(dates <= epoch).mean() for epoch in range(length)], color=color, label=f"{name} (n = {len(runs)})"
