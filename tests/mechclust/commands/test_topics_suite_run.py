@@ -105,8 +105,12 @@ class TestMeasured:
 
     def test_the_three_vectors_differ(self, found):
         embedding = found.trained["planted"].embedding
-        rows, _, embed, contextual = embedding["mean"][0, 0, :, 0, 0].tolist()
-        assert len({round(x, 3) for x in (rows, embed, contextual)}) == 3
+        means = dict(zip(embedding.coords["vectors"], embedding["mean"][0, 0, :, 0].tolist(), strict=True))
+        same = {name: mean[0] for name, mean in means.items()}
+        assert len({round(x, 3) for name, x in same.items() if "self" not in name}) == 3
+        for name in ("rows", "hook_embed", "contextual"):  # a word with itself raises the mean within topics alone
+            assert same[f"{name}, self-pairs in"] > same[name]
+            assert means[f"{name}, self-pairs in"][1] == means[name][1]
 
     def test_left_out_documents_are_as_if_never_read(self, found, folder):
         """The third part of ten: its documents are taken from the corpus, and the others measured by the probe."""
@@ -120,8 +124,12 @@ class TestMeasured:
         rows = topic_similarity(token_embeddings(model)[encoded.token_of_word[seen]], member[seen]).ratio
         ours = found.trained["planted"].embedding
         got = ours["ratio_without"][1, ours.metadata["variants"].index([0.2, False]), :, :, 2]
-        torch.testing.assert_close(got, torch.stack([rows, got[1], *expected["ratio"]]))
-        assert ours.coords["vectors"] == ["rows", "rows, self-pairs in", "hook_embed", "contextual"]
+        torch.testing.assert_close(got[::2], torch.stack([rows, *expected["ratio"]]))
+        selves = TopicEmbedding(member, residual([0, -1]), "word", self_pairs=True, n_permutations=0)
+        (expected,) = run(model, encoded.batches(2048), [selves])
+        torch.testing.assert_close(got[3::2], expected["ratio"])
+        kinds = ["rows", "hook_embed", "contextual"]
+        assert ours.coords["vectors"] == [f"{kind}{selves}" for kind in kinds for selves in ("", ", self-pairs in")]
 
     def test_similarity_has_intervals_over_documents(self, found):
         table = found.tables["ratios"]

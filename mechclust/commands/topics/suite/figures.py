@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.colors import LogNorm
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from mechclust.commands.topics.suite.job import VECTORS
 from mechclust.commands.topics.suite.result import ATTENTION, SuiteResult
 from mechclust.report.analysis import Panel
-from mechclust.report.style import BLUE, COLORS, GREEN, GREY, ORANGE, RED, plain_ticks, styled, subplots
+from mechclust.report.style import BLUE, COLORS, GREEN, GREY, RED, plain_ticks, styled, subplots
 from probes.files import file_name
 
 if TYPE_CHECKING:
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _INK = "#1d2733"
-_VECTOR_COLORS = dict(zip(VECTORS, (BLUE, ORANGE, GREEN, RED), strict=True))
+_VECTOR_STYLES: dict[str, dict[str, Any]] = {  # in the order of VECTORS: without self-pairs, and with them
+    vectors: {"color": (BLUE, GREEN, RED)[i // 2], "marker": "o^"[i % 2], "ls": ("-", ":")[i % 2]}
+    for i, vectors in enumerate(VECTORS)
+}
 
 
 @styled()
@@ -59,7 +62,8 @@ def suite_panels(result: SuiteResult) -> list[Panel]:
             "vectors",
             _vectors(result, ratios),
             "Cosine within topics over cosine between them, words of one topic, for each way to take a word's vector; "
-            "crosses: published; hollow: random weights. Negative ratios are left out.",
+            "triangles: a word with itself counts as of one topic; crosses: published; hollow: random weights. "
+            "Negative ratios are left out.",
         )
     )
     return found
@@ -142,13 +146,13 @@ def _vectors(result: SuiteResult, table: pd.DataFrame) -> Figure:
     places = np.arange(len(result.thresholds))
     for axis, name in zip(axes, result.trained, strict=True):
         of = table[(table["model"] == name) & ~table["overlap"]].sort_values("threshold")
-        for vectors, color in _VECTOR_COLORS.items():
+        for vectors, style in _VECTOR_STYLES.items():
             own = of[of["measure"] == f"cosine, {vectors}"]
             value = own["value"].where(own["value"] > 0)
-            axis.plot(places, value, color=color, marker="o", ms=4, label=vectors)
+            axis.plot(places, value, ms=4, label=vectors, **style)
             if "random_value" in own:
                 random = own["random_value"].where(own["random_value"] > 0)
-                axis.plot(places, random, "o", mfc="none", color=color, ms=5)
+                axis.plot(places, random, ms=5, mfc="none", **(style | {"ls": ""}))
         axis.plot(places, of[of["measure"] == "cosine, rows"]["published"], "x", color=_INK, ms=7)
         axis.axhline(1, color=_INK, lw=0.7)
         axis.set(title=name, yscale="log", xlabel="ambiguity threshold")
@@ -156,7 +160,7 @@ def _vectors(result: SuiteResult, table: pd.DataFrame) -> Figure:
         plain_ticks(axis)
     axes[0].set_ylabel("cosine, same / different topic")
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4 if len(axes) > 1 else 2, frameon=False)
+    figure.legend(handles, labels, loc="outside lower center", ncols=3 if len(axes) > 1 else 2, frameon=False)
     return figure
 
 

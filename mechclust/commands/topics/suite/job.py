@@ -33,7 +33,10 @@ from probes.functional.topic_embedding import GroupSums
 from tasks import InputError
 from tasks.text.encoding import Bos, EncodedCorpus, check_tokenizer, encode
 
-VECTORS = ("rows", "rows, self-pairs in", "hook_embed", "contextual")
+_KINDS = tuple((name, selves) for name in ("rows", "hook_embed", "contextual") for selves in (False, True))
+VECTORS = tuple(f"{name}, self-pairs in" if selves else name for name, selves in _KINDS)
+"""Ways to take and compare words' vectors: rows of the embedding, states of layer 0 and of the last block, means over
+occurrences; a word with itself counts as of the same topic or not."""
 _SHOWN_TOKENS, _SHOWN_HEADS = 72, 8
 
 
@@ -108,7 +111,7 @@ class ModelJob:
         """The folder of its measurements."""
         drawn = [v.topics for variants in self.topics.values() for v in variants]
         names = [repr([(seed, v.name) for v in variants]) for seed, variants in self.topics.items()]
-        settings = repr((self.identity, self.reading, self.shown, versions(), PARTS))
+        settings = repr((self.identity, self.reading, self.shown, versions(), PARTS, VECTORS))
         digest = digest_of([settings, *names, *self.words, *self.documents, *drawn])
         return self.folder / f"{file_name(self.name)}-{digest[:16]}"
 
@@ -258,11 +261,12 @@ def _embedding(
             found.append(None)
             continue
         vectors, met = whole
-        own = TopicEmbedding(each, n_permutations=0).compare_vectors(vectors, met)
-        selves = TopicEmbedding(each, self_pairs=True, n_permutations=0).compare_vectors({"rows": vectors["rows"]}, met)
-        order = [0, None, 1, 2]  # as VECTORS
-        measures = {
-            name: torch.stack([selves[name][0] if i is None else own[name][i] for i in order])
+        without_selves, with_selves = (
+            TopicEmbedding(each, self_pairs=selves, n_permutations=0).compare_vectors(vectors, met)
+            for selves in (False, True)
+        )
+        measures = {  # in the order of VECTORS
+            name: torch.stack([without_selves[name], with_selves[name]], dim=1).flatten(0, 1)
             for name in ("ratio", "difference", "mean")
         }
         measures["ratio_without"] = torch.stack([part[number] for part in parts], dim=-1)
@@ -294,8 +298,7 @@ def _ratios(topics: Tensor, vectors: Mapping[str, Tensor], met: Tensor) -> Tenso
         return torch.full((len(VECTORS), 2), torch.nan, dtype=torch.float64)
     known = WordTopics.of(topics[met])
     of = {name: rows[met][known.row >= 0] for name, rows in vectors.items()}
-    kinds = [("rows", False), ("rows", True), ("hook_embed", False), ("contextual", False)]
-    return torch.stack([GroupSums(known.group, known, selves).similarity(of[name]).ratio for name, selves in kinds])
+    return torch.stack([GroupSums(known.group, known, selves).similarity(of[name]).ratio for name, selves in _KINDS])
 
 
 def _view(
