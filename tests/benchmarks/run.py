@@ -211,6 +211,9 @@ def _topics() -> Table:
         ("BERT-base forward with TopicAttention / without", partial(overhead, plain), "<= 1.30"),
         ("the same with DistanceMatchedTopicAttention", partial(overhead, matched), "<= 1.30"),
         ("the same with both", partial(overhead, plain, matched), "<= 1.30"),
+        ("the same with 18 matched, as of a suite of 3 topic models", partial(overhead, *[matched] * 18), ""),
+        ("BERT-base forward with TopicEmbedding, 20,000 words x 13 sites / without", topics.embedding_overhead, ""),
+        ("MiB of that probe at its peak, of which its sums are 1,523 (no ratio)", topics.embedding_memory, "<= 1600"),
         ("double loop / topic_similarity, 400 words", topics.similarity_loop, ""),
         ("25 runs of the attention table, full forward / ours", topics.attention_table, ">= 4"),
     ]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from tests.benchmarks.memory import printed
 from tests.benchmarks.ratio import alternate
+
+_WORDS = 20_000
 
 
 def attention_loop(lists: bool = False) -> float:
@@ -66,6 +69,52 @@ def attention_overhead(*kinds: str) -> float:
             model(batch.tokens)
 
     return alternate(lambda: run(model, batch, [getattr(probes, kind)(topics) for kind in kinds]), bare, rounds=5)
+
+
+def embedding_overhead() -> float:
+    """``TopicEmbedding`` of 20,000 words at 13 sites of BERT-base's size, against bare forward passes: 12 x 8 x 128."""
+    from mechclust import ModelConfig, build_model
+    from probes import TopicEmbedding, residual, run
+    from tasks import Batch
+
+    shape = {"n_layers": 12, "d_model": 768, "n_heads": 12, "attention": "bidirectional"}
+    model = build_model(ModelConfig(d_vocab=_WORDS, n_ctx=128, **shape)).eval()
+    draw = torch.Generator().manual_seed(0)
+    batches = [Batch(torch.randint(_WORDS, (8, 128), generator=draw)) for _ in range(12)]
+    topics = torch.randint(100, (_WORDS,), generator=draw)
+
+    def bare() -> None:
+        with torch.inference_mode():
+            for batch in batches:
+                model(batch.tokens)
+
+    return alternate(lambda: run(model, batches, TopicEmbedding(topics, residual(), n_permutations=0)), bare, rounds=3)
+
+
+def embedding_memory() -> float:
+    """MiB of that probe at the peak of four batches; its sums, a float64 vector per word and site, are 1,523."""
+    return printed(
+        f"""
+import torch
+from mechclust import ModelConfig, build_model
+from probes import TopicEmbedding, residual
+from tasks import Batch
+from tests.benchmarks.memory import forget_peak, held, peak
+
+shape = {{"n_layers": 12, "d_model": 768, "n_heads": 12, "attention": "bidirectional", "n_ctx": 128}}
+probe = TopicEmbedding(torch.arange({_WORDS}) % 100, residual(), n_permutations=0)
+sites = [site.name for site in probe.bind(build_model(ModelConfig(d_vocab={_WORDS}, **shape)))]
+probe.reset()
+batches = [Batch(torch.randint({_WORDS}, (8, 128))) for _ in range(4)]
+states = {{site: torch.randn(8, 128, 768) for site in sites}}
+before = held()
+forget_peak()
+for batch in batches:
+    probe.update(states, batch)
+print(peak() - before)
+""",
+        rounds=3,
+    )[0]
 
 
 def similarity_loop() -> float:
