@@ -71,16 +71,19 @@ def _checkpoints() -> str:
 
 
 def _counted(row: str) -> str:
-    """``| study | paper | findings tested, how many seeds | hold | undecided | do not hold | link |``"""
+    """``| study | paper | findings tested, how many seeds | hold, how many of them weak | undecided | do not hold |
+    link |``"""
     title, paper, tested, *_, link = _cells(row)
     name = re.findall(r"([\w-]+\.md(?:#[\w-]+)?)\)", link)[0].replace(".md#", "-").removesuffix(".md")
     findings = [c for c in _recorded(name) if c.kind == "finding"]
     verdicts = [c.verdict for c in findings if c.verdict != "not tested"]
     of = "" if len(verdicts) == len(findings) else f" of {len(findings)}"
-    counts = (str(verdicts.count(verdict)) for verdict in ("holds", "undecided", "does not hold"))
+    weak = sum(c.weak for c in findings if c.verdict == "holds")
+    holds = f"{verdicts.count('holds')}" + f" ({weak} weak)" * (weak > 0)
+    others = (str(verdicts.count(verdict)) for verdict in ("undecided", "does not hold"))
     config = json.loads((_folder(name) / "config.json").read_text(encoding="utf-8"))["config"]
     n = f"{len(config['seeds'])} {tested.split()[-1]}"  # some findings have intervals over pairs, not seeds
-    return _row(title, paper, f"{len(verdicts)}{of}, {n}", *counts, link)
+    return _row(title, paper, f"{len(verdicts)}{of}, {n}", holds, *others, link)
 
 
 def _measured(row: str) -> str:
