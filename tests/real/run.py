@@ -1,7 +1,7 @@
 """``make real``: fetches the real checkpoints, runs the commands on each, and writes what was found.
 
 Into ``--out``: a folder per checkpoint with what each command wrote and printed, ``claims.json``, ``models.json`` and
-``figures/``. With ``--record`` the last three are copied to ``examples/results/real-models``.
+``figures/``. With ``--record`` the last three are copied to ``examples/results/real-models``, with the command.
 """
 
 from __future__ import annotations
@@ -49,6 +49,13 @@ _RECORD = data.ROOT / "examples" / "results" / "real-models"
 _TOPIC_SEEDS = (2, 3, 4)  # of topic models; 0 and 1 were looked at before
 _CLUSTER_SEEDS = (1, 2, 3)  # of k-means and of the classifier's folds; 0 was looked at before
 _UNTRAINED = ("--untrained", "2")
+_COMMAND = "python -m tests.real.run --record"
+_SETTINGS = {
+    "topic_seeds": _TOPIC_SEEDS,
+    "cluster_seeds": _CLUSTER_SEEDS,
+    "k_means_seeds": measure.SEEDS,
+    "untrained": measure.UNTRAINED,
+}
 
 
 def main() -> None:
@@ -67,7 +74,7 @@ def main() -> None:
     found |= {key: {k: v for part in parts for k, v in part.get(key, {}).items()} for key in _BY_MODEL}
     table = claims(found)
     save_claims(table, options.out / "claims.json")
-    write_json(options.out / "models.json", {"machine": machine(), "models": _rows(found)})
+    write_json(options.out / "models.json", {"settings": _SETTINGS, "machine": machine(), "models": _rows(found)})
     by_layer(found["reactions"], options.out / "figures" / "reactions.png")
     print(f"\n{text_table(table)}\n\n{time.time() - start:.0f} s; reports in {options.out}")
     if failed := [name for name, row in found["checks"].items() if row["failed"]]:
@@ -77,6 +84,7 @@ def main() -> None:
         for name in ("claims.json", "models.json"):
             shutil.copy(options.out / name, _RECORD / name)
         shutil.copytree(options.out / "figures", _RECORD / "figures", dirs_exist_ok=True)
+        (_RECORD / "command.txt").write_text(f"{_COMMAND}\n", encoding="utf-8")
     held = {c.id for c in load_claims(_RECORD) if c.verdict == "holds"} if _RECORD.exists() else set()
     if lost := [c.id for c in table if c.id in held and c.verdict == "does not hold"]:
         raise SystemExit(f"claims that are recorded as holding do not hold: {', '.join(lost)}")
