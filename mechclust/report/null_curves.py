@@ -6,7 +6,6 @@ Each takes measured curves and a generator, and gives curves of the same tasks a
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 
@@ -79,19 +78,19 @@ def permuted_covariates(curves: TaskCurves, draw: np.random.Generator) -> TaskCu
     return replace(curves, covariates={name: np.asarray(v)[order] for name, v in curves.covariates.items()})
 
 
-def wandering(curves: TaskCurves, draw: np.random.Generator, which: Literal["base", "tuned"] = "tuned") -> TaskCurves:
-    """A curve wanders from layer to layer without a direction, with the roughness that was measured.
+def wandering(curves: TaskCurves, draw: np.random.Generator) -> TaskCurves:
+    """Base wanders from layer to layer without a direction, with the roughness that was measured.
 
-    ``"tuned"``: tuned - base starts at its measured values and is a random walk. ``"base"``: base is. A walk has steps
-    common to all tasks, with the standard deviation of the steps of the measured median, and steps of each task, with
-    that of the tasks' steps about it. Similarity is at most 1: what would pass it is reflected.
+    It starts at its measured values and is a random walk, whose steps are common to all tasks, with the standard
+    deviation of the steps of the measured median, and each task's own, with that of the tasks' steps about it.
+    Similarity is at most 1: what would pass it is reflected.
 
     Raises:
         InputError: with fewer than three layers, where no roughness is known.
     """
     if curves.n_layers < 3:
         raise InputError(f"the curves have {curves.n_layers} layers; expected at least 3 for a random walk")
-    measured = curves.base if which == "base" else curves.tuned - curves.base
+    measured = curves.base
     common = np.diff(over_tasks(measured, 0.5))
     own = np.diff(measured) - common
     steps = draw.normal(0.0, _deviation(common), common.shape) + draw.normal(0.0, _deviation(own), own.shape)
@@ -99,9 +98,7 @@ def wandering(curves: TaskCurves, draw: np.random.Generator, which: Literal["bas
     start = np.take_along_axis(measured, known, axis=1)
     walk = np.concatenate([start, start + np.cumsum(steps, axis=1)], axis=1)
     walk = np.where(np.isnan(measured), np.nan, walk)
-    if which == "base":
-        return replace(curves, base=1 - np.abs(1 - walk))
-    return replace(curves, tuned=1 - np.abs(1 - (curves.base + walk)))
+    return replace(curves, base=1 - np.abs(1 - walk))
 
 
 def _deviation(steps: np.ndarray) -> float:

@@ -96,7 +96,7 @@ class SeedCurveClaim:
         defined = np.isfinite(values).all(axis=0)
         if (n := int(defined.sum())) < self.least_seeds:
             return [[] for _ in self.parts], (
-                f"it is defined in {n} of {len(curves)} seeds, and tested from {self.least_seeds} on"
+                f"defined in {n} of {len(curves)} seeds; at least {self.least_seeds} are needed"
             )
         return values[:, defined].tolist(), ""
 

@@ -114,9 +114,8 @@ def _plane(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int) -> None
             axis.plot(*line.T, color=answers[answer], lw=1.2 if level == 0.5 else 0.7)
     if panel.arrow:
         tip, inside = run.values["query"][frame], 0.9 * half
-        if (
-            most := float(np.abs(tip).max())
-        ) > inside:  # too long for the panel: its direction, and its length in words
+        most = float(np.abs(tip).max())
+        if most > inside:  # too long for the panel: its direction, and its length in words
             said = f"query: length {float(np.linalg.norm(tip)):.3g}"
             axis.text(0.98, 0.02, said, fontsize=6.5, color=MARK, ha="right", va="bottom", transform=axis.transAxes)
             tip = tip * (inside / most)

@@ -34,8 +34,7 @@ _LAYERS = Null(nulls.permuted_layers, "layers in another order, the same for all
 _HELD_OUT = Null(nulls.permuted_held_out, "other tasks called held out")
 _COVARIATES = Null(nulls.permuted_covariates, "numbers of other tasks")
 _CONTROLS = Null(nulls.exchanged_controls, "own control and others' swapped at random by task")
-_BASE_WALK = Null(partial(nulls.wandering, which="base"), "pre a random walk over layers with the measured roughness")
-_GAP_WALK = Null(nulls.wandering, "tuned - pre a random walk over layers with the measured roughness")
+_BASE_WALK = Null(nulls.wandering, "pre a random walk over layers with the measured roughness")
 
 _made = partial(CurveClaim, source=_PAPER, chance="0")
 
@@ -134,7 +133,7 @@ def _of_layers(curves: TaskCurves) -> list[CurveClaim]:
         ),
         made(
             "C12", "where there is a transition, it begins and ends where the paper has it (distance in relative "
-            "depth)", null=_GAP_WALK, paper=0.0, chance=None, why_not=few or _few_layers(curves) or none,
+            "depth)", null=_LAYERS, paper=0.0, chance=None, why_not=few or _few_layers(curves) or none,
             parts=(
                 ("end of the shared layers from 9/32", lambda c: boundary(c)[0], Bound("<=", 0.1)),
                 ("end of the transition from 15/32", lambda c: boundary(c)[1], Bound("<=", 0.1)),
@@ -142,7 +141,7 @@ def _of_layers(curves: TaskCurves) -> list[CurveClaim]:
         ),
         made(
             "C20", "there are shared layers, a transition, and refinement above (1: all three)",
-            null=_GAP_WALK, paper=1.0, chance=None, source=f"{_PAPER}; the bound is ours",
+            null=_LAYERS, paper=1.0, chance=None, source=f"{_PAPER}; the bound is ours",
             parts=(("", of.all_groups, Bound(">", 0.5)),),
         ),
     ]  # fmt: skip

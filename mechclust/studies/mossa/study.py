@@ -78,8 +78,8 @@ def analyse(config: MossaConfig, out: Path) -> Analysis:
             "groups",
             figures.groups(found),
             "Thin: one line per seed; thick: mean. Left: median over seen tasks of tuned - pre; shaded: 95% interval "
-            "of the mean end of the shared layers (grey) and of the transition (green), over the seeds that have a "
-            "transition; dotted: how far above pre tuned must be where layers are no longer shared. Middle: "
+            "of the mean of the last shared layer (grey) and the last layer of the transition (green), over the seeds "
+            "that have a transition; dotted: how far above pre tuned must be where layers are not shared. Middle: "
             "interquartile range over seen tasks of tuned (and pre, dashed). Right: dimensions for 99% of the variance "
             f"over the {suite.n_eval * len(suite.seen)} prompts of all seen tasks.",
         ),

@@ -61,24 +61,21 @@ def test_covariates_stay_among_seen_and_among_held_out_tasks():
 
 class TestWandering:
     def test_starts_where_it_was_measured_and_is_at_most_1(self):
-        for which in ("base", "tuned"):
-            for one in drawn(nulls.wandering, 20, which=which):
-                values = getattr(one, which)
-                assert (values <= 1).all()
-                expected = getattr(FOUND, which)[:, 0]
-                assert values[:, 0] == pytest.approx(np.minimum(expected, 2 - expected))
+        for one in drawn(nulls.wandering, 20):
+            assert (one.base <= 1).all()
+            expected = FOUND.base[:, 0]
+            assert one.base[:, 0] == pytest.approx(np.minimum(expected, 2 - expected))
 
-    def test_a_gap_without_roughness_stays(self):
-        """Tuned - base is .1 at every layer there, so that there is nothing to walk by."""
-        far_below = replace(FOUND, base=FOUND.base - 0.5, tuned=FOUND.tuned - 0.5)
-        assert np.allclose(nulls.wandering(far_below, DRAW).tuned, far_below.tuned)
+    def test_a_curve_without_roughness_stays(self):
+        flat = replace(FOUND, base=np.tile(FOUND.base[:, :1] - 0.5, (1, FOUND.base.shape[1])))
+        assert np.allclose(nulls.wandering(flat, DRAW).base, flat.base)
 
     def test_has_no_drift_and_the_measured_roughness(self):
         """Measured: steps of -.1 on average, deviation .02 common to all tasks, .01 of each task."""
         draw = np.random.default_rng(2)
         steps = -0.1 + 0.02 * draw.standard_normal(400) + 0.01 * draw.standard_normal((60, 400))
         found = curves(np.zeros((60, 401)) - 50 + np.concatenate([np.zeros((60, 1)), np.cumsum(steps, axis=1)], axis=1))
-        made = np.diff(nulls.wandering(found, draw, which="base").base)
+        made = np.diff(nulls.wandering(found, draw).base)
         assert abs(made.mean()) < 0.005
         assert made.mean(axis=0).std() == pytest.approx(0.02, rel=0.15)
         assert (made - made.mean(axis=0)).std() == pytest.approx(0.01, rel=0.15)
@@ -86,7 +83,7 @@ class TestWandering:
     def test_what_is_undefined_stays_so(self):
         base = BASE.copy()
         base[0, 0] = np.nan
-        one = nulls.wandering(curves(base), DRAW, which="base")
+        one = nulls.wandering(curves(base), DRAW)
         assert np.isnan(one.base[0, 0])
         assert np.isfinite(one.base).sum() == base.size - 1
 
