@@ -52,8 +52,8 @@ def analyse(config: ClusterFactorsConfig, out: Path) -> Analysis:
             f"What hidden states cluster by, as a function of the share of output tokens that tasks have in common, "
             f"layer and training step; {seeds}. States cluster by a label if the whole 95% interval of its adjusted "
             f"Rand index over seeds is at least {config.clear:g}; undecided: an interval straddles this bound. At the "
-            "end of the instruction only the task counts, since the output is not known yet. Dots: by x, whatever "
-            "else. The prompt's mean at step 0 and layer 0 is a bag of symbols, without any training.",
+            "end of the instruction only the task counts, since the output is not known yet. Dots: by x, alone "
+            "where grey. The prompt's mean at step 0 and layer 0 is a bag of symbols, without any training.",
         ),
         Panel(
             "ari_by_layer",
