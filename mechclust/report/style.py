@@ -177,7 +177,9 @@ def direct_labels(axis: Axes, labels: Sequence[tuple[float, str, Any]], size: fl
     moved = np.abs(np.subtract(places, wanted)) > gap / 4
     for place, at, led, (_, name, color) in zip(places, wanted, moved, known, strict=True):
         if led:
-            axis.plot([1.005, 1.035], [at, place], color=color, lw=0.6, clip_on=False, transform=axis.transAxes)
+            look = {"arrowstyle": "-", "color": color, "lw": 0.6, "shrinkA": 0, "shrinkB": 0}
+            ends: dict[str, Any] = {"xy": (1.005, at), "xytext": (1.035, place)}
+            axis.annotate("", **ends, xycoords="axes fraction", arrowprops=look, annotation_clip=False)
         x = 1.045 if moved.any() else 1.01
         axis.text(x, place, name, color=color, fontsize=size, va="center", transform=axis.transAxes)
 

@@ -25,6 +25,7 @@ from mechclust.report.draws import (
     replaced,
 )
 from mechclust.report.findings import Finding, Parts
+from mechclust.report.growth import climbing, rising, saturating, spearman
 from mechclust.report.verdicts import Bound
 from mechclust.studies.cluster_factors.config import (
     CONSTANT,
@@ -44,7 +45,6 @@ from mechclust.studies.cluster_factors.config import (
 )
 from mechclust.studies.cluster_factors.results import Found, RunResults
 from mechclust.studies.cluster_factors.swap import HALVES, KINDS, POSITIONS, RANDOM, TASK
-from mechclust.studies.growth import climbing, rising, saturating, spearman
 from mechclust.studies.study import Job
 
 _PAPER = "Wu & Varshney"

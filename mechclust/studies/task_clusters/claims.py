@@ -20,8 +20,8 @@ from mechclust.report.draws import (
     replaced,
 )
 from mechclust.report.findings import Finding, Parts
+from mechclust.report.growth import climbing, rising, saturating
 from mechclust.report.verdicts import Bound
-from mechclust.studies.growth import climbing, rising, saturating
 from mechclust.studies.study import Job
 from mechclust.studies.task_clusters.config import TRAIN, VALIDATION, TaskClustersConfig, task_of
 from mechclust.studies.task_clusters.results import RunResults, by_arm

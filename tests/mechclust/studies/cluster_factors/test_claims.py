@@ -195,7 +195,7 @@ def test_the_phase_diagram_shows_the_phases_of_every_checkpoint():
 
     found = runs()
     figure = figures.phase_diagram(CONFIG, found)
-    last = figure.axes[len(STEPS) - 2]  # the top row, the end: step 0 is not shown
+    last = figure.axes[len(STEPS) - 1]  # the top row, the end
     assert last.get_title() == "step 1000"
     cells = {(p.get_x() + 0.5, p.get_y() + 0.5): p for p in last.patches if isinstance(p, Rectangle)}
     for i, overlap in enumerate(OVERLAPS):

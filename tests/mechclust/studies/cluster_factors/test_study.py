@@ -98,7 +98,8 @@ class TestRun:
         assert [c.id for c in analysis.claims] == [f"T{i}" for i in range(1, 25)]
         assert {c.verdict for c in analysis.claims} == {"not tested"}
         assert lacking_severity(load_claims(out)) == []
-        assert [p.name for p in analysis.panels] == ["phases", "ari_by_layer", "ari_over_training", "swaps", "accuracy"]
+        names = ["phases", "ari_by_layer", "within_the_other", "ari_over_training", "swaps", "accuracy"]
+        assert [p.name for p in analysis.panels] == names
         for panel in analysis.panels:
             assert (out / "figures" / f"{panel.name}.png").stat().st_size > 5000
 

@@ -19,8 +19,9 @@ def rising(steps: Sequence[int] | np.ndarray, curves: np.ndarray) -> Parts:
         curves: ``[seed checkpoint]``.
 
     Example:
-        >>> [(name, values) for name, values, _ in rising([0, 1, 10, 20, 30], np.array([[0.0, 0.5, 0.75, 1.0, 1.0]]))]
-        [('Spearman', [0.9746794344808963]), ('late change', [0.0])]
+        >>> parts = rising([0, 1, 10, 20, 30], np.array([[0.0, 0.5, 0.75, 1.0, 1.0]]))
+        >>> [(name, round(values[0], 3)) for name, values, _ in parts]
+        [('Spearman', 0.975), ('late change', 0.0)]
     """
     late = int(np.searchsorted(steps, 2 * steps[-1] / 3))
     return [
