@@ -139,6 +139,23 @@ def random_walk(name: str) -> Draw:
     return draw
 
 
+def first_from_later(name: str) -> Draw:
+    """Of curves ``[seed checkpoint]`` the first value replaced by a later one of the same seed, drawn at random.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> first_from_later("curve")({"curve": np.array([[0.0, 1.0, 1.0]])}, rng)["curve"].tolist()
+        [[1.0, 1.0, 1.0]]
+    """
+
+    def draw(data: Data, rng: np.random.Generator) -> Data:
+        curves = data[name]
+        chosen = curves[np.arange(len(curves)), rng.integers(1, curves.shape[1], len(curves))]
+        return {**data, name: np.concatenate([chosen[:, None], curves[:, 1:]], axis=1)}
+
+    return draw
+
+
 def coins(*names: str, chance: float | Sequence[float]) -> Draw:
     """Zeros and ones in place of each array, with a chance of a one; of several chances one is drawn, all alike.
 

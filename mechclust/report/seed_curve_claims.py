@@ -123,7 +123,8 @@ def judged_over_seeds(tests: Sequence[SeedCurveClaim], *, draws: int = LEAST_DRA
         >>> found[0].verdict, found[0].severity > 0.9
         ('holds', True)
     """
-    able = [test for test in tests if not test.untested(test.curves) and len(test.curves) > 1]
+    why_not = {test.id: test.untested(test.curves) for test in tests}
+    able = [test for test in tests if not why_not[test.id] and len(test.curves) > 1]
     found: dict[str, Severity] = {}
     for test in able if draws else []:
 
@@ -132,11 +133,11 @@ def judged_over_seeds(tests: Sequence[SeedCurveClaim], *, draws: int = LEAST_DRA
 
         planted = None if test.planted is None else verdict(test.planted)
         found |= severities_of(verdict(test.null.draw), test.null.text, planted=planted, draws=draws, seed=seed)
-    return [test.claimed(test.curves, found.get(test.id) or _without(test, draws)) for test in tests]
+    return [test.claimed(test.curves, found.get(test.id) or _without(why_not[test.id], draws)) for test in tests]
 
 
-def _without(test: SeedCurveClaim, draws: int) -> Severity:
-    if why_not := test.untested(test.curves):
+def _without(why_not: str, draws: int) -> Severity:
+    if why_not:
         return Severity(None, 0, why_not)
     if not draws:
         return Severity(None, 0, "not counted, since no draws were asked for")

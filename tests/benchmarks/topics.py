@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
 import torch
 
 from tests.benchmarks.memory import printed
 from tests.benchmarks.ratio import alternate
+
+if TYPE_CHECKING:
+    from probes import Probe
 
 _WORDS = 20_000
 
@@ -54,41 +60,39 @@ def attention_loop(lists: bool = False) -> float:
 def attention_overhead(*kinds: str) -> float:
     """Probes, intervals included, on a model of BERT-base's size: 8 sequences of 128 tokens."""
     import probes
+
+    draw = torch.Generator().manual_seed(0)
+    tokens = torch.randint(1000, (8, 128), generator=draw)
+    topics = torch.randint(-1, 100, (1000,), generator=draw)
+    return _overhead(1000, [tokens], lambda: [getattr(probes, kind)(topics) for kind in kinds], rounds=5)
+
+
+def embedding_overhead() -> float:
+    """``TopicEmbedding`` of 20,000 words at 13 sites of BERT-base's size, against bare forward passes: 12 x 8 x 128."""
+    from probes import TopicEmbedding, residual
+
+    draw = torch.Generator().manual_seed(0)
+    tokens = [torch.randint(_WORDS, (8, 128), generator=draw) for _ in range(12)]
+    topics = torch.randint(100, (_WORDS,), generator=draw)
+    return _overhead(_WORDS, tokens, lambda: [TopicEmbedding(topics, residual(), n_permutations=0)], rounds=3)
+
+
+def _overhead(d_vocab: int, tokens: Sequence[torch.Tensor], probes: Callable[[], list[Probe]], rounds: int) -> float:
+    """``run`` with probes against bare forward passes of a model of BERT-base's size."""
     from mechclust import ModelConfig, build_model
     from probes import run
     from tasks import Batch
 
     shape = {"n_layers": 12, "d_model": 768, "n_heads": 12, "attention": "bidirectional"}
-    model = build_model(ModelConfig(d_vocab=1000, n_ctx=128, **shape)).eval()
-    draw = torch.Generator().manual_seed(0)
-    batch = Batch(torch.randint(1000, (8, 128), generator=draw))
-    topics = torch.randint(-1, 100, (1000,), generator=draw)
-
-    def bare() -> None:
-        with torch.inference_mode():
-            model(batch.tokens)
-
-    return alternate(lambda: run(model, batch, [getattr(probes, kind)(topics) for kind in kinds]), bare, rounds=5)
-
-
-def embedding_overhead() -> float:
-    """``TopicEmbedding`` of 20,000 words at 13 sites of BERT-base's size, against bare forward passes: 12 x 8 x 128."""
-    from mechclust import ModelConfig, build_model
-    from probes import TopicEmbedding, residual, run
-    from tasks import Batch
-
-    shape = {"n_layers": 12, "d_model": 768, "n_heads": 12, "attention": "bidirectional"}
-    model = build_model(ModelConfig(d_vocab=_WORDS, n_ctx=128, **shape)).eval()
-    draw = torch.Generator().manual_seed(0)
-    batches = [Batch(torch.randint(_WORDS, (8, 128), generator=draw)) for _ in range(12)]
-    topics = torch.randint(100, (_WORDS,), generator=draw)
+    model = build_model(ModelConfig(d_vocab=d_vocab, n_ctx=128, **shape)).eval()
+    batches = [Batch(of) for of in tokens]
 
     def bare() -> None:
         with torch.inference_mode():
             for batch in batches:
                 model(batch.tokens)
 
-    return alternate(lambda: run(model, batches, TopicEmbedding(topics, residual(), n_permutations=0)), bare, rounds=3)
+    return alternate(lambda: run(model, batches, probes()), bare, rounds=rounds)
 
 
 def embedding_memory() -> float:

@@ -7,16 +7,18 @@ Unless stated otherwise, a claim concerns the states at ``x`` on held-out exampl
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
+from mechclust.report.arm_findings import ArmFinding, arm_finding, gap, gathered, one
 from mechclust.report.claims import Claim, EarlierRun, claim, with_severity
 from mechclust.report.draws import (
     Data,
-    Draw,
     at_bound,
     exchanged,
+    first_from_later,
     in_random_order,
     moved_to,
     one_column,
@@ -24,7 +26,7 @@ from mechclust.report.draws import (
     random_walk,
     replaced,
 )
-from mechclust.report.findings import Finding, Parts
+from mechclust.report.findings import Parts
 from mechclust.report.growth import climbing, rising, saturating, spearman
 from mechclust.report.verdicts import Bound
 from mechclust.studies.cluster_factors.config import (
@@ -63,27 +65,11 @@ _EARLIER: Mapping[str, tuple[str, str]] = {
 }
 
 
-@dataclass(frozen=True)
-class _Test:
-    """A finding, the arms that it needs, and how its data are gathered from them."""
-
-    arms: tuple[str, ...]
-    data: Callable[[Found], Data]
-    finding: Finding[Data]
-
-
 def claims_of(config: ClusterFactorsConfig, found: Found) -> list[Claim]:
     """T1 to T24; of these T5 and T8 are checks."""
-    claims = [_judged(config, test, found) for test in tests_of(config)]
+    claims = [test.judged(found, tested=config.test_claims) for test in tests_of(config)]
     claims += _checks(config, found)
     return with_severity(_with_history(c) for c in sorted(claims, key=lambda c: int(c.id[1:])))
-
-
-def _judged(config: ClusterFactorsConfig, test: _Test, found: Found) -> Claim:
-    lacking = [arm for arm in test.arms if arm not in found]
-    if lacking:
-        return test.finding.lacking(f"needs the arm {lacking[0]!r}")
-    return test.finding.judged(test.data(found), tested=config.test_claims)
 
 
 def _with_history(c: Claim) -> Claim:
@@ -94,7 +80,7 @@ def _with_history(c: Claim) -> Claim:
     return replace(c, history=(earlier,))
 
 
-def tests_of(config: ClusterFactorsConfig) -> list[_Test]:
+def tests_of(config: ClusterFactorsConfig) -> list[ArmFinding[RunResults]]:
     """The findings, before any data."""
     n, half, third = config.n_layers, config.n_layers // 2, max(1, config.n_layers // 3)
     overlaps = tuple(map(overlap_arm, OVERLAPS))
@@ -108,15 +94,6 @@ def tests_of(config: ClusterFactorsConfig) -> list[_Test]:
 
     def by_overlap(curve: str, layer: int = n, step: int = -1) -> Callable[[Found], np.ndarray]:
         return lambda found: np.array([[run.ari[curve][step, layer] for run in found[arm]] for arm in overlaps]).T
-
-    def gathered(**of: Callable[[Found], np.ndarray]) -> Callable[[Found], Data]:
-        return lambda found: {name: get(found) for name, get in of.items()}
-
-    def one(name: str, bound: Bound) -> Callable[[Data], Parts]:
-        return lambda data: [("", data[name].tolist(), bound)]
-
-    def gap(a: str, b: str, bound: Bound) -> Callable[[Data], Parts]:
-        return lambda data: [("", (data[a] - data[b]).tolist(), bound)]
 
     def curve_of(arm: str) -> Callable[[Found], np.ndarray]:
         return lambda found: np.array([run.ari["x task"][:, n] for run in found[arm]])
@@ -150,27 +127,7 @@ def tests_of(config: ClusterFactorsConfig) -> list[_Test]:
         """``[seed step]`` the maximum over layers, minus its mean under relabelling within the classes of x."""
         return np.array([(run.ari["x task"] - run.null["x task"][..., 2]).max(-1) for run in found[PRIVATE]])
 
-    def later(data: Data, rng: np.random.Generator) -> Data:
-        x = data["above"]
-        chosen = x[np.arange(len(x)), rng.integers(1, x.shape[1], len(x))]
-        return {"above": np.concatenate([chosen[:, None], x[:, 1:]], axis=1)}
-
-    def test(
-        id: str,
-        statement: str,
-        arms: tuple[str, ...],
-        data: Callable[[Found], Data],
-        parts: Callable[[Data], Parts],
-        null: Draw,
-        what: str,
-        planted: Draw,
-        source: str = "ours",
-        chance: str | None = None,
-    ) -> _Test:
-        means = "predicted means with the measured spread over seeds"
-        return _Test(arms, data, Finding(id, statement, source, parts, null, what, planted, means, chance=chance))
-
-    steps = np.array(measured_steps(config))
+    test, steps = partial(arm_finding, source="ours"), np.array(measured_steps(config))
     of_shared = "values of networks whose tasks share all outputs, drawn with replacement"
     last = f"layer {n}"
     least_accuracy: Callable[[Found], np.ndarray] = lambda found: np.min(  # noqa: E731
@@ -203,7 +160,7 @@ def tests_of(config: ClusterFactorsConfig) -> list[_Test]:
               planted=moved_to(v=0.03)),
         test("T7", "before training, no layer clusters by task beyond what x explains (largest task-ARI minus its "
               "mean under relabelling within the classes of x)", (PRIVATE,), gathered(above=untrained),
-              lambda data: [("", data["above"][:, 0].tolist(), Bound("<=", 0.1))], later,
+              lambda data: [("", data["above"][:, 0].tolist(), Bound("<=", 0.1))], first_from_later("above"),
               "the first checkpoint replaced by later ones drawn at random", source=f"{_PAPER}; bound ours", chance="0",
               planted=moved_to(above=0.03)),
         test("T9", f"all outputs shared: {last} clusters by output more than by task (difference of ARI)", (SHARED,),

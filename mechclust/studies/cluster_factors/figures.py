@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -79,54 +79,67 @@ def _cell(axis: Axes, x: int, y: int, phase: str) -> None:
     axis.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=_PHASE[phase], edgecolor=edge, hatch=hatch, lw=0.8))
 
 
+_Labels = list[tuple[float, str, str]]
+
+
 def by_layer(found: Found) -> Figure:
     """ARI at x by layer at the end, against task, output and x, one panel per arm."""
-    figure, axes = subplots(len(found), min(5, len(found)), size=(3.2, 2.7), sharex=True, sharey=True)
-    labels: dict[Axes, list[tuple[float, str, str]]] = {}
-    for axis, (arm, runs) in zip(axes, found.items(), strict=True):
-        layers = np.arange(runs[0].linear.shape[1])
-        null = np.stack([run.null["x task"][-1] for run in runs])
-        chance_band(axis, layers, null[..., 0].min(0), null[..., 1].max(0))
-        labels[axis] = [(float(null[..., 0].min(0)[-1] + null[..., 1].max(0)[-1]) / 2, CHANCE, SOFT)]
+
+    def draw(axis: Axes, layers: np.ndarray, runs: Sequence[RunResults]) -> _Labels:
+        low, high = _chance(axis, layers, runs, "x task")
+        labels = [((low + high) / 2, CHANCE, SOFT)]
         for name, color in (("task", BLUE), ("output", VERMILION), ("input", GREEN)):
-            values = np.stack([run.ari[f"x {name}"][-1] for run in runs])
-            seed_curve(axis, layers, values, color=color, marker=".")
-            labels[axis].append((float(values[:, -1].mean()), "x" if name == "input" else name, color))
-        linear = np.stack([run.linear[-1] for run in runs])
-        axis.plot(layers, linear.mean(0), color=BLUE, ls=":", lw=1.2)
-        labels[axis].append((float(linear[:, -1].mean()), "task, linear", BLUE))
-        axis.set(title=arm, ylim=(-0.05, 1.05))
-        layer_axis(axis)
-        axis.label_outer()
-    axes[0].set_ylabel("ARI at the end; accuracy")
-    for axis, of in labels.items():
-        direct_labels(axis, of, size=7.5)
-    return figure
+            labels.append(_curve(axis, layers, runs, f"x {name}", "x" if name == "input" else name, color))
+        linear = np.stack([run.linear[-1] for run in runs]).mean(0)
+        axis.plot(layers, linear, color=BLUE, ls=":", lw=1.2)
+        return [*labels, (float(linear[-1]), "task, linear", BLUE)]
+
+    return _by_arm(found, "ARI at the end; accuracy", draw)
 
 
 def within_the_other(found: Found) -> Figure:
     """ARI at x by layer at the end: task within outputs, and output within tasks, one panel per arm that has both."""
-    curves = {"x task|output": BLUE, "x output|task": VERMILION}
-    found = {arm: runs for arm, runs in found.items() if curves.keys() <= runs[0].ari.keys()}
+    curves = {"x task|output": ("task within output", BLUE), "x output|task": ("output within task", VERMILION)}
+
+    def draw(axis: Axes, layers: np.ndarray, runs: Sequence[RunResults]) -> _Labels:
+        for curve in curves:
+            _chance(axis, layers, runs, curve)
+        return [_curve(axis, layers, runs, curve, name, color) for curve, (name, color) in curves.items()]
+
+    both = {arm: runs for arm, runs in found.items() if curves.keys() <= runs[0].ari.keys()}
+    return _by_arm(both, "ARI at the end", draw)
+
+
+def _by_arm(found: Found, ylabel: str, draw: Callable[[Axes, np.ndarray, Sequence[RunResults]], _Labels]) -> Figure:
+    """One panel per arm over layers 0 to n, with what ``draw`` draws there and the labels that it returns."""
     figure, axes = subplots(len(found), min(5, len(found)), size=(3.2, 2.7), sharex=True, sharey=True)
-    labels: dict[Axes, list[tuple[float, str, str]]] = {}
+    labels = {}
     for axis, (arm, runs) in zip(axes, found.items(), strict=True):
-        layers, labels[axis] = np.arange(runs[0].linear.shape[1]), []
-        for curve, color in curves.items():
-            values = np.stack([run.ari[curve][-1] for run in runs])
-            null = np.stack([run.null[curve][-1] for run in runs])
-            if np.isfinite(values).any():
-                chance_band(axis, layers, null[..., 0].min(0), null[..., 1].max(0))
-                seed_curve(axis, layers, values, color=color, marker=".")
-                name = curve.removeprefix("x ").replace("|", " within ")
-                labels[axis].append((float(values[:, -1].mean()), name, color))
+        labels[axis] = draw(axis, np.arange(runs[0].linear.shape[1]), runs)
         axis.set(title=arm, ylim=(-0.05, 1.05))
         layer_axis(axis)
         axis.label_outer()
-    axes[0].set_ylabel("ARI at the end")
+    axes[0].set_ylabel(ylabel)
     for axis, of in labels.items():
         direct_labels(axis, of, size=7.5)
     return figure
+
+
+def _chance(axis: Axes, layers: np.ndarray, runs: Sequence[RunResults], curve: str) -> tuple[float, float]:
+    """The band of chance at the end, the widest of the seeds'; its ends at the last layer."""
+    null = np.stack([run.null[curve][-1] for run in runs])
+    low, high = null[..., 0].min(0), null[..., 1].max(0)
+    chance_band(axis, layers, low, high)
+    return float(low[-1]), float(high[-1])
+
+
+def _curve(
+    axis: Axes, layers: np.ndarray, runs: Sequence[RunResults], curve: str, name: str, color: str
+) -> tuple[float, str, str]:
+    """An index at the end by layer; its label."""
+    values = np.stack([run.ari[curve][-1] for run in runs])
+    seed_curve(axis, layers, values, color=color, marker=".")
+    return float(values[:, -1].mean()), name, color
 
 
 def over_training(found: Found, arms: Sequence[str]) -> Figure:

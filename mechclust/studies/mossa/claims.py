@@ -15,7 +15,6 @@ import numpy as np
 from mechclust.report import curve_statistics as of
 from mechclust.report import null_curves as nulls
 from mechclust.report.claims import Claim, claim
-from mechclust.report.layer_groups import boundaries_of
 from mechclust.report.planted_curves import planted
 from mechclust.report.seed_curve_claims import (
     SeedCurveClaim,
@@ -28,7 +27,7 @@ from mechclust.report.severity import LEAST_DRAWS
 from mechclust.report.task_curves import TaskCurves
 from mechclust.report.verdicts import Bound, interval
 from mechclust.studies.mossa.config import MossaConfig
-from mechclust.studies.mossa.results import SeedResults
+from mechclust.studies.mossa.results import SeedResults, boundaries_by_seed
 
 _PAPER = "Zhao, Ziser & Cohen"
 _ABOVE_CHANCE = 0.05
@@ -68,8 +67,7 @@ def claims_of(config: MossaConfig, found: Sequence[SeedResults], *, draws: int =
 
 def boundary_note(curves: Sequence[TaskCurves]) -> str:
     """Where the layer groups end, in layers: means over seeds and their intervals."""
-    ends = np.array([boundaries_of(one) for one in curves], dtype=float)
-    has = ends[:, 1] > ends[:, 0]
+    ends, has = boundaries_by_seed(curves)
     parts = [f"last shared layer {_mean(ends[:, 0])}"]
     if has.any():
         parts.append(f"last layer of the transition {_mean(ends[has, 1])}")

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from mechclust.report.layer_groups import MARGIN, boundaries_of
+from mechclust.report.layer_groups import MARGIN
 from mechclust.report.style import (
     BLUE,
     GREEN,
@@ -27,7 +27,7 @@ from mechclust.report.style import (
     subplots,
 )
 from mechclust.report.verdicts import interval
-from mechclust.studies.mossa.results import SeedResults
+from mechclust.studies.mossa.results import SeedResults, boundaries_by_seed
 from probes import ProbeResult
 
 _COLORS = {"base": RED, "tuned": BLUE}
@@ -104,8 +104,7 @@ def groups(found: Sequence[SeedResults]) -> Figure:
     figure, axes = subplots(3, size=(4.0, 3.6))
     gap, spread, dims = axes
     _lines(gap, found, [m.gap for m in found], "-", "black", "tuned - pre")
-    ends = np.array([boundaries_of(m.curves.seen) for m in found], dtype=float)
-    has = ends[:, 1] > ends[:, 0]  # a transition
+    ends, has = boundaries_by_seed([m.curves.seen for m in found])
     gap.set_title(f"a transition in {int(has.sum())} of {len(found)} seeds", fontsize=9, loc="left")
     for at, color, name in zip(ends[has].T, (SOFT, GREEN), ("shared", "transition"), strict=True):
         if len(at):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from mechclust.report.layer_groups import LayerGroups, crossover, groups_of
+from mechclust.report.layer_groups import LayerGroups, boundaries_of, crossover, groups_of
 from mechclust.report.task_curves import TaskCurves, Which
 from mechclust.studies.kept import check_there
 from mechclust.studies.mossa.config import MODELS, MossaConfig, controlled, has_ceiling, result_path, suite_of
@@ -175,6 +175,12 @@ def load_results(config: MossaConfig, out: Path, seed: int) -> SeedResults:
         identity=max(float(identity[m].max()) for m in ("itself", "rotated")),
         notes=tuple(sorted(why)),
     )
+
+
+def boundaries_by_seed(curves: Sequence[TaskCurves]) -> tuple[np.ndarray, np.ndarray]:
+    """``[seed 2]`` last shared layer and last layer of the transition; ``[seed]`` whether there is a transition."""
+    ends = np.array([boundaries_of(one) for one in curves], dtype=float)
+    return ends, ends[:, 1] > ends[:, 0]
 
 
 def groups_table(seeds: Sequence[int], found: Sequence[SeedResults]) -> pd.DataFrame:

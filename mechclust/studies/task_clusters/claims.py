@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
+from mechclust.report.arm_findings import ArmFinding, arm_finding, gap, gathered, one
 from mechclust.report.claims import Claim, claim, with_severity
 from mechclust.report.draws import (
     Data,
-    Draw,
     at_bound,
     exchanged,
+    first_from_later,
     in_random_order,
     moved_to,
     random_walk,
     replaced,
 )
-from mechclust.report.findings import Finding, Parts
+from mechclust.report.findings import Parts
 from mechclust.report.growth import climbing, rising, saturating
 from mechclust.report.verdicts import Bound
 from mechclust.studies.study import Job
@@ -31,115 +31,69 @@ _PAPER = "Wu & Varshney"
 Arms = Mapping[str, Sequence[RunResults]]
 
 
-@dataclass(frozen=True)
-class _Test:
-    """A finding, the arms that it needs, and how its data are gathered from them."""
-
-    arms: tuple[str, ...]
-    data: Callable[[Arms], Data]
-    finding: Finding[Data]
-
-
 def claims_of(config: TaskClustersConfig, runs: Mapping[Job, RunResults]) -> list[Claim]:
     """T1 to T10; of these T5 and T8 are checks. Sites are layers 0 to n, then the final norm."""
     arms = by_arm(config, runs)
-    claims = [*_checks(config, runs), *(_judged(config, test, arms) for test in _tests(config, arms))]
+    claims = [*_checks(config, runs), *(test.judged(arms, tested=config.test_claims) for test in _tests(config, arms))]
     return list(with_severity(sorted(claims, key=lambda c: int(c.id[1:]))))
 
 
-def _judged(config: TaskClustersConfig, test: _Test, arms: Arms) -> Claim:
-    if lacking := [arm for arm in test.arms if arm not in arms]:
-        return test.finding.lacking(f"needs the arm {lacking[0]!r}")
-    return test.finding.judged(test.data(arms), tested=config.test_claims)
-
-
-def _tests(config: TaskClustersConfig, arms: Arms) -> list[_Test]:
+def _tests(config: TaskClustersConfig, arms: Arms) -> list[ArmFinding[RunResults]]:
     n, steps = config.n_layers, arms["private"][0].steps
 
-    def private(get: Callable[[RunResults], np.ndarray | float]) -> Callable[[Arms], np.ndarray]:
-        return lambda arms: np.array([get(run) for run in arms["private"]])
+    def of(arm: str, get: Callable[[RunResults], np.ndarray | float]) -> Callable[[Arms], np.ndarray]:
+        return lambda arms: np.array([get(run) for run in arms[arm]])
 
-    def top(arm: str) -> Callable[[Arms], np.ndarray]:
-        """``[seed checkpoint]`` of the better of the two top layers, by final validation ARI."""
-
-        def get(arms: Arms) -> np.ndarray:
-            curves = [run.ari[VALIDATION] for run in arms[arm]]
-            return np.array([of[:, max((n - 1, n), key=lambda layer: of[-1, layer])] for of in curves])
-
-        return get
-
-    def one(name: str, bound: Bound) -> Callable[[Data], Parts]:
-        return lambda data: [("", data[name].tolist(), bound)]
+    def top(run: RunResults) -> np.ndarray:
+        """``[checkpoint]`` of the better of the two top layers, by final validation ARI."""
+        curves = run.ari[VALIDATION]
+        return curves[:, max((n - 1, n), key=lambda layer: curves[-1, layer])]
 
     def grows(data: Data) -> Parts:
         ends, starts = data["curve"][:, -1], data["curve"][:, 0]
         return [("end", ends.tolist(), Bound(">=", 0.5)), ("end - 5 x start", (ends - 5 * starts).tolist(),
                                                           Bound(">=", 0))]  # fmt: skip
 
-    def later(data: Data, rng: np.random.Generator) -> Data:
-        x = data["above"]
-        chosen = x[np.arange(len(x)), rng.integers(1, x.shape[1], len(x))]
-        return {"above": np.concatenate([chosen[:, None], x[:, 1:]], axis=1)}
-
-    def test(
-        id: str,
-        statement: str,
-        arms: tuple[str, ...],
-        data: Mapping[str, Callable[[Arms], np.ndarray]],
-        parts: Callable[[Data], Parts],
-        null: Draw,
-        what: str,
-        planted: Draw,
-        source: str = _PAPER,
-        chance: str | None = None,
-    ) -> _Test:
-        means = "predicted means with the measured spread over seeds"
-        finding = Finding(id, statement, source, parts, null, what, planted, means, chance=chance)
-        return _Test(arms, lambda arms: {name: get(arms) for name, get in data.items()}, finding)
-
+    test = partial(arm_finding, source=_PAPER)
     accurate, agree = Bound(">=", 0.95), Bound("<=", 0.1)
     top_name, spread = f"layer {n - 1} or {n}, the better at the end", "the measured spread about the bound"
     chance = f"0; relabelled within the classes of x, 95% within {_band(arms['private'])}"
     of_shared = "values of networks whose tasks share all outputs, drawn with replacement"
     rise = moved_to(curve=saturating(steps) * np.linspace(0.4, 1, len(steps)))
     return [
-        test("T1", "validation accuracy at the end", ("private",), {"v": private(lambda run: run.accuracy[-1])},
-             one("v", accurate), at_bound("v", accurate), spread, moved_to(v=0.98), source="set-up"),
+        test("T1", "validation accuracy at the end", ("private",),
+             gathered(v=of("private", lambda run: run.accuracy[-1])), one("v", accurate), at_bound("v", accurate),
+             spread, moved_to(v=0.98), source="set-up"),
         test("T2", f"task-ARI of the top layer ({top_name}) is high and far above its start", ("private", "shared"),
-             {"curve": top("private"), "other": top("shared")}, grows, replaced(curve="other"), of_shared, rise,
-             source=f"{_PAPER}; bound ours", chance=chance),
+             gathered(curve=of("private", top), other=of("shared", top)), grows, replaced(curve="other"), of_shared,
+             rise, source=f"{_PAPER}; bound ours", chance=chance),
         test("T3", "top-layer task-ARI rises with log step, then saturates (last third of training)", ("private",),
-             {"curve": top("private")}, lambda data: rising(steps, data["curve"]), random_walk("curve"),
+             gathered(curve=of("private", top)), lambda data: rising(steps, data["curve"]), random_walk("curve"),
              "random walks whose steps have the measured sizes", moved_to(curve=saturating(steps))),
         test("T4", f"task-ARI at the end rises with layer, 0 to {n}", ("private",),
-             {"layers": private(lambda run: run.ari[VALIDATION][-1, : n + 1])}, lambda data: climbing(data["layers"]),
-             in_random_order("layers"), "layers in random order", moved_to(layers=np.linspace(0.1, 0.8, n + 1))),
+             gathered(layers=of("private", lambda run: run.ari[VALIDATION][-1, : n + 1])),
+             lambda data: climbing(data["layers"]), in_random_order("layers"), "layers in random order",
+             moved_to(layers=np.linspace(0.1, 0.8, n + 1))),
         test("T6", f"training subset and validation agree at layer {n}, at the end (difference of task-ARI)",
              ("private",),
-             {"v": private(lambda run: abs(run.ari[VALIDATION][-1, n] - run.ari[TRAIN][-1, n]))}, one("v", agree),
-             at_bound("v", agree), spread, moved_to(v=0.03)),
+             gathered(v=of("private", lambda run: abs(run.ari[VALIDATION][-1, n] - run.ari[TRAIN][-1, n]))),
+             one("v", agree), at_bound("v", agree), spread, moved_to(v=0.03)),
         test("T7", "before training, no layer clusters by task beyond what x explains (largest task-ARI minus its mean "
              "under relabelling within the classes of x)", ("private",),
-             {"above": private(lambda run: (run.ari[VALIDATION] - run.null[..., 2]).max(-1))},
-             lambda data: [("", data["above"][:, 0].tolist(), Bound("<=", 0.1))], later,
+             gathered(above=of("private", lambda run: (run.ari[VALIDATION] - run.null[..., 2]).max(-1))),
+             lambda data: [("", data["above"][:, 0].tolist(), Bound("<=", 0.1))], first_from_later("above"),
              "the first checkpoint replaced by later ones drawn at random", moved_to(above=0.03),
              source=f"{_PAPER}; bound ours", chance="0"),
         test("T9", f"shared outputs: layer {n} clusters by output more than by task (difference of ARI)", ("shared",),
-             {name: partial(_end, curve=name, layer=n) for name in ("output", "task")},
-             lambda data: [("", (data["output"] - data["task"]).tolist(), Bound(">", 0))],
+             gathered(output=of("shared", lambda run: run.output_ari[-1, n]),
+                      task=of("shared", lambda run: run.ari[VALIDATION][-1, n])),
+             gap("output", "task", Bound(">", 0)),
              exchanged(("output", "task")), "both exchanged at random, seed by seed", moved_to(output=0.8, task=0.2),
              source="ours", chance="0"),
         test("T10", f"instructions never seen cluster too ({top_name})", ("instruction", "shared"),
-             {"curve": top("instruction"), "other": top("shared")}, grows, replaced(curve="other"), of_shared, rise,
-             source=f"{_PAPER}; bound ours", chance=chance),
+             gathered(curve=of("instruction", top), other=of("shared", top)), grows, replaced(curve="other"), of_shared,
+             rise, source=f"{_PAPER}; bound ours", chance=chance),
     ]  # fmt: skip
-
-
-def _end(arms: Arms, curve: str, layer: int) -> np.ndarray:
-    """``[seed]`` at the end of training with shared outputs."""
-    return np.array(
-        [(run.output_ari if curve == "output" else run.ari[VALIDATION])[-1, layer] for run in arms["shared"]]
-    )
 
 
 def _checks(config: TaskClustersConfig, runs: Mapping[Job, RunResults]) -> list[Claim]:
