@@ -56,6 +56,7 @@ def arm_finding(
     """An ``ArmFinding`` whose planted draws are predicted means (``moved_to``). Arguments are those of both classes.
 
     Example:
+        >>> import numpy as np
         >>> from mechclust.report.draws import at_bound, moved_to
         >>> high = Bound(">=", 0.5)
         >>> found = arm_finding("X1", "it is high", ("main",), gathered(v=lambda runs: np.array(runs["main"])),
