@@ -108,6 +108,23 @@ def subplots(
     return figure, axes[:n]
 
 
+def outer_labels(axes: Sequence[Axes], columns: int) -> None:
+    """Names and numbers of the axes only at the left, and below the lowest panel of each column.
+
+    Unlike matplotlib's ``label_outer``, it keeps those of a panel below which the last row has none.
+
+    Args:
+        axes: of ``subplots``, row by row, with their names.
+        columns: in a row.
+    """
+    for i, axis in enumerate(axes):
+        name = axis.get_xlabel()
+        axis.label_outer()
+        if i + columns >= len(axes):
+            axis.set_xlabel(name)
+            axis.tick_params(labelbottom=True)
+
+
 def seed_curve(axis: Axes, x: Sequence[float] | np.ndarray, values: np.ndarray, **style: Any) -> None:
     """The mean over seeds as a line, in a band from the least to the greatest seed.
 

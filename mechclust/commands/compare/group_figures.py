@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mechclust.commands.compare.control_groups import ControlGroups
-from mechclust.report.style import BLUE, GREY, ORANGE, RED, layer_axis, subplots
+from mechclust.report.style import BLUE, GREY, ORANGE, RED, layer_axis, outer_labels, subplots
 from mechclust.report.text import plain
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def clusters_figure(table: pd.DataFrame, clusters: Sequence[str]) -> Figure:
         axis.set_title(f"{plain(cluster, 28)} ({many} task{'s' * (many != 1)})", fontsize=10)
         axis.set_ylim(top=1.03)
         layer_axis(axis)
-        axis.label_outer()
+    outer_labels(axes, min(4, n))
     for axis in axes[:: min(4, n)]:
         axis.set_ylabel("debiased CKA with the controls" if controlled else "debiased CKA, tuned with base", fontsize=9)
     if controlled:

@@ -19,6 +19,7 @@ from mechclust.report.style import (
     direct_labels,
     layer_axis,
     log_steps,
+    outer_labels,
     seed_curve,
     shades,
     subplots,
@@ -112,13 +113,14 @@ def within_the_other(found: Found) -> Figure:
 
 def _by_arm(found: Found, ylabel: str, draw: Callable[[Axes, np.ndarray, Sequence[RunResults]], _Labels]) -> Figure:
     """One panel per arm over layers 0 to n, with what ``draw`` draws there and the labels that it returns."""
-    figure, axes = subplots(len(found), min(5, len(found)), size=(3.2, 2.7), sharex=True, sharey=True)
+    columns = min(5, len(found))
+    figure, axes = subplots(len(found), columns, size=(3.2, 2.7), sharex=True, sharey=True)
     labels = {}
     for axis, (arm, runs) in zip(axes, found.items(), strict=True):
         labels[axis] = draw(axis, np.arange(runs[0].linear.shape[1]), runs)
         axis.set(title=arm, ylim=(-0.05, 1.05))
         layer_axis(axis)
-        axis.label_outer()
+    outer_labels(axes, columns)
     axes[0].set_ylabel(ylabel)
     for axis, of in labels.items():
         direct_labels(axis, of, size=7.5)
@@ -210,12 +212,13 @@ _SWAPPED_AT = dict(zip(POSITIONS, ("end of the instruction", "at x", "whole prom
 
 def accuracy(found: Mapping[str, Sequence[RunResults]]) -> Figure:
     """Validation accuracy over steps, one panel per arm."""
-    figure, axes = subplots(len(found), min(5, len(found)), size=(2.6, 2.0), sharex=True, sharey=True)
+    columns = min(5, len(found))
+    figure, axes = subplots(len(found), columns, size=(2.6, 2.0), sharex=True, sharey=True)
     for axis, (arm, runs) in zip(axes, found.items(), strict=True):
         seed_curve(axis, runs[0].steps, np.stack([run.accuracy for run in runs]), color=BLUE, marker=".")
         log_steps(axis)
         axis.set(ylim=(-0.03, 1.03))
         axis.set_title(arm, fontsize=9)
-        axis.label_outer()
+    outer_labels(axes, columns)
     axes[0].set_ylabel("validation accuracy")
     return figure

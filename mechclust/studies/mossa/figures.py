@@ -23,6 +23,7 @@ from mechclust.report.style import (
     category,
     direct_labels,
     layer_axis,
+    outer_labels,
     picture,
     subplots,
 )
@@ -184,7 +185,7 @@ def clusters(found: Sequence[SeedResults], names: Sequence[str]) -> Figure:
         encoded = bool(found[0].encoded[found[0].cluster == number].any())
         axis.set_title(f"{name}{' (encoded by pre-training)' if encoded else ''}", fontsize=10)
         layer_axis(axis)
-        axis.label_outer()
+    outer_labels(axes, columns)
     for axis in axes[::columns]:
         axis.set_ylabel("median debiased CKA", fontsize=9)
     handles, labels = axes[0].get_legend_handles_labels()

@@ -8,7 +8,17 @@ import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba
 
-from mechclust.report.style import category, log_steps, picture, plain_ticks, seed_curve, shades, styled, subplots
+from mechclust.report.style import (
+    category,
+    log_steps,
+    outer_labels,
+    picture,
+    plain_ticks,
+    seed_curve,
+    shades,
+    styled,
+    subplots,
+)
 
 
 @pytest.mark.parametrize(
@@ -19,6 +29,17 @@ def test_a_figure_has_the_panels_asked_for(n, columns, inches):
     assert figure.axes == axes
     assert len(axes) == n
     assert figure.get_size_inches().tolist() == inches
+
+
+def test_the_lowest_panel_of_every_column_keeps_its_numbers():
+    """Five panels in three columns: below the third there is none."""
+    _, axes = subplots(5, 3, size=(2, 1), sharex=True, sharey=True)
+    for axis in axes:
+        axis.set(xlabel="layer", ylabel="index")
+    outer_labels(axes, 3)
+    assert [axis.get_xlabel() for axis in axes] == ["", "", "layer", "layer", "layer"]
+    assert [axis.xaxis.get_tick_params()["labelbottom"] for axis in axes] == [False, False, True, True, True]
+    assert [axis.get_ylabel() for axis in axes] == ["index", "", "", "index", ""]
 
 
 @pytest.mark.parametrize(("grid", "lines"), [("both", (True, True)), ("x", (True, False)), (None, (False, False))])
