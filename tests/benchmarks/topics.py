@@ -85,7 +85,7 @@ def _overhead(d_vocab: int, tokens: Sequence[torch.Tensor], probes: Callable[[],
 
     shape = {"n_layers": 12, "d_model": 768, "n_heads": 12, "attention": "bidirectional"}
     model = build_model(ModelConfig(d_vocab=d_vocab, n_ctx=128, **shape)).eval()
-    batches = [Batch(of) for of in tokens]
+    batches = [Batch(of, index=torch.arange(len(of)) + i * len(of)) for i, of in enumerate(tokens)]
 
     def bare() -> None:
         with torch.inference_mode():
