@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mechclust.report.claims import Claim, claim
-from mechclust.report.severity import LEAST_DRAWS, Severity, severities_of
+from mechclust.report.severity import LEAST_DRAWS, Severity, power_of, severities_of
 from mechclust.report.task_curves import Statistic, TaskCurves, percentiles
 from mechclust.report.verdicts import Bound, Interval, Verdict, together
 
@@ -140,10 +140,8 @@ def _severities(tests: Sequence[CurveClaim], draws: int, seed: int) -> dict[str,
     for null, curves, group in _grouped(tests, lambda test: test.null):
         found |= severities_of(_verdicts(group, curves, null.draw, seed), null.text, draws=draws, seed=seed)
     for planted, curves, group in _grouped([test for test in tests if test.planted], lambda test: test.planted):
-        missed = severities_of(_verdicts(group, curves, planted, seed), "planted", draws=draws, seed=seed + 1)
-        for id, severity in missed.items():
-            held = None if severity.share is None else round((1 - severity.share) * draws) / draws
-            found[id] = replace(found[id], power=held)
+        for id, power in power_of(_verdicts(group, curves, planted, seed), draws=draws, seed=seed + 1).items():
+            found[id] = replace(found[id], power=power)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -19,8 +20,9 @@ class Severity:
     """The verdicts of a claim's own code on data with a known truth.
 
     Attributes:
-        share: of the null draws, those that are not called *holds*; ``None`` where there were none.
-        draws: how many null draws.
+        share: of the null draws that could be tested, those that are not called *holds*; ``None`` where there were
+            none.
+        draws: how many null draws could be tested.
         note: what they were, or why there are none.
         power: of the planted draws, the share that is called *holds*; ``None`` where there were none.
     """
@@ -74,7 +76,8 @@ def severities_of(
     """``severity_of`` for claims that share their null data: every draw is judged by all of them.
 
     Args:
-        verdicts_of: from a generator to verdicts by a claim's id, the same ids in every draw.
+        verdicts_of: from a generator to verdicts by a claim's id, the same ids in every draw. A draw that cannot be
+            tested counts neither for nor against a claim; the note says how many there were.
         note: what the null draws are.
         planted: the same, of data in which the claims are true.
         draws: how many of each, at least 200.
@@ -85,21 +88,39 @@ def severities_of(
     """
     if draws < LEAST_DRAWS:
         raise InputError(f"draws is {draws}; expected at least {LEAST_DRAWS}, or the share says little")
-    null = _count_held(verdicts_of, draws, (seed, 0))
-    power = {} if planted is None else _count_held(planted, draws, (seed, 1))
+    power = {} if planted is None else _power(planted, draws, (seed, 1))
     return {
-        id: Severity((draws - held) / draws, draws, note, _share(power.get(id), draws)) for id, held in null.items()
+        id: _severity(counts, note, power.get(id)) for id, counts in _verdicts(verdicts_of, draws, (seed, 0)).items()
     }
 
 
-def _share(held: int | None, draws: int) -> float | None:
-    return None if held is None else held / draws
+def power_of(planted: _VerdictsOf, *, draws: int = LEAST_DRAWS, seed: int = 0) -> dict[str, float]:
+    """The share of planted draws, in which the claims are true, that is called *holds*, by claim.
+
+    Args:
+        planted: from a generator to verdicts by a claim's id.
+        draws: how many.
+        seed: for the draws.
+    """
+    return _power(planted, draws, (seed, 0))
 
 
-def _count_held(verdicts_of: _VerdictsOf, draws: int, seed: tuple[int, int]) -> dict[str, int]:
-    """How many draws are called *holds*, by claim."""
-    held: dict[str, int] = {}
+def _severity(found: Counter[Verdict], note: str, power: float | None) -> Severity:
+    draws, tested = found.total(), found.total() - found["not tested"]
+    if tested < draws:
+        note = f"{note}; {draws - tested} of {draws} draws could not be tested"
+    share = (tested - found["holds"]) / tested if tested >= draws / 2 else None
+    return Severity(share, tested if share is not None else 0, note, power)
+
+
+def _power(planted: _VerdictsOf, draws: int, seed: tuple[int, int]) -> dict[str, float]:
+    return {id: found["holds"] / draws for id, found in _verdicts(planted, draws, seed).items()}
+
+
+def _verdicts(verdicts_of: _VerdictsOf, draws: int, seed: tuple[int, int]) -> dict[str, Counter[Verdict]]:
+    """How many draws have which verdict, by claim."""
+    found: dict[str, Counter[Verdict]] = {}
     for i in range(draws):
         for id, verdict in verdicts_of(np.random.default_rng([*seed, i])).items():
-            held[id] = held.get(id, 0) + (verdict == "holds")
-    return held
+            found.setdefault(id, Counter())[verdict] += 1
+    return found

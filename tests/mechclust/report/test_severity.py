@@ -30,11 +30,11 @@ def test_power_is_that_of_the_t_test():
 
 
 @pytest.mark.parametrize(
-    ("verdict", "share"), [("holds", 0.0), ("undecided", 1.0), ("does not hold", 1.0), ("not tested", 1.0)]
+    ("verdict", "share"), [("holds", 0.0), ("undecided", 1.0), ("does not hold", 1.0), ("not tested", None)]
 )
 def test_counts_what_is_not_called_true(verdict, share):
     assert severity_of(lambda rng: verdict, "none").share == share
-    assert severity_of(lambda rng: "holds", "none", planted=lambda rng: verdict).power == 1 - share
+    assert severity_of(lambda rng: "holds", "none", planted=lambda rng: verdict).power == (verdict == "holds")
 
 
 def test_every_draw_is_its_own_and_the_same_again():
@@ -66,6 +66,22 @@ def test_several_claims_share_their_draws():
     assert found["A"].share + found["B"].share == pytest.approx(1.0)  # of every draw, one is called true
     assert 0.3 < found["A"].share < 0.7
     assert (found["A"].power, found["B"].power) == (1.0, None)
+
+
+def test_draws_that_cannot_be_tested_count_neither_way():
+    def judge(rng):
+        x = rng.random()
+        seldom = "not tested" if x < 0.2 else "holds" if x < 0.4 else "undecided"
+        return {"seldom": seldom, "mostly": "not tested" if x < 0.8 else "undecided", "always": "not tested"}
+
+    found = severities_of(judge, "noise", planted=judge)
+    few = 200 - found["seldom"].draws
+    assert 20 < few < 60
+    assert found["seldom"].note == f"noise; {few} of 200 draws could not be tested"
+    assert 0.65 < found["seldom"].share < 0.85  # of those tested, three in four
+    assert 0.1 < found["seldom"].power < 0.3  # of all
+    assert (found["mostly"].share, found["mostly"].draws) == (None, 0)  # half of the draws at least
+    assert found["always"] == Severity(None, 0, "noise; 200 of 200 draws could not be tested", 0.0)
 
 
 def test_refusals():
