@@ -87,8 +87,7 @@ def by_layer(found: Found) -> Figure:
     """ARI at x by layer at the end, against task, output and x, one panel per arm."""
 
     def draw(axis: Axes, layers: np.ndarray, runs: Sequence[RunResults]) -> _Labels:
-        low, high = _chance(axis, layers, runs, "x task")
-        labels = [((low + high) / 2, CHANCE, SOFT)]
+        labels = [_chance(axis, layers, runs, ["x task"])]
         for name, color in (("task", BLUE), ("output", VERMILION), ("input", GREEN)):
             labels.append(_curve(axis, layers, runs, f"x {name}", "x" if name == "input" else name, color))
         linear = np.stack([run.linear[-1] for run in runs]).mean(0)
@@ -103,9 +102,8 @@ def within_the_other(found: Found) -> Figure:
     curves = {"x task|output": ("task within output", BLUE), "x output|task": ("output within task", VERMILION)}
 
     def draw(axis: Axes, layers: np.ndarray, runs: Sequence[RunResults]) -> _Labels:
-        for curve in curves:
-            _chance(axis, layers, runs, curve)
-        return [_curve(axis, layers, runs, curve, name, color) for curve, (name, color) in curves.items()]
+        drawn = [_curve(axis, layers, runs, curve, name, color) for curve, (name, color) in curves.items()]
+        return [_chance(axis, layers, runs, [*curves]), *drawn]
 
     both = {arm: runs for arm, runs in found.items() if curves.keys() <= runs[0].ari.keys()}
     return _by_arm(both, "ARI at the end", draw)
@@ -127,12 +125,14 @@ def _by_arm(found: Found, ylabel: str, draw: Callable[[Axes, np.ndarray, Sequenc
     return figure
 
 
-def _chance(axis: Axes, layers: np.ndarray, runs: Sequence[RunResults], curve: str) -> tuple[float, float]:
-    """The band of chance at the end, the widest of the seeds'; its ends at the last layer."""
-    null = np.stack([run.null[curve][-1] for run in runs])
+def _chance(
+    axis: Axes, layers: np.ndarray, runs: Sequence[RunResults], curves: Sequence[str]
+) -> tuple[float, str, str]:
+    """The band of chance at the end, the widest of all seeds and curves; its label."""
+    null = np.stack([run.null[curve][-1] for run in runs for curve in curves])
     low, high = null[..., 0].min(0), null[..., 1].max(0)
     chance_band(axis, layers, low, high)
-    return float(low[-1]), float(high[-1])
+    return float(low[-1] + high[-1]) / 2, CHANCE, SOFT
 
 
 def _curve(
@@ -166,7 +166,7 @@ def over_training(found: Found, arms: Sequence[str]) -> Figure:
                 if span := interval(values[:, -1, layer].tolist()):
                     axis.vlines(steps[-1] * 1.12 ** (layer + 1), *span, color=color, lw=1.2)
             labels[axis] = [(float(values[:, -1, k].mean()), str(k), color) for k, color in enumerate(colors)]
-            labels[axis].append((float(null[:, -1, :, 0].min() + null[:, -1, :, 1].max()) / 2, "chance", SOFT))
+            labels[axis].append((float(null[:, -1, :, 0].min() + null[:, -1, :, 1].max()) / 2, CHANCE, SOFT))
             log_steps(axis)
             axis.set(ylim=(-0.05, 1.05))
             if r == 0:

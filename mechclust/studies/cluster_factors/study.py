@@ -60,21 +60,22 @@ def analyse(config: ClusterFactorsConfig, out: Path) -> Analysis:
             figures.by_layer(found),
             f"ARI at x by layer at the end of training, with as many clusters as the label has classes; mean over "
             f"{seeds}, band: minimum to maximum. Dotted: accuracy of a linear classifier that reads the task. Hatched: "
-            "95% of the task-ARI under relabelling within the classes of x.",
+            "95% of the task-ARI under relabelling within the classes of x, the widest of all seeds.",
         ),
         Panel(
             "within_the_other",
             figures.within_the_other(found),
             f"ARI at x by layer at the end of training, of task within the classes of output and of output within "
             f"those of task; mean over {seeds}, band: minimum to maximum. Where an output belongs to one task only, "
-            "there is no task within it. Hatched: 95% under relabelling within these classes.",
+            "there is no task within it. Hatched: 95% under relabelling within these classes, the widest of both curves "
+            "and all seeds.",
         ),
         Panel(
             "ari_over_training",
             figures.over_training(found, (TWO, CONSTANT, PRIVATE, SHARED)),
             "Task-ARI over training, one line per layer (its number on the right), at x and at the last token of "
             f"the instruction; mean over {seeds}, bars: 95% intervals at the end. Hatched: 95% under "
-            "relabelling, at x within the classes of x.",
+            "relabelling, at x within the classes of x, the widest of all seeds and layers.",
         ),
         Panel(
             "swaps",

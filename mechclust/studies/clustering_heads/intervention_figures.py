@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from mechclust.report.analysis import Panel
 from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, RED, subplots
+from mechclust.report.verdicts import interval
 from mechclust.studies.clustering_heads.config import MITIGATIONS, SOLVED, ClusteringHeadsConfig, counted_from
 from mechclust.studies.clustering_heads.donors import KINDS
 from mechclust.studies.clustering_heads.replay import FROZEN
@@ -21,6 +22,7 @@ from mechclust.studies.clustering_heads.results import (
 )
 
 _MARK: dict[str, Any] = {"color": "#555555", "ls": ":", "lw": 1}
+_NAME = {"attention": "attention\n(control)"}  # others have their own
 _LEAST_LEFT = 1e-6  # of a spike, as drawn
 _STITCHED = {
     "accuracy": ("both from the epoch", GREY),
@@ -55,7 +57,7 @@ def intervention_panels(config: ClusteringHeadsConfig, results: HeadsResults) ->
             "replay",
             replay(results),
             "Left: share of the loss spikes after solving that disappear when a part is frozen as it was before, mean "
-            "over runs, one point per run. Right: the loss before every spike, and after the step with a part frozen, "
+            "over runs with its 95% interval, one point per run. Right: the loss before every spike, and after the step with a part frozen, "
             "as a share of the loss at the spike (1e-6 or less drawn there); bars: medians.",
         )
     if results.mitigated.get(MITIGATIONS[0]):
@@ -152,8 +154,9 @@ def replay(results: HeadsResults) -> Figure:
         color = RED if FROZEN[place] == "attention" else BLUE
         left.bar(place, means[:, place].mean(), color=color, alpha=0.3)
         left.plot(place + jitter[:, place], means[:, place], "o", color=color, ms=3, alpha=0.5)
-    left.set_xticks(range(len(FROZEN)), [name.replace(" ", "\n") + ("\n(control)" if name == "attention" else "")
-                                         for name in FROZEN], fontsize=8)  # fmt: skip
+        if span := interval(means[:, place].tolist()):
+            left.vlines(place, *span, color=color, lw=2)
+    left.set_xticks(range(len(FROZEN)), [_NAME.get(name, name.replace(" ", "\n")) for name in FROZEN], fontsize=8)
     left.set(ylabel="share of spikes that disappear", ylim=(0, 1.03))
     names = ("before", *FROZEN)
     left_of = np.concatenate([np.column_stack([r["quiet_loss"], r["loss"]]) / r["spike_loss"][:, None] for r in runs])
@@ -163,7 +166,7 @@ def replay(results: HeadsResults) -> Figure:
         spread = np.random.default_rng(1).uniform(-0.25, 0.25, len(values))
         right.plot(place + spread, values, "o", color=color, ms=2.5, mew=0, alpha=0.45)
         right.plot([place - 0.35, place + 0.35], [np.median(values)] * 2, color=color, lw=2)
-    right.set_xticks(range(len(names)), [name.replace(" ", "\n") for name in names], fontsize=8)
+    right.set_xticks(range(len(names)), [_NAME.get(name, name.replace(" ", "\n")) for name in names], fontsize=8)
     right.set(ylabel="loss / loss at the spike", yscale="log")
     return figure
 

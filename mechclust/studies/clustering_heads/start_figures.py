@@ -21,9 +21,9 @@ def start_panels(config: ClusteringHeadsConfig, results: HeadsResults) -> list[P
                            "weights: share of networks that solve the task with each kind of head. x0.1: the part's "
                            "initial weights are a tenth of the base setting's."))  # fmt: skip
     if results.second_stage:
-        found.append(Panel("second_stage", second_stage(results), "Left: test accuracy over training, for the "
+        found.append(Panel("second_stage", second_stage(config, results), "Left: test accuracy over training, for the "
                            "feed-forward layer alone on the frozen ideal head and for the base setting with the same "
-                           "seeds; median, middle half and middle 80% of the networks at each epoch. Right: share of "
+                           "seeds; median, middle half and middle 80% of the networks at each epoch; dotted: guessing. Right: share of "
                            "networks that have solved the task."))  # fmt: skip
     return found
 
@@ -59,7 +59,7 @@ def starts(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     return figure
 
 
-def second_stage(results: HeadsResults) -> Figure:
+def second_stage(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     """Accuracy of the second stage alone and of the base setting, and the share solved by each epoch."""
     figure, (left, right) = subplots(2, size=(5, 3.6), grid=None)
     alone = results.second_stage
@@ -78,6 +78,7 @@ def second_stage(results: HeadsResults) -> Figure:
             right.plot(
                 [(dates <= epoch).mean() for epoch in range(length)], color=color, label=f"{name} (n = {len(runs)})"
             )
+    left.axhline(1 / config.task.p, color="#555555", ls=":", lw=1)
     left.set(xlabel="epoch", ylabel="test accuracy", ylim=(0.3, 1.03))
     right.set(xlabel="epoch", ylabel="share that have solved the task", ylim=(-0.03, 1.03))
     right.legend(frameon=False)

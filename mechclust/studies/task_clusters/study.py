@@ -44,14 +44,15 @@ def analyse(config: TaskClustersConfig, out: Path) -> Analysis:
             "ari_over_training",
             figures.ari_over_training(arms["private"]),
             "Task-ARI over training, one line per layer (mean over seeds, band: minimum to maximum); training "
-            "subset left, validation right. FN: after the final norm. Grey: 95% of the index when examples are "
-            "relabelled within the classes of x.",
+            "subset left, validation right. FN: after the final norm. Hatched: 95% of the index when examples are "
+            "relabelled within the classes of x, the widest of all seeds and layers.",
         ),
         Panel(
             "ari_by_layer",
             figures.ari_by_layer(arms),
             "ARI by layer at the end, against task and against output, for each arm; one thin line per seed. "
-            "FN: after the final norm. t-SNE, if measured, is drawn separately and never mixed into a curve.",
+            "FN: after the final norm. Hatched: chance, as above, the widest of all seeds. t-SNE, if measured, is "
+            "drawn separately and never mixed into a curve.",
         ),
         Panel(
             "projection",

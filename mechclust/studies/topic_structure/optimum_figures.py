@@ -22,13 +22,13 @@ def optimum(config: TopicStructureConfig, runs: ArmRuns, minimisers: Sequence[Pr
     lengths, documents = config.optimum_lengths, config.optimum_documents
     for color, i in zip(shades(len(lengths)), range(len(lengths)), strict=True):
         values = np.array([found["distance"][i].numpy() for found in minimisers])
-        seed_curve(left, documents, values, color=color, marker=".", label=f"{lengths[i]} words")
+        seed_curve(left, documents, values, color=color, marker=".", label=f"{lengths[i]:,} words")
         left.axhline(float(minimisers[0]["population"][i]), color=color, ls=":", lw=1)
     start = np.mean([found["distance"][0, 0] for found in minimisers])
     left.plot(documents, start * (np.array(documents) / documents[0]) ** -0.5, color=GREY, lw=1, ls="--")
     left.set(xscale="log", yscale="log", xlabel="documents", ylabel="relative distance of all entries")
     left.set_title("minimiser: distance from the closed form")
-    left.legend(frameon=False, title="length")
+    left.legend(frameon=False, title="document length")
     ways = [run.way for run in runs[DECAYED] if run.way is not None]
     steps = [int(step) for step in ways[0].coords["step"]]
     for name, (color, label) in _WAYS.items():

@@ -37,13 +37,13 @@ def readings(config: TopicStructureConfig, found: Readings) -> Figure:
     for y, reading in enumerate(order):
         axis.text(1.01, y, _SAID[best[reading]], va="center", fontsize=8.5, transform=axis.get_yaxis_transform())
     uniform = float(distance_of(np.full_like(TABLE, -np.log(config.text[1]))))
-    for x, text in ((NEAR.value, "compatible"), (uniform, "uniform")):
+    for x, text in ((NEAR.value, "compatible\nup to here"), (uniform, "uniform\nattention")):
         axis.axvline(x, color=GREY, ls=":", lw=1.2)
         axis.text(x, -0.75, text, ha="center", va="bottom", fontsize=8, color="#555555")
     for stop, (color, marker) in _STYLE.items():
         axis.plot([], [], ls="", marker=marker, ms=4.5, color=color, label=f"stopped: {stop}")
     axis.set(xscale="log", ylim=(len(order) - 0.5, -0.6))
-    axis.set_yticks(range(len(order)), order)
+    axis.set_yticks(range(len(order)), [name.replace(" ", ", ") for name in order])
     axis.set_xticks(_TICKS, [f"{x:g}" for x in _TICKS])
     axis.minorticks_off()
     finite = found.distance[np.isfinite(found.distance)]

@@ -16,6 +16,8 @@ _COLORS = {"W_V": RED, "W_K": BLUE, "W_Q": GREEN}
 _STARTS = {"near-zero": (BLUE, "o", -1), "default": (RED, "s", 1)}
 _LOW, _HIGH = -0.15, 1.15
 _LEFT_OUT = -0.08  # position of cells without a share
+_UNMOVED, _DIVERGED = "x", "+"
+_WITHOUT = {_UNMOVED: "attention hardly moved", _DIVERGED: "training diverged"}
 
 
 def stages(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
@@ -24,13 +26,16 @@ def stages(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
     where = {cell: i for i, cell in enumerate(known)}
     panels = [(optimiser, loss) for optimiser in ("SGD", "Adam") for loss in OBJECTIVES]
     figure, axes = subplots(len(panels), 2, size=(4.4, 3.0), sharey=True, grid="y")
+    without: set[str] = set()
     for axis, (optimiser, loss) in zip(axes, panels, strict=True):
         rates = sorted({cell.rate for cell in known if cell.optimiser == optimiser})
         axis.axhline(0.5, color=GREY, ls=":", lw=1.2)
         for init, (color, marker, side) in _STARTS.items():
             for x, rate in enumerate(rates):
-                (i,) = (n for cell, n in where.items() if cell == (init, optimiser, loss, rate))
-                _cell(axis, x + 0.09 * side, share[:, i], color, marker)
+                ((cell, i),) = ((cell, i) for cell, i in where.items() if cell == (init, optimiser, loss, rate))
+                missing = _UNMOVED if _finite(runs, cell.arm) else _DIVERGED
+                without |= {missing} if np.isnan(share[:, i]).any() else set()
+                _cell(axis, x + 0.09 * side, share[:, i], color, marker, missing)
         axis.set_xticks(range(len(rates)), [f"{rate:g}" for rate in rates])
         highest = max(_HIGH, 1.05 * float(np.nanmax(share, initial=1.0)))
         axis.set(xlim=(-0.5, len(rates) - 0.5), ylim=(_LOW, highest), title=f"{optimiser}, {loss}")
@@ -41,17 +46,19 @@ def stages(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
         Line2D([], [], ls="", marker=marker, color=color, label=f"{init} start")
         for init, (color, marker, _) in _STARTS.items()
     ]
-    handles.append(Line2D([], [], ls="", marker="x", color="#555555", label="attention hardly moved, or diverged"))
+    for marker in sorted(without):
+        said = _WITHOUT[marker]
+        handles.append(Line2D([], [], ls="", marker=marker, color="#555555", label=f"{said} in some seed"))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
     return figure
 
 
-def _cell(axis: Axes, x: float, values: np.ndarray, color: str, marker: str) -> None:
-    """One point per seed, the mean as a line; without the value of a seed, a cross."""
+def _cell(axis: Axes, x: float, values: np.ndarray, color: str, marker: str, missing: str) -> None:
+    """One point per seed, the mean as a line; without the value of a seed, the marker ``missing``."""
     there = values[np.isfinite(values)]
     axis.plot(np.full(len(there), x), there, ls="", marker=marker, ms=4.5, color=color, alpha=0.6, mew=0)
     if len(there) < len(values):
-        axis.plot([x], [_LEFT_OUT], ls="", marker="x", ms=6, color=color)
+        axis.plot([x], [_LEFT_OUT], ls="", marker=missing, ms=6, color=color)
     else:
         axis.plot([x - 0.07, x + 0.07], [there.mean()] * 2, color=color, lw=1.6)
 
@@ -71,7 +78,8 @@ def changes(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
         if run.moves and run.stages.boundary is not None:
             axis.axvline(run.stages.boundary, color="#555555", ls=":", lw=1.2)
             said = f"{100 * run.stages.early:.0f}% of $W_V$'s change"
-        axis.set_title(f"{cell.arm.removeprefix('E3 ')}\n{said}", fontsize=9, gid=MATHTEXT)
+        title = f"{cell.init} start, {cell.optimiser}, {cell.objective}, rate {cell.rate:g}"
+        axis.set_title(f"{title}\n{said}", fontsize=8, gid=MATHTEXT)
         axis.set(xlabel="training step", ylim=(0, None))
     for axis in axes[::4]:
         axis.set_ylabel("distance from the start")

@@ -75,7 +75,7 @@ def analyse(config: TopicStructureConfig, out: Path) -> Analysis:
             stages(config, runs),
             "E3: share of W_V's total change (norm of the difference from the start) when W_K or W_Q has made a tenth "
             f"of its own, one point for each of {seeds}, line: mean. At least a half (dotted): two "
-            "stages. Cross: in some seed, attention hardly moved, or training diverged.",
+            "stages. Crosses: settings in which the share is undefined in some seed.",
         ),
         Panel(
             "two_stages",
