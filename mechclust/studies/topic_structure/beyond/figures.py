@@ -48,12 +48,14 @@ def after(config: TopicStructureConfig, runs: BeyondRuns) -> Figure:
 def documents(config: TopicStructureConfig, runs: BeyondRuns) -> Figure:
     """The ratio by step for all kinds of documents, one panel per optimiser."""
     figure, axes = subplots(2, size=(5.6, 3.8), sharey=True)
+    labels = {}
     for axis, optimizer in zip(axes, OPTIMIZERS, strict=True):
         names = {beyond_arm(optimizer, of): of for of in beyond_documents(config)}
-        labels = _curves(config, axis, runs, names, lambda run: run.ratio)
+        labels[axis] = _curves(config, axis, runs, names, lambda run: run.ratio)
         axis.axhline(1, color=GREY, ls="--", lw=1.2)
         axis.set_title(optimizer)
-        direct_labels(axis, labels)
+    for axis, of in labels.items():
+        direct_labels(axis, of)
     axes[0].set_ylabel("attention, same topic / different topics")
     return figure
 
