@@ -173,8 +173,8 @@ def _of_held_out(curves: TaskCurves, learnt: np.ndarray | None) -> list[CurveCla
     made = partial(_made, curves=curves, planted=planted)
     return [
         made(
-            "C9", "held-out tasks: tuned rises above pre later than for seen tasks (tuned - pre, second quarter of the "
-            "layers: seen - held out)", null=_HELD_OUT, why_not=depth, paper=0.15,
+            "C9", "held-out tasks: tuned gains less on pre than for seen tasks in the second quarter of the layers "
+            "(tuned - pre: seen - held out)", null=_HELD_OUT, why_not=depth, paper=0.15,
             parts=(("", of.smaller_gap, Bound(">", 0)),), note="" if depth else _crossings(curves),
         ),
         made(

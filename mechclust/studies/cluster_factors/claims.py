@@ -92,6 +92,10 @@ def tests_of(config: ClusterFactorsConfig) -> list[ArmFinding[RunResults]]:
     def start(arm: str, curve: str) -> Callable[[Found], np.ndarray]:
         return lambda found: np.array([run.ari[curve][0, n] for run in found[arm]])
 
+    def untrained_by_overlap(curve: str) -> Callable[[Found], np.ndarray]:
+        """``[seed arm]`` before training, the layer with the most; layer 0 is the last token alone."""
+        return lambda found: np.array([[run.ari[curve][0].max() for run in found[arm]] for arm in overlaps]).T
+
     def by_overlap(curve: str, layer: int = n, step: int = -1) -> Callable[[Found], np.ndarray]:
         return lambda found: np.array([[run.ari[curve][step, layer] for run in found[arm]] for arm in overlaps]).T
 
@@ -182,9 +186,9 @@ def tests_of(config: ClusterFactorsConfig) -> list[ArmFinding[RunResults]]:
               "of one overlap, drawn at random, the untrained networks",
               planted=moved_to(v=0.75)),
         test("T13", f"at the end of the instruction, {last} clusters by task at every overlap (lowest task-ARI)",
-              overlaps, gathered(v=by_overlap("instruction task"), untrained=by_overlap("instruction task", step=0)),
+              overlaps, gathered(v=by_overlap("instruction task"), untrained=untrained_by_overlap("instruction task")),
               lambda data: [("", data["v"].min(1).tolist(), clear)], one_column("v", "untrained"),
-              "of one overlap, drawn at random, the untrained networks",
+              "of one overlap, drawn at random, that layer of the untrained networks which clusters by task most",
               planted=moved_to(v=0.8)),
         test("T14", f"layer 1 clusters by x more than by output, and {last} the reverse (difference of ARI, mean over "
               "overlaps)", overlaps,

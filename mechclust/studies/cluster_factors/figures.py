@@ -116,13 +116,24 @@ def _by_arm(found: Found, ylabel: str, draw: Callable[[Axes, np.ndarray, Sequenc
     labels = {}
     for axis, (arm, runs) in zip(axes, found.items(), strict=True):
         labels[axis] = draw(axis, np.arange(runs[0].linear.shape[1]), runs)
-        axis.set(title=arm, ylim=(-0.05, 1.05))
+        axis.set(title=_title(arm), ylim=(-0.05, 1.05))
         layer_axis(axis)
     outer_labels(axes, columns)
     axes[0].set_ylabel(ylabel)
     for axis, of in labels.items():
         direct_labels(axis, of, size=7.5)
     return figure
+
+
+def _title(arm: str) -> str:
+    """
+    Example:
+        >>> _title("outputs-2-constant-rate"), _title("overlap-0.2"), _title("overlap-1-output-loss")
+        ('2 private outputs, constant rate', 'overlap 0.2', 'overlap 1, output loss')
+    """
+    kind, value, *more = arm.split("-")
+    first = f"overlap {value}" if kind == "overlap" else f"{value} private output{'s' * (value != '1')}"
+    return ", ".join([first, " ".join(more)]) if more else first
 
 
 def _chance(
@@ -170,7 +181,7 @@ def over_training(found: Found, arms: Sequence[str]) -> Figure:
             log_steps(axis)
             axis.set(ylim=(-0.05, 1.05))
             if r == 0:
-                axis.set_title(arm)
+                axis.set_title(_title(arm))
             if c == 0:
                 axis.set_ylabel(f"task-ARI, {where}")
             axis.label_outer()
@@ -198,7 +209,7 @@ def swaps(found: Found) -> Figure:
             axis.set(ylim=(-0.05, 1.05))
             layer_axis(axis)
             if p == 0:
-                axis.set_title(arm, fontsize=9)
+                axis.set_title(_title(arm), fontsize=9)
             if c == 0:
                 axis.set_ylabel(f"{_SWAPPED_AT[position]}\nshare")
             axis.label_outer()
@@ -218,7 +229,7 @@ def accuracy(found: Mapping[str, Sequence[RunResults]]) -> Figure:
         seed_curve(axis, runs[0].steps, np.stack([run.accuracy for run in runs]), color=BLUE, marker=".")
         log_steps(axis)
         axis.set(ylim=(-0.03, 1.03))
-        axis.set_title(arm, fontsize=9)
+        axis.set_title(_title(arm), fontsize=9)
     outer_labels(axes, columns)
     axes[0].set_ylabel("validation accuracy")
     return figure

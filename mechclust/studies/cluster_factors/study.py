@@ -67,8 +67,8 @@ def analyse(config: ClusterFactorsConfig, out: Path) -> Analysis:
             figures.within_the_other(found),
             f"ARI at x by layer at the end of training, of task within the classes of output and of output within "
             f"those of task; mean over {seeds}, band: minimum to maximum. Where an output belongs to one task only, "
-            "there is no task within it. Hatched: 95% under relabelling within these classes, the widest of both curves "
-            "and all seeds.",
+            "there is no task within it. Hatched: 95% under relabelling within these classes, the widest of both "
+            "curves and all seeds.",
         ),
         Panel(
             "ari_over_training",

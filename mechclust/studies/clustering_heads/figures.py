@@ -26,9 +26,9 @@ from probes.clustering_head import INTEGER_DEVIATION, TEXTBOOK_WITHIN_RATIO
 _KINDS = {"textbook": BLUE, "integer-weight": ORANGE, "planar": GREEN, "neither": GREY}
 _MARK: dict[str, Any] = {"color": "#555555", "ls": ":", "lw": 1}  # of a threshold, or the level of guessing
 _CURRICULUM = (
-    "Accuracy on the harder task from scratch and after p = 2, and training loss on straight lines: between the two "
-    "solutions, the same with the neurons of one reordered to match the other's, and from the start to the end of "
-    "each arm."
+    "Accuracy on the harder task from scratch and after p = 2 (bars: means; one point per seed), and training loss on "
+    "straight lines (median and middle half over seeds): between the two solutions, the same with the neurons of one "
+    "reordered to match the other's, and from halfway to the end of each arm."
 )
 _LABELS = {
     "batch": "batch size",
@@ -43,9 +43,9 @@ _LABELS = {
 def panels(config: ClusteringHeadsConfig, results: HeadsResults, out: Path) -> list[Panel]:
     """The report's figures, for the arms that were run."""
     found = [
-        Panel("training", training(config, results), "Test loss of every network of the base setting, for those above "
-              f"{SOLVED} accuracy at the end and for the others (bold: median; dotted: guessing), and accuracy at the "
-              "end."),
+        Panel("training", training(config, results), f"Test loss in the base setting, for networks above {SOLVED} "
+              "accuracy at the end and for the others: median, middle half and range at each epoch (dotted: guessing). "
+              f"Right: accuracy of all networks at the end (dotted: {SOLVED})."),
         Panel("heads", heads(results), "Deviation of the head's weights from integers, and within-ratio of the "
               "support's multiset, against accuracy, one point per network. Lines: the detector's thresholds."),
         Panel("spikes", spikes(results), "The network with the most loss spikes, among solved ones if there are any: "
@@ -82,10 +82,11 @@ def training(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     everyone = list(results.networks.values())
     for axis, solved, color in zip(losses, (True, False), (BLUE, RED), strict=True):
         curves = [network.curve("test_loss") for network in everyone if network.solved == solved]
-        for curve in curves:
-            axis.plot(curve, color=color, lw=0.5, alpha=0.3)
+        for share in (0, 0.25) if curves else ():
+            low, high = np.quantile(curves, (share, 1 - share), axis=0)
+            axis.fill_between(range(len(low)), low, high, color=color, alpha=0.2, lw=0)
         if curves:
-            axis.plot(np.median(curves, axis=0), color=color, lw=2)
+            axis.plot(np.median(curves, axis=0), color=color, lw=1.6)
         else:
             axis.text(0.5, 0.5, "none", ha="center", transform=axis.transAxes, color=GREY)
         axis.axhline(np.log(config.task.p), **_MARK)
@@ -103,7 +104,7 @@ def training(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     right.hist(accuracies, bins=list(np.linspace(min(0.4, *accuracies), 1, 31)), color=BLUE)
     right.locator_params(axis="y", integer=True)
     right.axvline(SOLVED, **_MARK)
-    right.set(xlabel="test accuracy at the end", ylabel="networks")
+    right.set(xlabel="test accuracy at the end", ylabel="networks", title=f"all networks ({len(everyone)})")
     return figure
 
 
@@ -239,28 +240,26 @@ def curriculum(c: Curriculum, results: Mapping[int, ProbeResult]) -> Figure:
     figure, (left, right) = subplots(2, size=(5, 3.9), grid=None)
     found = list(results.values())
     labels, colors = [], {"train": ORANGE, "test": BLUE}
+    jitter = np.random.default_rng(0).uniform(-0.25, 0.25, len(found))
     for place, (arm, split) in enumerate((a, s) for a in ("scratch", "curriculum") for s in colors):
         values = [float(r.sel("accuracy", arm=arm, split=split)) for r in found]
         left.bar(place, np.mean(values), color=colors[split], alpha=0.35)
-        left.plot([place] * len(values), values, "o", color=colors[split], ms=4)
+        left.plot(place + jitter, values, "o", color=colors[split], ms=3, alpha=0.6, mew=0)
         labels.append(f"{arm},\n{split}")
     left.axhline(1 / c.p, **_MARK)
     left.annotate("chance", (1, 1 / c.p), xycoords=("axes fraction", "data"), ha="right",
                   xytext=(0, 2), textcoords="offset points", color="#555555", fontsize=8)  # fmt: skip
     left.set_xticks(range(len(labels)), labels)
     left.set(ylabel=f"accuracy, p = {c.p}", ylim=(0, 1.03))
-    labelled: set[str] = set()
-    for result in found:
-        lines = {
-            "from scratch to curriculum": (result["line"], BLUE),
-            "the same, neurons matched": (result["matched_line"], GREEN),
-            "from halfway to the end": (result["own_line"][0], GREY),
-        }
-        right.plot(_places(result), result["own_line"][1].numpy(), color=GREY, alpha=0.6, lw=0.8)
-        for name, (line, color) in lines.items():
-            label = None if name in labelled else name
-            right.plot(_places(result), line.numpy(), color=color, alpha=0.6, lw=0.8, label=label)
-            labelled.add(name)
+    lines = {
+        "from scratch to curriculum": ([r["line"].numpy() for r in found], BLUE),
+        "the same, neurons matched": ([r["matched_line"].numpy() for r in found], GREEN),
+        "from halfway to the end": ([line for r in found for line in r["own_line"].numpy()], GREY),
+    }
+    for name, (between, color) in lines.items():
+        low, middle, high = np.quantile(between, (0.25, 0.5, 0.75), axis=0)
+        right.fill_between(_places(found[0]), low, high, color=color, alpha=0.2, lw=0)
+        right.plot(_places(found[0]), middle, color=color, lw=1.6, label=name)
     right.set(xlabel="position on the straight line", ylabel="training loss (nats)", yscale="symlog")
     right.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
     return figure

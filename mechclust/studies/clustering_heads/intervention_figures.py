@@ -22,7 +22,7 @@ from mechclust.studies.clustering_heads.results import (
 )
 
 _MARK: dict[str, Any] = {"color": "#555555", "ls": ":", "lw": 1}
-_NAME = {"attention": "attention\n(control)"}  # others have their own
+_NAME = {"attention": "attention\n(control)", "wedges": "feed-forward\ngates"}  # others have their own
 _LEAST_LEFT = 1e-6  # of a spike, as drawn
 _STITCHED = {
     "accuracy": ("both from the epoch", GREY),
@@ -57,8 +57,8 @@ def intervention_panels(config: ClusteringHeadsConfig, results: HeadsResults) ->
             "replay",
             replay(results),
             "Left: share of the loss spikes after solving that disappear when a part is frozen as it was before, mean "
-            "over runs with its 95% interval, one point per run. Right: the loss before every spike, and after the step with a part frozen, "
-            "as a share of the loss at the spike (1e-6 or less drawn there); bars: medians.",
+            "over runs with its 95% interval, one point per run. Right: the loss before every spike, and after the "
+            "step with a part frozen, as a share of the loss at the spike (1e-6 or less drawn there); bars: medians.",
         )
     if results.mitigated.get(MITIGATIONS[0]):
         add(
@@ -79,8 +79,8 @@ def intervention_panels(config: ClusteringHeadsConfig, results: HeadsResults) ->
         add(
             "full_batch",
             full_batch(config, results),
-            "Full batch: training loss, and the gradient norm by layer on a linear scale, for the run whose loss "
-            "falls most often and the median run. Grey: where the loss falls.",
+            "Full batch: training loss, and the gradient norm by layer on a linear and a logarithmic scale, for "
+            "the run whose loss falls most often and the median run. Grey: where the loss falls.",
         )
     if results.curvature:
         add(
@@ -106,6 +106,7 @@ def stitching(results: HeadsResults) -> Figure:
     if not dates:
         axes[-1].text(0.5, 0.4, "no network solved", ha="center", transform=axes[-1].transAxes, color=GREY)
     axes[-1].scatter([a for a, _ in dates], [b for _, b in dates], color=BLUE, alpha=0.7, s=24)
+    axes[-1].set_title("solved networks", loc="left", fontsize=10)
     axes[-1].set(xlabel="head ready (epoch)", ylabel="classifier ready (epoch)", xlim=(0, None), ylim=(0, None))
     return figure
 
@@ -209,27 +210,30 @@ def donors(results: HeadsResults) -> Figure:
 
 
 def full_batch(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
-    """Loss and gradient norms by layer, linear, with the phases in which the loss falls."""
+    """Loss and gradient norms by layer, linear and logarithmic, with the phases in which the loss falls."""
     p = config.task.p
     runs = sorted(results.full_batch.items(), key=lambda pair: -len(pair[1].drops(p)))
     shown = dict([runs[0], runs[len(runs) // 2]])
-    figure, axes = subplots(2 * len(shown), len(shown), size=(5.2, 2.6), sharex="col")
+    figure, axes = subplots(3 * len(shown), len(shown), size=(5.2, 2.3), sharex="col")
     for column, (seed, run) in enumerate(shown.items()):
-        loss, gradients = axes[column], axes[len(shown) + column]
+        loss, gradients, logarithmic = axes[column :: len(shown)]
         steps = steps_of(run)
         loss.plot(steps, run.curve("train_loss"), color=BLUE, lw=0.9)
         groups = run.dynamics.coords["group"][:-1]
         curves = run.curve("gradient_norm")
         for group, values, color in zip(groups, curves.T, (BLUE, ORANGE, GREEN), strict=False):
-            gradients.plot(steps, values, color=color, lw=0.9, label=group)
+            for axis in (gradients, logarithmic):
+                axis.plot(steps, values, color=color, lw=0.9, label=group)
         for drop in run.drops(p):
-            for axis in (loss, gradients):
+            for axis in (loss, gradients, logarithmic):
                 axis.axvspan(steps[drop.start], steps[drop.end], color="#000000", alpha=0.08, lw=0)
         top = float(np.nanmax(curves[len(curves) // 100 :, :-1]))
-        gradients.set(xlabel="step", ylim=(0, 1.05 * top))
+        gradients.set(ylim=(0, 1.05 * top))
+        logarithmic.set(xlabel="step", yscale="log")
         loss.set_title(f"seed {seed}", loc="left", fontsize=10)
     axes[0].set_ylabel("training loss (nats)")
     axes[len(shown)].set_ylabel("gradient norm")
+    axes[2 * len(shown)].set_ylabel("gradient norm")
     axes[len(shown)].legend(frameon=False, fontsize=8)
     return figure
 

@@ -23,8 +23,8 @@ def start_panels(config: ClusteringHeadsConfig, results: HeadsResults) -> list[P
     if results.second_stage:
         found.append(Panel("second_stage", second_stage(config, results), "Left: test accuracy over training, for the "
                            "feed-forward layer alone on the frozen ideal head and for the base setting with the same "
-                           "seeds; median, middle half and middle 80% of the networks at each epoch; dotted: guessing. Right: share of "
-                           "networks that have solved the task."))  # fmt: skip
+                           "seeds; median, middle half and middle 80% of the networks at each epoch; dotted: "
+                           "guessing. Right: share of networks that have solved the task."))  # fmt: skip
     return found
 
 
