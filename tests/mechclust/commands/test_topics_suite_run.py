@@ -29,6 +29,7 @@ from tasks import Corpus, InputError, TopicModel
 from tasks.text.words import words_of
 from tests.mechclust.commands.hook_columns import check_report
 from tests.mechclust.commands.test_topics import plant, wordpiece, write_planted_corpus
+from tests.mechclust.commands.topics_suite_cases import ROWS
 
 PLANTED = {
     "split": "file", "topic_seeds": (0, 1), "n_topics": 3, "passes": 3, "no_below": 1, "no_above": 1.0,
@@ -183,6 +184,20 @@ class TestMeasured:
             f"{name}: The tokenizer puts no special token before a text, so heads that attend mostly to the first "
             "token attend to a word, whatever its topic; compare with --bos yes."
         ) in notes_of(found)
+
+    def test_the_five_architectures_of_p7(self, config, write_checkpoint, tmp_path):
+        lines = []
+        for row in ROWS:
+            write_checkpoint(tmp_path / row, row.lower())
+            twins = int(row == "BERT")
+            lines.append(f'[[model]]\nmodel = "{tmp_path / row}"\npublished = "{row}"\ntwins = {twins}\n')
+        (tmp_path / "p7.toml").write_text("".join(lines))
+        found = run_suite(replace(config, suite=(str(tmp_path / "p7.toml"),)), tmp_path / "out")
+        assert found.failed == {}
+        assert [Path(name).name for name in found.trained] == [*ROWS]
+        p7 = next(c for c in judge_folder(tmp_path / "out") if c.id == "P7")
+        assert p7.verdict in ("does not hold", "undecided")  # with random weights
+        assert len(p7.per_seed) == len(config.topic_seeds)
 
     def test_sentences(self, found):
         lead = lead_of(found)

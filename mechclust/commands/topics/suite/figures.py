@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from matplotlib.figure import Figure
 from mechclust.commands.topics.suite.job import VECTORS
 from mechclust.commands.topics.suite.result import ATTENTION, SuiteResult
 from mechclust.report.analysis import Panel
-from mechclust.report.style import BLUE, COLORS, GREEN, GREY, RED, plain_ticks, styled, subplots
+from mechclust.report.style import BLUE, COLORS, GREEN, GREY, RED, plain_ticks, seed_curve, styled, subplots
 from probes.files import file_name
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ def suite_panels(result: SuiteResult) -> list[Panel]:
         Panel(
             "distance",
             _distance(result),
-            f"Mean attention over all heads by distance in tokens, threshold {first:g}, words of one topic.",
+            f"Mean attention over all heads by distance in tokens, threshold {first:g}, words of one topic; means "
+            "over distances that differ by less than a quarter, and over topic models (band: minimum to maximum).",
         )
     )
     found.append(
@@ -63,7 +65,7 @@ def suite_panels(result: SuiteResult) -> list[Panel]:
             _vectors(result, ratios),
             "Cosine within topics over cosine between them, words of one topic, for each way to take a word's vector; "
             "triangles: a word with itself counts as of one topic; crosses: published; hollow: random weights. "
-            "Negative ratios are left out.",
+            "Left out: negative ratios, and those of random weights whose interval contains 0.",
         )
     )
     return found
@@ -128,17 +130,37 @@ def _distance(result: SuiteResult) -> Figure:
     figure, axes = _grid(len(result.trained))
     for axis, (name, measured) in zip(axes, result.trained.items(), strict=True):
         found = measured.attention
-        place = [bool(o) for _, o in found.metadata["variants"]].index(False)
-        curves = found["by_distance"][:, place].nanmean(dim=0)
-        x = np.array([int(d) for d in found.coords["distance"]])
-        for curve, label, color in zip(curves.numpy(), ("same topic", "different topic"), (RED, BLUE), strict=True):
-            axis.plot(x, curve, color=color, lw=1.3, label=label)
+        places = [(float(t), bool(o)) for t, o in found.metadata["variants"]]
+        curves = found["by_distance"][:, places.index((min(result.thresholds), False))].numpy()  # [seed kind distance]
+        x, curves = _binned(np.array([int(d) for d in found.coords["distance"]]), curves)
+        for k, (label, color) in enumerate((("same topic", RED), ("different topic", BLUE))):
+            if (known := np.isfinite(curves[:, k]).all(axis=0)).any():
+                seed_curve(axis, x[known], curves[:, k][:, known], color=color, lw=1.3, label=label)
         axis.set(title=name, xscale="log", xlabel="distance in tokens")
-        if np.nanmax(np.append(curves.numpy(), 0.0)) > 0:
+        if np.nanmax(np.append(curves, 0.0)) > 0:
             axis.set_yscale("log")
     axes[0].set_ylabel("mean attention")
     axes[0].legend(frameon=False, fontsize=8.5)
     return figure
+
+
+def _binned(distances: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Means over distances in bins, of which each begins at least a quarter farther than the one before.
+
+    Example:
+        >>> x, means = _binned(np.arange(1, 8), np.arange(1.0, 8)[None])
+        >>> x.tolist(), means.tolist()
+        ([1.0, 2.0, 3.0, 4.0, 5.5, 7.0], [[1.0, 2.0, 3.0, 4.0, 5.5, 7.0]])
+    """
+    starts = [0]
+    for i, distance in enumerate(distances):
+        if distance >= 1.25 * distances[starts[-1]] and i > starts[-1]:
+            starts.append(i)
+    bins = np.split(np.arange(len(distances)), starts[1:])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # no pair at any distance of a bin
+        means = np.stack([np.nanmean(values[..., own], axis=-1) for own in bins], axis=-1)
+    return np.array([distances[own].mean() for own in bins]), means
 
 
 def _vectors(result: SuiteResult, table: pd.DataFrame) -> Figure:
@@ -151,7 +173,7 @@ def _vectors(result: SuiteResult, table: pd.DataFrame) -> Figure:
             value = own["value"].where(own["value"] > 0)
             axis.plot(places, value, ms=4, label=vectors, **style)
             if "random_value" in own:
-                random = own["random_value"].where(own["random_value"] > 0)
+                random = own["random_value"].where(own["random_low"] > 0)
                 axis.plot(places, random, ms=5, mfc="none", **(style | {"ls": ""}))
         axis.plot(places, of[of["measure"] == "cosine, rows"]["published"], "x", color=_INK, ms=7)
         axis.axhline(1, color=_INK, lw=0.7)

@@ -45,7 +45,7 @@ def suite_models(given: Sequence[str]) -> list[SuiteModel]:
     for i, name in enumerate(given):
         if name.endswith(".toml"):
             raise InputError(f"{name!r} is one of {len(given)} given to --suite; give one suite file, or models alone")
-        if name in given[:i]:
+        if _place(name) in map(_place, given[:i]):
             raise InputError(f"the model {name!r} is given to --suite twice; name each model once")
     if not given:
         raise InputError("--suite names no models; give a suite file (.toml), or hub names and directories")
@@ -77,11 +77,17 @@ def read_suite(path: str | Path) -> list[SuiteModel]:
         seen: dict[str, int] = {}
         for i, each in enumerate(models, start=1):
             value = getattr(each, key)
-            if value and (before := seen.setdefault(value, i)) != i:
+            known = _place(value) if key == "model" else value
+            if value and (before := seen.setdefault(known, i)) != i:
                 raise InputError(
                     f"{str(path)!r}, model {i}: the {key} {value!r} is that of model {before} too; name each model once"
                 )
     return models
+
+
+def _place(model: str) -> str:
+    """The same for all ways to write a folder."""
+    return str(Path(model).resolve()) if Path(model).is_dir() else model
 
 
 def _model(table: Mapping[str, Any], where: str) -> SuiteModel:
