@@ -527,7 +527,9 @@ class TestSeverity:
             "line: area 1.000",
             "line or plane: area 1.000",
         ]
-        assert len(panels["full_batch"].axes) == 4
+        loss, gradient, logarithmic = panels["full_batch"].axes[::2]
+        assert [axis.get_yscale() for axis in (loss, gradient, logarithmic)] == ["linear", "linear", "log"]
+        assert len(gradient.lines) == len(logarithmic.lines) == 3
         assert len(panels["saddle"].axes) == 3
 
 

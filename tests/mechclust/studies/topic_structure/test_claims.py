@@ -203,7 +203,12 @@ class TestStages:
         assert verdicts(monkeypatch, runs)["P4a"] == "holds"
         drawn = stages(PAPER, runs)
         assert [axis.get_title() for axis in drawn.axes][:2] == ["SGD, cross-entropy", "SGD, squared"]
-        assert "near-zero SGD cross-entropy 10" in "".join(axis.get_title() for axis in changes(PAPER, runs).axes)
+        (legend,) = drawn.legends
+        said = [text.get_text() for text in legend.get_texts()]
+        assert said[2:] == ["training diverged in some seed", "attention hardly moved in some seed"]
+        assert "near-zero start, SGD, cross-entropy, rate 10\n" in "".join(
+            axis.get_title() for axis in changes(PAPER, runs).axes
+        )
 
     @pytest.mark.parametrize(
         ("factor", "level", "id"), [("optimiser", "Adam", "P4d"), ("objective", "cross-entropy", "P4e")]
