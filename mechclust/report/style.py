@@ -139,6 +139,37 @@ def seed_curve(axis: Axes, x: Sequence[float] | np.ndarray, values: np.ndarray, 
         axis.fill_between(x, values.min(axis=0), values.max(axis=0), color=line.get_color(), alpha=0.12, lw=0)
 
 
+def median_curve(
+    axis: Axes, x: Sequence[float] | np.ndarray, values: np.ndarray, shares: Sequence[float], **style: Any
+) -> None:
+    """The median over seeds as a line, in bands of quantiles; without the seeds that have no value there.
+
+    Args:
+        axis: where to draw.
+        x: ``[n]``.
+        values: ``[seed n]``, NaN where a seed has none.
+        shares: of the seeds left out on either side of a band; 0.25: the middle half.
+        style: of the line; its ``color`` is also the bands'.
+    """
+    (line,) = axis.plot(x, np.nanmedian(values, axis=0), lw=1.6, **style)
+    for share in shares:
+        low, high = np.nanquantile(values, (share, 1 - share), axis=0)
+        axis.fill_between(x, low, high, color=line.get_color(), alpha=0.2, lw=0)
+
+
+def widest_chance(axis: Axes, x: Sequence[float] | np.ndarray, null: np.ndarray) -> tuple[float, str, str]:
+    """One band of chance around several; its label for ``direct_labels``.
+
+    Args:
+        axis: where to draw.
+        x: ``[n]``.
+        null: ``[band n 2]``, or more along the last axis: lower and upper ends.
+    """
+    low, high = null[..., 0].min(axis=0), null[..., 1].max(axis=0)
+    chance_band(axis, x, low, high)
+    return float(low[-1] + high[-1]) / 2, CHANCE, SOFT
+
+
 def log_steps(axis: Axes) -> None:
     """Training steps along x, from 0 in logarithmic distances."""
     axis.set_xscale("symlog", linthresh=1)

@@ -96,8 +96,8 @@ def tests_of(config: ClusterFactorsConfig) -> list[ArmFinding[RunResults]]:
         """``[seed arm]`` before training, the layer with the most; layer 0 is the last token alone."""
         return lambda found: np.array([[run.ari[curve][0].max() for run in found[arm]] for arm in overlaps]).T
 
-    def by_overlap(curve: str, layer: int = n, step: int = -1) -> Callable[[Found], np.ndarray]:
-        return lambda found: np.array([[run.ari[curve][step, layer] for run in found[arm]] for arm in overlaps]).T
+    def by_overlap(curve: str, step: int = -1) -> Callable[[Found], np.ndarray]:
+        return lambda found: np.array([[run.ari[curve][step, n] for run in found[arm]] for arm in overlaps]).T
 
     def curve_of(arm: str) -> Callable[[Found], np.ndarray]:
         return lambda found: np.array([run.ari["x task"][:, n] for run in found[arm]])

@@ -12,10 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
 from mechclust.report.style import (
-    CHANCE,
     COLORS,
-    SOFT,
-    chance_band,
     direct_labels,
     layer_axis,
     log_steps,
@@ -23,6 +20,7 @@ from mechclust.report.style import (
     seed_curve,
     shades,
     subplots,
+    widest_chance,
 )
 from mechclust.report.verdicts import interval
 from mechclust.studies.cluster_factors.config import OVERLAPS, ClusterFactorsConfig, measured_steps, overlap_arm
@@ -140,10 +138,7 @@ def _chance(
     axis: Axes, layers: np.ndarray, runs: Sequence[RunResults], curves: Sequence[str]
 ) -> tuple[float, str, str]:
     """The band of chance at the end, the widest of all seeds and curves; its label."""
-    null = np.stack([run.null[curve][-1] for run in runs for curve in curves])
-    low, high = null[..., 0].min(0), null[..., 1].max(0)
-    chance_band(axis, layers, low, high)
-    return float(low[-1] + high[-1]) / 2, CHANCE, SOFT
+    return widest_chance(axis, layers, np.stack([run.null[curve][-1] for run in runs for curve in curves]))
 
 
 def _curve(
@@ -167,9 +162,9 @@ def over_training(found: Found, arms: Sequence[str]) -> Figure:
     for r, (curve, where) in enumerate(rows.items()):
         for c, arm in enumerate(shown):
             axis, runs = axes[r * len(shown) + c], found[arm]
-            null = np.stack([run.null[curve] for run in runs])
+            null = np.concatenate([run.null[curve].swapaxes(0, 1) for run in runs])  # [seed and layer, step, end]
             steps = runs[0].steps
-            chance_band(axis, steps, null[..., 0].min((0, 2)), null[..., 1].max((0, 2)))
+            chance = widest_chance(axis, steps, null)
             values = np.stack([run.ari[curve] for run in runs])
             colors = shades(values.shape[-1])
             for layer, color in enumerate(colors):
@@ -177,7 +172,7 @@ def over_training(found: Found, arms: Sequence[str]) -> Figure:
                 if span := interval(values[:, -1, layer].tolist()):
                     axis.vlines(steps[-1] * 1.12 ** (layer + 1), *span, color=color, lw=1.2)
             labels[axis] = [(float(values[:, -1, k].mean()), str(k), color) for k, color in enumerate(colors)]
-            labels[axis].append((float(null[:, -1, :, 0].min() + null[:, -1, :, 1].max()) / 2, CHANCE, SOFT))
+            labels[axis].append(chance)
             log_steps(axis)
             axis.set(ylim=(-0.05, 1.05))
             if r == 0:

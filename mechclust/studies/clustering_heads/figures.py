@@ -11,7 +11,18 @@ from matplotlib.figure import Figure
 
 from mechclust.report.analysis import Panel
 from mechclust.report.html import table_html
-from mechclust.report.style import BLUE, COLORS, GREEN, GREY, ORANGE, RED, direct_labels, plain_ticks, subplots
+from mechclust.report.style import (
+    BLUE,
+    COLORS,
+    GREEN,
+    GREY,
+    ORANGE,
+    RED,
+    direct_labels,
+    median_curve,
+    plain_ticks,
+    subplots,
+)
 from mechclust.report.verdicts import share_interval
 from mechclust.sandbox import sandbox_figure
 from mechclust.studies.clustering_heads.config import ABLATIONS, MITIGATIONS, SOLVED, ClusteringHeadsConfig, Curriculum
@@ -82,11 +93,8 @@ def training(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     everyone = list(results.networks.values())
     for axis, solved, color in zip(losses, (True, False), (BLUE, RED), strict=True):
         curves = [network.curve("test_loss") for network in everyone if network.solved == solved]
-        for share in (0, 0.25) if curves else ():
-            low, high = np.quantile(curves, (share, 1 - share), axis=0)
-            axis.fill_between(range(len(low)), low, high, color=color, alpha=0.2, lw=0)
         if curves:
-            axis.plot(np.median(curves, axis=0), color=color, lw=1.6)
+            median_curve(axis, range(len(curves[0])), np.array(curves), (0, 0.25), color=color)
         else:
             axis.text(0.5, 0.5, "none", ha="center", transform=axis.transAxes, color=GREY)
         axis.axhline(np.log(config.task.p), **_MARK)
@@ -257,9 +265,7 @@ def curriculum(c: Curriculum, results: Mapping[int, ProbeResult]) -> Figure:
         "from halfway to the end": ([line for r in found for line in r["own_line"].numpy()], GREY),
     }
     for name, (between, color) in lines.items():
-        low, middle, high = np.quantile(between, (0.25, 0.5, 0.75), axis=0)
-        right.fill_between(_places(found[0]), low, high, color=color, alpha=0.2, lw=0)
-        right.plot(_places(found[0]), middle, color=color, lw=1.6, label=name)
+        median_curve(right, _places(found[0]), np.array(between), (0.25,), color=color, label=name)
     right.set(xlabel="position on the straight line", ylabel="training loss (nats)", yscale="symlog")
     right.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
     return figure

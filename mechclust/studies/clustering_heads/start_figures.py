@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from mechclust.report.analysis import Panel
-from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, subplots
+from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, median_curve, subplots
 from mechclust.studies.clustering_heads.config import SECOND_STAGE, SOLVED, ClusteringHeadsConfig
 from mechclust.studies.clustering_heads.results import HeadsResults, kind_of
 
@@ -70,10 +70,7 @@ def second_stage(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure
             curves = np.full((len(runs), length), np.nan)
             for i, run in enumerate(runs.values()):
                 curves[i, : len(run.curve("test_accuracy"))] = run.curve("test_accuracy")
-            for share in (0.1, 0.25):
-                low, high = np.nanquantile(curves, (share, 1 - share), axis=0)
-                left.fill_between(range(length), low, high, color=color, alpha=0.25, lw=0)
-            left.plot(np.nanmedian(curves, axis=0), color=color)
+            median_curve(left, range(length), curves, (0.1, 0.25), color=color)
             dates = np.array([length if run.solved_at is None else run.solved_at for run in runs.values()])
             right.plot(
                 [(dates <= epoch).mean() for epoch in range(length)], color=color, label=f"{name} (n = {len(runs)})"

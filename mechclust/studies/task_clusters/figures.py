@@ -7,17 +7,13 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mechclust.report.style import (
     BLUE,
-    CHANCE,
     GREEN,
     RED,
-    SOFT,
     category,
-    chance_band,
     direct_labels,
     log_steps,
     picture,
@@ -25,6 +21,7 @@ from mechclust.report.style import (
     seed_curve,
     shades,
     subplots,
+    widest_chance,
 )
 from mechclust.studies.study import Job
 from mechclust.studies.task_clusters.config import TRAIN, VALIDATION
@@ -37,19 +34,12 @@ def _names(n_sites: int) -> list[str]:
     return [*map(str, range(n_sites - 1)), "FN"]
 
 
-def _chance(axis: Axes, x: np.ndarray, null: np.ndarray) -> tuple[float, str, str]:
-    """The widest of the intervals ``[interval x 2]``; its label."""
-    low, high = null[..., 0].min(axis=0), null[..., 1].max(axis=0)
-    chance_band(axis, x, low, high)
-    return float(low[-1] + high[-1]) / 2, CHANCE, SOFT
-
-
 def ari_over_training(runs: Sequence[RunResults]) -> Figure:
     """Task-ARI over training steps, one line per layer: training subset and validation (the paper's Figure 1)."""
     figure, axes = subplots(2, size=(5.5, 4.2), sharey=True)
     steps, null = runs[0].steps, np.concatenate([run.null.swapaxes(0, 1) for run in runs])
     for axis, split, title in zip(axes, (TRAIN, VALIDATION), ("training subset", "validation"), strict=True):
-        labels: list[tuple[float, str, Any]] = [_chance(axis, steps, null)]
+        labels: list[tuple[float, str, Any]] = [widest_chance(axis, steps, null)]
         values = np.stack([run.ari[split].T for run in runs], axis=1)  # [site seed step]
         for name, color, of in zip(_names(len(values)), shades(len(values)), values, strict=True):
             seed_curve(axis, steps, of, color=color, marker=".", ls="--" if name == "FN" else "-")
@@ -72,7 +62,7 @@ def ari_by_layer(arms: Mapping[str, Sequence[RunResults]]) -> Figure:
     for axis, (arm, runs) in zip(axes, arms.items(), strict=True):
         names = _names(runs[0].output_ari.shape[1])
         x = np.arange(len(names))
-        labels = [_chance(axis, x, np.stack([run.null[-1] for run in runs]))]
+        labels = [widest_chance(axis, x, np.stack([run.null[-1] for run in runs]))]
         for label, color, values in (
             ("task", BLUE, np.stack([run.ari[VALIDATION][-1] for run in runs])),
             ("output", RED, np.stack([run.output_ari[-1] for run in runs])),

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from mechclust.report.style import BLUE, GREEN, GREY, MATHTEXT, RED, subplots
-from mechclust.studies.topic_structure.arms import INITS, OBJECTIVES, cells
+from mechclust.studies.topic_structure.arms import INITS, OBJECTIVES, Cell, cells
 from mechclust.studies.topic_structure.config import TopicStructureConfig
 from mechclust.studies.topic_structure.results import ArmRuns, shares_of
 
@@ -32,10 +32,12 @@ def stages(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
         axis.axhline(0.5, color=GREY, ls=":", lw=1.2)
         for init, (color, marker, side) in _STARTS.items():
             for x, rate in enumerate(rates):
-                ((cell, i),) = ((cell, i) for cell, i in where.items() if cell == (init, optimiser, loss, rate))
+                cell = Cell(init, optimiser, loss, rate)
+                values = share[:, where[cell]]
                 missing = _UNMOVED if _finite(runs, cell.arm) else _DIVERGED
-                without |= {missing} if np.isnan(share[:, i]).any() else set()
-                _cell(axis, x + 0.09 * side, share[:, i], color, marker, missing)
+                if np.isnan(values).any():
+                    without.add(missing)
+                _cell(axis, x + 0.09 * side, values, color, marker, missing)
         axis.set_xticks(range(len(rates)), [f"{rate:g}" for rate in rates])
         highest = max(_HIGH, 1.05 * float(np.nanmax(share, initial=1.0)))
         axis.set(xlim=(-0.5, len(rates) - 0.5), ylim=(_LOW, highest), title=f"{optimiser}, {loss}")
@@ -46,9 +48,10 @@ def stages(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
         Line2D([], [], ls="", marker=marker, color=color, label=f"{init} start")
         for init, (color, marker, _) in _STARTS.items()
     ]
-    for marker in sorted(without):
-        said = _WITHOUT[marker]
-        handles.append(Line2D([], [], ls="", marker=marker, color="#555555", label=f"{said} in some seed"))
+    handles += [
+        Line2D([], [], ls="", marker=marker, color="#555555", label=f"{_WITHOUT[marker]} in some seed")
+        for marker in sorted(without)
+    ]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
     return figure
 

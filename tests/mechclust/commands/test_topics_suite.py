@@ -45,8 +45,8 @@ def test_models_come_in_the_files_order(tmp_path):
             ", model 3: the model 'a' is that of model 1 too; name each model once",
         ),
         (
-            "[[model]]\nmodel = '/tmp'\n[[model]]\nmodel = '/tmp/'",
-            ", model 2: the model '/tmp/' is that of model 1 too; name each model once",
+            "[[model]]\nmodel = '.'\n[[model]]\nmodel = './'",
+            ", model 2: the model './' is that of model 1 too; name each model once",
         ),
         (
             "[[model]]\nmodel = 'a'\n[[model]]\nmodel = 'b'\nname = 'a'",
