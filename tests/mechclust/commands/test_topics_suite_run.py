@@ -137,6 +137,15 @@ class TestMeasured:
         cosine = table[table["measure"] == "cosine, contextual"]
         assert ((cosine["low"] < cosine["value"]) & (cosine["value"] < cosine["high"])).all()
 
+    def test_an_unknown_interval_is_not_drawn_as_one_of_no_length(self, found):
+        table = found.tables["ratios"].copy()
+        unknown = (table["model"] == "planted") & (table["threshold"] == 0.1) & ~table["overlap"]
+        table.loc[unknown, ["low", "high"]] = np.nan
+        axis = figures._attention(found, table).axes[0]
+        first, second = next(bars for bars in axis.containers if bars.get_label() == "planted")[2][0].get_segments()
+        assert len(first) == 0
+        assert len(second) == 2
+
     def test_the_legend_of_a_single_encoder_fits(self, found):
         one = replace(found, trained={"planted": found.trained["planted"]}, twins={"planted": found.twins["planted"]})
         drawn = figures._vectors(one, found.tables["ratios"])

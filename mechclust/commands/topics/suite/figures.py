@@ -82,9 +82,7 @@ def _attention(result: SuiteResult, table: pd.DataFrame) -> Figure:
             moved = places + 0.06 * (i - (len(colors) - 1) / 2)
             value = own["value"].to_numpy(float)
             ends = np.abs(own[["low", "high"]].to_numpy(float).T - value)
-            axis.errorbar(
-                moved, value, yerr=np.nan_to_num(ends), color=color, marker="o", ms=4, lw=1.4, capsize=2, label=name
-            )
+            axis.errorbar(moved, value, yerr=ends, color=color, marker="o", ms=4, lw=1.4, capsize=2, label=name)
             axis.plot(moved, own["published"], "x", color=color, ms=6)
             if "random_value" in own:
                 axis.plot(moved, own["random_value"], ls="--", color=GREY, lw=0.9)
