@@ -14,6 +14,7 @@ import numpy as np
 from mechclust.report.claims import Claim, claim
 from mechclust.report.severity import LEAST_DRAWS, Severity, power_of, severities_of
 from mechclust.report.task_curves import Statistic, TaskCurves, percentiles
+from mechclust.report.text import join
 from mechclust.report.verdicts import Bound, Interval, Verdict, together
 
 RESAMPLES = 1000
@@ -83,8 +84,21 @@ def judged(
         >>> found[0].verdict, found[0].severity > 0.9
         ('holds', True)
     """
+    tests = [_defined(test) for test in tests]
     severities = _severities([test for test in tests if test.has_interval], draws, seed)
     return [_judged(test, severities.get(test.id), resamples, seed) for test in tests]
+
+
+def _defined(test: CurveClaim) -> CurveClaim:
+    """The claim, which cannot be tested where a value of it is undefined."""
+    if test.why_not or test.curves is None:
+        return test
+    lost = _undefined(test, test.curves)
+    return replace(test, why_not=f"{join(lost)} {'is' if len(lost) == 1 else 'are'} undefined") if lost else test
+
+
+def _undefined(test: CurveClaim, curves: TaskCurves) -> list[str]:
+    return [name or "the value" for name, statistic, _ in test.parts if np.isnan(statistic(curves))]
 
 
 def _judged(test: CurveClaim, severity: Severity | None, resamples: int, seed: int) -> Claim:
@@ -128,7 +142,9 @@ def _interval(drawn: np.ndarray) -> Interval | None:
     return (float(low), float(high)) if np.isfinite([low, high]).all() else None
 
 
-def _verdict(test: CurveClaim, drawn: TaskCurves) -> Verdict:
+def _verdict(test: CurveClaim, curves: TaskCurves, drawn: TaskCurves) -> Verdict:
+    if _undefined(test, curves):
+        return "not tested"  # as it would be of measured curves
     return together(bound.judge(_interval(statistic(drawn))) for _, statistic, bound in test.parts)
 
 
@@ -162,7 +178,8 @@ def _verdicts(
     """What claims about the same curves say of one draw."""
 
     def verdicts(draw: np.random.Generator) -> dict[str, Verdict]:
-        drawn = data(curves, draw).resampled(_RESAMPLES_OF_DRAWS, seed)
-        return {test.id: _verdict(test, drawn) for test in group}
+        one = data(curves, draw)
+        drawn = one.resampled(_RESAMPLES_OF_DRAWS, seed)
+        return {test.id: _verdict(test, one, drawn) for test in group}
 
     return verdicts

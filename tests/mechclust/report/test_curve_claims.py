@@ -91,8 +91,34 @@ def test_draws_without_a_value_are_said():
     assert "2.0% of the draws of tasks leave gap undefined and are left out of its interval" in found.note
 
 
-def test_an_undefined_value_is_said():
-    parts = (("", lambda c: np.full(c.base.shape[:-2], np.nan), Bound(">", 0)),)
+def undefined(c):
+    return np.full(c.base.shape[:-2], np.nan)
+
+
+def test_an_undefined_value_cannot_be_tested():
+    (found,) = judged([made(BASE, ("gap", last_gap, Bound(">", -9)), ("way", undefined, Bound(">", 0)))])
+    assert (found.verdict, found.severity) == ("not tested", None)
+    assert found.note == "not tested: way is undefined"
+
+
+def test_a_value_without_an_interval_is_said():
+    """Defined for the tasks as they are, but hardly ever for those drawn from them."""
+    parts = (("", lambda c: last_gap(c) if c.base.ndim == 2 else undefined(c), Bound(">", 0)),)
     (found,) = judged([made(BASE, *parts)], draws=0)
     assert found.verdict == "undecided"
     assert "no interval of the value: undefined in more than 5% of the draws of tasks" in found.note
+
+
+def test_draws_without_a_value_count_neither_for_nor_against():
+    """The value is undefined where tuned is below base: in two of five null draws."""
+
+    def where_above(c):
+        return np.where(last_gap(c) > 0, last_gap(c), np.nan)
+
+    def mostly(found, draw):
+        return curves(BASE, BASE + draw.choice([0.5, 0.0501, -0.5], p=[0.3, 0.3, 0.4]))
+
+    (found,) = judged([made(BASE + 0.5, ("", where_above, Bound(">", 0.1)), null=mostly)])
+    assert found.severity_draws == pytest.approx(120, abs=25)
+    assert found.severity == pytest.approx(0.5, abs=0.15)
+    assert found.severity_note == f"a note; {200 - found.severity_draws} of 200 draws could not be tested"

@@ -215,8 +215,14 @@ def test_severity_is_counted_for_all_that_is_tested(counted):
     for c in counted:
         tested = c.kind == "finding" and c.verdict != "not tested"
         assert (c.severity is not None) == tested, c.id
-        assert c.severity_draws == (200 if tested else 0)
+        assert c.severity_draws == 0 if not tested else 100 <= c.severity_draws <= 200
         assert c.kind == "check" or c.severity_note
+
+
+def test_draws_without_a_transition_cannot_test_where_it_is(counted):
+    (found,) = (c for c in counted if c.id == "C12")
+    assert found.severity_draws < 200
+    assert f"; {200 - found.severity_draws} of 200 draws could not be tested" in found.severity_note
 
 
 def test_claims_can_fail(counted):

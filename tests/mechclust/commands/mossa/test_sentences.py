@@ -98,6 +98,7 @@ def test_notes_say_what_the_numbers_hang_on():
     notes = " ".join(notes_of(made_result()))
     assert "n is 200 prompts for the task that has the fewest, d = 640" in notes
     assert "n is below 10 d" in notes
+    assert "dimensions, which end the transition, are of all tasks together and the same in every draw" in notes
     assert "The ceiling is from 3 tasks, whose controls were trained twice: aqua, gsm8k and creak_explain." in notes
     assert "Clusters are those of 'clusters.toml'." in notes
     many = " ".join(notes_of(made_result(ceilings=0, n=6400)))
