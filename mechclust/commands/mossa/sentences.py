@@ -224,6 +224,8 @@ def notes_of(result: MossaResult) -> list[str]:
             "n is below 10 d, so biased CKA is too high (independent states with n far below d come near 1): "
             "read the debiased form. The paper's numbers are biased."
         )
+    if result.named_groups:
+        found.append(_sentence("Layer groups: " + "; ".join(result.groups.notes)))
     found += _references(curves, result.config.trains)
     found += _states_notes(result)
     return [*found, *(_sentence(note) for note in result.notes)]
