@@ -153,7 +153,7 @@ def _prompts(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
         switching = switching_heads(config, ends)
         heads = [(int(block), int(head)) for block, head in zip(*switching.nonzero(), strict=True)]
         for order, batch in batches.items():
-            measure = partial(exchange_together, model, batch, heads, switching.shape[1], seed=job.seed)
+            measure = partial(exchange_together, model, batch, heads, switching.shape, seed=job.seed)
             once(result_path(out, job, f"{prompt_subject(kind, order)}.together"), measure, fingerprint(model))
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from probes import HookedModel, ProbeResult
@@ -17,43 +19,48 @@ DONORS = (RELEVANT, RANDOM_HEADS, IRRELEVANT)
 
 
 def exchange_together(
-    model: HookedModel, batch: Batch, heads: Heads, n_heads: int, *, draws: int = 3, seed: int = 0
+    model: HookedModel, batch: Batch, heads: Heads, shape: tuple[int, int], *, draws: int = 3, seed: int = 0
 ) -> ProbeResult:
     """Give each prompt another prompt's outputs of all these heads at once, at its last token.
 
     Donors differ in what is asked for and in the other thing (``relevant donors``), or only in the other thing
-    (``irrelevant donors``). The control is the same relevant donors with equally many other heads of the same blocks,
-    drawn at random. Donors and control heads are drawn ``draws`` times.
+    (``irrelevant donors``). The control is the same relevant donors with equally many other heads, drawn at random from
+    the same blocks or, where these have too few others, from the nearest. Donors and control heads are drawn ``draws``
+    times.
 
     Measures:
         ``carried`` (donors): share of answers that become the donor's; NaN for irrelevant donors, which have the same.
         ``changed`` (donors): share of answers that differ from those without interchange.
 
-    Both are NaN without heads: nothing is interchanged, which says nothing of heads.
+    Both are NaN without heads: nothing is interchanged, which says nothing of heads; and for the control if most heads
+    of the model are among them, because there are not as many others.
 
     Args:
         model: a model whose hooks can write.
         batch: prompts with the labels ``asked``, ``other`` and ``answer``.
         heads: pairs of block and head.
-        n_heads: number of heads per block.
+        shape: number of blocks and of heads per block.
         draws: number of draws of donors.
         seed: seed of the draws.
     """
     batch = batch.to(device_of(model))
     asked, other, answer = (batch.label(name).cpu() for name in ("asked", "other", "answer"))
-    sources, before = _outputs(model, batch, sorted({block for block, _ in heads}))
+    sources, before = _outputs(model, batch, range(shape[0]))
     draw = torch.Generator().manual_seed(seed)
     carried, changed = (torch.zeros(len(DONORS), dtype=torch.float64) for _ in range(2))
     for _ in range(draws):
         relevant = _donors((asked[:, None] != asked) & (other[:, None] != other), draw)
         irrelevant = _donors((asked[:, None] == asked) & (other[:, None] != other), draw)
-        controls = _other_heads(heads, n_heads, draw)
+        controls = _other_heads(heads, shape, draw)
         for i, (donors, which) in enumerate(((relevant, heads), (relevant, controls), (irrelevant, heads))):
             after = _answers(model, batch, sources, which, donors)
             carried[i] += ((after == answer[donors]) & (answer[donors] != before)).double().mean() / draws
             changed[i] += (after != before).double().mean() / draws
     carried[-1] = torch.nan
     notes = ["carried is NaN for irrelevant donors, whose answer is the same"]
+    if 2 * len(heads) > shape[0] * shape[1]:
+        carried[1], changed[1] = torch.nan, torch.nan
+        notes.append("there are not as many other heads, so their carried and changed are NaN")
     if not heads:
         carried[:], changed[:] = torch.nan, torch.nan
         notes = ["there are no heads to interchange, so carried and changed are NaN"]
@@ -72,14 +79,13 @@ def _donors(allowed: Tensor, draw: torch.Generator) -> Tensor:
     return torch.multinomial(allowed.double(), 1, generator=draw)[:, 0]
 
 
-def _other_heads(heads: Heads, n_heads: int, draw: torch.Generator) -> Heads:
-    """Equally many heads of each block, avoiding these as far as there are others."""
-    found: list[tuple[int, int]] = []
-    for block in sorted({block for block, _ in heads}):
-        taken = {head for b, head in heads if b == block}
-        free = [head for head in torch.randperm(n_heads, generator=draw).tolist() if head not in taken]
-        found += [(block, head) for head in free[: len(taken)]]
-    return found
+def _other_heads(heads: Heads, shape: tuple[int, int], draw: torch.Generator) -> Heads:
+    """Equally many other heads if there are, in blocks as near as possible, at random within a block."""
+    n_blocks, n_heads = shape
+    every = [(block, head) for block in range(n_blocks) for head in range(n_heads)]
+    free = [every[i] for i in torch.randperm(len(every), generator=draw).tolist() if every[i] not in heads]
+    distance = np.abs(np.subtract.outer([block for block, _ in heads], [block for block, _ in free]))
+    return [free[i] for i in linear_sum_assignment(distance)[1]]
 
 
 def _at(z: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,13 @@ from mechclust.studies.heads_in_models.measure import measure_heads
 from mechclust.studies.heads_in_models.planted import PlantedHeads
 from mechclust.studies.heads_in_models.results import _growth
 from mechclust.studies.heads_in_models.run import examples_of
-from mechclust.studies.heads_in_models.together import IRRELEVANT, RANDOM_HEADS, RELEVANT, exchange_together
+from mechclust.studies.heads_in_models.together import (
+    IRRELEVANT,
+    RANDOM_HEADS,
+    RELEVANT,
+    _other_heads,
+    exchange_together,
+)
 from probes import ClusteringHead, causal_checks, head_attribution, run
 from tasks import Batch, InputError, InstructionFollowing, SparseModularAddition
 
@@ -117,17 +123,42 @@ def asked_batch(model: Any, task: SparseModularAddition) -> Batch:
 def test_heads_interchanged_together_carry_what_they_hold() -> None:
     model = PlantedHeads(task_of(3), seed=0)
     batch = asked_batch(model, task_of(3))
-    both = exchange_together(model, batch, [model.place, model.decoy], 4)
+    both = exchange_together(model, batch, [model.place, model.decoy], (2, 4))
     assert float(both.sel("carried", donors=RELEVANT)) == 1
-    alone = exchange_together(model, batch, [model.place], 4)
+    alone = exchange_together(model, batch, [model.place], (2, 4))
     assert float(alone.sel("carried", donors=RELEVANT)) == 0  # the digit is not the donor's
     assert float(alone.sel("changed", donors=RELEVANT)) == 1
     assert float(alone.sel("changed", donors=IRRELEVANT)) == 0
     assert model.place[0] != model.decoy[0]  # so that no control head is read
     assert float(alone.sel("changed", donors=RANDOM_HEADS)) == 0
-    none = exchange_together(model, batch, [], 4)
+    none = exchange_together(model, batch, [], (2, 4))
     assert bool(none["changed"].isnan().all())
     assert none.notes == ["there are no heads to interchange, so carried and changed are NaN"]
+
+
+def test_control_heads_are_as_many_and_as_near_as_there_are() -> None:
+    draw = torch.Generator().manual_seed(0)
+    heads = [(1, 0), (1, 1), (1, 2), (3, 0)]
+    counts: dict[int, int] = {}
+    for _ in range(20):
+        others = _other_heads(heads, (4, 4), draw)
+        assert len({*others} - {*heads}) == len(heads)
+        blocks = sorted(block for block, _ in others)
+        assert blocks.count(1) == 1  # the only one left there
+        assert blocks.count(3) == 1
+        for block in {0, 2} & {*blocks}:
+            counts[block] = counts.get(block, 0) + blocks.count(block)
+    assert sum(counts.values()) == 40
+    assert len({tuple(sorted(_other_heads([(0, 0)], (2, 4), draw))) for _ in range(40)}) == 3
+
+
+def test_without_enough_other_heads_there_is_no_control() -> None:
+    model = PlantedHeads(task_of(3), seed=0)
+    most = [(block, head) for block in range(2) for head in range(4)][:5]
+    found = exchange_together(model, asked_batch(model, task_of(3)), most, (2, 4))
+    assert bool(found.sel("changed", donors=RANDOM_HEADS).isnan())
+    assert not bool(found.sel("changed", donors=RELEVANT).isnan())
+    assert found.notes[1] == "there are not as many other heads, so their carried and changed are NaN"
 
 
 # ---- the rule ----
