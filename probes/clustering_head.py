@@ -78,7 +78,8 @@ class ClusteringHead(Probe):
 
     Args:
         equivalence: the label whose classes are equivalent, one value per example, or several such labels;
-            the first gives the verdict.
+            the first gives the verdict. ``()``: none is known, as where ``interchange`` is to discover one; nothing is
+            then measured per equivalence.
         support: the positions that matter, the same in all examples, or ``None``.
         modulus: ``p``, where tokens are digits 0 to ``p - 1`` and the task adds them; ``None``: the integer
             measures are NaN.
@@ -118,8 +119,10 @@ query=last_token(), max_rows=None, permutations=0)
         max_rows: int | None = None,
         permutations: int | None = 0,
     ) -> None:
-        if not equivalence or (not isinstance(equivalence, str) and len(set(equivalence)) < len(equivalence)):
-            raise InputError(f"equivalence is {equivalence!r}; expected a label name, or several different ones")
+        if equivalence == "" or (not isinstance(equivalence, str) and len(set(equivalence)) < len(equivalence)):
+            raise InputError(
+                f"equivalence is {equivalence!r}; expected a label name, several different ones, or () for none"
+            )
         if support is not None:
             check_support(support)
         if modulus is not None:
@@ -258,7 +261,7 @@ query=last_token(), max_rows=None, permutations=0)
         for name, label in labels.items():
             if len(torch.unique(label)) < 2:
                 raise InputError(f"label {name!r} has one class only; clusters need examples of at least 2 classes")
-        n = len(labels[self.labels[0]])
+        n = len(self.head_outputs(self.outputs[0])[1])
         heads = {site: self.head_outputs(site)[1].shape[1] for site in self.outputs}
         if len(set(heads.values())) > 1:
             raise InputError(f"the sites have different numbers of heads {heads}; measure each with its own probe")
@@ -269,12 +272,12 @@ query=last_token(), max_rows=None, permutations=0)
         values |= {"support_mass": attention[..., 0], "entropy": attention[..., 1]}
         values["within_ratio_chance"] = torch.tensor(list(chance.values()), dtype=torch.float64)
         values["clusters"] = torch.tensor([len(torch.unique(x)) for x in labels.values()])
-        if self.permutations != 0:
+        if self.permutations != 0 and labels:
             values |= self._p_values(labels, sum(heads.values()))
-        textbook = values["within_ratio"][..., 0] < TEXTBOOK_WITHIN_RATIO
-        textbook &= values["nearest_centroid"][..., 0] > TEXTBOOK_NEAREST_CENTROID
-        textbook &= chance[self.labels[0]] >= TEXTBOOK_WITHIN_RATIO
-        values["verdict"] = torch.where(textbook, 2, values["integer_head"])
+        textbook = values["within_ratio"][..., :1] < TEXTBOOK_WITHIN_RATIO  # of the first label, if there is one
+        textbook &= values["nearest_centroid"][..., :1] > TEXTBOOK_NEAREST_CENTROID
+        textbook &= values["within_ratio_chance"][:1] >= TEXTBOOK_WITHIN_RATIO
+        values["verdict"] = torch.where(textbook.any(dim=-1), 2, values["integer_head"])
         axes: dict[str, tuple[str, ...]] = dict.fromkeys(values, ("site", "head"))
         by_label = {"within_ratio", "nearest_centroid", "p_value", "p_holm"} & set(values)
         axes |= {name: ("site", "equivalence") for name in values if name.startswith("best_")}
@@ -302,16 +305,15 @@ query=last_token(), max_rows=None, permutations=0)
         draws = enough_permutations(tests) if self.permutations is None else self.permutations
         of = [[relabelled(self.head_outputs(s)[1], x, draws) for x in labels.values()] for s in self.outputs]
         found = {name: torch.stack([torch.stack([r[name] for r in row], dim=-1) for row in of]) for name in of[0][0]}
-        found["p_holm"] = torch.stack([holm_over_heads(x) for x in found["p_value"].unbind(-1)], dim=-1)
+        found["p_holm"] = holm_over_heads(found["p_value"])
         return found
 
     def _head(self, points: Tensor, labels: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The measures of one head that need its points ``[n d_head]``."""
-        measures = {
-            "variance": (points.double() - points[:1].double()).var(dim=0, correction=0).sum(),
-            "within_ratio": torch.stack([within_ratio(points, label) for label in labels.values()]),
-            "nearest_centroid": torch.stack([nearest_centroid_accuracy(points, label) for label in labels.values()]),
-        }
+        measures = {"variance": (points.double() - points[:1].double()).var(dim=0, correction=0).sum()}
+        for name, measure in (("within_ratio", within_ratio), ("nearest_centroid", nearest_centroid_accuracy)):
+            of_label = [measure(points, label) for label in labels.values()]
+            measures[name] = torch.tensor(of_label, dtype=torch.float64)
         nan = torch.tensor(torch.nan, dtype=torch.float64)
         if self.modulus is None:
             fit = IntegerWeights(nan.new_empty(0, 0), nan, nan, nan, torch.tensor(False), nan)

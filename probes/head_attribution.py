@@ -86,11 +86,12 @@ def head_attribution(
             effect[s, h] = change.abs().sum() / (n * (n - 1))
             flips[s, h] = (change < -found.margins[:, None]).sum() / (n * (n - 1))
             read.append(points @ torch.linalg.qr(gradient, mode="r").R.T)
-            ratios[s, h] = torch.stack([within_ratio(read[-1], label) for label in labels])
+            for k, label in enumerate(labels):
+                ratios[s, h, k] = within_ratio(read[-1], label)
         for k, label in enumerate(labels):
             p[s, :, k] = relabelling_p_values(torch.stack(read, dim=1), label, permutations, seed=seed)
     values = {"effect": effect, "flips": flips, "read_within_ratio": ratios, "p_value": p}
-    values["p_holm"] = torch.stack([holm_over_heads(each) for each in p.unbind(-1)], dim=-1)
+    values["p_holm"] = holm_over_heads(p)
     values["margin"] = found.margins.mean()
     axes: dict[str, tuple[str, ...]] = dict.fromkeys(values, ("site", "head", "equivalence"))
     axes |= {"effect": ("site", "head"), "flips": ("site", "head"), "margin": ()}

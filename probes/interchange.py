@@ -41,8 +41,9 @@ def interchange(
 
     Some examples are *recipients*. Every example's output of a head is put, one after the other, into each recipient at
     the query, and the model's answers are noted. Two examples are equivalent at that head where they lead to the same
-    answer in every recipient. These *discovered* classes need no labels; where there are labels, their agreement with
-    them is measured, and whether answers follow the labels is tested by relabelling the donors.
+    answer in every recipient. These *discovered* classes need no labels (``ClusteringHead(())``); where there are
+    labels, the classes' agreement with them is measured, and whether answers follow the labels is tested by relabelling
+    the donors.
 
     Measures:
         ``effect`` (site, head): of ``head_attribution``, by which heads are chosen; NaN where they were given.
@@ -58,7 +59,7 @@ def interchange(
         ``agreement`` (site, head, equivalence): adjusted Rand index of discovered classes and labels: 1 the same, 0 by
             chance.
         ``stability`` (site, head): adjusted Rand index of the classes from the first half of the recipients and from
-            the second; NaN where both are one class.
+            the second, with ``tolerance`` a share of either half; NaN where both are one class.
         ``within_ratio``, ``within_ratio_gaussian`` (site, head): of the head's outputs under the discovered classes;
             and the same for as many points of a normal distribution of the same mean and covariance, put into the
             same recipients. Answers split any cloud into classes; the real outputs are *clusters* if the first is well
@@ -132,7 +133,7 @@ def interchange(
     for k, name in enumerate(bench.labels):
         if chosen and bool(values["changed_within"][..., k].isnan().all()):
             notes.append(f"{name!r}: no recipient has another example of its class, so changed_within is NaN")
-    values["p_holm"] = torch.stack([holm_over_heads(p) for p in values["p_value"].unbind(-1)], dim=-1)
+    values["p_holm"] = holm_over_heads(values["p_value"])
     axes: dict[str, tuple[str, ...]] = dict.fromkeys(("effect", *_PER_HEAD), ("site", "head"))
     axes |= dict.fromkeys(_PER_LABEL, ("site", "head", "equivalence"))
     axes["discovered"] = ("site", "head", "example")

@@ -151,13 +151,14 @@ def _orders(draws: int, n: int, strata: Tensor | None, draw: torch.Generator) ->
     return orders
 
 
-def holm_over_heads(p_values: Float[Tensor, "site head"]) -> Float[Tensor, "site head"]:
-    """Holm's adjusted p-values over all heads; a NaN counts as one more test with p = 1, and stays NaN.
+def holm_over_heads(p_values: Float[Tensor, "site head *label"]) -> Float[Tensor, "site head *label"]:
+    """Holm's adjusted p-values over all heads, for each label; a NaN counts as one more test with p = 1, and stays NaN.
 
     Example:
         >>> holm_over_heads(torch.tensor([[0.001, torch.nan], [0.5, 0.02]], dtype=torch.float64))
         tensor([[0.0040,    nan],
                 [1.0000, 0.0600]], dtype=torch.float64)
     """
-    adjusted = holm(torch.nan_to_num(p_values, nan=1.0).flatten().tolist())
-    return torch.where(p_values.isnan(), torch.nan, torch.tensor(adjusted, dtype=torch.float64).view_as(p_values))
+    heads = torch.nan_to_num(p_values, nan=1.0).reshape(p_values.shape[0] * p_values.shape[1], -1)
+    adjusted = torch.tensor([holm(p) for p in heads.T.tolist()], dtype=torch.float64).reshape(heads.T.shape).T
+    return torch.where(p_values.isnan(), torch.nan, adjusted.reshape(p_values.shape))

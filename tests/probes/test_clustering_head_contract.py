@@ -75,8 +75,11 @@ def test_two_processes_agree_with_one(forked: None, sequences: Batch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"equivalence": ()}, "equivalence is (); expected a label name, or several different ones"),
-        ({"equivalence": ("a", "a")}, "equivalence is ('a', 'a'); expected a label name, or several different ones"),
+        ({"equivalence": ""}, "equivalence is ''; expected a label name, several different ones, or () for none"),
+        (
+            {"equivalence": ("a", "a")},
+            "equivalence is ('a', 'a'); expected a label name, several different ones, or () for none",
+        ),
         ({"modulus": 1, "support": (0,)}, "modulus is 1; expected at least 2"),
         (
             {"modulus": 2},

@@ -44,6 +44,34 @@ def found(planted: tuple[Any, Batch, ClusteringHead]) -> ProbeResult:
     return interchange(model, batch.split(100), probe, heads=2, recipients=8)
 
 
+# ---- without labels ----
+
+
+def test_discovered_classes_need_no_labels(planted: Any, found: ProbeResult, tmp_path: Any) -> None:
+    model, batch, _ = planted
+    bare = replace(batch, labels={})
+    probe = ClusteringHead((), permutations=None)
+    result = run(model, bare, probe)
+    assert int(result["verdict"].max()) == 0
+    assert str(result)
+    assert result["within_ratio"].shape == (*result["variance"].shape, 0)
+    assert "p_value" not in result
+    unlabelled = interchange(model, bare.split(100), probe, heads=2, recipients=8)
+    for name in ("effect", "changed", "classes", "stability", "discovered", "within_ratio", "within_ratio_gaussian"):
+        torch.testing.assert_close(unlabelled[name], found[name], equal_nan=True)
+    assert unlabelled.coords["equivalence"] == []
+    assert not any("equivalence" in note or "class" in note for note in unlabelled.notes)
+    unlabelled.save(tmp_path / "found.safetensors")
+    again = load_result(tmp_path / "found.safetensors")
+    assert again.coords == unlabelled.coords
+    torch.testing.assert_close(again.values, unlabelled.values, equal_nan=True)
+    assert set(unlabelled.to_dataframe()["measure"]) >= {"changed", "classes"}
+    checks = causal_checks(model, bare, probe, lambda logits, own: own.index * 0.0 + 1, heads=[(SITES[1], 0)])
+    assert float(checks["accuracy"]) == 1
+    attributed = head_attribution(model, bare, probe)
+    torch.testing.assert_close(attributed["effect"], found["effect"])
+
+
 # ---- the planted head ----
 
 

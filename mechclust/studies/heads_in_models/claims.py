@@ -136,7 +136,7 @@ def _addition(config: HeadsInModelsConfig) -> list[Finding[Data]]:
         share("A4", "in untrained networks, none is called (share with one)", UNTRAINED, "any", _FEW),
         share("A5", f"in trained networks, none is called for the sum of equally many digits {OFF} (share with one)",
               TRAINED, "any control", _FEW),
-        _ours("A6", "several heads of the last layer share the work (number called)",
+        _ours("A6", "several heads of the last layer are called (number)",
               parts(lambda arm: _of(arm, TRAINED, "called in last layer"), Bound(">", 1)),
               one_false(several, {name: moved_to(**{name: 1 - 1e-9}) for name in called}),
               "the measured spread about 1 for one p, drawn at random, and about 2.5 for the others",
@@ -186,7 +186,7 @@ def _prompts(config: HeadsInModelsConfig) -> list[Finding[Data]]:
               [("", lambda data: data[switching] - data[twin_switching], Bound(">", 0))],
               exchanged((switching, twin_switching)), "the two models exchanged at random, seed by seed", chance="0"),
         _ours("W4", "interchanged together, these heads carry the thing asked for (share of answers that become the "
-              "donor's, minus that with as many other heads of the same blocks)",
+              "donor's, minus that with as many other heads of the same or the nearest blocks)",
               named(lambda subject: _less(_of(PROMPTS, subject, f"carried, {RELEVANT}"),
                                           _of(PROMPTS, subject, f"carried, {RANDOM_HEADS}")), Bound(">", 0)),
               exchanged(*carried.items()), "the two sets of heads exchanged at random, seed by seed",
@@ -217,7 +217,7 @@ def _instructions(config: HeadsInModelsConfig) -> list[Finding[Data]]:
         _ours("I1", "networks follow instructions that they have not seen (accuracy)",
               one(TRAINED, "accuracy", Bound(">=", config.solved)), replaced(**accuracy),
               "the accuracy of untrained networks", chance="the commonest output's share"),
-        share("I2", "a head's output is the same for all instructions of a task: one is called for the task (share of "
+        share("I2", "a head's output is similar for all instructions of a task: one is called for the task (share of "
               "networks)", TRAINED, "any", _HALF),
         share("I3", "in untrained networks, none is called for the task (share with one)", UNTRAINED, "any", _FEW),
         _ours("I4", "the head with the most similar outputs within tasks has a lower within-ratio than in the "
