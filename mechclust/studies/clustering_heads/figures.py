@@ -36,10 +36,13 @@ from probes.clustering_head import INTEGER_DEVIATION, TEXTBOOK_WITHIN_RATIO
 
 _KINDS = {"textbook": BLUE, "integer-weight": ORANGE, "planar": GREEN, "neither": GREY}
 _MARK: dict[str, Any] = {"color": "#555555", "ls": ":", "lw": 1}  # of a threshold, or the level of guessing
+_LEAST_LOSS = 1e-10  # nats, as drawn; in float32 a smaller loss is often 0
+_LINEAR = 2.0  # nats up to which the scale of the loss on straight lines is linear
 _CURRICULUM = (
     "Accuracy on the harder task from scratch and after p = 2 (bars: means; one point per seed), and training loss on "
     "straight lines (median and middle half over seeds): between the two solutions, the same with the neurons of one "
-    "reordered to match the other's, and from halfway to the end of each arm."
+    "reordered to match the other's, and from halfway to the end of each arm. The scale of the loss is linear up to "
+    f"{_LINEAR:g} nats and logarithmic above."
 )
 _LABELS = {
     "batch": "batch size",
@@ -47,7 +50,7 @@ _LABELS = {
     "width": "feed-forward width",
     "discount": "factor on the feed-forward learning rate",
     "dropout": "dropout of the feed-forward layer",
-    "bias": "biases of the feed-forward layer (0: none)",
+    "bias": "biases of the feed-forward layer (0: none; 1: base)",
 }
 
 
@@ -55,8 +58,9 @@ def panels(config: ClusteringHeadsConfig, results: HeadsResults, out: Path) -> l
     """The report's figures, for the arms that were run."""
     found = [
         Panel("training", training(config, results), f"Test loss in the base setting, for networks above {SOLVED} "
-              "accuracy at the end and for the others: median, middle half and range at each epoch (dotted: guessing). "
-              f"Right: accuracy of all networks at the end (dotted: {SOLVED})."),
+              "accuracy at the end and for the others: median, middle half and range at each epoch (dotted: guessing); "
+              f"a loss below {_LEAST_LOSS:g} is drawn there. Right: accuracy of all networks at the end (dotted: "
+              f"{SOLVED})."),
         Panel("heads", heads(results), "Deviation of the head's weights from integers, and within-ratio of the "
               "support's multiset, against accuracy, one point per network. Lines: the detector's thresholds."),
         Panel("spikes", spikes(results), "The network with the most loss spikes, among solved ones if there are any: "
@@ -71,7 +75,8 @@ def panels(config: ClusteringHeadsConfig, results: HeadsResults, out: Path) -> l
         found.append(Panel("shares", shares(config, results), caption))
     if any(_varied(config, results).values()):
         found.append(Panel("ablations", ablations(config, results), "Test accuracy at the end as one setting varies: "
-                           "every seed, and their mean. The base setting is dotted."))  # fmt: skip
+                           "every seed, their mean, and one standard deviation on either side. The base setting is "
+                           "dotted."))  # fmt: skip
     if results.curriculum:
         found.append(Panel("curriculum", curriculum(config.curriculum, results.curriculum), _CURRICULUM))
     if results.narrow_curriculum:
@@ -94,7 +99,7 @@ def training(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     for axis, solved, color in zip(losses, (True, False), (BLUE, RED), strict=True):
         curves = [network.curve("test_loss") for network in everyone if network.solved == solved]
         if curves:
-            median_curve(axis, range(len(curves[0])), np.array(curves), (0, 0.25), color=color)
+            median_curve(axis, range(len(curves[0])), np.maximum(curves, _LEAST_LOSS), (0, 0.25), color=color)
         else:
             axis.text(0.5, 0.5, "none", ha="center", transform=axis.transAxes, color=GREY)
         axis.axhline(np.log(config.task.p), **_MARK)
@@ -205,18 +210,24 @@ def _varied(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, d
 
 def ablations(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     """Accuracy, and the share that solves the task, against each setting that was varied."""
-    base = dict(zip(ABLATIONS[:5], (config.batch_size, config.lr, config.d_mlp, 1.0, 0.0), strict=True))
+    base = dict(zip(ABLATIONS, (config.batch_size, config.lr, config.d_mlp, 1.0, 0.0, 1.0), strict=True))
     figure, axes = subplots(len(base), 2, size=(5.5, 3), sharey=True)
-    curves = ((kind, found) for kind, found in _varied(config, results).items() if kind in base)
-    for axis, (kind, found) in zip(axes, curves, strict=True):
+    for axis, (kind, found) in zip(axes, _varied(config, results).items(), strict=True):
+        if kind == "bias" and found:
+            found = {**found, 1: [network.accuracy for network in results.networks.values()]}
         for value, tests in found.items():
             axis.plot([value] * len(tests), tests, "o", color=BLUE, alpha=0.4, ms=4, mew=0)
-        axis.plot(list(found), [np.mean(tests) for tests in found.values()], color=BLUE, label="mean accuracy")
+        means = np.array([np.mean(tests) for tests in found.values()])
+        spread = np.array([np.std(tests, ddof=1) if len(tests) > 1 else np.nan for tests in found.values()])
+        axis.plot(list(found), means, color=BLUE, label="mean accuracy")
+        axis.fill_between(list(found), means - spread, means + spread, color=BLUE, alpha=0.15, lw=0)
         solved = [np.mean(np.array(tests) > SOLVED) for tests in found.values()]
         axis.plot(list(found), solved, color=ORANGE, ls="--", label=f"share above {SOLVED}")
         axis.axvline(base[kind], **_MARK)
         axis.set(xlabel=_LABELS[kind], ylim=(-0.03, 1.03))
-        if kind != "dropout":
+        if kind == "bias":
+            axis.set_xticks((0, 1))
+        elif kind != "dropout":
             axis.set_xscale("log")
             plain_ticks(axis, "x")
     for axis in axes[::2]:
@@ -266,7 +277,8 @@ def curriculum(c: Curriculum, results: Mapping[int, ProbeResult]) -> Figure:
     }
     for name, (between, color) in lines.items():
         median_curve(right, _places(found[0]), np.array(between), (0.25,), color=color, label=name)
-    right.set(xlabel="position on the straight line", ylabel="training loss (nats)", yscale="symlog")
+    right.set(xlabel="position on the straight line", ylabel="training loss (nats)")
+    right.set_yscale("symlog", linthresh=_LINEAR)
     right.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
     return figure
 

@@ -24,6 +24,9 @@ from mechclust.studies.clustering_heads.results import (
 _MARK: dict[str, Any] = {"color": "#555555", "ls": ":", "lw": 1}
 _NAME = {"attention": "attention\n(control)", "wedges": "feed-forward\ngates"}  # others have their own
 _LEAST_LEFT = 1e-6  # of a spike, as drawn
+_CUT = 0.97  # quantile of the gradient norms in view at which their linear scale ends
+_IN_VIEW = 1.2  # end of the steps in view, over that of the last fall
+_FLAT = 1e-7  # negative curvature below which its scale is linear
 _STITCHED = {
     "accuracy": ("both from the epoch", GREY),
     "head_accuracy": ("head from the epoch", BLUE),
@@ -42,8 +45,8 @@ def intervention_panels(config: ClusteringHeadsConfig, results: HeadsResults) ->
         "stitching",
         stitching(results),
         "Networks stitched from two epochs: the head of an epoch with the final classifier, the reverse, and both "
-        f"from the epoch. Right: when each first passes {SOLVED} in the solved networks; above the dotted line the "
-        "head is first.",
+        f"from the epoch. Dotted vertical line: the first epoch whose two parts together pass {SOLVED}. Right: when "
+        f"each first passes {SOLVED} in the solved networks; above the dotted diagonal the head is first.",
     )
     if len({n.solved for n in results.ends}) == 2:
         add(
@@ -79,16 +82,20 @@ def intervention_panels(config: ClusteringHeadsConfig, results: HeadsResults) ->
         add(
             "full_batch",
             full_batch(config, results),
-            "Full batch: training loss, and the gradient norm by layer on a linear and a logarithmic scale, for "
-            "the run whose loss falls most often and the median run. Grey: where the loss falls.",
+            "Full batch: training loss, and the gradient norm by layer on a linear and a logarithmic scale, up to a "
+            "little after the last fall of the loss, for the first two seeds that solve the task with two or more "
+            "falls (where there are fewer, those with more falls come first). Grey: where the loss falls. Linear "
+            f"scale: up to the {_CUT:.0%} quantile of the norms in view, the first hundredth of training left out; "
+            "above each panel, the largest of them.",
         )
     if results.curvature:
         add(
             "saddle",
             saddle(config, results),
             "Full batch: training loss and the smallest eigenvalues of the Hessian over training (the scale is linear "
-            "near 0). Grey: where the loss falls. Right: minus the smallest eigenvalue over the largest, on the "
-            "plateaus and at the end, one line per run that solves the task.",
+            "near 0), for the run with the most falls of the loss among those that solve the task. Grey: where the "
+            "loss falls. Right: minus the smallest eigenvalue over the largest, median on the plateaus, and at the "
+            f"end, one line per run that solves the task (the scale is linear below {_FLAT:g}).",
         )
     return found
 
@@ -212,8 +219,7 @@ def donors(results: HeadsResults) -> Figure:
 def full_batch(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     """Loss and gradient norms by layer, linear and logarithmic, with the phases in which the loss falls."""
     p = config.task.p
-    runs = sorted(results.full_batch.items(), key=lambda pair: -len(pair[1].drops(p)))
-    shown = dict([runs[0], runs[len(runs) // 2]])
+    shown = shown_full_batch(results, p)
     figure, axes = subplots(3 * len(shown), len(shown), size=(5.2, 2.3), sharex="col")
     for column, (seed, run) in enumerate(shown.items()):
         loss, gradients, logarithmic = axes[column :: len(shown)]
@@ -224,18 +230,35 @@ def full_batch(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
         for group, values, color in zip(groups, curves.T, (BLUE, ORANGE, GREEN), strict=False):
             for axis in (gradients, logarithmic):
                 axis.plot(steps, values, color=color, lw=0.9, label=group)
-        for drop in run.drops(p):
+        drops = run.drops(p)
+        for drop in drops:
             for axis in (loss, gradients, logarithmic):
                 axis.axvspan(steps[drop.start], steps[drop.end], color="#000000", alpha=0.08, lw=0)
-        top = float(np.nanmax(curves[len(curves) // 100 :, :-1]))
-        gradients.set(ylim=(0, 1.05 * top))
-        logarithmic.set(xlabel="step", yscale="log")
+        end = min(steps[-1], _IN_VIEW * steps[drops[-1].end]) if drops else steps[-1]
+        norms = curves[len(curves) // 100 : 1 + int(np.searchsorted(steps, end)), :-1]
+        gradients.set(ylim=(0, float(np.nanquantile(norms, _CUT)) or 1.0))
+        largest = f"cut off; largest {np.nanmax(norms):.2g}"
+        gradients.set_title(largest, loc="right", fontsize=8, color="#555555")
+        logarithmic.set(xlabel="step", yscale="log", xlim=(0, end))
+        if (norms > 0).any():
+            logarithmic.set(ylim=(0.7 * float(np.nanmin(norms[norms > 0])), 1.5 * float(np.nanmax(norms))))
         loss.set_title(f"seed {seed}", loc="left", fontsize=10)
     axes[0].set_ylabel("training loss (nats)")
     axes[len(shown)].set_ylabel("gradient norm")
     axes[2 * len(shown)].set_ylabel("gradient norm")
-    axes[len(shown)].legend(frameon=False, fontsize=8)
+    figure.legend(*axes[-1].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
+
+
+def shown_full_batch(results: HeadsResults, p: int) -> dict[int, NetworkTraining]:
+    """Two full-batch runs by seed: the first that solve the task with two or more falls, or those nearest to that."""
+
+    def rank(pair: tuple[int, NetworkTraining]) -> tuple[bool, int, int]:
+        seed, run = pair
+        falls = min(2, len(run.drops(p)))
+        return not (falls == 2 and run.curve("test_accuracy")[-1] > SOLVED), -falls, seed
+
+    return dict(sorted(results.full_batch.items(), key=rank)[:2])
 
 
 def steps_of(run: NetworkTraining) -> np.ndarray:
@@ -264,11 +287,17 @@ def saddle(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     loss.set(xlabel="step", ylabel="training loss (nats)", xlim=(0, shown))
     loss.set_title(f"seed {seed}", loc="left", fontsize=10)
     small = float(np.nanmedian(np.abs(smallest))) if np.isfinite(smallest).any() else 1.0
-    values.set_yscale("symlog", linthresh=max(small / 10, 1e-6))
+    linear = max(small / 10, 1e-6)
+    values.set_yscale("symlog", linthresh=linear)
+    low, high = np.nanmin(smallest, initial=0.0), np.nanmax(smallest, initial=0.0)
     values.set(xlabel="step", ylabel="smallest eigenvalues", xlim=(0, shown))
+    values.set_ylim(min(2 * low, -linear / 2), max(2 * high, linear / 2))
     for pair in pairs.values():
         right.plot((0, 1), pair, color=BLUE, lw=0.7, alpha=0.6, marker="o", ms=3)
     right.set_xticks((0, 1), ("plateaus", "end"))
     right.axhline(0, **_MARK)
-    right.set(ylabel="negative curvature", xlim=(-0.4, 1.4))
+    right.set_yscale("symlog", linthresh=_FLAT)
+    every = np.array([0.0, *(value for pair in pairs.values() for value in pair)])
+    right.set_ylim(min(2 * np.nanmin(every), -_FLAT / 2), max(2 * np.nanmax(every), _FLAT))
+    right.set(ylabel="- smallest / largest eigenvalue", xlim=(-0.4, 1.4))
     return figure

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mechclust.report.analysis import Panel
@@ -34,8 +36,8 @@ def phase_panels(config: ClusteringHeadsConfig, results: HeadsResults, out: Path
               "last fall of the loss, the end of that fall, and the end. Rows: sequence embeddings (equivalent "
               "sequences share a colour), the classifier's answer for any sequence embedding, and what the "
               "feed-forward layer reads."),
-        Panel("attention", attention(config, results, out), "Mean attention to every position over training; the line "
-              "marks the end of the support."),
+        Panel("attention", attention(config, results, out), "Mean attention to every position over training, on one "
+              "scale; the line marks the end of the support."),
     ]  # fmt: skip
     if spike := _largest_spike(results):
         found.append(Panel("spike", spike_strip(config, *spike, out), "Consecutive epochs of the largest loss spike "
@@ -43,11 +45,12 @@ def phase_panels(config: ClusteringHeadsConfig, results: HeadsResults, out: Path
                            "reads, on the circle of normalised vectors."))  # fmt: skip
     if results.second_stage:
         found.append(Panel("ideal", ideal(config, results, out), "The ideal head, frozen, and the feed-forward layer "
-                           "that was trained on it, at the end."))  # fmt: skip
+                           "that was trained on it, at the end. In the panels of normalised embeddings and "
+                           "values, every digit has a shade of its own, hollow for 0."))  # fmt: skip
     if len(results.networks) > 1:
         found.append(Panel("paths", paths(config, results, out), "The weights of networks over training, by t-SNE: one "
-                           "line per network from its start (dot) to its end (star). Distances between far points mean "
-                           "nothing in such a map."))  # fmt: skip
+                           "line per network from its start (dot) to its end (star, with its seed). Distances between "
+                           "far points mean nothing in such a map."))  # fmt: skip
     return found
 
 
@@ -70,7 +73,8 @@ def phases(config: ClusteringHeadsConfig, results: HeadsResults, out: Path) -> F
     }
     epochs = [snapshots.epochs[place] for place in moments]
     shown = sandbox_run(snapshots, member, epochs=epochs, title=f"seed {seed}, {arm}")
-    titles = [f"{epoch:,}: {name}" for epoch, name in zip(epochs, moments.values(), strict=True)]
+    unit = "step" if arm == FULL_BATCH else "epoch"
+    titles = [f"{unit} {epoch:,}: {name}" for epoch, name in zip(epochs, moments.values(), strict=True)]
     return sandbox_strip(shown, epochs, ("xi", "class_map", "xi_normalized"), titles=titles)
 
 
@@ -100,19 +104,36 @@ def ideal(config: ClusteringHeadsConfig, results: HeadsResults, out: Path) -> Fi
     snapshots, member = snapshots_of(config, SECOND_STAGE, seed, out)
     ends = [snapshots.epochs[0], snapshots.epochs[-1]]
     run = sandbox_run(snapshots, member, epochs=ends, title=f"Ideal head, second stage alone, seed {seed}")
-    return sandbox_figure(run, ends[-1], _IDEAL)
+    name = _IDEAL[0][0]
+    places = run.values[name][-1]
+    bare = {**run.panels, name: replace(run.panels[name], labels=("",) * len(places))}
+    figure = sandbox_figure(replace(run, panels=bare), ends[-1], _IDEAL)
+    name_positions(figure.axes[0], places)
+    return figure
+
+
+def name_positions(axis: Axes, places: np.ndarray) -> None:
+    """Name points ``[pos 2]`` by their positions, those that coincide together: "0-4"."""
+    for point in np.unique(places, axis=0):
+        there = np.flatnonzero((places == point).all(axis=1)).tolist()
+        runs = len(there) > 1 and there == list(range(there[0], there[-1] + 1))
+        text = f"{there[0]}-{there[-1]}" if runs else ", ".join(map(str, there))
+        axis.annotate(text, point.tolist(), xytext=(6, 0), textcoords="offset points", va="center", fontsize=8)
 
 
 def attention(config: ClusteringHeadsConfig, results: HeadsResults, out: Path) -> Figure:
     """Attention to every position over training, of some networks."""
     order = [*results.solved[:2], *(n for n in results.networks.values() if not n.solved)]
     shown = (order or list(results.networks.values()))[:3]
-    figure, axes = subplots(len(shown), size=(4.4, 3.2), grid=None)
-    for axis, network in zip(axes, shown, strict=True):
+    found = []
+    for network in shown:
         snapshots, member = snapshots_of(config, "base", network.seed, out)
         places = np.unique(np.linspace(0, len(snapshots) - 1, _MOST_FRAMES).round().astype(int)).tolist()
-        values = mean_attention(snapshots, member, places).T.numpy()
-        length, last = len(values), snapshots.epochs[-1]
+        found.append((mean_attention(snapshots, member, places).T.numpy(), snapshots.epochs[-1]))
+    most = max(float(values.max()) for values, _ in found)
+    figure, axes = subplots(len(shown), size=(4.4, 3.2), grid=None)
+    for axis, network, (values, last) in zip(axes, shown, found, strict=True):
+        length = len(values)
         image = axis.imshow(
             values,
             aspect="auto",
@@ -120,6 +141,7 @@ def attention(config: ClusteringHeadsConfig, results: HeadsResults, out: Path) -
             extent=(0, last, length - 0.5, -0.5),
             cmap="Greys",
             vmin=0,
+            vmax=most,
             interpolation="nearest",
         )
         inside = np.isin(np.arange(length), config.task.positions)
@@ -128,7 +150,7 @@ def attention(config: ClusteringHeadsConfig, results: HeadsResults, out: Path) -
         end = "solved" if network.solved else f"accuracy {network.accuracy:.2f}"
         axis.set_title(f"seed {network.seed}: {end}", loc="left", fontsize=10)
         axis.set(xlabel="epoch", yticks=range(length))
-        figure.colorbar(image, ax=axis, shrink=0.8)
+    figure.colorbar(image, ax=axes, shrink=0.8, label="attention")
     axes[0].set_ylabel("position")
     return figure
 
