@@ -53,7 +53,8 @@ def read_clusters(path: str | Path) -> ClusterFile:
     Both tables may be missing.
 
     Raises:
-        InputError: for a file that is not TOML (with the line), one of another form, and a task in two clusters.
+        InputError: for a file that is not TOML (with the line), one of another form, a cluster without tasks, and a
+            task in two clusters.
     """
     path = Path(path)
     text = read_text(path, "a TOML file with [clusters] and [held_out]", called="file of clusters")
@@ -70,6 +71,10 @@ def read_clusters(path: str | Path) -> ClusterFile:
     clusters: dict[str, str] = {}
     lines = _lines(text)
     for cluster, tasks in _table(found, "clusters", path).items():
+        if tasks == []:
+            raise InputError(
+                f"{str(path)!r}: the cluster {quoted(cluster)} has no tasks; name at least one, or leave it out"
+            )
         for task in _names(tasks, f"{str(path)!r}: the cluster {quoted(cluster)}"):
             if task in clusters:
                 twice = "twice" if clusters[task] == cluster else f"in {quoted(clusters[task])} too"

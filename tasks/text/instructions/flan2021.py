@@ -74,6 +74,7 @@ MISC = "misc"
 """What belongs to no cluster of alike tasks."""
 
 _CLUSTERS = {task: cluster for cluster, tasks in FLAN2021.items() for task in tasks}
+_COLLECTION = re.compile(r"^(super_glue_|glue_|gem_|ai2_arc_|huggingface:)")  # a file's name has no slash
 _ENDING = re.compile(r"(:\d+(\.\d+)*|_\d+templates|_type_\d+)$")
 _OTHERWISE = {
     "wmt14_fren": "wmt14_enfr",
@@ -86,6 +87,8 @@ _OTHERWISE = {
     "imdb_reviews_plain_text": "imdb_reviews",
     "paws_wiki_labeled": "paws_wiki",
     "para_crawl_enes_plain_text": "para_crawl_enes",
+    "story_cloze_2016": "story_cloze",
+    "math_dataset_algebra__linear_1d": "math_dataset",
 }
 
 
@@ -96,7 +99,7 @@ _FAMILIES = {"anli": "nli", "mnli": "nli", "ai2_arc": "closed_book_qa", "arc": "
 def flan2021_name(task: str) -> str | None:
     """The name in ``FLAN2021`` of a task, or ``None``.
 
-    Exports call the same task ``glue_mrpc``, ``glue_mrpc_10templates`` or ``glue/mrpc:2.0.0``.
+    Exports call the same task ``rte``, ``rte_10templates``, ``super_glue/rte:1.0.2`` or ``super_glue_rte:1.0.2``.
 
     Example:
         >>> [flan2021_name(name) for name in ("copa_10templates", "wmt16_translate/de-en:1.0.0", "gsm8k")]
@@ -120,5 +123,6 @@ def _forms(task: str) -> list[str]:
     name = _ENDING.sub("", task.strip()).lower()
     if name.startswith(("wmt14_translate", "wmt16_translate")):
         name = name.replace("_translate", "").replace("-", "")
-    forms = [form.replace("-", "_") for form in (name.replace("/", "_"), name.rsplit("/", 1)[-1])]
+    whole = name.replace("/", "_")
+    forms = [form.replace("-", "_") for form in (whole, name.rsplit("/", 1)[-1], _COLLECTION.sub("", whole))]
     return [_OTHERWISE.get(form, form) for form in forms]

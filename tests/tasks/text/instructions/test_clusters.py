@@ -49,6 +49,10 @@ def test_both_tables_may_be_missing(toml) -> None:
             "': the cluster 'nli' is 'rte'; expected a list of names, such as [\"copa\", \"piqa\"]",
         ),
         (
+            '[clusters]\nnli = ["rte"]\nother = []',
+            "': the cluster 'other' has no tasks; name at least one, or leave it out",
+        ),
+        (
             "[clusters]\nnli = [1]",
             '\': the cluster \'nli\' is [1]; expected a list of names, such as ["copa", "piqa"]',
         ),

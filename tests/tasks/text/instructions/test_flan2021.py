@@ -57,6 +57,52 @@ def test_other_names_of_tasks(name: str, task: str | None) -> None:
     assert flan2021_name(name) == task
 
 
+UNDERSCORED = {
+    "glue_stsb": "stsb",
+    "glue_sst2": "sst2",
+    "glue_wnli": "wnli",
+    "glue_qnli": "qnli",
+    "glue_cola": "cola",
+    "glue_mrpc": "glue_mrpc",
+    "glue_qqp": "glue_qqp",
+    "glue_mnli_matched": "mnli_matched",
+    "glue_mnli_mismatched": "mnli_mismatched",
+    "super_glue_cb": "cb",
+    "super_glue_copa": "copa",
+    "super_glue_multirc": "multirc",
+    "super_glue_record": "record",
+    "super_glue_rte": "rte",
+    "super_glue_wic": "wic",
+    "super_glue_wsc.fixed": "wsc",
+    "gem_e2e_nlg": "e2e_nlg",
+    "gem_web_nlg_en": "web_nlg_en",
+    "gem_dart": "dart",
+    "gem_common_gen": "common_gen",
+    "gem_wiki_lingua_english_en": "wiki_lingua_english_en",
+    "ai2_arc_ARC-Challenge": "arc_challenge",
+    "ai2_arc_ARC-Easy": "arc_easy",
+    "story_cloze_2016": "story_cloze",
+    "huggingface:xsum": "xsum",
+    "math_dataset_algebra__linear_1d": "math_dataset",
+}
+
+
+@pytest.mark.parametrize("ending", ["", ":1.0.0", ":2.0.0", "_10templates"])
+def test_names_with_underscores_where_a_file_has_no_slash(ending: str) -> None:
+    assert {name: flan2021_name(name + ending) for name in UNDERSCORED} == UNDERSCORED
+    assert len({*UNDERSCORED.values()}) == len(UNDERSCORED)
+
+
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [("story_cloze/2016:1.0.0", "story_cloze"), ("math_dataset/algebra__linear_1d:1.0.0", "math_dataset")],
+)
+def test_a_part_that_is_the_whole_task(name: str, task: str) -> None:
+    assert flan2021_name(name) == task
+
+
 def test_a_task_of_several_is_of_their_cluster_and_none_of_them() -> None:
     assert flan2021_name("glue/mnli:2.0.0") is None
     assert flan2021_cluster("glue/mnli:2.0.0") == "nli"
+    assert flan2021_name("glue_mnli:2.0.0") is None
+    assert flan2021_cluster("glue_mnli:2.0.0") == flan2021_cluster("glue_mnli") == "nli"
