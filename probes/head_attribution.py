@@ -1,4 +1,4 @@
-"""Which heads does a prediction hang on? Gradient times difference, for all heads from one backward pass."""
+"""Which heads does a prediction depend on? Gradient times difference, for all heads from one backward pass."""
 
 from __future__ import annotations
 

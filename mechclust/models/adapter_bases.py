@@ -45,7 +45,8 @@ def _some(adapters: Sequence[str]) -> str:
 
 
 def check_fits_base(adapters: Sequence[str], base: str, *, trust_remote_code: bool = False) -> None:
-    """Refuse low-rank adapters whose weights have other shapes than the base's, without loading the base.
+    """Refuse low-rank adapters with weights for layers that the base does not have, or that have other shapes there,
+    without loading the base.
 
     What else may not fit is refused when an adapter is put in.
 
@@ -55,15 +56,23 @@ def check_fits_base(adapters: Sequence[str], base: str, *, trust_remote_code: bo
         trust_remote_code: run code that the base brings.
 
     Raises:
-        InputError: naming the first adapter, the layer and both shapes.
+        InputError: naming the first adapter, and the layer, with both shapes if it is there.
     """
-    shapes = _shapes(base, trust_remote_code) if adapters else {}
+    shapes, renamed = _shapes(base, trust_remote_code) if adapters else ({}, False)
     for adapter in adapters:
-        for name, shape in _weights_of(adapter).items():
+        for name, shape in _weights_of(adapter).items() if shapes else ():
             layer, _, kind = name.removeprefix("base_model.model.").partition(".lora_")
-            if layer not in shapes or kind not in ("A.weight", "B.weight") or len(shapes[layer]) != 2:
+            layer = layer.replace(".base_layer", "")  # where peft adapts several weights of one module
+            if kind not in ("A.weight", "B.weight"):
                 continue
-            n_out, n_in = shapes[layer]
+            if layer not in shapes and not renamed:
+                raise InputError(
+                    f"the adapter {adapter!r} does not fit the base {base!r}: it has weights for {layer!r}, a layer "
+                    "that the base does not have; give the base that it was trained for"
+                )
+            if (found := shapes.get(layer)) is None:
+                continue
+            n_out, n_in = found
             fits = shape[1] == n_in if kind == "A.weight" else shape[0] == n_out
             if not fits:
                 raise InputError(
@@ -73,21 +82,32 @@ def check_fits_base(adapters: Sequence[str], base: str, *, trust_remote_code: bo
                 )
 
 
-def _shapes(base: str, trust_remote_code: bool) -> dict[str, tuple[int, int]]:
-    """``outputs, inputs`` of the layers; nothing where the model cannot be made without its weights."""
+def _shapes(base: str, trust_remote_code: bool) -> tuple[dict[str, tuple[int, int] | None], bool]:
+    """By name ``outputs, inputs`` of linear layers and ``None`` for other modules, nothing where the model cannot be
+    made without its weights; and whether weights may be saved under other names."""
     source = find(base_of(base) if is_adapter(base) else base, trust_remote_code=trust_remote_code)
     with reading(source):
         config = read_config(source)
-    found: dict[str, tuple[int, int]] = {}
+    found: dict[str, tuple[int, int] | None] = {}
     with suppress(Exception), quiet(), torch.device("meta"):
         model = auto_class(config).from_config(config, trust_remote_code=trust_remote_code)
         for name, module in model.named_modules():
+            found[name] = None
             weight = getattr(module, "weight", None)
             if type(module).__name__ == "Linear" and weight is not None:
                 found[name] = (int(weight.shape[0]), int(weight.shape[1]))
             elif type(module).__name__ == "Conv1D" and weight is not None:
                 found[name] = (int(weight.shape[1]), int(weight.shape[0]))
-    return found
+    return found, _is_renamed(config.model_type)
+
+
+def _is_renamed(model_type: str) -> bool:
+    """Whether transformers, and peft with it, give saved weights of this kind of model other names."""
+    try:
+        from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+    except ImportError:  # before version 5
+        return False
+    return get_checkpoint_conversion_mapping(model_type) is not None
 
 
 def _weights_of(adapter: str) -> dict[str, tuple[int, ...]]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from mechclust.models.tokenizers import encoder, rendered, special_around
+from mechclust.models.tokenizers import OWN_TEMPLATE, encoder, rendered, special_around
 from tasks import InputError
 from tasks.errors import check_at_least
 from tasks.text.encoding import Bos
+from tasks.text.files import read_text
 
 PLAIN_END = "\nAnswer:"
 """What ends a prompt without chat template, so that the last prompt token is the same in every prompt."""
@@ -57,11 +60,12 @@ class InstructionFormat:
         cutoff: most tokens of prompt and answer together.
         bos: whether a plain prompt begins with the beginning-of-sequence token: ``"model"`` leaves it to the tokenizer,
             ``"yes"`` adds one if there is none, ``"no"`` removes it. A chat template has its own.
+        template: file with a chat template, in place of the tokenizer's.
 
     Raises:
-        InputError: for ``chat`` without a template, ``bos`` with one or without such a token, a template that fails, or
-            that leaves out prompts or answers, no end-of-sequence token where one is needed, and a cutoff that leaves
-            no room.
+        InputError: for a ``template`` that cannot be read, ``chat`` without a template, ``bos`` with one or without
+            such a token, a template that fails, or that leaves out prompts or answers, no end-of-sequence token where
+            one is needed, and a cutoff that leaves no room.
 
     Example:
         >>> from tokenizers import Tokenizer, models, pre_tokenizers
@@ -81,10 +85,21 @@ class InstructionFormat:
         end: str = PLAIN_END,
         cutoff: int = 1024,
         bos: Bos = "model",
+        template: str | Path | None = None,
     ) -> None:
-        has = bool(getattr(tokenizer, "chat_template", None))
+        self.template, self._said = None, {"called": OWN_TEMPLATE, "mend": _MEND}
+        if template is not None:
+            tokenizer = copy(tokenizer)  # which others read with too
+            tokenizer.chat_template = self.template = read_text(template, "a Jinja chat template", "chat template")
+            self._said = {
+                "called": f"the chat template {str(template)!r}",
+                "mend": "fix it, or give another file with --chat-template",
+            }
+        has = template is not None or bool(getattr(tokenizer, "chat_template", None))
         if chat and not has:
-            raise InputError("this model's tokenizer has no chat template; leave out --chat yes")
+            raise InputError(
+                "this model's tokenizer has no chat template; leave out --chat yes, or give one with --chat-template"
+            )
         self.tokenizer, self.chat, self.end, self.cutoff = tokenizer, has if chat is None else chat, end, cutoff
         self.bos = bos
         if self.chat and bos != "model":
@@ -106,14 +121,15 @@ class InstructionFormat:
     def __str__(self) -> str:
         """In a sentence."""
         if self.chat:
-            return "Prompts are user's messages in the tokenizer's chat template, with its default system prompt."
+            whose = "tokenizer's chat template" if self.template is None else "chat template of --chat-template"
+            return f"Prompts are user's messages in the {whose}, with its default system prompt."
         why = "" if getattr(self.tokenizer, "chat_template", None) else " (the tokenizer has no chat template)"
         asked = "" if self.bos == "model" else f" (--bos {self.bos})"
         return f"Prompts are plain texts{why}, ended by {self.end!r}{asked}."
 
     def prompts(self, texts: Sequence[str]) -> list[list[int]]:
         """Each up to where the answer begins."""
-        whole = [rendered(self.tokenizer, text, mend=_MEND) if self.chat else text + self.end for text in texts]
+        whole = [rendered(self.tokenizer, text, **self._said) if self.chat else text + self.end for text in texts]
         return [self._cut(ids, self.cutoff) for ids in self._read(whole)]
 
     def answered(self, prompts: Sequence[str], answers: Sequence[str]) -> list[Answered]:
@@ -152,8 +168,8 @@ class InstructionFormat:
         """Prompt and answer, with what is written round them."""
         if not self.chat:
             return prompt + self.end, f" {answer}"
-        before = rendered(self.tokenizer, prompt, mend=_MEND)
-        both = rendered(self.tokenizer, prompt, answer, mend=_MEND)
+        before = rendered(self.tokenizer, prompt, **self._said)
+        both = rendered(self.tokenizer, prompt, answer, **self._said)
         if both.startswith(before):
             return before, both[len(before) :].rstrip("\n")
         return before, answer + (self.tokenizer.eos_token or "")
@@ -181,9 +197,10 @@ class InstructionFormat:
 
     def _check_template(self) -> None:
         """Refuse a template that is of no use, before anything is read with it."""
-        asked = [rendered(self.tokenizer, prompt, mend=_MEND) for prompt in ("one", "two")]
+        called, mend = self._said.values()
+        asked = [rendered(self.tokenizer, prompt, **self._said) for prompt in ("one", "two")]
         if asked[0] == asked[1]:
-            raise InputError(f"the chat template of this model's tokenizer renders every prompt alike; {_MEND}")
-        given = [rendered(self.tokenizer, "one", answer, mend=_MEND) for answer in ("one", "two")]
+            raise InputError(f"{called} renders every prompt alike; {mend}")
+        given = [rendered(self.tokenizer, "one", answer, **self._said) for answer in ("one", "two")]
         if given[0] == given[1]:
-            raise InputError(f"the chat template of this model's tokenizer renders every answer alike; {_MEND}")
+            raise InputError(f"{called} renders every answer alike; {mend}")

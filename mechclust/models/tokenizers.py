@@ -14,6 +14,7 @@ from tasks.errors import first_line
 from tasks.text.encoding import Bos, first_id
 from tasks.text.prompts import Encode
 
+OWN_TEMPLATE = "the chat template of this model's tokenizer"
 _MEND = "fix it in the checkpoint's chat_template.jinja or tokenizer_config.json, or leave out --chat"
 _UNKNOWN = 0.1  # share of tokens from which it is told
 
@@ -85,7 +86,7 @@ def encoder(tokenizer: Any, chat: bool = False, template: Any = None, bos: Bos =
     return encode
 
 
-def rendered(template: Any, *turns: str, mend: str = _MEND) -> str:
+def rendered(template: Any, *turns: str, called: str = OWN_TEMPLATE, mend: str = _MEND) -> str:
     """Alternating messages of a user and an assistant in a tokenizer's chat template, which is somebody's program.
 
     After a user's message it goes up to where the answer begins.
@@ -93,6 +94,7 @@ def rendered(template: Any, *turns: str, mend: str = _MEND) -> str:
     Args:
         template: the tokenizer.
         turns: the messages; the first is the user's.
+        called: what the template is called in errors.
         mend: the way out, in errors.
 
     Raises:
@@ -105,9 +107,7 @@ def rendered(template: Any, *turns: str, mend: str = _MEND) -> str:
     except Exception as error:
         line = getattr(error, "lineno", None)
         where = "" if line is None else f" in line {line}"
-        raise InputError(
-            f"the chat template of this model's tokenizer fails{where} ({first_line(error)}); {mend}"
-        ) from None
+        raise InputError(f"{called} fails{where} ({first_line(error)}); {mend}") from None
 
 
 def tokenization(tokenizer: Any, *, chat: bool = False, bos: Bos = "model") -> dict[str, Any]:

@@ -136,7 +136,7 @@ def layer_groups(
     is none where the spread never falls to .10 after the shared layers. Refinement: the rest.
 
     The rule is ours. On the paper's curves it gives the paper's groups, 1-9, 10-15 and 16-32 for seen tasks, and no
-    transition for unseen ones. The first boundary hangs on a difference of .020 at layer 9 there: with an error of
+    transition for unseen ones. The first boundary depends on a difference of .020 at layer 9 there: with an error of
     .005 in every point, as of reading a figure, it is 8 in about half of the draws.
 
     Source: Zhao, Ziser & Cohen 2024 (arXiv 2410.20008), figures 2 and 7.

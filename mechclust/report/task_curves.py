@@ -101,7 +101,7 @@ class TaskCurves:
 
     @cached_property
     def with_ceiling(self) -> TaskCurves:
-        """The tasks that have a ceiling: what is said of it hangs on these alone."""
+        """The tasks that have a ceiling: what is said of it depends on these alone."""
         known = np.zeros(len(self.tasks), dtype=bool) if self.ceiling is None else ~np.isnan(self.ceiling).all(axis=-1)
         return replace(self.select(known), dims=self.dims)
 
@@ -234,7 +234,7 @@ def bootstrap(
 ) -> tuple[Any, tuple[Any, Any]]:
     """A statistic of the curves, and its 95% bootstrap interval over tasks (percentiles).
 
-    The interval says how much hangs on which tasks were measured. It knows nothing of the tuning's own chance (seeds,
+    The interval says how much depends on which tasks were measured. It knows nothing of the tuning's own chance (seeds,
     order of the data), nor that tasks of one cluster are alike. As many seen and held-out tasks are drawn as there are.
 
     Args:

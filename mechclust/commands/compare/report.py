@@ -147,6 +147,7 @@ def what_to_know(result: CompareResult) -> list[str]:
         "states, nor whether a change matters to the output; and a few outlying prompts can change it (Davari et al. "
         "2022, arXiv 2210.16156).",
         *_second_opinions(result),
+        *_left_out(result),
         "Debiased CKA is 1 for the same geometry, near 0 for unrelated ones, and may be negative.",
     ]
     if result.diagonal:
@@ -173,6 +174,16 @@ def _no_cka(result: CompareResult) -> list[str]:
             f"Layer {layer} has no CKA for {'any task' if len(tasks) == many else join(map(short, tasks))}: {why}."
         )
     return found
+
+
+def _left_out(result: CompareResult) -> list[str]:
+    """What was asked for and needs the same layers in both models."""
+    c, clusters = result.config, bool(result.clusters.seen())
+    asked = {"--rbf": c.rbf, "--top-pc": c.top_pc, "--svcca": c.svcca, "clusters of tasks": clusters}
+    names = [name for name, wanted in asked.items() if wanted]
+    if result.diagonal or not names:
+        return []
+    return [f"There are no results for {join(names)}: for these the models need to have the same layers."]
 
 
 def _second_opinions(result: CompareResult) -> list[str]:

@@ -32,6 +32,7 @@ class MossaConfig(ModelSettings):
         n_held_out: if no tasks are named, leave out one task, drawn at random, from each of this many clusters; not
             with ``experimental``, which may have been trained on it.
         chat: whether prompts use the tokenizer's chat template: ``yes``, ``no``, or ``auto``, if it has one.
+        chat_template: file with a chat template in Jinja, for a tokenizer without one, or in place of its own.
         end: text that ends a prompt without a chat template.
         cutoff: most tokens in a prompt and its answer; longer prompts are cut from the left.
         tuning: how each adapter is trained.
@@ -64,6 +65,7 @@ class MossaConfig(ModelSettings):
     held_out: tuple[str, ...] = ()
     n_held_out: int = 0
     chat: Literal["auto", "yes", "no"] = "auto"
+    chat_template: Path | None = None
     end: str = PLAIN_END
     cutoff: int = 1024
     tuning: TuneConfig = TuneConfig()
@@ -96,6 +98,8 @@ class MossaConfig(ModelSettings):
                 f"tokens_per_batch is {self.tokens_per_batch}, and a prompt with its answer may have {self.cutoff} "
                 "(--cutoff); give at least as many, or a lower --cutoff"
             )
+        if self.chat_template is not None and self.chat == "no":
+            raise InputError("--chat-template is given with --chat no; leave out one of them")
         if self.steps_per_task is not None:
             check_at_least(steps_per_task=(self.steps_per_task, 1))
             if self.tuning.steps is not None:
@@ -126,7 +130,7 @@ class MossaConfig(ModelSettings):
         own = super().portable
         if self.here:
             return own
-        names = ("tasks", "clusters", "experimental", "without_held_out")
+        names = ("tasks", "clusters", "chat_template", "experimental", "without_held_out")
         given: dict[str, Any] = {name: everywhere(getattr(self, name)) for name in names}
         return replace(own, **given)
 

@@ -9,7 +9,8 @@ import torch
 
 from mechclust.commands.controls import task_and_model
 from mechclust.commands.mossa.config import MossaConfig
-from mechclust.commands.mossa.models import Model, format_of, models_of
+from mechclust.commands.mossa.margins import pairs_of, swapped
+from mechclust.commands.mossa.models import CONTROL, UNSEEN, Model, format_of, models_of
 from mechclust.models.adapter_bases import adapter_notes, check_fits_base
 from mechclust.models.adapters import check_adapter, is_adapter
 from mechclust.models.instructions import InstructionFormat
@@ -56,7 +57,7 @@ class Inputs:
 
     def digest(self) -> str:
         """What tells these tasks and this way of reading them from others."""
-        parts = [str(self.format), str(self.format.cutoff)]
+        parts = [str(self.format), str(self.format.cutoff), *([self.format.template] if self.format.template else [])]
         for task in self.collection:
             parts += [task.name, str(task.held_out), str(task.cluster)]
             parts += [text for part in (task.train, task.test) for e in part for text in (e.prompt, e.answer)]
@@ -105,10 +106,40 @@ def read_inputs(base: str, config: MossaConfig) -> Inputs:
                     f"{model.name} has {Sizes.of(other).n_layers} layers, but the base {sizes.n_layers}; give models "
                     "tuned from the same base"
                 )
+    _check_context(collection, models, own, sizes.n_ctx, config)
     check_fits_base([m.source for m in adapters], base, trust_remote_code=config.trust_remote_code)
     notes += adapter_notes((m.source, base) for m in adapters)
     notes += [str(own), *_cut(collection, own)]
     return Inputs(str(base), collection, models, sizes, notes, own)
+
+
+def _check_context(
+    collection: TaskCollection, models: Sequence[Model], own: InstructionFormat, n_ctx: int | None, config: MossaConfig
+) -> None:
+    """Where ``--cutoff`` is more than the model takes, refuse examples of measured tasks that are longer than that.
+
+    Raises:
+        InputError: naming a task, its longest example and both limits.
+    """
+    if n_ctx is None or own.cutoff <= n_ctx:
+        return
+    unseen = any(model.kind == UNSEEN for model in models)
+    for task in (collection[model.task] for model in models if model.kind == CONTROL):
+        if task.too_few or (task.held_out and not unseen):
+            continue  # not measured
+        asked, trained = chosen_examples(task, config.n_answers), task.train if config.trains else ()
+        prompts, answers = [e.prompt for e in asked], [e.answer for e in asked]
+        read = [
+            *own.answered([e.prompt for e in trained], [e.answer for e in trained]),
+            *own.answered(prompts, answers),
+            *own.answered(*swapped(prompts, answers, pairs_of(answers))),
+        ]
+        lengths = [len(e.tokens) for e in read] + [len(t) for t in own.prompts(chosen_prompts(task, config.n_prompts))]
+        if (longest := max(lengths)) > n_ctx:
+            raise InputError(
+                f"--cutoff is {own.cutoff}, but the model takes {n_ctx} tokens, and an example of {task.name!r} has "
+                f"{longest}; give --cutoff {n_ctx}"
+            )
 
 
 def _cut(collection: TaskCollection, own: InstructionFormat) -> list[str]:
@@ -140,7 +171,7 @@ def _left_out(config: MossaConfig, collection: TaskCollection, controls: Mapping
     if config.trains:
         notes = []
         if few := collection.too_few:
-            notes.append(f"No control is trained for {_listed(few)}, of which nothing could be measured with it")
+            notes.append(f"No control is trained for {_listed(few)}, since nothing could be measured with it")
         if collection.held_out and not held_out:
             notes.append(
                 "No model is trained without the held-out tasks, since none of these has "
@@ -201,7 +232,7 @@ def test_batches(
 
     Args:
         tasks: of which.
-        most: prompts of a task, chosen by a hash of their text.
+        most: prompts of a task, chosen by a hash of their place in the file.
         own: how they are read.
         tokens_per_batch: padding included.
         numbers: of the tasks, for the label ``task``.

@@ -35,7 +35,7 @@ class Score:
         loss_gain_ends: Student's t over prompts.
         pairs: of prompts with different answers.
         margin: by how many nats both right answers of a pair together are more probable than the same two exchanged,
-            mean over pairs; 0 where answers do not hang on their prompts.
+            mean over pairs; 0 where answers do not depend on their prompts.
         margin_ends: Student's t over pairs.
         apart: share of pairs with a margin above 0, half of those at 0 counted in; by chance .5.
         margin_gain: above the base model's.

@@ -1,4 +1,4 @@
-"""Whether a model's answers hang on their prompts: right answers against those of other prompts."""
+"""Whether a model's answers depend on their prompts: right answers against those of other prompts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def margins(
 ) -> Tensor:
     """``[pair]`` by how many nats both right answers together are more probable than the same two exchanged.
 
-    A model whose answers do not hang on the prompt has 0 for every pair, whatever its habits: both sides are of the
+    A model whose answers do not depend on the prompt has 0 for every pair, whatever its habits: both sides are of the
     same two answers.
 
     Args:

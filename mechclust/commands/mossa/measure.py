@@ -42,6 +42,7 @@ from probes import (
     save_rows,
 )
 from probes.files import file_name, versions
+from probes.hooks import device_of
 from probes.probe import Probe
 from probes.sites import Sites
 from tasks import Batch
@@ -201,7 +202,7 @@ def _measure_task(resident: Resident, job: TaskJob) -> dict[str, ProbeResult]:
     folder = resident.out / "measured" / file_name(task.name)
     rows = resident.out / "rows" / file_name(task.name)
     n_layers, tokens = _n_layers(resident), [t for batch in batches for t in (batch.index, batch.tokens)]
-    at = sites(n_layers)
+    at, there = sites(n_layers), _where(resident)
     stores: dict[str, RowStore] = {}
     parts: dict[str, Part] = {}
 
@@ -210,9 +211,9 @@ def _measure_task(resident: Resident, job: TaskJob) -> dict[str, ProbeResult]:
 
     for role in job.models:
         if role != "control":
-            for measure, probe in _probes(config, at, role).items():
+            for measure, probe in _probes(config, at, role, **there).items():
                 name, prints_of = f"{role}.{measure}", (prints[role], prints["control"])
-                make = partial(_compare, stores, role, measure, config, n_layers)
+                make = partial(_compare, stores, role, measure, config, n_layers, there)
                 parts[name] = Part(path(name, *prints_of, repr(probe)), name, make)
     if config.n_answers and task.test:
         examples, exchanged, pairs = _questions(resident, task)
@@ -237,7 +238,7 @@ def _measure_task(resident: Resident, job: TaskJob) -> dict[str, ProbeResult]:
 
 def _probes(config: MossaConfig, at: Sites, role: str, **options: Any) -> dict[str, Probe]:
     """What is measured of a model with the task's control."""
-    shared: dict[str, Any] = {"at": at, "readout": READOUT, **_where(config), **options}
+    shared: dict[str, Any] = {"at": at, "readout": READOUT, **options}
     found: dict[str, Probe] = {
         "cka": CKA(**shared, form="rows", n_permutations=_PERMUTATIONS if role == "tuned" else 0, seed=config.seed)
     }
@@ -254,13 +255,21 @@ def _probes(config: MossaConfig, at: Sites, role: str, **options: Any) -> dict[s
     return found
 
 
-def _where(config: MossaConfig) -> dict[str, Any]:
-    """Products of many prompts' states take hours on the CPU beside a large model."""
-    return {} if config.device == "cpu" else {"device": config.device}
+def _where(resident: Resident) -> dict[str, Any]:
+    """Where states are compared, as probes take it: where the model is, since products of many prompts' states take
+    hours on the CPU beside a large model."""
+    config = resident.config
+    device = str(device_of(resident.hooked)) if config.device_map else config.device
+    return {} if device == "cpu" else {"device": device}
 
 
 def _compare(
-    stores: Mapping[str, RowStore], role: str, measure: str, config: MossaConfig, n_layers: int
+    stores: Mapping[str, RowStore],
+    role: str,
+    measure: str,
+    config: MossaConfig,
+    n_layers: int,
+    there: Mapping[str, Any],
 ) -> ProbeResult:
     """One measure of a role's model, in groups of layers that fit in memory."""
     store, layers = stores[role], list(range(1, n_layers + 1))
@@ -269,7 +278,7 @@ def _compare(
     room = config.max_memory * 2**30 / config.at_once - layers_bytes([d], [d], n, svcca)  # that of the final norm
     found = []
     for group in layer_groups(layers, d, d, n, room, svcca=svcca):
-        probes = _probes(config, sites(n_layers, group), role, max_memory=config.max_memory)
+        probes = _probes(config, sites(n_layers, group), role, max_memory=config.max_memory, **there)
         found.append(_compared(stores, role, probes[measure]))
     return reduce(ProbeResult.merge, found)
 
@@ -316,7 +325,7 @@ def _describe(resident: Resident, job: ModelJob) -> dict[str, ProbeResult]:
     seen = [task for task in resident.collection.seen if not task.too_few]
     batches = _batches(resident, seen, config.n_shown, job.numbers, job.clusters)
     at, n_layers = sites(_n_layers(resident)), _n_layers(resident)
-    there = _where(config)
+    there = _where(resident)
     pictured = sorted({max(1, round(n_layers * k / _PICTURED)) for k in range(1, _PICTURED + 1)})
     probes: dict[str, Probe] = {
         "dims": NDims(at=at, readout=READOUT, **there),

@@ -143,7 +143,8 @@ class Resident:
 def format_of(tokenizer: Any, config: MossaConfig) -> InstructionFormat:
     """How a run reads prompts and answers."""
     chat = {"auto": None, "yes": True, "no": False}[config.chat]
-    return InstructionFormat(tokenizer, chat=chat, end=config.end, cutoff=config.cutoff, bos=config.bos)
+    options: dict[str, Any] = {"end": config.end, "cutoff": config.cutoff, "bos": config.bos}
+    return InstructionFormat(tokenizer, chat=chat, template=config.chat_template, **options)
 
 
 def models_of(collection: TaskCollection, config: MossaConfig, controls: Mapping[str, str]) -> list[Model]:

@@ -53,7 +53,7 @@ def _learnt(result: MossaResult) -> list[str]:
         "than by pre, by the 95% interval over pairs of prompts)"
     )
     if half := of.get("form only"):
-        said += f"; of {_named(half)} only the form of the answers, which hang on their prompts no more than pre's"
+        said += f"; of {_named(half)} only the form of the answers, which depend on their prompts no more than pre's"
     found = [f"{said}."]
     if none := of.get("not learnt"):
         its = "its control is" if len(none) == 1 else "their controls are"

@@ -76,7 +76,7 @@ def train_lora(
     with quiet(), _borrowed(model), _seeded(config.seed):
         from mechclust.training.tuning.trainer import AnswerTrainer
 
-        arguments = training_arguments(config, len(examples), checkpoints, device)
+        arguments = training_arguments(config, len(examples), checkpoints, device, model.dtype)
         try:
             wrapped = peft.get_peft_model(shared_copy(model), lora)
         except ValueError as error:
@@ -98,7 +98,9 @@ def train_lora(
     return float(outcome.metrics["train_runtime"])
 
 
-def training_arguments(config: TuneConfig, n_examples: int, folder: Path, device: torch.device) -> Any:
+def training_arguments(
+    config: TuneConfig, n_examples: int, folder: Path, device: torch.device, dtype: torch.dtype = torch.float32
+) -> Any:
     """Hugging Face's ``TrainingArguments``: one model on one device; several adapters are several jobs."""
     from transformers import TrainingArguments
 
@@ -116,7 +118,7 @@ def training_arguments(config: TuneConfig, n_examples: int, folder: Path, device
         warmup_steps=config.warmup,
         weight_decay=config.weight_decay,
         max_grad_norm=config.clip,
-        bf16=config.bf16,
+        **precision(config, device, dtype),
         logging_steps=every,
         logging_nan_inf_filter=False,
         save_steps=every * math.ceil(config.save_every / every),  # a mean is not cut by an interruption
@@ -131,6 +133,20 @@ def training_arguments(config: TuneConfig, n_examples: int, folder: Path, device
     )
     arguments._n_gpu = min(1, arguments.n_gpu)
     return arguments
+
+
+def precision(config: TuneConfig, device: torch.device, dtype: torch.dtype) -> dict[str, bool]:
+    """The format in which matrices are multiplied, as ``TrainingArguments`` takes it.
+
+    In float16 small gradients of the activations would be 0, so that the Trainer scales the loss; the adapter's own
+    weights are float32 (peft).
+
+    Args:
+        config: how to train.
+        device: where.
+        dtype: of the base's weights.
+    """
+    return {"bf16": config.bf16, "fp16": not config.bf16 and device.type == "cuda" and dtype == torch.float16}
 
 
 def show_steps(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -184,8 +185,43 @@ class TestChat:
         own = InstructionFormat(tokenizer(CHAT), chat=False)
         assert both(own) == ("<s> w1 w2 Answer :", "w3 </s>")
         assert str(own) == "Prompts are plain texts, ended by '\\nAnswer:'."
-        with pytest.raises(InputError, match=r"^this model's tokenizer has no chat template; leave out --chat yes$"):
+        with pytest.raises(InputError) as refused:
             InstructionFormat(tokenizer(), chat=True)
+        assert str(refused.value) == (
+            "this model's tokenizer has no chat template; leave out --chat yes, or give one with --chat-template"
+        )
+
+    @pytest.mark.parametrize("template", [None, "{{ messages[0].content }}"])
+    def test_one_of_a_file(self, template: str | None, tmp_path: Path) -> None:
+        """For a tokenizer without one, and in place of its own, which stays as it is."""
+        file, words = tmp_path / "chat.jinja", tokenizer(template)
+        file.write_text(CHAT)
+        own = InstructionFormat(words, template=file)
+        assert both(own) == both(InstructionFormat(tokenizer(CHAT)))
+        assert words.chat_template == template
+        assert str(own) == (
+            "Prompts are user's messages in the chat template of --chat-template, with its default system prompt."
+        )
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("{% for m in messages %}", "fails in line 1 (TemplateSyntaxError: Unexpected end of template."),
+            ("", "renders every prompt alike"),
+            ("Answer the question.", "renders every prompt alike"),
+            ("{{ messages[0].content }}", "renders every answer alike"),
+        ],
+    )
+    def test_a_file_that_is_none_is_refused(self, text: str, said: str, tmp_path: Path) -> None:
+        file = tmp_path / "chat.jinja"
+        with pytest.raises(InputError) as refused:
+            InstructionFormat(tokenizer(), template=file)
+        assert str(refused.value) == f"no chat template {str(file)!r}; give the path of a Jinja chat template"
+        file.write_text(text)
+        with pytest.raises(InputError) as refused:
+            InstructionFormat(tokenizer(CHAT), template=file)
+        assert str(refused.value).startswith(f"the chat template {str(file)!r} {said}")
+        assert str(refused.value).endswith("; fix it, or give another file with --chat-template")
 
     def test_one_that_strips_answers(self) -> None:
         assert both(InstructionFormat(tokenizer(CHAT)), answer="  w3\n\n") == (

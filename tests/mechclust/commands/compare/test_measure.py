@@ -16,6 +16,7 @@ from mechclust.cli import main
 from mechclust.commands.compare import compare_models
 from mechclust.commands.compare.inputs import read_inputs
 from mechclust.commands.compare.report import what_to_know
+from mechclust.commands.compare.task_clusters import TaskClusters
 from mechclust.commands.layers import layers_bytes
 from mechclust.models import load_pretrained
 from probes import CKA, RBFCKA, RowStore, mean, run
@@ -218,6 +219,18 @@ class TestOtherLayers:
         table, values = layers.to_dataframe(), layers.cka["debiased_cka"]
         assert not layers.diagonal
         assert not {"low", "high", "changed"} & set(table.columns)
+        clusters = TaskClusters(dict.fromkeys(layers.tasks, "both"))
+        for asked, names in (
+            (
+                replace(layers, config=replace(layers.config, svcca=True), clusters=clusters),
+                "--rbf, --top-pc, --svcca and clusters of tasks",
+            ),
+            (layers, "--rbf and --top-pc"),
+        ):
+            said = f"There are no results for {names}: for these the models need to have the same layers."
+            assert said in what_to_know(asked)
+        nothing = replace(layers, config=replace(layers.config, rbf=False, top_pc=False))
+        assert not any("There are no results" in note for note in what_to_know(nothing))
         refused = r"^the models have different layers, so .*; read to_dataframe\(\)$"
         for measure in ("change", "changed", "stands_out"):
             with pytest.raises(InputError, match=refused):

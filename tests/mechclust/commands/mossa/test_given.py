@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from mechclust.commands.mossa.sentences import lead_of
 from mechclust.commands.settings import ModelSettings
+from mechclust.models import adapter_bases
 from mechclust.models.adapters import with_adapter
 from mechclust.report.published_mossa import DATA_SIZE
 from tasks import InputError
@@ -141,6 +143,48 @@ def test_an_adapter_for_another_base_is_refused_before_work(result, tasks, out, 
     )
     assert not loads
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_an_adapter_for_a_deeper_base_is_refused_before_work(result, tasks, out, tmp_path, loads, few):
+    """Whose weights have the same shapes; a deeper base is refused when an adapter is put in."""
+    other = tiny.write_base(tmp_path / "other", num_hidden_layers=2 if few else 4)
+    with pytest.raises(InputError) as caught:
+        tiny.run(other, tasks, tmp_path / "run", **adapters(out))
+    given = out / "adapters" / "tuned"
+    if few:
+        assert str(caught.value) == (
+            f"the adapter {str(given)!r} does not fit the base {str(other)!r}: it has weights for "
+            "'model.layers.2.self_attn.q_proj', a layer that the base does not have; give the base that it was trained "
+            "for"
+        )
+        assert not loads
+        assert not (tmp_path / "run").exists()
+    else:
+        assert "lacks the weights" in str(caught.value)
+
+
+def test_an_adapter_for_layers_of_other_names_is_refused_before_work(result, base, tasks, out, tmp_path, loads):
+    """Of another kind of model, or in a part of one; norms and the like are no reason."""
+    renamed = shutil.copytree(out / "adapters" / "tuned", tmp_path / "renamed")
+    weights = load_file(renamed / "adapter_model.safetensors")
+    names = {name: name.replace(".q_proj", ".query") for name in weights}
+    save_file({names[name]: weight for name, weight in weights.items()}, renamed / "adapter_model.safetensors")
+    with pytest.raises(InputError, match=r": it has weights for 'model\.layers\.0\.self_attn\.query', a layer that "):
+        tiny.run(base, tasks, tmp_path / "run", **adapters(out, experimental=str(renamed)))
+    assert not loads
+
+
+def test_names_that_peft_makes_others_of_are_left_to_it(result, base, tasks, out, tmp_path, monkeypatch):
+    """As transformers' own, which change from version to version; and those of several weights of one module."""
+    names = ["base_model.model.model.layers.0.self_attn.q_proj.base_layer.lora_A.weight", "base_model.x.lora_A.weight"]
+    monkeypatch.setattr(adapter_bases, "_weights_of", lambda adapter: dict.fromkeys(names[:1], (2, 16)))
+    adapter_bases.check_fits_base(["a"], str(base))
+    monkeypatch.setattr(adapter_bases, "_weights_of", lambda adapter: dict.fromkeys(names, (2, 16)))
+    with pytest.raises(InputError, match=r"it has weights for 'base_model\.x'"):
+        adapter_bases.check_fits_base(["a"], str(base))
+    monkeypatch.setattr(adapter_bases, "_is_renamed", lambda kind: kind == "llama")
+    adapter_bases.check_fits_base(["a"], str(base))
 
 
 def test_whole_checkpoints_are_loaded_once_a_task(result, base, tasks, out, tmp_path, loads):

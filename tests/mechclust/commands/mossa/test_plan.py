@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from mechclust.commands.mossa.estimate import Plan
 from mechclust.commands.mossa.inputs import chosen_examples, read_inputs
-from mechclust.commands.mossa.measure import _others
+from mechclust.commands.mossa.measure import _others, _where
 from mechclust.commands.mossa.models import models_of
 from mechclust.report.folder import kept_bytes
 from tasks import InputError
@@ -22,11 +25,13 @@ def test_jobs_find_every_path_from_any_folder(base, tasks, tmp_path, monkeypatch
     for name in ("tuned", "without", "copy", "other"):
         (tmp_path / name).mkdir()
     (tmp_path / "clusters.toml").write_text(tiny.CLUSTERS)
+    (tmp_path / "chat.jinja").write_text("")
     (tmp_path / "tasks").symlink_to(tasks)
     monkeypatch.chdir(tmp_path)
     config = tiny.settings(
         Path("tasks"),
         clusters=Path("clusters.toml"),
+        chat_template=Path("chat.jinja"),
         experimental="tuned",
         without_held_out="without",
         controls=("copy", "swap=other", "count=hub/name"),
@@ -34,11 +39,31 @@ def test_jobs_find_every_path_from_any_folder(base, tasks, tmp_path, monkeypatch
     assert config.portable == config  # in this process nothing is anywhere else
     there = replace(config, workers=2).portable
     assert (there.tasks, there.clusters) == (tmp_path / "tasks", tmp_path / "clusters.toml")
+    assert there.chat_template == tmp_path / "chat.jinja"
     assert (there.experimental, there.without_held_out) == (str(tmp_path / "tuned"), str(tmp_path / "without"))
     models = models_of(config.read(), config, {"copy": "copy", "count": "hub/name"})
     assert [model.source for model in models] == [
         "", str(tmp_path / "tuned"), str(tmp_path / "without"), str(tmp_path / "copy"), "hub/name",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({}, {}),
+        ({"device": "cuda"}, {"device": "cuda"}),
+        ({"device_map": "auto"}, {"device": "meta"}),
+    ],
+)
+def test_states_are_compared_where_the_model_is(tasks, asked, expected):
+    class Elsewhere(torch.nn.Linear):
+        """On a device of its own."""
+
+        def parameters(self, recurse=True):
+            return iter([SimpleNamespace(is_meta=False, device=torch.device("meta"))])
+
+    resident = SimpleNamespace(config=tiny.settings(tasks, **asked), hooked=Elsewhere(1, 1))
+    assert _where(resident) == expected
 
 
 def test_null_controls_are_taken_equally_often():
@@ -106,6 +131,10 @@ class TestRoom:
             "tokens_per_batch is 16, and a prompt with its answer may have 32 (--cutoff); give at least as many, or a "
             "lower --cutoff",
         ),
+        (
+            {"chat": "no", "chat_template": Path("chat.jinja")},
+            "--chat-template is given with --chat no; leave out one of them",
+        ),
         ({"n_shown": 1}, "n_shown is 1; expected at least 2"),
         ({"max_memory": 0.0}, "max_memory is 0; expected a number of GiB above 0, such as 8"),
     ],
@@ -114,6 +143,62 @@ def test_what_is_refused_at_once(base, tasks, changed, message):
     with pytest.raises(InputError) as caught:
         read_inputs(str(base), tiny.settings(tasks, **changed))
     assert str(caught.value) == message
+
+
+def with_example(tasks, folder, file, prompt, answer):
+    """The tasks with one more example."""
+    folder = shutil.copytree(tasks, folder)
+    line = json.dumps({"inputs": prompt, "targets": answer}) + "\n"
+    (folder / file).write_text((folder / file).read_text() + line)
+    return folder
+
+
+class TestContext:
+    """A cutoff above the model's 64 tokens; two are added to a prompt, and one to its answer."""
+
+    @pytest.mark.parametrize(
+        ("file", "prompt", "answer", "length"),
+        [
+            ("copy_train.jsonl", "a " * 40, "b " * 21, 64),
+            ("copy_train.jsonl", "a " * 40, "b " * 22, 65),
+            ("last_train.jsonl", "a " * 100, "b", 104),
+            ("swap_test.jsonl", "a " * 80, "b", 84),
+        ],
+    )
+    def test_longer_examples_are_refused_before_work(self, base, tasks, tmp_path, file, prompt, answer, length):
+        folder = with_example(tasks, tmp_path / "tasks", file, prompt, answer)
+        config = tiny.settings(folder, cutoff=1024, n_answers=99)
+        if length <= 64:
+            read_inputs(str(base), config)
+            return
+        with pytest.raises(InputError) as caught:
+            read_inputs(str(base), config)
+        assert str(caught.value) == (
+            f"--cutoff is 1024, but the model takes 64 tokens, and an example of {file.split('_')[0]!r} has {length}; "
+            "give --cutoff 64"
+        )
+        read_inputs(str(base), replace(config, cutoff=64))  # the way out
+
+    def test_a_prompt_with_the_answer_of_another(self, base, tasks, tmp_path):
+        """As answers are scored too."""
+        folder = with_example(tasks, tmp_path / "tasks", "copy_test.jsonl", "a " * 50, "b")
+        folder = with_example(folder, tmp_path / "more", "copy_test.jsonl", "a", "b " * 30)
+        read_inputs(str(base), tiny.settings(folder, cutoff=1024, n_answers=0))
+        with pytest.raises(InputError, match="an example of 'copy' has 83;"):
+            read_inputs(str(base), tiny.settings(folder, cutoff=1024, n_answers=99))
+
+    def test_what_is_not_read_may_be_longer(self, base, tasks, tmp_path):
+        folder = with_example(tasks, tmp_path / "tasks", "copy_train.jsonl", "a " * 100, "b")
+        given = {"experimental": str(base), "controls": tuple(f"{name}={base}" for name in ("copy", "swap", "count"))}
+        read_inputs(str(base), tiny.settings(folder, cutoff=1024, **given))  # nothing is trained
+        folder = with_example(tasks, tmp_path / "more", "last_test.jsonl", "a " * 100, "b")
+        given["controls"] = (*given["controls"], f"last={base}")
+        read_inputs(str(base), tiny.settings(folder, cutoff=1024, **given))  # held out, and no model for it
+        (folder / "swap_test.jsonl").write_text(json.dumps({"inputs": "a " * 100, "targets": "b"}) + "\n")
+        more = {**given, "controls": (*given["controls"], f"first={base}")}
+        read_inputs(str(base), tiny.settings(folder, cutoff=1024, **more))  # too few prompts
+        with pytest.raises(InputError, match="an example of 'last' has 104;"):
+            read_inputs(str(base), tiny.settings(folder, cutoff=1024, without_held_out=str(base), **more))
 
 
 def test_examples_of_an_ordered_file_are_drawn(base, tasks):

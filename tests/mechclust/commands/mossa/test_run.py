@@ -222,7 +222,7 @@ class TestRefusals:
         assert found.tasks == ["count", "first", "swap"]
         trained = {path.name for path in (tmp_path / "run" / "adapters").iterdir()}
         assert trained == {"tuned", "control-count", "control-first", "control-swap"}
-        assert "No control is trained for copy and last, of which nothing could be measured with it" in found.notes
+        assert "No control is trained for copy and last, since nothing could be measured with it" in found.notes
         assert "No model is trained without the held-out tasks, since none of these has 4 test prompts" in found.notes
         assert any("fewer than 4 test prompts" in note and "copy 3" in note for note in found.notes)
 

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from mechclust.models.instructions import Answered
 from mechclust.training.tuning import TuneConfig, tune_adapter, tuned_at
 from mechclust.training.tuning.adapter import digest_of_weights
-from mechclust.training.tuning.lora import training_arguments
+from mechclust.training.tuning.lora import precision, training_arguments
 from tasks import InputError
 from tests.mechclust.training.tuning.small import FAMILIES, MODULES, examples, language_model, settings
 
@@ -117,6 +117,36 @@ def test_bfloat16_products(tmp_path: Path) -> None:
     assert {weight.dtype for weight in model.parameters()} == {torch.float32}
 
 
+@pytest.mark.parametrize(
+    ("dtype", "device", "bf16", "expected"),
+    [
+        (torch.float16, "cuda:0", False, {"bf16": False, "fp16": True}),
+        (torch.float16, "cuda:0", True, {"bf16": True, "fp16": False}),
+        (torch.bfloat16, "cuda:0", False, {"bf16": False, "fp16": False}),
+        (torch.float32, "cuda:0", False, {"bf16": False, "fp16": False}),
+        (torch.float16, "cpu", False, {"bf16": False, "fp16": False}),
+    ],
+)
+def test_float16_on_a_gpu_has_its_loss_scaled(dtype, device, bf16, expected) -> None:
+    assert precision(settings(bf16=bf16), torch.device(device), dtype) == expected
+
+
+def test_the_format_of_the_weights_is_what_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And an adapter beside float16 weights is float32, without which no gradient could be scaled back."""
+    asked = []
+
+    def noted(config: Any, device: torch.device, dtype: torch.dtype) -> dict[str, bool]:
+        asked.append((device.type, dtype))
+        return precision(config, device, dtype)
+
+    monkeypatch.setattr("mechclust.training.tuning.lora.precision", noted)
+    config = settings(modules=MODULES["llama"], steps=1)
+    tune_adapter(language_model("llama").half(), examples(), config, tmp_path / "a", base="b")
+    assert asked == [("cpu", torch.float16)]
+    kept = load_file(tmp_path / "a" / "adapter_model.safetensors").values()
+    assert {weight.dtype for weight in kept} == {torch.float32}
+
+
 def test_a_gpu_that_has_no_bfloat16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
@@ -158,7 +188,7 @@ def test_model_and_random_state_stay_as_they_are(tmp_path: Path) -> None:
     assert all(torch.equal(weight, weights[name]) for name, weight in model.state_dict().items())
     assert all(weight.grad is None for weight in model.parameters())
 
-    torch.manual_seed(123)  # and what is drawn does not hang on it
+    torch.manual_seed(123)  # and what is drawn does not depend on it
     tune_adapter(model, examples(), settings(dropout=0.3), tmp_path / "b", base="b")
     assert digest_of_weights(tmp_path / "a") == digest_of_weights(tmp_path / "b")
     tune_adapter(model, examples(), settings(dropout=0.3, seed=1), tmp_path / "c", base="b")
