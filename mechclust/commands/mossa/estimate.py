@@ -109,11 +109,11 @@ class Plan:
         if self.weights is None or not config.device.startswith("cuda") or config.engine != "local":
             return
         room = torch.cuda.mem_get_info(torch.device(config.device))[0]
-        if self.weights * config.at_once > room:
+        if (needed := (self.weights + self.layer) * config.at_once) > room:
             raise InputError(
-                f"the base's weights take {size_text(self.weights * config.at_once)} of memory ({config.dtype}, "
-                f"{config.at_once} at a time), but {config.device} has {size_text(room)} free; give --dtype bfloat16, "
-                "or --device-map auto"
+                f"the base's weights and the comparison of a layer take {size_text(needed)} of memory ({config.dtype}, "
+                f"{config.at_once} at a time), besides activations and logits, but {config.device} has "
+                f"{size_text(room)} free; give --dtype bfloat16, fewer prompts (--n-prompts), or --device-map auto"
             )
 
     def text(self, speed: float | None) -> str:

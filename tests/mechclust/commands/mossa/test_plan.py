@@ -117,6 +117,19 @@ class TestRoom:
             "(1 at a time), more than --max-memory 1e-06; raise it, or give fewer prompts (--n-prompts)"
         )
 
+    def test_a_base_that_leaves_no_room_on_the_device_is_refused(self, base, tasks, tmp_path, monkeypatch):
+        config = tiny.settings(tasks)
+        plan = replace(Plan.of(read_inputs(str(base), config), config), weights=3 * 2**30, layer=2**30)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (7 * 2**29, 2**34))
+        plan.check(config, tmp_path)  # on the CPU
+        with pytest.raises(InputError) as caught:
+            plan.check(replace(config, device="cuda"), tmp_path)
+        assert str(caught.value) == (
+            "the base's weights and the comparison of a layer take 4 GiB of memory (float32, 1 at a time), besides "
+            "activations and logits, but cuda has 3.5 GiB free; give --dtype bfloat16, fewer prompts (--n-prompts), "
+            "or --device-map auto"
+        )
+
 
 @pytest.mark.parametrize(
     ("changed", "message"),
