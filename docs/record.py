@@ -6,7 +6,8 @@ They stand between two comments, which a page does not show:
   below all claims of a study, and below those of an arm, which would still hold if they were tested as one family.
 - ``<!-- checkpoints -->``, ``<!-- end -->``: the real checkpoints that ``make real`` runs on.
 - ``<!-- counts -->``, ``<!-- end -->``: a row for each study, in which is filled in how many findings hold; checks do
-  not count. A row that links to a section, ``NAME.md#ARM``, counts the record ``NAME-ARM``.
+  not count. A row that links to a section, ``NAME.md#ARM``, counts the record ``NAME-ARM``; what the intervals of a
+  record without seeds are over stands in the row.
 - ``<!-- measured -->``, ``<!-- end -->``: a row for each claim of a study's ``paper`` preset, whose value and verdict
   are filled in behind its text. A row begins with the claim's id and, if several studies have one of that name, the
   study: ``| T2 (task-clusters) what it says | ...``.
@@ -81,8 +82,10 @@ def _counted(row: str) -> str:
     weak = sum(c.weak for c in findings if c.verdict == "holds")
     holds = f"{verdicts.count('holds')}" + f" ({weak} weak)" * (weak > 0)
     others = (str(verdicts.count(verdict)) for verdict in ("undecided", "does not hold"))
-    config = json.loads((_folder(name) / "config.json").read_text(encoding="utf-8"))["config"]
-    n = f"{len(config['seeds'])} {tested.split()[-1]}"  # some findings have intervals over pairs, not seeds
+    settings, n = _folder(name) / "config.json", tested.partition(", ")[2]
+    if settings.exists():  # of a study, which has seeds; some findings have intervals over pairs of them
+        seeds = json.loads(settings.read_text(encoding="utf-8"))["config"]["seeds"]
+        n = f"{len(seeds)} {n.split()[-1]}"
     return _row(title, paper, f"{len(verdicts)}{of}, {n}", holds, *others, link)
 
 
