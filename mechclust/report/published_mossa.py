@@ -15,7 +15,7 @@ import numpy as np
 
 _NO = math.nan
 N_LAYERS = 32
-FLESCH_KINCAID, COLEMAN_LIAU, DATA_SIZE = "Flesch-Kincaid grade", "Coleman-Liau index", "training examples"
+FLESCH_KINCAID, COLEMAN_LIAU, DATA_SIZE = "Flesch-Kincaid grade", "Coleman-Liau index", "number of training examples"
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,8 @@ def _answers_caption(result: MossaResult) -> str:
         "how much the right answers of two prompts are more probable than the same two exchanged, mean over pairs. "
         "Red, not learnt: the task's control is better than pre in none of the three, by the interval of the "
         "difference on the same prompts; CKA with such a control means little. Form only: answers became more probable "
-        f"or more often exact, but depend on their prompts no more than before.{star}"
+        "or more often exact, but right answers are told apart from other prompts' no better than at random or than by "
+        f"pre.{star}"
     )
 
 

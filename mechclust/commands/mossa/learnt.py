@@ -60,13 +60,13 @@ class Score:
 
     @property
     def state(self) -> State:
-        """``learnt``: right answers are told apart from other prompts' better than by the base model, by the
-        interval; ``form only``: they are more probable or more often exact, as they are where a model learnt which
-        answers there are; ``not measured``: with fewer than two pairs, as where all answers are the same; else
-        ``not learnt``."""
+        """``learnt``: right answers are told apart from other prompts' better than at random and than by the base
+        model, by the intervals; ``form only``: they are more probable or more often exact, as they are where a model
+        learnt which answers there are; ``not measured``: with fewer than two pairs, as where all answers are the same;
+        else ``not learnt``."""
         if self.pairs < 2:
             return "not measured"
-        if self.margin_gain_ends[0] > 0:
+        if self.margin_ends[0] > 0 and self.margin_gain_ends[0] > 0:  # a margin below 0 may rise to chance
             return "learnt"
         return "form only" if max(self.loss_gain_ends[0], self.exact_gain_ends[0]) > 0 else "not learnt"
 

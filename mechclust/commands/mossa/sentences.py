@@ -50,10 +50,10 @@ def _learnt(result: MossaResult) -> list[str]:
     said = (
         f"By its own control, {len(learnt) or 'none'} of {_many(len(known), 'task')} "
         f"{'was' if len(learnt) < 2 else 'were'} learnt (right answers are told apart from other prompts' better "
-        "than by pre, by the 95% interval over pairs of prompts)"
+        "than at random and than by pre, by 95% intervals over pairs of prompts)"
     )
     if half := of.get("form only"):
-        said += f"; of {_named(half)} only the form of the answers, which depend on their prompts no more than pre's"
+        said += f"; of {_named(half)} only the form of the answers"
     found = [f"{said}."]
     if none := of.get("not learnt"):
         its = "its control is" if len(none) == 1 else "their controls are"

@@ -101,7 +101,7 @@ def test_a_correlation_that_is_undefined_is_said(result):
     figure = correlations_figure(replace(result, n_train=[100] * 11))
     assert "no correlation: it is the same for all tasks" in texts(figure)
     figure = correlations_figure(replace(result, readability={}))
-    assert [axis.get_title() for axis in figure.axes] == ["training examples"]
+    assert [axis.get_title() for axis in figure.axes] == ["number of training examples"]
 
 
 def test_chance_of_both_forms_is_shown(result):

@@ -26,8 +26,8 @@ def one(sentences, opening):
 def test_what_was_learnt_comes_first(lead):
     assert lead[0].startswith(
         "By its own control, 2 of 11 tasks were learnt (right answers are told apart from other prompts' better than "
-        "by pre, by the 95% interval over pairs of prompts); of gsm8k, creak_explain, ecqa_explain, "
-        "sensemaking_explain, ecqa, sensemaking and 2 others only the form of the answers, "
+        "at random and than by pre, by 95% intervals over pairs of prompts); of gsm8k, creak_explain, ecqa_explain, "
+        "sensemaking_explain, ecqa, sensemaking and 2 others only the form of the answers."
     )
     assert lead[1] == "Not learnt: qasc; its control is no better than pre, and CKA with such a control means little."
     assert lead[2] == (
@@ -94,7 +94,7 @@ def test_claims_by_verdict_and_why_some_are_not_tested(lead):
     assert "C9, C18 and C19 (no held-out task learnt without its examples; expected at least 6, or there" in lead[-1]
 
 
-def test_notes_say_what_the_numbers_hang_on():
+def test_notes_say_what_the_numbers_depend_on():
     notes = " ".join(notes_of(made_result()))
     assert "n is 200 prompts for the task that has the fewest, d = 640" in notes
     assert "n is below 10 d" in notes

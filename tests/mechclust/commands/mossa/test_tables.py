@@ -186,7 +186,7 @@ def test_loss_gain_is_students_t():
     assert found.margin_gain_ends == pytest.approx((ends.low, ends.high))
 
 
-def test_learnt_is_what_hangs_on_the_prompt():
+def test_learnt_is_what_depends_on_the_prompt():
     """Neither right answers of one kind nor a lower loss are."""
     exact, loss, margin = np.array([1.0, 0.0] * 10), np.linspace(1, 2, 20), np.linspace(-1, 1, 10)
     base = (np.zeros(20), loss, margin)
@@ -194,6 +194,9 @@ def test_learnt_is_what_hangs_on_the_prompt():
     assert score(np.zeros(20), loss - 1, margin, base=base).state == "form only"
     assert score(exact, loss, margin, base=base).state == "form only"
     assert score(np.zeros(20), loss + 1, margin + 1, base=base).state == "learnt"
+    worse = (np.zeros(20), loss, margin - 1)  # than at random, so that what is random is a gain
+    assert score(np.zeros(20), loss - 1, margin, base=worse).margin_gain_ends[0] > 0
+    assert score(np.zeros(20), loss - 1, margin, base=worse).state == "form only"
     few = margin[:1]  # of answers that are all the same, nothing tells them apart
     assert score(np.ones(20), loss - 1, NONE, base=(np.zeros(20), loss, NONE)).state == "not measured"
     assert score(np.ones(20), loss - 1, few, base=(np.zeros(20), loss, few)).state == "not measured"
