@@ -29,7 +29,8 @@ def family_notes(claims: Sequence[Claim]) -> list[str]:
         return []
     adjusted = dict(zip((c.id for c in tested), holm([p_value(c) for c in tested]), strict=True))
     lost = [c.id for c in held if adjusted[c.id] > _LEVEL]
-    what = f"all {len(held)} findings that hold still do" if not lost else f"{', '.join(lost)} would be undecided"
+    kept = f"all {len(held)} findings that hold still do" if len(held) > 1 else f"{held[0].id}, which holds, still does"
+    what = f"{', '.join(lost)} would be undecided" if lost else kept
     return [f"With Holm's correction over the {len(tested)} findings that were tested, {what}."]
 
 

@@ -84,6 +84,12 @@ class TestNotes:
             "With Holm's correction over the 2 findings that were tested, all 2 findings that hold still do."
         ]
 
+    def test_a_single_one_remains(self):
+        claims = [made("A", self.STRONG), made("B", [1.0, -1.0, 0.5])]
+        assert family_notes(claims) == [
+            "With Holm's correction over the 2 findings that were tested, A, which holds, still does."
+        ]
+
     def test_nothing_to_say(self):
         assert family_notes([made("A", self.STRONG)]) == []
         assert family_notes([made("A", self.STRONG), made("B", self.STRONG, tested=False)]) == []
