@@ -48,7 +48,7 @@ def exchange_together(
     sources, before = _outputs(model, batch, range(shape[0]))
     draw = torch.Generator().manual_seed(seed)
     carried, changed = (torch.zeros(len(DONORS), dtype=torch.float64) for _ in range(2))
-    for _ in range(draws):
+    for _ in range(draws if heads else 0):
         relevant = _donors((asked[:, None] != asked) & (other[:, None] != other), draw)
         irrelevant = _donors((asked[:, None] == asked) & (other[:, None] != other), draw)
         controls = _other_heads(heads, shape, draw)
