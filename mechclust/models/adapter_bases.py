@@ -58,19 +58,25 @@ def check_fits_base(adapters: Sequence[str], base: str, *, trust_remote_code: bo
     Raises:
         InputError: naming the first adapter, and the layer, with both shapes if it is there.
     """
-    shapes, renamed = _shapes(base, trust_remote_code) if adapters else ({}, False)
+    if not adapters:
+        return
+    shapes, renamed = _shapes(base, trust_remote_code)
+    if not shapes:
+        return
     for adapter in adapters:
-        for name, shape in _weights_of(adapter).items() if shapes else ():
+        for name, shape in _weights_of(adapter).items():
             layer, _, kind = name.removeprefix("base_model.model.").partition(".lora_")
             layer = layer.replace(".base_layer", "")  # where peft adapts several weights of one module
             if kind not in ("A.weight", "B.weight"):
                 continue
-            if layer not in shapes and not renamed:
+            if layer not in shapes:
+                if renamed:
+                    continue
                 raise InputError(
                     f"the adapter {adapter!r} does not fit the base {base!r}: it has weights for {layer!r}, a layer "
                     "that the base does not have; give the base that it was trained for"
                 )
-            if (found := shapes.get(layer)) is None:
+            if (found := shapes[layer]) is None:
                 continue
             n_out, n_in = found
             fits = shape[1] == n_in if kind == "A.weight" else shape[0] == n_out

@@ -87,14 +87,12 @@ class InstructionFormat:
         bos: Bos = "model",
         template: str | Path | None = None,
     ) -> None:
-        self.template, self._said = None, {"called": OWN_TEMPLATE, "mend": _MEND}
+        self.template, self._called, self._mend = None, OWN_TEMPLATE, _MEND
         if template is not None:
             tokenizer = copy(tokenizer)  # which others read with too
             tokenizer.chat_template = self.template = read_text(template, "a Jinja chat template", "chat template")
-            self._said = {
-                "called": f"the chat template {str(template)!r}",
-                "mend": "fix it, or give another file with --chat-template",
-            }
+            self._called = f"the chat template {str(template)!r}"
+            self._mend = "fix it, or give another file with --chat-template"
         has = template is not None or bool(getattr(tokenizer, "chat_template", None))
         if chat and not has:
             raise InputError(
@@ -129,7 +127,7 @@ class InstructionFormat:
 
     def prompts(self, texts: Sequence[str]) -> list[list[int]]:
         """Each up to where the answer begins."""
-        whole = [rendered(self.tokenizer, text, **self._said) if self.chat else text + self.end for text in texts]
+        whole = [self._rendered(text) if self.chat else text + self.end for text in texts]
         return [self._cut(ids, self.cutoff) for ids in self._read(whole)]
 
     def answered(self, prompts: Sequence[str], answers: Sequence[str]) -> list[Answered]:
@@ -168,8 +166,8 @@ class InstructionFormat:
         """Prompt and answer, with what is written round them."""
         if not self.chat:
             return prompt + self.end, f" {answer}"
-        before = rendered(self.tokenizer, prompt, **self._said)
-        both = rendered(self.tokenizer, prompt, answer, **self._said)
+        before = self._rendered(prompt)
+        both = self._rendered(prompt, answer)
         if both.startswith(before):
             return before, both[len(before) :].rstrip("\n")
         return before, answer + (self.tokenizer.eos_token or "")
@@ -195,12 +193,15 @@ class InstructionFormat:
         kept = self._kept(ids)
         return ids if len(ids) <= most else [*ids[:kept], *ids[len(ids) - most + kept :]]
 
+    def _rendered(self, *turns: str) -> str:
+        """In the chat template, see ``rendered``."""
+        return rendered(self.tokenizer, *turns, called=self._called, mend=self._mend)
+
     def _check_template(self) -> None:
         """Refuse a template that is of no use, before anything is read with it."""
-        called, mend = self._said.values()
-        asked = [rendered(self.tokenizer, prompt, **self._said) for prompt in ("one", "two")]
+        asked = [self._rendered(prompt) for prompt in ("one", "two")]
         if asked[0] == asked[1]:
-            raise InputError(f"{called} renders every prompt alike; {mend}")
-        given = [rendered(self.tokenizer, "one", answer, **self._said) for answer in ("one", "two")]
+            raise InputError(f"{self._called} renders every prompt alike; {self._mend}")
+        given = [self._rendered("one", answer) for answer in ("one", "two")]
         if given[0] == given[1]:
-            raise InputError(f"{called} renders every answer alike; {mend}")
+            raise InputError(f"{self._called} renders every answer alike; {self._mend}")

@@ -80,7 +80,7 @@ def encoder(tokenizer: Any, chat: bool = False, template: Any = None, bos: Bos =
     def encode(texts: Sequence[str]) -> list[list[int]]:
         messages = [rendered(template, text) for text in texts]
         if len(set(messages)) == 1 < len(set(texts)):
-            raise InputError(f"the chat template of this model's tokenizer renders every prompt alike; {_MEND}")
+            raise InputError(f"{OWN_TEMPLATE} renders every prompt alike; {_MEND}")
         return read(messages, add_special_tokens=False)
 
     return encode

@@ -9,11 +9,11 @@ import torch
 
 from mechclust.commands.controls import task_and_model
 from mechclust.commands.mossa.config import MossaConfig
-from mechclust.commands.mossa.margins import pairs_of, swapped
+from mechclust.commands.mossa.margins import Pairs, pairs_of, swapped
 from mechclust.commands.mossa.models import CONTROL, UNSEEN, Model, format_of, models_of
 from mechclust.models.adapter_bases import adapter_notes, check_fits_base
 from mechclust.models.adapters import check_adapter, is_adapter
-from mechclust.models.instructions import InstructionFormat
+from mechclust.models.instructions import Answered, InstructionFormat
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import check_read_alike, encoder, load_tokenizer
 from mechclust.report.text import join
@@ -127,13 +127,9 @@ def _check_context(
     for task in (collection[model.task] for model in models if model.kind == CONTROL):
         if task.too_few or (task.held_out and not unseen):
             continue  # not measured
-        asked, trained = chosen_examples(task, config.n_answers), task.train if config.trains else ()
-        prompts, answers = [e.prompt for e in asked], [e.answer for e in asked]
-        read = [
-            *own.answered([e.prompt for e in trained], [e.answer for e in trained]),
-            *own.answered(prompts, answers),
-            *own.answered(*swapped(prompts, answers, pairs_of(answers))),
-        ]
+        examples, exchanged, _ = questions(task, config.n_answers, own)
+        trained = task.train if config.trains else ()
+        read = [*examples, *exchanged, *own.answered([e.prompt for e in trained], [e.answer for e in trained])]
         lengths = [len(e.tokens) for e in read] + [len(t) for t in own.prompts(chosen_prompts(task, config.n_prompts))]
         if (longest := max(lengths)) > n_ctx:
             raise InputError(
@@ -251,6 +247,20 @@ def test_batches(
         mask = torch.arange(padded.shape[1]) < lengths[index][:, None]
         found.append(Batch(padded, attention_mask=mask, labels={"task": codes[index]}, index=index))
     return found
+
+
+def questions(task: InstructionTask, most: int, own: InstructionFormat) -> tuple[list[Answered], list[Answered], Pairs]:
+    """Test prompts with their answers, and pairs of them with answers exchanged.
+
+    Args:
+        task: of which.
+        most: prompts, as ``chosen_examples``.
+        own: how they are read.
+    """
+    chosen = chosen_examples(task, most)
+    prompts, answers = [e.prompt for e in chosen], [e.answer for e in chosen]
+    pairs = pairs_of(answers)
+    return own.answered(prompts, answers), own.answered(*swapped(prompts, answers, pairs)), pairs
 
 
 def chosen_prompts(task: InstructionTask, most: int) -> list[str]:

@@ -14,8 +14,8 @@ import torch
 
 from mechclust.commands.layers import layer_groups, layers_bytes
 from mechclust.commands.mossa.config import MossaConfig
-from mechclust.commands.mossa.inputs import Inputs, chosen_examples, cluster_of, test_batches
-from mechclust.commands.mossa.margins import Pairs, margins, pairs_of, swapped, total
+from mechclust.commands.mossa.inputs import Inputs, cluster_of, questions, test_batches
+from mechclust.commands.mossa.margins import Pairs, margins, total
 from mechclust.commands.mossa.models import AGAIN, BASE, CONTROL, TUNED, UNSEEN, Model, Resident
 from mechclust.commands.mossa.purity import purity_by_task
 from mechclust.commands.parts import Part, part_path
@@ -202,7 +202,7 @@ def _measure_task(resident: Resident, job: TaskJob) -> dict[str, ProbeResult]:
     folder = resident.out / "measured" / file_name(task.name)
     rows = resident.out / "rows" / file_name(task.name)
     n_layers, tokens = _n_layers(resident), [t for batch in batches for t in (batch.index, batch.tokens)]
-    at, there = sites(n_layers), _where(resident)
+    at = sites(n_layers)
     stores: dict[str, RowStore] = {}
     parts: dict[str, Part] = {}
 
@@ -211,12 +211,12 @@ def _measure_task(resident: Resident, job: TaskJob) -> dict[str, ProbeResult]:
 
     for role in job.models:
         if role != "control":
-            for measure, probe in _probes(config, at, role, **there).items():
+            for measure, probe in _probes(resident, at, role).items():
                 name, prints_of = f"{role}.{measure}", (prints[role], prints["control"])
-                make = partial(_compare, stores, role, measure, config, n_layers, there)
+                make = partial(_compare, resident, stores, role, measure)
                 parts[name] = Part(path(name, *prints_of, repr(probe)), name, make)
     if config.n_answers and task.test:
-        examples, exchanged, pairs = _questions(resident, task)
+        examples, exchanged, pairs = questions(task, config.n_answers, resident.format)
         asked = str([e.tokens for e in [*examples, *exchanged]])
         for role in ("base", "tuned", "control", *(["all-tasks"] if "all-tasks" in job.models else [])):
             name = f"{role}.answers"
@@ -236,9 +236,10 @@ def _measure_task(resident: Resident, job: TaskJob) -> dict[str, ProbeResult]:
     return found
 
 
-def _probes(config: MossaConfig, at: Sites, role: str, **options: Any) -> dict[str, Probe]:
+def _probes(resident: Resident, at: Sites, role: str, **options: Any) -> dict[str, Probe]:
     """What is measured of a model with the task's control."""
-    shared: dict[str, Any] = {"at": at, "readout": READOUT, **options}
+    config = resident.config
+    shared: dict[str, Any] = {"at": at, "readout": READOUT, **_where(resident), **options}
     found: dict[str, Probe] = {
         "cka": CKA(**shared, form="rows", n_permutations=_PERMUTATIONS if role == "tuned" else 0, seed=config.seed)
     }
@@ -263,22 +264,16 @@ def _where(resident: Resident) -> dict[str, Any]:
     return {} if device == "cpu" else {"device": device}
 
 
-def _compare(
-    stores: Mapping[str, RowStore],
-    role: str,
-    measure: str,
-    config: MossaConfig,
-    n_layers: int,
-    there: Mapping[str, Any],
-) -> ProbeResult:
+def _compare(resident: Resident, stores: Mapping[str, RowStore], role: str, measure: str) -> ProbeResult:
     """One measure of a role's model, in groups of layers that fit in memory."""
+    config, n_layers = resident.config, _n_layers(resident)
     store, layers = stores[role], list(range(1, n_layers + 1))
     d, n = next(iter(store.take(store.index[:1], [f"rows/{store.sites[-1]}"]).values())).shape[1], len(store)
     svcca = n * config.svcca
     room = config.max_memory * 2**30 / config.at_once - layers_bytes([d], [d], n, svcca)  # that of the final norm
     found = []
     for group in layer_groups(layers, d, d, n, room, svcca=svcca):
-        probes = _probes(config, sites(n_layers, group), role, max_memory=config.max_memory, **there)
+        probes = _probes(resident, sites(n_layers, group), role, max_memory=config.max_memory)
         found.append(_compared(stores, role, probes[measure]))
     return reduce(ProbeResult.merge, found)
 
@@ -290,14 +285,6 @@ def _compared(stores: Mapping[str, RowStore], role: str, probe: Probe) -> ProbeR
     if isinstance(probe, RBFCKA):
         pair = {name: store.select(store.index[:_RBF_PROMPTS]) for name, store in pair.items()}
     return run_stores(pair, probe)
-
-
-def _questions(resident: Resident, task: InstructionTask) -> tuple[list[Answered], list[Answered], Pairs]:
-    """Test prompts with their answers, and pairs of them with answers exchanged."""
-    chosen = chosen_examples(task, resident.config.n_answers)
-    prompts, answers = [e.prompt for e in chosen], [e.answer for e in chosen]
-    pairs, answered = pairs_of(answers), resident.format.answered
-    return answered(prompts, answers), answered(*swapped(prompts, answers, pairs)), pairs
 
 
 def _answers(
