@@ -288,7 +288,8 @@ def _calls(
             last = n if lasting and draw.random() >= ending else min(n, b + (draw.random() < beyond))
             return (layers >= first) & (layers <= last)
 
-        columns = {pair.column for pair in found[0].pairs if pair.truth not in (None, (1, found[0].n_layers))}
+        ended = [pair.column for pair in found[0].pairs if pair.truth not in (None, (1, found[0].n_layers))]
+        columns = dict.fromkeys(ended)  # a set's order changes from process to process, and the draws with it
         return _called(found, draw, {column: lambda pair, n, draw: of(pair, n) for column in columns})
 
     return drawn

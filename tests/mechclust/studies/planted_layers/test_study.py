@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -335,6 +338,25 @@ class TestClaims:
         monkeypatch.setattr("mechclust.report.findings.severity_of", lambda *_, **__: None)
         found = claimed(**changes)
         assert {id for id, c in found.items() if c.verdict != "holds"} == broken
+
+    def test_draws_are_the_same_in_every_process(self):
+        code = (
+            "import numpy as np; from mechclust.studies.planted_layers.claims import _calls;"
+            "from tests.mechclust.studies.planted_layers.test_study import measured;"
+            "(m,) = _calls(late=0.5, beyond=0.5)([measured(0)], np.random.default_rng(0));"
+            "print([curve[0, 0, 0].tolist() for curve in m.curves.values()])"
+        )
+        drawn = {
+            subprocess.run(
+                [sys.executable, "-c", code],
+                env={**os.environ, "PYTHONHASHSEED": str(seed)},
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+            for seed in (1, 2, 3)
+        }
+        assert len(drawn) == 1
 
     def test_what_is_not_found_is_not_misplaced(self):
         found = [measured(seed) for seed in range(8)]
