@@ -4,6 +4,7 @@ They stand between two comments, which a page does not show:
 
 - ``<!-- claims: NAME -->``, ``<!-- end -->``: the table of a study's claims, or of those whose names follow its own;
   below all claims of a study, and below those of an arm, which would still hold if they were tested as one family.
+- ``<!-- summary: NAME -->``, ``<!-- end -->``: the table of all measures of a run of planted layers.
 - ``<!-- checkpoints -->``, ``<!-- end -->``: the real checkpoints that ``make real`` runs on.
 - ``<!-- counts -->``, ``<!-- end -->``: a row for each study, in which is filled in how many findings hold; checks do
   not count. A row that links to a section, ``NAME.md#ARM``, counts the record ``NAME-ARM``; what the intervals of a
@@ -20,16 +21,20 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 from pathlib import Path
 
 from mechclust.report import Claims, load_claims
+from mechclust.report.archive import unpack
 from mechclust.report.claims import markdown_table
 from mechclust.report.families import family_notes
+from mechclust.studies.planted_layers.results import load_results, summary_table
+from mechclust.studies.registry import open_run
 
 _ROOT = Path(__file__).parents[1]
 _RESULTS = _ROOT / "examples" / "results"
 _MARKED = re.compile(
-    r"(<!-- (claims|counts|measured|checkpoints)(?:: ([\w -]+?))? -->)((?:(?!<!--).)*)<!-- end -->", re.DOTALL
+    r"(<!-- (claims|counts|measured|checkpoints|summary)(?:: ([\w -]+?))? -->)((?:(?!<!--).)*)<!-- end -->", re.DOTALL
 )
 
 
@@ -53,10 +58,22 @@ def _table(kind: str, names: str, held: str) -> str:
         shown_whole = not ids or not (_RESULTS / f"{study}-paper").exists()  # or shown only here
         notes = family_notes(claims) if shown_whole and study != "real-models" else []
         return "\n\n".join([markdown_table([c for c in claims if not ids or c.id in ids]), *notes])
+    if kind == "summary":
+        return _summary(names)
     if kind == "checkpoints":
         return _checkpoints()
     head, line, *rows = held.strip().splitlines()
     return "\n".join([head, line, *map(_counted if kind == "counts" else _measured, rows)])
+
+
+def _summary(name: str) -> str:
+    """A row for each measure of planted layers, from the record's measurements."""
+    _, config = open_run(_folder(name))
+    with tempfile.TemporaryDirectory() as place:
+        unpack(_folder(name) / "results.tar.xz", Path(place))
+        found = [load_results(config, Path(place), seed) for seed in config.seeds]
+    table = summary_table(config, found)
+    return "\n".join([_row(*table.columns), "|---" * len(table.columns) + "|", *(_row(*row) for row in table.values)])
 
 
 def _checkpoints() -> str:

@@ -21,10 +21,9 @@ from mechclust.studies.planted_layers.config import (
     RATES,
     ROUNDED,
     STEPS,
-    TRAINED,
     Pair,
     PlantedConfig,
-    noisy,
+    main_column,
 )
 from mechclust.studies.planted_layers.measure import ALL as ALL_PROMPTS
 from mechclust.studies.planted_layers.measure import CONTRIBUTION, FEW, RESIDUAL, SAME_INPUT
@@ -51,7 +50,7 @@ def claims_of(config: PlantedConfig, found: Found) -> list[Claim]:
 
 def _findings(config: PlantedConfig, first: SeedResults) -> list[Finding[Found]]:
     """The findings."""
-    main = TRAINED if config.model is None else noisy(config.noise[-1])
+    main = main_column(config)
     how = "trained" if config.model is None else f"given noise of {config.noise[-1]:g} of their norm"
     residual, contribution, same = (Row(view, _MEASURE) for view in (RESIDUAL, CONTRIBUTION, SAME_INPUT))
     biased = Row(RESIDUAL, "CKA")
@@ -184,7 +183,7 @@ def _findings(config: PlantedConfig, first: SeedResults) -> list[Finding[Found]]
 
 
 def _checks(config: PlantedConfig, found: Found) -> list[Claim]:
-    main = TRAINED if config.model is None else noisy(config.noise[-1])
+    main = main_column(config)
     still = [max(float(np.abs(m.curve(pair, row)).max()) for row in ROWS if _known(m, pair, row)) for m in found
              for pair in m.of(NONE)]  # fmt: skip
     return [

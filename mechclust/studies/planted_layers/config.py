@@ -237,6 +237,11 @@ def planted_columns(config: PlantedConfig) -> list[str]:
     return [*([TRAINED] if config.model is None else []), *map(noisy, config.noise)]
 
 
+def main_column(config: PlantedConfig) -> str:
+    """The column that the claims are about: trained changes, or, in a given model, the largest noise."""
+    return TRAINED if config.model is None else noisy(config.noise[-1])
+
+
 def false_columns(config: PlantedConfig) -> list[str]:
     """Columns in which no layer was singled out."""
     return [c for c in FALSE if config.model is None or c != STEPS]

@@ -17,11 +17,14 @@ from mechclust.studies.planted_layers.config import (
     NOISE_NULL,
     NULLS,
     RATES,
+    ROUNDED,
+    STEPS,
     TRAINED,
     Made,
     Pair,
     PlantedConfig,
     false_columns,
+    main_column,
     pairs_of,
     planted_columns,
     result_path,
@@ -222,6 +225,43 @@ def table_of(config: PlantedConfig, found: Sequence[SeedResults], name: str, whi
         table.append(["chance", "a random layer", *(f"{chance:.2f}" for chance in chances)])
     heads = [column if prompts == ALL_PROMPTS else f"{column}, few prompts" for column, prompts in keys]
     return pd.DataFrame(table, columns=["measured on", "measure", *heads])
+
+
+def summary_table(config: PlantedConfig, found: Sequence[SeedResults]) -> pd.DataFrame:
+    """One row per measure: how well it finds the planted layers, and how many layers it calls where none stands out.
+
+    The planted layers are those that were trained, or, in a given model, those with the most noise. Cells are means
+    over seeds with their 95% interval.
+    """
+    import pandas as pd
+
+    main = main_column(config)
+    asked = {
+        "area under the curve": ("auc", "planted", main, ALL_PROMPTS),
+        "first layer: error": ("onset", "planted", main, ALL_PROMPTS),
+        "last layer: error": ("end", "planted", main, ALL_PROMPTS),
+        "changed layers called": ("hit", "planted", main, ALL_PROMPTS),
+        "changed layers called, few prompts": ("hit", "planted", main, FEW),
+        "other layers called": ("false", "planted", main, ALL_PROMPTS),
+        "called: twice the steps": ("false", "none", STEPS, ALL_PROMPTS),
+        "called: bfloat16": ("false", "none", ROUNDED, ALL_PROMPTS),
+        "called: all layers changed": ("hit", "whole", ALL, ALL_PROMPTS),
+        "called: rates by layer": ("hit", "whole", RATES, ALL_PROMPTS),
+    }
+    columns, chances = {}, {}
+    for head, (name, which, column, prompts) in asked.items():
+        if column in columns_of(config, which):
+            place = keys_of(columns_of(config, which)).index((column, prompts))
+            values = table_values(config, found, name, which)
+            columns[head] = {row: cell_of(own[place]) for row, own in values.items()}
+            chance = chance_of(column, name, found[0]) if which == "planted" else math.nan
+            chances[head] = f"{chance:.2f}" if math.isfinite(chance) else ""
+    rows = [
+        [row.view, row.measure or "loss restored", *(of.get(row, "") for of in columns.values())]
+        for row in (*ROWS, PATCHED)
+    ]
+    rows.append(["chance", "a random layer", *chances.values()])
+    return pd.DataFrame(rows, columns=["measured on", "measure", *columns])
 
 
 def loss_table(found: Sequence[SeedResults]) -> pd.DataFrame:

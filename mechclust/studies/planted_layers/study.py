@@ -17,7 +17,7 @@ from mechclust.studies.planted_layers.claims import claims_of
 from mechclust.studies.planted_layers.config import FROZEN, PlantedConfig
 from mechclust.studies.planted_layers.control_claims import control_claims_of
 from mechclust.studies.planted_layers.reading import SeedReadings, accuracy_table, load_readings, reading_table
-from mechclust.studies.planted_layers.results import load_results, loss_table, table_of
+from mechclust.studies.planted_layers.results import load_results, loss_table, summary_table, table_of
 from mechclust.studies.planted_layers.run import run_job, trained_models
 from mechclust.studies.planted_layers.trios import CROSSED, SAME, WHOLE, trios_of
 from mechclust.studies.planted_layers.tunings import jobs
@@ -88,7 +88,8 @@ def analyse(config: PlantedConfig, out: Path) -> Analysis:
         "Share of layers called if all were changed": ("hit", "whole"),
         "Share of models said to have changed in upper layers only, if all were changed": ("upper", "whole"),
     }
-    views = {title: table_html(table_of(config, found, *which)) for title, which in tables.items()}
+    views = {"In one table": table_html(summary_table(config, found))}
+    views |= {title: table_html(table_of(config, found, *which)) for title, which in tables.items()}
     claims, notes = claims_of(config, found), _notes(config)
     if config.model is None:
         views["Loss of the base and of the trained models"] = table_html(loss_table(found))
