@@ -74,39 +74,38 @@ def _dots(
 
 def prompts(config: HeadsInModelsConfig, models: Models) -> Figure:
     """Effect of every head, which prompts its outputs are alike for at both endings, and what interchanges carry."""
-    figure, axes = subplots(2 + len(ORDERS), size=(4.0, 3.9), grid=None)
-    image, geometry, causal = axes[0], axes[1:-1], axes[-1]
+    figure, (image, alike, causal) = subplots(3, size=(4.6, 3.9), grid=None)
     effect = np.mean([h.values["effect"] for o in ORDERS for h in models[prompt_subject(PRETRAINED, o)]], axis=0)
     drawn = image.imshow(effect.T, aspect="auto", origin="lower", cmap="viridis")
     figure.colorbar(drawn, ax=image, label="effect (logits)")
-    image.set(title="which heads the answer depends on", xlabel="block", ylabel="head")
-    for kind, color in ((RANDOM, GREY), (PRETRAINED, BLUE)):
+    image.set(title="which heads the answer depends on", xlabel="block, from 0", ylabel="head, from 0")
+    for kind, color in ((PRETRAINED, BLUE), (RANDOM, ORANGE)):
         for seed, ends in enumerate(zip(*(models[prompt_subject(kind, order)] for order in ORDERS), strict=True)):
             switching = switching_heads(config, dict(zip(ORDERS, ends, strict=True)))
-            for axis, heads, marker in zip(geometry, ends, "o^", strict=True):
-                _hollow(axis, heads.ratio("other"), heads.ratio("asked"), switching, color)
-                x = np.arange(len(DONORS)) + (0.12 if kind == PRETRAINED else -0.12)
-                causal.scatter(
-                    x, [heads.changed[d] for d in DONORS], s=20, marker=marker, facecolor="none", edgecolor=color
-                )
-                causal.scatter(x, [heads.carried[d] for d in DONORS], s=20, marker=marker, color=color)
+            _hollow(alike, *(heads.ratio("asked") for heads in ends), switching, color)
             if seed == 0:
-                geometry[0].scatter([], [], s=16, color=color, label=kind)
-    for axis, order in zip(geometry, ORDERS, strict=True):
-        axis.set(title=f"{order} person named last", xlabel="within-ratio / chance, other thing")
-        axis.set(ylabel="within-ratio / chance, thing asked for", xlim=(0, 1.4), ylim=(0, 1.4))
-        axis.grid(alpha=0.25)
-    causal.set(title="these heads interchanged together", ylabel="share of answers", ylim=(-0.03, 1.03))
+                alike.scatter([], [], s=16, color=color, label=kind)
+    for heads, marker in (
+        (h, m) for o, m in zip(ORDERS, "o^", strict=True) for h in models[prompt_subject(PRETRAINED, o)]
+    ):
+        for shares, face in ((heads.changed, "none"), (heads.carried, BLUE)):
+            causal.scatter(DONORS, [shares[d] for d in DONORS], s=20, marker=marker, facecolor=face, edgecolor=BLUE)
+    alike.axhline(1, color=GREY, ls=":", lw=1)
+    alike.axvline(1, color=GREY, ls=":", lw=1)
+    alike.set(title="within-ratio / chance for the thing asked for", xlim=(0, 1.4), ylim=(0, 1.4))
+    alike.set(xlabel=f"{ORDERS[0]} person named last", ylabel=f"{ORDERS[1]} person named last")
+    causal.set(title="filled heads interchanged together", ylabel="share of answers", ylim=(-0.03, 1.03))
     causal.set_xticks(range(len(DONORS)), [d.replace(", ", ",\n").replace(" donors", "\ndonors") for d in DONORS])
-    causal.grid(alpha=0.25, axis="y")
-    geometry[0].legend(frameon=False, fontsize=8)
+    for axis in (alike, causal):
+        axis.grid(alpha=0.25)
+    alike.legend(frameon=False, fontsize=8, loc="upper right")
     return figure
 
 
 def _hollow(axis: Axes, x: np.ndarray, y: np.ndarray, filled: np.ndarray, color: str) -> None:
     """Points, some of them filled."""
-    for these, face in ((filled, color), (~filled, "none")):
-        axis.scatter(x[these], y[these], s=9, facecolor=face, edgecolor=color, lw=0.7)
+    for these, face, above in ((~filled, "none", 2), (filled, color, 3)):
+        axis.scatter(x[these], y[these], s=9, facecolor=face, edgecolor=color, lw=0.7, zorder=above)
 
 
 def instructions(config: HeadsInModelsConfig, models: Models) -> Figure:

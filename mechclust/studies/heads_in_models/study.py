@@ -21,13 +21,14 @@ from mechclust.studies.heads_in_models.config import (
     INSTRUCTIONS,
     PLANTED,
     PROMPTS,
+    RANDOM,
     HeadsInModelsConfig,
     addition_arm,
     arms,
     jobs,
     labels_of,
 )
-from mechclust.studies.heads_in_models.results import Found, by_subject, data_of, load_results
+from mechclust.studies.heads_in_models.results import Found, by_subject, data_of, key, load_results
 from mechclust.studies.heads_in_models.run import run_job, trained_models
 from mechclust.studies.study import Study
 from mechclust.training import TrainConfig
@@ -74,19 +75,26 @@ def analyse(config: HeadsInModelsConfig, out: Path) -> Analysis:
     if PROMPTS in arms(config):
         caption = (
             f"A pretrained model, {seeds}, each with different words. First: how far the answer depends on each head, "
-            "mean over seeds and both endings. Second and third: all heads; those near the horizontal axis are "
-            "alike for the thing asked for; filled: at both endings, but not for the other thing. Last: these heads "
-            "interchanged together (circles and triangles: the two endings), the share of answers that change (open) "
-            "and that become the donor's (filled); donors differ in the thing asked for, or only in the other thing."
+            "mean over seeds and both endings. Second: how alike each head's outputs are for the thing asked for at "
+            "one ending and at the other (dotted: chance); filled: heads alike for it at both endings, but not for the "
+            "other thing. Last: these heads interchanged together (circles and triangles: the two endings), the share "
+            "of answers that change (open) and that become the donor's (filled); donors differ in the thing asked for, "
+            "or only in the other thing."
         )
         models = by_subject(config, found, PROMPTS)
         panels.append(Panel("prompts", figures.prompts(config, models), caption))
-    table = _table(config, found)
+    table, data, notes = _table(config, found), data_of(config, found), _notes(config)
+    if PROMPTS in arms(config):
+        common = float(np.mean(data[key(PROMPTS, RANDOM, "common")]))
+        notes.append(
+            f"With random weights, too, the {config.n_tested} heads with the largest effect are partly the same at both "
+            f"endings (share {common:.2f}): what W5 measures comes from the pretrained weights only beyond that."
+        )
     return Analysis(
-        claims=claims_of(config, data_of(config, found)),
+        claims=claims_of(config, data),
         panels=panels,
         folded={"Heads called, by block": table_html(table, number=".2f")},
-        notes=_notes(config),
+        notes=notes,
     )
 
 
