@@ -214,7 +214,9 @@ def ablations(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     figure, axes = subplots(len(base), 2, size=(5.5, 3), sharey=True)
     for axis, (kind, found) in zip(axes, _varied(config, results).items(), strict=True):
         if kind == "bias" and found:
-            found = {**found, 1: [network.accuracy for network in results.networks.values()]}
+            same = results.final.get("dropout 0") or results.final.get(f"batch {config.batch_size:g}")  # the same seeds
+            base_of = [test for _, test in same.values()] if same else [n.accuracy for n in results.networks.values()]
+            found = {**found, 1: base_of}
         for value, tests in found.items():
             axis.plot([value] * len(tests), tests, "o", color=BLUE, alpha=0.4, ms=4, mew=0)
         means = np.array([np.mean(tests) for tests in found.values()])
