@@ -147,6 +147,9 @@ def test_command_lines_have_options_that_exist(
 @pytest.mark.parametrize("run", sorted((ROOT / "examples" / "results").iterdir()), ids=lambda path: path.name)
 def test_the_claims_are_the_measured_ones(run: Path) -> None:
     name = run.name.removesuffix("-paper")
+    if all(claim.verdict == "not tested" for claim in load_claims(run / "claims.json")):
+        assert f"results/{run.name}/figures/" in "".join(PAGES.values())
+        return
     mark = re.compile(rf"<!-- claims: {name}((?: \w+)*) -->")
     ids, page = next((found[1].split(), text) for text in PAGES.values() if (found := mark.search(text)))
     claims = load_claims(run / "claims.json")
