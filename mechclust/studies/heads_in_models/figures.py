@@ -82,7 +82,8 @@ def prompts(config: HeadsInModelsConfig, models: Models) -> Figure:
     for kind, color in ((PRETRAINED, BLUE), (RANDOM, ORANGE)):
         for seed, ends in enumerate(zip(*(models[prompt_subject(kind, order)] for order in ORDERS), strict=True)):
             switching = switching_heads(config, dict(zip(ORDERS, ends, strict=True)))
-            _hollow(alike, *(heads.ratio("asked") for heads in ends), switching, color)
+            first, second = (heads.ratio("asked") for heads in ends)
+            _hollow(alike, first, second, switching, color)
             if seed == 0:
                 alike.scatter([], [], s=16, color=color, label=kind)
     for heads, marker in (

@@ -87,8 +87,8 @@ def analyse(config: HeadsInModelsConfig, out: Path) -> Analysis:
     if PROMPTS in arms(config):
         common = float(np.mean(data[key(PROMPTS, RANDOM, "common")]))
         notes.append(
-            f"With random weights, too, the {config.n_tested} heads with the largest effect are partly the same at both "
-            f"endings (share {common:.2f}): what W5 measures comes from the pretrained weights only beyond that."
+            f"With random weights, too, the {config.n_tested} heads with the largest effect are partly the same at "
+            f"both endings (share {common:.2f}): W5 tells of the pretrained weights only beyond that."
         )
     return Analysis(
         claims=claims_of(config, data),
