@@ -112,9 +112,10 @@ class Process:
     def kill(self, *, group: bool) -> Ended:
         """kill -9 of the process alone, or of its workers too."""
         if not self.poll():
-            with contextlib.suppress(ProcessLookupError):
-                if group:
+            if group:
+                with contextlib.suppress(ProcessLookupError):  # a child that has just begun has no group of its own yet
                     os.killpg(self.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
             _, status = os.waitpid(self.pid, 0)
             self._end(status)
