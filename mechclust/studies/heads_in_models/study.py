@@ -72,6 +72,7 @@ def analyse(config: HeadsInModelsConfig, out: Path) -> Analysis:
             f"within a task, and how far interchanged outputs carry the task. {_CALLED}",
         ),
     ]
+    data, notes = data_of(config, found), _notes(config)
     if PROMPTS in arms(config):
         caption = (
             f"A pretrained model, {seeds}, each with different words. First: how far the answer depends on each head, "
@@ -83,13 +84,12 @@ def analyse(config: HeadsInModelsConfig, out: Path) -> Analysis:
         )
         models = by_subject(config, found, PROMPTS)
         panels.append(Panel("prompts", figures.prompts(config, models), caption))
-    table, data, notes = _table(config, found), data_of(config, found), _notes(config)
-    if PROMPTS in arms(config):
         common = float(np.mean(data[key(PROMPTS, RANDOM, "common")]))
         notes.append(
             f"With random weights, too, the {config.n_tested} heads with the largest effect are partly the same at "
             f"both endings (share {common:.2f}): W5 tells of the pretrained weights only beyond that."
         )
+    table = _table(config, found)
     return Analysis(
         claims=claims_of(config, data),
         panels=panels,

@@ -248,19 +248,23 @@ def summary_table(config: PlantedConfig, found: Sequence[SeedResults]) -> pd.Dat
         "called: all layers changed": ("hit", "whole", ALL, ALL_PROMPTS),
         "called: rates by layer": ("hit", "whole", RATES, ALL_PROMPTS),
     }
-    columns, chances = {}, {}
+    there = {which: columns_of(config, which) for which in ("planted", "none", "whole")}
+    asked = {head: of for head, of in asked.items() if of[2] in there[of[1]]}
+    scores = {column: all_scores_of(found, column) for _, _, column, _ in asked.values()}
+    columns, chances = {}, []
     for head, (name, which, column, prompts) in asked.items():
-        if column in columns_of(config, which):
-            place = keys_of(columns_of(config, which)).index((column, prompts))
-            values = table_values(config, found, name, which)
-            columns[head] = {row: cell_of(own[place]) for row, own in values.items()}
-            chance = chance_of(column, name, found[0]) if which == "planted" else math.nan
-            chances[head] = f"{chance:.2f}" if math.isfinite(chance) else ""
+        values = scores[column][name][:, PROMPTS.index(prompts)]
+        columns[head] = {row: cell_of(values[:, *place_of(row)]) for row in ROWS}
+        if which == "planted":
+            patched = scores_of(config, found, column, PATCHED)[name] if prompts == ALL_PROMPTS else np.empty(0)
+            columns[head][PATCHED] = cell_of(patched)
+        chance = chance_of(column, name, found[0]) if which == "planted" else math.nan
+        chances.append(f"{chance:.2f}" if math.isfinite(chance) else "")
     rows = [
         [row.view, row.measure or "loss restored", *(of.get(row, "") for of in columns.values())]
         for row in (*ROWS, PATCHED)
     ]
-    rows.append(["chance", "a random layer", *chances.values()])
+    rows.append(["chance", "a random layer", *chances])
     return pd.DataFrame(rows, columns=["measured on", "measure", *columns])
 
 
