@@ -33,6 +33,7 @@ ABLATIONS = ("batch", "lr", "width", "discount", "dropout", "bias")
 SCALED = {"embeddings": "embed", "positions": "pos_embed", "attention": "blocks.0.attn", "feed-forward": MLP}
 HEAD_PARTS = ("embed", "pos_embed", "blocks.0.attn")  # everything that computes the sequence embedding
 _BIASES = (f"{MLP}.b_in", f"{MLP}.b_out")
+_CHEAP_BATCH = 8  # smaller batches take minutes per seed
 _PADDED = 128  # up to this width, different widths train together, as their arithmetic is a small part of a step
 
 
@@ -115,15 +116,24 @@ class Ablations:
         discounts: factors on the feed-forward layer's learning rate.
         dropouts: probabilities of dropping a neuron of the feed-forward layer during training.
         bias: also train without biases in the feed-forward layer.
+        costly: how many seeds, counted from the first, are trained with the values that take longest: batches of fewer
+            than 8 sequences and widths above 128.
+        group: number of seeds trained together in one process.
     """
 
-    seeds: tuple[int, ...] = tuple(range(200, 225))
+    seeds: tuple[int, ...] = tuple(range(200, 300))
     batch_sizes: tuple[int, ...] = tuple(2**k for k in range(12))
     lrs: tuple[float, ...] = tuple(float(f"{x:.3g}") for x in np.geomspace(1, 1e-4, 20))
     widths: tuple[int, ...] = tuple(int(x) for x in np.geomspace(10, 10_000, 20).round())
     discounts: tuple[float, ...] = tuple(float(f"{x:.3g}") for x in np.geomspace(1e-2, 1e2, 20))
     dropouts: tuple[float, ...] = tuple(k / 10 for k in range(10))
     bias: bool = True
+    costly: int = 25
+    group: int = 25
+
+    def seeds_for(self, *, batch_size: int = _CHEAP_BATCH, width: int = _PADDED) -> tuple[int, ...]:
+        """The seeds trained with a batch size or a width."""
+        return self.seeds if batch_size >= _CHEAP_BATCH and width <= _PADDED else self.seeds[: self.costly]
 
 
 @dataclass(frozen=True)
@@ -187,6 +197,9 @@ class ClusteringHeadsConfig:
                 check_seeds(seeds, name)
         check_at_least(
             epochs=(self.epochs, 1), group=(self.group, 1), mitigations=(self.mitigations, 0), sandbox=(self.sandbox, 0)
+        )
+        check_at_least(
+            **{"ablations.costly": (self.ablations.costly, 1), "ablations.group": (self.ablations.group, 1)}
         )
         full = self.full_batch
         check_at_least(
@@ -296,8 +309,9 @@ def arms(config: ClusteringHeadsConfig) -> dict[str, Arm]:
     found += _starts(config)
     found += [Arm(f"lr {lr:g}", grid.seeds, p, rate=lr / config.lr) for lr in grid.lrs]
     found += [Arm(f"discount {factor:g}", grid.seeds, p, rates={MLP: factor}) for factor in grid.discounts]
-    found += [Arm(f"batch {size:g}", grid.seeds, p, training={"batch_size": size}) for size in grid.batch_sizes]
-    found += [Arm(f"width {width:g}", grid.seeds, p, model={"d_mlp": width}) for width in grid.widths]
+    for size in grid.batch_sizes:
+        found.append(Arm(f"batch {size:g}", grid.seeds_for(batch_size=size), p, training={"batch_size": size}))
+    found += [Arm(f"width {width:g}", grid.seeds_for(width=width), p, model={"d_mlp": width}) for width in grid.widths]
     found += [Arm(f"dropout {share:g}", grid.seeds, p, model={"dropout": share}) for share in grid.dropouts]
     if grid.bias:
         unbiased = {"training": {"freeze": _BIASES}, "scales": dict.fromkeys(_BIASES, 0.0)}
@@ -379,8 +393,8 @@ def jobs(config: ClusteringHeadsConfig) -> list[EnsembleJob]:
             together[name] = [name]
     found = []
     for names in together.values():
-        seeds = known[names[0]].seeds
-        size = config.group if len(names) == 1 else len(seeds)
+        seeds, kind = known[names[0]].seeds, names[0].split(" ")[0]
+        size = len(seeds) if kind == "start" else config.ablations.group if kind in ABLATIONS else config.group
         found += [EnsembleJob(tuple(names), seeds[i : i + size]) for i in range(0, len(seeds), size)]
     found += [
         EnsembleJob((name,), c.seeds[i : i + c.group])

@@ -33,7 +33,12 @@ class TestArms:
             for kind in ("lr", "discount", "batch", "width", "dropout")
         }
         assert count == {"lr": 20, "discount": 20, "batch": 12, "width": 20, "dropout": 10}
-        assert len(PAPER.ablations.seeds) == 25
+        ablated = {name: len(arm.seeds) for name, arm in known.items() if name.split(" ")[0] in ABLATIONS}
+        assert {name for name, seeds in ablated.items() if seeds != 100} == {
+            *(f"batch {size}" for size in (1, 2, 4)),
+            *(f"width {width}" for width in PAPER.ablations.widths if width > 127),
+        }
+        assert set(ablated.values()) == {100, 25}
         starts = [name for name in known if name.startswith("start ")]
         assert len(starts) == 17
         assert known["start positions x0.1"].scales == {"pos_embed": 0.1}
@@ -58,6 +63,7 @@ class TestArms:
         every = jobs(PAPER)
         assert every[0] == EnsembleJob(("base",), tuple(range(300, 350)))
         assert len(next(job for job in every if job.arms[0].startswith("lr")).arms) == 20
+        assert {len(job.seeds) for job in every if job.arms[0].split(" ")[0] in ABLATIONS} == {25}
         narrow = next(job for job in every if job.arms[0] == "width 10")
         assert len(narrow.arms) == 8  # 10 to 127 train together
         kinds = [job.arms[0].split(" ")[0] in ABLATIONS for job in every]
@@ -94,8 +100,8 @@ class TestArms:
             job.arms[0].startswith(("lr", "width", "batch", "discount")) for job in jobs(study.preset("paper"))
         )
         ablations = jobs(study.preset("ablations"))
-        assert sum(len(job.arms) for job in ablations if job.arms != ("base",)) == 83
-        assert len(ablations) == 39
+        assert len({arm for job in ablations for arm in job.arms if arm != "base"}) == 83
+        assert len(ablations) == 1 + 15 + 4 * 23  # the base, 15 costly values, and 23 groups of values of 100 seeds
 
     def test_quick_is_the_base_alone(self):
         quick = get_study("clustering-heads").preset("quick")
@@ -128,6 +134,8 @@ class TestArms:
             ({"discount": -1.0}, "a member has a rate of -1.0; expected a factor of at least 0"),
             ({"batch_size": 0}, "batch_size is 0; expected 1 to the 2048 training sequences"),
             ({"task": SparseModularAddition(n_train=1000)}, "batch_size is 1024; expected 1 to the 1000 training"),
+            ({"ablations": Ablations(costly=0)}, "ablations.costly is 0; expected at least 1"),
+            ({"ablations": Ablations(group=0)}, "ablations.group is 0; expected at least 1"),
             (
                 {"ablations": Ablations(lrs=(0.1, 0.1000000001))},
                 "the ablation 'lr 0.1' is given twice; expected values",
