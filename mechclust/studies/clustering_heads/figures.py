@@ -38,6 +38,7 @@ _KINDS = {"textbook": BLUE, "integer-weight": ORANGE, "planar": GREEN, "neither"
 _MARK: dict[str, Any] = {"color": "#555555", "ls": ":", "lw": 1}  # of a threshold, or the level of guessing
 _LEAST_LOSS = 1e-10  # nats, as drawn; in float32 a smaller loss is often 0
 _LINEAR = 2.0  # nats up to which the scale of the loss on straight lines is linear
+_SHARE = f"share above {SOLVED}"
 _CURRICULUM = (
     "Accuracy on the harder task from scratch and after p = 2 (bars: means; one point per seed), and training loss on "
     "straight lines (median and middle half over seeds): between the two solutions, the same with the neurons of one "
@@ -75,8 +76,8 @@ def panels(config: ClusteringHeadsConfig, results: HeadsResults, out: Path) -> l
         found.append(Panel("shares", shares(config, results), caption))
     if any(_varied(config, results).values()):
         found.append(Panel("ablations", ablations(config, results), "Test accuracy at the end as one setting varies: "
-                           "every seed, their mean, and one standard deviation on either side. The base setting is "
-                           "dotted."))  # fmt: skip
+                           f"every seed and their mean, and the {_SHARE} with its 95% interval. Dotted: guessing "
+                           "(horizontal) and the base setting (vertical)."))  # fmt: skip
     if results.curriculum:
         found.append(Panel("curriculum", curriculum(config.curriculum, results.curriculum), _CURRICULUM))
     if results.narrow_curriculum:
@@ -209,7 +210,7 @@ def _varied(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, d
 
 
 def ablations(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
-    """Accuracy, and the share that solves the task, against each setting that was varied."""
+    """Accuracy, and the share that solves the task (with its 95% interval), against each setting that was varied."""
     base = dict(zip(ABLATIONS, (config.batch_size, config.lr, config.d_mlp, 1.0, 0.0, 1.0), strict=True))
     figure, axes = subplots(len(base), 2, size=(5.5, 3), sharey=True)
     for axis, (kind, found) in zip(axes, _varied(config, results).items(), strict=True):
@@ -218,13 +219,14 @@ def ablations(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
             base_of = [test for _, test in same.values()] if same else [n.accuracy for n in results.networks.values()]
             found = {**found, 1: base_of}
         for value, tests in found.items():
-            axis.plot([value] * len(tests), tests, "o", color=BLUE, alpha=0.4, ms=4, mew=0)
-        means = np.array([np.mean(tests) for tests in found.values()])
-        spread = np.array([np.std(tests, ddof=1) if len(tests) > 1 else np.nan for tests in found.values()])
+            axis.plot([value] * len(tests), tests, "o", color=BLUE, alpha=0.25, ms=4, mew=0)
+        means = [np.mean(tests) for tests in found.values()]
         axis.plot(list(found), means, color=BLUE, label="mean accuracy")
-        axis.fill_between(list(found), means - spread, means + spread, color=BLUE, alpha=0.15, lw=0)
-        solved = [np.mean(np.array(tests) > SOLVED) for tests in found.values()]
-        axis.plot(list(found), solved, color=ORANGE, ls="--", label=f"share above {SOLVED}")
+        solved = {value: (np.array(tests) > SOLVED).astype(float) for value, tests in found.items()}
+        axis.plot(list(found), [share.mean() for share in solved.values()], color=ORANGE, ls="--", label=_SHARE)
+        ends = np.array([share_interval(share.tolist()) for share in solved.values()]).reshape(-1, 2)
+        axis.fill_between(list(found), *ends.T, color=ORANGE, alpha=0.2, lw=0)
+        axis.axhline(1 / config.task.p, **_MARK)
         axis.axvline(base[kind], **_MARK)
         axis.set(xlabel=_LABELS[kind], ylim=(-0.03, 1.03))
         if kind == "bias":
@@ -242,17 +244,22 @@ def ablation_table(config: ClusteringHeadsConfig, results: HeadsResults) -> str:
     """HTML: accuracy (mean, standard deviation over seeds) and share solved by value; empty without ablations."""
     import pandas as pd
 
-    rows = [
-        {
-            "setting": _LABELS[kind],
-            "value": f"{value:g}",
-            "test accuracy": f"{np.mean(tests):.3f}" + (f" ± {np.std(tests, ddof=1):.3f}" if len(tests) > 1 else ""),
-            f"share above {SOLVED}": f"{np.mean(np.array(tests) > SOLVED):.2f}",
-            "seeds": len(tests),
-        }
-        for kind, found in _varied(config, results).items()
-        for value, tests in found.items()
-    ]
+    rows = []
+    for kind, found in _varied(config, results).items():
+        for value, tests in found.items():
+            solved = (np.array(tests) > SOLVED).astype(float)
+            low, high = share_interval(solved.tolist()) or (np.nan, np.nan)
+            spread = f" ± {np.std(tests, ddof=1):.3f}" if len(tests) > 1 else ""
+            rows.append(
+                {
+                    "setting": _LABELS[kind],
+                    "value": f"{value:g}",
+                    "test accuracy": f"{np.mean(tests):.3f}{spread}",
+                    _SHARE: f"{solved.mean():.2f}",
+                    "95% interval": f"{low:.2f} to {high:.2f}",
+                    "seeds": len(tests),
+                }
+            )
     return table_html(pd.DataFrame(rows)) if rows else ""
 
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
+from mechclust.report.verdicts import share_interval
 from mechclust.studies import get_study
-from mechclust.studies.clustering_heads.figures import ablations, training
+from mechclust.studies.clustering_heads.figures import ablation_table, ablations, training
 from mechclust.studies.clustering_heads.intervention_figures import full_batch, saddle, shown_full_batch
 from mechclust.studies.clustering_heads.phase_figures import attention, ideal, name_positions, phases
 from mechclust.studies.clustering_heads.results import HeadsResults, NetworkTraining, load_results
@@ -140,14 +141,18 @@ class TestIdeal:
         assert {text.get_text() for text in axis.texts} == {"0, 2", "1", "3"}
 
 
-def test_ablations_show_every_setting_with_its_spread(results):
+def test_ablations_show_every_setting_with_the_interval_of_its_share(results):
     found = {"bias 0": {200: (1.0, 0.9)}, "dropout 0.5": {200: (1.0, 0.6), 201: (1.0, 1.0)}}
-    figure = ablations(SMOKE, replace(results, final={**results.final, **found}))
+    results = replace(results, final={**results.final, **found})
+    figure = ablations(SMOKE, results)
     names = [axis.get_xlabel() for axis in figure.axes]
     assert len(names) == 6
     bias = figure.axes[names.index("biases of the feed-forward layer (0: none; 1: base)")]
-    assert {float(x) for line in bias.lines for x in line.get_xdata()} == {0, 1}
+    assert {0, 1} <= {float(x) for line in bias.lines for x in line.get_xdata()}
     dropout = figure.axes[names.index("dropout of the feed-forward layer")]
     (band,) = dropout.collections
-    low, high = band.get_paths()[0].vertices[:, 1].min(), band.get_paths()[0].vertices[:, 1].max()
-    assert (low, high) == (pytest.approx(0.8 - 0.0800**0.5), pytest.approx(0.8 + 0.0800**0.5))
+    vertices = band.get_paths()[0].vertices[:, 1]
+    low, high = share_interval([0.0, 1.0])
+    assert (vertices.min(), vertices.max()) == (pytest.approx(low), pytest.approx(high))
+    row = next(row for row in ablation_table(SMOKE, results).split("<tr") if "dropout" in row)
+    assert [cell in row for cell in ("0.800 ± 0.283", "0.50", f"{low:.2f} to {high:.2f}")] == [True] * 3
