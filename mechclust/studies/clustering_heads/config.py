@@ -14,6 +14,7 @@ from torch import Tensor
 from mechclust.models.config import AnyConfig
 from mechclust.studies.study import check_seeds
 from mechclust.training import Member, TrainConfig
+from probes.hooks import check_device
 from tasks import InputError, SparseModularAddition
 from tasks.errors import check_at_least
 
@@ -162,6 +163,7 @@ class ClusteringHeadsConfig:
         eps: eps of the norm before the feed-forward layer, in the mitigation.
         discount: factor on the feed-forward layer's learning rate, in the mitigation.
         sandbox: number of seeds with a sandbox page.
+        device: where to train, such as ``cpu`` or ``cuda``. Networks are measured on the CPU.
         test_claims: whether this size can test the claims.
     """
 
@@ -183,6 +185,7 @@ class ClusteringHeadsConfig:
     eps: float = 0.1
     discount: float = 0.3
     sandbox: int = 2
+    device: str = "cpu"
     test_claims: bool = True
 
     def __post_init__(self) -> None:
@@ -198,9 +201,7 @@ class ClusteringHeadsConfig:
         check_at_least(
             epochs=(self.epochs, 1), group=(self.group, 1), mitigations=(self.mitigations, 0), sandbox=(self.sandbox, 0)
         )
-        check_at_least(
-            **{"ablations.costly": (self.ablations.costly, 1), "ablations.group": (self.ablations.group, 1)}
-        )
+        check_at_least(**{"ablations.costly": (self.ablations.costly, 1), "ablations.group": (self.ablations.group, 1)})
         full = self.full_batch
         check_at_least(
             **{
@@ -381,8 +382,10 @@ def member_of(
 def jobs(config: ClusteringHeadsConfig) -> list[EnsembleJob]:
     """What trains together: an arm's seeds in groups; all learning rates, discounts, starts and narrow widths at once.
 
-    The base setting comes first and the costly ablations last, so that a stopped run can still be reported on.
+    The base setting comes first and the costly ablations last, so that a stopped run can still be reported on. Refuses
+    a device that this machine does not have.
     """
+    check_device(config.device)
     known = arms(config)
     together: dict[str, list[str]] = {}
     for name in known:

@@ -41,7 +41,10 @@ def run_curriculum(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -
         """With snapshots at the start, halfway and at the end."""
         settings, folder = curriculum_training(config, steps, lr), out / "models" / job.name / part
         label = f"{job.name}: {part}"
-        return train_ensemble(members, settings, folder, snapshot_every=max(1, steps // 2), progress=True, name=label)
+        return train_ensemble(
+            members, settings, folder,
+            snapshot_every=max(1, steps // 2), device=config.device, progress=True, name=label,
+        )  # fmt: skip
 
     first = trained(easy, "p2", c.first_steps, c.first_lr)
     scratch = trained(hard, "scratch", c.steps, c.lr)

@@ -81,7 +81,9 @@ def _trained(
         for arm, seed in pairs
     ]
     every = training.steps if first.measure == "end" else first.every
-    return train_ensemble(members, training, folder, snapshot_every=every, progress=True, name=name)
+    return train_ensemble(
+        members, training, folder, snapshot_every=every, device=config.device, progress=True, name=name
+    )
 
 
 def _measure_end(snapshots: Snapshots, member: int, path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mechclust.studies import get_study
@@ -106,6 +108,10 @@ class TestArms:
     def test_quick_is_the_base_alone(self):
         quick = get_study("clustering-heads").preset("quick")
         assert {job.arms for job in jobs(quick)} == {("base",)}
+
+    def test_a_device_that_is_not_here_is_refused_before_training(self):
+        with pytest.raises(InputError, match="no device 'nowhere'; expected cpu"):
+            jobs(replace(PAPER, device="nowhere"))
 
     @pytest.mark.parametrize(
         ("fields", "message"),

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mechclust.studies import get_study
-from mechclust.studies.clustering_heads import run
+from mechclust.studies.clustering_heads import curriculum, run
 from mechclust.studies.clustering_heads.config import Ablations, Curriculum, jobs, unfinished
 from mechclust.training import Snapshots, accuracy
 from probes import load_result
@@ -43,6 +43,22 @@ def test_a_base_job_is_done_when_its_transfer_is(tmp_path, monkeypatch):
         run.run_job(config, jobs(config)[0], tmp_path)
     assert jobs(config)[0] in unfinished(config, tmp_path)
     assert not list((tmp_path / "results" / "final").glob("*"))
+
+
+@pytest.mark.parametrize("arm", ["base", "curriculum"])
+def test_networks_train_on_the_device_of_the_settings(arm, tmp_path, monkeypatch):
+    asked = []
+
+    def stopped(*_, device, **__):
+        asked.append(device)
+        raise KeyboardInterrupt
+
+    for module in (run, curriculum):
+        monkeypatch.setattr(module, "train_ensemble", stopped)
+    (job, *_) = [job for job in jobs(SMOKE) if job.arms == (arm,)]
+    with pytest.raises(KeyboardInterrupt):
+        run.run_job(replace(SMOKE, device="cuda:0"), job, tmp_path)
+    assert asked == ["cuda:0"]
 
 
 def test_the_curriculum_goes_on_from_p_2(smoke):
