@@ -13,6 +13,7 @@ import numpy as np
 from mechclust.report import verdicts
 from mechclust.report.html import claims_html
 from mechclust.report.severity import NOT_COMPUTED, WEAK, Severity
+from mechclust.report.text import claim_number
 from mechclust.report.verdicts import KINDS, VERDICTS, Bound, Interval, Kind, Part, Verdict, part_of, together
 from probes.files import DamagedError, read_json, write_json
 from tasks import InputError
@@ -434,13 +435,14 @@ def _checked(c: Claim) -> _Row:
 
 
 def _values(found: Part) -> tuple[str, str]:
-    measured = "-" if found.measured is None else f"{found.measured:z.3f}"
+    measured = "-" if found.measured is None else claim_number(found.measured)
     span = found.interval
-    return measured, "-" if span is None else f"{span[0]:z.3f} to {span[1]:z.3f}"
+    return measured, "-" if span is None else f"{claim_number(span[0])} to {claim_number(span[1])}"
 
 
 def severity_text(c: Claim) -> str:
-    """``0.985 of 200``, marked where it is weak; ``-`` where there is none."""
+    """``0.985 of 200``, marked where it is weak, with the power of what does not hold; ``-`` where there is none."""
     if c.severity is None:
         return "-"
-    return f"{c.severity:.3f} of {c.severity_draws}{' (weak)' if c.weak else ''}"
+    power = "" if c.power is None or c.verdict == "holds" else f", power {c.power:.2f}"
+    return f"{c.severity:.3f} of {c.severity_draws}{' (weak)' if c.weak else ''}{power}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 from markupsafe import Markup, escape
 
-from mechclust.report.text import number_format, with_texts
+from mechclust.report.text import claim_number, number_format, with_texts
 from tasks.text.visible import visible
 
 if TYPE_CHECKING:
@@ -123,6 +123,6 @@ def template(name: str, package: str = "mechclust.report") -> jinja2.Template:
         undefined=jinja2.StrictUndefined,
         finalize=lambda value: value if isinstance(value, Markup) or not isinstance(value, str) else safe(value),
     )
-    environment.filters["number"] = lambda x: "–" if x is None else f"{x:z.3f}"
+    environment.filters["number"] = lambda x: "–" if x is None else claim_number(x)
     environment.filters["digits"] = lambda x: "–" if x is None else f"{x:z.3g}"
     return environment.get_template(f"{name}.html.jinja")

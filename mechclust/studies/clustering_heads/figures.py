@@ -38,6 +38,7 @@ _KINDS = {"textbook": BLUE, "integer-weight": ORANGE, "planar": GREEN, "neither"
 _MARK: dict[str, Any] = {"color": "#555555", "ls": ":", "lw": 1}  # of a threshold, or the level of guessing
 _LEAST_LOSS = 1e-10  # nats, as drawn; in float32 a smaller loss is often 0
 _LINEAR = 2.0  # nats up to which the scale of the loss on straight lines is linear
+_LOSSES = (0, 0.5, 1, 2, 5, 10, 20, 50, 100)  # named on that scale
 _SHARE = f"share above {SOLVED}"
 _CURRICULUM = (
     "Accuracy on the harder task from scratch and after p = 2 (bars: means; one point per seed), and training loss on "
@@ -51,7 +52,7 @@ _LABELS = {
     "width": "feed-forward width",
     "discount": "factor on the feed-forward learning rate",
     "dropout": "dropout of the feed-forward layer",
-    "bias": "biases of the feed-forward layer (0: none; 1: base)",
+    "bias": "biases of the feed-forward layer",
 }
 
 
@@ -218,19 +219,28 @@ def ablations(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
             same = results.final.get("dropout 0") or results.final.get(f"batch {config.batch_size:g}")  # the same seeds
             base_of = [test for _, test in same.values()] if same else [n.accuracy for n in results.networks.values()]
             found = {**found, 1: base_of}
+        values = list(found)
         for value, tests in found.items():
             axis.plot([value] * len(tests), tests, "o", color=BLUE, alpha=0.25, ms=4, mew=0)
         means = [np.mean(tests) for tests in found.values()]
-        axis.plot(list(found), means, color=BLUE, label="mean accuracy")
         solved = {value: (np.array(tests) > SOLVED).astype(float) for value, tests in found.items()}
-        axis.plot(list(found), [share.mean() for share in solved.values()], color=ORANGE, ls="--", label=_SHARE)
+        shares = [share.mean() for share in solved.values()]
         ends = np.array([share_interval(share.tolist()) for share in solved.values()]).reshape(-1, 2)
-        axis.fill_between(list(found), *ends.T, color=ORANGE, alpha=0.2, lw=0)
+        if kind == "bias":  # two settings, with nothing between them
+            axis.plot(values, means, "_", color=BLUE, ms=22, mew=2)
+            axis.errorbar(values, shares, np.abs(ends.T - shares), fmt="s", color=ORANGE, ms=5, capsize=4)
+        else:
+            axis.plot(values, means, color=BLUE, label="mean accuracy")
+            axis.plot(values, shares, color=ORANGE, ls="--", label=f"{_SHARE}, 95% interval")
+            axis.fill_between(values, *ends.T, color=ORANGE, alpha=0.2, lw=0)
+        counts = sorted({len(tests) for tests in found.values()})
+        axis.set_title(f"{' or '.join(map(str, counts))} seeds per value", loc="right", fontsize=8, color="#555555")
         axis.axhline(1 / config.task.p, **_MARK)
         axis.axvline(base[kind], **_MARK)
         axis.set(xlabel=_LABELS[kind], ylim=(-0.03, 1.03))
         if kind == "bias":
-            axis.set_xticks((0, 1))
+            axis.set_xticks((0, 1), ("none", "base"))
+            axis.set_xlim(-0.5, 1.5)
         elif kind != "dropout":
             axis.set_xscale("log")
             plain_ticks(axis, "x")
@@ -253,7 +263,7 @@ def ablation_table(config: ClusteringHeadsConfig, results: HeadsResults) -> str:
             rows.append(
                 {
                     "setting": _LABELS[kind],
-                    "value": f"{value:g}",
+                    "value": "none" if kind == "bias" else f"{value:g}",
                     "test accuracy": f"{np.mean(tests):.3f}{spread}",
                     _SHARE: f"{solved.mean():.2f}",
                     "95% interval": f"{low:.2f} to {high:.2f}",
@@ -288,6 +298,8 @@ def curriculum(c: Curriculum, results: Mapping[int, ProbeResult]) -> Figure:
         median_curve(right, _places(found[0]), np.array(between), (0.25,), color=color, label=name)
     right.set(xlabel="position on the straight line", ylabel="training loss (nats)")
     right.set_yscale("symlog", linthresh=_LINEAR)
+    right.set_yticks(_LOSSES, [f"{loss:g}" for loss in _LOSSES])
+    right.minorticks_off()
     right.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
     return figure
 

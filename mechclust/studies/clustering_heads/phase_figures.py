@@ -17,9 +17,10 @@ from mechclust.sandbox import sandbox_figure, sandbox_strip
 from mechclust.studies.clustering_heads.attention import mean_attention
 from mechclust.studies.clustering_heads.config import FULL_BATCH, SECOND_STAGE, ClusteringHeadsConfig
 from mechclust.studies.clustering_heads.curves import Spike
+from mechclust.studies.clustering_heads.graph import network_graph
 from mechclust.studies.clustering_heads.results import HeadsResults, NetworkTraining, TrainedNetwork
 from mechclust.studies.clustering_heads.sandbox import sandbox_run
-from mechclust.studies.clustering_heads.shown import sandbox_of, snapshots_of
+from mechclust.studies.clustering_heads.shown import sandbox_of, shown_networks, snapshots_of
 
 _MOST_FRAMES = 200  # of a heat map over training
 _PATHS, _PER_PATH = 16, 40  # networks in the map of the weights' paths, and snapshots of each
@@ -39,6 +40,11 @@ def phase_panels(config: ClusteringHeadsConfig, results: HeadsResults, out: Path
         Panel("attention", attention(config, results, out), "Mean attention to every position over training, on one "
               "scale; the line marks the end of the support."),
     ]  # fmt: skip
+    (network, *_) = shown_networks(config, results)
+    found.append(Panel("graph", graph(config, network, out), "One network as a graph over training. Edges are as wide "
+                       "as weights are large, compared with the largest of their kind at these epochs: mean attention "
+                       "from every position to xi (grey positions are off the support), and the weights of the "
+                       "feed-forward layer and the unembedding; negative ones are red."))  # fmt: skip
     if spike := _largest_spike(results):
         found.append(Panel("spike", spike_strip(config, *spike, out), "Consecutive epochs of the largest loss spike "
                            "after solving: the class map with the sequence embeddings, and what the feed-forward layer "
@@ -91,11 +97,19 @@ def _largest_spike(results: HeadsResults) -> tuple[TrainedNetwork, Spike] | None
 
 def spike_strip(config: ClusteringHeadsConfig, network: TrainedNetwork, spike: Spike, out: Path) -> Figure:
     """Consecutive epochs of one spike."""
-    epochs = list(range(spike.epoch - 2, spike.epoch + 4))
+    epochs = list(range(spike.epoch - 1, spike.epoch + 3))
     loss = network.curve("train_loss")
     titles = [f"epoch {epoch}, loss {loss[epoch]:.2g}" for epoch in epochs]
     run = sandbox_of(config, network, out, epochs=epochs)
     return sandbox_strip(run, epochs, ("class_map", "xi_normalized"), titles=titles)
+
+
+def graph(config: ClusteringHeadsConfig, network: TrainedNetwork, out: Path) -> Figure:
+    """One network at the start, when it solves the task (otherwise after a third of training), halfway, at the end."""
+    snapshots, member = snapshots_of(config, "base", network.seed, out)
+    last = len(snapshots) - 1
+    places = sorted({0, network.solved_at or last // 3, last // 2, last})
+    return network_graph(snapshots, member, *(snapshots.epochs[place] for place in places))
 
 
 def ideal(config: ClusteringHeadsConfig, results: HeadsResults, out: Path) -> Figure:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from markupsafe import escape
 
 from mechclust.sandbox import Curves, SandboxRun, sandbox_page
 from mechclust.sandbox.curves import FOLLOWED, SERIES
 from mechclust.studies.clustering_heads.config import ClusteringHeadsConfig, jobs
+from mechclust.studies.clustering_heads.graph import graph_film
 from mechclust.studies.clustering_heads.results import HeadsResults, TrainedNetwork
 from mechclust.studies.clustering_heads.sandbox import sandbox_run
 from mechclust.training import Snapshots
 
+_FILMED = 60  # epochs in the film of the graph at most, evenly spaced on a logarithmic scale
 _HEADS = {
     "textbook": "textbook head",
     "integer-weight": "integer-weight head",
@@ -59,11 +62,17 @@ def sandbox_of(
 
 
 def sandbox_pages(config: ClusteringHeadsConfig, results: HeadsResults, out: Path) -> str:
-    """Write the pages; links to them, as HTML for the report in ``out``."""
+    """Write the pages, and a film of each network as a graph; links to them, as HTML for the report in ``out``."""
     links = []
     for network in shown_networks(config, results) if config.sandbox else ():
         run, name = sandbox_of(config, network, out), f"figures/sandbox-seed{network.seed}.html"
         sandbox_page(run, out / name)
         text = f"seed {network.seed}: test accuracy {network.accuracy:.3f}, {_HEADS[network.kind]}; {run.kept}"
         links.append(f'<p><a href="{escape(name)}">{escape(text)}</a></p>')
+        snapshots, member = snapshots_of(config, "base", network.seed, out)
+        places = np.unique(np.geomspace(1, len(snapshots), _FILMED).round().astype(int)) - 1
+        film = f"figures/graph-seed{network.seed}.gif"
+        graph_film(snapshots, member, out / film, epochs=[snapshots.epochs[place] for place in places], dpi=60)
+        text = f"seed {network.seed} as a graph: film of {len(places)} epochs"
+        links.append(f'<p><a href="{escape(film)}">{escape(text)}</a></p>')
     return "".join(links)

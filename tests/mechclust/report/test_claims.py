@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -247,7 +248,8 @@ class TestTables:
         assert all(head in lines[0] for head in self.HEADS)
         rows, (empty, head, _, check) = lines[2:-4], lines[-4:]
         assert "0.600" in rows[0]
-        assert rows[0].split("  ")[-1] == "0.990 of 200"
+        assert TestFile.CLAIMS[0].verdict != "holds"
+        assert rows[0].split("  ")[-1] == "0.990 of 200, power 0.90"
         assert [row.split("  ")[0] for row in rows] == ["X1", "X1", "", "X1", "X1", "X1", ""]
         assert "and: b" in rows[-1]
         assert rows[-1].endswith("does not hold")
@@ -263,6 +265,18 @@ class TestTables:
             assert "0.900 of 250 (weak)" in table
             assert "(weak)" not in table.replace("0.900 of 250 (weak)", "")
         assert "weak" not in text_table([given(severity=0.95, severity_draws=250)])
+
+    def test_the_power_of_what_holds_is_left_out(self):
+        strong = given(severity=0.99, severity_draws=250, power=0.9)
+        assert strong.verdict == "holds"
+        assert "power" not in text_table([strong])
+
+    def test_small_numbers_are_not_shown_as_zero(self):
+        row = text_table([given(measured=0.0003, interval=(-0.00047, 0.0011))]).splitlines()[2]
+        assert "0.0003  -0.00047 to 0.001" in re.sub(" {2,}", "  ", row)
+        assert "0.000  0.000 to 0.500" in re.sub(
+            " {2,}", "  ", text_table([given(measured=0.0, interval=(-1e-17, 0.5))])
+        )
 
     def test_text_is_no_wider_than_can_be_read(self):
         row = text_table([given(statement="s" * 300, bound="b" * 90)]).splitlines()[2]

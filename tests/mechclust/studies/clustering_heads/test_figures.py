@@ -147,7 +147,8 @@ def test_ablations_show_every_setting_with_the_interval_of_its_share(results):
     figure = ablations(SMOKE, results)
     names = [axis.get_xlabel() for axis in figure.axes]
     assert len(names) == 6
-    bias = figure.axes[names.index("biases of the feed-forward layer (0: none; 1: base)")]
+    bias = figure.axes[names.index("biases of the feed-forward layer")]
+    assert bias.get_title(loc="right") == "1 or 2 seeds per value"
     assert {0, 1} <= {float(x) for line in bias.lines for x in line.get_xdata()}
     dropout = figure.axes[names.index("dropout of the feed-forward layer")]
     (band,) = dropout.collections

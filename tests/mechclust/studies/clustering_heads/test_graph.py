@@ -37,6 +37,15 @@ def test_edges_are_the_weights(snapshots):
     assert len(attention.get_linewidths()) == 5 * 2
 
 
+def test_epochs_share_one_scale(snapshots):
+    axes = network_graph(snapshots, 0, 0, 2, 3).axes
+    assert [axis.get_title() for axis in axes] == ["seed 2: epoch 0", "seed 2: epoch 2", "seed 2: epoch 3", ""]
+    weights = np.abs([snapshots.model(0, step).state_dict()["embed.W_E"].numpy() for step in (0, 4, 6)])
+    for axis, values in zip(axes, weights, strict=False):
+        lines = [x for x in axis.collections if isinstance(x, LineCollection)][-1]
+        assert max(lines.get_linewidths()) == pytest.approx(3.5 * values.max() / weights.max(), rel=1e-5)
+
+
 def test_attention_is_that_of_the_model(snapshots):
     found = mean_attention(snapshots, 0, [0, 3])
     (batch,) = TASK.batches("all", 4096)
@@ -58,6 +67,8 @@ def test_a_film_has_a_frame_per_epoch(snapshots, tmp_path):
 def test_what_is_refused(snapshots, tmp_path):
     with pytest.raises(InputError, match="has no snapshot of epoch 9; expected epochs it has"):
         network_graph(snapshots, 0, 9)
+    with pytest.raises(InputError, match="no epochs are given; expected at least one"):
+        network_graph(snapshots, 0)
     with pytest.raises(InputError, match="epochs has 1; a film needs at least 2, or network_graph shows one"):
         graph_film(snapshots, 0, tmp_path / "film.gif", epochs=[0])
     with pytest.raises(InputError, match=r"a film cannot be written to '.*film.avi'; give a name that ends in"):

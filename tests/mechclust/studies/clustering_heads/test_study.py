@@ -56,6 +56,7 @@ class TestRun:
             "saddle",
             "phases",
             "attention",
+            "graph",
             "ideal",
             "paths",
             "starts",
@@ -70,7 +71,9 @@ class TestRun:
             assert (out / "figures" / f"{name}.png").stat().st_size > 5000
         pages = list((out / "figures").glob("sandbox-seed*.html"))
         assert len(pages) == 1
-        assert f'href="figures/{pages[0].name}"' in (out / "report.html").read_text()
+        (film,) = (out / "figures").glob("graph-seed*.gif")
+        for file in (*pages, film):
+            assert f'href="figures/{file.name}"' in (out / "report.html").read_text()
 
     def test_what_it_kept_is_what_was_trained(self, smoke):
         _, out = smoke
