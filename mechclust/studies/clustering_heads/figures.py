@@ -298,7 +298,8 @@ def curriculum(c: Curriculum, results: Mapping[int, ProbeResult]) -> Figure:
         median_curve(right, _places(found[0]), np.array(between), (0.25,), color=color, label=name)
     right.set(xlabel="position on the straight line", ylabel="training loss (nats)")
     right.set_yscale("symlog", linthresh=_LINEAR)
-    right.set_yticks(_LOSSES, [f"{loss:g}" for loss in _LOSSES])
+    shown = [loss for loss in _LOSSES if loss <= right.get_ylim()[1]]
+    right.set_yticks(shown, [f"{loss:g}" for loss in shown])
     right.minorticks_off()
     right.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
     return figure
