@@ -128,7 +128,7 @@ def history() -> Drawn:
     )
 
 
-@picture("sandbox", "docs/sandbox.md", alt="Four panels of one network at two epochs: head outputs, answers, loss")
+@picture("sandbox", "docs/sandbox.md", alt="Three panels of one network at one epoch: head outputs, answers, loss")
 def sandbox() -> Drawn:
     from docs.pictures.models import summing
     from mechclust.commands.sandbox import open_sandbox

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from mechclust import TrainConfig, build_model, model_for, train
+from mechclust import ModelConfig, TrainConfig, build_model, model_for, train
+from mechclust.sandbox import SandboxRecorder, SandboxRun
 from mechclust.studies.clustering_heads import PoolingTransformerConfig
 from mechclust.studies.topic_structure import TopicTransformerConfig
 from mechclust.training import Member, Snapshots, WeightNorms, train_ensemble
@@ -133,6 +134,17 @@ def summing() -> tuple[SparseModularAddition, Snapshots, Path]:
     settings = TrainConfig(steps=800, batch_size=128, lr=0.01, clip=None, **ADAM)  # type: ignore[arg-type]
     out = folder()
     return tasks[0], train_ensemble(members, settings, out, backend="vmap"), out
+
+
+@cache
+def sums_in_two_layers() -> SandboxRun:
+    """A transformer of two layers while it learns to add modulo 3, every 20 steps."""
+    task = SparseModularAddition(p=3, length=6, n_support=2, n_train=512, n_test=128)
+    model = build_model(ModelConfig(d_vocab=task.d_vocab, n_ctx=task.n_ctx, n_layers=2, d_model=16, n_heads=2))
+    recorder = SandboxRecorder(next(task.batches("test")), label="sum", vocab=task.vocab)
+    settings = TrainConfig(steps=600, batch_size=64, lr=0.003, checkpoint_every=20)
+    train(model, task, settings, callbacks=[recorder])
+    return recorder.run()
 
 
 # ---- a GPT-2 of Hugging Face's, with checkpoints ----

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from PIL import Image, ImageOps
+from PIL import Image, ImageChops, ImageOps
 
 from docs.pictures import runs
 from docs.pictures.models import GPT2, documents, folder, own, topical
@@ -31,7 +31,9 @@ def screen(page: Path, what: str, act: Callable[[Any], None] | None = None, *, w
             shown.wait_for_timeout(800)
         taken = shown.locator(what).first.screenshot()
         browser.close()
-    return ImageOps.expand(Image.open(io.BytesIO(taken)).convert("RGB"), 12, "white")
+    image = Image.open(io.BytesIO(taken)).convert("RGB")
+    drawn = ImageChops.difference(image, Image.new("RGB", image.size, "white")).getbbox()
+    return ImageOps.expand(image.crop(drawn), 12, "white")
 
 
 @picture(
@@ -103,6 +105,29 @@ def history_slider() -> Drawn:
         f"The slider in the report of `mechclust history`, at step 40: 96 prompts at each layer of {GPT2}, and the "
         "attention of one prompt at the same step. Planes are the same at all checkpoints. The curves in the same report "
         "have chance bands."
+    )
+
+
+@picture(
+    "sandbox-layers",
+    "docs/sandbox.md",
+    alt="The sandbox of a two-layer transformer: planes of heads and residual streams, and the menu that chooses panels",
+)
+def sandbox_layers() -> Drawn:
+    from docs.pictures.models import sums_in_two_layers
+    from mechclust.sandbox import sandbox_page
+
+    def chosen(page: Any) -> None:
+        page.locator("input[type=range]").first.fill("6")
+        page.locator("#chooser summary").click()
+
+    path = folder() / "layers.html"
+    sandbox_page(sums_in_two_layers(), path)
+    return screen(path, "body", chosen, width=1300), (
+        "The page of a transformer with two layers of 16 dimensions and two heads each, trained for 600 steps to add two of "
+        "six digits modulo 3, here at step 120. Points are sequences, in the plane of the first two principal components "
+        "at the last checkpoint; corners give the share of variance in that plane. The menu chooses panels, layers and "
+        "heads. Chance is an accuracy of 1/3."
     )
 
 

@@ -27,18 +27,20 @@ def table() -> Table:
         ("200 pooling transformers, widths 10 to 127 mixed, batch 32", lambda: mixed(25), ""),
         ("50 pooling transformers, width 32, batches 1 to 32 mixed", lambda: mixed(50, batches=True), ""),
         ("25 pooling transformers, full batch of 2,048", lambda: mixed(25, batch=2048), ""),
+        ("25 pooling transformers of width 785, batch 32", lambda: mixed(25, widths=(785,)), ""),
     ]
 
 
-def mixed(seeds: int, *, batches: bool = False, batch: int = 32) -> float:
-    """The same of pooling transformers: of so many seeds with each of eight widths, or of the study's width alone."""
+def mixed(seeds: int, *, batches: bool = False, batch: int = 32, widths: tuple[int, ...] = ()) -> float:
+    """The same of pooling transformers: of so many seeds with each width; by default eight, or the study's alone."""
     from mechclust import TrainConfig, build_model, train
     from mechclust.studies.clustering_heads import PoolingTransformerConfig
     from mechclust.training import Member
     from mechclust.training.stack import Stack, StackData
     from tasks import SparseModularAddition
 
-    widths = (10, 14, 21, 30, 43, 62, 89, 127) if not batches and batch == 32 else (32,)
+    if not widths:
+        widths = (10, 14, 21, 30, 43, 62, 89, 127) if not batches and batch == 32 else (32,)
     sizes = [2 ** (seed % 6) if batches else batch for seed in range(seeds)]
     given = [
         Member(PoolingTransformerConfig(d_mlp=width, seed=s), SparseModularAddition(seed=s), batch_size=size)
