@@ -26,6 +26,7 @@ MITIGATIONS = ("larger eps", "slower feed-forward", "late smaller rate")
 # What is measured on a network of the base setting: the head, its training, and interventions on the training.
 PARTS = ("untrained", "head", "dynamics", "stitching", "replay", "donors")
 FULL_BATCH = "full batch"
+SCRATCH, TRANSFER = "scratch", "transfer"  # p + 1 from random weights, and from the networks that solved p
 SECOND_STAGE = "second stage"
 IDEAL_POSITIONS = "start ideal positions"
 CURRICULA = ("curriculum", "narrow-curriculum")
@@ -306,7 +307,7 @@ def arms(config: ClusteringHeadsConfig) -> dict[str, Arm]:
     whole = {"batch_size": config.task.n_train, "lr": full.lr, "steps": full.steps}
     found.append(Arm(FULL_BATCH, full.seeds, p, training=whole, measure="gradients", every=full.every))
     if config.transfer:
-        found.append(Arm("scratch", config.seeds, p + 1))
+        found.append(Arm(SCRATCH, config.seeds, p + 1, measure="head"))
     found += _starts(config)
     found += [Arm(f"lr {lr:g}", grid.seeds, p, rate=lr / config.lr) for lr in grid.lrs]
     found += [Arm(f"discount {factor:g}", grid.seeds, p, rates={MLP: factor}) for factor in grid.discounts]

@@ -25,7 +25,15 @@ from mechclust.report.style import (
 )
 from mechclust.report.verdicts import share_interval
 from mechclust.sandbox import sandbox_figure
-from mechclust.studies.clustering_heads.config import ABLATIONS, MITIGATIONS, SOLVED, ClusteringHeadsConfig, Curriculum
+from mechclust.studies.clustering_heads.config import (
+    ABLATIONS,
+    MITIGATIONS,
+    SCRATCH,
+    SOLVED,
+    TRANSFER,
+    ClusteringHeadsConfig,
+    Curriculum,
+)
 from mechclust.studies.clustering_heads.intervention_figures import intervention_panels
 from mechclust.studies.clustering_heads.phase_figures import phase_panels
 from mechclust.studies.clustering_heads.results import HeadsResults
@@ -180,14 +188,12 @@ def gradients(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
 
 def shares(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     """Share of networks that solve the task, by arm."""
-    solved = {
-        arm: found for arm in ("transfer", "scratch", *MITIGATIONS[::-1], "base") if (found := results.shares(arm))
-    }
+    solved = {arm: found for arm in (TRANSFER, SCRATCH, *MITIGATIONS[::-1], "base") if (found := results.shares(arm))}
     p = config.task.p
     names = {
         "base": f"base, p = {p}",
-        "scratch": f"p = {p + 1} from scratch",
-        "transfer": f"p = {p + 1} from solved p = {p}",
+        SCRATCH: f"p = {p + 1} from scratch",
+        TRANSFER: f"p = {p + 1} from solved p = {p}",
     }
     figure, (axis,) = subplots(1, size=(8, 0.6 + 0.45 * len(solved)), grid="x")
     for row, values in enumerate(solved.values()):

@@ -14,8 +14,10 @@ from mechclust.studies.clustering_heads.config import (
     FULL_BATCH,
     MITIGATIONS,
     PARTS,
+    SCRATCH,
     SECOND_STAGE,
     SOLVED,
+    TRANSFER,
     ClusteringHeadsConfig,
     arms,
 )
@@ -211,6 +213,7 @@ class HeadsResults:
         narrow_curriculum: the curriculum in two dimensions, by seed.
         started: arm to seed to the final head, for networks from other initial weights.
         second_stage: the training of the feed-forward layer alone on the ideal head, by seed.
+        next_modulus: ``SCRATCH`` and ``TRANSFER`` to seed to the final head, for networks that add modulo p + 1.
     """
 
     networks: dict[int, TrainedNetwork]
@@ -222,6 +225,7 @@ class HeadsResults:
     narrow_curriculum: dict[int, ProbeResult] = field(default_factory=dict)
     started: dict[str, dict[int, ProbeResult]] = field(default_factory=dict)
     second_stage: dict[int, NetworkTraining] = field(default_factory=dict)
+    next_modulus: dict[str, dict[int, ProbeResult]] = field(default_factory=dict)
 
     @property
     def solved(self) -> list[TrainedNetwork]:
@@ -298,6 +302,7 @@ def load_results(config: ClusteringHeadsConfig, out: Path) -> HeadsResults:
         _by_seed(config.narrow_curriculum.seeds, results / CURRICULA[1]),
         {arm: heads for arm in starts if (heads := _by_seed(config.starts.seeds, results / arm, ".head"))},
         _trainings(config.seeds, results / SECOND_STAGE),
+        {arm: _by_seed(config.seeds, results / arm, ".head") for arm in (SCRATCH, TRANSFER)},
     )
 
 

@@ -14,6 +14,7 @@ from mechclust.studies.clustering_heads.config import (
     HEAD,
     PARTS,
     SOLVED,
+    TRANSFER,
     Arm,
     ClusteringHeadsConfig,
     EnsembleJob,
@@ -165,9 +166,11 @@ def _transfer(
         return
     at_end = snapshots.at(snapshots.steps[-1])
     weights = {job.seeds[i]: {name: values[i] for name, values in at_end.items()} for i in solved}
-    arm, name = Arm("transfer", tuple(weights), config.task.p + 1), f"transfer-from-{job.name}"
+    arm, name = Arm(TRANSFER, tuple(weights), config.task.p + 1), f"transfer-from-{job.name}"
     pairs = [(arm, seed) for seed in weights]
     trained = _trained(config, pairs, out / "models" / name, name, weights)
+    for i, seed in enumerate(weights):
+        _measure_end(trained, i, out / "results" / TRANSFER / f"seed{seed}")
     once(
         out / "results" / "final" / f"{name}.safetensors", lambda: _final(pairs, trained), _fingerprints(pairs, trained)
     )

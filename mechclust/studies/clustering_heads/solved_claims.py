@@ -11,7 +11,7 @@ import numpy as np
 from mechclust.report.draws import Data, coins, exchanged, relabelled
 from mechclust.report.findings import Parts
 from mechclust.report.verdicts import Bound, Interval, share_interval
-from mechclust.studies.clustering_heads.config import SOLVED, ClusteringHeadsConfig
+from mechclust.studies.clustering_heads.config import SCRATCH, SOLVED, TRANSFER, ClusteringHeadsConfig
 from mechclust.studies.clustering_heads.curves import first_below
 from mechclust.studies.clustering_heads.predicted import Predicted, paired
 from mechclust.studies.clustering_heads.results import WEAK, HeadsResults
@@ -127,10 +127,10 @@ def _detector(results: HeadsResults) -> list[Predicted]:
 
 
 def _transfer(config: ClusteringHeadsConfig, results: HeadsResults) -> Predicted:
-    there, scratch = (results.final.get(arm, {}) for arm in ("transfer", "scratch"))
+    there, scratch = (results.final.get(arm, {}) for arm in (TRANSFER, SCRATCH))
     pairs = [(test, scratch[seed][1]) for seed, (_, test) in there.items() if seed in scratch]
     after, before = ([float(pair[i] > SOLVED) for pair in pairs] for i in (0, 1))
-    share = results.shares("scratch")
+    share = results.shares(SCRATCH)
     span = share_interval(share)
 
     def better(data: Data, rng: np.random.Generator) -> Data:

@@ -6,9 +6,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from mechclust.report.analysis import Panel
+from mechclust.report.html import table_html
 from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, median_curve, subplots
-from mechclust.studies.clustering_heads.config import SECOND_STAGE, SOLVED, ClusteringHeadsConfig
-from mechclust.studies.clustering_heads.results import HeadsResults, kind_of
+from mechclust.studies.clustering_heads.config import SCRATCH, SECOND_STAGE, SOLVED, TRANSFER, ClusteringHeadsConfig
+from mechclust.studies.clustering_heads.results import WEAK, HeadsResults, kind_of
 
 _CIRCUITS = {"textbook": BLUE, "integer-weight": ORANGE, "planar": GREEN, "neither": GREY, "not solved": "#ececec"}
 
@@ -38,6 +39,36 @@ def circuits(results: HeadsResults, arm: str) -> dict[str, int]:
         there = {seed: head for seed, head in results.started[arm].items() if seed in ends}
         kinds = [kind_of(head) if ends[seed][1] > SOLVED else "not solved" for seed, head in there.items()]
     return {kind: kinds.count(kind) for kind in _CIRCUITS}
+
+
+def modulus_table(config: ClusteringHeadsConfig, results: HeadsResults) -> str:
+    """HTML: kinds of head at the end by modulus, of networks that solve the task, are weak, or in between."""
+    import pandas as pd
+
+    ends = {
+        f"p = {config.task.p}": [(n.accuracy, n.kind) for n in results.networks.values()],
+        **{
+            f"p = {config.task.p + 1}, {name}": [
+                (results.final[arm][seed][1], kind_of(head))
+                for seed, head in results.next_modulus.get(arm, {}).items()
+                if seed in results.final.get(arm, {})
+            ]
+            for arm, name in ((SCRATCH, "from random weights"), (TRANSFER, f"from solved p = {config.task.p}"))
+        },
+    }
+    groups = {  # more than the first accuracy, at most the second
+        f"above {SOLVED}": (SOLVED, 1.0),
+        f"{WEAK} or below": (-1.0, WEAK),
+        "in between": (WEAK, SOLVED),
+    }
+    rows = []
+    for name, found in ends.items():
+        for group, (low, high) in groups.items():
+            kinds = [kind for accuracy, kind in found if low < accuracy <= high]
+            if kinds:
+                counts = {kind: kinds.count(kind) for kind in list(_CIRCUITS)[:-1]}
+                rows.append({"networks": name, "test accuracy": group, "n": len(kinds), **counts})
+    return table_html(pd.DataFrame(rows)) if results.next_modulus.get(SCRATCH) else ""
 
 
 def starts(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:

@@ -39,6 +39,7 @@ def analyse(config: ClusteringHeadsConfig, out: Path) -> Analysis:
     from mechclust.studies.clustering_heads.figures import ablation_table, panels
     from mechclust.studies.clustering_heads.results import load_results
     from mechclust.studies.clustering_heads.shown import sandbox_pages
+    from mechclust.studies.clustering_heads.start_figures import modulus_table
 
     results = load_results(config, out)
     notes = [
@@ -61,6 +62,7 @@ def analyse(config: ClusteringHeadsConfig, out: Path) -> Analysis:
         )
     views = {
         "Sandbox": sandbox_pages(config, results, out),
+        "Heads by modulus": modulus_table(config, results),
         "Ablations: test accuracy at the end": ablation_table(config, results),
     }
     return Analysis(
