@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -133,6 +133,19 @@ class Ablations:
     costly: int = 25
     group: int = 25
 
+    def __post_init__(self) -> None:
+        check_at_least(**{"ablations.costly": (self.costly, 1), "ablations.group": (self.group, 1)})
+        grids: list[tuple[str, Sequence[float], Callable[[float], bool], str]] = [
+            ("batch_sizes", self.batch_sizes, lambda x: x >= 1, "at least 1"),
+            ("lrs", self.lrs, lambda x: math.isfinite(x) and x > 0, "positive learning rates"),
+            ("widths", self.widths, lambda x: x >= 1, "at least 1"),
+            ("discounts", self.discounts, lambda x: math.isfinite(x) and x >= 0, "factors of at least 0"),
+            ("dropouts", self.dropouts, lambda x: 0 <= x < 1, "at least 0 and below 1"),
+        ]
+        for name, values, allowed, expected in grids:
+            if refused := [value for value in values if not allowed(value)]:
+                raise InputError(f"ablations.{name} has {refused[0]}; expected {expected}")
+
     def seeds_for(self, *, batch_size: int = _CHEAP_BATCH, width: int = _PADDED) -> tuple[int, ...]:
         """The seeds trained with a batch size or a width."""
         return self.seeds if batch_size >= _CHEAP_BATCH and width <= _PADDED else self.seeds[: self.costly]
@@ -202,7 +215,6 @@ class ClusteringHeadsConfig:
         check_at_least(
             epochs=(self.epochs, 1), group=(self.group, 1), mitigations=(self.mitigations, 0), sandbox=(self.sandbox, 0)
         )
-        check_at_least(**{"ablations.costly": (self.ablations.costly, 1), "ablations.group": (self.ablations.group, 1)})
         full = self.full_batch
         check_at_least(
             **{

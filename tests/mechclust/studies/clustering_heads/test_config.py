@@ -109,6 +109,23 @@ class TestArms:
         quick = get_study("clustering-heads").preset("quick")
         assert {job.arms for job in jobs(quick)} == {("base",)}
 
+    @pytest.mark.parametrize(
+        ("fields", "message"),
+        [
+            ({"costly": 0}, "ablations.costly is 0; expected at least 1"),
+            ({"group": 0}, "ablations.group is 0; expected at least 1"),
+            ({"batch_sizes": (2, 0)}, "ablations.batch_sizes has 0; expected at least 1"),
+            ({"lrs": (0.1, -1.0)}, "ablations.lrs has -1.0; expected positive learning rates"),
+            ({"lrs": (float("nan"),)}, "ablations.lrs has nan; expected positive learning rates"),
+            ({"widths": (0,)}, "ablations.widths has 0; expected at least 1"),
+            ({"discounts": (float("inf"),)}, "ablations.discounts has inf; expected factors of at least 0"),
+            ({"dropouts": (1.0,)}, "ablations.dropouts has 1.0; expected at least 0 and below 1"),
+        ],
+    )
+    def test_what_ablations_are_refused(self, fields, message):
+        with pytest.raises(InputError, match=message):
+            Ablations(**fields)
+
     def test_a_device_that_is_not_here_is_refused_before_training(self):
         with pytest.raises(InputError, match="no device 'nowhere'; expected cpu"):
             jobs(replace(PAPER, device="nowhere"))
@@ -140,8 +157,6 @@ class TestArms:
             ({"discount": -1.0}, "a member has a rate of -1.0; expected a factor of at least 0"),
             ({"batch_size": 0}, "batch_size is 0; expected 1 to the 2048 training sequences"),
             ({"task": SparseModularAddition(n_train=1000)}, "batch_size is 1024; expected 1 to the 1000 training"),
-            ({"ablations": Ablations(costly=0)}, "ablations.costly is 0; expected at least 1"),
-            ({"ablations": Ablations(group=0)}, "ablations.group is 0; expected at least 1"),
             (
                 {"ablations": Ablations(lrs=(0.1, 0.1000000001))},
                 "the ablation 'lr 0.1' is given twice; expected values",
