@@ -119,7 +119,7 @@ class Ablations:
         dropouts: probabilities of dropping a neuron of the feed-forward layer during training.
         bias: also train without biases in the feed-forward layer.
         costly: how many seeds, counted from the first, are trained with the values that take longest: batches of fewer
-            than 8 sequences and widths above 128.
+            than 8 sequences, widths above 128, and dropout.
         group: number of seeds trained together in one process.
     """
 
@@ -146,9 +146,12 @@ class Ablations:
             if refused := [value for value in values if not allowed(value)]:
                 raise InputError(f"ablations.{name} has {refused[0]}; expected {expected}")
 
-    def seeds_for(self, *, batch_size: int = _CHEAP_BATCH, width: int = _PADDED) -> tuple[int, ...]:
-        """The seeds trained with a batch size or a width."""
-        return self.seeds if batch_size >= _CHEAP_BATCH and width <= _PADDED else self.seeds[: self.costly]
+    def seeds_for(
+        self, *, batch_size: int = _CHEAP_BATCH, width: int = _PADDED, dropout: float = 0.0
+    ) -> tuple[int, ...]:
+        """The seeds trained with a batch size, a width or a dropout."""
+        cheap = batch_size >= _CHEAP_BATCH and width <= _PADDED and dropout == 0
+        return self.seeds if cheap else self.seeds[: self.costly]
 
 
 @dataclass(frozen=True)
@@ -326,7 +329,8 @@ def arms(config: ClusteringHeadsConfig) -> dict[str, Arm]:
     for size in grid.batch_sizes:
         found.append(Arm(f"batch {size:g}", grid.seeds_for(batch_size=size), p, training={"batch_size": size}))
     found += [Arm(f"width {width:g}", grid.seeds_for(width=width), p, model={"d_mlp": width}) for width in grid.widths]
-    found += [Arm(f"dropout {share:g}", grid.seeds, p, model={"dropout": share}) for share in grid.dropouts]
+    for share in grid.dropouts:
+        found.append(Arm(f"dropout {share:g}", grid.seeds_for(dropout=share), p, model={"dropout": share}))
     if grid.bias:
         unbiased = {"training": {"freeze": _BIASES}, "scales": dict.fromkeys(_BIASES, 0.0)}
         found.append(Arm("bias 0", grid.seeds, p, **unbiased))  # type: ignore[arg-type]

@@ -39,6 +39,7 @@ class TestArms:
         assert {name for name, seeds in ablated.items() if seeds != 100} == {
             *(f"batch {size}" for size in (1, 2, 4)),
             *(f"width {width}" for width in PAPER.ablations.widths if width > 127),
+            *(f"dropout {k / 10}" for k in range(1, 10)),
         }
         assert set(ablated.values()) == {100, 25}
         starts = [name for name in known if name.startswith("start ")]
@@ -103,7 +104,7 @@ class TestArms:
         )
         ablations = jobs(study.preset("ablations"))
         assert len({arm for job in ablations for arm in job.arms if arm != "base"}) == 83
-        assert len(ablations) == 1 + 15 + 4 * 23  # the base, 15 costly values, and 23 groups of values of 100 seeds
+        assert len(ablations) == 1 + 24 + 4 * 14  # the base, 24 costly values, and 14 groups of values of 100 seeds
 
     def test_quick_is_the_base_alone(self):
         quick = get_study("clustering-heads").preset("quick")
