@@ -367,6 +367,11 @@ class Bench:
         last = logits = logits.to(batch.tokens.device)
         if logits.ndim == 3:
             last = logits[torch.arange(len(logits), device=logits.device), self.probe.query_positions(batch)]
+        if not torch.isfinite(last).all():
+            raise InputError(
+                "the model's logits are NaN or infinite at the query, so no prediction can be judged; "
+                "check the weights after the heads"
+            )
         right = self.correct(logits, batch)
         if right.shape != (len(batch),):
             raise InputError(

@@ -113,7 +113,8 @@ def open_sandbox(
         return model
 
     view, title = view or View(), f"seed {config.seed}"
-    return record_sandbox(_Checkpoints(list(rows), load), title=title, **_shown(task, view), **_of_task(task, view))
+    checkpoints = _Checkpoints(list(rows), load)
+    return record_sandbox(checkpoints, title=title, **_shown(task, view), **_of_task(task, view, checkpoints))
 
 
 def _of_study(folder: Path, seed: int | None, max_frames: int, view: View | None) -> SandboxRun:
@@ -149,7 +150,8 @@ def _of_checkpoints(folder: Path, found: dict[int, Path], max_frames: int, view:
     if all(path.suffix for path in found.values()):
         task = _task_of(folder)
         checkpoints = _Checkpoints(steps, lambda step: load_model(found[step]))
-        return record_sandbox(checkpoints, title=folder.name, **_shown(task, view), **_of_task(task, view))
+        title = folder.parent.name if folder.name == "models" else folder.name
+        return record_sandbox(checkpoints, title=title, **_shown(task, view), **_of_task(task, view, checkpoints))
     if view.prompts is None:
         raise InputError(f"{str(found[steps[0]])!r} needs texts to read; give them with --prompts")
     tokenizer = load_pretrained(found[steps[0]]).tokenizer
@@ -197,10 +199,12 @@ def _first(task: Task, split: str) -> Batch:
     return next(iter(task.batches(split, _MANY)))
 
 
-def _of_task(task: Task, view: View) -> dict[str, Any]:
+def _of_task(task: Task, view: View, checkpoints: _Checkpoints) -> dict[str, Any]:
+    """The places, and a class map if the last layer, in whose plane it is, is among them."""
     if view.prompts is not None:
         raise InputError(f"--prompts is for checkpoints that read texts; this run was trained on {task.name!r}")
-    return {**_places(view), "class_map": True}
+    _, model = next(iter(checkpoints))
+    return {**_places(view), "class_map": not view.layers or model.cfg.n_layers in view.layers}
 
 
 def _places(view: View) -> dict[str, Any]:

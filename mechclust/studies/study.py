@@ -10,16 +10,31 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mechclust.jobs import Engine, map_jobs
+from mechclust.models.huggingface import find
 from mechclust.report.analysis import Analysis
 from mechclust.report.claims import Claim, Claims, save_claims
 from mechclust.report.families import family_notes
 from mechclust.report.folder import check_writable, open_folder, read_record
 from mechclust.report.page import write_report
 from mechclust.studies.extra_probes import TrainedModel, chosen_probes, further_notes, further_views, measure_further
+from probes.hooks import check_device
 from probes.locks import locked
 from tasks import InputError
 from tasks.errors import repeated, suggest
 from tasks.settings import to_json
+
+
+def check_machine(config: Any) -> None:
+    """Refuse a configuration whose ``device``, if it has one, is not on this machine."""
+    if (device := getattr(config, "device", None)) is not None:
+        check_device(device)
+
+
+def check_checkpoint(config: Any) -> None:
+    """The same, and refuse a ``model`` that is no checkpoint here or on the hub; ``None`` is none."""
+    check_machine(config)
+    if config.model is not None:
+        find(config.model)
 
 
 @dataclass(frozen=True)
@@ -33,6 +48,7 @@ class Study:
         presets: configurations (frozen dataclasses with a field ``seeds``) by name.
         jobs: configuration to picklable jobs.
         trained_models: ``(config, out)``: the models it trained, for probes chosen by the user.
+        check: refuses a configuration that cannot run on this machine, before anything is written; reports do not ask.
         stage: number of a job's stage; the jobs of a stage are independent and start when earlier stages are done.
         run_job: ``(config, job, out)``: makes a job's artefacts in ``out``, resuming where an interrupted call stopped.
         analyse: ``(config, out)``: claims and figures from the artefacts.
@@ -48,6 +64,7 @@ class Study:
     run_job: Callable[[Any, Any, Path], None]
     analyse: Callable[[Any, Path], Analysis]
     trained_models: Callable[[Any, Path], Iterable[TrainedModel]]
+    check: Callable[[Any], None] = check_machine
     stage: Callable[[Any], int] = lambda job: 0
     judge: Callable[[Any, Path], Sequence[Claim]] | None = None
 
@@ -129,7 +146,8 @@ def run_study(
     """
     out = Path(out)
     further = chosen_probes(probes)
-    jobs = sorted(study.jobs(config), key=study.stage)  # before anything is written, as it refuses what cannot run
+    study.check(config)
+    jobs = sorted(study.jobs(config), key=study.stage)
     check_writable(out)
     with locked(out, way="give another folder with --out"), open_folder(out, study.name, to_json(config)):
         there = out.absolute()  # remote workers have another working directory

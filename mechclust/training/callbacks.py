@@ -178,9 +178,10 @@ class AccuracyCallback:
 
 
 class CheckpointCallback:
-    """Saves the model at the given steps as ``step-000100.safetensors`` in ``out``.
+    """Saves the model at the given steps, some of ``TrainConfig.checkpoint_steps``, in ``out``.
 
-    An existing, undamaged file is not written again; one from another model is refused.
+    The files are called ``step-000100.safetensors``. An existing, undamaged file is not written again; one from another
+    model is refused.
     """
 
     def __init__(self, out: str | Path, at: Sequence[int]) -> None:

@@ -16,7 +16,7 @@ from mechclust.jobs import progress_bar
 from mechclust.models.build import config_of
 from mechclust.models.config import config_to_json
 from mechclust.models.weights import get_weights, set_weights, trainable
-from mechclust.training.callbacks import Callback, KeepsFiles
+from mechclust.training.callbacks import Callback, CheckpointCallback, KeepsFiles, ProbeCallback
 from mechclust.training.config import TrainConfig
 from mechclust.training.dropout import dropout_of
 from mechclust.training.state import load_state, save_state
@@ -135,9 +135,19 @@ class _Training:
 
     def _lacking(self) -> dict[int, list[Path]]:
         """What callbacks lack of each checkpoint; refuses files of other settings, before any work."""
+        checkpoints = self.config.checkpoint_steps
+        for callback in self.callbacks:
+            at = callback.at if isinstance(callback, (CheckpointCallback, ProbeCallback)) else None
+            if missed := sorted(set(at or ()) - set(checkpoints)):
+                what = "save" if isinstance(callback, CheckpointCallback) else "measure"
+                raise InputError(
+                    f"{type(callback).__name__} is to {what} at step {missed[0]}, at which no callback runs; give some "
+                    f"of TrainConfig.checkpoint_steps ({', '.join(map(str, checkpoints[:8]))}"
+                    f"{', …' if len(checkpoints) > 8 else ''}), or set checkpoint_every"
+                )
         return {
             step: [path for callback in self._keeping() for path in callback.lacks(step, self.model)]
-            for step in self.config.checkpoint_steps
+            for step in checkpoints
         }
 
     def _keeping(self) -> list[KeepsFiles]:

@@ -11,7 +11,7 @@ import torch
 
 from mechclust.models import build_model
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
-from probes import ClusteringHead, ProbeResult, causal_checks, head_output, load_result, run, token_at
+from probes import ClusteringHead, ProbeResult, causal_checks, head_output, interchange, load_result, run, token_at
 from probes.causal_checks import Bench, _partners
 from tasks import Batch, InputError, InstructionFollowing, SparseModularAddition
 from tests.probes.planted_heads import TASK, Z, everything, ideal_head, solved_network
@@ -347,6 +347,24 @@ def test_what_is_refused(solved: Any, probe: ClusteringHead, model: Any, batch: 
     for call, message in cases:
         with pytest.raises(InputError, match=re.escape(message)):
             call()
+
+
+def test_logits_that_are_no_numbers_are_refused(model: Any, batch: Batch, task: InstructionFollowing) -> None:
+    probe = ready(model, batch, "task", at=head_output(1))
+
+    class Broken(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.hook_dict, self.hooks = model, model.hook_dict, model.hooks
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return model(*args, **kwargs) * torch.nan
+
+    message = "the model's logits are NaN or infinite at the query, so no prediction can be judged; check the weights"
+    with pytest.raises(InputError, match=message):
+        causal_checks(Broken(), batch, probe, task.accuracy)
+    with pytest.raises(InputError, match=message):
+        interchange(Broken(), batch, probe, heads=[("blocks.1.attn.hook_z", 0)], recipients=2)
 
 
 def test_a_model_without_logits_is_refused(model: Any, batch: Batch, task: InstructionFollowing) -> None:

@@ -296,6 +296,17 @@ def test_a_head_that_nothing_reads_is_one_class() -> None:
     assert float(checks["swap_agreement"][1, 1]) == 1
 
 
+def test_answers_that_differ_by_less_than_the_tolerance_are_tested(model: Any, batch: Batch) -> None:
+    heads = [(site, head) for site in SITES for head in range(2)]
+    result = interchange(model, batch, ready(model, batch, "task"), heads=heads, recipients=8, tolerance=0.9)
+    merged = (result["classes"] == 1) & (result["changed"] > 0)
+    assert bool(merged.any())
+    assert not result["p_value"][merged].isnan().any()
+    same = "all outputs lead to the same answers"
+    told = {note.split(":")[0] for note in result.notes if same in note}
+    assert told == {f"{SITES[i]} head {h}" for i, h in (result["changed"] == 0).nonzero().tolist()}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

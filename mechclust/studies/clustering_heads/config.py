@@ -14,7 +14,6 @@ from torch import Tensor
 from mechclust.models.config import AnyConfig
 from mechclust.studies.study import check_seeds
 from mechclust.training import Member, TrainConfig
-from probes.hooks import check_device
 from tasks import InputError, SparseModularAddition
 from tasks.errors import check_at_least
 
@@ -226,6 +225,9 @@ class ClusteringHeadsConfig:
                 "full_batch.curvature": (full.curvature, 0),
             }
         )
+        for name, value in {"eps": self.eps, "discount": self.discount, "starts.beta": self.starts.beta}.items():
+            if not (math.isfinite(value) and value >= 0):
+                raise InputError(f"{name} is {value}; expected a number of at least 0")
         for scale in self.starts.scales:
             if not (math.isfinite(scale) and scale >= 0):
                 raise InputError(f"starts.scales has {scale}; expected factors of at least 0 on the initial weights")
@@ -399,10 +401,8 @@ def member_of(
 def jobs(config: ClusteringHeadsConfig) -> list[EnsembleJob]:
     """What trains together: an arm's seeds in groups; all learning rates, discounts, starts and narrow widths at once.
 
-    The base setting comes first and the costly ablations last, so that a stopped run can still be reported on. Refuses
-    a device that this machine does not have.
+    The base setting comes first and the costly ablations last, so that a stopped run can still be reported on.
     """
-    check_device(config.device)
     known = arms(config)
     together: dict[str, list[str]] = {}
     for name in known:
@@ -493,6 +493,9 @@ class PoolingTransformerConfig(AnyConfig):
             eps_mlp=(self.eps_mlp or 0, 0),
             seed=(self.seed, 0),
         )
+        for name in ("eps", "eps_mlp"):
+            if not math.isfinite(getattr(self, name) or 0):
+                raise InputError(f"{name} is {getattr(self, name)}; expected a number")
         if self.d_model % self.n_heads:
             raise InputError(f"d_model is {self.d_model}; expected a multiple of n_heads ({self.n_heads})")
         if not 0 <= self.dropout < 1:

@@ -25,7 +25,6 @@ from pathlib import Path
 from mechclust.studies.heads_in_models.prompts import NAMES, NOUNS, ORDERS, WordPrompts
 from mechclust.studies.study import Job, check_seeds
 from mechclust.training import TrainConfig
-from probes.hooks import check_device
 from tasks import InputError, InstructionFollowing, SparseModularAddition, Task
 from tasks.errors import check_at_least
 
@@ -151,8 +150,7 @@ def arms(config: HeadsInModelsConfig) -> list[str]:
 
 
 def jobs(config: HeadsInModelsConfig) -> list[Job]:
-    """Every run, seed by seed; refuses a device that this machine does not have."""
-    check_device(config.device)
+    """Every run, seed by seed."""
     return [Job(arm, seed) for seed in config.seeds for arm in arms(config)]
 
 

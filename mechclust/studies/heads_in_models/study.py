@@ -30,7 +30,7 @@ from mechclust.studies.heads_in_models.config import (
 )
 from mechclust.studies.heads_in_models.results import Found, by_subject, data_of, key, load_results
 from mechclust.studies.heads_in_models.run import run_job, trained_models
-from mechclust.studies.study import Study
+from mechclust.studies.study import Study, check_checkpoint
 from mechclust.training import TrainConfig
 from tasks import InstructionFollowing, SparseModularAddition
 
@@ -158,6 +158,7 @@ STUDY = Study(
         "paper": HeadsInModelsConfig(),
     },
     jobs=jobs,
+    check=check_checkpoint,
     run_job=run_job,
     analyse=analyse,
     judge=judge,

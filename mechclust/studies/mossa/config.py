@@ -8,7 +8,6 @@ from typing import Literal, NamedTuple
 
 from mechclust.studies.study import check_seeds
 from mechclust.training import TrainConfig
-from probes.hooks import check_device
 from tasks import InputError, SkillSuite
 from tasks.errors import check_at_least, repeated
 from tasks.settings import check_choices
@@ -193,7 +192,6 @@ class ModelJob(NamedTuple):
 
 def jobs(config: MossaConfig) -> list[ModelJob]:
     """Every model and measurement; the longest of a stage first."""
-    check_device(config.device)
     found = [ModelJob(kind, seed) for kind in (*MODELS, "measure", "describe") for seed in config.seeds]
     for seed in config.seeds:
         suite = suite_of(config, seed)

@@ -21,7 +21,7 @@ from mechclust.studies.planted_layers.results import load_results, loss_table, s
 from mechclust.studies.planted_layers.run import run_job, trained_models
 from mechclust.studies.planted_layers.trios import CROSSED, SAME, WHOLE, trios_of
 from mechclust.studies.planted_layers.tunings import jobs
-from mechclust.studies.study import Study
+from mechclust.studies.study import Study, check_checkpoint
 from mechclust.training import TrainConfig
 from tasks import SkillSuite
 
@@ -203,6 +203,7 @@ STUDY = Study(
         "paper": PlantedConfig(),
     },
     jobs=jobs,
+    check=check_checkpoint,
     run_job=run_job,
     analyse=analyse,
     judge=judge,

@@ -23,7 +23,6 @@ from mechclust.studies.planted_layers.trios import (
     where,
 )
 from mechclust.training import TrainConfig
-from probes.hooks import check_device
 from tasks import SkillSuite
 
 
@@ -113,7 +112,6 @@ class ModelJob(NamedTuple):
 
 def jobs(config: PlantedConfig) -> list[ModelJob]:
     """Every model and measurement; a given model is only measured."""
-    check_device(config.device)
     measures = [ModelJob("measure", seed) for seed in config.seeds]
     if config.model is not None:
         return measures

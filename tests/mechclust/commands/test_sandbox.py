@@ -115,12 +115,20 @@ def trained(tmp_path_factory):
 
 def test_checkpoints_of_a_training_run(trained):
     run = open_sandbox(trained / "models", view=View(layers=(2,), heads=("L1H0",), sequences=8))
-    assert (run.title, run.epochs, run.kept) == ("models", [0, 2, 4], "3 of 3 steps kept")
+    assert (run.title, run.epochs, run.kept) == (trained.name, [0, 2, 4], "3 of 3 steps kept")
     assert {"class_map", "residual_2", "output_L1H0", "attention_L1H0"} <= set(run.panels)
     assert not {"residual_1", "output_L0H0"} & set(run.panels)
     assert run.sequences.cluster_names == ["task 0", "task 1"]
     task = InstructionFollowing(n_tasks=2, n_symbols=8, n_eval=16)
     assert set(run.sequences.token_names) <= set(task.vocab)
+
+
+def test_without_the_last_layer_there_is_no_class_map(trained):
+    with_it, without = (open_sandbox(trained / "models", view=View(layers=layers)) for layers in ((0, 2), (0, 1)))
+    assert "class_map" in with_it.panels
+    assert "class_map" not in without.panels
+    assert "residual_1" in without.panels
+    assert without.title == trained.name
 
 
 def test_checkpoints_of_a_trainer(gpt2, tmp_path):

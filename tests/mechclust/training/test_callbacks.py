@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from mechclust import TrainConfig, train
 from mechclust.models import load_model, read_metadata
 from mechclust.training import AccuracyCallback, CheckpointCallback, ProbeCallback, accuracy, callbacks
 from mechclust.training.callbacks import load_steps, result_path
@@ -206,3 +207,22 @@ def test_measuring_leaves_the_model_as_it_was(task, tiny_model, tmp_path):
     assert [module.training for module in model.modules()] == modes
     assert torch.equal(before, torch.get_rng_state())
     assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("kind", ["CheckpointCallback", "ProbeCallback"])
+def test_a_step_that_is_no_checkpoint_is_refused_before_training(kind, task, model, tmp_path):
+    batches = {"validation_subset": list(task.batches("validation_subset"))}
+    callback = {
+        "CheckpointCallback": CheckpointCallback(tmp_path / "kept", at=range(0, 41, 5)),
+        "ProbeCallback": ProbeCallback(
+            tmp_path / "kept", batches, {"ari": TaskClusterARI(**PROBE)}, at=range(0, 41, 5)
+        ),
+    }[kind]
+    message = (
+        rf"{kind} is to \w+ at step 10, at which no callback runs; give some of TrainConfig.checkpoint_steps \(0, 1,"
+    )
+    with pytest.raises(InputError, match=message):
+        train(model, task, TrainConfig(steps=40), callbacks=[callback])
+    assert not (tmp_path / "kept").exists()
+    train(model, task, TrainConfig(steps=40, checkpoint_every=5), callbacks=[callback])
+    assert any(path.name.startswith("step-000010") for path in (tmp_path / "kept").iterdir())

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mechclust.studies.mossa.config import MossaConfig
-from probes.hooks import check_device
 
 
 class Cell(NamedTuple):
@@ -74,7 +73,6 @@ def models_of(config: MossaConfig, seed: int, cell: Cell) -> list[OriginJob]:
 
 def origin_jobs(config: MossaConfig) -> list[OriginJob]:
     """Every model and comparison; the longest first."""
-    check_device(config.device)
     cells = sorted(cells_of(config), key=lambda cell: -cell.width)
     models = [job for cell in cells for seed in config.seeds for job in models_of(config, seed, cell)]
     models.sort(key=lambda job: job.kind != "experimental")

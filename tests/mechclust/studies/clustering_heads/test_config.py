@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mechclust.studies import get_study
+from mechclust.studies import get_study, run_study
 from mechclust.studies.clustering_heads.config import (
     ABLATIONS,
     Ablations,
@@ -127,9 +127,11 @@ class TestArms:
         with pytest.raises(InputError, match=message):
             Ablations(**fields)
 
-    def test_a_device_that_is_not_here_is_refused_before_training(self):
+    def test_a_device_that_is_not_here_is_refused_before_training(self, tmp_path):
         with pytest.raises(InputError, match="no device 'nowhere'; expected cpu"):
-            jobs(replace(PAPER, device="nowhere"))
+            run_study(get_study("clustering-heads"), replace(PAPER, device="nowhere"), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+        assert jobs(replace(PAPER, device="cuda"))  # what another machine trained can be reported on here
 
     @pytest.mark.parametrize(
         ("fields", "message"),
@@ -154,8 +156,10 @@ class TestArms:
             ({"curriculum": Curriculum(d_model=0)}, "d_model is 0; expected at least 1"),
             ({"curriculum": Curriculum(group=0)}, "curriculum.group is 0; expected at least 1"),
             ({"lr": -1.0}, "lr is -1.0; expected a positive learning rate"),
-            ({"eps": -1.0}, "eps_mlp is -1.0; expected at least 0"),
-            ({"discount": -1.0}, "a member has a rate of -1.0; expected a factor of at least 0"),
+            ({"eps": -1.0}, "eps is -1.0; expected a number of at least 0"),
+            ({"eps": float("nan")}, "eps is nan; expected a number of at least 0"),
+            ({"starts": Starts(beta=float("inf"))}, "starts.beta is inf; expected a number of at least 0"),
+            ({"discount": -1.0}, "discount is -1.0; expected a number of at least 0"),
             ({"batch_size": 0}, "batch_size is 0; expected 1 to the 2048 training sequences"),
             ({"task": SparseModularAddition(n_train=1000)}, "batch_size is 1024; expected 1 to the 1000 training"),
             (

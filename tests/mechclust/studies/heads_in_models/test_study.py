@@ -189,3 +189,11 @@ class TestClaims:
         found = {c.id: c for c in claims_of(replace(PAPER, model=None), made())}
         assert {id for id, c in found.items() if c.verdict == "not tested"} == {f"W{i}" for i in range(1, 7)}
         assert found["W3"].bound == "-"
+
+
+@pytest.mark.parametrize(("name", "more"), [("heads-in-models", {}), ("planted-layers", {"prompts": "own.jsonl"})])
+def test_a_model_that_is_not_there_is_refused_before_anything_is_written(name, more, tmp_path):
+    study = get_study(name)
+    with pytest.raises(InputError, match=r"no model directory '/nope'; give a local directory or a hub name"):
+        run_study(study, replace(study.preset("smoke"), model="/nope", **more), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
