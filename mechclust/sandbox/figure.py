@@ -16,6 +16,7 @@ from tasks import InputError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
 _WIDTH, _HEIGHT = 3.1, 2.35  # inches a panel
 
@@ -35,8 +36,8 @@ def sandbox_figure(run: SandboxRun, epoch: int, panels: Iterable[str] | Grid | N
         >>> sandbox_figure(run, 244, ["xi", "class_map", "loss"]).savefig("epoch-244.png")  # doctest: +SKIP
     """
     frame = run.frame(epoch)
-    figure, axes = _layout(run, panel_grid(panels, run.panels))
-    _draw(figure, axes, run, frame)
+    figure, axes, title = _layout(run, panel_grid(panels, run.panels))
+    _draw(title, axes, run, frame)
     return figure
 
 
@@ -117,11 +118,14 @@ def sandbox_film(
     frames = [run.frame(epoch) for epoch in (run.epochs if epochs is None else epochs)]
     if len(frames) < 2:
         raise InputError(f"epochs has {len(frames)}; a film needs at least 2, or sandbox_figure shows one")
-    figure, axes = _layout(run, rows)
-    return write_film(figure, path, lambda i: _draw(figure, axes, run, frames[i]), len(frames), fps=fps, dpi=dpi)
+    figure, axes, title = _layout(run, rows)
+    return write_film(figure, path, lambda i: _draw(title, axes, run, frames[i]), len(frames), fps=fps, dpi=dpi)
 
 
-def _layout(run: SandboxRun, rows: Sequence[Sequence[SandboxPanel]]) -> tuple[Figure, list[tuple[SandboxPanel, Axes]]]:
+def _layout(
+    run: SandboxRun, rows: Sequence[Sequence[SandboxPanel]]
+) -> tuple[Figure, list[tuple[SandboxPanel, Axes]], Text]:
+    """The figure, its axes by panel, and its title, which ``_draw`` writes."""
     from matplotlib.figure import Figure
 
     across = max(map(len, rows))
@@ -129,13 +133,11 @@ def _layout(run: SandboxRun, rows: Sequence[Sequence[SandboxPanel]]) -> tuple[Fi
     grid = figure.add_gridspec(len(rows), across)
     axes = [(panel, figure.add_subplot(grid[i, j])) for i, row in enumerate(rows) for j, panel in enumerate(row)]
     draw_legend(figure, run, [panel for panel, _ in axes])
-    return figure, axes
+    return figure, axes, figure.suptitle("", fontsize=11, ha="center")
 
 
-def _draw(figure: Figure, axes: Sequence[tuple[SandboxPanel, Axes]], run: SandboxRun, frame: int) -> None:
+def _draw(title: Text, axes: Sequence[tuple[SandboxPanel, Axes]], run: SandboxRun, frame: int) -> None:
     for panel, axis in axes:
         wipe(axis)
         draw_panel(axis, panel, run, frame)
-    figure.suptitle(
-        f"{plain(run.title, 120)}: {run.unit} {run.epochs[frame]:,} of {run.epochs[-1]:,}", fontsize=11, ha="center"
-    )
+    title.set_text(f"{plain(run.title, 120)}: {run.unit} {run.epochs[frame]:,} of {run.epochs[-1]:,}")

@@ -303,6 +303,16 @@ def test_a_gif_has_a_frame_an_epoch(run, tmp_path):
     assert [file.name for file in path.parent.iterdir()] == ["run.gif"]
 
 
+def test_the_title_of_a_film_stays_above_the_panels(run, tmp_path):
+    path = sandbox_film(run, tmp_path / "run.gif", epochs=run.epochs[:3], dpi=60)
+    with Image.open(path) as film:
+        for frame in range(3):
+            film.seek(frame)
+            inked = np.flatnonzero((np.asarray(film.convert("L"))[:40] < 128).any(axis=1))
+            height = int(np.argmax(np.diff(inked) > 1)) + 1
+            assert height < 12, inked  # rows of pixels from the top of the title: one line, nothing overlaps it
+
+
 def test_an_mp4_has_a_frame_an_epoch(run, tmp_path):
     ffmpeg = pytest.importorskip("imageio_ffmpeg")
     path = sandbox_film(run, tmp_path / "run.mp4", panels=[["class_map"], ["loss"]], epochs=run.epochs[:5], dpi=41)
