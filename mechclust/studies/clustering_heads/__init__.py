@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from mechclust.studies.clustering_heads.ablations import Ablations
 from mechclust.studies.clustering_heads.config import (
-    Ablations,
     ClusteringHeadsConfig,
     Curriculum,
     FullBatch,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from mechclust.report.analysis import Analysis
 from mechclust.report.claims import Claim
+from mechclust.studies.clustering_heads.ablations import Ablations
 from mechclust.studies.clustering_heads.config import (
-    Ablations,
     ClusteringHeadsConfig,
     Curriculum,
     FullBatch,

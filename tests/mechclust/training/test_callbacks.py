@@ -210,7 +210,8 @@ def test_measuring_leaves_the_model_as_it_was(task, tiny_model, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["CheckpointCallback", "ProbeCallback"])
-def test_a_step_that_is_no_checkpoint_is_refused_before_training(kind, task, model, tmp_path):
+def test_a_step_that_is_no_checkpoint_is_refused_before_training(kind, task, tiny_model, tmp_path):
+    model = tiny_model()
     batches = {"validation_subset": list(task.batches("validation_subset"))}
     callback = {
         "CheckpointCallback": CheckpointCallback(tmp_path / "kept", at=range(0, 41, 5)),

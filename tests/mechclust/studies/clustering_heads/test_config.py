@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from mechclust.studies import get_study, run_study
+from mechclust.studies.clustering_heads.ablations import Ablations
 from mechclust.studies.clustering_heads.config import (
     ABLATIONS,
-    Ablations,
     ClusteringHeadsConfig,
     Curriculum,
     EnsembleJob,

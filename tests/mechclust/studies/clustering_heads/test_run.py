@@ -10,7 +10,8 @@ import torch
 
 from mechclust.studies import get_study
 from mechclust.studies.clustering_heads import curriculum, run
-from mechclust.studies.clustering_heads.config import Ablations, Curriculum, jobs, unfinished
+from mechclust.studies.clustering_heads.ablations import Ablations
+from mechclust.studies.clustering_heads.config import Curriculum, jobs, unfinished
 from mechclust.training import Snapshots, accuracy
 from probes import load_result
 

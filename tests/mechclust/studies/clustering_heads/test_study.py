@@ -15,7 +15,8 @@ from mechclust.commands.sandbox import open_sandbox
 from mechclust.report.analysis import Analysis
 from mechclust.report.claims import lacking_severity
 from mechclust.studies import get_study, report_run, run_study
-from mechclust.studies.clustering_heads.config import Ablations, ClusteringHeadsConfig, Curriculum, FullBatch, Starts
+from mechclust.studies.clustering_heads.ablations import Ablations
+from mechclust.studies.clustering_heads.config import ClusteringHeadsConfig, Curriculum, FullBatch, Starts
 from mechclust.studies.clustering_heads.dynamics import measured_rows
 from mechclust.studies.clustering_heads.results import load_results
 from mechclust.studies.clustering_heads.start_figures import modulus_table
