@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -349,38 +350,32 @@ def test_what_is_refused(solved: Any, probe: ClusteringHead, model: Any, batch: 
             call()
 
 
+class Changed(torch.nn.Module):
+    """A hooked model whose logits are changed after its last hook point."""
+
+    def __init__(self, model: Any, change: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.inner, self.change = model, change
+        self.hook_dict, self.hooks = model.hook_dict, model.hooks
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.change(self.inner(*args, **kwargs))
+
+
 def test_logits_that_are_no_numbers_are_refused(model: Any, batch: Batch, task: InstructionFollowing) -> None:
-    probe = ready(model, batch, "task", at=head_output(1))
-
-    class Broken(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner, self.hook_dict, self.hooks = model, model.hook_dict, model.hooks
-
-        def forward(self, *args: Any, **kwargs: Any) -> Any:
-            return model(*args, **kwargs) * torch.nan
-
+    probe, broken = ready(model, batch, "task", at=head_output(1)), Changed(model, lambda logits: logits * torch.nan)
     message = "the model's logits are NaN or infinite at the query, so no prediction can be judged; check the weights"
     with pytest.raises(InputError, match=message):
-        causal_checks(Broken(), batch, probe, task.accuracy)
+        causal_checks(broken, batch, probe, task.accuracy)
     with pytest.raises(InputError, match=message):
-        interchange(Broken(), batch, probe, heads=[("blocks.1.attn.hook_z", 0)], recipients=2)
+        interchange(broken, batch, probe, heads=[("blocks.1.attn.hook_z", 0)], recipients=2)
 
 
 def test_a_model_without_logits_is_refused(model: Any, batch: Batch, task: InstructionFollowing) -> None:
     probe = ready(model, batch, "task", at=head_output(1))
-
-    class Pair(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner, self.hook_dict, self.hooks = model, model.hook_dict, model.hooks
-
-        def forward(self, *args: Any, **kwargs: Any) -> Any:
-            return (model(*args, **kwargs),)
-
     message = "the model returns a tuple; causal_checks needs logits [batch d_vocab] or [batch pos d_vocab]"
     with pytest.raises(InputError, match=re.escape(message)):
-        causal_checks(Pair(), batch, probe, task.accuracy)
+        causal_checks(Changed(model, lambda logits: (logits,)), batch, probe, task.accuracy)
 
 
 def test_a_read_only_hook_point_says_so(solved: Any, probe: ClusteringHead, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +216,13 @@ def _varied(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, d
     return found
 
 
+def _share_of(tests: Sequence[float]) -> tuple[float, float, float]:
+    """The share of networks that solve the task, from their test accuracies, and the ends of its 95% interval."""
+    solved = [float(test > SOLVED) for test in tests]
+    low, high = share_interval(solved) or (np.nan, np.nan)
+    return float(np.mean(solved)), low, high
+
+
 def ablations(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
     """Accuracy, and the share that solves the task (with its 95% interval), against each setting that was varied."""
     base = dict(zip(ABLATIONS, (config.batch_size, config.lr, config.d_mlp, 1.0, 0.0, 1.0), strict=True))
@@ -229,16 +236,14 @@ def ablations(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
         for value, tests in found.items():
             axis.plot([value] * len(tests), tests, "o", color=BLUE, alpha=0.25, ms=4, mew=0)
         means = [np.mean(tests) for tests in found.values()]
-        solved = {value: (np.array(tests) > SOLVED).astype(float) for value, tests in found.items()}
-        shares = [share.mean() for share in solved.values()]
-        ends = np.array([share_interval(share.tolist()) for share in solved.values()]).reshape(-1, 2)
+        shares, low, high = np.array([_share_of(tests) for tests in found.values()]).reshape(-1, 3).T
         if kind == "bias":  # two settings, with nothing between them
             axis.plot(values, means, "_", color=BLUE, ms=22, mew=2)
-            axis.errorbar(values, shares, np.abs(ends.T - shares), fmt="s", color=ORANGE, ms=5, capsize=4)
+            axis.errorbar(values, shares, np.abs([low - shares, high - shares]), fmt="s", color=ORANGE, ms=5, capsize=4)
         else:
             axis.plot(values, means, color=BLUE, label="mean accuracy")
             axis.plot(values, shares, color=ORANGE, ls="--", label=f"{_SHARE}, 95% interval")
-            axis.fill_between(values, *ends.T, color=ORANGE, alpha=0.2, lw=0)
+            axis.fill_between(values, low, high, color=ORANGE, alpha=0.2, lw=0)
         counts = sorted({len(tests) for tests in found.values()})
         axis.set_title(f"{' or '.join(map(str, counts))} seeds per value", loc="right", fontsize=8, color="#555555")
         axis.axhline(1 / config.task.p, **_MARK)
@@ -263,15 +268,14 @@ def ablation_table(config: ClusteringHeadsConfig, results: HeadsResults) -> str:
     rows = []
     for kind, found in _varied(config, results).items():
         for value, tests in found.items():
-            solved = (np.array(tests) > SOLVED).astype(float)
-            low, high = share_interval(solved.tolist()) or (np.nan, np.nan)
+            share, low, high = _share_of(tests)
             spread = f" ± {np.std(tests, ddof=1):.3f}" if len(tests) > 1 else ""
             rows.append(
                 {
                     "setting": _LABELS[kind],
                     "value": "none" if kind == "bias" else f"{value:g}",
                     "test accuracy": f"{np.mean(tests):.3f}{spread}",
-                    _SHARE: f"{solved.mean():.2f}",
+                    _SHARE: f"{share:.2f}",
                     "95% interval": f"{low:.2f} to {high:.2f}",
                     "seeds": len(tests),
                 }
