@@ -72,7 +72,8 @@ def trained_models(config: HeadsInModelsConfig, out: Path) -> list[TrainedModel]
             return model, [_prompt_batch(config, job.seed, model.tokenizer, ORDERS[0])]
         return _train(config, job, out), examples_of(config, task_of(config, job))
 
-    known = [job for job in jobs(config) if job.arm not in (PLANTED, PROMPTS) or job == Job(PROMPTS, config.seeds[0])]
+    first = Job(PROMPTS, config.word_seeds[0])
+    known = [job for job in jobs(config) if job.arm not in (PLANTED, PROMPTS) or job == first]
     return [TrainedModel(job.name, partial(load, job)) for job in known]
 
 

@@ -55,7 +55,7 @@ def analyse(config: HeadsInModelsConfig, out: Path) -> Analysis:
 
     found = _loaded(config, out)
     additions = {f"p = {p}": by_subject(config, found, addition_arm(p)) for p in config.moduli}
-    seeds = f"{len(config.seeds)} seed{'s' * (len(config.seeds) > 1)}"
+    seeds, draws = (f"{len(n)} seed{'s' * (len(n) > 1)}" for n in (config.seeds, config.word_seeds))
     panels = [
         Panel(
             "addition",
@@ -75,7 +75,7 @@ def analyse(config: HeadsInModelsConfig, out: Path) -> Analysis:
     data, notes = data_of(config, found), _notes(config)
     if PROMPTS in arms(config):
         caption = (
-            f"A pretrained model, {seeds}, each with different words. First: how far the answer depends on each head, "
+            f"A pretrained model, {draws}, each with different words. First: how far the answer depends on each head, "
             "mean over seeds and both endings. Second: how alike each head's outputs are for the thing asked for at "
             "one ending and at the other (dotted: chance); filled: heads alike for it at both endings, but not for the "
             "other thing. Last: these heads interchanged together (circles and triangles: the two endings), the share "
@@ -130,6 +130,7 @@ def _notes(config: HeadsInModelsConfig) -> list[str]:
 
 _SMALL = HeadsInModelsConfig(
     seeds=(0,),
+    word_seeds=(0,),
     moduli=(2, 3),
     addition=SparseModularAddition(length=6, n_support=3, n_train=128, n_test=64),
     instructions=InstructionFollowing(
@@ -154,7 +155,7 @@ STUDY = Study(
     source="ours, on Odonnat, Bouaziz & Cabannes, Clustering Head (arXiv 2410.24050)",
     presets={
         "smoke": _SMALL,
-        "quick": replace(HeadsInModelsConfig(), seeds=(0, 1), moduli=(3,), n_measured=256),
+        "quick": replace(HeadsInModelsConfig(), seeds=(0, 1), word_seeds=(0, 1), moduli=(3,), n_measured=256),
         "paper": HeadsInModelsConfig(),
     },
     jobs=jobs,
