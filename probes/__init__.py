@@ -16,7 +16,7 @@ from probes.foreign_rows import ForeignRows, rows_from
 from probes.head_attribution import head_attribution
 from probes.hooks import HookedModel, HookPoints, record
 from probes.index_set import IndexSet
-from probes.interchange import interchange
+from probes.interchange import interchange, interchange_together
 from probes.linear_decodability import LinearDecodability
 from probes.logit_lens import LogitLens
 from probes.moments import Moments
@@ -89,6 +89,7 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "head_attribution",
     "head_output",
     "interchange",
+    "interchange_together",
     "last_token",
     "list_probes",
     "load_result",

@@ -120,11 +120,11 @@ def check_heads(heads: Sequence[tuple[str, int]] | None, probe: ClusteringHead) 
     there = [(site, h) for site in probe.outputs for h in range(probe.head_outputs(site)[1].shape[1])]
     if heads is None:
         return there
-    if unknown := [head for head in heads if tuple(head) not in there]:
+    if unknown := [head for head in heads if not isinstance(head, Sequence) or tuple(head) not in there]:
         raise InputError(
             f"no head {unknown[0]!r} in this probe; expected pairs of site and head from {there[0]} to {there[-1]}"
         )
-    return list(heads)
+    return list(dict.fromkeys((site, head) for site, head in heads))
 
 
 def _interventions(bench: Bench, chosen: list[tuple[str, int]], order: Tensor) -> tuple[dict[str, Tensor], list[str]]:
@@ -305,17 +305,21 @@ class Bench:
     def with_output(self, site: str, head: int, points: Tensor) -> tuple[Tensor, Tensor]:
         """Predictions, and which are right, with ``points [n d_head]`` for the head's output at the query."""
         answers, right = torch.empty(self.n, dtype=torch.int64), torch.empty(self.n, dtype=torch.float64)
-        with self._replacing(site, head) as given:
+        with self._replacing([(site, head)]) as given:
             for batch, rows in zip(self.batches, self.rows, strict=True):
                 given.append((batch, points[rows]))
                 answers[rows], right[rows] = self._judge(forward(self.model, batch), batch)
         return answers, right
 
-    def responses(self, site: str, head: int, points: Tensor, recipients: Tensor) -> Tensor:
-        """``[recipient m]`` predictions for the examples ``recipients``, each with every one of ``points [m d_head]``
-        for the head's output at the query."""
+    def outputs(self, heads: Sequence[tuple[str, int]]) -> Tensor:
+        """``[n (head d_head)]`` outputs of these heads at the query, side by side."""
+        return torch.cat([self.points[site][:, head] for site, head in heads], dim=1)
+
+    def responses(self, heads: Sequence[tuple[str, int]], points: Tensor, recipients: Tensor) -> Tensor:
+        """``[recipient m]`` predictions for the examples ``recipients``, each with every one of
+        ``points [m (head d_head)]`` for the outputs of these heads at the query, all at once."""
         found = torch.empty(len(recipients), len(points), dtype=torch.int64)
-        with self._replacing(site, head) as given:
+        with self._replacing(heads) as given:
             for k, recipient in enumerate(recipients.tolist()):
                 which = next(i for i, rows in enumerate(self.rows) if recipient in rows)
                 row = int((self.rows[which] == recipient).nonzero())
@@ -329,18 +333,23 @@ class Bench:
         return found
 
     @contextmanager
-    def _replacing(self, site: str, head: int) -> Iterator[list[tuple[Batch, Tensor]]]:
-        """Inside, the head's output at the query is the last of the points in the list, for the batch beside them."""
+    def _replacing(self, heads: Sequence[tuple[str, int]]) -> Iterator[list[tuple[Batch, Tensor]]]:
+        """Inside, these heads' outputs at the query are the last of the points in the list, for the batch beside them;
+        ``points [batch (head d_head)]`` are side by side, in the order of ``heads``."""
         given: list[tuple[Batch, Tensor]] = []
+        widths = [self.points[site].shape[-1] for site, _ in heads]
 
         def put(name: str, z: Tensor) -> Tensor:
             batch, points = given[-1]
             z = z.clone()
             at = 0 if z.shape[1] == 1 else self.probe.query_positions(batch).to(z.device)
-            z[torch.arange(len(z), device=z.device), at, head] = points.to(z)
+            for (site, head), own in zip(heads, torch.split(points, widths, dim=1), strict=True):
+                if site == name:
+                    z[torch.arange(len(z), device=z.device), at, head] = own.to(z)
             return z
 
-        with torch.inference_mode(), evaluation_mode(self.model), record(self.model, [site], put):
+        sites = list(dict.fromkeys(site for site, _ in heads))
+        with torch.inference_mode(), evaluation_mode(self.model), record(self.model, sites, put):
             yield given
 
     @property

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,7 +20,9 @@ from probes.head_attribution import bench_of, head_attribution
 from probes.hooks import HookedModel
 from probes.result import ProbeResult
 from tasks import InputError
-from tasks.errors import check_at_least
+from tasks.errors import check_count
+
+Head = tuple[str, int]  # site and number
 
 _PER_HEAD = ("changed", "classes", "stability", "within_ratio", "within_ratio_gaussian")
 _PER_LABEL = ("changed_within", "changed_between", "response_within_ratio", "agreement", "p_value", "p_holm")
@@ -93,73 +95,205 @@ def interchange(
         >>> # found = interchange(model, batches, probe, heads=4)
         >>> # found.sel("discovered", site="blocks.1.attn.hook_z", head="0")
     """
-    check_at_least(recipients=(recipients, 2), seed=(seed, 0))
-    if isinstance(heads, int):
-        check_at_least(heads=(heads, 1))
-    if not 0 <= tolerance < 1:
-        raise InputError(f"tolerance is {tolerance}; expected a share of the recipients, at least 0 and below 1")
-    given = list(each_batch(batches, {"": model}))
-    bench = bench_of(model, given, probe)
-    if recipients > bench.n:
-        raise InputError(f"recipients is {recipients}, more than the {bench.n} examples; give fewer")
-    sites, n, labels = probe.outputs, bench.n, list(bench.labels.values())
-    shape = (len(sites), bench.n_heads)
-    if permutations is None:
-        permutations = enough_permutations(shape[0] * shape[1])
-    values = {name: torch.full(shape, torch.nan, dtype=torch.float64) for name in ("effect", *_PER_HEAD)}
+    plan = _Plan.of(model, batches, probe, heads, recipients, tolerance, permutations, seed)
+    bench, labels, sites = plan.bench, list(plan.bench.labels.values()), probe.outputs
+    chosen, shape = plan.chosen, plan.effect.shape
+    values = {"effect": plan.effect}
+    values |= {name: torch.full(shape, torch.nan, dtype=torch.float64) for name in _PER_HEAD}
     values |= {name: torch.full((*shape, len(labels)), torch.nan, dtype=torch.float64) for name in _PER_LABEL}
-    values["discovered"] = torch.full((*shape, n), -1)
-    if isinstance(heads, int):
-        values["effect"] = head_attribution(model, given, probe, permutations=1, seed=seed)["effect"]
-        chosen = _strongest(values["effect"], heads, sites)
-    else:
-        chosen = check_heads(heads, probe)
-    draw = torch.Generator().manual_seed(seed)
-    receiving = torch.randperm(n, generator=draw)[:recipients]
-    noise = torch.randn(n, n, dtype=torch.float64, generator=draw)
+    values["discovered"] = torch.full((*shape, bench.n), -1)
     notes = [] if len(chosen) == values["effect"].numel() else ["heads that were not chosen are NaN"]
     for site, head in chosen:
         at = sites.index(site), head
-        found = _Interchanged.of(bench, site, head, receiving, noise, tolerance)
-        for name, value in found.per_head(bench.answers[receiving], receiving).items():
+        found = _Interchanged.of(plan, [(site, head)])
+        for name, value in found.per_head(plan).items():
             values[name][at] = value
         values["discovered"][at] = found.classes
-        if bool((found.answers == found.answers[:, :1]).all()):
-            notes.append(f"{site} head {head}: all outputs lead to the same answers, so p-values are NaN")
+        if found.without_effect:
+            notes.append(f"{site} head {head}: {_WITHOUT_EFFECT}")
         for k, label in enumerate(labels):
-            per_label = found.per_label(bench.answers[receiving], receiving, label, permutations, seed)
-            for name, value in per_label.items():
+            for name, value in found.per_label(plan, label).items():
                 values[name][(*at, k)] = value
-    for k, name in enumerate(bench.labels):
-        if chosen and bool(values["changed_within"][..., k].isnan().all()):
-            notes.append(f"{name!r}: no recipient has another example of its class, so changed_within is NaN")
+    notes += _alone(bench.labels, values["changed_within"] if chosen else torch.empty(0, len(labels)))
     values["p_holm"] = holm_over_heads(values["p_value"])
     axes: dict[str, tuple[str, ...]] = dict.fromkeys(("effect", *_PER_HEAD), ("site", "head"))
     axes |= dict.fromkeys(_PER_LABEL, ("site", "head", "equivalence"))
     axes["discovered"] = ("site", "head", "example")
-    index = torch.cat([batch.index.cpu() for batch in bench.batches]).sort().values
     return ProbeResult(
         probe="interchange",
         values=values,
         axes=axes,
-        coords={
-            "site": sites,
-            "head": [str(h) for h in range(shape[1])],
-            "equivalence": probe.labels,
-            "example": [str(i) for i in index.tolist()],
-        },
+        coords={"site": sites, "head": [str(h) for h in range(shape[1])], **plan.coords},
         layers={site.name: site.layer for site in probe.sites if site.name in sites},
-        metadata={
-            "n": n,
-            "seed": seed,
-            "recipients": index[receiving].tolist(),
-            "permutations": permutations,
-            "passes": (3 if isinstance(heads, int) else 1) + 2 * recipients * len(chosen),
-            "clustering_head": repr(probe),
-            "versions": versions(),
-        },
+        metadata=plan.metadata(groups=len(chosen)),
         notes=notes,
     )
+
+
+def interchange_together(
+    model: HookedModel,
+    batches: Batches,
+    probe: ClusteringHead,
+    *,
+    heads: Sequence[Head] | int = 16,
+    recipients: int = 8,
+    tolerance: float = 0.0,
+    permutations: int = 999,
+    seed: int = 0,
+) -> ProbeResult:
+    """``interchange`` of several heads at once: which examples do they map to the same point, as far as is read?
+
+    In larger models, heads back each other up, so that a single one changes hardly any answer. Here all outputs of
+    these heads are put into a recipient together, and the classes are those of the heads as a set. Whether another set
+    would do the same is for the caller to try, such as equally many other heads of the same blocks.
+
+    Measures: those of ``interchange``, without the axes ``site`` and ``head`` and without ``effect`` and ``p_holm``, as
+    there is one set and one test for each equivalence. ``within_ratio`` and ``within_ratio_gaussian`` are of the
+    outputs side by side, so that heads with larger outputs count for more.
+
+    Cost: forward passes over the examples: 3 and one backward pass to choose heads (1 where they are given), and
+    ``2 recipients`` whatever the number of heads.
+
+    Args:
+        model: the model ``probe`` was run on.
+        batches: the examples; each with an index of its own.
+        probe: a ``ClusteringHead`` that has been run; it defines the sites and the equivalence.
+        heads: number of heads, those with the largest ``effect``, for which no label is needed; or pairs of site and
+            head.
+        recipients: number of recipients, drawn at random.
+        tolerance: share of the recipients in which two examples of one class may lead to different answers.
+        permutations: number of relabellings for ``p_value``.
+        seed: for recipients, relabellings and Gaussian points.
+
+    Raises:
+        InputError: as ``interchange``; and if there are no heads: an empty list, or none that the answers depend on.
+
+    Example:
+        >>> # run(model, batches, probe)
+        >>> # found = interchange_together(model, batches, probe, heads=16)
+        >>> # found["discovered"], found["agreement"]
+    """
+    plan = _Plan.of(model, batches, probe, heads, recipients, tolerance, permutations, seed)
+    if not plan.chosen:
+        raise InputError(f"heads is {heads}, which leaves none to interchange; give at least one pair of site and head")
+    found = _Interchanged.of(plan, plan.chosen)
+    labels = plan.bench.labels
+    per_label = [found.per_label(plan, label) for label in labels.values()]
+    per_head = {name: torch.tensor(value, dtype=torch.float64) for name, value in found.per_head(plan).items()}
+    own = [name for name in _PER_LABEL if name != "p_holm"]
+    values = {name: torch.tensor([of[name] for of in per_label], dtype=torch.float64) for name in own}
+    axes: dict[str, tuple[str, ...]] = dict.fromkeys(_PER_HEAD, ())
+    axes |= dict.fromkeys(own, ("equivalence",)) | {"discovered": ("example",)}
+    notes = [f"these heads together: {_WITHOUT_EFFECT}"] if found.without_effect else []
+    return ProbeResult(
+        probe="interchange together",
+        values=per_head | values | {"discovered": found.classes},
+        axes=axes,
+        coords=plan.coords,
+        metadata=plan.metadata(groups=1) | {"heads": [[site, head] for site, head in plan.chosen]},
+        notes=notes + _alone(labels, values["changed_within"]),
+    )
+
+
+_WITHOUT_EFFECT = "all outputs lead to the same answers, so p-values are NaN"
+
+
+def _alone(labels: Mapping[str, Tensor], changed_within: Tensor) -> list[str]:
+    """Which labels (the last axis) have no class of two examples."""
+    return [
+        f"{name!r}: no recipient has another example of its class, so changed_within is NaN"
+        for k, name in enumerate(labels)
+        if changed_within[..., k].numel() and bool(changed_within[..., k].isnan().all())
+    ]
+
+
+class _Plan(NamedTuple):
+    """What is interchanged: examples, heads, recipients.
+
+    Attributes:
+        bench: the examples, and what the model makes of them.
+        effect: ``[site head]`` by which heads were chosen; NaN where they were given.
+        chosen: the heads.
+        recipients: ``[recipient]`` places in ``bench``.
+        noise: ``[n n]`` of a normal distribution.
+        tolerance: of discovered classes.
+        permutations: relabellings of each test.
+        seed: of them.
+        passes: forward passes before the first interchange.
+    """
+
+    bench: Bench
+    effect: Tensor
+    chosen: list[Head]
+    recipients: Tensor
+    noise: Tensor
+    tolerance: float
+    permutations: int
+    seed: int
+    passes: int
+
+    @staticmethod
+    def of(
+        model: HookedModel,
+        batches: Batches,
+        probe: ClusteringHead,
+        heads: Sequence[Head] | int,
+        recipients: int,
+        tolerance: float,
+        permutations: int | None,
+        seed: int,
+    ) -> _Plan:
+        check_count(recipients=(recipients, 2), seed=(seed, 0))
+        if not isinstance(heads, Sequence):
+            check_count(heads=(heads, 1))
+        if permutations is not None:
+            check_count(permutations=(permutations, 1))
+        if not 0 <= tolerance < 1:
+            raise InputError(f"tolerance is {tolerance}; expected a share of the recipients, at least 0 and below 1")
+        given = list(each_batch(batches, {"": model}))
+        bench = bench_of(model, given, probe)
+        if recipients > bench.n:
+            raise InputError(f"recipients is {recipients}, more than the {bench.n} examples; give fewer")
+        sites = probe.outputs
+        effect = torch.full((len(sites), bench.n_heads), torch.nan, dtype=torch.float64)
+        if isinstance(heads, Sequence):
+            chosen = check_heads(heads, probe)
+        else:
+            effect = head_attribution(model, given, probe, permutations=1, seed=seed)["effect"]
+            chosen = _strongest(effect, heads, sites)
+        if permutations is None:
+            permutations = enough_permutations(effect.numel())
+        draw = torch.Generator().manual_seed(seed)
+        receiving = torch.randperm(bench.n, generator=draw)[:recipients]
+        noise = torch.randn(bench.n, bench.n, dtype=torch.float64, generator=draw)
+        passes = 1 if isinstance(heads, Sequence) else 3
+        return _Plan(bench, effect, chosen, receiving, noise, tolerance, permutations, seed, passes)
+
+    @property
+    def before(self) -> Tensor:
+        """``[recipient]`` the answers without interchange."""
+        return self.bench.answers[self.recipients]
+
+    @property
+    def examples(self) -> Tensor:
+        """``[n]`` their index."""
+        return torch.cat([batch.index.cpu() for batch in self.bench.batches]).sort().values
+
+    @property
+    def coords(self) -> dict[str, list[str]]:
+        return {"equivalence": self.bench.probe.labels, "example": [str(i) for i in self.examples.tolist()]}
+
+    def metadata(self, *, groups: int) -> dict[str, Any]:
+        """With the passes of so many groups of heads that were interchanged, one after the other."""
+        return {
+            "n": self.bench.n,
+            "seed": self.seed,
+            "recipients": self.examples[self.recipients].tolist(),
+            "permutations": self.permutations,
+            "passes": self.passes + 2 * len(self.recipients) * groups,
+            "clustering_head": repr(self.bench.probe),
+            "versions": versions(),
+        }
 
 
 def _strongest(effect: Tensor, heads: int, sites: Sequence[str]) -> list[tuple[str, int]]:
@@ -169,10 +303,10 @@ def _strongest(effect: Tensor, heads: int, sites: Sequence[str]) -> list[tuple[s
 
 
 class _Interchanged(NamedTuple):
-    """What became of the interchanges at one head.
+    """What became of the interchanges at one head, or at several at once.
 
     Attributes:
-        points: ``[n d_head]`` outputs.
+        points: ``[n d_head]`` outputs, side by side.
         answers: ``[recipient n]`` the model's, by donor.
         classes: ``[n]`` discovered.
         halves: the same from either half of the recipients.
@@ -186,43 +320,47 @@ class _Interchanged(NamedTuple):
     gaussian: tuple[Tensor, Tensor]
 
     @staticmethod
-    def of(bench: Bench, site: str, head: int, recipients: Tensor, noise: Tensor, tolerance: float) -> _Interchanged:
-        points = bench.points[site][:, head].double()
-        answers = bench.responses(site, head, points, recipients)
-        mean, half = points.mean(dim=0), len(recipients) // 2
-        cloud = mean + noise @ (points - mean) / (len(points) - 1) ** 0.5
-        of_cloud = bench.responses(site, head, cloud, recipients)
+    def of(plan: _Plan, heads: Sequence[Head]) -> _Interchanged:
+        points = plan.bench.outputs(heads).double()
+        answers = plan.bench.responses(heads, points, plan.recipients)
+        mean, half = points.mean(dim=0), len(plan.recipients) // 2
+        cloud = mean + plan.noise @ (points - mean) / (len(points) - 1) ** 0.5
+        of_cloud = plan.bench.responses(heads, cloud, plan.recipients)
         return _Interchanged(
             points,
             answers,
-            response_classes(answers, tolerance),
-            (response_classes(answers[:half], tolerance), response_classes(answers[half:], tolerance)),
-            (cloud, response_classes(of_cloud, tolerance)),
+            response_classes(answers, plan.tolerance),
+            (response_classes(answers[:half], plan.tolerance), response_classes(answers[half:], plan.tolerance)),
+            (cloud, response_classes(of_cloud, plan.tolerance)),
         )
 
-    def per_head(self, before: Tensor, recipients: Tensor) -> dict[str, float]:
-        """``before [recipient]``: the answers without interchange."""
-        other = torch.arange(len(self.points)) != recipients[:, None]
+    @property
+    def without_effect(self) -> bool:
+        """Whether each recipient's answer is the same for all donors."""
+        return bool((self.answers == self.answers[:, :1]).all())
+
+    def per_head(self, plan: _Plan) -> dict[str, float]:
+        """What needs no label."""
+        other = torch.arange(len(self.points)) != plan.recipients[:, None]
         several = any(int(half.max()) > 0 for half in self.halves)
         return {
-            "changed": float((self.answers != before[:, None])[other].double().mean()),
+            "changed": float((self.answers != plan.before[:, None])[other].double().mean()),
             "classes": float(self.classes.max()) + 1,
             "stability": adjusted_rand_score(self.halves[0], self.halves[1]) if several else torch.nan,
             "within_ratio": float(within_ratio(self.points, self.classes)),
             "within_ratio_gaussian": float(within_ratio(*self.gaussian)),
         }
 
-    def per_label(
-        self, before: Tensor, recipients: Tensor, label: Tensor, permutations: int, seed: int
-    ) -> dict[str, float]:
-        changed = (self.answers != before[:, None]).double()
-        same = label[recipients][:, None] == label
-        other = torch.arange(len(label)) != recipients[:, None]
+    def per_label(self, plan: _Plan, label: Tensor) -> dict[str, float]:
+        changed = (self.answers != plan.before[:, None]).double()
+        same = label[plan.recipients][:, None] == label
+        other = torch.arange(len(label)) != plan.recipients[:, None]
         responses = response_points(self.answers)
+        p = relabelling_p_values(responses[:, None], label, plan.permutations, seed=plan.seed)
         return {
             "changed_within": float(changed[same & other].mean()),  # NaN where a class has one example
             "changed_between": float(changed[~same].mean()),
             "response_within_ratio": float(within_ratio(responses, label)),
             "agreement": adjusted_rand_score(self.classes, label),
-            "p_value": float(relabelling_p_values(responses[:, None], label, permutations, seed=seed)),
+            "p_value": float(p),
         }

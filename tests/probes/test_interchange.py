@@ -10,12 +10,21 @@ import pytest
 import torch
 from scipy.stats import kstest
 
-from probes import ClusteringHead, ProbeResult, causal_checks, head_attribution, interchange, load_result, run
+from probes import (
+    ClusteringHead,
+    ProbeResult,
+    causal_checks,
+    head_attribution,
+    interchange,
+    interchange_together,
+    load_result,
+    run,
+)
 from probes.functional import response_classes
 from probes.functional.response_classes import response_points
 from probes.head_attribution import Attribution, bench_of
 from tasks import Batch, InputError
-from tests.probes.two_layer_heads import COPY, PLANTED, SUPPORT, TwoLayerHeads, sequences
+from tests.probes.two_layer_heads import COPY, PLANTED, SUPPORT, ThreeCopies, TwoLayerHeads, sequences
 
 LABELS = ("sum", "copied")
 SITES = ["blocks.0.attn.hook_z", "blocks.1.attn.hook_z"]
@@ -167,6 +176,70 @@ def test_tens_of_passes(planted: Any) -> None:
     assert seen[0] == result.metadata["passes"] * len(batch) == 13 * len(batch)
 
 
+# ---- several heads at once ----
+
+
+def test_heads_together_are_equivalent_for_what_they_carry_together(planted: Any, tmp_path: Any) -> None:
+    model, batch, _ = planted
+    total = batch.labels["sum"] + batch.labels["copied"]
+    labelled = replace(batch, labels={**batch.labels, "total": total})
+    probe = ready(model, labelled, ("total", "sum"))
+    result = interchange_together(model, labelled.split(100), probe, heads=[PLANTED, COPY], recipients=6)
+    assert result["agreement"][0] == 1
+    assert result["agreement"][1] < 0.9
+    assert int(result["classes"]) == len(torch.unique(total))
+    assert float(result["changed_within"][0]) == 0
+    assert float(result["changed_between"][0]) == 1
+    assert float(result["stability"]) == 1
+    assert result["p_value"][0] == 0.001
+    assert result.metadata["heads"] == [list(PLANTED), list(COPY)]
+    chosen = interchange_together(model, labelled, probe, heads=2, recipients=6)
+    assert sorted(chosen.metadata["heads"]) == sorted(result.metadata["heads"])
+    assert torch.equal(chosen["discovered"], result["discovered"])
+    result.save(tmp_path / "found.safetensors")
+    assert torch.equal(load_result(tmp_path / "found.safetensors")["discovered"], result["discovered"])
+    assert set(result.to_dataframe()["measure"]) >= {"changed", "agreement"}
+
+
+def test_a_single_head_is_the_same_together(planted: Any, found: ProbeResult) -> None:
+    model, batch, probe = planted
+    alone = interchange_together(model, batch, probe, heads=[PLANTED, PLANTED], recipients=8, permutations=99)
+    assert alone.metadata["heads"] == [list(PLANTED)]
+    for name in ("changed", "classes", "stability", "within_ratio", "within_ratio_gaussian", "agreement", "discovered"):
+        torch.testing.assert_close(alone[name], found[name][1, 0], msg=name)
+
+
+def test_heads_that_back_each_other_up_are_found_together_only() -> None:
+    model, batch = ThreeCopies(), sequences(2)
+    batch = replace(batch, labels={"copied": batch.tokens[:, -1]})
+    probe = ready(model, batch, "copied")
+    heads = [(SITES[0], head) for head in range(3)]
+    single = interchange(model, batch, probe, heads=heads, recipients=8)
+    assert single["changed"].tolist() == [[0, 0, 0]]
+    assert single["classes"].tolist() == [[1, 1, 1]]
+    together = interchange_together(model, batch, probe, heads=heads[:2], recipients=8)
+    assert float(together["agreement"]) == 1
+    assert float(together["changed_between"]) == 1
+    assert int(together["classes"]) == 2
+
+
+def test_passes_together_do_not_grow_with_the_heads(planted: Any) -> None:
+    model, batch, probe = planted
+    seen = [0]
+    hook = model.register_forward_pre_hook(lambda m, args: seen.__setitem__(0, seen[0] + len(args[0])))
+    result = interchange_together(model, batch, probe, heads=2, recipients=5)
+    hook.remove()
+    assert seen[0] == result.metadata["passes"] * len(batch) == 13 * len(batch)
+
+
+def test_heads_together_that_nothing_reads() -> None:
+    model, batch = TwoLayerHeads(2), sequences(2)
+    result = interchange_together(model, batch, ready(model, batch, "sum"), heads=[(SITES[1], 1), (SITES[0], 0)])
+    assert float(result["changed"]) == 0
+    assert result["p_value"].isnan().all()
+    assert result.notes == ["these heads together: all outputs lead to the same answers, so p-values are NaN"]
+
+
 # ---- oracles ----
 
 
@@ -221,7 +294,7 @@ def test_responses_by_hand(model: Any, batch: Batch) -> None:
     bench = bench_of(model, list(batch.split(5)), probe)
     points = 5 * torch.randn(7, 4, generator=torch.Generator().manual_seed(0))
     recipients = torch.tensor([11, 0, 6])
-    found = bench.responses(SITES[0], 1, points, recipients)
+    found = bench.responses([(SITES[0], 1)], points, recipients)
     for k, i in enumerate(recipients.tolist()):
         one = batch.select(slice(i, i + 1))
         place = int(one.last_positions())
@@ -315,15 +388,25 @@ def test_answers_that_differ_by_less_than_the_tolerance_are_tested(model: Any, b
         ({"tolerance": 1.0}, "tolerance is 1.0; expected a share of the recipients, at least 0 and below 1"),
         ({"heads": 0}, "heads is 0"),
         ({"heads": [("blocks.0.attn.hook_z", 7)]}, "no head ('blocks.0.attn.hook_z', 7) in this probe"),
+        ({"heads": 2.5}, "heads is 2.5; expected an integer of at least 1"),
+        ({"heads": [5]}, "no head 5 in this probe; expected pairs of site and head from ('blocks.0.attn.hook_z', 0)"),
+        ({"recipients": 2.5}, "recipients is 2.5; expected an integer of at least 2"),
         ({"permutations": 0}, "permutations is 0"),
     ],
 )
-def test_what_is_refused_of_interchange(changes: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize("measure", [interchange, interchange_together])
+def test_what_is_refused_of_interchange(measure: Any, changes: dict[str, Any], message: str) -> None:
     model, batch = TwoLayerHeads(2), sequences(2)
     with pytest.raises(InputError, match=re.escape(message)):
-        interchange(model, batch, ready(model, batch, "sum"), **changes)
+        measure(model, batch, ready(model, batch, "sum"), **changes)
     with pytest.raises(InputError, match="this ClusteringHead has not been run"):
-        interchange(model, batch, ClusteringHead("sum"))
+        measure(model, batch, ClusteringHead("sum"))
+
+
+def test_no_heads_together_are_refused() -> None:
+    model, batch = TwoLayerHeads(2), sequences(2)
+    with pytest.raises(InputError, match=re.escape("heads is [], which leaves none to interchange; give at least one")):
+        interchange_together(model, batch, ready(model, batch, "sum"), heads=[])
 
 
 def test_a_model_without_gradients_is_refused() -> None:

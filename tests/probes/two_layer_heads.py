@@ -57,6 +57,24 @@ class TwoLayerHeads(HookedRootModule):  # type: ignore[misc]
         return stream @ self.unembed
 
 
+class ThreeCopies(HookedRootModule):  # type: ignore[misc]
+    """Answers the last digit, which each of three heads copies: the answer is that of most heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.anchor = torch.nn.Parameter(torch.zeros(1))  # the model's device
+        self.blocks = torch.nn.ModuleList([_Block()])
+        self.setup()
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        (block,) = self.blocks
+        n = tokens.shape[1]
+        pattern = block.attn.hook_pattern(torch.eye(n).expand(len(tokens), 3, n, n))
+        z = torch.einsum("bhqk,bk->bqh", pattern, tokens.float())
+        votes = block.attn.hook_z(torch.stack([z, 0.3 * z], dim=-1))[..., 0].round().long()
+        return torch.nn.functional.one_hot(votes, 2).float().sum(dim=2)
+
+
 class _Attention(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
