@@ -71,7 +71,7 @@ class ThreeCopies(HookedRootModule):  # type: ignore[misc]
         n = tokens.shape[1]
         pattern = block.attn.hook_pattern(torch.eye(n).expand(len(tokens), 3, n, n))
         z = torch.einsum("bhqk,bk->bqh", pattern, tokens.float())
-        votes = block.attn.hook_z(torch.stack([z, 0.3 * z], dim=-1))[..., 0].round().long()
+        votes = block.attn.hook_z(torch.stack([z, 0.3 * z], dim=-1))[..., 0].round().clamp(0, 1).long()
         return torch.nn.functional.one_hot(votes, 2).float().sum(dim=2)
 
 
