@@ -30,7 +30,8 @@ from mechclust.studies.heads_in_models.config import (
     addition_arm,
     prompt_subject,
 )
-from mechclust.studies.heads_in_models.prompts import ORDERS
+from mechclust.studies.heads_in_models.discovery import largest, others
+from mechclust.studies.heads_in_models.prompts import ORDERS, Order
 from mechclust.studies.heads_in_models.results import key
 from mechclust.studies.heads_in_models.together import IRRELEVANT, RANDOM_HEADS, RELEVANT
 
@@ -40,12 +41,12 @@ _NO_MODEL = "needs a pretrained model; give its name or folder with --model"
 
 
 def claims_of(config: HeadsInModelsConfig, data: Data) -> list[Claim]:
-    """A1 to A7, W1 to W6, I1 to I6, and the checks K1 and K2."""
+    """A1 to A7, W1 to W10, I1 to I6, and the checks K1 and K2."""
     measured = [*_addition(config), *_instructions(config), *(_prompts(config) if config.model is not None else [])]
     found = [finding.judged(data, tested=config.test_claims) for finding in measured]
     if config.model is None:
         found += [finding.lacking(_NO_MODEL) for finding in _prompts(config)]
-    return [*sorted(found, key=lambda c: ("AWI".index(c.id[0]), c.id)), *_checks(config, data)]
+    return [*sorted(found, key=lambda c: ("AWI".index(c.id[0]), int(c.id[1:]))), *_checks(config, data)]
 
 
 def _checks(config: HeadsInModelsConfig, data: Data) -> list[Claim]:
@@ -199,6 +200,52 @@ def _prompts(config: HeadsInModelsConfig) -> list[Finding[Data]]:
               Bound("<=", 0.1)), one_false(spared, {name: replaced(**{name: by}) for name, by in changed.items()}),
               "donors that differ in the thing asked for, at one ending, drawn at random",
               spared, "the measured spread about .02"),
+        *_discovered(config, subjects, twins),
+    ]  # fmt: skip
+
+
+def _discovered(
+    config: HeadsInModelsConfig, subjects: Mapping[Order, str], twins: Mapping[Order, str]
+) -> list[Finding[Data]]:
+    """What the largest set of heads has in common without labels; ``subjects`` and ``twins`` by ending."""
+    n = config.together[-1]
+    ends = [(f"{order} name last", subjects[order], twins[order]) for order in ORDERS]
+    own, control = f"agreement asked, {largest(n)}", f"agreement asked, {others(n)}"
+    real, other, random = (
+        [key(PROMPTS, of[which], name) for of in ends] for which, name in ((1, own), (1, control), (2, own))
+    )
+    compact = [key(PROMPTS, subject, f"compactness, {largest(n)}") for _, subject, _ in ends]
+
+    def each(
+        measures: Sequence[str], bound: Bound, less: Sequence[str] | None = None
+    ) -> list[tuple[str, _Values, Bound]]:
+        found = []
+        for i, (name, *_) in enumerate(ends):
+            a, b = measures[i], less[i] if less is not None else None
+            found.append((name, lambda data, a=a, b=b: data[a] - (data[b] if b is not None else 0), bound))
+        return found  # type: ignore[return-value]
+
+    def flipped(data: Data, rng: np.random.Generator) -> Data:
+        return {**data, **{name: data[name] * rng.choice([-1, 1], len(data[name])) for name in compact}}
+
+    there = moved_to(**dict.fromkeys(real, 0.8))
+    return [
+        _ours("W7", f"if the {n} heads with the largest effect are interchanged together, the classes that are "
+              "discovered without labels are those of the thing asked for (adjusted Rand index)",
+              each(real, Bound(">=", 0.5)), replaced(**dict(zip(real, other, strict=True))),
+              "that of as many other heads", there, "the measured spread about .8", chance="0"),
+        _ours("W8", "as many other heads of the same or the nearest blocks do not have this equivalence (adjusted Rand "
+              "index, less theirs)", each(real, Bound(">", 0), other),
+              exchanged(*zip(real, other, strict=True)), "the two sets of heads exchanged at random, seed by seed",
+              there, "the measured spread about .8", chance="0"),
+        _ours("W9", "nor do as many heads with the largest effect if the weights are random (adjusted Rand index, "
+              "pretrained - random)", each(real, Bound(">", 0), random),
+              exchanged(*zip(real, random, strict=True)), "the two models exchanged at random, seed by seed",
+              there, "the measured spread about .8", chance="0"),
+        _ours("W10", "the outputs of these heads are clusters: within discovered classes they are more compact than "
+              "those of a Gaussian cloud in their place (within-ratio, less that of the cloud)",
+              each(compact, Bound("<", 0)), flipped, "signs drawn at random, seed by seed",
+              moved_to(**dict.fromkeys(compact, -0.1)), "the measured spread about -.1", chance="0"),
     ]  # fmt: skip
 
 

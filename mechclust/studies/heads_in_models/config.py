@@ -1,8 +1,8 @@
 """What the study of heads in models runs: settings, arms, files.
 
 The predictions, written down before the confirmatory seeds were run; ``claims.py`` has the bounds. The design was
-explored on seed 0. Ten networks (seeds 100 to 109) left A3, A4 and I6 undecided, so that parts 1 and 3 were run again on
-30 fresh seeds (200 to 229), by the same bounds; the words of the pretrained model are those of seeds 100 to 109.
+explored on seed 0. Ten networks (seeds 100 to 109) left A3, A4 and I6 undecided, so that parts 1 and 3 were run again
+on 30 fresh seeds (200 to 229), by the same bounds; the words of the pretrained model are those of seeds 100 to 109.
 
 1. A transformer of two layers with four heads per layer that adds modulo 2, 3 or 4 has clustering heads in its second
    layer, several of which share the work, and none in the first: there is not one per layer (A2, A3, A6).
@@ -12,7 +12,11 @@ explored on seed 0. Ten networks (seeds 100 to 109) left A3, A4 and I6 undecided
    same word is relevant (W2); with random weights there are fewer such heads (W3). The heads that the answer depends
    on are largely the same for both endings (W5). Interchanging one of them seldom changes an answer (as on
    the one draw explored), but interchanging all heads of W2 together carries the thing asked for (W4), and the
-   irrelevant word does not matter to them (W6); W4 and W6 were not explored.
+   irrelevant word does not matter to them (W6); W4 and W6 were not explored. Without labels: if the 64 heads with the
+   largest effect are interchanged together, the classes discovered are those of the thing asked (W7), unlike with as
+   many other heads (W8) or random weights (W9), and the heads' outputs are clusters rather than a cloud that the
+   answers divide (W10). W7 to W10 were written when W1 to W6 had been measured on the same words; what they are about
+   had been seen on seed 0 alone, without random weights and without other heads for 64.
 4. In a network that follows instructions, some heads' outputs are similar for all instructions of a task, including
    unseen ones (I2), beyond what the symbols of the instructions explain (I3, I4); and these heads are where the
    residual stream's task clusters arise (I5).
@@ -60,6 +64,9 @@ class HeadsInModelsConfig:
         n_tested: heads of the pretrained model that are interchanged, those with the largest effect; in the small
             networks all are.
         word_recipients: recipients among the prompts.
+        together: how many heads of the pretrained model are interchanged together to discover an equivalence, those
+            with the largest effect.
+        together_recipients: recipients of these among the prompts.
         names: names to draw from.
         nouns: things to draw from.
         share: a head is called a clustering head of a label if the label's within-ratio is at most this share of
@@ -99,6 +106,8 @@ class HeadsInModelsConfig:
     n_words: int = 5
     n_tested: int = 4
     word_recipients: int = 3
+    together: tuple[int, ...] = (4, 16, 64)
+    together_recipients: int = 6
     names: tuple[str, ...] = NAMES
     nouns: tuple[str, ...] = NOUNS
     share: float = 0.5
@@ -124,8 +133,14 @@ class HeadsInModelsConfig:
             n_measured=(self.n_measured, 8),
             recipients=(self.recipients, 2),
             word_recipients=(self.word_recipients, 2),
+            together_recipients=(self.together_recipients, 2),
             n_tested=(self.n_tested, 1),
         )
+        if sorted({n for n in self.together if n >= 1}) != list(self.together) or not self.together:
+            raise InputError(f"together is {self.together}; expected numbers of heads that grow, such as 4 16 64")
+        for name, n in (("word_recipients", self.word_recipients), ("together_recipients", self.together_recipients)):
+            if n > self.n_words**2:
+                raise InputError(f"{name} is {n}, more than the {self.n_words**2} prompts; give fewer, or more n_words")
         for name in ("share", "level", "solved"):
             if not 0 < getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name):g}; expected a share between 0 and 1")
@@ -208,5 +223,5 @@ def result_path(out: Path, job: Job, name: str) -> Path:
 
 def results_of(job: Job, out: Path) -> list[Path]:
     """Every measurement of a job."""
-    kinds = {INSTRUCTIONS: ("heads", "clusters"), PROMPTS: ("heads", "together")}.get(job.arm, ("heads",))
+    kinds = {INSTRUCTIONS: ("heads", "clusters"), PROMPTS: ("heads", "together", "discovery")}.get(job.arm, ("heads",))
     return [result_path(out, job, f"{subject}.{kind}") for subject in subjects_of(job.arm) for kind in kinds]

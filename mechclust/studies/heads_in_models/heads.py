@@ -24,6 +24,7 @@ class Heads:
         place: layer and head of a planted head.
         carried: share of answers that become the donor's when several heads are interchanged together, and ``changed``
             share that change at all, by the names of ``together.DONORS``; empty if not measured.
+        discovery: what ``discover_together`` found; ``None`` if not measured.
     """
 
     labels: tuple[str, ...]
@@ -34,6 +35,7 @@ class Heads:
     place: tuple[int, int] | None = None
     carried: Mapping[str, float] = field(default_factory=dict)
     changed: Mapping[str, float] = field(default_factory=dict)
+    discovery: ProbeResult | None = None
 
     def of(self, measure: str, label: str) -> np.ndarray:
         """``[layer head]`` a measure that exists for every label."""

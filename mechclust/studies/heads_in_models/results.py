@@ -24,7 +24,7 @@ from mechclust.studies.heads_in_models.heads import Heads, heads_from, switching
 from mechclust.studies.heads_in_models.together import DONORS
 from mechclust.studies.kept import check_there
 from mechclust.studies.study import Job
-from probes import load_result
+from probes import ProbeResult, load_result
 
 Data = Mapping[str, np.ndarray]
 
@@ -57,7 +57,7 @@ def _load(config: HeadsInModelsConfig, job: Job, subject: str, out: Path) -> Hea
         carried, changed = (
             dict(zip(DONORS, found["together"][name].tolist(), strict=True)) for name in ("carried", "changed")
         )
-        heads = replace(heads, carried=carried, changed=changed)
+        heads = replace(heads, carried=carried, changed=changed, discovery=found["discovery"])
     return heads
 
 
@@ -107,7 +107,22 @@ def _summary(config: HeadsInModelsConfig, arm: str, heads: Heads) -> dict[str, f
         found["heads"] = float(called.size)
         found |= {f"carried, {donors}": share for donors, share in heads.carried.items()}
         found |= {f"changed, {donors}": share for donors, share in heads.changed.items()}
+        if heads.discovery is not None:
+            found |= discovered(heads.discovery)
     return found
+
+
+def discovered(found: ProbeResult) -> dict[str, float]:
+    """By measure and set of heads: agreement with each label (0 if no answer changes: all prompts are one class), and
+    how much more compact the outputs are within discovered classes than a Gaussian cloud (0 if there is one class)."""
+    values: dict[str, float] = {}
+    for i, name in enumerate(found.coords["set"]):
+        for k, label in enumerate(found.coords["equivalence"]):
+            values[f"agreement {label}, {name}"] = float(found["agreement"][i, k])
+        compact = float(found["within_ratio"][i] - found["within_ratio_gaussian"][i])
+        values[f"compactness, {name}"] = compact if math.isfinite(compact) else 0.0
+        values[f"stability, {name}"] = float(found["stability"][i].nan_to_num(0))
+    return values
 
 
 def _growth(ari: np.ndarray, called: np.ndarray) -> tuple[float, float]:

@@ -36,6 +36,7 @@ from mechclust.studies.heads_in_models.config import (
     task_of,
     training_of,
 )
+from mechclust.studies.heads_in_models.discovery import discover_together, head_sets
 from mechclust.studies.heads_in_models.heads import Heads, heads_from, switching_heads
 from mechclust.studies.heads_in_models.measure import measure_heads
 from mechclust.studies.heads_in_models.planted import PlantedHeads
@@ -156,6 +157,17 @@ def _prompts(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
         for order, batch in batches.items():
             measure = partial(exchange_together, model, batch, heads, switching.shape, seed=job.seed)
             once(result_path(out, job, f"{prompt_subject(kind, order)}.together"), measure, fingerprint(model))
+            discover = partial(
+                discover_together,
+                model,
+                batch,
+                labels_of(PROMPTS),
+                head_sets(ends[order], heads, config.together, job.seed),
+                recipients=config.together_recipients,
+                tolerance=config.tolerance,
+                seed=job.seed,
+            )
+            once(result_path(out, job, f"{prompt_subject(kind, order)}.discovery"), discover, fingerprint(model))
 
 
 def _prompt_batch(config: HeadsInModelsConfig, seed: int, tokenizer: Any, order: Any) -> Batch:

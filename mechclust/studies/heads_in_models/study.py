@@ -146,6 +146,8 @@ _SMALL = HeadsInModelsConfig(
     n_words=2,
     n_tested=2,
     word_recipients=2,
+    together=(1, 2),
+    together_recipients=2,
     test_claims=False,
 )  # fmt: skip
 

@@ -13,13 +13,13 @@ from probes import HookedModel, ProbeResult
 from probes.hooks import device_of, evaluation_mode, forward, record
 from tasks import Batch
 
-Heads = Sequence[tuple[int, int]]
+Places = Sequence[tuple[int, int]]  # block and head
 RELEVANT, RANDOM_HEADS, IRRELEVANT = "relevant donors", "relevant donors, other heads", "irrelevant donors"
 DONORS = (RELEVANT, RANDOM_HEADS, IRRELEVANT)
 
 
 def exchange_together(
-    model: HookedModel, batch: Batch, heads: Heads, shape: tuple[int, int], *, draws: int = 3, seed: int = 0
+    model: HookedModel, batch: Batch, heads: Places, shape: tuple[int, int], *, draws: int = 3, seed: int = 0
 ) -> ProbeResult:
     """Give each prompt another prompt's outputs of all these heads at once, at its last token.
 
@@ -51,7 +51,7 @@ def exchange_together(
     for _ in range(draws if heads else 0):
         relevant = _donors((asked[:, None] != asked) & (other[:, None] != other), draw)
         irrelevant = _donors((asked[:, None] == asked) & (other[:, None] != other), draw)
-        controls = _other_heads(heads, shape, draw)
+        controls = other_heads(heads, shape, draw)
         for i, (donors, which) in enumerate(((relevant, heads), (relevant, controls), (irrelevant, heads))):
             after = _answers(model, batch, sources, which, donors)
             carried[i] += ((after == answer[donors]) & (answer[donors] != before)).double().mean() / draws
@@ -79,7 +79,7 @@ def _donors(allowed: Tensor, draw: torch.Generator) -> Tensor:
     return torch.multinomial(allowed.double(), 1, generator=draw)[:, 0]
 
 
-def _other_heads(heads: Heads, shape: tuple[int, int], draw: torch.Generator) -> Heads:
+def other_heads(heads: Places, shape: tuple[int, int], draw: torch.Generator) -> Places:
     """Equally many other heads if there are, in blocks as near as possible, at random within a block."""
     n_blocks, n_heads = shape
     every = [(block, head) for block in range(n_blocks) for head in range(n_heads)]
@@ -104,7 +104,7 @@ def _outputs(model: HookedModel, batch: Batch, blocks: Sequence[int]) -> tuple[d
         return kept, _answer(forward(model, batch), batch)
 
 
-def _answers(model: HookedModel, batch: Batch, sources: dict[str, Tensor], heads: Heads, donors: Tensor) -> Tensor:
+def _answers(model: HookedModel, batch: Batch, sources: dict[str, Tensor], heads: Places, donors: Tensor) -> Tensor:
     """``[batch]`` answers with the donors' outputs of the heads."""
     of = {_site(block): [head for b, head in heads if b == block] for block, _ in heads}
 

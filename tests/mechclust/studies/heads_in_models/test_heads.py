@@ -12,17 +12,25 @@ import torch
 
 from mechclust.studies.heads_in_models import HeadsInModelsConfig, WordPrompts
 from mechclust.studies.heads_in_models.config import OFF
+from mechclust.studies.heads_in_models.discovery import (
+    FOLLOWING,
+    discover_together,
+    head_sets,
+    largest,
+    others,
+    sets_of,
+)
 from mechclust.studies.heads_in_models.heads import Heads, heads_from
 from mechclust.studies.heads_in_models.measure import measure_heads
 from mechclust.studies.heads_in_models.planted import PlantedHeads
-from mechclust.studies.heads_in_models.results import _growth
+from mechclust.studies.heads_in_models.results import _growth, discovered
 from mechclust.studies.heads_in_models.run import examples_of
 from mechclust.studies.heads_in_models.together import (
     IRRELEVANT,
     RANDOM_HEADS,
     RELEVANT,
-    _other_heads,
     exchange_together,
+    other_heads,
 )
 from probes import ClusteringHead, causal_checks, head_attribution, run
 from tasks import Batch, InputError, InstructionFollowing, SparseModularAddition
@@ -136,12 +144,43 @@ def test_heads_interchanged_together_carry_what_they_hold() -> None:
     assert none.notes == ["there are no heads to interchange, so carried and changed are NaN"]
 
 
+def test_sets_of_heads_discover_what_they_carry_together() -> None:
+    model, labels = PlantedHeads(task_of(3), seed=0), ("asked", "other", "answer")
+    batch = asked_batch(model, task_of(3))
+    sets = {"sum": [model.place], "both": [model.place, model.decoy], "none": []}
+    found = discover_together(model, batch, labels, sets, recipients=8, tolerance=0)
+    assert found["agreement"][0, 0] == 1
+    assert found["agreement"][0, 1].abs() < 0.1
+    assert found["agreement"][1, 2] == 1
+    assert found["classes"].tolist()[:2] == [len(torch.unique(batch.labels[name])) for name in ("asked", "answer")]
+    assert bool(found["agreement"][2].isnan().all())
+    assert (found["discovered"][2] == -1).all()
+    assert found.notes == ["none: there are no such heads, so its measures are NaN"]
+    values = discovered(found)
+    assert values["agreement asked, sum"] == 1
+    assert values["compactness, none"] == values["stability, none"] == 0
+
+
+def test_sets_are_the_strongest_heads_and_as_many_others() -> None:
+    effect = np.arange(8.0).reshape(2, 4)
+    heads = Heads(("asked",), {"effect": effect}, np.ones(1), 1.0)
+    sets = head_sets(heads, [(0, 1)], (1, 3, 6), seed=0)
+    assert list(sets) == sets_of((1, 3, 6))
+    assert sets[largest(1)] == [(1, 3)]
+    assert sets[largest(3)] == [(1, 1), (1, 2), (1, 3)]
+    assert (1, 0) in sets[others(3)]  # the only one left in that block
+    assert not {*sets[others(3)]} & {*sets[largest(3)]}
+    assert len({*sets[others(3)]}) == 3
+    assert sets[others(6)] == []
+    assert sets[FOLLOWING] == [(0, 1)]
+
+
 def test_control_heads_are_as_many_and_as_near_as_there_are() -> None:
     draw = torch.Generator().manual_seed(0)
     heads = [(1, 0), (1, 1), (1, 2), (3, 0)]
     counts: dict[int, int] = {}
     for _ in range(20):
-        others = _other_heads(heads, (4, 4), draw)
+        others = other_heads(heads, (4, 4), draw)
         assert len({*others} - {*heads}) == len(heads)
         blocks = sorted(block for block, _ in others)
         assert blocks.count(1) == 1  # the only one left there
@@ -149,7 +188,7 @@ def test_control_heads_are_as_many_and_as_near_as_there_are() -> None:
         for block in {0, 2} & {*blocks}:
             counts[block] = counts.get(block, 0) + blocks.count(block)
     assert sum(counts.values()) == 40
-    assert len({tuple(sorted(_other_heads([(0, 0)], (2, 4), draw))) for _ in range(40)}) == 3
+    assert len({tuple(sorted(other_heads([(0, 0)], (2, 4), draw))) for _ in range(40)}) == 3
 
 
 def test_without_enough_other_heads_there_is_no_control() -> None:
@@ -250,6 +289,12 @@ def test_a_tokenizer_that_cannot_tell_the_things_apart_is_refused() -> None:
         ),
         ({"share": 1.0}, "share is 1; expected a share between 0 and 1"),
         ({"n_layers": 1}, "n_layers is 1; expected at least 2"),
+        ({"word_seeds": ()}, "word_seeds is empty; expected at least one seed, such as --word-seeds 0"),
+        ({"together": (16, 4)}, "together is (16, 4); expected numbers of heads that grow, such as 4 16 64"),
+        (
+            {"together_recipients": 26},
+            "together_recipients is 26, more than the 25 prompts; give fewer, or more n_words",
+        ),
         (
             {"addition": SparseModularAddition(length=5, n_support=3)},
             "addition has 3 of 5 digits in its support; expected at most half, since equally many digits off it "

@@ -22,6 +22,7 @@ from mechclust.studies.heads_in_models.config import (
     labels_of,
     subjects_of,
 )
+from mechclust.studies.heads_in_models.discovery import largest, others, sets_of
 from mechclust.studies.heads_in_models.results import by_subject, data_of, key, load_results
 from mechclust.studies.heads_in_models.together import IRRELEVANT, RANDOM_HEADS, RELEVANT
 from mechclust.studies.study import Job
@@ -31,7 +32,7 @@ from tests.mechclust.studies.recorded import check_judged_again
 
 STUDY = get_study("heads-in-models")
 SMOKE, PAPER = STUDY.preset("smoke"), replace(STUDY.preset("paper"), model="a-model")
-IDS = [*(f"A{i}" for i in range(1, 8)), *(f"W{i}" for i in range(1, 7)), *(f"I{i}" for i in range(1, 7)), "K1", "K2"]
+IDS = [*(f"A{i}" for i in range(1, 8)), *(f"W{i}" for i in range(1, 11)), *(f"I{i}" for i in range(1, 7)), "K1", "K2"]
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +92,9 @@ def test_a_pretrained_model_is_measured_with_its_random_twin(write_checkpoint, t
     first = found["pretrained-first"]
     assert np.isfinite(first.selectivity("asked")).sum() == config.n_tested
     assert not np.array_equal(first.values["effect"], found["random-first"].values["effect"])
+    assert first.discovery.coords["set"] == sets_of(config.together)
+    assert first.discovery["agreement"].shape == (5, 2)
+    assert first.discovery["agreement"][0].isfinite().all()
     assert set(first.changed) == {RELEVANT, RANDOM_HEADS, IRRELEVANT}
     data = data_of(config, {job: found})
     assert 0 <= float(data[key(PROMPTS, "pretrained", "common")][0]) <= 1
@@ -128,6 +132,8 @@ def made(**changes: float) -> dict[str, np.ndarray]:
             values = {"accuracy": about(2 * asked + 0.1), "heads": 270 * true}
             values |= {f"carried, {RELEVANT}": about(1.5 * asked), f"carried, {RANDOM_HEADS}": about(0)}
             values |= {f"changed, {RELEVANT}": about(1.6 * asked), f"changed, {IRRELEVANT}": about(0)}
+            values |= {f"agreement asked, {largest(64)}": about(2 * asked), f"agreement asked, {others(64)}": about(0)}
+            values |= {f"compactness, {largest(64)}": about(-0.15)}
             data |= {key(PROMPTS, f"{kind}-{order}", name): of for name, of in values.items()}
         data[key(PROMPTS, kind, "common")] = about(0.7)
         data[key(PROMPTS, kind, "switching")] = about(5 if asked else 0)
@@ -171,6 +177,10 @@ class TestClaims:
             ({f"prompts|pretrained-first|carried, {RELEVANT}": -0.2}, {"W4"}),
             ({f"prompts|pretrained-second|changed, {IRRELEVANT}": 0.3}, {"W6"}),
             ({"prompts|pretrained|common": 0.1}, {"W5"}),
+            ({f"prompts|pretrained-first|agreement asked, {largest(64)}": 0.3}, {"W7"}),
+            ({f"prompts|pretrained-second|agreement asked, {others(64)}": 0.9}, {"W8"}),
+            ({f"prompts|random-first|agreement asked, {largest(64)}": 0.9}, {"W9"}),
+            ({f"prompts|pretrained-first|compactness, {largest(64)}": 0.1}, {"W10"}),
             ({"instructions|trained|accuracy": 0.5}, {"I1"}),
             ({"instructions|untrained|any": 1.0}, {"I3"}),
             ({"instructions|untrained|best ratio": 0.35}, {"I4"}),
@@ -187,7 +197,7 @@ class TestClaims:
     def test_without_a_model_its_claims_are_not_tested(self, monkeypatch):
         monkeypatch.setattr("mechclust.report.findings.severity_of", lambda *_, **__: None)
         found = {c.id: c for c in claims_of(replace(PAPER, model=None), made())}
-        assert {id for id, c in found.items() if c.verdict == "not tested"} == {f"W{i}" for i in range(1, 7)}
+        assert {id for id, c in found.items() if c.verdict == "not tested"} == {f"W{i}" for i in range(1, 11)}
         assert found["W3"].bound == "-"
 
 
