@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,8 @@ def open_sandbox(
     Args:
         folder: the ``--out`` of `mechclust run clustering-heads`, with the curves measured there; the ``out`` of
             ``train_ensemble``; or a folder of checkpoints, ``step-000100.safetensors`` as ``CheckpointCallback`` writes
-            them into the ``out`` of ``train``, or ``checkpoint-100`` as Hugging Face's Trainer does.
+            them or ``checkpoint-100`` as Hugging Face's Trainer does, or one with such a folder in it, like the ``out``
+            of ``train``.
         seed: of the network; ``None``: the first.
         max_frames: most epochs or steps to keep.
         view: what to show. ``None``: of a network of two dimensions with one head everything, of others what ``View``
@@ -94,10 +95,11 @@ def open_sandbox(
     folder = Path(folder)
     if (folder / "config.json").exists():
         return _of_study(folder, seed, max_frames, view)
-    if found := _checkpoints(folder):
+    holder = _holder(folder)
+    if found := _checkpoints(holder):
         if seed is not None:
             raise InputError(f"{str(folder)!r} holds the checkpoints of one model; leave --seed out")
-        return _of_checkpoints(folder, found, max_frames, view or View())
+        return replace(_of_checkpoints(holder, found, max_frames, view or View()), available=len(found))
     snapshots = Snapshots(folder)
     member = _place([config.seed for config in snapshots.configs], seed, folder)
     config, task = snapshots.configs[member], snapshots.tasks[member]
@@ -114,7 +116,8 @@ def open_sandbox(
 
     view, title = view or View(), f"seed {config.seed}"
     checkpoints = _Checkpoints(list(rows), load)
-    return record_sandbox(checkpoints, title=title, **_shown(task, view), **_of_task(task, view, checkpoints))
+    shown = record_sandbox(checkpoints, title=title, **_shown(task, view), **_of_task(task, view, checkpoints))
+    return replace(shown, available=len(snapshots.steps))
 
 
 def _of_study(folder: Path, seed: int | None, max_frames: int, view: View | None) -> SandboxRun:
@@ -143,6 +146,21 @@ def _checkpoints(folder: Path) -> dict[int, Path]:
     named = [(match, path) for path in every if (match := re.fullmatch(r"(?:step|checkpoint)-(\d+)", path.stem))]
     whole = {int(match[1]): path for match, path in named if path.suffix in ("", ".safetensors")}
     return dict(sorted(whole.items()))
+
+
+def _holder(folder: Path) -> Path:
+    """The folder itself, or the only one in it that holds checkpoints, such as ``models`` in the ``out`` of ``train``.
+
+    Raises:
+        InputError: for several.
+    """
+    if not folder.is_dir() or _checkpoints(folder):
+        return folder
+    below = sorted(path for path in folder.iterdir() if path.is_dir() and _checkpoints(path))
+    if len(below) > 1:
+        names = ", ".join(path.name for path in below)
+        raise InputError(f"{str(folder)!r} holds several folders of checkpoints ({names}); give one of them")
+    return below[0] if below else folder
 
 
 def _of_checkpoints(folder: Path, found: dict[int, Path], max_frames: int, view: View) -> SandboxRun:

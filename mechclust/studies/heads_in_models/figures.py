@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,6 +18,7 @@ from mechclust.studies.heads_in_models.config import (
     HeadsInModelsConfig,
     prompt_subject,
 )
+from mechclust.studies.heads_in_models.discovery import largest, others
 from mechclust.studies.heads_in_models.heads import Heads, switching_heads
 from mechclust.studies.heads_in_models.prompts import ORDERS
 from mechclust.studies.heads_in_models.together import DONORS
@@ -74,7 +75,7 @@ def _dots(
 
 def prompts(config: HeadsInModelsConfig, models: Models) -> Figure:
     """Effect of every head, which prompts its outputs are alike for at both endings, and what interchanges carry."""
-    figure, (image, alike, causal) = subplots(3, size=(4.6, 3.9), grid=None)
+    figure, (image, alike, causal, together) = subplots(4, columns=2, size=(5.2, 3.9), grid=None)
     effect = np.mean([h.values["effect"] for o in ORDERS for h in models[prompt_subject(PRETRAINED, o)]], axis=0)
     drawn = image.imshow(effect.T, aspect="auto", origin="lower", cmap="viridis")
     figure.colorbar(drawn, ax=image, label="effect (logits)")
@@ -97,10 +98,35 @@ def prompts(config: HeadsInModelsConfig, models: Models) -> Figure:
     alike.set(xlabel=f"{ORDERS[0]} person named last", ylabel=f"{ORDERS[1]} person named last")
     causal.set(title="filled heads interchanged together", ylabel="share of answers", ylim=(-0.03, 1.03))
     causal.set_xticks(range(len(DONORS)), [d.replace(", ", ",\n").replace(" donors", "\ndonors") for d in DONORS])
-    for axis in (alike, causal):
+    _discovery(together, config, models)
+    for axis in (alike, causal, together):
         axis.grid(alpha=0.25)
     alike.legend(frameon=False, fontsize=8, loc="upper right")
     return figure
+
+
+def _discovery(axis: Axes, config: HeadsInModelsConfig, models: Models) -> None:
+    """Agreement of the classes discovered with the thing asked for, by number of heads; mean of both endings."""
+    sizes = np.array(config.together)
+    for kind, name_of, label, color, style in (
+        (PRETRAINED, largest, "largest effect, pretrained", BLUE, "-"),
+        (PRETRAINED, others, "as many others, pretrained", BLUE, ":"),
+        (RANDOM, largest, "largest effect, random weights", ORANGE, "-"),
+    ):
+        ends = [[_agreements(heads, name_of, sizes) for heads in models[prompt_subject(kind, o)]] for o in ORDERS]
+        seed_curve(axis, sizes, np.mean(ends, axis=0), color=color, ls=style, marker="o", ms=3, label=label)
+    axis.axhline(0, color=GREY, ls=":", lw=1)
+    axis.set_xscale("log")
+    axis.set_xticks(sizes, [str(n) for n in sizes])
+    axis.set_xticks([], minor=True)
+    axis.set(title="classes discovered, and the thing asked for", xlabel="heads interchanged together")
+    axis.set(ylabel="adjusted Rand index", ylim=(-0.25, 1.05))
+    axis.legend(frameon=False, fontsize=8)
+
+
+def _agreements(heads: Heads, name_of: Callable[[int], str], sizes: np.ndarray) -> list[float]:
+    assert heads.discovery is not None
+    return [float(heads.discovery.sel("agreement", set=name_of(n), equivalence="asked")) for n in sizes.tolist()]
 
 
 def _hollow(axis: Axes, x: np.ndarray, y: np.ndarray, filled: np.ndarray, color: str) -> None:

@@ -78,9 +78,11 @@ def analyse(config: HeadsInModelsConfig, out: Path) -> Analysis:
             f"A pretrained model, {draws}, each with different words. First: how far the answer depends on each head, "
             "mean over seeds and both endings. Second: how alike each head's outputs are for the thing asked for at "
             "one ending and at the other (dotted: chance); filled: heads alike for it at both endings, but not for the "
-            "other thing. Last: these heads interchanged together (circles and triangles: the two endings), the share "
+            "other thing. Third: these heads interchanged together (circles and triangles: the two endings), the share "
             "of answers that change (open) and that become the donor's (filled); donors differ in the thing asked for, "
-            "or only in the other thing."
+            "or only in the other thing. Last: the heads with the largest effect interchanged together; adjusted Rand "
+            "index between the classes discovered without labels and the thing asked for (chance 0), mean of both "
+            "endings, mean and range over seeds."
         )
         models = by_subject(config, found, PROMPTS)
         panels.append(Panel("prompts", figures.prompts(config, models), caption))

@@ -123,6 +123,15 @@ def test_checkpoints_of_a_training_run(trained):
     assert set(run.sequences.token_names) <= set(task.vocab)
 
 
+def test_the_out_of_a_training_run_leads_to_its_only_folder_of_checkpoints(trained, tmp_path):
+    run = open_sandbox(trained, max_frames=2)
+    assert (run.title, run.epochs, run.kept) == (trained.name, [0, 4], "2 of 3 steps kept")
+    copy = shutil.copytree(trained, tmp_path / "run")
+    shutil.copytree(copy / "models", copy / "other")
+    with pytest.raises(InputError, match=r"holds several folders of checkpoints \(models, other\); give one of them"):
+        open_sandbox(copy)
+
+
 def test_without_the_last_layer_there_is_no_class_map(trained):
     with_it, without = (open_sandbox(trained / "models", view=View(layers=layers)) for layers in ((0, 2), (0, 1)))
     assert "class_map" in with_it.panels
