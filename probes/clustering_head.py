@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -119,7 +119,8 @@ query=last_token(), max_rows=None, permutations=0)
         max_rows: int | None = None,
         permutations: int | None = 0,
     ) -> None:
-        if equivalence == "" or (not isinstance(equivalence, str) and len(set(equivalence)) < len(equivalence)):
+        named = [equivalence] if isinstance(equivalence, str) else equivalence
+        if not isinstance(named, Collection) or "" in named or len(set(named)) < len(named):
             raise InputError(
                 f"equivalence is {equivalence!r}; expected a label name, several different ones, or () for none"
             )

@@ -39,6 +39,7 @@ _WAYS = {
     errno.ENAMETOOLONG: "give a shorter name",
 }
 _ANEW = "delete it and run the same command again to recreate it"
+_OURS_ANEW = f"if mechclust wrote it, {_ANEW}; if not, give another file"
 _DTYPES = {  # as safetensors calls them
     torch.float64: "F64",
     torch.float32: "F32",
@@ -312,7 +313,7 @@ def _reading(path: str | Path) -> Iterator[None]:
         raise InputError(f"no file {str(path)!r}; give the path of a safetensors file") from None
     except (SafetensorError, OSError) as error:
         why = getattr(error, "strerror", None) or error
-        raise InputError(f"{str(path)!r} is truncated or not a safetensors file ({why}); {_ANEW}") from None
+        raise InputError(f"{str(path)!r} is truncated or not a safetensors file ({why}); {_OURS_ANEW}") from None
 
 
 def _sums(path: Path) -> tuple[str, str] | None:
@@ -377,7 +378,7 @@ def read_json(path: str | Path, *, handwritten: bool = False) -> Any:
     except OSError as error:
         raise InputError(f"{str(path)!r} cannot be read ({error.strerror or error})") from None
     except (ValueError, RecursionError):  # no UTF-8, an integer of 4,301 digits, lists in lists too deep
-        raise InputError(f"{str(path)!r} is damaged (it is not JSON); {_ANEW}") from None
+        raise InputError(f"{str(path)!r} is damaged (it is not JSON); {_OURS_ANEW}") from None
     for named in sums if verifies() else ():
         if named is None and not handwritten:
             raise InputError(f"{str(path)!r} has no checksum (it is damaged, or from another version); {_ANEW}")

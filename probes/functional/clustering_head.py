@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import torch
@@ -241,7 +241,9 @@ def check_digits(tokens: Tensor, support: Sequence[int], modulus: int) -> None:
 
 
 def check_support(support: Sequence[int], length: int | None = None) -> None:
-    """Refuse an empty support, a position given twice, or one outside the sequence."""
+    """Refuse what is not a sequence, an empty support, a position given twice, or one outside the sequence."""
+    if not isinstance(support, Collection):
+        raise InputError(f"support is {support!r}; expected different positions such as (0, 1, 2)")
     if len(support) == 0 or len(set(support)) < len(support):
         what = "has a position twice" if len(support) else "is empty"
         raise InputError(f"support {what}; expected different positions such as (0, 1, 2)")

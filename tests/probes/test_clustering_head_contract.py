@@ -75,6 +75,7 @@ def test_two_processes_agree_with_one(forked: None, sequences: Batch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"equivalence": None}, "equivalence is None; expected a label name, several different ones, or () for none"),
         ({"equivalence": ""}, "equivalence is ''; expected a label name, several different ones, or () for none"),
         (
             {"equivalence": ("a", "a")},
@@ -85,6 +86,7 @@ def test_two_processes_agree_with_one(forked: None, sequences: Batch) -> None:
             {"modulus": 2},
             "modulus is 2, but support is None; give the positions whose digits are added, or modulus=None",
         ),
+        ({"support": 5}, "support is 5; expected different positions such as (0, 1, 2)"),
         ({"support": ()}, "support is empty; expected different positions such as (0, 1, 2)"),
         ({"support": (3, 3)}, "support has a position twice; expected different positions such as (0, 1, 2)"),
         ({"support": (-1,)}, "support has position -1; expected positions from 0 up"),

@@ -119,6 +119,7 @@ class TestSafetensors:
     def test_cut_short(self, path, length):
         os.truncate(path, length % path.stat().st_size)
         assert "is truncated or not a safetensors file" in refusal(read_safetensors, path)
+        assert refusal(read_safetensors, path).endswith("recreate it; if not, give another file")
         assert not is_whole(path)
 
     def test_missing(self, tmp_path):
