@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -120,11 +121,22 @@ def check_heads(heads: Sequence[tuple[str, int]] | None, probe: ClusteringHead) 
     there = [(site, h) for site in probe.outputs for h in range(probe.head_outputs(site)[1].shape[1])]
     if heads is None:
         return there
-    if unknown := [head for head in heads if not isinstance(head, Sequence) or tuple(head) not in there]:
+    if unknown := [head for head in heads if not _is_pair(head) or tuple(head) not in there]:
         raise InputError(
             f"no head {unknown[0]!r} in this probe; expected pairs of site and head from {there[0]} to {there[-1]}"
         )
-    return list(dict.fromkeys((site, head) for site, head in heads))
+    return list(dict.fromkeys((site, int(head)) for site, head in heads))
+
+
+def _is_pair(given: object) -> bool:
+    """Whether this is a site and a number."""
+    return (
+        isinstance(given, list | tuple)
+        and len(given) == 2
+        and isinstance(given[0], str)
+        and isinstance(given[1], Integral)
+        and not isinstance(given[1], bool)
+    )
 
 
 def _interventions(bench: Bench, chosen: list[tuple[str, int]], order: Tensor) -> tuple[dict[str, Tensor], list[str]]:
@@ -305,9 +317,9 @@ class Bench:
     def with_output(self, site: str, head: int, points: Tensor) -> tuple[Tensor, Tensor]:
         """Predictions, and which are right, with ``points [n d_head]`` for the head's output at the query."""
         answers, right = torch.empty(self.n, dtype=torch.int64), torch.empty(self.n, dtype=torch.float64)
-        with self._replacing([(site, head)]) as given:
+        with self._replacing([(site, head)]) as give:
             for batch, rows in zip(self.batches, self.rows, strict=True):
-                given.append((batch, points[rows]))
+                give(batch, points[rows])
                 answers[rows], right[rows] = self._judge(forward(self.model, batch), batch)
         return answers, right
 
@@ -319,7 +331,7 @@ class Bench:
         """``[recipient m]`` predictions for the examples ``recipients``, each with every one of
         ``points [m (head d_head)]`` for the outputs of these heads at the query, all at once."""
         found = torch.empty(len(recipients), len(points), dtype=torch.int64)
-        with self._replacing(heads) as given:
+        with self._replacing(heads) as give:
             for k, recipient in enumerate(recipients.tolist()):
                 which = next(i for i, rows in enumerate(self.rows) if recipient in rows)
                 row = int((self.rows[which] == recipient).nonzero())
@@ -327,20 +339,20 @@ class Bench:
                 for start in range(0, len(points), size):
                     part = points[start : start + size]
                     batch = self.batches[which].select(torch.full((len(part),), row))
-                    given.append((batch, part))
+                    give(batch, part)
                     logits = forward(self.model, batch)
                     found[k, start : start + size] = self._judge(logits, batch)[0]
         return found
 
     @contextmanager
-    def _replacing(self, heads: Sequence[tuple[str, int]]) -> Iterator[list[tuple[Batch, Tensor]]]:
-        """Inside, these heads' outputs at the query are the last of the points in the list, for the batch beside them;
-        ``points [batch (head d_head)]`` are side by side, in the order of ``heads``."""
-        given: list[tuple[Batch, Tensor]] = []
+    def _replacing(self, heads: Sequence[tuple[str, int]]) -> Iterator[Callable[[Batch, Tensor], None]]:
+        """Inside, these heads' outputs at the query are replaced. The function given takes the next batch and its
+        ``points [batch (head d_head)]``, side by side in the order of ``heads``."""
+        now: list[tuple[Batch, Tensor]] = []
         widths = [self.points[site].shape[-1] for site, _ in heads]
 
         def put(name: str, z: Tensor) -> Tensor:
-            batch, points = given[-1]
+            ((batch, points),) = now
             z = z.clone()
             at = 0 if z.shape[1] == 1 else self.probe.query_positions(batch).to(z.device)
             for (site, head), own in zip(heads, torch.split(points, widths, dim=1), strict=True):
@@ -349,8 +361,12 @@ class Bench:
             return z
 
         sites = list(dict.fromkeys(site for site, _ in heads))
+
+        def give(batch: Batch, points: Tensor) -> None:
+            now[:] = [(batch, points)]
+
         with torch.inference_mode(), evaluation_mode(self.model), record(self.model, sites, put):
-            yield given
+            yield give
 
     @property
     def n_answers(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import torch
@@ -141,15 +142,18 @@ def interchange_together(
     permutations: int = 999,
     seed: int = 0,
 ) -> ProbeResult:
-    """``interchange`` of several heads at once: which examples do they map to the same point, as far as is read?
+    """Replace the outputs of several heads at once, and find which examples the rest of the model then treats alike.
 
-    In larger models, heads back each other up, so that a single one changes hardly any answer. Here all outputs of
-    these heads are put into a recipient together, and the classes are those of the heads as a set. Whether another set
-    would do the same is for the caller to try, such as equally many other heads of the same blocks.
+    In larger models, heads back each other up, so that a single one changes hardly any answer. Here the outputs of all
+    these heads are put into a recipient together. Compare with other sets of as many heads: the more heads of a model
+    are replaced, the more the answer is the donor's by construction.
 
-    Measures: those of ``interchange``, without the axes ``site`` and ``head`` and without ``effect`` and ``p_holm``, as
-    there is one set and one test for each equivalence. ``within_ratio`` and ``within_ratio_gaussian`` are of the
-    outputs side by side, so that heads with larger outputs count for more.
+    Measures (as in ``interchange``, for the set as a whole):
+        ``changed``, ``classes``, ``stability``, ``within_ratio``, ``within_ratio_gaussian`` (no axes). The last two are
+            of the outputs side by side, so that heads with larger outputs count for more.
+        ``changed_within``, ``changed_between``, ``response_within_ratio``, ``agreement``, ``p_value`` (equivalence).
+            There is one test per equivalence, so no correction.
+        ``discovered`` (example): the class of each example.
 
     Cost: forward passes over the examples: 3 and one backward pass to choose heads (1 where they are given), and
     ``2 recipients`` whatever the number of heads.
@@ -166,16 +170,22 @@ def interchange_together(
         seed: for recipients, relabellings and Gaussian points.
 
     Raises:
-        InputError: as ``interchange``; and if there are no heads: an empty list, or none that the answers depend on.
+        InputError: as ``interchange``; and if there are no heads: an empty list, or none with an effect.
 
     Example:
         >>> # run(model, batches, probe)
         >>> # found = interchange_together(model, batches, probe, heads=16)
         >>> # found["discovered"], found["agreement"]
     """
+    check_count(permutations=(permutations, 1))
+    if isinstance(heads, Sequence) and not heads:
+        raise InputError("heads is empty; give at least one pair of site and head")
     plan = _Plan.of(model, batches, probe, heads, recipients, tolerance, permutations, seed)
     if not plan.chosen:
-        raise InputError(f"heads is {heads}, which leaves none to interchange; give at least one pair of site and head")
+        raise InputError(
+            "no head's output has an effect on the answers, to first order; name the heads to interchange: "
+            "heads=[(site, head)]"
+        )
     found = _Interchanged.of(plan, plan.chosen)
     labels = plan.bench.labels
     per_label = [found.per_label(plan, label) for label in labels.values()]
@@ -185,6 +195,8 @@ def interchange_together(
     axes: dict[str, tuple[str, ...]] = dict.fromkeys(_PER_HEAD, ())
     axes |= dict.fromkeys(own, ("equivalence",)) | {"discovered": ("example",)}
     notes = [f"these heads together: {_WITHOUT_EFFECT}"] if found.without_effect else []
+    if not isinstance(heads, Sequence) and len(plan.chosen) < heads:
+        notes.append(f"only {len(plan.chosen)} heads have an effect, fewer than the {heads} asked for")
     return ProbeResult(
         probe="interchange together",
         values=per_head | values | {"discovered": found.classes},
@@ -218,7 +230,7 @@ class _Plan(NamedTuple):
         noise: ``[n n]`` of a normal distribution.
         tolerance: of discovered classes.
         permutations: relabellings of each test.
-        seed: of them.
+        seed: for relabellings.
         passes: forward passes before the first interchange.
     """
 
@@ -245,10 +257,12 @@ class _Plan(NamedTuple):
     ) -> _Plan:
         check_count(recipients=(recipients, 2), seed=(seed, 0))
         if not isinstance(heads, Sequence):
+            if not isinstance(heads, Integral):
+                raise InputError(f"heads is {heads!r}; expected a number of heads or a list of pairs of site and head")
             check_count(heads=(heads, 1))
         if permutations is not None:
             check_count(permutations=(permutations, 1))
-        if not 0 <= tolerance < 1:
+        if not isinstance(tolerance, Real) or not 0 <= tolerance < 1:
             raise InputError(f"tolerance is {tolerance}; expected a share of the recipients, at least 0 and below 1")
         given = list(each_batch(batches, {"": model}))
         bench = bench_of(model, given, probe)

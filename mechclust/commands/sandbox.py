@@ -100,6 +100,11 @@ def open_sandbox(
         if seed is not None:
             raise InputError(f"{str(folder)!r} holds the checkpoints of one model; leave --seed out")
         return replace(_of_checkpoints(holder, found, max_frames, view or View()), available=len(found))
+    if not any(folder.glob("snapshots-*")):
+        raise InputError(
+            f"{str(folder)!r} holds nothing to show; give the --out of mechclust run clustering-heads, the out of "
+            "train or train_ensemble, or a folder of checkpoints"
+        )
     snapshots = Snapshots(folder)
     member = _place([config.seed for config in snapshots.configs], seed, folder)
     config, task = snapshots.configs[member], snapshots.tasks[member]
@@ -154,7 +159,7 @@ def _holder(folder: Path) -> Path:
     Raises:
         InputError: for several.
     """
-    if not folder.is_dir() or _checkpoints(folder):
+    if not folder.is_dir() or _checkpoints(folder) or any(folder.glob("snapshots-*")):
         return folder
     below = sorted(path for path in folder.iterdir() if path.is_dir() and _checkpoints(path))
     if len(below) > 1:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import kstest
@@ -311,6 +313,34 @@ def test_responses_by_hand(model: Any, batch: Batch) -> None:
     assert len(torch.unique(found)) > 1
 
 
+def test_responses_of_several_heads_by_hand(model: Any, batch: Batch) -> None:
+    """Two heads of one layer, the second first, and one of the other; each gets its own part of the points."""
+    bench = bench_of(model, list(batch.split(5)), ready(model, batch, "task"))
+    heads = [(SITES[1], 1), (SITES[0], 0), (SITES[1], 0)]
+    outputs = torch.stack([bench.points[site][:, head] for site, head in heads], dim=1)
+    torch.testing.assert_close(bench.outputs(heads), outputs.flatten(1))
+    points = 5 * torch.randn(6, 12, generator=torch.Generator().manual_seed(1))
+    found = bench.responses(heads, points, torch.tensor([3, 10]))
+    for k, i in enumerate((3, 10)):
+        one = batch.select(slice(i, i + 1))
+        place = int(one.last_positions())
+        for j, point in enumerate(points):
+
+            def put(
+                z: torch.Tensor, hook: Any, own: str, place: int = place, point: torch.Tensor = point
+            ) -> torch.Tensor:
+                z = z.clone()
+                for part, (site, head) in zip(point.reshape(3, 4), heads, strict=True):
+                    if site == own:
+                        z[0, place, head] = part
+                return z
+
+            with torch.no_grad(), model.hooks(fwd_hooks=[(site, partial(put, own=site)) for site in SITES]):
+                logits = model(one.tokens, attention_mask=one.attention_mask.long())  # type: ignore[union-attr]
+            assert int(logits[0, place].argmax()) == int(found[k, j])
+    assert len(torch.unique(found)) > 1
+
+
 def test_response_classes_with_and_without_tolerance() -> None:
     answers = torch.tensor([[0, 0, 1, 1, 1], [0, 0, 1, 1, 1], [0, 0, 1, 1, 2], [3, 3, 3, 4, 3]])
     assert response_classes(answers).tolist() == [0, 0, 1, 2, 3]
@@ -388,7 +418,11 @@ def test_answers_that_differ_by_less_than_the_tolerance_are_tested(model: Any, b
         ({"tolerance": 1.0}, "tolerance is 1.0; expected a share of the recipients, at least 0 and below 1"),
         ({"heads": 0}, "heads is 0"),
         ({"heads": [("blocks.0.attn.hook_z", 7)]}, "no head ('blocks.0.attn.hook_z', 7) in this probe"),
-        ({"heads": 2.5}, "heads is 2.5; expected an integer of at least 1"),
+        ({"heads": 2.5}, "heads is 2.5; expected a number of heads or a list of pairs of site and head"),
+        ({"heads": None}, "heads is None; expected a number of heads or a list of pairs of site and head"),
+        ({"heads": [("blocks.0.attn.hook_z", 0.0)]}, "no head ('blocks.0.attn.hook_z', 0.0) in this probe"),
+        ({"heads": ("blocks.0.attn.hook_z", 0)}, "no head 'blocks.0.attn.hook_z' in this probe; expected pairs"),
+        ({"tolerance": None}, "tolerance is None; expected a share of the recipients, at least 0 and below 1"),
         ({"heads": [5]}, "no head 5 in this probe; expected pairs of site and head from ('blocks.0.attn.hook_z', 0)"),
         ({"recipients": 2.5}, "recipients is 2.5; expected an integer of at least 2"),
         ({"permutations": 0}, "permutations is 0"),
@@ -405,8 +439,22 @@ def test_what_is_refused_of_interchange(measure: Any, changes: dict[str, Any], m
 
 def test_no_heads_together_are_refused() -> None:
     model, batch = TwoLayerHeads(2), sequences(2)
-    with pytest.raises(InputError, match=re.escape("heads is [], which leaves none to interchange; give at least one")):
+    with pytest.raises(InputError, match="heads is empty; give at least one pair of site and head"):
         interchange_together(model, batch, ready(model, batch, "sum"), heads=[])
+    with pytest.raises(InputError, match="permutations is None; expected an integer of at least 1"):
+        interchange_together(model, batch, ready(model, batch, "sum"), permutations=None)  # type: ignore[arg-type]
+    flat = ThreeCopies()  # rounding has no gradient
+    with pytest.raises(InputError, match=re.escape("name the heads")):
+        interchange_together(flat, batch, ready(flat, batch, "sum"), heads=2)
+
+
+def test_together_without_labels_and_with_fewer_heads_than_asked_for(planted: Any) -> None:
+    model, batch, _ = planted
+    bare = replace(batch, labels={})
+    result = interchange_together(model, bare, ready(model, bare, ()), heads=np.int64(9), recipients=4)  # type: ignore
+    assert result["agreement"].shape == (0,)
+    assert int(result["classes"]) > 2
+    assert result.notes == ["only 2 heads have an effect, fewer than the 9 asked for"]
 
 
 def test_a_model_without_gradients_is_refused() -> None:

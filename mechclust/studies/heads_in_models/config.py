@@ -66,7 +66,7 @@ class HeadsInModelsConfig:
         word_recipients: recipients among the prompts.
         together: how many heads of the pretrained model are interchanged together to discover an equivalence, those
             with the largest effect.
-        together_recipients: recipients of these among the prompts.
+        together_recipients: recipients of these among the prompts; up to 7, ``tolerance`` 0.125 allows no difference.
         names: names to draw from.
         nouns: things to draw from.
         share: a head is called a clustering head of a label if the label's within-ratio is at most this share of

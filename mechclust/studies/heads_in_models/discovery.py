@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from mechclust.studies.heads_in_models.heads import Heads
-from mechclust.studies.heads_in_models.together import Places, other_heads
+from mechclust.studies.heads_in_models.together import Places, other_heads, site_of
 from probes import ClusteringHead, HookedModel, ProbeResult, interchange_together, last_token, run
+from probes.files import versions
 from tasks import Batch
 
 FOLLOWING = "alike for the thing asked"  # chosen by labels; the other sets need none
@@ -63,7 +64,9 @@ def discover_together(
     tolerance: float,
     seed: int = 0,
 ) -> ProbeResult:
-    """``interchange_together`` of every set at the last token, as one result with the axis ``set``.
+    """``interchange_together`` of every set at the last token, as one result.
+
+    Measures: those of ``interchange_together``, with a first axis ``set``.
 
     Args:
         model: a model whose hooks can write.
@@ -73,6 +76,9 @@ def discover_together(
         recipients: as in ``interchange_together``.
         tolerance: the same.
         seed: the same.
+
+    Raises:
+        InputError: as ``interchange_together``.
     """
     probe = ClusteringHead(tuple(labels), query=last_token(), permutations=0)
     run(model, [batch], probe)
@@ -84,7 +90,7 @@ def discover_together(
         if not places:
             notes.append(f"{name}: there are no such heads, so its measures are NaN")
             continue
-        heads = [(f"blocks.{block}.attn.hook_z", head) for block, head in places]
+        heads = [(site_of(block), head) for block, head in places]
         found = interchange_together(
             model, [batch], probe, heads=heads, recipients=recipients, tolerance=tolerance, seed=seed
         )
@@ -101,6 +107,9 @@ def discover_together(
         metadata={
             "n": len(batch),
             "recipients": recipients,
+            "tolerance": tolerance,
+            "seed": seed,
+            "versions": versions(),
             "heads": {name: [f"L{block}H{head}" for block, head in places] for name, places in sets.items()},
         },
         notes=notes,

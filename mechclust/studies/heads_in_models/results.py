@@ -113,15 +113,19 @@ def _summary(config: HeadsInModelsConfig, arm: str, heads: Heads) -> dict[str, f
 
 
 def discovered(found: ProbeResult) -> dict[str, float]:
-    """By measure and set of heads: agreement with each label (0 if no answer changes: all prompts are one class), and
-    how much more compact the outputs are within discovered classes than a Gaussian cloud (0 if there is one class)."""
+    """By measure and set of heads: share of answers changed; agreement with each label; how much more compact outputs
+    are within discovered classes than a Gaussian cloud; stability. If all prompts are one class, the last three are 0;
+    for an empty set, all are NaN."""
     values: dict[str, float] = {}
     for i, name in enumerate(found.coords["set"]):
         for k, label in enumerate(found.coords["equivalence"]):
             values[f"agreement {label}, {name}"] = float(found["agreement"][i, k])
-        compact = float(found["within_ratio"][i] - found["within_ratio_gaussian"][i])
-        values[f"compactness, {name}"] = compact if math.isfinite(compact) else 0.0
-        values[f"stability, {name}"] = float(found["stability"][i].nan_to_num(0))
+        values[f"changed together, {name}"] = changed = float(found["changed"][i])
+        for measure, value in (
+            ("compactness", float(found["within_ratio"][i] - found["within_ratio_gaussian"][i])),
+            ("stability", float(found["stability"][i])),
+        ):
+            values[f"{measure}, {name}"] = 0.0 if math.isfinite(changed) and math.isnan(value) else value
     return values
 
 

@@ -47,7 +47,7 @@ from mechclust.studies.study import Job
 from mechclust.training import CheckpointCallback, train
 from probes import HookedModel, ProbeResult, Readout, TaskClusterARI, last_token, residual, run, token_at
 from probes.identity import fingerprint
-from tasks import Batch, SparseModularAddition
+from tasks import Batch, InputError, SparseModularAddition
 
 
 def run_job(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
@@ -147,6 +147,7 @@ def _always(logits: Tensor, batch: Batch) -> Tensor:
 def _prompts(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
     for kind in (PRETRAINED, RANDOM):
         model: Any = load_pretrained(str(config.model), untrained=kind == RANDOM, seed=job.seed, device=config.device)
+        _check_enough(config, model)
         batches = {order: _prompt_batch(config, job.seed, model.tokenizer, order) for order in ORDERS}
         ends: dict[str, Heads] = {}
         for order, batch in batches.items():
@@ -168,6 +169,16 @@ def _prompts(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
                 seed=job.seed,
             )
             once(result_path(out, job, f"{prompt_subject(kind, order)}.discovery"), discover, fingerprint(model))
+
+
+def _check_enough(config: HeadsInModelsConfig, model: Any) -> None:
+    """Refuse to interchange more than half of the heads, which leaves too few others as the control."""
+    n = model.cfg.n_layers * model.cfg.n_heads
+    if 2 * config.together[-1] > n:
+        raise InputError(
+            f"together has {config.together[-1]}, but the model has {n} heads; give at most half of them, such as "
+            f"--together {n // 2}, since as many other heads are the control"
+        )
 
 
 def _prompt_batch(config: HeadsInModelsConfig, seed: int, tokenizer: Any, order: Any) -> Batch:

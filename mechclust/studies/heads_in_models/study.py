@@ -119,8 +119,8 @@ def _notes(config: HeadsInModelsConfig) -> list[str]:
         f"A head is called if its within-ratio is at most {config.share:g} of chance, interchanges within a class "
         f"change at most {config.share:g} of the answers that those between classes do, and the answers follow the "
         f"label (p at most {config.level:g} after Holm's correction over all heads).",
-        "Only one head's output is interchanged at a time, at the query: heads that back each other up may each appear "
-        "to have little effect.",
+        "That rule interchanges one head's output at a time, at the query: heads that back each other up may each "
+        "appear to have little effect.",
         f"The part {PLANTED!r} has a head set by hand; it shows that the rule finds a head that is there (K1, K2).",
     ]
     if PROMPTS in arms(config):

@@ -100,13 +100,13 @@ def _outputs(model: HookedModel, batch: Batch, blocks: Sequence[int]) -> tuple[d
     def keep(name: str, z: Tensor) -> None:
         kept[name] = z[_at(z, batch)].clone()
 
-    with torch.inference_mode(), evaluation_mode(model), record(model, [_site(block) for block in blocks], keep):
+    with torch.inference_mode(), evaluation_mode(model), record(model, [site_of(block) for block in blocks], keep):
         return kept, _answer(forward(model, batch), batch)
 
 
 def _answers(model: HookedModel, batch: Batch, sources: dict[str, Tensor], heads: Places, donors: Tensor) -> Tensor:
     """``[batch]`` answers with the donors' outputs of the heads."""
-    of = {_site(block): [head for b, head in heads if b == block] for block, _ in heads}
+    of = {site_of(block): [head for b, head in heads if b == block] for block, _ in heads}
 
     def put(name: str, z: Tensor) -> Tensor:
         z = z.clone()
@@ -123,5 +123,6 @@ def _answer(logits: Tensor, batch: Batch) -> Tensor:
     return logits[_at(logits, batch)].argmax(dim=-1).cpu()
 
 
-def _site(block: int) -> str:
+def site_of(block: int) -> str:
+    """The hook point of the block's head outputs."""
     return f"blocks.{block}.attn.hook_z"

@@ -63,7 +63,10 @@ def test_refusals(folder, tmp_path, capsys):
     assert refusal(folder, "--seed", 5, "--out", tmp_path / "x.html", capsys=capsys) == (
         f"mechclust: {str(folder)!r} has no network of seed 5 (it has 4, 7)"
     )
-    assert "holds no snapshots; give the folder" in refusal(tmp_path, "--out", tmp_path / "x.html", capsys=capsys)
+    assert refusal(tmp_path, "--out", tmp_path / "x.html", capsys=capsys) == (
+        f"mechclust: {str(tmp_path)!r} holds nothing to show; give the --out of mechclust run clustering-heads, the "
+        "out of train or train_ensemble, or a folder of checkpoints"
+    )
     message = refusal(folder, "--out", tmp_path / "x.png", "--panels", "xii", capsys=capsys)
     assert message.startswith("mechclust: no panel 'xii' (there are token_embeddings, ")
     assert message.endswith("; did you mean 'xi'?")
@@ -130,6 +133,12 @@ def test_the_out_of_a_training_run_leads_to_its_only_folder_of_checkpoints(train
     shutil.copytree(copy / "models", copy / "other")
     with pytest.raises(InputError, match=r"holds several folders of checkpoints \(models, other\); give one of them"):
         open_sandbox(copy)
+
+
+def test_an_ensemble_is_shown_though_a_folder_in_it_holds_checkpoints(folder, trained, tmp_path):
+    copy = shutil.copytree(folder, tmp_path / "run")
+    shutil.copytree(trained / "models", copy / "models")
+    assert open_sandbox(copy).epochs == open_sandbox(folder).epochs
 
 
 def test_without_the_last_layer_there_is_no_class_map(trained):

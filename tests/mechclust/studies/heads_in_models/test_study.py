@@ -94,7 +94,10 @@ def test_a_pretrained_model_is_measured_with_its_random_twin(write_checkpoint, t
     assert not np.array_equal(first.values["effect"], found["random-first"].values["effect"])
     assert first.discovery.coords["set"] == sets_of(config.together)
     assert first.discovery["agreement"].shape == (5, 2)
-    assert first.discovery["agreement"][0].isfinite().all()
+    assert first.discovery["agreement"][:4].isfinite().all()
+    assert first.discovery.metadata["heads"]["largest effect, 2"] != first.discovery.metadata["heads"]["other heads, 2"]
+    with pytest.raises(InputError, match=r"together has 3, but the model has 4 heads; give at most half of them, such"):
+        STUDY.run_job(replace(config, together=(1, 3)), job, tmp_path / "other")
     assert set(first.changed) == {RELEVANT, RANDOM_HEADS, IRRELEVANT}
     data = data_of(config, {job: found})
     assert 0 <= float(data[key(PROMPTS, "pretrained", "common")][0]) <= 1
@@ -181,6 +184,8 @@ class TestClaims:
             ({f"prompts|pretrained-second|agreement asked, {others(64)}": 0.9}, {"W8"}),
             ({f"prompts|random-first|agreement asked, {largest(64)}": 0.9}, {"W9"}),
             ({f"prompts|pretrained-first|compactness, {largest(64)}": 0.1}, {"W10"}),
+            ({f"prompts|pretrained-second|agreement asked, {largest(64)}": 0.3}, {"W7"}),
+            ({f"prompts|pretrained-second|compactness, {largest(64)}": 0.1}, {"W10"}),
             ({"instructions|trained|accuracy": 0.5}, {"I1"}),
             ({"instructions|untrained|any": 1.0}, {"I3"}),
             ({"instructions|untrained|best ratio": 0.35}, {"I4"}),
@@ -193,6 +198,11 @@ class TestClaims:
         monkeypatch.setattr("mechclust.report.findings.severity_of", lambda *_, **__: None)
         found = {c.id: c.verdict for c in claims_of(PAPER, made(**change))}
         assert {id for id, verdict in found.items() if verdict != "holds"} == broken
+
+    def test_the_earlier_run_is_told_where_it_was_repeated(self, judged):
+        undecided = {id for id, c in judged.items() for run in c.history if run.verdict == "undecided"}
+        assert undecided == {"A3", "A4", "I6"}
+        assert {id[0] for id, c in judged.items() if c.history} == {"A", "I"}
 
     def test_without_a_model_its_claims_are_not_tested(self, monkeypatch):
         monkeypatch.setattr("mechclust.report.findings.severity_of", lambda *_, **__: None)
