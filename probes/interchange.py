@@ -26,6 +26,7 @@ from tasks.errors import check_count
 Head = tuple[str, int]  # site and number
 
 _PER_HEAD = ("changed", "classes", "stability", "within_ratio", "within_ratio_gaussian")
+_WITHOUT_EFFECT = "all outputs lead to the same answers, so p-values are NaN"
 _PER_LABEL = ("changed_within", "changed_between", "response_within_ratio", "agreement", "p_value", "p_holm")
 
 
@@ -115,7 +116,8 @@ def interchange(
         for k, label in enumerate(labels):
             for name, value in found.per_label(plan, label).items():
                 values[name][(*at, k)] = value
-    notes += _alone(bench.labels, values["changed_within"] if chosen else torch.empty(0, len(labels)))
+    if chosen:
+        notes += _alone(bench.labels, values["changed_within"])
     values["p_holm"] = holm_over_heads(values["p_value"])
     axes: dict[str, tuple[str, ...]] = dict.fromkeys(("effect", *_PER_HEAD), ("site", "head"))
     axes |= dict.fromkeys(_PER_LABEL, ("site", "head", "equivalence"))
@@ -207,15 +209,12 @@ def interchange_together(
     )
 
 
-_WITHOUT_EFFECT = "all outputs lead to the same answers, so p-values are NaN"
-
-
 def _alone(labels: Mapping[str, Tensor], changed_within: Tensor) -> list[str]:
     """Which labels (the last axis) have no class of two examples."""
     return [
         f"{name!r}: no recipient has another example of its class, so changed_within is NaN"
         for k, name in enumerate(labels)
-        if changed_within[..., k].numel() and bool(changed_within[..., k].isnan().all())
+        if bool(changed_within[..., k].isnan().all())
     ]
 
 

@@ -162,10 +162,9 @@ def _addition(config: HeadsInModelsConfig) -> list[Finding[Data]]:
 def _prompts(config: HeadsInModelsConfig) -> list[Finding[Data]]:
     subjects = {order: prompt_subject(PRETRAINED, order) for order in ORDERS}
     twins = {order: prompt_subject(RANDOM, order) for order in ORDERS}
-    ends = [f"{order} name last" for order in ORDERS]
 
     def named(values: Callable[[str], _Values], bound: Bound) -> list[tuple[str, _Values, Bound]]:
-        return [(name, values(subject), bound) for name, subject in zip(ends, subjects.values(), strict=True)]
+        return _ends(lambda order: values(subjects[order]), bound)
 
     def keys(measure: str) -> list[str]:
         return [key(PROMPTS, subject, measure) for subject in subjects.values()]
@@ -208,51 +207,52 @@ def _prompts(config: HeadsInModelsConfig) -> list[Finding[Data]]:
               Bound("<=", 0.1)), one_false(spared, {name: replaced(**{name: by}) for name, by in changed.items()}),
               "donors that differ in the thing asked for, at one ending, drawn at random",
               spared, "the measured spread about .02"),
-        *_discovered(config, subjects, twins),
+        *_discovered(config),
     ]  # fmt: skip
 
 
-def _discovered(
-    config: HeadsInModelsConfig, subjects: Mapping[Order, str], twins: Mapping[Order, str]
-) -> list[Finding[Data]]:
-    """What the largest set of heads has in common without labels; ``subjects`` and ``twins`` by ending."""
+def _ends(values: Callable[[Order], _Values], bound: Bound) -> list[tuple[str, _Values, Bound]]:
+    """One part per ending of the prompts."""
+    return [(f"{order} name last", values(order), bound) for order in ORDERS]
+
+
+def _discovered(config: HeadsInModelsConfig) -> list[Finding[Data]]:
+    """What the largest set of heads has in common without labels."""
     n = config.together[-1]
-    ends = [(f"{order} name last", subjects[order], twins[order]) for order in ORDERS]
-    own, control = f"agreement asked, {largest(n)}", f"agreement asked, {others(n)}"
-    real, other, random = (
-        [key(PROMPTS, of[which], name) for of in ends] for which, name in ((1, own), (1, control), (2, own))
-    )
-    compact = [key(PROMPTS, subject, f"compactness, {largest(n)}") for _, subject, _ in ends]
+    asked, controls = (f"agreement asked, {of(n)}" for of in (largest, others))
+    tightness = f"compactness, {largest(n)}"
 
-    def named(of: Sequence[_Values], bound: Bound) -> list[tuple[str, _Values, Bound]]:
-        return [(name, values, bound) for (name, *_), values in zip(ends, of, strict=True)]
+    def at(kind: str, measure: str) -> Callable[[Order], _Values]:
+        return lambda order: _of(PROMPTS, prompt_subject(kind, order), measure)
 
-    def taken(names: Sequence[str]) -> list[_Values]:
-        return [lambda data, name=name: data[name] for name in names]  # type: ignore[misc]
+    def keys(kind: str, measure: str) -> list[str]:
+        return [key(PROMPTS, prompt_subject(kind, order), measure) for order in ORDERS]
 
-    def less(names: Sequence[str], others: Sequence[str]) -> list[_Values]:
-        return [_less(*pair) for pair in zip(taken(names), taken(others), strict=True)]
-
+    index, compact = at(PRETRAINED, asked), keys(PRETRAINED, tightness)
+    real, other, random = keys(PRETRAINED, asked), keys(PRETRAINED, controls), keys(RANDOM, asked)
     there, clusters = moved_to(**dict.fromkeys(real, 0.8)), moved_to(**dict.fromkeys(compact, -0.1))
     about = "the pretrained model's index about .8 in the measured spread"
     return [
         _ours("W7", f"if the {n} heads with the largest effect are interchanged together, the classes that are "
               "discovered without labels are those of the thing asked for (adjusted Rand index)",
-              named(taken(real), Bound(">=", 0.5)),
+              _ends(index, Bound(">=", 0.5)),
               one_false(there, {name: moved_to(**{name: 0.5 - 1e-9}) for name in real}),
               "the measured spread about .5 at one ending, drawn at random, and about .8 at the other",
               there, about, chance="0"),
         _ours("W8", "the classes discovered by interchanging as many other heads of the same or the nearest blocks "
               f"agree less with the thing asked for (adjusted Rand index: {n} largest - others)",
-              named(less(real, other), Bound(">", 0)), exchanged(*zip(real, other, strict=True)),
+              _ends(lambda order: _less(index(order), at(PRETRAINED, controls)(order)), Bound(">", 0)),
+              exchanged(*zip(real, other, strict=True)),
               "the two sets of heads exchanged at random, seed by seed", there, about, chance="0",
               note="others that change no answer have a single class, and an index of 0"),
         _ours("W9", f"with random weights, the classes of the {n} heads with the largest effect agree less with the "
               "thing asked for (adjusted Rand index: pretrained - random)",
-              named(less(real, random), Bound(">", 0)), exchanged(*zip(real, random, strict=True)),
+              _ends(lambda order: _less(index(order), at(RANDOM, asked)(order)), Bound(">", 0)),
+              exchanged(*zip(real, random, strict=True)),
               "the two models exchanged at random, seed by seed", there, about, chance="0"),
         _ours("W10", f"within the discovered classes, the outputs of the {n} heads are more compact than a Gaussian "
-              "cloud put in their place (within-ratio: outputs - cloud)", named(taken(compact), Bound("<", 0)),
+              "cloud put in their place (within-ratio: outputs - cloud)",
+              _ends(at(PRETRAINED, tightness), Bound("<", 0)),
               one_false(clusters, {name: random_signs(name) for name in compact}),
               "signs drawn at random, seed by seed, at one ending, drawn at random", clusters,
               "the measured spread about -.1", chance="0"),
