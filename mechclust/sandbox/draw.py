@@ -234,6 +234,10 @@ def _curves(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int) -> Non
     axis.grid(color="#eef1f4", lw=0.6)
     if panel.log:
         axis.set_yscale("log")
+        low, high = axis.get_ylim()
+        if high < 10 * low:  # ticks would be labelled 1.04 x 10^0
+            for formatted in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
+                formatted("{x:g}")
     elif np.nanmax([*np.concatenate(list(curves.values())), 0]) <= 1:
         axis.set_ylim(-0.04 if panel.name != "accuracy" else None, 1.04)
     axis.set_xlim(run.epochs[0], run.epochs[-1])

@@ -217,6 +217,17 @@ def test_without_answers_there_is_no_loss(checkpoints, batch):
     sandbox_figure(run, 0).draw_without_rendering()
 
 
+def test_a_loss_that_hardly_falls_has_plain_numbers_on_its_axis(run):
+    figure = sandbox_figure(run, 12, ["loss"])
+    figure.canvas.draw()
+    axis = figure.axes[0].yaxis
+    low, high = axis.get_view_interval()
+    assert high < 10 * low
+    labels = [label.get_text() for minor in (False, True) for label in axis.get_ticklabels(minor=minor)]
+    assert any(labels)
+    assert all(float(label) > 0 for label in labels if label)
+
+
 def test_batches_of_several_widths_are_padded(checkpoints):
     short, long = torch.tensor([[0, 1, 1]]), torch.tensor([[1, 0, 1, 1, 0]])
     batches = [Batch(short, index=torch.tensor([1])), Batch(long, index=torch.tensor([0]))]
