@@ -262,9 +262,7 @@ class Bench:
         self.batches = [batch.to(device_of(model)) for batch in batches if len(batch)]
         self.n = sum(map(len, self.batches))
         if self.n < 2:
-            raise InputError(
-                f"causal_checks was given {self.n} examples; give at least 2, so that one output can replace another"
-            )
+            raise InputError(f"there are {self.n} examples; give at least 2, so that one output can replace another")
         index = torch.cat([batch.index.cpu() for batch in self.batches])
         order = torch.argsort(index, stable=True)
         rank = torch.empty_like(order)

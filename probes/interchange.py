@@ -105,6 +105,7 @@ def interchange(
     values |= {name: torch.full((*shape, len(labels)), torch.nan, dtype=torch.float64) for name in _PER_LABEL}
     values["discovered"] = torch.full((*shape, bench.n), -1)
     notes = [] if len(chosen) == values["effect"].numel() else ["heads that were not chosen are NaN"]
+    notes += plan.too_few(heads)
     for site, head in chosen:
         at = sites.index(site), head
         found = _Interchanged.of(plan, [(site, head)])
@@ -197,8 +198,9 @@ def interchange_together(
     axes: dict[str, tuple[str, ...]] = dict.fromkeys(_PER_HEAD, ())
     axes |= dict.fromkeys(own, ("equivalence",)) | {"discovered": ("example",)}
     notes = [f"these heads together: {_WITHOUT_EFFECT}"] if found.without_effect else []
-    if not isinstance(heads, Sequence) and len(plan.chosen) < heads:
-        notes.append(f"only {len(plan.chosen)} heads have an effect, fewer than the {heads} asked for")
+    notes += plan.too_few(heads)
+    if len(plan.chosen) == plan.effect.numel():
+        notes.append("all heads were interchanged, which gives the donor's answer by construction")
     return ProbeResult(
         probe="interchange together",
         values=per_head | values | {"discovered": found.classes},
@@ -276,6 +278,7 @@ class _Plan(NamedTuple):
             chosen = _strongest(effect, heads, sites)
         if permutations is None:
             permutations = enough_permutations(effect.numel())
+        seed = int(seed)
         draw = torch.Generator().manual_seed(seed)
         receiving = torch.randperm(bench.n, generator=draw)[:recipients]
         noise = torch.randn(bench.n, bench.n, dtype=torch.float64, generator=draw)
@@ -296,12 +299,19 @@ class _Plan(NamedTuple):
     def coords(self) -> dict[str, list[str]]:
         return {"equivalence": self.bench.probe.labels, "example": [str(i) for i in self.examples.tolist()]}
 
+    def too_few(self, heads: Sequence[Head] | int) -> list[str]:
+        """Whether fewer heads were chosen than asked for."""
+        if isinstance(heads, Sequence) or len(self.chosen) >= heads:
+            return []
+        return [f"{len(self.chosen)} of the {heads} heads asked for: no other has an effect, to first order"]
+
     def metadata(self, *, groups: int) -> dict[str, Any]:
         """With the passes of so many groups of heads that were interchanged, one after the other."""
         return {
             "n": self.bench.n,
             "seed": self.seed,
             "recipients": self.examples[self.recipients].tolist(),
+            "tolerance": float(self.tolerance),
             "permutations": self.permutations,
             "passes": self.passes + 2 * len(self.recipients) * groups,
             "clustering_head": repr(self.bench.probe),

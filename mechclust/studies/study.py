@@ -110,6 +110,8 @@ def check_seeds(seeds: Sequence[int], name: str = "seeds") -> None:
         raise InputError(f"{name} is empty; expected at least one seed, such as --{name.replace('_', '-')} 0")
     if min(seeds) < 0:
         raise InputError(f"{name} has {min(seeds)}; expected seeds of at least 0")
+    if max(seeds) >= 2**63:
+        raise InputError(f"{name} has {max(seeds)}; expected seeds below 2 ** 63")
     if twice := repeated(seeds):
         raise InputError(f"{name} has {twice[0]} twice; expected different seeds")
 

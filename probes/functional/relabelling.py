@@ -105,7 +105,7 @@ def between_shares(
         return sums.square().sum(dim=0).unflatten(-1, (heads, d)).sum(dim=-1)
 
     observed = between(torch.arange(n, device=x.device)[None])[0]
-    draw = torch.Generator().manual_seed(seed)
+    draw = torch.Generator().manual_seed(int(seed))
     at_once = max(1, _MOST_NUMBERS // (len(classes) * max(n, heads * d)))
     starts = range(0, permutations, at_once)
     null = [between(_orders(min(at_once, permutations - i), n, strata, draw).to(x.device)) for i in starts]

@@ -316,9 +316,9 @@ def test_what_is_refused(solved: Any, probe: ClusteringHead, model: Any, batch: 
         ),
         (
             lambda: causal_checks(solved, everything().select(slice(0, 1)), probe, right),
-            "causal_checks was given 1 examples; give at least 2, so that one output can replace another",
+            "there are 1 examples; give at least 2, so that one output can replace another",
         ),
-        (lambda: causal_checks(solved, [], probe, right), "causal_checks was given 0 examples; give at least 2"),
+        (lambda: causal_checks(solved, [], probe, right), "there are 0 examples; give at least 2"),
         (
             lambda: causal_checks(model, batch, probe, right),
             "this ClusteringHead holds state from 2 sites of a model of another shape; call reset() or use a new probe",

@@ -454,7 +454,16 @@ def test_together_without_labels_and_with_fewer_heads_than_asked_for(planted: An
     result = interchange_together(model, bare, ready(model, bare, ()), heads=np.int64(9), recipients=4)  # type: ignore
     assert result["agreement"].shape == (0,)
     assert int(result["classes"]) > 2
-    assert result.notes == ["only 2 heads have an effect, fewer than the 9 asked for"]
+    assert result.notes == ["2 of the 9 heads asked for: no other has an effect, to first order"]
+    assert result.metadata["tolerance"] == 0
+    single = interchange(model, bare, ready(model, bare, ()), heads=3, recipients=4, seed=np.int64(0))
+    assert single.notes == [
+        "heads that were not chosen are NaN",
+        "2 of the 3 heads asked for: no other has an effect, to first order",
+    ]
+    every = [(site, head) for site in SITES for head in range(2)]
+    whole = interchange_together(model, bare, ready(model, bare, ()), heads=every, recipients=2)
+    assert whole.notes == ["all heads were interchanged, which gives the donor's answer by construction"]
 
 
 def test_a_model_without_gradients_is_refused() -> None:

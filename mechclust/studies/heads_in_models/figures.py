@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from mechclust.report.style import BLUE, GREY, ORANGE, RED, layer_axis, seed_curve, subplots
 from mechclust.studies.heads_in_models.config import (
@@ -79,6 +80,8 @@ def prompts(config: HeadsInModelsConfig, models: Models) -> Figure:
     effect = np.mean([h.values["effect"] for o in ORDERS for h in models[prompt_subject(PRETRAINED, o)]], axis=0)
     drawn = image.imshow(effect.T, aspect="auto", origin="lower", cmap="viridis")
     figure.colorbar(drawn, ax=image, label="effect (logits)")
+    image.xaxis.set_major_locator(MaxNLocator(integer=True))
+    image.yaxis.set_major_locator(MaxNLocator(integer=True))
     image.set(title="which heads the answer depends on", xlabel="block, from 0", ylabel="head, from 0")
     for kind, color in ((PRETRAINED, BLUE), (RANDOM, ORANGE)):
         for seed, ends in enumerate(zip(*(models[prompt_subject(kind, order)] for order in ORDERS), strict=True)):
@@ -87,17 +90,22 @@ def prompts(config: HeadsInModelsConfig, models: Models) -> Figure:
             _hollow(alike, first, second, switching, color)
             if seed == 0:
                 alike.scatter([], [], s=16, color=color, label=kind)
+    places, known = range(len(DONORS)), False
     for heads, marker in (
         (h, m) for o, m in zip(ORDERS, "o^", strict=True) for h in models[prompt_subject(PRETRAINED, o)]
     ):
         for shares, face in ((heads.changed, "none"), (heads.carried, BLUE)):
-            causal.scatter(DONORS, [shares[d] for d in DONORS], s=20, marker=marker, facecolor=face, edgecolor=BLUE)
+            values = [shares[d] for d in DONORS]
+            causal.scatter(places, values, s=20, marker=marker, facecolor=face, edgecolor=BLUE)
+            known |= bool(np.isfinite(values).any())
     alike.axhline(1, color=GREY, ls=":", lw=1)
     alike.axvline(1, color=GREY, ls=":", lw=1)
     alike.set(title="within-ratio / chance for the thing asked for", xlim=(0, 1.4), ylim=(0, 1.4))
     alike.set(xlabel=f"{ORDERS[0]} person named last", ylabel=f"{ORDERS[1]} person named last")
     causal.set(title="filled heads interchanged together", ylabel="share of answers", ylim=(-0.03, 1.03))
-    causal.set_xticks(range(len(DONORS)), [d.replace(", ", ",\n").replace(" donors", "\ndonors") for d in DONORS])
+    if not known:
+        causal.text(0.5, 0.5, "no head is filled", ha="center", color=GREY, transform=causal.transAxes)
+    causal.set_xticks(places, [d.replace(", ", ",\n").replace(" donors", "\ndonors") for d in DONORS])
     _discovery(together, config, models)
     for axis in (alike, causal, together):
         axis.grid(alpha=0.25)

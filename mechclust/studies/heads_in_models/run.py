@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mechclust.models import build_model, load_pretrained, model_for
-from mechclust.models.tokenizers import encoder
+from mechclust.models.tokenizers import encoder, load_tokenizer
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.heads_in_models.config import (
     INSTRUCTIONS,
@@ -43,7 +43,7 @@ from mechclust.studies.heads_in_models.planted import PlantedHeads
 from mechclust.studies.heads_in_models.prompts import ORDERS
 from mechclust.studies.heads_in_models.together import exchange_together
 from mechclust.studies.kept import once
-from mechclust.studies.study import Job
+from mechclust.studies.study import Job, check_checkpoint
 from mechclust.training import CheckpointCallback, train
 from probes import HookedModel, ProbeResult, Readout, TaskClusterARI, last_token, residual, run, token_at
 from probes.identity import fingerprint
@@ -62,6 +62,31 @@ def run_job(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
         _prompts(config, job, out)
     else:
         _trained(config, job, out)
+
+
+def check(config: HeadsInModelsConfig) -> None:
+    """Refuse what ``check_checkpoint`` does, and a model that has too few heads or cannot read the prompts.
+
+    Raises:
+        InputError: saying which, before anything is trained.
+    """
+    check_checkpoint(config)
+    if config.model is None:
+        return
+    tokenizer, of_model = load_tokenizer(config.model)
+    text = of_model.get_text_config()
+    n, longest = text.num_hidden_layers * text.num_attention_heads, getattr(text, "max_position_embeddings", None)
+    if n < 2:
+        raise InputError(f"{config.model!r} has a single head; give a model with others to compare with")
+    if 2 * config.together[-1] > n:
+        raise InputError(
+            f"together has {config.together[-1]}, but {config.model!r} has {n} heads; give at most half of them, such "
+            f"as --together {n // 2}, since as many other heads are the control"
+        )
+    for seed in config.word_seeds:
+        width = max(_prompt_batch(config, seed, tokenizer, order).tokens.shape[1] for order in ORDERS)
+        if longest is not None and width > longest:
+            raise InputError(f"the prompts have up to {width} tokens, but {config.model!r} reads {longest} at most")
 
 
 def trained_models(config: HeadsInModelsConfig, out: Path) -> list[TrainedModel]:
@@ -147,7 +172,6 @@ def _always(logits: Tensor, batch: Batch) -> Tensor:
 def _prompts(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
     for kind in (PRETRAINED, RANDOM):
         model: Any = load_pretrained(str(config.model), untrained=kind == RANDOM, seed=job.seed, device=config.device)
-        _check_enough(config, model)
         batches = {order: _prompt_batch(config, job.seed, model.tokenizer, order) for order in ORDERS}
         ends: dict[str, Heads] = {}
         for order, batch in batches.items():
@@ -169,16 +193,6 @@ def _prompts(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
                 seed=job.seed,
             )
             once(result_path(out, job, f"{prompt_subject(kind, order)}.discovery"), discover, fingerprint(model))
-
-
-def _check_enough(config: HeadsInModelsConfig, model: Any) -> None:
-    """Refuse to interchange more than half of the heads, which leaves too few others as the control."""
-    n = model.cfg.n_layers * model.cfg.n_heads
-    if 2 * config.together[-1] > n:
-        raise InputError(
-            f"together has {config.together[-1]}, but the model has {n} heads; give at most half of them, such as "
-            f"--together {n // 2}, since as many other heads are the control"
-        )
 
 
 def _prompt_batch(config: HeadsInModelsConfig, seed: int, tokenizer: Any, order: Any) -> Batch:

@@ -29,8 +29,8 @@ from mechclust.studies.heads_in_models.config import (
     labels_of,
 )
 from mechclust.studies.heads_in_models.results import Found, by_subject, data_of, key, load_results
-from mechclust.studies.heads_in_models.run import run_job, trained_models
-from mechclust.studies.study import Study, check_checkpoint
+from mechclust.studies.heads_in_models.run import check, run_job, trained_models
+from mechclust.studies.study import Study
 from mechclust.training import TrainConfig
 from tasks import InstructionFollowing, SparseModularAddition
 
@@ -163,7 +163,7 @@ STUDY = Study(
         "paper": HeadsInModelsConfig(),
     },
     jobs=jobs,
-    check=check_checkpoint,
+    check=check,
     run_job=run_job,
     analyse=analyse,
     judge=judge,

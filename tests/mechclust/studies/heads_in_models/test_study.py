@@ -96,12 +96,34 @@ def test_a_pretrained_model_is_measured_with_its_random_twin(write_checkpoint, t
     assert first.discovery["agreement"].shape == (5, 2)
     assert first.discovery["agreement"][:4].isfinite().all()
     assert first.discovery.metadata["heads"]["largest effect, 2"] != first.discovery.metadata["heads"]["other heads, 2"]
-    with pytest.raises(InputError, match=r"together has 3, but the model has 4 heads; give at most half of them, such"):
-        STUDY.run_job(replace(config, together=(1, 3)), job, tmp_path / "other")
     assert set(first.changed) == {RELEVANT, RANDOM_HEADS, IRRELEVANT}
     data = data_of(config, {job: found})
     assert 0 <= float(data[key(PROMPTS, "pretrained", "common")][0]) <= 1
-    assert figures.prompts(config, by_subject(config, {job: found}, PROMPTS)).axes
+    assert np.isnan(found["random-first"].changed[RELEVANT])  # nothing is alike
+    figures.prompts(config, by_subject(config, {job: found}, PROMPTS)).savefig(tmp_path / "drawn.png")
+    assert (tmp_path / "drawn.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+    ("more", "positions", "message"),
+    [
+        (
+            {"together": (1, 3)},
+            64,
+            r"together has 3, but '.*' has 4 heads; give at most half of them, such as --together 2",
+        ),
+        ({}, 16, r"the prompts have up to 22 tokens, but '.*' reads 16 at most"),
+        ({"nouns": ("w2", "x", "y", "z")}, 64, r"the tokenizer begins several of .* with the same token"),
+    ],
+)
+def test_a_model_that_cannot_be_measured_is_refused_before_anything_is_trained(
+    more, positions, message, write_checkpoint, tmp_path
+):
+    folder = write_checkpoint(tmp_path / "model", "llama", max_position_embeddings=positions)
+    words = {"names": ("w0", "w1"), "nouns": tuple(f"w{i}" for i in range(2, 8))}
+    with pytest.raises(InputError, match=message):
+        run_study(STUDY, replace(SMOKE, **{"model": str(folder), **words, **more}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_confirmatory_seeds_are_fresh():
