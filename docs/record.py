@@ -101,8 +101,9 @@ def _counted(row: str) -> str:
     others = (str(verdicts.count(verdict)) for verdict in ("undecided", "does not hold"))
     settings, n = _folder(name) / "config.json", tested.partition(", ")[2]
     if settings.exists():  # of a study, which has seeds; some findings have intervals over pairs of them
-        seeds = json.loads(settings.read_text(encoding="utf-8"))["config"]["seeds"]
-        n = f"{len(seeds)} {n.split()[-1]}"
+        config = json.loads(settings.read_text(encoding="utf-8"))["config"]
+        counts = sorted({len(seeds) for key, seeds in config.items() if key == "seeds" or key.endswith("_seeds")})
+        n = f"{' or '.join(map(str, counts))} {n.split()[-1]}"
     return _row(title, paper, f"{len(verdicts)}{of}, {n}", holds, *others, link)
 
 
