@@ -47,7 +47,7 @@ def addition(config: HeadsInModelsConfig, arms: Mapping[str, Models]) -> Figure:
         below.set_xlabel("block")
     axes[0].set_ylabel("within-ratio / chance")
     axes[len(arms)].set_ylabel("answers changed,\nbetween - within classes")
-    axes[0].legend(frameon=False, fontsize=8)
+    axes[len(arms) - 1].legend(frameon=False, fontsize=8, loc="lower left")
     return figure
 
 
