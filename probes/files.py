@@ -39,7 +39,7 @@ _WAYS = {
     errno.ENAMETOOLONG: "give a shorter name",
 }
 _ANEW = "delete it and run the same command again to recreate it"
-_OURS_ANEW = f"if mechclust wrote it, {_ANEW}; if not, give another file"
+_OURS_ANEW = f"give another file or, if mechclust wrote this one, {_ANEW}"
 _DTYPES = {  # as safetensors calls them
     torch.float64: "F64",
     torch.float32: "F32",

@@ -26,8 +26,9 @@ def test_how_many_claims_hold(name):
     tested = len(findings) - counts["not tested"]
     of = "" if tested == len(findings) else f" of {len(findings)}"
     row = next(line for line in README.splitlines() if line.startswith("|") and f"(docs/studies/{name}.md)" in line)
-    seeds = json.loads((RESULTS / f"{name}-paper" / "config.json").read_text(encoding="utf-8"))["config"]["seeds"]
-    shown = f"| {tested}{of}, {len(seeds)} seeds | "
+    config = json.loads((RESULTS / f"{name}-paper" / "config.json").read_text(encoding="utf-8"))["config"]
+    of_words = f"{len(config['word_seeds'])} or " if "word_seeds" in config else ""
+    shown = f"| {tested}{of}, {of_words}{len(config['seeds'])} seeds | "
     weak = sum(c.weak for c in findings if c.verdict == "holds")
     holds = f"{counts['holds']} ({weak} weak)" if weak else f"{counts['holds']}"
     assert f"{shown}{holds} | {counts['undecided']} | {counts['does not hold']} |" in row

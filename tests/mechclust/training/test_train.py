@@ -372,7 +372,7 @@ class TestLostFiles:
     def test_a_damaged_state_is_deleted_by_its_owner(self, task, tiny_model, finished, copy, damage):
         state = copy / "run" / "state.safetensors"
         damage(state)
-        with pytest.raises(InputError, match=f"^{re.escape(repr(str(state)))}.*; delete it and run the same command"):
+        with pytest.raises(InputError, match=f"^{re.escape(repr(str(state)))}.*[;,] delete it and run the same"):
             self.again(task, tiny_model(), copy)
         state.unlink()
         self.again(task, tiny_model(), copy)
