@@ -148,10 +148,10 @@ def _interventions(bench: Bench, chosen: list[tuple[str, int]], order: Tensor) -
     values["ablated_accuracy"] = torch.full(shape[:2], torch.nan, dtype=torch.float64)
     notes = [] if len(chosen) == shape[0] * shape[1] else ["heads that were not asked for are NaN"]
     for site, head in chosen:
-        at = sites.index(site), head
+        at, own = (sites.index(site), head), [(site, head)]
         points = bench.points[site][:, head].double()
         mean = points.mean(dim=0).expand_as(points)
-        values["ablated_accuracy"][at] = bench.with_output(site, head, mean)[1].mean()
+        values["ablated_accuracy"][at] = bench.with_outputs(own, mean)[1].mean()
         for k, classes in enumerate(_partitions(bench, site, head)):
             if classes is None:
                 notes.append(f"{site} head {head}: no integer weights, so integer_sum is NaN")
@@ -159,14 +159,14 @@ def _interventions(bench: Bench, chosen: list[tuple[str, int]], order: Tensor) -
             count = classes.bincount()
             centroid = points.new_zeros(len(count), points.shape[1]).index_add_(0, classes, points) / count[:, None]
             values["partition_clusters"][(*at, k)] = len(count)
-            values["centroid_accuracy"][(*at, k)] = bench.with_output(site, head, centroid[classes])[1].mean()
+            values["centroid_accuracy"][(*at, k)] = bench.with_outputs(own, centroid[classes])[1].mean()
             other = _partners(torch.zeros_like(classes), order)
-            values["misplaced_accuracy"][(*at, k)] = bench.with_output(site, head, centroid[classes[other]])[1].mean()
+            values["misplaced_accuracy"][(*at, k)] = bench.with_outputs(own, centroid[classes[other]])[1].mean()
             several = count[classes] > 1
             if not bool(several.any()):
                 notes.append(f"{site} head {head}: every example is alone in its cluster of {bench.partitions[k]!r}")
                 continue
-            answers, right = bench.with_output(site, head, points[_partners(classes, order)])
+            answers, right = bench.with_outputs(own, points[_partners(classes, order)])
             values["swap_accuracy"][(*at, k)] = right[several].mean()
             values["swap_agreement"][(*at, k)] = (answers == bench.answers)[several].double().mean()
     values["accuracy"] = bench.right.mean()
@@ -312,10 +312,11 @@ class Bench:
                     self.shapes.append(logits.shape)
         return seen, answers, right
 
-    def with_output(self, site: str, head: int, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Predictions, and which are right, with ``points [n d_head]`` for the head's output at the query."""
+    def with_outputs(self, heads: Sequence[tuple[str, int]], points: Tensor) -> tuple[Tensor, Tensor]:
+        """Predictions, and which are right, with ``points [n (head d_head)]``, one row per example, for the outputs of
+        these heads at the query, all at once."""
         answers, right = torch.empty(self.n, dtype=torch.int64), torch.empty(self.n, dtype=torch.float64)
-        with self._replacing([(site, head)]) as give:
+        with self._replacing(heads) as give:
             for batch, rows in zip(self.batches, self.rows, strict=True):
                 give(batch, points[rows])
                 answers[rows], right[rows] = self._judge(forward(self.model, batch), batch)

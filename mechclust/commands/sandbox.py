@@ -95,12 +95,13 @@ def open_sandbox(
     folder = Path(folder)
     if (folder / "config.json").exists():
         return _of_study(folder, seed, max_frames, view)
-    holder = _holder(folder)
+    ensemble = any(folder.glob("snapshots-*"))
+    holder = folder if ensemble else _holder(folder)
     if found := _checkpoints(holder):
         if seed is not None:
             raise InputError(f"{str(folder)!r} holds the checkpoints of one model; leave --seed out")
         return replace(_of_checkpoints(holder, found, max_frames, view or View()), available=len(found))
-    if not any(folder.glob("snapshots-*")):
+    if not ensemble:
         raise InputError(
             f"{str(folder)!r} holds nothing to show; give the --out of mechclust run clustering-heads, the out of "
             "train or train_ensemble, or a folder of checkpoints"
@@ -159,7 +160,7 @@ def _holder(folder: Path) -> Path:
     Raises:
         InputError: for several.
     """
-    if not folder.is_dir() or _checkpoints(folder) or any(folder.glob("snapshots-*")):
+    if not folder.is_dir() or _checkpoints(folder):
         return folder
     below = sorted(path for path in folder.iterdir() if path.is_dir() and _checkpoints(path))
     if len(below) > 1:

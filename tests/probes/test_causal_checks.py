@@ -168,7 +168,7 @@ def test_only_the_head_at_the_query_changes(model: Any, batch: Batch) -> None:
         names = [*upstream, site, "blocks.0.hook_attn_out", *downstream]
         with model.hooks(fwd_hooks=[(n, lambda x, hook, n=n: kept.__setitem__(n, x)) for n in names]):
             if change:
-                bench.with_output(site, head, torch.full((12, 4), 3.0))
+                bench.with_outputs([(site, head)], torch.full((12, 4), 3.0))
             else:
                 with torch.no_grad():
                     model(batch.tokens, attention_mask=batch.attention_mask.long())  # type: ignore[union-attr]

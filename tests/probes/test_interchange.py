@@ -169,11 +169,13 @@ def test_a_head_without_clusters_is_told_by_its_cloud() -> None:
     assert result["effect"].isnan().all()
 
 
-def test_tens_of_passes(planted: Any) -> None:
+@pytest.mark.parametrize(("measure", "heads"), [(interchange, 1), (interchange_together, 2)])
+def test_tens_of_passes(planted: Any, measure: Any, heads: int) -> None:
+    """Together, they do not grow with the number of heads."""
     model, batch, probe = planted
     seen = [0]
     hook = model.register_forward_pre_hook(lambda m, args: seen.__setitem__(0, seen[0] + len(args[0])))
-    result = interchange(model, batch, probe, heads=1, recipients=5)
+    result = measure(model, batch, probe, heads=heads, recipients=5)
     hook.remove()
     assert seen[0] == result.metadata["passes"] * len(batch) == 13 * len(batch)
 
@@ -223,15 +225,6 @@ def test_heads_that_back_each_other_up_are_found_together_only() -> None:
     assert float(together["agreement"]) == 1
     assert float(together["changed_between"]) == 1
     assert int(together["classes"]) == 2
-
-
-def test_passes_together_do_not_grow_with_the_heads(planted: Any) -> None:
-    model, batch, probe = planted
-    seen = [0]
-    hook = model.register_forward_pre_hook(lambda m, args: seen.__setitem__(0, seen[0] + len(args[0])))
-    result = interchange_together(model, batch, probe, heads=2, recipients=5)
-    hook.remove()
-    assert seen[0] == result.metadata["passes"] * len(batch) == 13 * len(batch)
 
 
 def test_heads_together_that_nothing_reads() -> None:

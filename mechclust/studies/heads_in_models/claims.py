@@ -6,7 +6,7 @@ Each is the same function of arrays ``[seed]``, applied to the measured data and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -31,7 +31,7 @@ from mechclust.studies.heads_in_models.config import (
     prompt_subject,
 )
 from mechclust.studies.heads_in_models.discovery import largest, others
-from mechclust.studies.heads_in_models.prompts import ORDERS, Order
+from mechclust.studies.heads_in_models.prompts import ORDERS
 from mechclust.studies.heads_in_models.results import key
 from mechclust.studies.heads_in_models.together import IRRELEVANT, RANDOM_HEADS, RELEVANT
 
@@ -160,30 +160,21 @@ def _addition(config: HeadsInModelsConfig) -> list[Finding[Data]]:
 
 
 def _prompts(config: HeadsInModelsConfig) -> list[Finding[Data]]:
-    subjects = {order: prompt_subject(PRETRAINED, order) for order in ORDERS}
-    twins = {order: prompt_subject(RANDOM, order) for order in ORDERS}
-
-    def named(values: Callable[[str], _Values], bound: Bound) -> list[tuple[str, _Values, Bound]]:
-        return _ends(lambda order: values(subjects[order]), bound)
-
-    def keys(measure: str) -> list[str]:
-        return [key(PROMPTS, subject, measure) for subject in subjects.values()]
-
-    carried = dict(zip(keys(f"carried, {RELEVANT}"), keys(f"carried, {RANDOM_HEADS}"), strict=True))
-    changed = dict(zip(keys(f"changed, {IRRELEVANT}"), keys(f"changed, {RELEVANT}"), strict=True))
+    accuracy = _paired(_keys(PRETRAINED, "accuracy"), _keys(RANDOM, "accuracy"))
+    carried = _paired(_keys(PRETRAINED, f"carried, {RELEVANT}"), _keys(PRETRAINED, f"carried, {RANDOM_HEADS}"))
+    changed = _paired(_keys(PRETRAINED, f"changed, {IRRELEVANT}"), _keys(PRETRAINED, f"changed, {RELEVANT}"))
     spared = moved_to(**dict.fromkeys(changed, 0.02))
     switching, twin_switching = (key(PROMPTS, kind, "switching") for kind in (PRETRAINED, RANDOM))
     common = key(PROMPTS, PRETRAINED, "common")
 
     def random_heads(data: Data, rng: np.random.Generator) -> Data:
-        n = data[key(PROMPTS, subjects[ORDERS[0]], "heads")].astype(int)
+        n = data[key(PROMPTS, prompt_subject(PRETRAINED, ORDERS[0]), "heads")].astype(int)
         drawn = rng.hypergeometric(np.minimum(config.n_tested, n), n - np.minimum(config.n_tested, n), config.n_tested)
         return {**data, common: drawn / config.n_tested}
 
     return [
         _ours("W1", "the pretrained model answers with the thing of the person named last (accuracy)",
-              named(lambda subject: _of(PROMPTS, subject, "accuracy"), Bound(">=", 0.8)),
-              replaced(**{key(PROMPTS, subjects[o], "accuracy"): key(PROMPTS, twins[o], "accuracy") for o in ORDERS}),
+              _ends(accuracy, Bound(">=", 0.8)), replaced(**accuracy),
               "the accuracy of random weights", chance=f"1 / {config.n_words} among the words of a kind"),
         _ours("W2", "some heads follow what is asked: at both endings, their outputs are alike for prompts that differ "
               "in the other person's thing, but not for those that differ in the thing asked for (number of heads)",
@@ -195,64 +186,67 @@ def _prompts(config: HeadsInModelsConfig) -> list[Finding[Data]]:
               exchanged((switching, twin_switching)), "the two models exchanged at random, seed by seed", chance="0"),
         _ours("W4", "interchanged together, these heads carry the thing asked for (share of answers that become the "
               "donor's, minus that with as many other heads of the same or the nearest blocks)",
-              named(lambda subject: _less(_of(PROMPTS, subject, f"carried, {RELEVANT}"),
-                                          _of(PROMPTS, subject, f"carried, {RANDOM_HEADS}")), Bound(">", 0)),
+              _ends(carried, Bound(">", 0), carried),
               exchanged(*carried.items()), "the two sets of heads exchanged at random, seed by seed",
               moved_to(**dict.fromkeys(carried, 0.6)), "the measured spread about .6", chance="0"),
         _ours("W5", f"the same heads serve both endings: a quarter or more of the {config.n_tested} with the largest "
               "effect are the same (share)", [("", lambda data: data[common], Bound(">=", 0.25))], random_heads,
               "as many random heads of the model", chance="the number of heads over all heads of the model"),
         _ours("W6", "the other person's thing does not matter to these heads (share of answers that change if donors "
-              "differ only in it)", named(lambda subject: _of(PROMPTS, subject, f"changed, {IRRELEVANT}"),
-              Bound("<=", 0.1)), one_false(spared, {name: replaced(**{name: by}) for name, by in changed.items()}),
+              "differ only in it)", _ends(changed, Bound("<=", 0.1)),
+              one_false(spared, {name: replaced(**{name: by}) for name, by in changed.items()}),
               "donors that differ in the thing asked for, at one ending, drawn at random",
               spared, "the measured spread about .02"),
         *_discovered(config),
     ]  # fmt: skip
 
 
-def _ends(values: Callable[[Order], _Values], bound: Bound) -> list[tuple[str, _Values, Bound]]:
-    """One part per ending of the prompts."""
-    return [(f"{order} name last", values(order), bound) for order in ORDERS]
+def _keys(kind: str, measure: str) -> list[str]:
+    """A measure at both endings."""
+    return [key(PROMPTS, prompt_subject(kind, order), measure) for order in ORDERS]
+
+
+def _paired(keys: Sequence[str], others: Sequence[str]) -> dict[str, str]:
+    return dict(zip(keys, others, strict=True))
+
+
+def _ends(keys: Iterable[str], bound: Bound, less: Mapping[str, str] | None = None) -> list[tuple[str, _Values, Bound]]:
+    """One part per ending of the prompts: a measure, or its difference from the one it is paired with in ``less``."""
+
+    def values(name: str) -> _Values:
+        return lambda data: data[name] - data[less[name]] if less is not None else data[name]
+
+    return [(f"{order} name last", values(name), bound) for order, name in zip(ORDERS, keys, strict=True)]
 
 
 def _discovered(config: HeadsInModelsConfig) -> list[Finding[Data]]:
     """What the largest set of heads has in common without labels."""
     n = config.together[-1]
-    asked, controls = (f"agreement asked, {of(n)}" for of in (largest, others))
-    tightness = f"compactness, {largest(n)}"
-
-    def at(kind: str, measure: str) -> Callable[[Order], _Values]:
-        return lambda order: _of(PROMPTS, prompt_subject(kind, order), measure)
-
-    def keys(kind: str, measure: str) -> list[str]:
-        return [key(PROMPTS, prompt_subject(kind, order), measure) for order in ORDERS]
-
-    index, compact = at(PRETRAINED, asked), keys(PRETRAINED, tightness)
-    real, other, random = keys(PRETRAINED, asked), keys(PRETRAINED, controls), keys(RANDOM, asked)
+    asked = f"agreement asked, {largest(n)}"
+    real, compact = _keys(PRETRAINED, asked), _keys(PRETRAINED, f"compactness, {largest(n)}")
+    of_others = _paired(real, _keys(PRETRAINED, f"agreement asked, {others(n)}"))
+    of_random = _paired(real, _keys(RANDOM, asked))
     there, clusters = moved_to(**dict.fromkeys(real, 0.8)), moved_to(**dict.fromkeys(compact, -0.1))
     about = "the pretrained model's index about .8 in the measured spread"
     return [
         _ours("W7", f"if the {n} heads with the largest effect are interchanged together, the classes that are "
               "discovered without labels are those of the thing asked for (adjusted Rand index)",
-              _ends(index, Bound(">=", 0.5)),
+              _ends(real, Bound(">=", 0.5)),
               one_false(there, {name: moved_to(**{name: 0.5 - 1e-9}) for name in real}),
               "the measured spread about .5 at one ending, drawn at random, and about .8 at the other",
               there, about, chance="0"),
         _ours("W8", "the classes discovered by interchanging as many other heads of the same or the nearest blocks "
               f"agree less with the thing asked for (adjusted Rand index: {n} largest - others)",
-              _ends(lambda order: _less(index(order), at(PRETRAINED, controls)(order)), Bound(">", 0)),
-              exchanged(*zip(real, other, strict=True)),
+              _ends(real, Bound(">", 0), of_others), exchanged(*of_others.items()),
               "the two sets of heads exchanged at random, seed by seed", there, about, chance="0",
               note="others that change no answer have a single class, and an index of 0"),
         _ours("W9", f"with random weights, the classes of the {n} heads with the largest effect agree less with the "
               "thing asked for (adjusted Rand index: pretrained - random)",
-              _ends(lambda order: _less(index(order), at(RANDOM, asked)(order)), Bound(">", 0)),
-              exchanged(*zip(real, random, strict=True)),
+              _ends(real, Bound(">", 0), of_random), exchanged(*of_random.items()),
               "the two models exchanged at random, seed by seed", there, about, chance="0"),
         _ours("W10", f"within the discovered classes, the outputs of the {n} heads are more compact than a Gaussian "
               "cloud put in their place (within-ratio: outputs - cloud)",
-              _ends(at(PRETRAINED, tightness), Bound("<", 0)),
+              _ends(compact, Bound("<", 0)),
               one_false(clusters, {name: random_signs(name) for name in compact}),
               "signs drawn at random, seed by seed, at one ending, drawn at random", clusters,
               "the measured spread about -.1", chance="0"),

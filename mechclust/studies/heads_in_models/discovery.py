@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from mechclust.studies.heads_in_models.heads import Heads
-from mechclust.studies.heads_in_models.together import Places, other_heads, site_of
-from probes import ClusteringHead, HookedModel, ProbeResult, interchange_together, last_token, run
+from mechclust.studies.heads_in_models.together import Places, measured, other_heads, site_of
+from probes import HookedModel, ProbeResult, interchange_together
 from probes.files import versions
 from tasks import Batch
 
@@ -80,8 +80,7 @@ def discover_together(
     Raises:
         InputError: as ``interchange_together``.
     """
-    probe = ClusteringHead(tuple(labels), query=last_token(), permutations=0)
-    run(model, [batch], probe)
+    probe = measured(model, batch, labels)
     values = {name: torch.full((len(sets),), torch.nan, dtype=torch.float64) for name in _PER_SET}
     values |= {name: torch.full((len(sets), len(labels)), torch.nan, dtype=torch.float64) for name in _PER_LABEL}
     values["discovered"] = torch.full((len(sets), len(batch)), -1)

@@ -9,8 +9,8 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from probes import HookedModel, ProbeResult
-from probes.hooks import device_of, evaluation_mode, forward, record
+from probes import ClusteringHead, HookedModel, ProbeResult, last_token, run
+from probes.head_attribution import bench_of
 from tasks import Batch
 
 Places = Sequence[tuple[int, int]]  # block and head
@@ -43,9 +43,8 @@ def exchange_together(
         draws: number of draws of donors.
         seed: seed of the draws.
     """
-    batch = batch.to(device_of(model))
+    bench = bench_of(model, [batch], measured(model, batch))
     asked, other, answer = (batch.label(name).cpu() for name in ("asked", "other", "answer"))
-    sources, before = _outputs(model, batch, range(shape[0]))
     draw = torch.Generator().manual_seed(seed)
     carried, changed = (torch.zeros(len(DONORS), dtype=torch.float64) for _ in range(2))
     for _ in range(draws if heads else 0):
@@ -53,9 +52,10 @@ def exchange_together(
         irrelevant = _donors((asked[:, None] == asked) & (other[:, None] != other), draw)
         controls = other_heads(heads, shape, draw)
         for i, (donors, which) in enumerate(((relevant, heads), (relevant, controls), (irrelevant, heads))):
-            after = _answers(model, batch, sources, which, donors)
-            carried[i] += ((after == answer[donors]) & (answer[donors] != before)).double().mean() / draws
-            changed[i] += (after != before).double().mean() / draws
+            sites = [(site_of(block), head) for block, head in which]
+            after = bench.with_outputs(sites, bench.outputs(sites)[donors])[0] if sites else bench.answers
+            carried[i] += ((after == answer[donors]) & (answer[donors] != bench.answers)).double().mean() / draws
+            changed[i] += (after != bench.answers).double().mean() / draws
     carried[-1] = torch.nan
     notes = ["carried is NaN for irrelevant donors, whose answer is the same"]
     if 2 * len(heads) > shape[0] * shape[1]:
@@ -88,39 +88,11 @@ def other_heads(heads: Places, shape: tuple[int, int], draw: torch.Generator) ->
     return [free[i] for i in linear_sum_assignment(distance)[1]]
 
 
-def _at(z: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Each prompt's row and last position."""
-    return torch.arange(len(z), device=z.device), batch.last_positions().to(z.device)
-
-
-def _outputs(model: HookedModel, batch: Batch, blocks: Sequence[int]) -> tuple[dict[str, Tensor], Tensor]:
-    """By hook point ``[batch head d_head]`` outputs at the last token, and the answers ``[batch]``."""
-    kept: dict[str, Tensor] = {}
-
-    def keep(name: str, z: Tensor) -> None:
-        kept[name] = z[_at(z, batch)].clone()
-
-    with torch.inference_mode(), evaluation_mode(model), record(model, [site_of(block) for block in blocks], keep):
-        return kept, _answer(forward(model, batch), batch)
-
-
-def _answers(model: HookedModel, batch: Batch, sources: dict[str, Tensor], heads: Places, donors: Tensor) -> Tensor:
-    """``[batch]`` answers with the donors' outputs of the heads."""
-    of = {site_of(block): [head for b, head in heads if b == block] for block, _ in heads}
-
-    def put(name: str, z: Tensor) -> Tensor:
-        z = z.clone()
-        rows, last = _at(z, batch)
-        for head in of[name]:
-            z[rows, last, head] = sources[name][donors.to(z.device), head]
-        return z
-
-    with torch.inference_mode(), evaluation_mode(model), record(model, list(of), put):
-        return _answer(forward(model, batch), batch)
-
-
-def _answer(logits: Tensor, batch: Batch) -> Tensor:
-    return logits[_at(logits, batch)].argmax(dim=-1).cpu()
+def measured(model: HookedModel, batch: Batch, labels: Sequence[str] = ()) -> ClusteringHead:
+    """A probe that has measured the heads at the last token."""
+    probe = ClusteringHead(tuple(labels), query=last_token(), permutations=0)
+    run(model, [batch], probe)
+    return probe
 
 
 def site_of(block: int) -> str:
