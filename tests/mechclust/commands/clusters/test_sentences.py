@@ -64,8 +64,8 @@ class TestConclusion:
         first, second = conclusion(table, followed(last_word=0.84, task=-0.02), "last word")
         assert first == (
             "The clusters of the hidden states follow the prompts' last word (adjusted mutual information 0.85 on "
-            "average over layers 1-3, 0.86 at layer 2; chance 0; not compared with random weights), not the task (adjusted "
-            "Rand index at most 0.020, at layer 1, chance -0.050 to 0.060)."
+            "average over layers 1-3, 0.86 at layer 2; chance 0; not compared with random weights), not the task "
+            "(adjusted Rand index at most 0.020, at layer 1, chance -0.050 to 0.060)."
         )
         assert second == (
             "The task is still present: given the prompts' last word, its index is 0.900 at layer 1 (chance "
@@ -83,8 +83,8 @@ class TestConclusion:
         assert first == (
             "The clusters of the hidden states follow the label 'topic' in part (adjusted mutual information 0.31 on "
             "average over layers 1-3, 0.32 at layer 2; chance 0; not compared with random weights), and the task less "
-            "(adjusted Rand index at most 0.900, at layer 1, chance -0.050 to 0.060; above chance at layers 1-2 of 0-3; "
-            "not compared with random weights)."
+            "(adjusted Rand index at most 0.900, at layer 1, chance -0.050 to 0.060; above chance at layers 1-2 of "
+            "0-3; not compared with random weights)."
         )
 
     def test_the_task_is_followed(self):
@@ -162,8 +162,8 @@ class TestConclusion:
         first, _ = conclusion(a_table(HIGH, SOME, accuracy=LOW), found, None)
         assert first.startswith(
             "The clusters of the hidden states agree a little with the task (adjusted Rand index at most 0.900, at "
-            "layer 1, chance -0.050 to 0.060; above chance at layers 1-2 of 0-3; not compared with random weights), and do "
-            "not follow the prompts' length"
+            "layer 1, chance -0.050 to 0.060; above chance at layers 1-2 of 0-3; not compared with random weights), "
+            "and do not follow the prompts' length"
         )
 
     def test_only_a_linear_classifier(self):
