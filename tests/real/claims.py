@@ -272,6 +272,7 @@ def _smollm2(found: Found) -> Sequence[Claim]:
                 ("layer 5", accuracy[:, 5].tolist(), at_least(0.2)),
                 ("above the best layer of random weights", [x - fresh for x in top], at_least(0.0)),
             ],
+            shares=("top", "layer 5"),
             chance=f"0.10; {fresh:.2f} with random weights, best layer",
             note="seeds: of the folds; prompts of a task share templates; examples/prompts, 10 tasks x 30",
         ),
