@@ -353,7 +353,7 @@ def with_history(claims: Sequence[Claim], folder: str | Path) -> Claims:
     """The claims with what ``history.json`` in a folder says of earlier runs; as they are where there is none.
 
     The file is a list of objects ``{"claim": "T1", "run": ..., "seeds": 3, "verdict": ..., "changed": ...}``, the
-    oldest first, written by hand.
+    oldest first, written by hand. They are newer than what a claim's code says of earlier runs.
 
     Raises:
         InputError: when it is something else.
@@ -373,7 +373,7 @@ def with_history(claims: Sequence[Claim], folder: str | Path) -> Claims:
             "and changed"
         ) from None
     of = {c.id: [earlier for id, earlier in records if id == c.id] for c in claims}
-    return Claims(replace(c, history=tuple(dict.fromkeys([*of[c.id], *c.history]))) for c in claims)
+    return Claims(replace(c, history=tuple(dict.fromkeys([*c.history, *of[c.id]]))) for c in claims)
 
 
 def _claim(record: Mapping[str, Any]) -> Claim:

@@ -83,7 +83,7 @@ def _faithful(found: Found) -> Sequence[Claim]:
             "SmolLM2 continues 'The capital of X is' with its name (share of 10)",
             "general knowledge",
             found["capitals"],
-            [("share", found["capitals"], at_least(0.7)), ("Paris", found["capitals"][:1], at_least(1))],
+            at_least(0.7),
             shares=True,
             chance="1/49152",
             note="seeds: countries; 135M parameters at 4 bits are allowed three mistakes",

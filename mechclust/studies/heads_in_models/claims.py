@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from mechclust.report.claims import Claim, EarlierRun, claim
-from mechclust.report.draws import Data, Draw, as_shares, coins, exchanged, moved_to, one_false, random_signs, replaced
+from mechclust.report.draws import Data, Draw, coins, exchanged, moved_to, one_false, random_signs, replaced
 from mechclust.report.findings import Finding, Parts
 from mechclust.report.verdicts import Bound, Verdict
 from mechclust.studies.heads_in_models.config import (
@@ -163,7 +163,6 @@ def _prompts(config: HeadsInModelsConfig) -> list[Finding[Data]]:
     accuracy = _paired(_keys(PRETRAINED, "accuracy"), _keys(RANDOM, "accuracy"))
     carried = _paired(_keys(PRETRAINED, f"carried, {RELEVANT}"), _keys(PRETRAINED, f"carried, {RANDOM_HEADS}"))
     changed = _paired(_keys(PRETRAINED, f"changed, {IRRELEVANT}"), _keys(PRETRAINED, f"changed, {RELEVANT}"))
-    spared = as_shares(moved_to(**dict.fromkeys(changed, 0.02)), *changed)
     switching, twin_switching = (key(PROMPTS, kind, "switching") for kind in (PRETRAINED, RANDOM))
     common = key(PROMPTS, PRETRAINED, "common")
 
@@ -171,6 +170,10 @@ def _prompts(config: HeadsInModelsConfig) -> list[Finding[Data]]:
         n = data[key(PROMPTS, prompt_subject(PRETRAINED, ORDERS[0]), "heads")].astype(int)
         drawn = rng.hypergeometric(np.minimum(config.n_tested, n), n - np.minimum(config.n_tested, n), config.n_tested)
         return {**data, common: drawn / config.n_tested}
+
+    def spared(data: Data, rng: np.random.Generator) -> Data:
+        n = config.n_words**2  # prompts
+        return {**data, **{name: rng.binomial(n, 0.02, len(data[name])) / n for name in changed}}
 
     return [
         _ours("W1", "the pretrained model answers with the thing of the person named last (accuracy)",
@@ -197,7 +200,7 @@ def _prompts(config: HeadsInModelsConfig) -> list[Finding[Data]]:
               "differ only in it)", _ends(changed, Bound("<=", 0.1)),
               one_false(spared, {name: replaced(**{name: by}) for name, by in changed.items()}),
               "donors that differ in the thing asked for, at one ending, drawn at random",
-              spared, "the measured spread about .02, reflected at 0", shares=True),
+              spared, "one answer in fifty changes", shares=True),
         *_discovered(config),
     ]  # fmt: skip
 
