@@ -59,7 +59,9 @@ class ModelShape:
 
 @dataclass(frozen=True)
 class ModelConfig(AnyConfig):
-    """A GPT-2-like transformer with hooks (pre-norm, GELU, learned positions; unembedding untied, no bias).
+    """A transformer with hooks and the blocks of GPT-2 (pre-norm, GELU, learned positions).
+
+    Its unembedding has no bias and, unlike GPT-2's, is not tied to the token embedding.
 
     Args:
         d_vocab: number of token ids.
