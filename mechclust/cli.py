@@ -60,7 +60,6 @@ app = tyro.extras.SubcommandApp()
 _LONGEST = 2000  # characters of an error
 
 
-@one_interrupt()
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; bad input gives one sentence on standard error and exit code 2."""
     argv = list(sys.argv[1:] if argv is None else argv)
@@ -74,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if argv and not argv[0].startswith("-") and argv[0] not in _COMMANDS:
             raise InputError(f"no command {argv[0]!r}{suggest(argv[0], _COMMANDS)}")
-        with verifying(argv, _READERS) as argv:
+        with one_interrupt(), verifying(argv, _READERS) as argv:
             if argv[:1] == ["run"] and len(argv) > 1 and not argv[1].startswith("-"):
                 _run(argv[1], argv[2:])
                 return 0
