@@ -95,7 +95,8 @@ class MossaResult:
         return [name for name, (probe, _) in MEASURES.items() if f"base.{probe}" in one]
 
     def values(self, role: str, measure: str = "debiased CKA", *, final_norm: bool = False) -> np.ndarray:
-        """``[task layer]`` similarity of a role's model with the tasks' controls; NaN where there is no such model.
+        """``[task layer]`` similarity of a role's model with the tasks' controls, and of ``other-1`` and so on with the
+        tuned model; NaN where there is no such model.
 
         Args:
             role: ``base``, ``tuned``, ``again``, ``all-tasks``, ``other-1`` and so on.

@@ -198,7 +198,8 @@ def losses_table(result: MossaResult) -> pd.DataFrame:
 
 def curves_table(result: MossaResult) -> pd.DataFrame:
     """One row per number: ``task, cluster, held_out, layer`` (from 1, or ``final norm``), ``hook, measure, role,
-    value``. Roles: whose similarity with the task's control it is, see ``measure.TaskJob``."""
+    value``. Roles: whose similarity with the task's control it is, and ``other-1`` and so on: that of the tuned model
+    with a control of another task; see ``measure.TaskJob``."""
     import pandas as pd
 
     rows: list[dict[str, Any]] = []
