@@ -1,4 +1,4 @@
-"""Layer groups from the controls: which layers are shared, in transition, or refine."""
+"""Layer groups from the controls: which layers are shared, in transition, or inherit the change below them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ from tasks.text.visible import short
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+REST = "inherited"
+"""What layers above the transition are called: nothing in the curves says that tuning altered them."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,10 @@ class ControlGroups:
             return [self.why_none]
         return [
             f"Layer groups, from the controls of {len(self.curves.seen.tasks)} tasks: "
-            f"{self.found.in_words(self.curves.layers)}. In shared layers tuning brought the model no nearer to its "
-            "controls, in the transition it does, and representations of tasks are formed; refinement is the rest."
+            f"{self.found.in_words(self.curves.layers, REST)}. From the transition on, tuned is more similar to the "
+            "controls than the base is. This does not show that these layers hold tasks: compare knows neither "
+            "whether the controls learnt their tasks nor how similar tuned is to controls of other tasks (mechclust "
+            "mossa measures both)."
         ]
 
     def table(self) -> pd.DataFrame | None:
@@ -66,7 +72,7 @@ class ControlGroups:
 
         if self.found is None:
             return None
-        rows = [{**row, "tasks": len(self.curves.seen.tasks)} for row in self.found.rows(self.curves.layers)]
+        rows = [{**row, "tasks": len(self.curves.seen.tasks)} for row in self.found.rows(self.curves.layers, REST)]
         table = pd.DataFrame(rows, dtype=object)
         return table.where(table.notna(), np.nan)
 

@@ -134,13 +134,13 @@ def layers_table(result: MossaResult) -> pd.DataFrame:
 
 def groups_table(result: MossaResult) -> pd.DataFrame:
     """One row per group of layers, where there are enough tasks: ``group, first_layer, last_layer`` (empty: no layer is
-    in it), ``end_low`` and ``end_high``, 95% of its last layer over tasks drawn anew (0: before the first layer), and
-    ``tasks``."""
+    in it), ``end_low`` and ``end_high``, 95% of its last layer over tasks drawn anew (0: before the first layer),
+    ``tuned_alone``, those of its layers where tuned changed and the controls did not, and ``tasks``."""
     import pandas as pd
 
     found = result.groups.rows() if result.named_groups else []
     rows = [{**row, "tasks": len(result.curves().seen.tasks)} for row in found]
-    columns = ["group", "first_layer", "last_layer", "end_low", "end_high", "tasks"]
+    columns = ["group", "first_layer", "last_layer", "end_low", "end_high", "tuned_alone", "tasks"]
     return pd.DataFrame(rows, columns=columns, dtype=object).astype({"tasks": int})
 
 
