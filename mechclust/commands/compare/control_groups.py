@@ -12,7 +12,7 @@ import numpy as np
 from mechclust.commands.compare.task_clusters import TaskClusters
 from mechclust.report.layer_groups import LEAST_FOR_GROUPS, LayerGroupsInterval, layer_groups_interval
 from mechclust.report.task_curves import TaskCurves
-from mechclust.report.text import join
+from mechclust.report.text import join, ranges
 from probes import ProbeResult
 from tasks.text.visible import short
 
@@ -41,7 +41,8 @@ class ControlGroups:
         """Why no groups are named; empty where they are."""
         n, held_out = len(self.curves.seen.tasks), list(self.curves.unseen.tasks)
         if n >= LEAST_FOR_GROUPS:
-            return ""
+            undefined = ranges(map(int, self.curves.seen.undefined_layers))
+            return undefined and f"No layer groups are named: CKA with the controls is undefined at layers {undefined}."
         without = f" (without the held-out {join(map(short, held_out))})" if held_out else ""
         return (
             f"No layer groups are named: {n} task{'s have' if n != 1 else ' has'} a control{without}, and medians over "

@@ -173,8 +173,9 @@ class MossaResult:
 
     @property
     def named_groups(self) -> bool:
-        """Whether there are enough tasks for layer groups."""
-        return int((~np.array(self.held_out, dtype=bool)).sum()) >= LEAST_FOR_GROUPS
+        """Whether there are enough tasks for layer groups, and similarities at every layer."""
+        seen = self.curves().seen
+        return len(seen.tasks) >= LEAST_FOR_GROUPS and not seen.undefined_layers
 
     @cached_property
     def scores(self) -> dict[str, dict[str, Score]]:

@@ -84,6 +84,9 @@ def _multi_task(result: MossaResult) -> list[str]:
 
 def _groups(result: MossaResult) -> list[str]:
     n = len(result.curves().seen.tasks)
+    if n >= LEAST_FOR_GROUPS and not result.named_groups:
+        undefined = [int(layer) for layer in result.curves().seen.undefined_layers]
+        return [f"No layer groups are named: similarity with the controls is undefined at {_layers(undefined)}."]
     if not result.named_groups:
         return [
             f"No layer groups are named: {_many(n, 'seen task')}, and medians over tasks and their spread need at "
