@@ -12,7 +12,7 @@ from probes.functional.cka import LEAST_DEBIASED
 from tasks.text.visible import short
 
 _UNDEFINED = (
-    "CKA is undefined at every layer for every task, so it is not known whether a layer changed: the hidden states of a "
+    "CKA is undefined at every layer for every task, so it is not known whether a layer changed: hidden states of a "
     "task's prompts do not vary in one of the models."
 )
 _NAMED = 6  # maximum number of tasks named individually in a sentence
