@@ -34,6 +34,7 @@ from mechclust.cli_settings import (
 from mechclust.commands.check import check_model
 from mechclust.commands.clusters import ClustersConfig, measure_clusters, write_clusters_report
 from mechclust.commands.compare import CompareConfig, compare_models, write_compare_report
+from mechclust.commands.compare.report import what_to_know
 from mechclust.commands.folder import default_folder, goes_on
 from mechclust.commands.history import HistoryConfig, measure_history, write_history_report
 from mechclust.commands.mossa import MossaConfig, presets, run_mossa, write_mossa_report
@@ -351,8 +352,8 @@ def _compare(
     with goes_on(folder):
         result = compare_models(base, tuned, config, folder, progress=True)
         table = table_text(result.shown_table, ".3f")
-        below = LAYERS if result.diagonal else ""  # where the table has no hook names
-        _show(table, result.sentences, lambda: write_compare_report(result, folder), below)
+        findings = [*result.sentences, *what_to_know(result)]
+        _show(table, findings, lambda: write_compare_report(result, folder))
 
 
 @app.command(name="history")
