@@ -41,8 +41,9 @@ class TestSmoke:
     def test_folder(self, smoke_run):
         out = smoke_run[1]
         assert sorted(p.name for p in out.iterdir()) == [
-            ".mechclust.lock", "claims.json", "config.json", "figures", "models", "report.html", "results",
-        ]  # fmt: skip
+            *(".mechclust.lock", "claims.json", "config.json", "figures", "mechclust.json", "models", "report.html"),
+            "results",
+        ]
         assert sorted(p.name for p in (out / "models").iterdir()) == sorted(JOBS)
         assert sorted(p.name for p in (out / "results").iterdir()) == sorted(JOBS)
         assert not [p for p in out.rglob("*") if p.name.endswith(".tmp")]
