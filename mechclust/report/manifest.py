@@ -150,10 +150,17 @@ def record_measured(folder: Path) -> None:
     write_manifest(folder, replace(read_manifest(folder), measured=_measurements(folder)))
 
 
+def forget_measured(folder: Path) -> None:
+    """Remove the measurements from the manifest of a run that goes on: until it is finished they may change."""
+    manifest = read_manifest(folder)
+    if manifest.measured:
+        write_manifest(folder, replace(manifest, measured={}))
+
+
 def check_measured(folder: Path) -> None:
     """Refuse a finished run in which a measurement was replaced, such as by that of another seed.
 
-    A file that is missing or damaged is none of its own, and is left to whoever reads it.
+    Nothing is refused in a run that never finished, or because a file is missing or damaged: whoever reads it says so.
 
     Raises:
         InputError: naming the first file that is not what the run measured.

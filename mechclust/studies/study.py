@@ -15,7 +15,7 @@ from mechclust.report.analysis import Analysis
 from mechclust.report.claims import Claim, Claims
 from mechclust.report.families import family_notes
 from mechclust.report.folder import check_command, check_writable, open_folder, read_record, record_command
-from mechclust.report.manifest import check_measured, record_measured
+from mechclust.report.manifest import check_measured, forget_measured, read_manifest, record_measured
 from mechclust.report.page import write_report
 from mechclust.studies.extra_probes import TrainedModel, chosen_probes, further_notes, further_views, measure_further
 from probes.hooks import check_device
@@ -155,6 +155,7 @@ def run_study(
     check_writable(out)
     with locked(out, way="give another folder with --out"), open_folder(out, study.name, to_json(config)):
         check_measured(out)
+        forget_measured(out)
         there = out.absolute()  # remote workers have another working directory
         for _, stage in groupby(jobs, study.stage):
             run_job = partial(_run_job, study.run_job, config, there)
@@ -177,6 +178,8 @@ def report_run(study: Study, config: Any, out: Path) -> Analysis:
     check_writable(out, "make the folder writable, or report on a copy of it")
     record = read_record(out, "give the --out folder of a run")
     check_command(out, f"run {study.name}", "report on a copy of the folder")
+    if (out / "results").exists() and not read_manifest(out).measured:
+        raise InputError(f"the run in {str(out)!r} is not finished; start the study again with the same --out")
     check_measured(out)
     with styled():
         found = study.analyse(config, out)

@@ -105,6 +105,46 @@ class TestRefusals:
             run_folder, tmp_path / "kept"
         )
 
+    @pytest.mark.parametrize(
+        "name", ["command.txt", "results.tar.xz", "figures/mine.png", "figures/mine.pdf", "history.json", "notes.txt"]
+    )
+    def test_a_folder_that_is_no_record(self, run_folder: Path, tmp_path: Path, name: str) -> None:
+        path = tmp_path / "mine" / name
+        path.parent.mkdir(parents=True)
+        path.write_text("mine")
+        assert repr(str(tmp_path / "mine")) in self.refused(run_folder, tmp_path / "mine")
+
+    @pytest.mark.parametrize("name", ["command.txt", "results.tar.xz", "figures/values.png", "config.json"])
+    def test_a_record_with_a_changed_file(self, run_folder: Path, tmp_path: Path, name: str) -> None:
+        kept = tmp_path / "kept"
+        record_run(run_folder, kept)
+        if name == "config.json":  # of the same study
+            write_json(kept / name, {**read_json(kept / name), "machine": {}})
+        else:
+            (kept / name).write_text("mine")
+        assert repr(str(kept / name)) in self.refused(run_folder, kept)
+
+    def test_a_record_whose_figures_are_a_link(self, run_folder: Path, tmp_path: Path) -> None:
+        kept, elsewhere = tmp_path / "kept", tmp_path / "elsewhere"
+        record_run(run_folder, kept)
+        (kept / "figures").rename(elsewhere)
+        (kept / "figures").symlink_to(elsewhere)
+        before = files_of(elsewhere)
+        assert repr(str(kept / "figures")) in self.refused(run_folder, kept)
+        assert files_of(elsewhere) == before
+
+    @pytest.mark.parametrize("name", ["results", "figures", "record", "a/record"])
+    def test_a_folder_in_the_run(self, run_folder: Path, name: str) -> None:
+        before = files_of(run_folder)
+        assert repr(str(run_folder / name)) in self.refused(run_folder, run_folder / name)
+        assert files_of(run_folder) == before
+
+    def test_a_link_to_the_runs_results(self, run_folder: Path, tmp_path: Path) -> None:
+        (tmp_path / "kept").symlink_to(run_folder / "results")
+        before = files_of(run_folder)
+        self.refused(run_folder, tmp_path / "kept")
+        assert files_of(run_folder) == before
+
     def test_the_runs_own_folder(self, run_folder: Path) -> None:
         assert self.refused(run_folder, run_folder) == (
             f"{str(run_folder)!r} is the folder of a run; choose another folder with --record"
@@ -139,6 +179,12 @@ class TestJudgingAgain:
         assert "values are small" in shown
         assert shown.endswith(f"\nclaims: {record / 'claims.json'}\n")
         assert files_of(record) == before
+
+    def test_refuses_claims_that_were_changed(self, record: Path) -> None:
+        (record / "claims.json").write_text("mine")
+        with pytest.raises(InputError, match=r"claims\.json"):
+            judge_again(record)
+        assert (record / "claims.json").read_text() == "mine"
 
     def test_keeps_the_history(self, record: Path) -> None:
         earlier = {"claim": "Q1", "run": "before", "seeds": 3, "verdict": "does not hold", "changed": ""}
