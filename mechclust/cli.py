@@ -40,7 +40,7 @@ from mechclust.commands.history import HistoryConfig, measure_history, write_his
 from mechclust.commands.mossa import MossaConfig, presets, run_mossa, write_mossa_report
 from mechclust.commands.mossa.sentences import lead_of, notes_of
 from mechclust.commands.mossa.tables import groups_table
-from mechclust.commands.sandbox import View, check_output, open_sandbox, write_sandbox
+from mechclust.commands.sandbox import View, check_new, check_output, open_sandbox, write_sandbox
 from mechclust.commands.settings import Dtype, EngineSettings
 from mechclust.commands.topics import TopicsConfig, measure_topics, shown_measures, write_topics_report
 from mechclust.commands.topics.suite import run_suite, write_suite_report
@@ -485,12 +485,13 @@ def _sandbox(
             checkpoints: step-000100.safetensors, as CheckpointCallback writes them into the folder of train, or
             checkpoint-100, as Hugging Face's Trainer does.
         seed: seed of the network to show; the first by default.
-        out: file to write; its suffix decides the format.
+        out: new file to write; its suffix decides the format.
         epoch: epoch or step that a figure shows; the last by default.
         panels: panels of a film or figure; all by default.
         max_frames: most epochs or steps to keep.
     """
     check_output(out, epoch, panels)
+    check_new(out)
     view.check()
     run = open_sandbox(run_folder, seed, max_frames=max_frames, view=None if view == View() else view)
     _print(f"{write_sandbox(run, out, epoch=epoch, panels=panels)}: {run.title}; {run.kept}")

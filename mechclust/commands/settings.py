@@ -20,6 +20,7 @@ from probes import Readout, first_token, last_token, mean
 from probes.hooks import check_device
 from tasks import InputError, LabelledPrompts
 from tasks.errors import check_at_least
+from tasks.settings import check_finite
 from tasks.text.encoding import Bos
 
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -46,7 +47,8 @@ class EngineSettings:
     job_timeout: float | None = None
 
     def check(self) -> None:
-        """Refuse options that do not go together."""
+        """Refuse options that do not go together, and numbers that are infinite or none."""
+        check_finite(self)
         if self.engine not in ("local", "ray"):
             raise InputError(f"engine is {self.engine!r}; expected local or ray")
         if self.workers is not None:

@@ -25,7 +25,7 @@ from mechclust.report.verdicts import (
     part_of,
     together,
 )
-from probes.files import DamagedError, read_json, write_json
+from probes.files import DamagedError, json_bytes, read_json, write_atomic
 from tasks import InputError
 
 if TYPE_CHECKING:
@@ -325,7 +325,12 @@ def _with(c: Claim, severity: Severity) -> Claim:
 
 def save_claims(claims: Sequence[Claim], path: Path) -> None:
     """Write ``claims.json``: a list of objects, one for each claim, with its checksum; undefined numbers are null."""
-    write_json(path, [asdict(c) for c in claims])
+    write_atomic(path, claims_bytes(claims))
+
+
+def claims_bytes(claims: Sequence[Claim]) -> bytes:
+    """The content of ``claims.json``."""
+    return json_bytes([asdict(c) for c in claims])
 
 
 def load_claims(path: str | Path) -> Claims:
@@ -346,7 +351,7 @@ def load_claims(path: str | Path) -> Claims:
         why = "is not a list of claims" + ("" if isinstance(error, InputError) else f" ({error})")
     else:
         return with_history(found, path.parent)
-    raise InputError(f"{str(path)!r} {why}; mechclust report rewrites it")
+    raise InputError(f"{str(path)!r} {why}; delete it, and mechclust report writes it again")
 
 
 def with_history(claims: Sequence[Claim], folder: str | Path) -> Claims:

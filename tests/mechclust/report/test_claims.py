@@ -234,7 +234,7 @@ class TestFile:
         record.pop("checksum")
         (tmp_path / "claims.json").write_text(json.dumps([{**record, field: value}]))
         with pytest.raises(
-            InputError, match=r"claims\.json' is not a list of claims \(.+\); mechclust report rewrites it"
+            InputError, match=r"claims\.json' is not a list of claims \(.+\); delete it"
         ):
             load_claims(tmp_path)
 
