@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +27,12 @@ def test_help_names_every_command(argv: list[str], capsys: pytest.CaptureFixture
     assert max(map(len, said.splitlines())) <= mechclust_start._WIDTH
 
 
-def test_help_takes_less_than_a_second_and_imports_nothing_heavy() -> None:
+def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys, mechclust_start; mechclust_start.main(['--help']); "
         "assert not {'torch', 'mechclust', 'probes', 'tasks', 'tyro'} & set(sys.modules)"
     )
-    took = []
-    for _ in range(3):
-        begin = time.perf_counter()
-        subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True)
-        took.append(time.perf_counter() - begin)
-    assert min(took) < 1
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True)
 
 
 def test_ctrl_c_while_packages_are_imported(

@@ -41,22 +41,35 @@ def find_browser():
     return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
-@pytest.fixture(scope="session")
-def executable():
-    """Path of the browser; the test is skipped if there is none."""
+def need_browser():
+    """Return the path of the browser; skip the test if there is none."""
     if (path := find_browser()) is None:
         lacks("no chromium or no playwright: apt-get install chromium, pip install playwright")
     return path
 
 
 @pytest.fixture(scope="module")
-def browser(executable):
+def browser():
+    executable = need_browser()
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox", "--disable-gpu"])
+        for name in ("new_context", "new_page"):
+            setattr(chromium, name, patient(getattr(chromium, name)))
         yield chromium
         chromium.close()
+
+
+def patient(make):
+    """Let what a function makes wait as long as a test may take, also on a busy machine."""
+
+    def made(**options):
+        context = make(**options)
+        context.set_default_timeout(600_000)
+        return context
+
+    return made
 
 
 @pytest.fixture
@@ -91,7 +104,6 @@ def drawn():
 def opened(browser, sandbox_file):
     """The module's sandbox page, opened once for all tests, and what went wrong in it or was asked of a network."""
     context = browser.new_context(offline=True, viewport={"width": 1440, "height": 900})
-    context.set_default_timeout(120_000)  # a page of 5 MB on a busy machine
     page, trouble = context.new_page(), []
     page.on("request", lambda request: trouble.append(request.url) if request.url != sandbox_file.as_uri() else None)
     page.on("pageerror", lambda error: trouble.append(str(error)))

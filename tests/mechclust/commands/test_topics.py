@@ -701,7 +701,7 @@ class TestCommand:
     def test_bad_input_is_one_sentence(self, tmp_path):
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         argv = [sys.executable, "-m", "mechclust.cli", "topics", "gpt2", "--corpus", str(tmp_path / "none.txt")]
-        done = subprocess.run(argv, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=120)
+        done = subprocess.run(argv, capture_output=True, text=True, env=environment, cwd=tmp_path)
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == (
             f"mechclust: no corpus file {str(tmp_path / 'none.txt')!r}; "

@@ -37,10 +37,8 @@ def lives(process):
         return False
 
 
-def wait_until(true, seconds=60):
-    start = time.monotonic()
+def wait_until(true):
     while not true():
-        assert time.monotonic() - start < seconds, f"nothing happened in {seconds} s"
         time.sleep(0.1)
 
 
@@ -129,7 +127,7 @@ def driver(tmp_path, engine):
 
 def test_a_killed_driver_takes_its_workers_with_it_and_the_cluster_serves_the_next(nodes, tmp_path):
     first = driver(tmp_path, f"Ray({nodes.address!r})")
-    wait_until(lambda: len(processes(tmp_path)) == 2, 120)
+    wait_until(lambda: len(processes(tmp_path)) == 2)
     workers = processes(tmp_path)
     first.kill()
     first.communicate()
@@ -161,7 +159,7 @@ def test_ctrl_c_stops_a_cluster_that_was_started(tmp_path):
 
 def interrupt(process, tmp_path, *, of_ray=False):
     """Give Ctrl-C until it has ended; gives what it said, and the processes that must end with it."""
-    wait_until(lambda: len(processes(tmp_path)) == 2 or process.poll() is not None, 120)
+    wait_until(lambda: len(processes(tmp_path)) == 2 or process.poll() is not None)
     workers = processes(tmp_path)
     if of_ray:
         time.sleep(1)  # for the print
@@ -214,7 +212,7 @@ def test_what_no_node_has_is_told_unless_workers_are_waited_for(nodes, monkeypat
         results = thread.submit(map_jobs, abs, [1, -2], 1, engine=Ray(nodes.address, cpus_per_job=2))
         wait_until(lambda: "waiting until" in "".join(said.append(capfd.readouterr().err) or said))
         nodes.second = nodes.add(num_cpus=2)
-        assert results.result(timeout=60) == [1, 2]
+        assert results.result() == [1, 2]
     said.append(capfd.readouterr().err)
     nodes.lose(nodes.second)
     told = "mechclust: no node of the Ray cluster has 2 CPUs free for a job; waiting until one has"

@@ -339,7 +339,6 @@ class TestForeignCode:
             input="y\n" * 20,
             capture_output=True,
             text=True,
-            timeout=120,
         )
         assert run.returncode == 2
         assert "it comes with its own code" in run.stderr

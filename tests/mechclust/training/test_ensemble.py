@@ -399,13 +399,12 @@ def test_kill_minus_9_leaves_no_trace(tmp_path, monkeypatch):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     process = subprocess.Popen([sys.executable, str(script), str(killed), "0.1"], env=environment)
     try:
-        deadline = time.monotonic() + 120
-        while not (killed / "snapshots-00000006.safetensors").exists() and time.monotonic() < deadline:
+        while not (killed / "snapshots-00000006.safetensors").exists():
             assert process.poll() is None, "the run ended before it could be killed"
             time.sleep(0.005)
     finally:
         process.kill()
-    assert process.wait(30) == -signal.SIGKILL
+    assert process.wait() == -signal.SIGKILL
     with safe_open(str(killed / "state.safetensors"), "pt") as file:
         assert 0 < int(file.metadata()["step"]) < 50
     with pytest.raises(InputError, match=r"lacks the snapshots of steps (12|20|24)-50 \(of 50 steps\)"):

@@ -80,7 +80,7 @@ def command(tuned_on_two_of_four):
     argv = [sys.executable, "-m", "mechclust.cli", "compare", "base", "tuned", "--prompts", "prompts.jsonl"]
     done = subprocess.run(
         [*argv, "--n-resamples", "40", "--n-permutations", "5"],
-        capture_output=True, text=True, env=environment, cwd=tuned_on_two_of_four, timeout=280,
+        capture_output=True, text=True, env=environment, cwd=tuned_on_two_of_four,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done, tuned_on_two_of_four / "runs" / "compare-base-tuned-prompts"
