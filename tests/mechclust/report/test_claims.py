@@ -207,9 +207,7 @@ class TestFile:
         (record,) = json.loads((tmp_path / "claims.json").read_text())
         record.pop("checksum")
         (tmp_path / "claims.json").write_text(json.dumps([{**record, field: value}]))
-        with pytest.raises(
-            InputError, match=r"claims\.json' is not a list of claims \(.+\); delete it"
-        ):
+        with pytest.raises(InputError, match=r"claims\.json' is not a list of claims \(.+\); delete it"):
             load_claims(tmp_path)
 
 
