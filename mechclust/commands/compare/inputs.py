@@ -132,7 +132,7 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
                 f"{model} has {size.d_vocab} token embeddings, but its tokenizer gives id {largest}; "
                 "save the tokenizer that belongs to the model"
             )
-    read_as = tokenization(first, chat=config.chat, bos=config.bos)
+    read_as = tokenization(first, chat=config.chat, template=templates, bos=config.bos)
     notes += adapter_notes((m.adapter, m.source) for m in checkpoints if m.adapter is not None)
     inputs = Inputs(checkpoints, tasks, batches, prompts, notes, read_as, clusters)
     _check_room(checkpoints, sizes, inputs.of_task(), config, out)
