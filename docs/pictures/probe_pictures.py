@@ -86,7 +86,7 @@ def linear_decodability() -> Drawn:
 )
 def logit_lens() -> Drawn:
     model, prompts, batches = own()
-    answers = [model.tokenizer.encode(word)[0] for word in prompts.classes["answer"]]
+    answers = [model.tokenizer.encode(word, add_special_tokens=False)[0] for word in prompts.classes["answer"]]
     lens = run(model, batches, LogitLens("answer", answers))
     figure, (left, right) = panels(2)
     lens.plot("probability", ax=left).set_title("probability of the answer")

@@ -11,7 +11,7 @@ from mechclust.models.huggingface import find, read_config, read_tokenizer, read
 from mechclust.models.sizes import Sizes
 from tasks import Batch, InputError, LabelledPrompts
 from tasks.errors import first_line
-from tasks.text.beginning import Bos, special_around, text_encoder
+from tasks.text.beginning import Bos, first_token, special_around, text_encoder
 from tasks.text.beginning import tokenization as plain_tokenization
 from tasks.text.prompts import Encode
 
@@ -102,13 +102,21 @@ def rendered(template: Any, *turns: str, called: str = OWN_TEMPLATE, mend: str =
         raise InputError(f"{called} fails{where} ({first_line(error)}); {mend}") from None
 
 
-def tokenization(tokenizer: Any, *, chat: bool = False, bos: Bos = "model") -> dict[str, Any]:
-    """How texts become tokens, to be kept beside a result: as ``tasks.text.beginning.tokenization``.
+def tokenization(tokenizer: Any, *, chat: bool = False, template: Any = None, bos: Bos = "model") -> dict[str, Any]:
+    """Return how texts become tokens, to be kept with a result.
 
-    What a chat template adds differs from text to text, so that ``adds`` is left out for one.
+    Args:
+        tokenizer, chat, template, bos: as for ``encoder``.
+
+    Returns:
+        Of plain texts as ``tasks.text.beginning.tokenization``. What a chat template adds differs from text to text,
+        so that ``adds`` is left out for one, and ``begins`` is the beginning-of-sequence token, or ``"none"``.
     """
     plain = plain_tokenization(tokenizer, bos)
-    return {key: value for key, value in plain.items() if key != "adds"} | {"chat": True} if chat else plain
+    if not chat:
+        return plain
+    (ids,) = encoder(tokenizer, chat, template, bos)(["a"])
+    return {"tokenizer": plain["tokenizer"], "bos": bos, "chat": True, "begins": first_token(tokenizer, ids)}
 
 
 def what_is_wrong(tokenizer: Any, batches: Sequence[Batch], repeated: int) -> list[str]:
@@ -180,7 +188,9 @@ def in_words(found: Mapping[str, Any]) -> str:
         "Texts are read with Hugging Face's BertTokenizer; special tokens: [CLS] before, [SEP] after (the last token)."
     """
     if found["chat"]:
-        how = "as a user's message in the chat template"
+        begins = found.get("begins", "none")
+        how = "as a user's message in the chat template, "
+        how += "without a beginning-of-sequence token" if begins == "none" else f"which begins with {begins}"
     else:
         how = "no special tokens are added" if found["adds"] == "none" else f"special tokens: {found['adds']}"
         how += " (the last token)" if how.endswith(" after") else ""

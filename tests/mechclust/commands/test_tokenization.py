@@ -26,6 +26,8 @@ from mechclust.attention import attention_view
 from mechclust.commands.compare.inputs import read_inputs
 from mechclust.models import load_tokenizer
 from mechclust.models.adapters import plain_model
+from mechclust.models.instructions import InstructionFormat
+from mechclust.models.tokenizers import encoder, in_words, tokenization
 from mechclust.training import ProbeHook
 from probes import NDims, collect_rows, run, run_stores, save_rows
 from tasks import Corpus, InputError, LabelledPrompts
@@ -304,6 +306,31 @@ def test_transformer_lens_reads_what_load_pretrained_gives_in_the_same_way(write
     (ids,) = model.tokenizer([TEXTS[0]])["input_ids"]
     assert model.to_tokens(TEXTS[0]).tolist() == [ids]
     assert model.to_tokens(TEXTS[0], prepend_bos=True).tolist() == [[2, *ids]]
+
+
+class TestReportsStateIt:
+    """Also of a chat template, which writes special tokens of its own."""
+
+    @pytest.mark.parametrize(("template", "begins"), [("{{ bos_token }}", "<s>"), ("", "none")])
+    def test_of_a_chat_template(self, tmp_path, template, begins):
+        word_tokenizer(tmp_path, "<s> $A", bos_token="<s>")
+        tokenizer = read_tokenizer(tmp_path)
+        tokenizer.chat_template = template + "{{ messages[0].content }}"
+        (ids,) = encoder(tokenizer, chat=True)(["ab"])
+        assert ids == [2, 3][begins == "none" :]  # the tokenizer adds none to it
+        recorded = tokenization(tokenizer, chat=True)
+        assert recorded["begins"] == begins
+        assert ("<s>" in in_words(recorded)) == (begins == "<s>")
+        assert tokenization(tokenizer, chat=True, bos="yes")["begins"] == "<s>"
+        assert tokenization(tokenizer, chat=True, bos="no")["begins"] == "none"
+
+    @pytest.mark.parametrize("around", ["<s> $A", "$A"])
+    def test_of_prompts_with_answers(self, tmp_path, around):
+        word_tokenizer(tmp_path, around, bos_token="<s>", eos_token="</s>")
+        tokenizer = read_tokenizer(tmp_path)
+        assert ("<s>" in InstructionFormat(tokenizer).beginning) == ("<s>" in around)
+        assert "<s>" in InstructionFormat(tokenizer, bos="yes").beginning
+        assert "<s>" not in InstructionFormat(tokenizer, bos="no").beginning
 
 
 class TestTheToken:
