@@ -24,6 +24,7 @@ from tasks.errors import check_at_least
 
 _NO_TEST = "the interval covers the choice of documents, not of words: it does not test that the ratio is 1"
 
+
 class DistanceMatchedTopicAttention(TopicProbe):
     """Attention within topics relative to different topics, per layer and head, at the same distances in a document.
 
@@ -188,12 +189,16 @@ class DistanceMatchedTopicAttention(TopicProbe):
         if beyond := int(self.pairs["beyond"]):
             notes.append(f"{beyond} pairs stand more than {self.max_distance} tokens apart and are left out")
         if alone < total and (undefined := int(resampled.isnan().sum())):
-            notes.append(f"{undefined} of {self.n_resamples} resamplings draw no document that counts, and are left out")
+            notes.append(
+                f"{undefined} of {self.n_resamples} resamplings draw no document that counts, and are left out"
+            )
         notes.append(_NO_TEST if self.n_resamples else "n_resamples is 0, so there is no interval")
         return notes
 
 
-def _both_ways(total: Tensor, pairs: Tensor) -> tuple[Float[Tensor, "head example way 2"], Float[Tensor, "example way"]]:
+def _both_ways(
+    total: Tensor, pairs: Tensor
+) -> tuple[Float[Tensor, "head example way 2"], Float[Tensor, "example way"]]:
     """``matched_sums`` at equal distance and over all distances, with their weights."""
     ways = [matched_sums(total, pairs), matched_sums(total.sum(dim=-1, keepdim=True), pairs.sum(dim=-1, keepdim=True))]
     return torch.stack([sums for sums, _ in ways], dim=2), torch.stack([weight for _, weight in ways], dim=1)

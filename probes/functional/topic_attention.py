@@ -264,7 +264,9 @@ def _kinds(columns: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat([columns[..., 1:2], relabelled], dim=-1), torch.cat([columns[..., 2:3], both - relabelled], dim=-1)
 
 
-def _document_weights(pairs: Int[Tensor, "examples columns"]) -> tuple[Float[Tensor, "examples labelling"], Int[Tensor, "2"]]:
+def _document_weights(
+    pairs: Int[Tensor, "examples columns"],
+) -> tuple[Float[Tensor, "examples labelling"], Int[Tensor, "2"]]:
     """Return each document's weight under each labelling, and how many documents have pairs and have both kinds.
 
     A document has the same weight under every relabelling that leaves it both kinds of pairs: if the relabelled
@@ -276,7 +278,9 @@ def _document_weights(pairs: Int[Tensor, "examples columns"]) -> tuple[Float[Ten
     return torch.where((n_same > 0) & (n_different > 0), weight, 0.0), documents
 
 
-def _within(total: Float[Tensor, "examples head columns"], pairs: Int[Tensor, "examples columns"]) -> Float[Tensor, "head 2 labelling"]:
+def _within(
+    total: Float[Tensor, "examples head columns"], pairs: Int[Tensor, "examples columns"]
+) -> Float[Tensor, "head 2 labelling"]:
     """Sum the weighted means of both kinds of pairs over documents."""
     weight = _document_weights(pairs)[0]
     shares = [weight / number.clamp(min=1) for number in _kinds(pairs)]
