@@ -34,12 +34,13 @@ from mechclust.cli_settings import (
 from mechclust.commands.check import check_model
 from mechclust.commands.clusters import ClustersConfig, measure_clusters, write_clusters_report
 from mechclust.commands.compare import CompareConfig, compare_models, write_compare_report
+from mechclust.commands.compare.report import what_to_know
 from mechclust.commands.folder import default_folder, goes_on
 from mechclust.commands.history import HistoryConfig, measure_history, write_history_report
 from mechclust.commands.mossa import MossaConfig, presets, run_mossa, write_mossa_report
 from mechclust.commands.mossa.sentences import lead_of, notes_of
 from mechclust.commands.mossa.tables import groups_table
-from mechclust.commands.sandbox import View, check_output, open_sandbox, write_sandbox
+from mechclust.commands.sandbox import View, check_new, check_output, open_sandbox, write_sandbox
 from mechclust.commands.settings import Dtype, EngineSettings
 from mechclust.commands.topics import TopicsConfig, measure_topics, shown_measures, write_topics_report
 from mechclust.commands.topics.suite import run_suite, write_suite_report
@@ -60,7 +61,6 @@ app = tyro.extras.SubcommandApp()
 _LONGEST = 2000  # characters of an error
 
 
-@one_interrupt()
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; bad input gives one sentence on standard error and exit code 2."""
     argv = list(sys.argv[1:] if argv is None else argv)
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if argv and not argv[0].startswith("-") and argv[0] not in _COMMANDS:
             raise InputError(f"no command {argv[0]!r}{suggest(argv[0], _COMMANDS)}")
-        with verifying(argv, _READERS) as argv:
+        with one_interrupt(), verifying(argv, _READERS) as argv:
             if argv[:1] == ["run"] and len(argv) > 1 and not argv[1].startswith("-"):
                 _run(argv[1], argv[2:])
                 return 0
@@ -352,8 +352,8 @@ def _compare(
     with goes_on(folder):
         result = compare_models(base, tuned, config, folder, progress=True)
         table = table_text(result.shown_table, ".3f")
-        below = LAYERS if result.diagonal else ""  # where the table has no hook names
-        _show(table, result.sentences, lambda: write_compare_report(result, folder), below)
+        findings = [*result.sentences, *what_to_know(result)]
+        _show(table, findings, lambda: write_compare_report(result, folder))
 
 
 @app.command(name="history")
@@ -485,12 +485,13 @@ def _sandbox(
             checkpoints: step-000100.safetensors, as CheckpointCallback writes them into the folder of train, or
             checkpoint-100, as Hugging Face's Trainer does.
         seed: seed of the network to show; the first by default.
-        out: file to write; its suffix decides the format.
+        out: new file to write; its suffix decides the format.
         epoch: epoch or step that a figure shows; the last by default.
         panels: panels of a film or figure; all by default.
         max_frames: most epochs or steps to keep.
     """
     check_output(out, epoch, panels)
+    check_new(out)
     view.check()
     run = open_sandbox(run_folder, seed, max_frames=max_frames, view=None if view == View() else view)
     _print(f"{write_sandbox(run, out, epoch=epoch, panels=panels)}: {run.title}; {run.kept}")

@@ -254,6 +254,7 @@ class Bench:
         answers: ``[n]`` the model's predictions.
         right: ``[n]`` whether they are right.
         labels: ``[n]`` classes 0, 1, ... by equivalence label.
+        units: ``[n]`` which examples belong together, or ``None``.
         tokens: ``[n pos]``, or ``None`` where the sequences differ in length.
     """
 
@@ -276,6 +277,7 @@ class Bench:
         self.points = {site: seen.head_outputs(site)[1] for site in probe.outputs}
         self.n_heads = next(iter(self.points.values())).shape[1]
         self.labels = {name: torch.unique(seen.classes.get(name)[1], return_inverse=True)[1] for name in probe.labels}
+        self.units = seen.unit_of_examples
         self.partitions = [*probe.labels, *(["integer_sum"] if probe.modulus is not None else [])]
         self._check_model(index[order])
 

@@ -31,6 +31,7 @@ from probes.functional.cka import (
 )
 from probes.functional.products import ROUNDING, Precision, check_precision
 from probes.functional.top_components import top_components, without_components
+from probes.functional.units import FEWEST, check_units, n_pairings
 from probes.hooks import check_device
 from probes.minibatches import MiniBatches
 from probes.moments import home_of
@@ -61,7 +62,7 @@ class CKA(Pairwise, RowsOrMoments):
         With ``n_resamples``, ``cka_low`` and ``cka_high``: a 95% interval over examples, see
             ``functional.cka_resamples``. With ``n_permutations``, ``cka_null_low``, ``cka_null_high`` and
             ``cka_p_value``: central 95% for rows paired at random, and the share at least as high, counting the
-            value itself. The same for ``debiased_cka_low`` and so on.
+            value itself; NaN with fewer than 20 different pairings. The same for ``debiased_cka_low`` and so on.
 
     Exact over all examples, whatever the batches: batches are not averaged unless asked for, and nothing is clamped;
     NaN with a note.
@@ -127,6 +128,7 @@ class CKA(Pairwise, RowsOrMoments):
         device: str | None = None,
         seed: int = 0,
         remove_top: int = 0,
+        units: str | None = None,
     ) -> None:
         super().__init__(at, readout, label, pairs, max_memory)
         check_choice(form=(form, FORMS), estimator=(estimator, ("exact", "minibatch")))
@@ -151,7 +153,8 @@ class CKA(Pairwise, RowsOrMoments):
         if estimator == "minibatch" and form != "auto":
             raise InputError(f"form is {form!r}, which mini-batches do not have; leave it out or use estimator='exact'")
         self.form, self.n_resamples, self.n_permutations, self.seed = form, n_resamples, n_permutations, seed
-        self.remove_top = remove_top
+        check_units(units, {"n_permutations": n_permutations, "n_resamples": n_resamples})
+        self.remove_top, self.units = remove_top, units
         self.precision, self.estimator, self.batch_rows = check_precision(precision), estimator, batch_rows
         if device is not None:
             check_device(device)
@@ -272,7 +275,9 @@ class CKA(Pairwise, RowsOrMoments):
 
         @cache
         def halves(x: str, y: str, group: str) -> list[HSIC]:
-            return halves_hsic(rows(x, group), rows(y, group), self.n_resamples, self.seed, self.precision)
+            return halves_hsic(
+                rows(x, group), rows(y, group), self.n_resamples, self.seed, self.precision, self._units_of(group)
+            )
 
         def interval(x: str, y: str, group: str, values: Mapping[str, float]) -> Iterator[tuple[str, float, str]]:
             if self.n_resamples:
@@ -281,13 +286,18 @@ class CKA(Pairwise, RowsOrMoments):
                     spread = value + deviations_of(*terms, debiased=_FORMS[measure]).quantile(ends)
                     yield from zip((f"{measure}_low", f"{measure}_high"), spread.tolist(), ("", ""), strict=True)
             if self.n_permutations:
-                drawn = null_hsic(given(x, group), given(y, group), self.n_permutations, self.seed, self.precision)
+                units = self._units_of(group)
+                drawn = null_hsic(
+                    given(x, group), given(y, group), self.n_permutations, self.seed, self.precision, units
+                )
+                few = n_pairings(drawn[1].n, units) < FEWEST
                 for measure, value in values.items():
                     null = null_of(*drawn, debiased=_FORMS[measure])
                     low, high = null.quantile(ends).tolist()
                     yield f"{measure}_null_low", low, ""
                     yield f"{measure}_null_high", high, ""
-                    yield f"{measure}_p_value", (1 + int((null >= value).sum())) / (1 + self.n_permutations), ""
+                    p = math.nan if few else (1 + int((null >= value).sum())) / (1 + self.n_permutations)
+                    yield f"{measure}_p_value", p, ""
 
         return interval
 
@@ -356,7 +366,22 @@ class CKA(Pairwise, RowsOrMoments):
         for measure in _FORMS:
             if self.n_resamples and bool((values[f"{measure}_low"].isnan() & ~values[measure].isnan()).any()):
                 notes.append(f"{measure}_low and _high are NaN where half of the examples have no CKA")
+        if self.n_permutations:
+            notes += self._pairing_counts(n)
+        if self.n_permutations or self.n_resamples:
+            notes += self._repeats()
         return notes
+
+    def _pairing_counts(self, n: Mapping[str, int]) -> list[str]:
+        """Say for which groups there are too few different pairings for a p-value."""
+        counts = {group: n_pairings(size, self._units_of(group)) for group, size in n.items()}
+        few = ", ".join(f"{group} ({count:g})" for group, count in counts.items() if count < FEWEST)
+        if not few:
+            return []
+        what = "examples" if self.units is None else f"units ({self.units!r}) of one size"
+        return [
+            f"p-values are NaN where there are fewer than {FEWEST} pairings of {what}: label {few}; give more of them"
+        ]
 
     def _rounding_notes(self, errors: Mapping[str, float]) -> list[str]:
         few = [f"{group} ({error:.0e})" for group, error in errors.items() if error > _ERROR]

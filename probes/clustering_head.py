@@ -19,13 +19,16 @@ from probes.functional.clustering_head import (
     within_ratio_chance,
 )
 from probes.functional.planar_lattice import PlanarLattice, planar_lattice
-from probes.functional.relabelling import enough_permutations, holm_over_heads, relabelled
+from probes.functional.relabelling import enough_permutations, holm_over_heads, relabelled, relabelling_of
+from probes.functional.units import check_units
 from probes.hooks import HookPoints
 from probes.probe import Probe
 from probes.readout import Readout, all_tokens, check_row_readout, last_token, mean
+from probes.repeats import repeats_note
 from probes.result import ProbeResult
 from probes.sites import Site, Sites, head_output
 from probes.state import Rows, Sum
+from probes.strata import check_given
 from tasks import Batch, InputError
 from tasks.errors import check_at_least
 
@@ -61,7 +64,8 @@ class ClusteringHead(Probe):
             the same of weights on a planar lattice, see ``functional.planar_lattice``; the p-value is the share of
             random weights that lie on one as well.
         ``p_value``, ``p_holm`` (site, head, equivalence), with ``permutations``: of the within-ratio under
-            relabelling (``functional.relabelling_p_values``), and with Holm's correction over all heads.
+            relabelling (``functional.relabelling_p_values``), and with Holm's correction over all heads. NaN with fewer
+            than 20 different relabellings.
         ``best_within_ratio``, ``best_within_ratio_null_low``, ``best_within_ratio_null_high``, ``best_p_value``
             (site, equivalence), with ``permutations``: the smallest of the heads, and the central 95% and p-value of
             the smallest of the heads under the same relabellings.
@@ -89,6 +93,9 @@ class ClusteringHead(Probe):
         max_rows: keep at most this many examples, chosen by their index.
         permutations: number of relabellings for the p-values; 0 for no p-values. ``None``: as many as Holm's
             correction over all heads needs to reach significance, at least 999.
+        units: a label that says which examples belong together, such as the template of prompts, because they are not
+            independent. Whole units exchange labels; if classes vary within units, examples exchange them within their
+            unit. ``head_attribution`` and ``interchange`` relabel in the same way.
 
     Raises:
         InputError: for a support outside the sequence, or with padding; a label given per token or with one
@@ -98,7 +105,7 @@ class ClusteringHead(Probe):
         >>> probe = ClusteringHead(("multiset", "sum"), support=(0, 1, 2, 3, 4), modulus=2)
         >>> probe
         ClusteringHead(equivalence=('multiset', 'sum'), support=(0, 1, 2, 3, 4), modulus=2, at=head_output(), \
-query=last_token(), max_rows=None, permutations=0)
+query=last_token(), max_rows=None, permutations=0, units=None)
     """
 
     readout = all_tokens()
@@ -118,6 +125,7 @@ query=last_token(), max_rows=None, permutations=0)
         query: Readout = last_token(),
         max_rows: int | None = None,
         permutations: int | None = 0,
+        units: str | None = None,
     ) -> None:
         named = [equivalence] if isinstance(equivalence, str) else equivalence
         if not isinstance(named, Collection) or "" in named or len(set(named)) < len(named):
@@ -140,7 +148,10 @@ query=last_token(), max_rows=None, permutations=0)
         self.equivalence, self.support, self.modulus = equivalence, support, modulus
         if permutations is not None:
             check_at_least(permutations=(permutations, 0))
-        self.at, self.query, self.max_rows, self.permutations = at, query, max_rows, permutations
+        check_units(units, {"permutations": permutations is None or permutations})
+        for name in named:
+            check_given(name, units=units)
+        self.at, self.query, self.max_rows, self.permutations, self.units = at, query, max_rows, permutations, units
 
     @property
     def labels(self) -> list[str]:
@@ -198,6 +209,8 @@ query=last_token(), max_rows=None, permutations=0)
             keys = _at(x.transpose(1, 2), where).cpu().double()  # [batch head key]
             mass = keys[..., list(self.support or ())].sum(-1)
             self.attention.add(site, batch.index, torch.stack([mass, attention_entropy(keys)], dim=-1))
+        if self.units is not None:
+            labels[self.units] = batch.label(self.units, per="example")
         for name, label in labels.items():
             self.classes.add(name, batch.index, label)
         if self.support is not None:
@@ -212,6 +225,11 @@ query=last_token(), max_rows=None, permutations=0)
                 f"no head outputs of {site!r} were kept (of {', '.join(self.points) or 'none'}); run the probe"
             )
         return self.points.get(site)
+
+    @property
+    def unit_of_examples(self) -> Tensor | None:
+        """``[n]`` the unit of each example, in the order of the index; ``None`` without ``units``."""
+        return None if self.units is None else self.classes.get(self.units)[1]
 
     def integer_fit(self, site: str, head: int) -> IntegerWeights:
         """``functional.integer_weights`` of one head, ``classes`` in the order of the index.
@@ -297,17 +315,31 @@ query=last_token(), max_rows=None, permutations=0)
                 "digit": [str(v + 1) for v in range(n_values)],
             },
             metadata={"n": n, "verdicts": list(VERDICTS)},
-            notes=self._notes(values, list(heads), chance),
+            notes=[*self._notes(values, list(heads), chance), *self._relabelling_notes(labels)],
         )
         return replace(result, layers={site: layer for site, layer in result.layers.items() if site in heads})
 
     def _p_values(self, labels: Mapping[str, Tensor], tests: int) -> dict[str, Tensor]:
         """p-values of relabelling: ``[site head equivalence]``, and of the best head ``[site equivalence]``."""
         draws = enough_permutations(tests) if self.permutations is None else self.permutations
-        of = [[relabelled(self.head_outputs(s)[1], x, draws) for x in labels.values()] for s in self.outputs]
+        units = self.unit_of_examples
+        of = [[relabelled(self.head_outputs(s)[1], x, draws, units) for x in labels.values()] for s in self.outputs]
         found = {name: torch.stack([torch.stack([r[name] for r in row], dim=-1) for row in of]) for name in of[0][0]}
         found["p_holm"] = holm_over_heads(found["p_value"])
         return found
+
+    def _relabelling_notes(self, labels: Mapping[str, Tensor]) -> list[str]:
+        if self.permutations == 0 or not labels:
+            return []
+        units = self.unit_of_examples
+        notes = [
+            relabelling_of(label, units=units).too_few(name, named=False, units=self.units)
+            for name, label in labels.items()
+        ]
+        if units is None:
+            outputs = torch.cat([self.head_outputs(site)[1].flatten(1) for site in self.outputs], dim=1)
+            notes.append(repeats_note({"head outputs": outputs}, {}))
+        return [note for note in notes if note]
 
     def _head(self, points: Tensor, labels: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The measures of one head that need its points ``[n d_head]``."""

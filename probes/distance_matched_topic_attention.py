@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 from torch import Tensor
 
 from probes.functional.distance_matched_topic_attention import (
     DIFFERENT_WORDS,
     DistancePairs,
-    matched_means,
-    pooled_means,
+    matched_sums,
 )
 from probes.result import ProbeResult
 from probes.sites import Sites, attention_pattern
@@ -22,20 +22,23 @@ from probes.topic_probe import TopicProbe
 from tasks import Batch
 from tasks.errors import check_at_least
 
+_NO_TEST = "the interval covers the choice of documents, not of words: it does not test that the ratio is 1"
+
 
 class DistanceMatchedTopicAttention(TopicProbe):
-    """Mean attention within topics and between topics, per layer and head, at the same distances in tokens.
+    """Attention within topics relative to different topics, per layer and head, at the same distances in a document.
 
     Words of one topic stand closer together, and attention falls with distance, so that ``TopicAttention``'s ratio can
     be above 1 without any regard for topics. Here ordered (query, key) pairs of different words are sorted by their
-    distance too, and the two means are over the same distances, with the weights of Mantel and Haenszel. Pairs with a
-    position that has no topic are left out, and nothing is renormalised.
+    document and distance, and the two means are over the same documents and distances, with the weights of Mantel and
+    Haenszel. Pairs with a position that has no topic are left out, and nothing is renormalised.
 
     Measures:
         ``ratio`` (site, head): mean over same-topic pairs / mean over different-topic pairs, at equal distance.
-        ``ratio_unmatched`` (site, head): the same over all pairs up to ``max_distance``, as ``TopicAttention`` has it.
+        ``ratio_unmatched`` (site, head): the same over all distances up to ``max_distance``, as ``TopicAttention`` has
+            it.
         ``mean`` (site, head, bucket): the two means of ``ratio``.
-        ``by_distance`` (site, head, bucket, distance): mean attention.
+        ``by_distance`` (site, head, bucket, distance): mean attention over the pairs of all documents.
         ``pairs`` (bucket, distance): how many, the same at all sites.
         ``overall_ratio``, ``overall_ratio_unmatched``: of the plain means over sites and heads.
         ``overall_ratio_low``, ``overall_ratio_high`` and the same of ``unmatched``: central 95% over resampled
@@ -43,9 +46,11 @@ class DistanceMatchedTopicAttention(TopicProbe):
         ``overall_ratio_resampled``, ``overall_ratio_unmatched_resampled`` (resample): the values behind these. Another
             probe with the same ``seed`` resamples the same examples, so that differences can be taken draw by draw.
 
-    Chance is a ratio of 1. A model with random weights shows whether that holds for these texts.
+    A ratio of 1 is what attention gives that ignores topics. The interval is no test of that: it covers the choice of
+    documents only, and words attract attention whatever their topic. The p-value of ``TopicAttention`` is a test, and
+    a model with random weights shows how far from 1 words alone bring the ratio.
 
-    Memory: ``2 x max_distance x (sites x heads + 2 n_resamples)`` numbers, independent of the number of examples.
+    Memory: ``2 x max_distance x sites x heads + 4 n_resamples`` numbers, independent of the number of examples.
     Cost: the pairs that count, times ``heads``, per site.
 
     Source: buckets as in Li, Li & Risteski (ICML 2023); weights: Mantel & Haenszel (1959). The comparison is ours.
@@ -73,6 +78,8 @@ class DistanceMatchedTopicAttention(TopicProbe):
     """
 
     attention = Sum()
+    matched = Sum()
+    weight = Sum()
     pairs = Sum(torch.int64)
     resampled = Sum()
 
@@ -91,31 +98,37 @@ class DistanceMatchedTopicAttention(TopicProbe):
         self.max_distance, self.n_resamples, self.units = max_distance, n_resamples, units
 
     def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
-        found = DistancePairs.of(self._words(batch), self._known, self.max_distance)
-        number = found.pairs()
-        sums = found.sums(activations)
-        for site, (total, _) in sums.items():
-            self.attention.add(site, total)
+        pairs = DistancePairs.of(self._words(batch), self._known, self.max_distance)
+        number = pairs.pairs()
+        by_site = {}
+        for site, total in pairs.sums(activations).items():
+            by_site[site], weight = _both_ways(total, number)
+            self.attention.add(site, total.sum(dim=1))
+            self.matched.add(site, by_site[site].sum(dim=1))
+        self.weight.add("weight", weight.sum(dim=0))
         self.pairs.add("pairs", number.sum(dim=0))
-        self.pairs.add("beyond", found.beyond)
+        self.pairs.add("beyond", pairs.beyond)
+        self.pairs.add("alone", _alone(number))
         if self.n_resamples:
-            overall = torch.stack([each for _, each in sums.values()]).mean(dim=0)
-            both = torch.stack([overall, number.to(overall)], dim=1).cpu().double()
-            self.resampled.add("sums", torch.einsum("er,e...->r...", self._weights(batch), both))
+            overall = torch.stack([each.mean(dim=0) for each in by_site.values()]).mean(dim=0).cpu().double()
+            self.resampled.add("sums", torch.einsum("er,e...->r...", self._weights(batch), overall))
 
     def compute(self) -> ProbeResult:
         pairs = self.pairs["pairs"].cpu()
         total = torch.stack([self.attention[site].cpu() for site in self.site_names])  # [site head 2 distance]
-        matched, pooled = matched_means(total, pairs), pooled_means(total, pairs)
-        overall, overall_pooled = matched.mean(dim=(0, 1)), pooled.mean(dim=(0, 1))
+        means = torch.stack([self.matched[site].cpu() for site in self.site_names])  # [site head way 2]
+        means = means / self.weight["weight"].cpu()[:, None]
+        ratio = means[..., 0] / means[..., 1]
+        overall = means.mean(dim=(0, 1))
+        overall_ratio = overall[:, 0] / overall[:, 1]
         values = {
-            "ratio": matched[..., 0] / matched[..., 1],
-            "ratio_unmatched": pooled[..., 0] / pooled[..., 1],
-            "mean": matched,
+            "ratio": ratio[..., 0],
+            "ratio_unmatched": ratio[..., 1],
+            "mean": means[:, :, 0],
             "by_distance": torch.where(pairs > 0, total / pairs, torch.nan),
             "pairs": pairs,
-            "overall_ratio": overall[0] / overall[1],
-            "overall_ratio_unmatched": overall_pooled[0] / overall_pooled[1],
+            "overall_ratio": overall_ratio[0],
+            "overall_ratio_unmatched": overall_ratio[1],
         }
         axes: dict[str, tuple[str, ...]] = {
             **dict.fromkeys(values, ()),
@@ -124,7 +137,6 @@ class DistanceMatchedTopicAttention(TopicProbe):
             "by_distance": ("site", "head", "bucket", "distance"),
             "pairs": ("bucket", "distance"),
         }
-        resampled = self._resampled()
         coords = {
             "head": [str(head) for head in range(total.shape[1])],
             "bucket": list(DIFFERENT_WORDS),
@@ -132,12 +144,13 @@ class DistanceMatchedTopicAttention(TopicProbe):
         }
         if self.n_resamples:
             coords["resample"] = [str(i) for i in range(self.n_resamples)]
+        resampled = self._resampled()
         for name, drawn in resampled.items():
             values[f"{name}_low"], values[f"{name}_high"] = _central(drawn)
             axes |= dict.fromkeys((f"{name}_low", f"{name}_high"), ())
             if self.n_resamples:
                 values[f"{name}_resampled"], axes[f"{name}_resampled"] = drawn, ("resample",)
-        return self.result(values, axes, coords, notes=self._notes(pairs))
+        return self.result(values, axes, coords, notes=self._notes(pairs, resampled["overall_ratio"]))
 
     def _weights(self, batch: Batch) -> Tensor:
         """``[batch n_resamples]`` how often each example counts: the same for a unit wherever it is met."""
@@ -149,24 +162,24 @@ class DistanceMatchedTopicAttention(TopicProbe):
 
     def _resampled(self) -> dict[str, Tensor]:
         """``[n_resamples]`` by measure."""
-        found = {}
-        for name, means in (("overall_ratio", matched_means), ("overall_ratio_unmatched", pooled_means)):
-            found[name] = torch.empty(0, dtype=torch.float64)
-            if self.n_resamples:
-                total, number = self.resampled["sums"].cpu().unbind(dim=1)  # [n_resamples 2 distance] each
-                mean = means(total, number)
-                found[name] = mean[:, 0] / mean[:, 1]
-        return found
+        empty = torch.empty(0, 2, 2, dtype=torch.float64)
+        sums = self.resampled["sums"].cpu() if self.n_resamples else empty  # [n_resamples way 2]
+        matched, unmatched = (sums[..., 0] / sums[..., 1]).unbind(dim=1)
+        return {"overall_ratio": matched, "overall_ratio_unmatched": unmatched}
 
-    def _notes(self, pairs: Tensor) -> list[str]:
+    def _notes(self, pairs: Tensor, resampled: Tensor) -> list[str]:
+        """Say which pairs do not count, why a number is NaN, and what the interval is not."""
         notes = []
-        if not bool(((pairs > 0).all(dim=0)).any()):
-            notes.append("at no distance are there pairs of the same topic and of different topics, so ratio is NaN")
-        alone = int(pairs[:, ~(pairs > 0).all(dim=0)].sum())
-        if alone and not notes:
+        total = int(pairs.sum())
+        alone = int(self.pairs["alone"])
+        if alone == total:
             notes.append(
-                f"{alone} of {int(pairs.sum())} pairs stand at distances at which only one bucket has any, and count "
-                "in ratio_unmatched alone"
+                "at no distance does a document have pairs of the same topic and of different topics, so ratio is NaN"
+            )
+        elif alone:
+            notes.append(
+                f"{alone} of {total} pairs do not count in ratio: their document has none of the other kind at that "
+                "distance"
             )
         if lacking := int((pairs == 0).any(dim=0).sum()):
             notes.append(
@@ -175,9 +188,26 @@ class DistanceMatchedTopicAttention(TopicProbe):
             )
         if beyond := int(self.pairs["beyond"]):
             notes.append(f"{beyond} pairs stand more than {self.max_distance} tokens apart and are left out")
-        if not self.n_resamples:
-            notes.append("n_resamples is 0, so there is no interval")
+        if alone < total and (undefined := int(resampled.isnan().sum())):
+            notes.append(
+                f"{undefined} of {self.n_resamples} resamplings draw no document that counts, and are left out"
+            )
+        notes.append(_NO_TEST if self.n_resamples else "n_resamples is 0, so there is no interval")
         return notes
+
+
+def _both_ways(
+    total: Tensor, pairs: Tensor
+) -> tuple[Float[Tensor, "head example way 2"], Float[Tensor, "example way"]]:
+    """``matched_sums`` at equal distance and over all distances, with their weights."""
+    ways = [matched_sums(total, pairs), matched_sums(total.sum(dim=-1, keepdim=True), pairs.sum(dim=-1, keepdim=True))]
+    return torch.stack([sums for sums, _ in ways], dim=2), torch.stack([weight for _, weight in ways], dim=1)
+
+
+def _alone(pairs: Int[Tensor, "example 2 distance"]) -> Int[Tensor, ""]:
+    """Count the pairs whose document has none of the other bucket at their distance."""
+    both = (pairs > 0).all(dim=1, keepdim=True)
+    return torch.where(both, 0, pairs).sum()
 
 
 def _central(drawn: Tensor) -> tuple[Tensor, Tensor]:

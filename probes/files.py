@@ -349,13 +349,26 @@ def write_json(path: str | Path, value: Any) -> None:
         ...     read_json(f"{folder}/x.json")
         {'value': None}
     """
+    try:
+        data = json_bytes(value)
+    except InputError as error:
+        raise InputError(f"{str(path)!r} {error}") from None
+    write_atomic(path, data)
+
+
+def json_bytes(value: Any) -> bytes:
+    """Return what ``write_json`` writes.
+
+    Raises:
+        InputError: for an object that has a field ``"checksum"`` already.
+    """
     value = json.loads(json.dumps(value), parse_constant=lambda constant: None)
     if any("checksum" in item for item in _objects(value)):
-        raise InputError(f"{str(path)!r} cannot have a field 'checksum', which the file itself uses; rename it")
+        raise InputError("cannot have a field 'checksum', which the file itself uses; rename it")
     found = _sum_of(value)
     for item in _objects(value):
         item["checksum"] = found
-    write_atomic(path, (json.dumps(value, indent=1) + "\n").encode())
+    return (json.dumps(value, indent=1) + "\n").encode()
 
 
 def read_json(path: str | Path, *, handwritten: bool = False) -> Any:

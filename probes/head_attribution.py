@@ -89,7 +89,9 @@ def head_attribution(
             for k, label in enumerate(labels):
                 ratios[s, h, k] = within_ratio(read[-1], label)
         for k, label in enumerate(labels):
-            p[s, :, k] = relabelling_p_values(torch.stack(read, dim=1), label, permutations, seed=seed)
+            p[s, :, k] = relabelling_p_values(
+                torch.stack(read, dim=1), label, permutations, units=bench.units, seed=seed
+            )
     values = {"effect": effect, "flips": flips, "read_within_ratio": ratios, "p_value": p}
     values["p_holm"] = holm_over_heads(p)
     values["margin"] = found.margins.mean()

@@ -379,7 +379,7 @@ class _Interchanged(NamedTuple):
         same = label[plan.recipients][:, None] == label
         other = torch.arange(len(label)) != plan.recipients[:, None]
         responses = response_points(self.answers)
-        p = relabelling_p_values(responses[:, None], label, plan.permutations, seed=plan.seed)
+        p = relabelling_p_values(responses[:, None], label, plan.permutations, units=plan.bench.units, seed=plan.seed)
         return {
             "changed_within": float(changed[same & other].mean()),  # NaN where a class has one example
             "changed_between": float(changed[~same].mean()),

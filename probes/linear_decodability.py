@@ -10,18 +10,24 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from probes.functional.linear_decodability import accuracy_interval, ridge_predictions, stratified_folds
+from probes.functional.linear_decodability import (
+    accuracy_interval,
+    effective_size,
+    ridge_predictions,
+    stratified_folds,
+)
+from probes.functional.units import Relabelling
 from probes.hooks import check_device
 from probes.probe import Probe
 from probes.readout import Readout, check_row_readout, last_token
+from probes.repeats import repeats_note
 from probes.result import ProbeResult
 from probes.sites import Sites, residual
 from probes.state import Rows
-from probes.strata import check_given, log_shuffles, nothing_left, single_class, strata_of
+from probes.strata import check_given, nothing_left, single_class, strata_of
 from tasks import Batch, InputError
 from tasks.errors import check_at_least
 
-_FEW = 20  # shuffles that differ: with fewer, no p-value is below .05
 _SMALL = 10  # examples per class below which a note says so
 _MEASURES = ("accuracy", "accuracy_low", "accuracy_high", "null_low", "null_high", "p_value")
 
@@ -48,7 +54,8 @@ class LinearDecodability(Probe):
         ``n`` (label): examples.
 
     Labels are shuffled within folds, so that these stay balanced; with ``given``, within its classes too. With
-    ``groups``, they are shuffled within each group; where every group has one class, whole groups are.
+    ``units`` of one class each, whole units exchange labels; if classes vary within units, examples exchange them
+    within their unit. With fewer than 20 different shuffles, ``p_value`` is NaN.
 
     Memory: every example's kept row at every site, ``examples x sites x d_model`` numbers, or ``max_rows`` examples;
     one site in float64 three times; 64 MiB beside it. Cost: per site, label and fold a decomposition, ``min(n, d)``
@@ -61,7 +68,8 @@ class LinearDecodability(Probe):
         also: further labels, each in folds of its own.
         given: a label whose class means (in the training folds) are subtracted from the states first: what is left
             can be read independently of it.
-        groups: a label whose classes stay in one fold each, such as the input that several prompts share.
+        units: a label that says which examples belong together, such as the template or the input that several prompts
+            share. A unit stays in one fold, and the interval takes units, not examples, as independent.
         folds: parts of the examples, each predicted from the others.
         n_shuffles: number of shuffles for the null interval.
         max_rows: keep at most this many examples, chosen by their index.
@@ -69,7 +77,7 @@ class LinearDecodability(Probe):
         seed: for the folds and the shuffles.
 
     Raises:
-        InputError: for a label with one class only or given per token, fewer examples (or groups) than folds, classes
+        InputError: for a label with one class only or given per token, fewer examples (or units) than folds, classes
             that all have fewer examples than folds, or ``label`` determined by ``given`` (a further label is NaN then,
             with a note).
 
@@ -78,7 +86,7 @@ class LinearDecodability(Probe):
 
     Example:
         >>> from probes import LinearDecodability
-        >>> LinearDecodability(given="ending", groups="input").folds
+        >>> LinearDecodability(given="ending", units="input").folds
         5
     """
 
@@ -92,7 +100,7 @@ class LinearDecodability(Probe):
         readout: Readout = last_token(),
         also: Sequence[str] = (),
         given: str | None = None,
-        groups: str | None = None,
+        units: str | None = None,
         folds: int = 5,
         n_shuffles: int = 100,
         max_rows: int | None = None,
@@ -104,18 +112,18 @@ class LinearDecodability(Probe):
             raise InputError(f"max_rows is {max_rows}; expected at least 2, or None for no limit")
         if isinstance(also, str):
             raise InputError(f"also is the string {also!r}; expected a sequence of label names such as ({also!r},)")
-        check_given(label, given=given, groups=groups)
+        check_given(label, given=given, units=units)
         if device is not None:
             check_device(device)
             if torch.device(device).type == "mps":
                 raise InputError(f"device {device!r} has no float64; choose cpu or cuda")
         super().__init__(at, check_row_readout(readout))
-        self.label, self.also, self.given, self.groups = label, also, given, groups
+        self.label, self.also, self.given, self.units = label, also, given, units
         self.folds, self.n_shuffles, self.max_rows = folds, n_shuffles, max_rows
         self.device, self.seed = device, seed
 
     def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
-        wanted = (self.label, *self.also, self.given, self.groups)
+        wanted = (self.label, *self.also, self.given, self.units)
         for name in dict.fromkeys(name for name in wanted if name is not None):
             self.classes.add(name, batch.index, batch.label(name, per="example"))
         for site, rows in activations.items():
@@ -156,19 +164,27 @@ class LinearDecodability(Probe):
             },
             {"label": names, "shuffle": [str(i) for i in range(self.n_shuffles)]},
             metadata={"n": n, "n_classes": {label.name: label.n_classes for label in labels}},
-            notes=[note for label in labels for note in label.notes],
+            notes=[*(note for label in labels for note in label.notes), *self._repeats()],
         )
+
+    def _repeats(self) -> list[str]:
+        if self.units is not None:
+            return []
+        rows = {site: self.hidden.get(site)[1] for site in self.site_names}
+        note = repeats_note(rows, {site.name: site.layer for site in self.sites})
+        return [note] if note else []
 
     def _measured(self, label: _Labelings, right: Bool[np.ndarray, "labelings n"]) -> dict[str, float]:
         hits, n = right.sum(1), right.shape[1]
         of_fold, sizes = (np.bincount(x, minlength=self.folds).tolist() for x in (label.folds[right[0]], label.folds))
-        low, high = accuracy_interval(of_fold, sizes)
-        found = {"accuracy": hits[0] / n, "accuracy_low": low, "accuracy_high": high}
+        units = _codes(self, self.units)
+        low, high = accuracy_interval(of_fold, sizes, None if units is None else effective_size(right[0], units))
+        measured = {"accuracy": hits[0] / n, "accuracy_low": low, "accuracy_high": high}
         if label.fixed:
-            return found
+            return measured
         null_low, null_high = np.quantile(hits[1:] / n, [0.025, 0.975])
-        p = (1 + int((hits[1:] >= hits[0]).sum())) / len(hits)
-        return {**found, "null_low": null_low, "null_high": null_high, "p_value": p}
+        p = math.nan if label.few else (1 + int((hits[1:] >= hits[0]).sum())) / len(hits)
+        return {**measured, "null_low": null_low, "null_high": null_high, "p_value": p}
 
 
 class _Labelings:
@@ -180,6 +196,7 @@ class _Labelings:
             folds is the most frequent one of the test fold.
         nan: nothing can be measured.
         fixed: no shuffle changes it.
+        few: there are too few different shuffles for a p-value.
         notes: what a reader must know.
     """
 
@@ -191,11 +208,11 @@ class _Labelings:
         if self.n_classes < 2:
             raise InputError(f"label {name!r} has one class only; a classifier needs examples of at least 2 classes")
         given = _codes(probe, probe.given)
-        groups = _codes(probe, probe.groups)
+        units = _codes(probe, probe.units)
         self.nan = self._left_out(probe, observed, given)
         self.classes = observed[None]
-        self.folds = self._folds_of(probe, observed, groups)
-        self.fixed = self.nan
+        self.folds = self._folds_of(probe, observed, units)
+        self.fixed, self.few = self.nan, False
         if self.nan:
             return
         if few := int((counts < probe.folds).sum()):
@@ -208,17 +225,17 @@ class _Labelings:
                 f"label {name!r} has {n / self.n_classes:.1f} examples per class; with fewer than {_SMALL}, a "
                 "classifier reads less than is there"
             )
-        self._shuffle(probe, observed, given, groups)
+        self._shuffle(probe, observed, given, units)
 
     def _folds_of(
-        self, probe: LinearDecodability, observed: Int[np.ndarray, "n"], groups: Int[np.ndarray, "n"] | None
+        self, probe: LinearDecodability, observed: Int[np.ndarray, "n"], units: Int[np.ndarray, "n"] | None
     ) -> Int[np.ndarray, "n"]:
         if self.nan:
             return np.zeros_like(observed)
         try:
-            return stratified_folds(observed, probe.folds, groups, probe.seed)
+            return stratified_folds(observed, probe.folds, units, probe.seed)
         except InputError as error:
-            why = f"label {self.name!r}{f' ({probe.groups!r})' if probe.groups else ''}: {error}"
+            why = f"label {self.name!r}{f' ({probe.units!r})' if probe.units else ''}: {error}"
             if self.name == probe.label:
                 raise InputError(why) from None
             self.notes.append(f"{why}; its accuracy is NaN")
@@ -245,22 +262,13 @@ class _Labelings:
         probe: LinearDecodability,
         observed: Int[np.ndarray, "n"],
         given: Int[np.ndarray, "n"] | None,
-        groups: Int[np.ndarray, "n"] | None,
+        units: Int[np.ndarray, "n"] | None,
     ) -> None:
-        unit = np.arange(len(observed))  # what is shuffled: examples, or groups of one class each
-        within = {"folds": self.folds} | ({} if given is None else {"given": given})
-        if groups is not None and single_class(groups, observed) == 1:
-            unit = groups
-            if given is not None:
-                within["given"] = _compositions(groups, given)
-        elif groups is not None:
-            within["groups"] = groups
-        first = np.unique(unit, return_index=True)[1]
-        strata, values = strata_of({name: x[first] for name, x in within.items()}), observed[first]
-        assert strata is not None
-        where = " and ".join(repr(x) for x in (probe.given, probe.groups) if x)
-        held = f"folds and classes of {where}" if where else "folds"
-        share = single_class(strata, values)
+        strata = strata_of({"folds": self.folds} | ({} if given is None else {"given": given}))
+        relabelling = Relabelling.of(observed, units, strata)
+        names = " and ".join(repr(name) for name in (probe.given, probe.units) if name)
+        held = f"folds and classes of {names}" if names else "folds"
+        share = relabelling.fixed_share
         if share == 1:
             self.fixed = True
             self.notes.append(
@@ -272,26 +280,12 @@ class _Labelings:
             self.notes.append(
                 f"{share:.0%} of what is shuffled of {self.name!r} is in {held} with one class only, and stays as it is"
             )
-        if (log := log_shuffles(strata, values)) < math.log(_FEW) - 1e-9:
-            ways = round(math.exp(log))
-            self.notes.append(
-                f"label {self.name!r} can be shuffled in only {ways} ways, so p_value is at least about {1 / ways:.2g}"
-            )
-        rng, order = np.random.default_rng(probe.seed), np.argsort(strata, kind="stable")
-        labelings = [observed]
-        for _ in range(probe.n_shuffles):
-            shuffled = np.empty_like(values)
-            shuffled[order] = values[np.lexsort((rng.random(len(values)), strata))]
-            labelings.append(shuffled[np.unique(unit, return_inverse=True)[1]])
-        self.classes = np.stack(labelings)
+        if few := relabelling.too_few(self.name, named=True, units=probe.units):
+            self.few = True
+            self.notes.append(few)
+        rng = np.random.default_rng(probe.seed)
+        self.classes = np.stack([observed, *(relabelling.draw(rng) for _ in range(probe.n_shuffles))])
 
 
 def _codes(probe: LinearDecodability, name: str | None) -> Int[np.ndarray, "n"] | None:
     return np.unique(probe.classes.get(name)[1].numpy(), return_inverse=True)[1] if name else None
-
-
-def _compositions(groups: Int[np.ndarray, "n"], given: Int[np.ndarray, "n"]) -> Int[np.ndarray, "n"]:
-    """What each example's group is made of: groups with the same classes of ``given`` may change labels."""
-    of_group = [tuple(np.sort(given[groups == group])) for group in range(int(groups.max()) + 1)]
-    kinds = {kind: i for i, kind in enumerate(dict.fromkeys(of_group))}
-    return np.array([kinds[of_group[group]] for group in groups])

@@ -12,6 +12,7 @@ from torch import Tensor
 from probes.hooks import Models
 from probes.probe import Probe
 from probes.readout import Readout, check_row_readout
+from probes.repeats import repeats_note
 from probes.result import ProbeResult
 from probes.sites import Site, Sites, split_site
 from probes.state import Rows, Sum
@@ -29,6 +30,7 @@ class ByClass(Probe):
     """
 
     compares = True
+    units: str | None = None  # name of the label that says which examples belong together
     rows = Rows()
     classes = Rows()
     seen, total = Sum(torch.int64), Sum(torch.int64)  # by class, and of all: to be known without a look at each class
@@ -46,6 +48,8 @@ class ByClass(Probe):
         for c, count in present.items():
             self.seen.add(str(c), count)
         self.total.add("n", len(batch))
+        if self.units is not None:
+            self.classes.add("units", batch.index, batch.label(self.units, per="example"))
         self._keep(rows, batch.index, classes)
 
     def _keep(self, rows: Mapping[str, Tensor], index: Tensor, classes: Tensor) -> None:
@@ -90,6 +94,22 @@ class ByClass(Probe):
     def _rows_of(self, site: str, group: str) -> Tensor:
         rows = self.rows.get(site)[1]
         return rows if group == "all" else rows[self.classes.get("label")[1] == int(group)]
+
+    def _units_of(self, group: str) -> Tensor | None:
+        """``[n]`` the unit of each example of a group; ``None`` without units."""
+        if self.units is None:
+            return None
+        units = self.classes.get("units")[1]
+        return units if group == "all" else units[self.classes.get("label")[1] == int(group)]
+
+    def _repeats(self) -> list[str]:
+        """A note on repeated states, if they are not said to belong together."""
+        if self.units is not None:
+            return []
+        note = repeats_note(
+            {site: self.rows.get(site)[1] for site in self.site_names}, {site.name: site.layer for site in self.sites}
+        )
+        return [note] if note else []
 
     def _dims(self) -> dict[str, int]:
         return {site: self.rows.get(site)[1].shape[1] for site in self.site_names}

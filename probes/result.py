@@ -6,6 +6,7 @@ import html
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from io import BytesIO
 from itertools import islice, product
 from math import prod
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from probes.files import read_safetensors, write_safetensors
+from probes.files import dump_tensors, read_safetensors, write_safetensors
 from probes.plots import first_to_draw, plot
 from probes.result_facts import facts, value_of
 from probes.sites import head_name, renumbered
@@ -332,6 +333,15 @@ class ProbeResult:
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file with the rest as JSON in its header, atomically."""
+        write_safetensors(path, self.values, self._header())
+
+    def to_bytes(self) -> bytes:
+        """Return what ``save`` writes."""
+        file = BytesIO()
+        dump_tensors(file, self.values, self._header())
+        return file.getvalue()
+
+    def _header(self) -> dict[str, str]:
         meta = {
             "probe": self.probe,
             "axes": {k: list(v) for k, v in self.axes.items()},
@@ -340,7 +350,7 @@ class ProbeResult:
             "metadata": dict(self.metadata),
             "notes": list(self.notes),
         }
-        write_safetensors(path, self.values, {"format": _FORMAT, "result": json.dumps(meta)})
+        return {"format": _FORMAT, "result": json.dumps(meta)}
 
 
 def load_result(path: str | Path) -> ProbeResult:

@@ -17,22 +17,22 @@ from probes.functional.task_cluster_ari import (
     adjusted_rand_moments,
     adjusted_rand_null,
     adjusted_rand_score,
-    n_relabellings,
 )
+from probes.functional.units import Relabelling, check_units
 from probes.hooks import check_device
 from probes.preprocess import Preprocess
 from probes.probe import Probe
 from probes.readout import Readout, check_row_readout, token_at
+from probes.repeats import repeats_note
 from probes.result import ProbeResult
 from probes.sites import Sites, residual
 from probes.state import Rows, hashed
-from probes.strata import check_given, log_shuffles, nothing_left, single_class, strata_of
+from probes.strata import check_given, nothing_left, single_class, strata_of
 from tasks import Batch, InputError
 from tasks.errors import check_at_least, check_choice
 
 _ALONE = "has one example per class ({} in all), which any clustering into as many clusters agrees with"
 _TWO = "two classes, where p_value from moments can be half of what it should be; give n_permutations=1000"
-_FEW = 20  # relabellings: with fewer, no p-value is below .05
 _SEEN = 2000  # examples behind a silhouette
 _MEASURES = ("ari", "ami", "silhouette", "null_low", "null_high", "null_mean", "p_value")
 
@@ -48,7 +48,8 @@ class TaskClusterARI(Probe):
         ``label_silhouette`` (site, label): the same of the label's classes.
         ``null_low``, ``null_high``: the central 95% of ``ari`` under random relabelling.
         ``null_mean``: its mean; it need not be 0 with ``given`` or ``within``.
-        ``p_value``: share of relabellings at least as high, counting the observed one.
+        ``p_value``: share of relabellings at least as high, counting the observed one. NaN with fewer than 20 different
+            relabellings.
         ``cluster`` (also example), with ``keep_clusters``: cluster of each example; -1 where the index is NaN.
 
     Memory: every example's kept row at every site, ``examples x sites x d_model`` floats, or
@@ -64,13 +65,17 @@ class TaskClusterARI(Probe):
             within its classes: what is left clusters independently of it.
         within: a label within whose classes relabellings stay, such as the input that is the same in every task. The
             states are unchanged.
+        units: a label that says which examples belong together, such as the template of prompts, because they are not
+            independent. Whole units exchange labels; if classes vary within units, examples exchange them within their
+            unit.
         preprocess: what else is done to the states before they are clustered.
         reduce: ``None``: cluster the states themselves. ``"tsne"``: cluster a 2-D t-SNE of them. Never mix
             the two in one curve. Silhouettes are computed before the t-SNE.
         n_init: k-means starts; the best one counts.
         n_permutations: number of random relabellings for the null interval. 0: a shifted gamma distribution with the
-            exact mean, variance and skewness over all relabellings instead; not with ``given`` or ``within``, and with
-            too low a ``p_value`` where the label or the clusters have two classes, which a note says.
+            exact mean, variance and skewness over all relabellings instead; not with ``given``, ``within`` or
+            ``units``, and with too low a ``p_value`` where the label or the clusters have two classes, which a note
+            says.
         max_rows: keep at most this many examples, chosen by their index.
         device: ``None``: scikit-learn's k-means. ``"cpu"``, ``"cuda"``: our own, also exact, on that device.
         keep_clusters: also give each example's cluster.
@@ -99,6 +104,7 @@ class TaskClusterARI(Probe):
         n_clusters: int | Sequence[int] | None = None,
         given: str | None = None,
         within: str | None = None,
+        units: str | None = None,
         preprocess: Preprocess = Preprocess(),
         reduce: Literal["tsne"] | None = None,
         n_init: int = 10,
@@ -115,7 +121,8 @@ class TaskClusterARI(Probe):
             raise InputError(f"max_rows is {max_rows}; expected at least 2, or None for no limit")
         if isinstance(also, str):
             raise InputError(f"also is the string {also!r}; expected a sequence of label names such as ({also!r},)")
-        check_given(label, given=given, within=within)
+        check_given(label, given=given, within=within, units=units)
+        check_units(units, {"n_permutations": n_permutations})
         if n_permutations == 0 and (given or within):
             raise InputError(
                 "n_permutations is 0, but there is no formula for relabellings within classes of another label; give "
@@ -125,12 +132,12 @@ class TaskClusterARI(Probe):
             check_device(device)
         super().__init__(at, check_row_readout(readout))
         self.label, self.also, self.n_clusters, self.reduce = label, also, n_clusters, reduce
-        self.given, self.within, self.preprocess = given, within, preprocess
+        self.given, self.within, self.units, self.preprocess = given, within, units, preprocess
         self.n_init, self.n_permutations, self.max_rows, self.seed = n_init, n_permutations, max_rows, seed
         self.device, self.keep_clusters = device, keep_clusters
 
     def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
-        wanted = (self.label, *self.also, self.given, self.within)
+        wanted = (self.label, *self.also, self.given, self.within, self.units)
         for name in dict.fromkeys(name for name in wanted if name is not None):
             self.classes.add(name, batch.index, batch.label(name, per="example"))
         for site, rows in activations.items():
@@ -186,7 +193,13 @@ class TaskClusterARI(Probe):
         metadata = {"n": len(index), "n_clusters": clusters, "reduce": self.reduce}
         if self.preprocess.drop_outliers is not None:
             metadata["dropped_dimensions"] = dropped
+        if self.units is None and (repeats := self._repeats()):
+            notes.append(repeats)
         return self.result(values, measures, coords, metadata=metadata, notes=list(dict.fromkeys(notes)))
+
+    def _repeats(self) -> str:
+        rows = {site: self.hidden.get(site)[1] for site in self.site_names}
+        return repeats_note(rows, {site.name: site.layer for site in self.sites})
 
     def _prepared(self, rows: Tensor, given: Tensor | None) -> tuple[Float[Tensor, "n d"], int, list[str]]:
         if given is None and self.preprocess == Preprocess():
@@ -209,9 +222,9 @@ class TaskClusterARI(Probe):
             moments = adjusted_rand_moments(label.classes, assigned)
             low, high, p = moments.null(score)
             return {**found, "null_low": low, "null_high": high, "null_mean": moments.mean, "p_value": p}
-        null = adjusted_rand_null(label.classes, assigned, self.n_permutations, self.seed, label.strata)
+        null = label.null(assigned, self.n_permutations, self.seed)
         low, high = (float(q) for q in np.quantile(null, [0.025, 0.975]))
-        p = (1 + int((null >= score).sum())) / (1 + self.n_permutations)
+        p = math.nan if label.few else (1 + int((null >= score).sum())) / (1 + self.n_permutations)
         return {**found, "null_low": low, "null_high": high, "null_mean": float(null.mean()), "p_value": p}
 
 
@@ -234,26 +247,41 @@ class _Label:
         classes: ``[n]`` class of each example.
         clusters: numbers of clusters to compare it with.
         strata: within which it is relabelled, if any.
+        units: examples that belong together, if any.
+        relabelling: how it is shuffled.
         nan: nothing can be measured.
         fixed: no relabelling can change it.
+        few: there are too few different relabellings for a p-value.
         notes: what a reader must know.
     """
 
     def __init__(self, probe: TaskClusterARI, name: str) -> None:
-        others = {other: probe.classes.get(other)[1].numpy() for other in (probe.given, probe.within) if other}
+        others = {other: _codes(probe, other) for other in (probe.given, probe.within) if other}
         self.name = name
         self.classes: Int[np.ndarray, "n"] = probe.classes.get(name)[1].numpy()
         self.clusters = _clusters_for(probe, name, self.classes)
         self.strata = strata_of(others)
+        self.units = _codes(probe, probe.units) if probe.units else None
+        self.relabelling = Relabelling.of(self.classes, self.units, self.strata)
         self.notes: list[str] = []
+        self.few = False
         n = len(self.classes)
         self.nan = self.fixed = len(np.unique(self.classes)) == n
         if self.nan:
             self.notes.append(f"label {name!r} {_ALONE.format(n)}, so its index is NaN")
-        elif self.strata is not None:
+            return
+        if others or self.units is not None:
             self._stratified(probe, name, others)
-        elif n < _FEW and (few := n_relabellings(self.classes)) < _FEW:
-            self._few(name, few)
+        if not self.fixed and (few := self.relabelling.too_few(name, named=False, units=probe.units)):
+            self.few = True
+            self.notes.append(few)
+
+    def null(self, assigned: Int[np.ndarray, "n"], n_permutations: int, seed: int) -> Float[np.ndarray, "draws"]:
+        """Return the index of clusters and this label, relabelled at random."""
+        if self.relabelling.whole_units:
+            return adjusted_rand_null(assigned, self.classes, n_permutations, seed, self.strata, self.units)
+        strata = self.relabelling.strata if self.relabelling.stratified else None
+        return adjusted_rand_null(self.classes, assigned, n_permutations, seed, strata)
 
     def two(self, assigned: Int[np.ndarray, "n"]) -> str:
         """What a reader must know of moments where the label or the clusters compared with it have two classes."""
@@ -263,36 +291,40 @@ class _Label:
             return f"label {self.name!r} has {_TWO}"
         return f"a clustering compared with label {self.name!r} has {_TWO}" if len(np.unique(assigned)) == 2 else ""
 
-    def _few(self, name: str, n: int) -> None:
-        self.notes.append(f"label {name!r} can be permuted in only {n} ways, so p_value is at least about {1 / n:.2g}")
-
     def _stratified(self, probe: TaskClusterARI, name: str, others: Mapping[str, np.ndarray]) -> None:
-        assert self.strata is not None
-        main, strata = name == probe.label, " and ".join(map(repr, others))
-        if probe.given and single_class(np.unique(others[probe.given], return_inverse=True)[1], self.classes) == 1:
+        main = name == probe.label
+        if probe.given and single_class(others[probe.given], self.classes) == 1:
             self.nan = self.fixed = True
             why = nothing_left(name, probe.given)
             if main:
                 raise InputError(f"{why}; choose one whose classes have examples of several classes of {name!r}")
             self.notes.append(f"{why}; its index is NaN")
             return
-        share = single_class(self.strata, self.classes)
+        share = self.relabelling.fixed_share
+        held = [*others, *([probe.units] if probe.units else [])]
+        strata = " and ".join(map(repr, held))
         if share == 1:
             self.fixed = True
-            why = (
-                f"label {name!r} has one class within each class of {strata}, so relabellings within it change nothing"
-            )
+            why = f"label {name!r} has one class within each class of {strata}, so no relabelling within it changes it"
             if main:
-                raise InputError(f"{why}; choose one whose classes have examples of several classes of {name!r}")
+                raise InputError(f"{why}; {_way_out(probe, name, self.classes, others)}")
             self.notes.append(f"{why}; its chance and p_value are NaN")
             return
-        if share > 0:
+        if share > 0 and (others or not self.relabelling.whole_units):
             self.notes.append(
                 f"{share:.0%} of the examples are in classes of {strata} with one class of {name!r} only, which "
                 "relabellings leave as they are"
             )
-        if (log := log_shuffles(self.strata, self.classes)) < math.log(_FEW) - 1e-9:
-            self._few(name, round(math.exp(log)))
+
+
+def _codes(probe: TaskClusterARI, name: str) -> Int[np.ndarray, "n"]:
+    return np.unique(probe.classes.get(name)[1].numpy(), return_inverse=True)[1]
+
+
+def _way_out(probe: TaskClusterARI, name: str, classes: Int[np.ndarray, "n"], others: Mapping[str, np.ndarray]) -> str:
+    if probe.within and single_class(others[probe.within], classes) == 1:
+        return f"if {probe.within!r} lies within classes of {name!r}, give units={probe.within!r} instead"
+    return f"choose one whose classes have examples of several classes of {name!r}"
 
 
 def _clusters_for(probe: TaskClusterARI, name: str, values: np.ndarray) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -17,30 +18,40 @@ from tasks import Batch
 
 
 class TopicAttention(TopicProbe):
-    """Mean attention between words of the same topic, and of different topics, per layer and head.
+    """Attention between words of the same topic relative to different topics, in each document, per layer and head.
 
     Ordered (query, key) pairs of positions fall into the buckets ``same_word`` (the diagonal
     included), ``same_topic`` (a different word) and ``different_topic``. Pairs with a position that
     has no topic (special tokens, padding) are left out, and nothing is renormalised.
 
+    The two buckets are compared within documents (the examples of a batch), combined with the weights of Mantel and
+    Haenszel: attention is larger throughout in short documents, and documents of few topics have more same-topic
+    pairs, so that plain averages differ even if attention ignores topics.
+
     Measures:
-        ``sum``, ``mean`` (site, head, bucket): summed attention, and that over the number of pairs.
-        ``pairs`` (bucket): how many, the same at all sites.
-        ``ratio`` (site, head): mean over same-topic pairs / mean over different-topic pairs.
+        ``ratio`` (site, head): ``same_topic_within`` / ``different_topic_within``; 1 if attention ignores topics.
         ``ratio_null_low``, ``ratio_null_high``, ``p_value`` (site, head): central 95% of the ratio
             when the topics are permuted among the words, and the share at least as high.
         ``best_ratio``, ``best_ratio_null_low``, ``best_ratio_null_high``, ``best_p_value`` (site): the largest ratio
             of the heads, and the largest of the heads under the same permutations.
-        ``overall_mean`` (bucket), ``overall_ratio``, ``overall_ratio_null_low``, ...: the plain mean
-            over sites and heads, and the ratio of those means.
+        ``overall_ratio``, ``overall_ratio_null_low``, ``overall_ratio_null_high``, ``overall_p_value``: the same for
+            the plain mean over sites and heads.
+        ``same_topic_within``, ``different_topic_within`` (site, head): mean attention over these pairs of a document,
+            averaged over documents with the same weights; ``overall_same_topic_within``,
+            ``overall_different_topic_within``: their means over sites and heads.
+        ``sum``, ``mean`` (site, head, bucket): attention summed over the pairs of all documents, and that over their
+            number; ``overall_mean`` (bucket): the mean over sites and heads. These are the plain averages of the
+            paper's table and say nothing about topics by themselves.
+        ``pairs`` (bucket): how many, the same at all sites.
 
-    Memory: ``sites x heads x (3 + n_permutations)`` numbers, independent of the number of examples.
+    Memory: ``sites x heads x (5 + 2 n_permutations)`` numbers, independent of the number of examples.
     Cost: the positions with a topic, squared, times ``heads x n_permutations`` per site.
 
-    The interval takes topics to be exchangeable over words given the documents. Where documents differ much
-    in length it is too narrow: attention is larger throughout in short ones.
+    The interval takes topics to be exchangeable over words given the documents. A document counts in every
+    relabelling as much as it does with the topics as they are, and not at all if it has one topic.
 
-    Source: Li, Li & Risteski (ICML 2023), section on attention; the interval is ours.
+    Source: Li, Li & Risteski (ICML 2023), section on attention, for the plain averages; weights: Mantel & Haenszel
+    (1959); the interval is ours.
 
     Args:
         topics: ``[n_words]`` integer topic of each word (negative: none), or ``[n_words n_topics]``
@@ -62,7 +73,10 @@ class TopicAttention(TopicProbe):
     """
 
     attention = Sum()
+    within = Sum()
+    weight = Sum()
     pairs = Sum(torch.int64)
+    documents = Sum(torch.int64)
 
     def __init__(
         self,
@@ -76,42 +90,70 @@ class TopicAttention(TopicProbe):
         self._permuted = self._known.permuted(n_permutations, seed)
 
     def update(self, activations: Mapping[str, Tensor], batch: Batch) -> None:
-        found = PairTable.of(self._words(batch), self._known, self._permuted).sums(activations)
-        for site, sums in found.items():
-            self.attention.add(site, torch.cat([sums.sum, sums.null_sum], dim=1))
-        first = found[self.site_names[0]]
-        self.pairs.add("pairs", torch.cat([first.pairs, first.null_pairs]))
+        sums_of = PairTable.of(self._words(batch), self._known, self._permuted).sums(activations)
+        for site, sums in sums_of.items():
+            self.attention.add(site, sums.sum)
+            self.within.add(site, sums.within)
+        first = sums_of[self.site_names[0]]  # pairs are the same at all sites
+        self.pairs.add("pairs", first.pairs)
+        self.weight.add("weight", first.weight)
+        self.documents.add("documents", first.documents)
 
     def compute(self) -> ProbeResult:
-        counts = self.pairs["pairs"].cpu()
-        sums = torch.stack([self.attention[site].cpu() for site in self.site_names])  # [site head 3+n]
-        pairs, total = counts[:3], sums[..., :3]
+        pairs = self.pairs["pairs"].cpu()
+        total = torch.stack([self.attention[site].cpu() for site in self.site_names])  # [site head 3]
+        within = torch.stack([self.within[site].cpu() for site in self.site_names]) / self.weight["weight"].cpu()
+        tests, on = self._tests(within)
         mean = torch.where(pairs > 0, total / pairs, torch.nan)
-        # Relabelling moves pairs between the two buckets of different words; their sum stays.
-        same = sums[..., 3:] / counts[3:]
-        other = (total[..., 1:].sum(-1, keepdim=True) - sums[..., 3:]) / (pairs[1:].sum() - counts[3:])
-        values: dict[str, Tensor] = {"sum": total, "mean": mean, "pairs": pairs}
-        axes: dict[str, tuple[str, ...]] = dict.fromkeys(("sum", "mean"), ("site", "head", "bucket"))
-        axes["pairs"] = axes["overall_mean"] = ("bucket",)
-        values["overall_mean"] = mean.mean(dim=(0, 1))
-        null = same.mean(dim=(0, 1)) / other.mean(dim=(0, 1))
-        ratio, heads_null = mean[..., 1] / mean[..., 2], same / other
-        overall = values["overall_mean"]
-        for prefix, observed, n, on in (
-            ("", ratio, heads_null, ("site", "head")),
-            ("best_", _largest(ratio), _largest(heads_null), ("site",)),
-            ("overall_", overall[1] / overall[2], null, ()),
-        ):
-            tested = self._with_null(f"{prefix}ratio", observed, n, f"{prefix}p_value")
-            values |= tested
-            axes |= dict.fromkeys(tested, on)
+        overall = within[..., 0].mean(dim=(0, 1))
+        values: dict[str, Tensor] = {
+            "sum": total,
+            "mean": mean,
+            "pairs": pairs,
+            "overall_mean": mean.mean(dim=(0, 1)),
+            "same_topic_within": within[:, :, 0, 0],
+            "different_topic_within": within[:, :, 1, 0],
+            "overall_same_topic_within": overall[0],
+            "overall_different_topic_within": overall[1],
+        }
+        axes: dict[str, tuple[str, ...]] = {
+            **dict.fromkeys(("sum", "mean"), ("site", "head", "bucket")),
+            **dict.fromkeys(("pairs", "overall_mean"), ("bucket",)),
+            **dict.fromkeys(("same_topic_within", "different_topic_within"), ("site", "head")),
+            **dict.fromkeys(("overall_same_topic_within", "overall_different_topic_within"), ()),
+        }
         heads = [str(head) for head in range(total.shape[1])]
         return self.result(
-            values,
-            axes,
-            {"head": heads, "bucket": list(BUCKETS)},
-            notes=self._empty_notes(pairs, BUCKETS) + self._null_notes(values["ratio"], heads_null, pairs[1:]),
+            values | tests, axes | on, {"head": heads, "bucket": list(BUCKETS)}, notes=self._notes(within, pairs)
         )
+
+    def _tests(
+        self, within: Float[Tensor, "site head 2 labelling"]
+    ) -> tuple[dict[str, Tensor], dict[str, tuple[str, ...]]]:
+        """Return the ratio of each head, of the best head and over all heads, each with its chance, and their axes."""
+        ratio = within[:, :, 0] / within[:, :, 1]  # [site head labelling]
+        same, different = within.mean(dim=(0, 1))
+        values: dict[str, Tensor] = {}
+        axes: dict[str, tuple[str, ...]] = {}
+        for prefix, ratios, on in (
+            ("", ratio, ("site", "head")),
+            ("best_", _largest(ratio), ("site",)),
+            ("overall_", same / different, ()),
+        ):
+            tested = self._with_null(f"{prefix}ratio", ratios[..., 0], ratios[..., 1:], f"{prefix}p_value")
+            values |= tested
+            axes |= dict.fromkeys(tested, on)
+        return values, axes
+
+    def _notes(self, within: Float[Tensor, "site head 2 labelling"], pairs: Int[Tensor, "3"]) -> list[str]:
+        """Say which means are of no pairs, which documents do not count, and why a ratio is NaN."""
+        notes = self._empty_notes(pairs, BUCKETS)
+        with_pairs, with_both = self.documents["documents"].tolist()
+        if with_both < with_pairs:
+            reason = "have same-topic or different-topic pairs only, and do not count in ratio"
+            notes.append(f"{with_pairs - with_both} of {with_pairs} documents {reason}")
+        ratio = within[:, :, 0] / within[:, :, 1]
+        return notes + self._null_notes(ratio[..., 0], ratio[..., 1:], torch.tensor(with_both))
 
 
 def _largest(of_heads: Tensor) -> Tensor:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -54,6 +55,43 @@ def check_choices(config: Any) -> None:
     """Refuse a value that is not among those of its field's ``Literal``."""
     hints = {name: hint for name, hint in get_type_hints(type(config)).items() if get_origin(hint) is Literal}
     check_choice(**{name: (getattr(config, name), get_args(hint)) for name, hint in hints.items()})
+
+
+def check_finite(config: Any, prefix: str = "") -> None:
+    """Refuse NaN and infinity in every field, nested ones included: JSON has neither, and no setting means either.
+
+    Args:
+        config: a dataclass.
+        prefix: of the names in the error, such as ``"training."``.
+
+    Raises:
+        InputError: naming the first such field, nested ones by dots.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass
+        ... class Settings:
+        ...     lr: float
+        >>> check_finite(Settings(float("inf")))
+        Traceback (most recent call last):
+        tasks.errors.InputError: lr is inf; expected a finite number
+    """
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if is_dataclass(value):
+            check_finite(value, f"{prefix}{field.name}.")
+        for number in _floats(value):
+            if not math.isfinite(number):
+                raise InputError(f"{prefix}{field.name} is {number}; expected a finite number")
+
+
+def _floats(value: Any) -> Iterator[float]:
+    """Yield the floats of a value, also of lists in lists."""
+    if isinstance(value, float):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for part in value:
+            yield from _floats(part)
 
 
 def _check_fields(cls: Any, names: Iterable[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,12 @@ from typing import Any
 import xxhash
 
 from mechclust.report.folder import check_command, check_subject, record_command
+from mechclust.report.manifest import WAY_OUT
 from probes.files import remove_leftovers
 from probes.locks import locked
+from tasks import InputError
 
 _LONGEST = 40  # characters of a part of a folder's name
-_WAY = "give another folder with --out"
 _HELD: ContextVar[tuple[ExitStack, set[Path]] | None] = ContextVar("held", default=None)
 
 
@@ -59,7 +60,8 @@ def own_folder(out: str | Path | None, command: str, subject: Mapping[str, str] 
             folder tell it better than names do, or where only a report is written.
 
     Raises:
-        InputError: when another process owns the folder, or it holds the report of another command or subject.
+        InputError: when another process owns the folder, or it holds the report of another command or subject, or
+            files that are not of this command.
     """
     if out is None:
         yield
@@ -71,7 +73,12 @@ def own_folder(out: str | Path | None, command: str, subject: Mapping[str, str] 
         check_command(out, command)  # another owner may just have ended
         check_subject(out, subject or {})
         record_command(out, command)
-        yield
+        try:
+            yield
+        finally:
+            if out.is_dir():  # somebody may have removed the folder, and what is in it now is of this command
+                with suppress(InputError):
+                    record_command(out, command)
 
 
 @contextmanager
@@ -116,11 +123,11 @@ def _so_far(out: Path) -> str:
 def _owned(out: Path) -> Iterator[None]:
     held = _HELD.get()
     if held is None:
-        with locked(out, way=_WAY):
+        with locked(out, way=WAY_OUT):
             yield
         return
     stack, ours = held
     if out.absolute() not in ours:
-        stack.enter_context(locked(out, way=_WAY))
+        stack.enter_context(locked(out, way=WAY_OUT))
         ours.add(out.absolute())
     yield

@@ -286,3 +286,13 @@ def check_output(out: Path, epoch: int | None, panels: tuple[str, ...]) -> None:
             "a page has all panels; leave --panels out, or give --out a name that ends in .png, .mp4 or .gif"
         )
     check_writable(out.parent)
+
+
+def check_new(out: Path) -> None:
+    """Refuse a file that is there already: nothing says that it is ours.
+
+    Raises:
+        InputError: naming it.
+    """
+    if out.exists() or out.is_symlink():
+        raise InputError(f"{str(out)!r} exists; move it away, or give another file with --out")

@@ -18,9 +18,11 @@ from mechclust.models.adapters import adapter_of, check_adapter
 from mechclust.models.pretrained import Quantization, model_name
 from probes import Readout, first_token, last_token, mean
 from probes.hooks import check_device
+from probes.texts import tokenizer_of
 from tasks import InputError, LabelledPrompts
 from tasks.errors import check_at_least
-from tasks.text.encoding import Bos
+from tasks.settings import check_finite
+from tasks.text.beginning import Bos
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 
@@ -46,7 +48,8 @@ class EngineSettings:
     job_timeout: float | None = None
 
     def check(self) -> None:
-        """Refuse options that do not go together."""
+        """Refuse options that do not go together, and numbers that are infinite or none."""
+        check_finite(self)
         if self.engine not in ("local", "ray"):
             raise InputError(f"engine is {self.engine!r}; expected local or ray")
         if self.workers is not None:
@@ -196,7 +199,7 @@ class ModelSettings(EngineSettings):
         before = None if isinstance(model, (str, Path)) else adapter_of(model)
         hooked = self.load(model, what, tokenizer=tokenizer, **options)
         try:
-            yield hooked, hooked.tokenizer if tokenizer is None else tokenizer
+            yield hooked, tokenizer_of(hooked) if tokenizer is None else tokenizer
         finally:
             if not isinstance(model, (str, Path)) and adapter_of(model) != before:
                 set_adapter(hooked, before)

@@ -3,33 +3,75 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 
+class Interrupt(KeyboardInterrupt):
+    """Ctrl-C within ``one_interrupt``. Unlike ``KeyboardInterrupt`` itself, it can be referred to weakly."""
+
+
 @contextmanager
 def one_interrupt() -> Iterator[None]:
-    """For a command: the first Ctrl-C ends it, and later ones do not interrupt the clean-up."""
+    """End a command at the first Ctrl-C; later ones do not interrupt the clean-up.
+
+    Python drops an exception that is raised in a finaliser or in the callback of a weak reference. Later Ctrl-C are
+    therefore ignored only while the exception of an earlier one exists, and for good once it has left the context:
+    the process is then about to end.
+    """
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         yield
         return
+    newest: weakref.ref[Interrupt] | None = None
 
-    def first(number: int, frame: object) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        raise KeyboardInterrupt
+    def in_flight() -> bool:
+        return newest is not None and newest() is not None
 
-    before = signal.signal(signal.SIGINT, first)
+    def interrupt(number: int, frame: object) -> None:
+        nonlocal newest
+        if in_flight():
+            return
+        stop = Interrupt()
+        newest = weakref.ref(stop)
+        try:
+            raise stop
+        finally:
+            del stop  # else its traceback would hold this frame, which would hold it
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        with _dropped_in_silence():
+            yield
+    except KeyboardInterrupt:
+        if in_flight():
+            before = signal.SIG_IGN
+        raise
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _dropped_in_silence() -> Iterator[None]:
+    """Print no traceback of an interrupt that Python drops: the next Ctrl-C ends the command."""
+    before = sys.unraisablehook
+
+    def hook(unraisable: sys.UnraisableHookArgs) -> None:
+        if not isinstance(unraisable.exc_value, Interrupt):
+            before(unraisable)
+
+    sys.unraisablehook = hook
     try:
         yield
     finally:
-        if signal.getsignal(signal.SIGINT) is first:  # else this process is ending
-            signal.signal(signal.SIGINT, before)
+        sys.unraisablehook = before
 
 
 @contextmanager
 def without_interrupts() -> Iterator[None]:
-    """Ctrl-C is ignored meanwhile: a second one must not stop us from ending what the first one stopped."""
+    """Ignore Ctrl-C meanwhile: a second one must not stop us from ending what the first one stopped."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

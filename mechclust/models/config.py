@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 from probes.registry import load_entry_point, package_of
 from tasks import InputError
 from tasks.errors import check_at_least
-from tasks.settings import check_choices, from_json, to_json
+from tasks.settings import check_choices, check_finite, from_json, to_json
 
 _GROUP = "mechclust.models"
 _NO_CONFIG = "has no config_class; name the class of its configuration there"
@@ -59,7 +59,9 @@ class ModelShape:
 
 @dataclass(frozen=True)
 class ModelConfig(AnyConfig):
-    """A GPT-2-like transformer with hooks (pre-norm, GELU, learned positions; unembedding untied, no bias).
+    """A transformer with hooks and the blocks of GPT-2 (pre-norm, GELU, learned positions).
+
+    Its unembedding has no bias and, unlike GPT-2's, is not tied to the token embedding.
 
     Args:
         d_vocab: number of token ids.
@@ -100,6 +102,7 @@ class ModelConfig(AnyConfig):
             raise InputError(f"init_std is {self.init_std}; expected a positive standard deviation")
         if self.d_model % self.n_heads:
             raise InputError(f"d_model is {self.d_model}; expected a multiple of n_heads ({self.n_heads})")
+        check_finite(self)
 
     @property
     def d_head(self) -> int:

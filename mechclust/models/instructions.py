@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mechclust.models.tokenizers import OWN_TEMPLATE, encoder, rendered, special_around
+from mechclust.models.tokenizers import OWN_TEMPLATE, encoder, rendered
 from tasks import InputError
 from tasks.errors import check_at_least
-from tasks.text.encoding import Bos
+from tasks.text.beginning import Bos, special_around
 from tasks.text.files import read_text
 
 PLAIN_END = "\nAnswer:"

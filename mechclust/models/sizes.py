@@ -22,6 +22,7 @@ class Sizes:
         d_vocab: token embeddings.
         n_ctx: its longest input, in tokens.
         block_weights: weights of a block, at least: its attention and two matrices of its MLP.
+        family: the configuration's ``model_type``, such as ``"gpt2"``.
     """
 
     n_layers: int | None
@@ -29,6 +30,7 @@ class Sizes:
     d_vocab: int | None
     n_ctx: int | None
     block_weights: int | None = None
+    family: str | None = None
 
     @classmethod
     def of(cls, config: Any) -> Sizes:
@@ -38,7 +40,8 @@ class Sizes:
         n_layers, d_model, d_vocab, n_ctx = (getattr(config, name, None) for name in names)
         if n_ctx is not None and config.model_type in _OFFSET:
             n_ctx -= config.pad_token_id + 1
-        return cls(n_layers, d_model, d_vocab, None if n_ctx is None or n_ctx < 1 else n_ctx, _block_weights(config))
+        n_ctx = None if n_ctx is None or n_ctx < 1 else n_ctx
+        return cls(n_layers, d_model, d_vocab, n_ctx, _block_weights(config), getattr(config, "model_type", None))
 
     @classmethod
     def of_loaded(cls, model: Any) -> Sizes:

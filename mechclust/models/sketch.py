@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 import xxhash
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechclust.models.adapters import plain_model
@@ -60,7 +59,7 @@ def weight_sketch(model: Any, per_weight: int = PER_WEIGHT) -> WeightSketch:
         torch.Size([8])
     """
     digest, shapes, parts = xxhash.xxh3_128(), xxhash.xxh3_128(), []
-    for name, weight in sorted(_weights(model)):
+    for name, weight in named_weights(model):
         flat = weight.detach().reshape(-1)
         shapes.update(f"{name} {list(weight.shape)}".encode())
         digest.update(f"{name} {weight.dtype}".encode())
@@ -70,9 +69,30 @@ def weight_sketch(model: Any, per_weight: int = PER_WEIGHT) -> WeightSketch:
     return WeightSketch(str(digest.hexdigest()), str(shapes.hexdigest()), torch.cat(parts))
 
 
-def _weights(model: Any) -> Iterator[tuple[str, Tensor]]:
+def constant_values(model: Any, per_weight: int = PER_WEIGHT) -> Bool[Tensor, "k"]:
+    """Mark the values of a model's sketch that belong to weights whose numbers are all the same, such as zero biases.
+
+    Args:
+        model: as for ``weight_sketch``.
+        per_weight: as for ``weight_sketch``.
+
+    Example:
+        >>> _ = torch.nn.init.zeros_((layer := torch.nn.Linear(3, 2)).bias)
+        >>> constant_values(layer).sum()
+        tensor(2)
+    """
+    parts = []
+    for _, weight in named_weights(model):
+        flat = weight.detach().reshape(-1)
+        constant = len(flat) > 1 and bool((flat == flat[0]).all())
+        parts.append(torch.full((min(len(flat), per_weight),), constant))
+    return torch.cat(parts)
+
+
+def named_weights(model: Any) -> list[tuple[str, Tensor]]:
+    """The weights of a model in the order of their names, which are Hugging Face's if it has them."""
     plain = plain_model(model) if hasattr(model, "hook_dict") else model
-    yield from ((name, weight) for name, weight in (plain or model).named_parameters() if weight.numel())
+    return sorted((name, weight) for name, weight in (plain or model).named_parameters() if weight.numel())
 
 
 def _sample(name: str, flat: Tensor, most: int) -> Tensor:

@@ -11,7 +11,8 @@ from mechclust.models.huggingface import find, read_config, read_tokenizer, read
 from mechclust.models.sizes import Sizes
 from tasks import Batch, InputError, LabelledPrompts
 from tasks.errors import first_line
-from tasks.text.encoding import Bos, first_id
+from tasks.text.beginning import Bos, special_around, text_encoder
+from tasks.text.beginning import tokenization as plain_tokenization
 from tasks.text.prompts import Encode
 
 OWN_TEMPLATE = "the chat template of this model's tokenizer"
@@ -61,16 +62,7 @@ def encoder(tokenizer: Any, chat: bool = False, template: Any = None, bos: Bos =
         >>> encoder(tokenizer)(["a b", "a"]), encoder(tokenizer, bos="yes")(["a b"])
         ([[1, 2], [1]], [[0, 1, 2]])
     """
-    start = first_id(tokenizer, bos)
-
-    def begun(ids: list[int]) -> list[int]:
-        if bos == "yes" and ids[:1] != [start]:
-            return [start, *ids]
-        return ids[1:] if bos == "no" and ids[:1] == [start] else ids
-
-    def read(texts: Sequence[str], **options: Any) -> list[list[int]]:
-        return [begun(list(ids)) for ids in tokenizer(list(texts), **options)["input_ids"]] if texts else []
-
+    read = text_encoder(tokenizer, bos)
     if not chat:
         return read
     template = tokenizer if template is None else template
@@ -111,17 +103,12 @@ def rendered(template: Any, *turns: str, called: str = OWN_TEMPLATE, mend: str =
 
 
 def tokenization(tokenizer: Any, *, chat: bool = False, bos: Bos = "model") -> dict[str, Any]:
-    """How texts become tokens, to be kept beside a result.
+    """How texts become tokens, to be kept beside a result: as ``tasks.text.beginning.tokenization``.
 
-    Returns:
-        ``tokenizer``: its class; ``bos`` and ``chat`` as asked for; ``adds``: the special tokens round a text, such as
-        ``"[CLS] before, [SEP] after"``, or ``"none"``. In a chat template, which differs from text to text, that is
-        not said.
+    What a chat template adds differs from text to text, so that ``adds`` is left out for one.
     """
-    around = dict(zip(("before", "after"), special_around(tokenizer, bos=bos), strict=True))
-    added = [f"{' '.join(tokenizer.convert_ids_to_tokens(part))} {where}" for where, part in around.items() if part]
-    found: dict[str, Any] = {"tokenizer": type(tokenizer).__name__, "bos": bos, "chat": chat}
-    return found if chat else {**found, "adds": ", ".join(added) or "none"}
+    plain = plain_tokenization(tokenizer, bos)
+    return {key: value for key, value in plain.items() if key != "adds"} | {"chat": True} if chat else plain
 
 
 def what_is_wrong(tokenizer: Any, batches: Sequence[Batch], repeated: int) -> list[str]:
@@ -151,13 +138,6 @@ def what_is_wrong(tokenizer: Any, batches: Sequence[Batch], repeated: int) -> li
 
 def _real(batch: Batch) -> Any:
     return slice(None) if batch.attention_mask is None else batch.attention_mask
-
-
-def special_around(tokenizer: Any, text: str = "a", bos: Bos = "model") -> tuple[list[int], list[int]]:
-    """The ids of the special tokens before a text and after it."""
-    (ids,), bare = encoder(tokenizer, bos=bos)([text]), list(tokenizer(text, add_special_tokens=False)["input_ids"])
-    start = next((k for k in range(len(ids) - len(bare) + 1) if ids[k : k + len(bare)] == bare), 0)
-    return ids[:start], ids[start + len(bare) :]
 
 
 def n_leading(tokenizer: Any, bos: Bos = "model") -> int:

@@ -7,16 +7,14 @@ import lzma
 import tarfile
 from pathlib import Path
 
-from probes.files import write_atomic
 from tasks import InputError
 
 
-def pack(folder: Path, path: Path) -> None:
-    """Write all files of ``folder`` to ``path``, a ``.tar.xz``; equal files give equal bytes.
+def pack(folder: Path) -> bytes:
+    """Return all files of ``folder`` as a ``.tar.xz``. Equal files give equal bytes.
 
     Args:
-        folder: a folder of files; what killed processes were writing is left out.
-        path: the archive; replaced if it exists.
+        folder: a folder of files. What killed processes were writing is left out.
     """
     held = io.BytesIO()
     with tarfile.open(fileobj=held, mode="w") as archive:
@@ -26,7 +24,7 @@ def pack(folder: Path, path: Path) -> None:
                 entry.size = file.stat().st_size
                 with file.open("rb") as data:
                     archive.addfile(entry, data)
-    write_atomic(path, lzma.compress(held.getvalue(), preset=9))
+    return lzma.compress(held.getvalue(), preset=9)
 
 
 def unpack(path: Path, folder: Path) -> None:

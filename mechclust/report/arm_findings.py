@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -51,6 +51,7 @@ def arm_finding(
     planted: Draw,
     *,
     source: str,
+    shares: bool | Collection[str] = False,
     chance: str | None = None,
 ) -> ArmFinding[R]:
     """An ``ArmFinding`` whose planted draws are predicted means (``moved_to``). Arguments are those of both classes.
@@ -66,7 +67,8 @@ def arm_finding(
         ('holds', 'not tested')
     """
     means = "predicted means with the measured spread over seeds"
-    return ArmFinding(arms, data, Finding(id, statement, source, parts, null, what, planted, means, chance=chance))
+    finding = Finding(id, statement, source, parts, null, what, planted, means, shares=shares, chance=chance)
+    return ArmFinding(arms, data, finding)
 
 
 def gathered(**of: Callable[[Mapping[str, Sequence[R]]], Any]) -> Callable[[Mapping[str, Sequence[R]]], Data]:

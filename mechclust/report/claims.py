@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechclust.report import verdicts
 from mechclust.report.html import claims_html
 from mechclust.report.severity import NOT_COMPUTED, WEAK, Severity
 from mechclust.report.text import claim_number
-from mechclust.report.verdicts import KINDS, VERDICTS, Bound, Interval, Kind, Part, Verdict, part_of, together
-from probes.files import DamagedError, read_json, write_json
+from mechclust.report.verdicts import (
+    KINDS,
+    VERDICTS,
+    Bound,
+    Interval,
+    Kind,
+    Part,
+    Verdict,
+    interval_over_seeds,
+    part_of,
+    together,
+)
+from probes.files import DamagedError, json_bytes, read_json, write_atomic
 from tasks import InputError
 
 if TYPE_CHECKING:
@@ -52,13 +62,13 @@ class Claim:
         source: where it comes from.
         paper: the source's own value, or ``None`` where it gives none.
         measured: mean over seeds, or ``None`` when not measured.
-        interval: its 95% interval: Student's t over seeds, ``None`` with fewer than 2; Wilson's for a share; or a
-            given one, such as a bootstrap over tasks.
+        interval: its 95% interval over seeds, ``None`` with fewer than 2: Wilson's of a share, Student's t of
+            anything else; or a given one, such as a bootstrap over tasks.
         seeds: how many seeds.
         bound: what was to be satisfied, as text.
         verdict: ``"holds"``: the whole interval satisfies the bound; ``"does not hold"``: the whole interval violates
-            it; ``"undecided"``: it reaches across, or there is none; ``"not tested"``: the note says why. A check is
-            judged by its worst value.
+            it; ``"undecided"``: it reaches across, or a value is undefined; ``"not tested"``: the note says why, such
+            as one seed. A check is judged by its worst value.
         parts: of a claim of several statements, each with its values and its verdict; else empty.
         chance: what the value would be by chance, as text, or ``None``.
         severity: share of draws of data in which the claim is false that its own code does not call *holds*;
@@ -147,7 +157,7 @@ def claim(
     interval: Interval | Mapping[str, Interval | None] | None = None,
     tested: bool = True,
     why_not: str = "",
-    shares: bool = False,
+    shares: bool | Collection[str] = False,
     paper: float | None = None,
     chance: str | None = None,
     severity: Severity | None = None,
@@ -163,22 +173,28 @@ def claim(
             of parts by name; ``None`` by name: a part has none, whatever its values.
         tested: whether this run can test it.
         why_not: why it cannot, for the note; by default, that this size of the study cannot.
-        shares: all values are 0 or 1, so that their means are shares and have a share's interval.
+        shares: whether all values are shares, 0 or 1 or of many examples, and have a share's interval; or the names of
+            the parts whose values are.
         severity: how rarely the claim is called true where it is false.
 
     Raises:
-        InputError: for an interval of a part that is not there, or whose ends are the wrong way round.
+        InputError: for an interval or share of a part that is not there, an interval whose ends are the wrong way
+            round, and a share that is not between 0 and 1.
 
     Example:
         >>> found = claim("X1", "it is above a half", "ours", [0.7, 0.8, 0.75], Bound(">", 0.5))
         >>> found.verdict, claim("X2", "the same, one seed", "ours", [0.7], Bound(">", 0.5)).verdict
-        ('holds', 'undecided')
+        ('holds', 'not tested')
     """
     named = [("", values, bounds)] if isinstance(bounds, Bound) else list(bounds)
-    given = _given(id, interval, [name for name, _, _ in named])
-    over = verdicts.share_interval if shares else verdicts.interval
-    spans = [given[name] if name in given else over(of) for name, of, _ in named]
+    names = [name for name, _, _ in named]
+    given = _given(id, interval, names)
+    proportions = _shares(id, shares, names)
+    spans = [
+        given[name] if name in given else interval_over_seeds(of, share=name in proportions) for name, of, _ in named
+    ]
     parts = [part_of(*part, span, kind) for part, span in zip(named, spans, strict=True)]
+    parts = [_of_several_seeds(part) if kind == "finding" and part.name not in given else part for part in parts]
     notes = [*_missing(parts, why_not), *_undefined(parts), note] if tested else [note]
     found = Claim(
         id=id,
@@ -224,20 +240,39 @@ def _given(
     if interval is None:
         return {}
     given: dict[str, Interval | None] = dict(interval) if isinstance(interval, Mapping) else {names[0]: interval}
-    if unknown := given.keys() - set(names):
-        parts = ", ".join(map(repr, dict.fromkeys(names)))
-        raise InputError(f"claim {id} has an interval of {sorted(unknown)[0]!r}; expected one of its parts ({parts})")
+    _check_parts(id, "an interval of", given, names)
     for low, high in filter(None, given.values()):
         if low > high:
             raise InputError(f"claim {id} has the interval {low:g} to {high:g}; give the lower end first")
     return {name: None if span is None else (float(span[0]), float(span[1])) for name, span in given.items()}
 
 
+def _shares(id: str, shares: bool | Collection[str], names: Sequence[str]) -> set[str]:
+    """Return the names of the parts whose values are shares."""
+    if isinstance(shares, bool):
+        return set(names) if shares else set()
+    _check_parts(id, "a share", shares, names)
+    return set(shares)
+
+
+def _check_parts(id: str, what: str, asked: Collection[str], names: Sequence[str]) -> None:
+    """Refuse the name of a part that a claim does not have."""
+    if unknown := set(asked) - set(names):
+        parts = ", ".join(map(repr, dict.fromkeys(names)))
+        raise InputError(f"claim {id} has {what} {sorted(unknown)[0]!r}; expected one of its parts ({parts})")
+
+
+def _of_several_seeds(part: Part) -> Part:
+    """Return the part, not tested if it was measured with one seed."""
+    return replace(part, verdict="not tested") if len(part.per_seed) == 1 else part
+
+
 def _missing(parts: Sequence[Part], why_not: str) -> list[str]:
-    """Why a claim is not tested that has a part without values."""
+    """Return why a claim is not tested that has a part without values, or of one seed."""
     empty = dict.fromkeys(part.name or "the value" for part in parts if not part.per_seed)
-    why = why_not or f"{', '.join(empty)} could not be measured"
-    return [f"{_NOT_TESTED}{why}"] if empty else []
+    if empty:
+        return [_NOT_TESTED + (why_not or f"{', '.join(empty)} could not be measured")]
+    return [f"{_NOT_TESTED}one seed"] if any(part.verdict == "not tested" for part in parts) else []
 
 
 def _undefined(parts: Sequence[Part]) -> list[str]:
@@ -290,7 +325,12 @@ def _with(c: Claim, severity: Severity) -> Claim:
 
 def save_claims(claims: Sequence[Claim], path: Path) -> None:
     """Write ``claims.json``: a list of objects, one for each claim, with its checksum; undefined numbers are null."""
-    write_json(path, [asdict(c) for c in claims])
+    write_atomic(path, claims_bytes(claims))
+
+
+def claims_bytes(claims: Sequence[Claim]) -> bytes:
+    """The content of ``claims.json``."""
+    return json_bytes([asdict(c) for c in claims])
 
 
 def load_claims(path: str | Path) -> Claims:
@@ -311,14 +351,14 @@ def load_claims(path: str | Path) -> Claims:
         why = "is not a list of claims" + ("" if isinstance(error, InputError) else f" ({error})")
     else:
         return with_history(found, path.parent)
-    raise InputError(f"{str(path)!r} {why}; mechclust report rewrites it")
+    raise InputError(f"{str(path)!r} {why}; delete it, and mechclust report writes it again")
 
 
 def with_history(claims: Sequence[Claim], folder: str | Path) -> Claims:
     """The claims with what ``history.json`` in a folder says of earlier runs; as they are where there is none.
 
     The file is a list of objects ``{"claim": "T1", "run": ..., "seeds": 3, "verdict": ..., "changed": ...}``, the
-    oldest first, written by hand.
+    oldest first, written by hand. They are newer than what a claim's code says of earlier runs.
 
     Raises:
         InputError: when it is something else.
@@ -338,7 +378,7 @@ def with_history(claims: Sequence[Claim], folder: str | Path) -> Claims:
             "and changed"
         ) from None
     of = {c.id: [earlier for id, earlier in records if id == c.id] for c in claims}
-    return Claims(replace(c, history=tuple(dict.fromkeys([*of[c.id], *c.history]))) for c in claims)
+    return Claims(replace(c, history=tuple(dict.fromkeys([*c.history, *of[c.id]]))) for c in claims)
 
 
 def _claim(record: Mapping[str, Any]) -> Claim:

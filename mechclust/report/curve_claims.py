@@ -118,6 +118,8 @@ def _judged(test: CurveClaim, severity: Severity | None, resamples: int, seed: i
         for name, share in shares.items()
         if share and spans[name] is not None
     ]
+    few = not test.has_interval and test.curves is not None
+    why_not = test.why_not or ("too few tasks for an interval over them" if few else "")
     undefined = f"no interval of {', '.join(lost)}: undefined in more than 5% of the draws of tasks" if lost else ""
     return claim(
         test.id,
@@ -126,12 +128,11 @@ def _judged(test: CurveClaim, severity: Severity | None, resamples: int, seed: i
         values[0][1],
         values,
         interval=spans,
-        tested=not test.why_not,
-        why_not=test.why_not,
+        tested=not why_not,
+        why_not=why_not,
         paper=test.paper,
         chance=test.chance,
-        severity=severity
-        or Severity(None, 0, test.why_not or "it has no interval over tasks, and is never called true"),
+        severity=severity or Severity(None, 0, why_not or "it has no interval over tasks, and is never called true"),
         note="; ".join(filter(None, [test.note, undefined, *some])),
     )
 

@@ -68,6 +68,22 @@ def at_bound(name: str, bound: Bound) -> Draw:
     return moved_to(**{name: bound.value + (-1e-9 if bound.relation.startswith(">") else 1e-9)})
 
 
+def as_shares(draw: Draw, *names: str) -> Draw:
+    """Draws of arrays of shares: what lies beyond 0 or 1 is reflected there.
+
+    Example:
+        >>> drawn = as_shares(moved_to(share=1.0), "share")({"share": np.array([0.5, 0.7])}, np.random.default_rng(0))
+        >>> bool((drawn["share"] <= 1).all())
+        True
+    """
+
+    def reflected(data: Data, rng: np.random.Generator) -> Data:
+        drawn = draw(data, rng)
+        return {**drawn, **{name: 1 - np.abs(1 - drawn[name] % 2) for name in names}}
+
+    return reflected
+
+
 def exchanged(*pairs: tuple[str, str]) -> Draw:
     """The two arrays of a pair exchanged at random, seed by seed, those of all pairs together.
 

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from mechclust.report.claims import Claim
-from mechclust.report.verdicts import Bound, Part, interval, share_interval
+from mechclust.report.verdicts import Bound, Part, interval, share_interval, share_trials
 from probes.functional.holm import holm
 
 __all__ = ["family_notes", "holm", "p_value"]
@@ -53,8 +53,9 @@ def _p_of(part: Part) -> float:
     far, wide = abs(part.measured - bound.value), part.interval[1] - part.interval[0]
     if _is(part.interval, interval(part.per_seed)):
         scale, tail = wide / 2 / float(t.ppf(0.975, n - 1)), partial(t.sf, df=n - 1)
-    elif set(part.per_seed) <= {0.0, 1.0} and _is(part.interval, share_interval(part.per_seed)):
-        scale, tail = math.sqrt(max(bound.value * (1 - bound.value), 0.0) / n), norm.sf
+    elif all(0 <= x <= 1 for x in part.per_seed) and _is(part.interval, share_interval(part.per_seed)):
+        trials, freedom = share_trials(part.per_seed)
+        scale, tail = math.sqrt(max(bound.value * (1 - bound.value), 0.0) / trials), partial(t.sf, df=freedom)
     else:  # a bootstrap's may be longer on one side: what counts is the end nearer to the bound
         near = part.measured - part.interval[0] if relation.startswith(">") else part.interval[1] - part.measured
         scale, tail = near / float(norm.ppf(0.975)), norm.sf

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import numpy as np
 
 from mechclust.report.claims import Claim, EarlierRun, claim
-from mechclust.report.severity import Severity, severity_of
+from mechclust.report.severity import ONE_SEED, Severity, severity_of
 from mechclust.report.verdicts import Bound, Interval
 
 D = TypeVar("D")
@@ -30,7 +30,7 @@ class Finding(Generic[D]):
         planted: draws data in which it is true, or ``None``.
         planted_what: what those are, or ``""`` to leave them out of the severity's note.
         intervals: intervals of parts by name, where they are not over the values.
-        shares: all values are 0 or 1.
+        shares: whether all values are shares, or the names of the parts whose values are.
         paper: the source's own value.
         chance: the value by chance, as text.
         note: what a reader must know.
@@ -53,7 +53,7 @@ class Finding(Generic[D]):
     planted: Callable[[D, np.random.Generator], D] | None = None
     planted_what: str = ""
     intervals: Callable[[D], Mapping[str, Interval | None]] | None = None
-    shares: bool = False
+    shares: bool | Collection[str] = False
     paper: float | None = None
     chance: str | None = None
     note: str = ""
@@ -90,6 +90,8 @@ class Finding(Generic[D]):
             severity = Severity(None, 0, why_not or "this size of the study cannot test it")
         elif any(not len(values) for _, values, _ in self.parts(data)):
             severity = Severity(None, 0, why_not or "there is nothing to draw from")
+        elif self.claimed(data).verdict == "not tested":
+            severity = Severity(None, 0, ONE_SEED)
         else:
             severity = self._severity(data)
         return replace(self.claimed(data, severity=severity, tested=tested, why_not=why_not), history=tuple(history))

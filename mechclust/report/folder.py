@@ -8,17 +8,27 @@ import platform
 import shutil
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mechclust.report.manifest import (
+    MANIFEST,
+    WAY_OUT,
+    check_files,
+    check_links,
+    holds_files,
+    may_hold_ours,
+    read_manifest,
+    write_manifest,
+)
 from probes.files import DamagedError, read_json, remove_leftovers, versions, write_json
 from tasks import InputError
 
-_OURS = "mechclust.json"  # whose report a folder holds, and which files belong to it
 _LEAST = 2**20  # bytes that a report takes at least
-_OURS_IN = ("results", "figures")  # folders in which an earlier report's files are removed
+_PAGES = ("claims.json", "report.html")  # which a report may write
 # Subjects that a digest tells apart.
 _UNNAMED = {"texts": "other texts", "corpus": "another corpus or none", "weights": "other weights of this model"}
 
@@ -44,20 +54,31 @@ def check_writable(out: Path, way: str = "choose another folder with --out") -> 
     raise InputError(f"cannot write to {str(out.absolute())!r} ({why}); {way}")
 
 
-def check_command(out: Path, command: str) -> None:
-    """Refuse a folder that cannot be written, and one in which another command reports; changes nothing.
+def check_command(out: Path, command: str, way_out: str = WAY_OUT) -> None:
+    """Refuse a folder that cannot be written, or in which something is not this command's; changes nothing.
+
+    A folder with files belongs to a command if its manifest says so, or if it is the command's run. Otherwise only
+    files of kinds that no command writes are welcome, such as ``notes.txt``.
 
     Args:
         out: the folder.
         command: as it is called, such as ``"clusters"``.
+        way_out: out of it.
 
     Raises:
-        InputError: naming the other command.
+        InputError: for the folder of another command or of nobody, a link out of the folder, and a file of the report
+            that is not what was written.
     """
     check_writable(out)
-    held, _ = _held(out)
-    if held not in (None, command):
-        raise InputError(f"{str(out)!r} holds a report of mechclust {held}; give another folder with --out")
+    manifest = read_manifest(out)
+    owner = manifest.command or _run_in(out, way_out)
+    if not owner and may_hold_ours(out):
+        raise InputError(f"{str(out)!r} holds files that no {MANIFEST} lists; {way_out}")
+    if owner not in ("", command):
+        raise InputError(f"{str(out)!r} holds a report of mechclust {owner}; {way_out}")
+    check_links(out, way_out)
+    figures = ["figures"] if not manifest.files and holds_files(out / "figures") else []
+    check_files(out, [*manifest.files, *_PAGES, *figures], way_out)
 
 
 def check_subject(out: Path, subject: Mapping[str, str]) -> None:
@@ -70,76 +91,35 @@ def check_subject(out: Path, subject: Mapping[str, str]) -> None:
     Raises:
         InputError: naming what is another.
     """
-    held = _subject(out)
+    held = read_manifest(out).subject
     for kind, wanted in subject.items():
         if kind in held and held[kind] != wanted:
             what = _UNNAMED.get(kind, f"the {kind} {held[kind]!r}, and this is {wanted!r}")
-            raise InputError(f"{str(out)!r} holds what was measured of {what}; give another folder with --out")
+            raise InputError(f"{str(out)!r} holds what was measured of {what}; {WAY_OUT}")
 
 
-def record_command(
-    out: Path,
-    command: str,
-    files: Collection[str] | None = None,
-    *,
-    more: Collection[str] = (),
-    subject: Mapping[str, str] | None = None,
-) -> None:
-    """Record in the folder ``out`` that this command reports there.
+def record_command(out: Path, command: str, subject: Mapping[str, str] | None = None) -> None:
+    """Record in the manifest of the folder ``out`` that this command writes there.
 
     Args:
         out: the folder.
         command: as it is called.
-        files: of its report, by their paths in the folder. What an earlier report had in ``results`` and ``figures``
-            and this one has not is removed. ``None``: the report is not written yet.
-        more: files beside those that are recorded already.
         subject: what is measured, beside what is recorded of it already.
     """
-    held, before = _held(out)
-    subject, known = {**_subject(out), **(subject or {})}, _subject(out)
-    if files is None:
-        files = {*(before if held == command else []), *more}
-        if held == command and subject == known and files == set(before):
-            return
-    for name in set(before) - set(files):
-        path = out / name
-        if name.split("/")[0] in _OURS_IN and ".." not in path.parts:
-            path.unlink(missing_ok=True)
-            for folder in path.parents:
-                if folder == out or any(folder.iterdir()):
-                    break
-                folder.rmdir()
-    write_json(out / _OURS, {"command": command, "subject": subject, "files": sorted(files)})
+    manifest = read_manifest(out)
+    recorded = replace(manifest, command=command, subject={**manifest.subject, **(subject or {})})
+    if recorded != manifest:
+        write_manifest(out, recorded)
 
 
-def _subject(out: Path) -> dict[str, str]:
-    """What is measured in a folder, as far as it is recorded."""
-    return {str(kind): str(name) for kind, name in _record(out).get("subject", {}).items()}
-
-
-def _record(out: Path) -> dict[str, Any]:
-    """What ``record_command`` wrote; nothing where it was not called."""
-    path = out / _OURS
+def _run_in(out: Path, way_out: str) -> str:
+    """The command whose run a folder is, or nothing."""
     try:
-        record = read_json(path)
-        return {"command": str(record["command"]), "files": [*map(str, record["files"])], "subject": record["subject"]}
-    except (InputError, TypeError, ValueError, KeyError) as error:
-        if not path.exists():
-            return {}
-        why = "its checksum does not match" if isinstance(error, DamagedError) else "it is not what was written"
-    raise InputError(f"{str(path)!r} is damaged ({why}); delete it, or give another folder with --out")
-
-
-def _held(out: Path) -> tuple[str | None, list[str]]:
-    """The command that reports in a folder, and its report's files."""
-    if record := _record(out):
-        return record["command"], record["files"]
-    try:
-        return f"run {read_record(out, 'give another folder with --out')['study']}", []
+        return f"run {read_record(out, way_out)['study']}"
     except DamagedError:
         raise
     except InputError:
-        return None, []
+        return ""
 
 
 def free_space(out: Path) -> int:
@@ -210,14 +190,13 @@ def open_folder(out: Path, study: str, config: Mapping[str, Any]) -> Iterator[No
         InputError: when ``out`` cannot be written, or holds something else.
     """
     check_writable(out)
-    remove_leftovers(out, recursive=True)
     if not (out / "config.json").exists():
-        check_command(out, f"run {study}")
         if lost := [name for name in ("models", "results") if (out / name).exists()]:
             raise InputError(
                 f"{str(out)!r} has {lost[0]}/ but no config.json, which says which run they are from; put config.json "
                 "back, or choose another folder with --out"
             )
+        check_command(out, f"run {study}")
         _begin(out, study, config)
     held = read_record(out, "choose another folder with --out")
     different = "" if held["study"] == study else f"study {held['study']}"
@@ -229,6 +208,8 @@ def open_folder(out: Path, study: str, config: Mapping[str, Any]) -> Iterator[No
             f"{str(out)!r} holds another run ({different}); choose another folder with --out, "
             "or the same settings to continue"
         )
+    check_command(out, f"run {study}")
+    remove_leftovers(out, recursive=True)
     try:
         yield
     finally:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mechclust.report.task_curves import LEAST_TASKS, TaskCurves, percentiles
+from mechclust.report.text import ranges
 from tasks import InputError
 
 _WIDE, _NARROW, _FULL = 0.10, 0.02, 0.95
@@ -26,7 +27,8 @@ class LayerGroups:
 
     Attributes:
         shared: where tuning did not bring the model nearer to its controls.
-        transition: where it does, and representations of tasks are formed.
+        transition: where it does. The paper reads it as where representations of tasks are formed, which needs
+            controls that learnt their tasks, and a null.
         refinement: the rest.
     """
 
@@ -57,6 +59,8 @@ class LayerGroupsInterval:
         no_transition: share of draws without a transition.
         draws: how often tasks were drawn anew; 0: there were too few.
         notes: what a reader must know.
+        farther: layers where tuned is less similar to the controls than base, see ``farther_layers``.
+        tuned_alone: those of them where the controls are like base, so that tuned alone changed.
     """
 
     groups: LayerGroups
@@ -65,15 +69,18 @@ class LayerGroupsInterval:
     no_transition: float
     draws: int
     notes: tuple[str, ...] = ()
+    farther: tuple[int, ...] = ()
+    tuned_alone: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         return self.in_words()
 
-    def in_words(self, labels: Sequence[str] | None = None) -> str:
+    def in_words(self, labels: Sequence[str] | None = None, rest: str = "refinement") -> str:
         """The groups, with 95% intervals of their ends.
 
         Args:
             labels: of the layers; by default their numbers.
+            rest: name of the layers above the transition.
 
         Example:
             >>> groups = LayerGroups(range(1, 10), range(10, 10), range(10, 33))
@@ -81,7 +88,7 @@ class LayerGroupsInterval:
             'shared 1-9 (95% over tasks: end at 8 to 9), no transition, refinement 10-32'
         """
         parts = []
-        for row in self.rows(labels):
+        for row in self.rows(labels, rest):
             name, first, last = row["group"], row["first_layer"], row["last_layer"]
             said = f"no {name}" if first is None else f"{name} {first}" + (f"-{last}" if last != first else "")
             notes = []
@@ -89,6 +96,8 @@ class LayerGroupsInterval:
                 low, high = row["end_low"], row["end_high"]
                 ends = f"{low}" if low == high else f"{low} to {high}"
                 notes.append(f"{'95% over tasks: ' * (name == 'shared')}end at {ends}")
+            if row["tuned_alone"]:
+                notes.append(f"tuned alone changed at {row['tuned_alone']}")
             if name == "transition" and self.draws:
                 if first is not None and self.no_transition > 0:
                     notes.append(f"none in {self.no_transition:.0%} of draws")
@@ -97,15 +106,17 @@ class LayerGroupsInterval:
             parts.append(said + (f" ({'; '.join(notes)})" if notes else ""))
         return ", ".join(parts)
 
-    def rows(self, labels: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    def rows(self, labels: Sequence[str] | None = None, rest: str = "refinement") -> list[dict[str, Any]]:
         """One for each group, for tables.
 
         Args:
             labels: of the layers; by default their numbers.
+            rest: name of the layers above the transition.
 
         Returns:
             ``group``; ``first_layer`` and ``last_layer``, None where no layer is in it; ``end_low`` and ``end_high``,
-            95% of its last layer over tasks drawn anew (0: before the first layer), None where there is none.
+            95% of its last layer over tasks drawn anew (0: before the first layer), None where there is none;
+            ``tuned_alone``, those of its layers where tuned alone changed, such as ``"2-4"``.
         """
 
         def called(layer: int | None) -> Any:
@@ -117,7 +128,9 @@ class LayerGroupsInterval:
             first, last = (layers[0], layers[-1]) if layers else (None, None)
             low, high = ends or (None, None)
             places = {"first_layer": first, "last_layer": last, "end_low": low, "end_high": high}
-            rows.append({"group": name, **{what: called(layer) for what, layer in places.items()}})
+            group = rest if name == "refinement" else name
+            alone = ranges(int(called(layer)) for layer in self.tuned_alone if layer in layers)
+            rows.append({"group": group, **{k: called(layer) for k, layer in places.items()}, "tuned_alone": alone})
         return rows
 
 
@@ -248,6 +261,26 @@ def boundaries_of(curves: TaskCurves) -> tuple[np.ndarray, np.ndarray]:
     return boundaries(curves.median("base"), curves.median("tuned"), curves.spread("tuned"), curves.dims.get("tuned"))
 
 
+def farther_layers(curves: TaskCurves, draws: int = 1000, seed: int = 0) -> tuple[int, ...]:
+    """Return the layers, from 1, where tuned is less similar to the controls than base.
+
+    There the median over tasks is lower by more than ``MARGIN``, and the 95% interval of the difference, by bootstrap
+    over tasks where these are enough, lies below 0.
+
+    Example:
+        >>> base, tuned = np.array([[1.0, 1.0, 0.9]] * 6), np.array([[1.0, 0.4, 0.9]] * 6)
+        >>> seen = np.zeros(6, dtype=bool)
+        >>> curves = TaskCurves(tuple("abcdef"), tuple("123"), base, tuned, None, None, seen, (None,) * 6)
+        >>> farther_layers(curves)
+        (2,)
+    """
+    farther = curves.gap < -MARGIN
+    if not curves.few:
+        _, high = percentiles(curves.resampled(draws, seed).gap)
+        farther &= high < 0
+    return tuple(int(layer) for layer in np.flatnonzero(farther) + 1)
+
+
 def layer_groups_interval(curves: TaskCurves, draws: int = 1000, seed: int = 0) -> LayerGroupsInterval:
     """The layer groups of the curves' tasks, with 95% intervals of both boundaries by bootstrap over tasks.
 
@@ -266,10 +299,12 @@ def layer_groups_interval(curves: TaskCurves, draws: int = 1000, seed: int = 0) 
         shared 1 (95% over tasks: end at 1), transition 2-3 (end at 3), no refinement
     """
     groups = groups_of(curves)
+    farther = farther_layers(curves, draws, seed)
+    tuned_alone = tuple(layer for layer in farther if curves.median("base")[layer - 1] >= 1 - MARGIN)
     if curves.few:
         many = f"{len(curves.tasks)} task{'s' * (len(curves.tasks) != 1)}"
         why = f"{many}: boundaries have no interval over tasks, which needs {LEAST_TASKS}"
-        return LayerGroupsInterval(groups, None, None, float(not groups.transition), 0, (why,))
+        return LayerGroupsInterval(groups, None, None, float(not groups.transition), 0, (why,), farther, tuned_alone)
     shared, end = boundaries_of(curves.resampled(draws, seed))
     found = end > shared
     notes = [f"intervals are over {len(curves.tasks)} tasks drawn with replacement"]
@@ -284,6 +319,8 @@ def layer_groups_interval(curves: TaskCurves, draws: int = 1000, seed: int = 0) 
         no_transition=float(1 - found.mean()),
         draws=draws,
         notes=tuple(notes),
+        farther=farther,
+        tuned_alone=tuned_alone,
     )
 
 

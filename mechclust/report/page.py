@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from mechclust.report.analysis import Analysis
-from mechclust.report.folder import check_command, check_writable, machine, record_command
+from mechclust.report.claims import claims_bytes
+from mechclust.report.folder import check_command, machine, record_command
 from mechclust.report.html import content_policy, template
-from mechclust.report.pictures import SUFFIXES, print_files
+from mechclust.report.manifest import add_files, replace_files
+from mechclust.report.pictures import print_files
 from mechclust.report.text import csv
 from probes import ProbeResult
-from probes.files import write_atomic
 from tasks import InputError
 
 if TYPE_CHECKING:
@@ -33,11 +34,13 @@ def write_report(
     facts: Mapping[str, Any] | None = None,
     results: Mapping[str, ProbeResult] | None = None,
     tables: Mapping[str, pd.DataFrame] | None = None,
-    command: str | None = None,
+    command: str = "report",
 ) -> Path:
     """Write ``report.html`` with ``figures/``, ``results/`` and tables into the folder ``out``.
 
-    Each figure is there as PNG (300 dots per inch) and as PDF; the page holds lighter pictures of its own.
+    Each figure is there as PNG (300 dots per inch) and as PDF; the page holds lighter pictures of its own. Claims are
+    written to ``claims.json``. ``mechclust.json`` lists the files. Those of an earlier report of the same command are
+    replaced or deleted.
 
     Arguments that are not below are those of ``render_report``.
 
@@ -47,36 +50,33 @@ def write_report(
         facts: date, versions, machine; those of now by default.
         results: measurements by name, for ``results/NAME.safetensors``; a name may have folders (``"seed0/cka"``).
         tables: by name, for ``NAME.csv``.
-        command: that reports, such as ``"clusters"``; it is recorded in ``mechclust.json``, and files of an earlier
-            report of it that this one has not are removed from ``figures/`` and ``results/``.
+        command: that reports, such as ``"clusters"``, or ``"report"`` for a report of your own.
 
     Returns:
         The path of ``report.html``, which is written last.
 
     Raises:
-        InputError: when ``out`` cannot be written, or holds the report of another command.
+        InputError: if ``out`` cannot be written, or holds the report of another command, or files that are not listed
+            in its ``mechclust.json`` or were changed.
     """
     out = Path(out)
-    check_writable(out)
-    if command is not None:
-        check_command(out, command)
+    check_command(out, command)
     page = render_report(
         title=title, source=source, analysis=analysis, facts=machine() if facts is None else facts, config=config
     )
-    pictures = [f"figures/{panel.name}{suffix}" for panel in analysis.panels for suffix in SUFFIXES]
-    measured = {f"results/{name}.safetensors": result for name, result in (results or {}).items()}
-    sheets = {f"{name}.csv": table for name, table in (tables or {}).items()}
+    contents = {
+        f"figures/{panel.name}{suffix}": picture
+        for panel in analysis.panels
+        for suffix, picture in print_files(panel).items()
+    }
+    contents |= {f"results/{name}.safetensors": result.to_bytes() for name, result in (results or {}).items()}
+    contents |= {f"{name}.csv": csv(table) for name, table in (tables or {}).items()}
+    if analysis.claims:
+        contents["claims.json"] = claims_bytes(analysis.claims)
+    contents["report.html"] = page.encode(errors="backslashreplace")
     try:
-        if command is not None:
-            record_command(out, command, [*pictures, *measured, *sheets, "report.html"])
-        for panel in analysis.panels:
-            for suffix, picture in print_files(panel).items():
-                write_atomic(out / f"figures/{panel.name}{suffix}", picture)
-        for name, result in measured.items():
-            result.save(out / name)
-        for name, table in sheets.items():
-            write_atomic(out / name, csv(table))
-        write_atomic(out / "report.html", page.encode(errors="backslashreplace"))
+        record_command(out, command)
+        replace_files(out, contents)
     except OSError as error:
         raise InputError(
             f"the report could not be written to {str(out)!r} ({error.strerror or error}); free space there, or give "
@@ -99,9 +99,8 @@ def save_results(out: str | Path, command: str, results: Mapping[str, ProbeResul
     """
     out = Path(out)
     check_command(out, command)
-    record_command(out, command, more=[f"results/{name}.safetensors" for name in results], subject=subject)
-    for name, result in results.items():
-        result.save(out / "results" / f"{name}.safetensors")
+    record_command(out, command, subject)
+    add_files(out, {f"results/{name}.safetensors": result.to_bytes() for name, result in results.items()})
 
 
 def render_report(

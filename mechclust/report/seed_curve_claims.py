@@ -12,7 +12,7 @@ import numpy as np
 
 from mechclust.report.claims import Claim, claim
 from mechclust.report.curve_claims import Draw
-from mechclust.report.severity import LEAST_DRAWS, Severity, severities_of
+from mechclust.report.severity import LEAST_DRAWS, ONE_SEED, Severity, severities_of
 from mechclust.report.task_curves import Statistic, TaskCurves
 from mechclust.report.verdicts import Bound, Verdict
 
@@ -44,7 +44,7 @@ class SeedCurveClaim:
         curves: one for each seed; none: not measured.
         why_not: why it cannot be tested; ``""``: it can.
         planted: draws curves in which it is true, or None.
-        shares: the statistics are 0 or 1.
+        shares: the statistics are shares.
         least_seeds: it is about the seeds where all statistics are defined, and is tested from so many on; 0: about
             all seeds, and one where a statistic is undefined leaves it undecided.
     """
@@ -141,7 +141,7 @@ def _without(why_not: str, draws: int) -> Severity:
         return Severity(None, 0, why_not)
     if not draws:
         return Severity(None, 0, "not counted, since no draws were asked for")
-    return Severity(None, 0, "one seed decides nothing, so that it is never called true")
+    return Severity(None, 0, ONE_SEED)
 
 
 def same_clusters(curves: Curves, draw: np.random.Generator, covariate: str) -> Curves:

@@ -13,6 +13,7 @@ from tasks import InputError
 
 LEAST_DRAWS = 200
 WEAK = 0.95  # below it a claim is marked as weak
+ONE_SEED = "not computed: one seed decides nothing"
 
 
 @dataclass(frozen=True)

@@ -185,6 +185,11 @@ class TaskCurves:
         return self.median("tuned") - self.median("base")
 
     @property
+    def undefined_layers(self) -> tuple[str, ...]:
+        """Labels of the layers where no task has a number for base or for tuned."""
+        return tuple(layer for layer, gap in zip(self.layers, self.gap, strict=True) if np.isnan(gap))
+
+    @property
     def gain(self) -> np.ndarray:
         """``[task]`` tuned - base, mean over the upper half."""
         return defined_mean((self.tuned - self.base)[..., self.upper])

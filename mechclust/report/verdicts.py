@@ -134,7 +134,7 @@ def interval(values: Sequence[float]) -> Interval | None:
 
 
 @cache
-def _t(freedom: int) -> float:
+def _t(freedom: float) -> float:
     """The upper 2.5% point of Student's distribution; severities ask for it thousands of times."""
     from scipy.stats import t
 
@@ -142,24 +142,76 @@ def _t(freedom: int) -> float:
 
 
 def share_interval(values: Sequence[float]) -> Interval | None:
-    """95% interval of a share (Wilson's) from values 0 and 1; ``None`` for none, or where one is not finite.
+    """95% interval of a share (Wilson's); ``None`` for no values, or if one is not finite.
+
+    It lies within 0 and 1, and has a width even if all values are equal.
+
+    Args:
+        values: one per seed: 0 or 1, or a share of many examples.
 
     Raises:
-        InputError: for other values.
+        InputError: for a value below 0 or above 1.
+
+    Source: Wilson 1927; for shares of many examples with the number of trials of ``share_trials``.
 
     Example:
         >>> low, high = share_interval([1.0] * 17 + [0.0] * 23)
         >>> round(low, 3), round(high, 3)
         (0.285, 0.578)
+        >>> low, high = share_interval([1.0, 0.96, 0.35])  # Student's t gives -0.135 to 1.675
+        >>> round(low, 3), round(high, 3)
+        (0.107, 0.989)
     """
-    from scipy.stats import binomtest
-
     if not len(values) or not np.isfinite(values).all():
         return None
-    if other := [value for value in values if value not in (0, 1)]:
-        raise InputError(f"{other[0]} is not 0 or 1, so these are no shares; give the interval of their mean")
-    found = binomtest(round(sum(values)), len(values)).proportion_ci(method="wilson")
-    return float(found.low), float(found.high)
+    if other := [value for value in values if not 0 <= value <= 1]:
+        raise InputError(f"{other[0]} is not between 0 and 1, so it is no share; give the interval of the mean")
+    trials, freedom = share_trials(values)
+    share = float(np.mean(values))
+    z = _t(freedom)
+    scale = 1 + z**2 / trials
+    middle = (share + z**2 / (2 * trials)) / scale
+    half = z / scale * math.sqrt(share * (1 - share) / trials + (z / (2 * trials)) ** 2)
+    return 0.0 if share == 0 else middle - half, 1.0 if share == 1 else middle + half  # exact at both ends
+
+
+def share_trials(values: Sequence[float]) -> tuple[float, float]:
+    """Return how many independent trials the shares of several seeds are worth, and its degrees of freedom.
+
+    Values 0 and 1 are one trial each. Shares of many examples are worth as many trials as give a share the variance
+    that their mean has over seeds, which is estimated with one degree of freedom fewer than there are seeds. Seeds that
+    are all equal say nothing about that variance, so each is one trial: thirty seeds without an error do not rule out
+    that one in twenty fails.
+
+    Args:
+        values: finite, one per seed, each between 0 and 1.
+
+    Source: Kish 1965; Korn & Graubard, Survey Methodology 24 (1998).
+
+    Example:
+        >>> share_trials([1.0, 1.0, 0.0])
+        (3, inf)
+        >>> trials, freedom = share_trials([0.9, 0.8, 0.85])
+        >>> round(trials), freedom
+        (153, 2)
+    """
+    n = len(values)
+    if set(values) <= {0, 1} or np.ptp(values) == 0:
+        return n, math.inf
+    share = float(np.mean(values))
+    return n * share * (1 - share) / float(np.var(values, ddof=1)), n - 1
+
+
+def interval_over_seeds(values: Sequence[float], *, share: bool) -> Interval | None:
+    """Return the 95% interval over seeds of a share or of anything else; ``None`` for fewer than two seeds.
+
+    Args:
+        values: one per seed.
+        share: whether they are shares.
+    """
+    if len(values) < 2:
+        return None
+    return share_interval(values) if share else interval(values)
 
 
 def paired_share_interval(differences: Sequence[float]) -> Interval | None:

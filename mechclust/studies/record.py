@@ -10,16 +10,19 @@ from typing import Any
 
 from mechclust.report.analysis import Analysis
 from mechclust.report.archive import pack, unpack
-from mechclust.report.claims import Claims, save_claims, with_history
-from mechclust.report.folder import check_writable, differences, read_record
+from mechclust.report.claims import Claims, claims_bytes, with_history
+from mechclust.report.folder import check_command, check_writable, differences, read_record, record_command
+from mechclust.report.manifest import MANIFEST, add_files, check_files, read_manifest, replace_files
 from mechclust.report.pictures import SUFFIXES
 from mechclust.studies.registry import open_run
 from mechclust.studies.study import Study, report_run
-from probes.files import write_atomic, write_json
+from probes.files import json_bytes
 from tasks import InputError
 from tasks.settings import to_json
 
 _WAY_OUT = "choose another folder with --record"
+_JUDGE_COPY = "judge a copy of the folder"
+_COMMAND = "report --record"
 _RESULTS = "results.tar.xz"
 _RECORD_AGAIN = "record the run again with mechclust report RUN --record FOLDER"
 
@@ -33,36 +36,45 @@ def record_run(run_folder: str | Path, folder: str | Path) -> Analysis:
 
     Args:
         run_folder: the ``--out`` folder of a run.
-        folder: where a repository keeps the results of this study. Those of an earlier run are replaced, including
-            everything in ``figures/``.
+        folder: where a repository keeps the results of this study: a new folder, or one that was written by this
+            function. The files that its ``mechclust.json`` lists are replaced, and nothing else.
 
     Raises:
-        InputError: if ``run_folder`` holds no complete run, or ``folder`` cannot be written, is itself a run's folder,
-            or holds the results of another study.
+        InputError: if ``run_folder`` holds no complete run, or ``folder`` cannot be written, is or lies in a run's
+            folder, holds the results of another study, or holds files that this function did not write.
     """
-    run_folder, folder = Path(run_folder), Path(folder)
+    run_folder = Path(run_folder)
+    folder = Path(folder)
     check_writable(folder, _WAY_OUT)
     study, config = open_run(run_folder)
+    _check_record(folder, study, run_folder)
+    analysis = report_run(study, config, run_folder)
+    contents = {
+        "claims.json": claims_bytes(with_history(analysis.claims, folder)),
+        "config.json": json_bytes(_portable(read_record(run_folder, _WAY_OUT))),
+        "command.txt": f"{command_of(study, _portable(to_json(config)))}\n".encode(),
+    }
+    for name in (f"figures/{panel.name}{suffix}" for panel in analysis.panels for suffix in SUFFIXES):
+        contents[name] = (run_folder / name).read_bytes()
+    if (run_folder / "results").is_dir():
+        contents[_RESULTS] = pack(run_folder / "results")
+    record_command(folder, _COMMAND)
+    replace_files(folder, contents, _WAY_OUT)
+    return analysis
+
+
+def _check_record(folder: Path, study: Study, run_folder: Path) -> None:
+    """Refuse a folder that is neither new nor an unchanged record of this study."""
+    if folder.resolve() != run_folder.resolve() and folder.resolve().is_relative_to(run_folder.resolve()):
+        raise InputError(f"{str(folder)!r} lies in the folder of the run; {_WAY_OUT}")
     if any((folder / name).exists() for name in ("models", "results", "report.html")):
         raise InputError(f"{str(folder)!r} is the folder of a run; {_WAY_OUT}")
     kept = any((folder / name).exists() for name in ("config.json", "claims.json"))
     if kept and (held := read_record(folder, _WAY_OUT)["study"]) != study.name:
         raise InputError(f"{str(folder)!r} holds the results of {held}, not of {study.name}; {_WAY_OUT}")
-    analysis = report_run(study, config, run_folder)
-    figures = [f"{panel.name}{suffix}" for panel in analysis.panels for suffix in SUFFIXES]
-    for earlier in (folder / "figures").glob("*"):
-        if earlier.suffix in SUFFIXES and earlier.name not in figures:
-            earlier.unlink()
-    for name in figures:
-        write_atomic(folder / "figures" / name, (run_folder / "figures" / name).read_bytes())
-    save_claims(with_history(analysis.claims, folder), folder / "claims.json")
-    if (run_folder / "results").is_dir():
-        pack(run_folder / "results", folder / _RESULTS)
-    else:
-        (folder / _RESULTS).unlink(missing_ok=True)
-    write_json(folder / "config.json", _portable(read_record(run_folder, _WAY_OUT)))
-    write_atomic(folder / "command.txt", f"{command_of(study, _portable(to_json(config)))}\n".encode())
-    return analysis
+    if kept and not read_manifest(folder).command:
+        raise InputError(f"{str(folder)!r} holds files that no {MANIFEST} lists; {_WAY_OUT}")
+    check_command(folder, _COMMAND, _WAY_OUT)
 
 
 def is_record(folder: str | Path) -> bool:
@@ -80,15 +92,16 @@ def judge_again(folder: str | Path) -> Claims:
         folder: where ``record_run`` wrote.
 
     Raises:
-        InputError: if the folder cannot be written, is not a record with measurements, or these are damaged or not
-            those that the installed version needs.
+        InputError: if the folder cannot be written, is not a record with measurements, its ``claims.json`` was changed,
+            or the measurements are damaged or not those that the installed version needs.
     """
     folder = Path(folder)
-    check_writable(folder, "make the folder writable, or judge a copy of it")
+    check_writable(folder, _JUDGE_COPY)
     study, config = open_run(folder)
     archive = folder / _RESULTS
     if not is_record(folder):
         raise InputError(f"{str(folder)!r} has no {_RESULTS}; {_RECORD_AGAIN}")
+    check_files(folder, ["claims.json"], _JUDGE_COPY)
     with tempfile.TemporaryDirectory() as place:
         unpack(archive, Path(place))
         judge = study.judge or (lambda config, out: study.analyse(config, out).claims)
@@ -97,7 +110,8 @@ def judge_again(folder: str | Path) -> Claims:
         except InputError as error:
             why = str(error).replace(repr(place), repr(str(archive))).partition(";")[0]
             raise InputError(f"{why}; {_RECORD_AGAIN}") from error
-    save_claims(claims, folder / "claims.json")
+    record_command(folder, _COMMAND)
+    add_files(folder, {"claims.json": claims_bytes(claims)}, _JUDGE_COPY)
     return claims
 
 

@@ -12,16 +12,17 @@ from typing import Any, NamedTuple
 from mechclust.jobs import Engine, map_jobs
 from mechclust.models.huggingface import find
 from mechclust.report.analysis import Analysis
-from mechclust.report.claims import Claim, Claims, save_claims
+from mechclust.report.claims import Claim, Claims
 from mechclust.report.families import family_notes
-from mechclust.report.folder import check_writable, open_folder, read_record
+from mechclust.report.folder import check_command, check_writable, open_folder, read_record, record_command
+from mechclust.report.manifest import check_measured, forget_measured, read_manifest, record_measured
 from mechclust.report.page import write_report
 from mechclust.studies.extra_probes import TrainedModel, chosen_probes, further_notes, further_views, measure_further
 from probes.hooks import check_device
 from probes.locks import locked
 from tasks import InputError
 from tasks.errors import repeated, suggest
-from tasks.settings import to_json
+from tasks.settings import check_finite, to_json
 
 
 def check_machine(config: Any) -> None:
@@ -143,20 +144,25 @@ def run_study(
         timeout: maximum seconds per job.
 
     Raises:
-        InputError: if ``out`` cannot be written, is in use, or holds a run with other settings, or a probe does not
-            exist; and as ``map_jobs``.
+        InputError: if a setting is infinite or not a number, ``out`` cannot be written, is in use, or holds a run with
+            other settings, or a probe does not exist; and as ``map_jobs``.
     """
     out = Path(out)
     further = chosen_probes(probes)
+    check_finite(config)
     study.check(config)
     jobs = sorted(study.jobs(config), key=study.stage)
     check_writable(out)
     with locked(out, way="give another folder with --out"), open_folder(out, study.name, to_json(config)):
+        check_measured(out)
+        forget_measured(out)
         there = out.absolute()  # remote workers have another working directory
         for _, stage in groupby(jobs, study.stage):
             run_job = partial(_run_job, study.run_job, config, there)
             map_jobs(run_job, list(stage), workers, engine=engine, timeout=timeout, folder=there)
         measure_further(study.trained_models, config, there, further, workers=workers, engine=engine, timeout=timeout)
+        record_command(out, f"run {study.name}")
+        record_measured(out)
         return report_run(study, config, out)
 
 
@@ -164,11 +170,17 @@ def report_run(study: Study, config: Any, out: Path) -> Analysis:
     """Analyse a run's artefacts again: ``claims.json``, ``figures/`` and ``report.html``.
 
     Raises:
-        InputError: if ``out`` cannot be written, holds no run, or holds one that is not complete.
+        InputError: if ``out`` cannot be written, holds no run, one that is not complete, or measurements or files of
+            the report that were changed.
     """
     from mechclust.report.style import styled  # loads matplotlib
 
     check_writable(out, "make the folder writable, or report on a copy of it")
+    record = read_record(out, "give the --out folder of a run")
+    check_command(out, f"run {study.name}", "report on a copy of the folder")
+    if (out / "results").exists() and not read_manifest(out).measured:
+        raise InputError(f"the run in {str(out)!r} is not finished; start the study again with the same --out")
+    check_measured(out)
     with styled():
         found = study.analyse(config, out)
     analysis = replace(
@@ -177,8 +189,6 @@ def report_run(study: Study, config: Any, out: Path) -> Analysis:
         views={**found.views, **further_views(out)},
         notes=[*found.notes, *family_notes(found.claims), *further_notes(out)],
     )
-    record = read_record(out, "give the --out folder of a run")
-    save_claims(analysis.claims, out / "claims.json")
     write_report(
         out,
         title=study.title,
@@ -186,6 +196,7 @@ def report_run(study: Study, config: Any, out: Path) -> Analysis:
         analysis=analysis,
         config=record["config"],
         facts={"study": study.name, **record["machine"]},
+        command=f"run {study.name}",
     )
     return analysis
 

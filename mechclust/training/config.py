@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks import InputError
 from tasks.errors import check_at_least
-from tasks.settings import check_choices
+from tasks.settings import check_choices, check_finite
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,7 @@ class TrainConfig:
             raise InputError(f"betas is {self.betas}; expected two numbers from 0 to below 1")
         if self.clip is not None and not self.clip > 0:
             raise InputError(f"clip is {self.clip}; expected a positive norm, or None for no clipping")
+        check_finite(self)
 
     @property
     def checkpoint_steps(self) -> list[int]:

@@ -51,7 +51,7 @@ def train_ensemble(
     mapped over all, and PyTorch's own optimiser updates the stack. A member agrees with the same seed
     trained alone up to the rounding of float32, which training of such networks magnifies: after some
     hundred epochs, compare distributions over seeds, never single seeds. With dropout it agrees in distribution alone.
-    Gradients are clipped per member.
+    Gradients are clipped per member. A member whose loss is no longer finite stops no other; a warning names it.
 
     Whether it is faster depends on the size: it saves what a step costs apart from its arithmetic. Networks of some
     hundred weights gain tenfold and more, transformers of width 64 next to nothing on a CPU (``docs/scale.md``).
@@ -148,6 +148,7 @@ def train_ensemble(
         if start < config.steps:
             for segment in _segments(stack, data, config, wanted, range(start, config.steps), progress, name):
                 segment.write(out, header)
+                _warn_of_divergence(segment, name)
                 save_state(path, stack.weights, stack.optimizer, segment.end, torch.zeros(0), run)
         return Snapshots(out)
 
@@ -172,6 +173,21 @@ def _segments(
     if steps.stop == config.steps:
         segment.keep(config.steps, stack.snapshot())
     yield segment
+
+
+def _warn_of_divergence(segment: Segment, name: str) -> None:
+    """Name the first member whose loss is not finite, and how many others there are."""
+    lost = ~torch.stack(segment.losses).isfinite().cpu()
+    diverged = lost.any(dim=0).nonzero().flatten().tolist()
+    if not diverged:
+        return
+    step = segment.start + int(lost[:, diverged[0]].nonzero()[0])
+    others = f" and those of {len(diverged) - 1} more" if len(diverged) > 1 else ""
+    warnings.warn(
+        f"{name} diverged: the loss of member {diverged[0]}{others} is not finite (step {step}); give a smaller lr or "
+        "rate",
+        stacklevel=3,
+    )
 
 
 def _make(

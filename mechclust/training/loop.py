@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ from mechclust.training.callbacks import Callback, CheckpointCallback, KeepsFile
 from mechclust.training.config import TrainConfig
 from mechclust.training.dropout import dropout_of
 from mechclust.training.state import load_state, save_state
+from mechclust.training.tuning.errors import DivergedError
 from probes.files import remove_leftovers, versions
 from probes.hooks import HookedModel, device_of, forward
 from probes.identity import fingerprint
@@ -27,6 +29,7 @@ from probes.locks import locked
 from tasks import Batch, InputError, Task
 from tasks.settings import to_json
 
+_LOWER = "give a smaller lr, or look for damaged examples"
 WAIT = 30.0  # seconds for the lock: a job whose driver died may live some seconds longer on a cluster
 
 
@@ -39,6 +42,7 @@ def train(
     *,
     progress: bool = False,
     name: str = "training",
+    stop_if_diverged: bool = True,
 ) -> Tensor:
     """Train ``model`` on ``task``; resumes from ``out`` when a run was interrupted there.
 
@@ -58,16 +62,19 @@ def train(
         callbacks: called at the checkpoints.
         progress: show a progress bar.
         name: label of the bar.
+        stop_if_diverged: stop at the first step whose loss, or the weights after it, are not finite. What was saved
+            before stays.
 
     Returns:
         ``[steps]`` training loss of every step, as the task defines it (float32).
 
     Raises:
+        DivergedError: naming the step at which training diverged.
         InputError: when ``out`` holds a run with other settings or from other weights, or a damaged state, or
             another process trains there, when callbacks hold files of other settings, and when a lost file cannot be
             recreated, because the steps up to it give different numbers here.
     """
-    run = _Training(model, task, config, None if out is None else Path(out), callbacks)
+    run = _Training(model, task, config, None if out is None else Path(out), callbacks, stop_if_diverged)
     if out is None:
         return run(progress, name)
     with locked(out, wait=WAIT):
@@ -79,9 +86,16 @@ class _Training:
     """A training run: where it stands, what it keeps."""
 
     def __init__(
-        self, model: HookedModel, task: Task, config: TrainConfig, out: Path | None, callbacks: Sequence[Callback]
+        self,
+        model: HookedModel,
+        task: Task,
+        config: TrainConfig,
+        out: Path | None,
+        callbacks: Sequence[Callback],
+        stop_if_diverged: bool,
     ) -> None:
         self.model, self.task, self.config, self.callbacks = model, task, config, callbacks
+        self.stop_if_diverged = stop_if_diverged
         self.path = None if out is None else out / "state.safetensors"
         self.optimizer = make_optimizer(_groups(model, config), config)
         self.losses, self.loss_of = torch.zeros(config.steps), _loss(model, task)
@@ -98,14 +112,27 @@ class _Training:
             if step != start and (step % config.save_every == 0 or lacking.get(step)):
                 self._save(step)
             if step in checkpoints:
+                self._check_weights(step)
                 self._call(step, self.callbacks)
             loss = self._loss(step)
-            self._update(step, loss, self.optimizer)
             self.losses[step] = loss.detach()
+            self._check_loss(step)
+            self._update(step, loss, self.optimizer)
         if start < config.steps:
             self._save(config.steps)
+        self._check_weights(config.steps)
         self._call(config.steps, self.callbacks)
         return self.losses
+
+    def _check_loss(self, step: int) -> None:
+        loss = float(self.losses[step])
+        if self.stop_if_diverged and not math.isfinite(loss):
+            raise DivergedError(f"training diverged: the loss is {loss} at step {step}; {_LOWER}")
+
+    def _check_weights(self, step: int) -> None:
+        """Refuse weights that are not finite, before they are measured or replace those that were saved."""
+        if self.stop_if_diverged and not all(bool(w.isfinite().all()) for w in trainable(self.model).values()):
+            raise DivergedError(f"training diverged: weights are not finite before step {step}; {_LOWER}")
 
     def _record(self) -> dict[str, Any]:
         """What run a saved state belongs to."""
@@ -202,6 +229,7 @@ class _Training:
 
     def _save(self, step: int) -> None:
         if self.path is not None:
+            self._check_weights(step)
             save_state(self.path, get_weights(self.model), self.optimizer, step, self.losses, self.record)
 
     def _call(self, step: int, callbacks: Sequence[Callback]) -> None:

@@ -8,11 +8,12 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from probes.functional.products import ROUNDING, Precision, check_precision, float32_as_it_is, product
 from probes.functional.top_components import top_components, without_components
+from probes.functional.units import half_samples, pairings
 from tasks import InputError
 from tasks.errors import check_at_least
 
@@ -318,9 +319,17 @@ def linear_cka(
 
 
 def cka_null(
-    x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], n_permutations: int, *, debiased: bool = False, seed: int = 0
+    x: Float[Tensor, "n dx"],
+    y: Float[Tensor, "n dy"],
+    n_permutations: int,
+    *,
+    debiased: bool = False,
+    units: Shaped[Tensor, "n"] | None = None,
+    seed: int = 0,
 ) -> Float[Tensor, "n_permutations"]:
     """Linear CKA of rows paired at random: its chance level at this n and d.
+
+    With ``units``, whole units are paired at random, each with one of as many rows, row by row in their order.
 
     Example:
         >>> x = torch.randn(40, 200, generator=torch.Generator().manual_seed(0))
@@ -329,15 +338,19 @@ def cka_null(
         (True, True)
     """
     check_at_least(n_permutations=(n_permutations, 1))
-    return null_of(*null_hsic(*paired(x, y), n_permutations, seed), debiased=debiased)
+    return null_of(*null_hsic(*paired(x, y), n_permutations, seed, units=units), debiased=debiased)
 
 
 def null_hsic(
-    x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], n_permutations: int, seed: int, precision: Precision = "float64"
+    x: Float[Tensor, "n dx"],
+    y: Float[Tensor, "n dy"],
+    n_permutations: int,
+    seed: int,
+    precision: Precision = "float64",
+    units: Shaped[Tensor, "n"] | None = None,
 ) -> tuple[list[HSIC], HSIC, HSIC]:
-    """Of rows paired at random, and of either side with itself: for both forms."""
-    draw = torch.Generator().manual_seed(seed)
-    orders = (torch.randperm(len(x), generator=draw).to(y.device) for _ in range(n_permutations))
+    """Of rows, or whole units, paired at random, and of either side with itself: for both forms."""
+    orders = (order.to(y.device) for order in pairings(len(x), n_permutations, seed, units))
     if len(x) <= min(x.shape[1], y.shape[1]):  # kernel matrices are no larger than the rows, and made once
         k, other = kernel(x, precision), kernel(y, precision)
         found = [hsic_of_kernels(k, other[o][:, o]) for o in orders]
@@ -354,14 +367,21 @@ def null_of(found: Sequence[HSIC], xx: HSIC, yy: HSIC, *, debiased: bool) -> Flo
 
 
 def cka_resamples(
-    x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], n_resamples: int, *, debiased: bool = False, seed: int = 0
+    x: Float[Tensor, "n dx"],
+    y: Float[Tensor, "n dy"],
+    n_resamples: int,
+    *,
+    debiased: bool = False,
+    units: Shaped[Tensor, "n"] | None = None,
+    seed: int = 0,
 ) -> Float[Tensor, "n_resamples"]:
     """How much linear CKA varies with the examples: deviations of random half-samples from their mean.
 
     Halves are drawn without replacement: a draw of m = n/2 of n rows varies as much about the whole sample as n rows
     vary about the population, ``(1 - m/n) / m = 1/n`` (Shao & Wu 1989, delete-half jackknife). The usual bootstrap
     draws rows twice; a row and its copy agree in both representations, which puts back the diagonal that the
-    debiased form leaves out. Only the spread is used, since the bias of the biased form differs at half the size.
+    debiased form leaves out. Only the spread is used, since the bias of the biased form differs at half the size. With
+    ``units``, halves are of units, which are then what is taken as independent.
 
     Returns:
         ``[n_resamples]``; the value plus their 2.5% and 97.5% quantiles is a 95% interval over examples. NaN
@@ -374,20 +394,29 @@ def cka_resamples(
     """
     check_at_least(n_resamples=(n_resamples, 1))
     x, y = (compact(side) for side in paired(x, y))
-    terms = (halves_hsic(a, b, n_resamples, seed) for a, b in ((x, y), (x, x), (y, y)))
+    terms = (halves_hsic(a, b, n_resamples, seed, units=units) for a, b in ((x, y), (x, x), (y, y)))
     return deviations_of(*terms, debiased=debiased)
 
 
 def halves_hsic(
-    x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], n_resamples: int, seed: int, precision: Precision = "float64"
+    x: Float[Tensor, "n dx"],
+    y: Float[Tensor, "n dy"],
+    n_resamples: int,
+    seed: int,
+    precision: Precision = "float64",
+    units: Shaped[Tensor, "n"] | None = None,
 ) -> list[HSIC]:
-    """Of random halves of ``compact`` rows, for both forms. The halves depend on n and seed alone, so that those of a
-    side with itself serve every pair it is in."""
-    draw, half = torch.Generator().manual_seed(seed), len(x) // 2
-    if not half:
-        return [HSIC.biased_only(1, x.new_zeros(()))] * n_resamples
-    halves = (torch.randperm(len(x), generator=draw)[:half].to(x.device) for _ in range(n_resamples))
-    return [hsic_of_rows(one := x[h], one if x is y else y[h], precision) for h in halves]
+    """Of random halves of ``compact`` rows, or of their units, for both forms. The halves depend on n, the units and
+    the seed alone, so that those of a side with itself serve every pair it is in."""
+    halves = (half.to(x.device) for half in half_samples(len(x), n_resamples, seed, units))
+    return [_hsic_of_half(x, y, half, precision) for half in halves]
+
+
+def _hsic_of_half(x: Tensor, y: Tensor, half: Tensor, precision: Precision) -> HSIC:
+    if not len(half):
+        return HSIC.biased_only(1, x.new_zeros(()))
+    rows = x[half]
+    return hsic_of_rows(rows, rows if x is y else y[half], precision)
 
 
 def deviations_of(

@@ -1,4 +1,4 @@
-"""Attention within topics against attention between topics, at equal distance.
+"""Attention within topics against attention between topics, at equal distance in the same document.
 
 The buckets are those of Li, Li & Risteski (ICML 2023); the comparison at equal distance is ours, with the weights of
 Mantel & Haenszel (1959).
@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from probes.functional.topic_attention import WordTopics
+from probes.functional.topic_attention import WordTopics, exact_dtype, pair_weight
 from tasks import InputError
 
 DIFFERENT_WORDS = ("same_topic", "different_topic")
@@ -74,11 +74,12 @@ class DistancePairs:
 
     def sums(
         self, patterns: Mapping[str, Float[Tensor, "batch head query key"]]
-    ) -> dict[str, tuple[Float[Tensor, "head 2 distance"], Float[Tensor, "example 2 distance"]]]:
-        """At each site the attention summed by head, bucket and distance, and its mean over heads by example."""
-        found = {}
+    ) -> dict[str, Float[Tensor, "head example 2 distance"]]:
+        """Sum the attention at each site by head, example, bucket and distance."""
+        sums = {}
+        n, pos = self.shape
+        size = 2 * n * self.max_distance
         for site, pattern in patterns.items():
-            n, pos = self.shape
             if pattern.ndim != 4 or (pattern.shape[0], *pattern.shape[2:]) != (n, pos, pos):
                 raise InputError(
                     f"an activation has shape {tuple(pattern.shape)}; expected attention patterns "
@@ -86,52 +87,56 @@ class DistancePairs:
                 )
             heads, flat = pattern.shape[1], pattern.reshape(-1)
             where = (self.example * heads * pos + self.query) * pos + self.key  # of the first head
-            size = 2 * n * self.max_distance
             rows = [_added(size, self._place, flat[head * pos * pos :].index_select(0, where)) for head in range(heads)]
-            each = torch.stack(rows).view(heads, n, 2, self.max_distance)
-            found[site] = (each.sum(dim=1), each.mean(dim=0))
-        return found
+            sums[site] = torch.stack(rows).view(heads, n, 2, self.max_distance)
+        return sums
 
 
 def _added(size: int, place: Tensor, values: Tensor) -> Tensor:
     """``[size]`` the sums of the values at each place. The same bits on every run, also on a GPU."""
     if values.device.type == "cpu":
         return torch.bincount(place, weights=values.double(), minlength=size).double()  # of no values: integers
-    exact = torch.float32 if values.device.type == "mps" else torch.float64
+    exact = exact_dtype(values.device)
     return values.new_zeros(size, dtype=exact).index_put_((place,), values.to(exact), accumulate=True)
 
 
 def matched_means(
-    total: Float[Tensor, "... 2 distance"], pairs: Float[Tensor, "... 2 distance"]
+    total: Float[Tensor, "... example 2 distance"], pairs: Int[Tensor, "example 2 distance"]
 ) -> Float[Tensor, "... 2"]:
-    """Mean attention of both buckets over the same distances.
+    """Mean attention of both buckets over the same documents and distances.
 
-    Each distance ``d`` at which both buckets have pairs counts with ``n_s(d) n_d(d) / (n_s(d) + n_d(d))``, for
-    both alike. Where attention is some function of distance, times a factor within topics, the ratio of the two is
-    that factor, whatever the distances at which words of a topic stand.
+    Each distance ``d`` in each document in which both buckets have pairs counts with
+    ``n_same n_different / (n_same + n_different)``, for both alike. If attention is some function of document and
+    distance, times a factor within topics, the ratio of the two means is that factor, wherever words of a topic stand.
 
     Args:
-        total: summed attention, by bucket (same topic, different topic) and distance.
-        pairs: how many pairs, broadcast to ``total``.
+        total: summed attention, by example, bucket (same topic, different topic) and distance.
+        pairs: how many pairs.
 
     Returns:
-        The two means; NaN where no distance has both.
+        The two means; NaN if no distance in any document has both.
 
     Example:
-        >>> total = torch.tensor([[6.0, 4.0], [2.0, 8.0]], dtype=torch.float64)
-        >>> matched_means(total, torch.tensor([[2, 4], [1, 8]])).round(decimals=6).tolist()  # 3 and 1, against 2 and 1
+        >>> total = torch.tensor([[[6.0, 4.0], [2.0, 8.0]]], dtype=torch.float64)
+        >>> pairs = torch.tensor([[[2, 4], [1, 8]]])
+        >>> matched_means(total, pairs).round(decimals=6).tolist()  # 3 and 1, against 2 and 1
         [1.4, 1.2]
     """
-    number = pairs.to(total.dtype)
-    n_same, n_other = number[..., 0, :], number[..., 1, :]
-    both = (n_same > 0) & (n_other > 0)
-    weight = torch.where(both, n_same * n_other / (n_same + n_other), 0.0)
-    mean = torch.where(both[..., None, :], total / number, 0.0)
-    return (mean * weight[..., None, :]).sum(dim=-1) / weight.sum(dim=-1)[..., None]
+    sums, weight = matched_sums(total, pairs)
+    return sums.sum(dim=-2) / weight.sum()
 
 
-def pooled_means(
-    total: Float[Tensor, "... 2 distance"], pairs: Float[Tensor, "... 2 distance"]
+def unmatched_means(
+    total: Float[Tensor, "... example 2 distance"], pairs: Int[Tensor, "example 2 distance"]
 ) -> Float[Tensor, "... 2"]:
-    """Mean attention of both buckets over all their pairs; NaN where there are none."""
-    return total.sum(dim=-1) / pairs.to(total.dtype).sum(dim=-1)
+    """Mean attention of both buckets over the same documents, whatever the distances, as ``TopicAttention`` has it."""
+    return matched_means(total.sum(dim=-1, keepdim=True), pairs.sum(dim=-1, keepdim=True))
+
+
+def matched_sums(
+    total: Float[Tensor, "... example 2 distance"], pairs: Int[Tensor, "example 2 distance"]
+) -> tuple[Float[Tensor, "... example 2"], Float[Tensor, "example"]]:
+    """Sum the weighted means of both buckets over each example's distances, and sum the weights."""
+    weight = pair_weight(pairs[..., 0, :], pairs[..., 1, :])
+    share = weight[..., None, :] / pairs.clamp(min=1)
+    return (total * share).sum(dim=-1), weight.sum(dim=-1)

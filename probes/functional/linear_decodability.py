@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from probes.functional.preprocess import without_class_means
@@ -158,13 +158,21 @@ def _targets(
     return y.sub_(mean).flatten(1), mean
 
 
-def accuracy_interval(hits_per_fold: Sequence[int], n_per_fold: Sequence[int]) -> tuple[float, float]:
+def accuracy_interval(
+    hits_per_fold: Sequence[int], n_per_fold: Sequence[int], n_effective: float | None = None
+) -> tuple[float, float]:
     """95% interval of a cross-validated accuracy: of ``hits_per_fold`` among the ``n_per_fold`` examples of each fold.
 
     On either side the wider of two intervals, within 0 and 1: Wilson's, over examples, and the corrected resampled
     one, over the k folds' accuracies with variance ``s^2``, whose training parts overlap:
     ``accuracy +- t_{k-1} sqrt((1 / k + 1 / (k - 1)) s^2)``. Wilson's alone is too narrow, as it takes the fitted
     classifiers as given. Folds without examples do not count; with one fold it is Wilson's.
+
+    Args:
+        hits_per_fold: examples that were predicted right.
+        n_per_fold: examples.
+        n_effective: number of independent examples for Wilson's interval, see ``effective_size``; all of them if not
+            given.
 
     Source: Wilson 1927; Nadeau & Bengio, Machine Learning 52, 2003.
 
@@ -180,7 +188,8 @@ def accuracy_interval(hits_per_fold: Sequence[int], n_per_fold: Sequence[int]) -
     from scipy.stats import t
 
     hits, n = np.asarray(hits_per_fold, dtype=np.float64), np.asarray(n_per_fold, dtype=np.float64)
-    low, high = wilson_interval(int(hits.sum()), int(n.sum()))
+    size = float(n.sum()) if n_effective is None else n_effective
+    low, high = wilson_interval(float(hits.sum()) * (size / max(1.0, float(n.sum()))), size)
     shares, k = hits[n > 0] / n[n > 0], int((n > 0).sum())
     if k < 2:
         return low, high
@@ -189,7 +198,31 @@ def accuracy_interval(hits_per_fold: Sequence[int], n_per_fold: Sequence[int]) -
     return max(0.0, min(low, accuracy - half)), min(1.0, max(high, accuracy + half))
 
 
-def wilson_interval(hits: int, n: int, z: float = 1.959963984540054) -> tuple[float, float]:
+def effective_size(right: Bool[np.ndarray, "n"], units: Int[np.ndarray, "n"]) -> float:
+    """Number of independent examples whose share would vary as much as that of these, which come in units.
+
+    ``n`` over Kish's design effect, from the variance of the units' sums about their sizes times the share; at most
+    ``n``. The number of units if all examples are equal.
+
+    Source: Kish, Survey Sampling, 1965.
+
+    Example:
+        >>> right, units = np.array([True, True, False, False] * 10), np.repeat(np.arange(20), 2)
+        >>> round(effective_size(right, units), 1)  # of 40, in pairs that always agree
+        19.0
+    """
+    member = np.unique(units, return_inverse=True)[1]
+    sizes = np.bincount(member)
+    n, n_units, share = len(right), len(sizes), float(right.mean())
+    if n_units < 2 or share in (0.0, 1.0):
+        return float(n_units)
+    residuals = np.bincount(member, weights=right) - share * sizes
+    variance = n_units / (n_units - 1) * float(np.square(residuals).sum()) / n**2
+    independent = share * (1 - share) / n
+    return n if variance <= independent else n * independent / variance
+
+
+def wilson_interval(hits: float, n: float, z: float = 1.959963984540054) -> tuple[float, float]:
     """95% interval of a share: of ``hits`` among ``n`` independent examples (Wilson 1927).
 
     Raises:
@@ -200,7 +233,7 @@ def wilson_interval(hits: int, n: int, z: float = 1.959963984540054) -> tuple[fl
         [0.49, 0.943]
     """
     if n < 1:
-        raise InputError(f"n is {n}; expected at least 1 example")
+        raise InputError(f"n is {n:g}; expected at least 1 example")
     share = hits / n
     middle = share + z * z / (2 * n)
     half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
@@ -208,15 +241,15 @@ def wilson_interval(hits: int, n: int, z: float = 1.959963984540054) -> tuple[fl
 
 
 def stratified_folds(
-    classes: Int[np.ndarray, "n"], folds: int, groups: Int[np.ndarray, "n"] | None = None, seed: int = 0
+    classes: Int[np.ndarray, "n"], folds: int, units: Int[np.ndarray, "n"] | None = None, seed: int = 0
 ) -> Int[np.ndarray, "n"]:
-    """Fold of each example, with about the same share of each class in each fold, and no group in two of them.
+    """Fold of each example, with about the same share of each class in each fold, and no unit in two of them.
 
     scikit-learn's ``StratifiedKFold`` or ``StratifiedGroupKFold``, shuffled. A class with fewer examples than folds is
     missing in some.
 
     Raises:
-        InputError: for fewer than 2 folds, or fewer examples or groups than folds.
+        InputError: for fewer than 2 folds, or fewer examples or units than folds.
 
     Example:
         >>> stratified_folds(np.array([0, 0, 1, 1]), 2).tolist()
@@ -226,17 +259,17 @@ def stratified_folds(
 
     if folds < 2:
         raise InputError(f"folds is {folds}; expected at least 2")
-    units, n = ("examples", len(classes)) if groups is None else ("groups", len(np.unique(groups)))
+    what, n = ("examples", len(classes)) if units is None else ("units", len(np.unique(units)))
     if n < folds:
-        raise InputError(f"{n} {units} for {folds} folds; give at least as many {units} as folds, or fewer folds")
+        raise InputError(f"{n} {what} for {folds} folds; give at least as many {what} as folds, or fewer folds")
     if np.unique(classes, return_counts=True)[1].max() < folds:
         raise InputError(
             f"every class has fewer examples than the {folds} folds; give more examples per class, or fewer folds"
         )
-    split = StratifiedKFold if groups is None else StratifiedGroupKFold
+    split = StratifiedKFold if units is None else StratifiedGroupKFold
     found = np.empty(len(classes), dtype=np.int64)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of classes with fewer examples than folds
-        for k, (_, test) in enumerate(split(folds, shuffle=True, random_state=seed).split(classes, classes, groups)):
+        for k, (_, test) in enumerate(split(folds, shuffle=True, random_state=seed).split(classes, classes, units)):
             found[test] = k
     return found

@@ -7,6 +7,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from probes.functional.holm import holm
+from probes.functional.units import Relabelling
 from tasks import InputError
 from tasks.errors import check_at_least
 
@@ -34,6 +35,7 @@ def relabelling_p_values(
     permutations: int = FEWEST,
     *,
     strata: Shaped[Tensor, "n"] | None = None,
+    units: Shaped[Tensor, "n"] | None = None,
     seed: int = 0,
 ) -> Float[Tensor, "head"]:
     """For each head, the share of relabellings whose within-ratio is at most that of the given labels.
@@ -50,10 +52,13 @@ def relabelling_p_values(
         labels: the class of each point, any integers.
         permutations: how many relabellings are drawn.
         strata: labels change places only between points of the same stratum.
+        units: points that belong together and are not independent. Whole units exchange labels if each has one class;
+            otherwise points exchange them within their unit.
         seed: for the relabellings.
 
     Returns:
-        float64; NaN where the within-ratio is undefined: all points equal, or one class.
+        float64; NaN if the within-ratio is undefined (all points equal, or one class), or if there are fewer than 20
+        different relabellings.
 
     Raises:
         InputError: for no relabellings, or labels or strata of another length than the points.
@@ -64,7 +69,9 @@ def relabelling_p_values(
         >>> [round(p, 3) for p in relabelling_p_values(clusters, labels).tolist()]
         [0.001, 0.788]
     """
-    observed, null = between_shares(points, labels, permutations, strata=strata, seed=seed)
+    observed, null = between_shares(points, labels, permutations, strata=strata, units=units, seed=seed)
+    if relabelling_of(labels, strata, units).too_few("", named=False):
+        return torch.full_like(observed, torch.nan)
     return _p_value(observed, null)
 
 
@@ -74,6 +81,7 @@ def between_shares(
     permutations: int,
     *,
     strata: Shaped[Tensor, "n"] | None = None,
+    units: Shaped[Tensor, "n"] | None = None,
     seed: int = 0,
 ) -> tuple[Float[Tensor, "head"], Float[Tensor, "draw head"]]:
     """Share of the sum of squares between classes, one minus the within-ratio: as labelled, and relabelled.
@@ -86,51 +94,75 @@ def between_shares(
     """
     check_at_least(permutations=(permutations, 1), seed=(seed, 0))
     n, heads, d = points.shape
-    for name, given in (("labels", labels), ("strata", strata)):
+    for name, given in (("labels", labels), ("strata", strata), ("units", units)):
         if given is not None and len(given) != n:
             raise InputError(f"there are {len(given)} {name} for {n} points; expected one per point")
     x = points.double() - points[:1].double()
     x = x - x.mean(dim=0)
     total = x.square().sum(dim=(0, 2))
-    classes, of = torch.unique(labels, return_inverse=True)
+    relabelling = relabelling_of(labels, strata, units)
+    classes, of = torch.unique(torch.from_numpy(relabelling.classes).to(x.device), return_inverse=True)
     if len(classes) < 2:
         return torch.full_like(total, torch.nan), total.new_full((permutations, heads), torch.nan)
     x = (x / torch.where(total > 0, total, 1).sqrt()[:, None]).flatten(1)
-    count = of.bincount().double()
-    member = torch.nn.functional.one_hot(of).T.double() / count.sqrt()[:, None]  # [class n]
+    member = torch.from_numpy(relabelling.member).to(x.device)
+    x = x.new_zeros(len(of), x.shape[1]).index_add_(0, member, x)  # sums over what is relabelled as a whole
+    sizes = member.bincount().double()
+    one_hot = torch.nn.functional.one_hot(of).T.double()  # [class unit]
 
     def between(orders: Tensor) -> Tensor:
-        """``[draw head]`` share of the sum of squares between classes, the labels in these orders ``[draw n]``."""
-        sums = member[:, orders] @ x  # [class draw head*d]
-        return sums.square().sum(dim=0).unflatten(-1, (heads, d)).sum(dim=-1)
+        """``[draw head]`` share of the sum of squares between classes, the labels in these orders ``[draw unit]``."""
+        of_class = one_hot[:, orders]  # [class draw unit]
+        sums = (of_class / (of_class @ sizes).sqrt()[..., None]) @ x
+        return sums.square().sum(dim=0).view(-1, heads, d).sum(dim=-1)
 
-    observed = between(torch.arange(n, device=x.device)[None])[0]
+    observed = between(torch.arange(len(of), device=x.device)[None])[0]
     draw = torch.Generator().manual_seed(int(seed))
-    at_once = max(1, _MOST_NUMBERS // (len(classes) * max(n, heads * d)))
+    exchanged = torch.from_numpy(relabelling.strata) if relabelling.stratified else None
+    at_once = max(1, _MOST_NUMBERS // (len(classes) * max(len(of), heads * d)))
     starts = range(0, permutations, at_once)
-    null = [between(_orders(min(at_once, permutations - i), n, strata, draw).to(x.device)) for i in starts]
+    null = [between(_orders(min(at_once, permutations - i), len(of), exchanged, draw).to(x.device)) for i in starts]
     return torch.where(total > 0, observed, torch.nan), torch.where(total > 0, torch.cat(null), torch.nan)
 
 
-def relabelled(points: Float[Tensor, "n head d"], labels: Shaped[Tensor, "n"], permutations: int) -> dict[str, Tensor]:
+def relabelling_of(
+    labels: Shaped[Tensor, "n"], strata: Shaped[Tensor, "n"] | None = None, units: Shaped[Tensor, "n"] | None = None
+) -> Relabelling:
+    """Return how labels are shuffled within strata, or between or within units."""
+    classes, *others = (
+        None if x is None else torch.unique(x.cpu(), return_inverse=True)[1].numpy() for x in (labels, units, strata)
+    )
+    assert classes is not None
+    return Relabelling.of(classes, *others)
+
+
+def relabelled(
+    points: Float[Tensor, "n head d"],
+    labels: Shaped[Tensor, "n"],
+    permutations: int,
+    units: Shaped[Tensor, "n"] | None = None,
+) -> dict[str, Tensor]:
     """``relabelling_p_values``, and the same for the best head, with the best of the heads in every relabelling.
 
     Returns:
-        ``p_value`` ``[head]``; scalars ``best_within_ratio``, the smallest; ``best_within_ratio_null_low`` and
+        ``p_value`` ``[head]``, NaN as in ``relabelling_p_values``; scalars ``best_within_ratio``, the smallest;
+        ``best_within_ratio_null_low`` and
         ``..._null_high``, the central 95% of the smallest under relabelling; ``best_p_value``.
     """
-    observed, null = between_shares(points, labels, permutations)
+    observed, null = between_shares(points, labels, permutations, units=units)
     best, best_null = torch.nan_to_num(observed, nan=0.0).max(), torch.nan_to_num(null, nan=0.0).amax(dim=1)
     low, high = torch.quantile(1 - best_null, torch.tensor([0.025, 0.975], dtype=best_null.dtype))
-    found = {
+    measures = {
+        "p_value": _p_value(observed, null),
         "best_within_ratio": 1 - best,
         "best_within_ratio_null_low": low,
         "best_within_ratio_null_high": high,
         "best_p_value": _p_value(best, best_null),
     }
-    if bool(observed.isnan().all()):
-        found = dict.fromkeys(found, torch.tensor(torch.nan, dtype=torch.float64))
-    return {"p_value": _p_value(observed, null), **found}
+    undefined = [name for name in measures if name != "p_value"] if bool(observed.isnan().all()) else []
+    if relabelling_of(labels, units=units).too_few("", named=False):
+        undefined += ["p_value", "best_p_value"]
+    return measures | {name: torch.full_like(measures[name], torch.nan) for name in undefined}
 
 
 def _p_value(observed: Tensor, null: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
+from probes.functional.units import Relabelling
 from tasks import InputError
 
 _DENSE = 2**16  # cells of a table that is counted whole; a larger one only where it is not empty
@@ -108,6 +109,7 @@ def adjusted_rand_null(
     n_permutations: int = 1000,
     seed: int = 0,
     within: ArrayLike | None = None,
+    units: ArrayLike | None = None,
 ) -> Float[np.ndarray, "n_permutations"]:
     """``[n_permutations]`` the index under random relabelling: ``a`` against shuffles of ``b``.
 
@@ -122,6 +124,8 @@ def adjusted_rand_null(
         n_permutations: how many.
         seed: for the shuffles. The global random state is not touched.
         within: ``[n]`` stratum of each example; shuffles stay within strata. The index then need not be 0 on average.
+        units: ``[n]`` unit of each example. Whole units are shuffled if ``b`` is the same within each; otherwise
+            examples are shuffled within their unit.
 
     Example:
         >>> null = adjusted_rand_null([0, 0, 1, 1] * 25, [0, 1, 0, 1] * 25, n_permutations=200)
@@ -132,6 +136,11 @@ def adjusted_rand_null(
     n = len(ia)
     pairs_a, pairs_b = _pairs(np.bincount(ia)), _pairs(np.bincount(ib))
     rng = np.random.default_rng(seed)
+    if units is not None:
+        strata = None if within is None else _codes(a, within)[1]
+        relabelling = Relabelling.of(ib, _codes(a, units)[1], strata)
+        shuffles = (relabelling.draw(rng) for _ in range(n_permutations))
+        return np.array([adjusted_rand_score(ia, shuffled) for shuffled in shuffles])
     if within is None and n <= _SHUFFLED:
         together = [_pairs(_cells(ia, rng.permutation(ib))) for _ in range(n_permutations)]
     else:

@@ -85,19 +85,43 @@ class WordTopics:
 
 @dataclass(frozen=True)
 class PairSums:
-    """Attention summed over ordered (query, key) pairs.
+    """Attention summed over ordered (query, key) pairs of a batch, and compared within each document.
 
     Attributes:
         sum: ``[head 3]`` float64, by ``BUCKETS``.
         pairs: ``[3]`` int64, how many pairs.
-        null_sum: ``[head n]`` the sum over same-topic pairs under each relabelling.
-        null_pairs: ``[n]`` how many.
+        within: ``[head 2 labelling]`` the mean of a document's same-topic and of its different-topic pairs, times the
+            document's weight, summed over documents: for the topics as they are, then under each relabelling.
+        weight: ``[labelling]`` the sum of those weights.
+        documents: ``[2]`` int64, how many documents have pairs of different words, and how many have both kinds.
     """
 
     sum: Float[Tensor, "head 3"]
     pairs: Int[Tensor, "3"]
-    null_sum: Float[Tensor, "head n"]
-    null_pairs: Int[Tensor, "n"]
+    within: Float[Tensor, "head 2 labelling"]
+    weight: Float[Tensor, "labelling"]
+    documents: Int[Tensor, "2"]
+
+    @property
+    def within_mean(self) -> Float[Tensor, "head 2"]:
+        """Mean attention over same-topic and over different-topic pairs of the same documents; NaN for none."""
+        return self.within[..., 0] / self.weight[0]
+
+
+def pair_weight(n_same: Tensor, n_different: Tensor) -> Float[Tensor, "..."]:
+    """Return the Mantel-Haenszel weight of strata with these numbers of pairs: 0 where one of them is 0.
+
+    Example:
+        >>> pair_weight(torch.tensor([2, 6, 0]), torch.tensor([2, 3, 5])).tolist()
+        [1.0, 2.0, 0.0]
+    """
+    exact = exact_dtype(n_same.device)
+    return n_same.to(exact) * n_different.to(exact) / (n_same + n_different).clamp(min=1)
+
+
+def exact_dtype(device: torch.device) -> torch.dtype:
+    """Return float64, or float32 on MPS, which has no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def topic_attention(
@@ -112,23 +136,27 @@ def topic_attention(
     with any other position are left out, and nothing is renormalised. Cost: the positions that count,
     squared.
 
+    ``sum / pairs`` is the plain average over the pairs of all documents. It compares documents of few topics with
+    documents of many: where these differ in length, it differs from bucket to bucket whatever attention does.
+    ``within_mean`` compares the two buckets in each document, and weighs the document by
+    ``n_same n_different / (n_same + n_different)`` in both.
+
     Args:
-        pattern: attention probabilities, rows sum to 1 over keys.
+        pattern: attention probabilities, rows sum to 1 over keys; one document per example.
         words: each position's word; negative: left out.
         topics: ``[n_words]`` integer topic of each word (negative: none), or ``[n_words n_topics]``
             membership; two words share a topic when their sets meet.
-
-    Returns:
-        Sums and pair counts; the mean attention is ``sum / pairs``.
 
     Raises:
         InputError: for topics of another form, or a word that is not among them.
 
     Example:
         >>> pattern = torch.tensor([[[[0.5, 0.3, 0.2], [0.2, 0.5, 0.3], [0.1, 0.3, 0.6]]]])
-        >>> found = topic_attention(pattern, torch.tensor([[0, 1, 2]]), torch.tensor([0, 0, 1]))
-        >>> (found.sum / found.pairs)[0].round(decimals=3).tolist()
+        >>> sums = topic_attention(pattern, torch.tensor([[0, 1, 2]]), torch.tensor([0, 0, 1]))
+        >>> (sums.sum / sums.pairs)[0].round(decimals=3).tolist()
         [0.533, 0.25, 0.225]
+        >>> sums.within_mean[0].round(decimals=3).tolist()  # the same, for one document
+        [0.25, 0.225]
     """
     return PairTable.of(words, WordTopics.of(topics)).sums({"": pattern})[""]
 
@@ -180,22 +208,27 @@ class PairTable:
                     "[batch head query key]: measure at attention_pattern()"
                 )
         device, (n_examples, n) = self.place.device, self.place.shape
-        exact = torch.float32 if device.type == "mps" else torch.float64
+        exact = exact_dtype(device)
         heads = [pattern.shape[1] for pattern in patterns.values()]
         columns = 3 + len(self.permuted)
-        total = torch.zeros(sum(heads), columns, dtype=exact, device=device)
-        pairs = torch.zeros(columns, dtype=torch.int64, device=device)
-        step = max(1, _LARGEST // max(1, n * n * columns))
+        total = torch.zeros(sum(heads), 3, dtype=exact, device=device)
+        within = torch.zeros(sum(heads), 2, columns - 2, dtype=exact, device=device)
+        pairs = torch.zeros(n_examples, columns, dtype=torch.int64, device=device)
+        step = max(1, _LARGEST // max(1, max(n * n, sum(heads)) * columns))
         for start in range(0, n_examples if n else 0, step):
             here = slice(start, start + step)
-            bucket = self._buckets(here).flatten(1)
-            parts = [self._counting(pattern[here], here).flatten(1) for pattern in patterns.values()]
-            total += torch.cat(parts).to(exact) @ bucket.T.to(exact)
-            pairs += bucket.sum(dim=1)
-        split = zip(patterns, torch.split(total, heads), strict=True)
-        return {site: PairSums(part[:, :3], pairs[:3], part[:, 3:], pairs[3:]) for site, part in split}
+            bucket = self._buckets(here).flatten(2).permute(1, 2, 0)  # [examples pairs columns]
+            parts = [self._counting(pattern[here], here).flatten(2) for pattern in patterns.values()]
+            each = torch.cat(parts, dim=1).to(exact) @ bucket.to(exact)  # [examples heads columns]
+            pairs[here] = bucket.sum(dim=1)
+            total += each[..., :3].sum(dim=0)
+            within += _within(each, pairs[here])
+        weight, documents = _document_weights(pairs)
+        split = zip(patterns, torch.split(total, heads), torch.split(within, heads), strict=True)
+        counts = pairs[:, :3].sum(dim=0)
+        return {site: PairSums(part, counts, mean, weight.sum(dim=0), documents) for site, part, mean in split}
 
-    def _counting(self, pattern: Tensor, here: slice) -> Float[Tensor, "head examples n n"]:
+    def _counting(self, pattern: Tensor, here: slice) -> Float[Tensor, "examples head n n"]:
         """Attention between the positions that count, and 0 elsewhere, where a model may give NaN."""
         place, real = self.place[here], self.real[here]
         if place.shape[1] < self.n_pos:
@@ -203,7 +236,7 @@ class PairTable:
             pattern = torch.take_along_dim(pattern, place[:, None, None, :], dim=3)
         if not bool(real.all()):
             pattern = torch.where(real[:, None, :, None] & real[:, None, None, :], pattern, 0)
-        return pattern.transpose(0, 1)
+        return pattern
 
     def _buckets(self, here: slice) -> Bool[Tensor, "columns examples n n"]:
         """A row for each bucket, and one for each relabelling of the same-topic bucket."""
@@ -219,3 +252,37 @@ class PairTable:
     def _meet(self, group: Tensor) -> Bool[Tensor, "... n n"]:
         """Which pairs of groups share a topic."""
         return self.topics.meet(group[..., :, None], group[..., None, :])
+
+
+def _kinds(columns: Tensor) -> tuple[Tensor, Tensor]:
+    """Split ``[... 3+n]`` into same-topic and different-topic ``[... 1+n]``: as they are, then for each relabelling.
+
+    A relabelling moves pairs between these two buckets; what they hold together stays.
+    """
+    relabelled = columns[..., 3:]
+    both = columns[..., 1:2] + columns[..., 2:3]
+    return torch.cat([columns[..., 1:2], relabelled], dim=-1), torch.cat([columns[..., 2:3], both - relabelled], dim=-1)
+
+
+def _document_weights(
+    pairs: Int[Tensor, "examples columns"],
+) -> tuple[Float[Tensor, "examples labelling"], Int[Tensor, "2"]]:
+    """Return each document's weight under each labelling, and how many documents have pairs and have both kinds.
+
+    A document has the same weight under every relabelling that leaves it both kinds of pairs: if the relabelled
+    counts gave the weights, documents of one topic would not count in the ratio but would in its chance interval.
+    """
+    n_same, n_different = _kinds(pairs)
+    weight = pair_weight(n_same[:, :1], n_different[:, :1])
+    documents = torch.stack([(n_same[:, 0] + n_different[:, 0] > 0).sum(), (weight > 0).sum()])
+    return torch.where((n_same > 0) & (n_different > 0), weight, 0.0), documents
+
+
+def _within(
+    total: Float[Tensor, "examples head columns"], pairs: Int[Tensor, "examples columns"]
+) -> Float[Tensor, "head 2 labelling"]:
+    """Sum the weighted means of both kinds of pairs over documents."""
+    weight = _document_weights(pairs)[0]
+    shares = [weight / number.clamp(min=1) for number in _kinds(pairs)]
+    kinds = _kinds(total)
+    return torch.stack([torch.einsum("ehr,er->hr", *each) for each in zip(kinds, shares, strict=True)], dim=1)

@@ -93,7 +93,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with open_folder(folder / "run", "task-clusters", {"seeds": [1, 2]}):
         pass
     (folder / "report").mkdir()
-    record_command(folder / "report", "compare", ["report.html"])
+    record_command(folder / "report", "compare")
     save_claims([CLAIM, CLAIM], folder / "claims.json")
     for read in KINDS.values():
         read(folder)

@@ -201,7 +201,7 @@ def test_it_is_shown_as_it_is_built() -> None:
     probe = ClusteringHead(["multiset"], support=(0, 1), modulus=2, query=token_at("input"), max_rows=9)
     assert repr(probe) == (
         "ClusteringHead(equivalence=['multiset'], support=(0, 1), modulus=2, at=head_output(), "
-        "query=token_at('input'), max_rows=9, permutations=0)"
+        "query=token_at('input'), max_rows=9, permutations=0, units=None)"
     )
     assert probe.labels == ["multiset"]
     assert ClusteringHead().labels == ["multiset"]

@@ -44,15 +44,19 @@ def test_it_is_what_a_loop_over_the_models_attention_finds(model: Any, batch: Ba
     ratios = []
     drawn = [np.random.default_rng([3, int(i)]).poisson(1.0, 25) for i in batch.index]
     for r in range(25):
+        copies = [(example, copy) for example, times in enumerate(drawn) for copy in range(int(times[r]))]
         again = []
         for each in found:
-            repeated: dict = {}
-            for (example, same, distance), parts in each.items():
-                repeated[example, same, distance] = parts * int(drawn[example][r])
-            again.append(matched_by_loop({k: v for k, v in repeated.items() if v}, 2))
+            repeated = {
+                (place, same, distance): parts
+                for (example, same, distance), parts in each.items()
+                for place in copies
+                if place[0] == example
+            }
+            again.append(matched_by_loop(repeated, 2))
         mean = np.stack(again).mean(axis=(0, 1))
         ratios.append(mean[0] / mean[1])
-    assert len({round(ratio, 9) for ratio in ratios}) > 20
+    assert len({round(ratio, 9) for ratio in ratios}) > 15
     for end, share in (("low", 0.025), ("high", 0.975)):
         expected = np.nanquantile(ratios, share)
         assert float(result[f"overall_ratio_{end}"]) == pytest.approx(expected, rel=1e-5)
@@ -92,8 +96,11 @@ def test_windows_of_a_document_are_drawn_together(topic_model: Any, documents: B
     assert float(each["overall_ratio_low"]) < float(each["overall_ratio"]) < float(each["overall_ratio_high"])
     assert float(each["overall_ratio_low"]) == float(plain["overall_ratio_low"])
     drawn = each["overall_ratio_resampled"]
-    assert torch.equal(drawn, plain["overall_ratio_resampled"])
-    low, high = torch.quantile(drawn, torch.tensor([0.025, 0.975], dtype=drawn.dtype))
+    assert torch.equal(drawn.nan_to_num(), plain["overall_ratio_resampled"].nan_to_num())
+    undefined = int(drawn.isnan().sum())
+    assert 0 < undefined < 40
+    assert any(note.startswith(f"{undefined} of 199 resamplings") for note in each.notes)
+    low, high = torch.nanquantile(drawn, torch.tensor([0.025, 0.975], dtype=drawn.dtype))
     assert (float(low), float(high)) == (float(each["overall_ratio_low"]), float(each["overall_ratio_high"]))
 
 
@@ -104,11 +111,9 @@ def test_what_is_left_out_is_said(topic_model: Any) -> None:
     assert "4 pairs stand more than 2 tokens apart and are left out" in near.notes
     alone = run(topic_model(), Batch(torch.tensor([[4, 5]])), DistanceMatchedTopicAttention(TOPICS, n_resamples=3))
     assert bool(alone["ratio"].isnan())
-    assert alone.notes[0] == (
-        "at no distance are there pairs of the same topic and of different topics, so ratio is NaN"
-    )
-    told = "at 256 of 256 distances, one bucket or both have no pairs, so their by_distance is NaN"
-    assert told in alone.notes
+    assert "so ratio is NaN" in alone.notes[0]
+    assert any("at 256 of 256 distances" in note for note in alone.notes)
+    assert any("does not test that the ratio is 1" in note for note in alone.notes)
 
 
 def test_the_contract(model: Any, batch: Batch, token_topics: torch.Tensor) -> None:

@@ -10,6 +10,8 @@ import torch
 from probes import TopicAttention, TopicEmbedding, run
 from probes.functional import topic_attention
 from tasks import Batch, InstructionFollowing
+from tests.calibration.topic_attention import CASES, measure
+from tests.probes.functional.test_topic_attention import within_loop
 from tests.probes.topic_documents import TASK, TOPICS
 
 HANDED_OUT = 99
@@ -61,19 +63,24 @@ def test_attention_is_that_of_every_layer_and_head(model: Any, batch: Batch, tok
     sums = torch.stack([f.sum for f in found])
     assert sums.shape == (2, 2, 3)
     torch.testing.assert_close(result["sum"], sums, rtol=1e-5, atol=1e-5)
-    mean = result["sum"] / result["pairs"]
-    torch.testing.assert_close(result["mean"], mean)
-    torch.testing.assert_close(result["ratio"], mean[..., 1] / mean[..., 2])
-    torch.testing.assert_close(result["overall_mean"], mean.mean(dim=(0, 1)))
-    torch.testing.assert_close(result["overall_ratio"], mean[..., 1].mean() / mean[..., 2].mean())  # a ratio of means
+    pooled = result["sum"] / result["pairs"]
+    torch.testing.assert_close(result["mean"], pooled)
+    torch.testing.assert_close(result["overall_mean"], pooled.mean(dim=(0, 1)))
+    mean = torch.stack([f.within_mean for f in found])  # [site head 2]
+    torch.testing.assert_close(result["same_topic_within"], mean[..., 0], rtol=1e-5, atol=0)
+    torch.testing.assert_close(result["ratio"], mean[..., 0] / mean[..., 1], rtol=1e-5, atol=0)
+    overall = mean.mean(dim=(0, 1))
+    torch.testing.assert_close(result["overall_ratio"], overall[0] / overall[1], rtol=1e-5, atol=0)  # of means
     assert abs(float(result["overall_ratio"] - result["ratio"].mean())) > 1e-6  # not the mean of ratios
     null, best = [], []
     for groups in probe._known.permuted(19, 4):
         topics = token_topics.clone()
         topics[token_topics >= 0] = groups
-        again = torch.stack([f.sum / f.pairs for f in (topic_attention(p, words, topics) for p in patterns.values())])
-        null.append(float(again[..., 1].mean() / again[..., 2].mean()))
-        best.append((again[..., 1] / again[..., 2]).max(dim=1).values.numpy())
+        again = np.stack(
+            [within_loop(p, words, topics.tolist(), counted=token_topics.tolist()) for p in patterns.values()]
+        )
+        null.append(again[..., 0].mean() / again[..., 1].mean())
+        best.append((again[..., 0] / again[..., 1]).max(axis=1))
     largest = result["ratio"].max(dim=1).values
     torch.testing.assert_close(result["best_ratio"], largest)
     assert result.axes["best_ratio"] == ("site",)
@@ -146,6 +153,35 @@ def test_random_attention_lies_within_chance(topic_model: Any) -> None:
     assert 34 <= inside <= 40  # 95% each
     assert 0.35 < np.mean(p) < 0.65  # uniform
     assert np.std(p) > 0.2
+
+
+@pytest.mark.parametrize(
+    "case", ["1 topic in 10 words, 4 in 40", "2 topics in 10 words, 3 in 40", "4 topics in 10 words, 1 in 40"]
+)
+def test_unequal_documents_with_random_attention_have_no_topics(case: str) -> None:
+    """Short documents have more attention per pair, and documents of few topics more pairs of one topic."""
+    results = [measure(CASES[case], seed) for seed in range(40)]
+    ratios = torch.stack([result["overall_ratio"] for result in results])
+    assert float(ratios.mean()) == pytest.approx(1, abs=0.02)
+    called = sum(bool(result["overall_p_value"] <= 0.05) for result in results)
+    low, high = (torch.stack([r[f"overall_ratio_null_{end}"] for r in results]) for end in ("low", "high"))
+    outside = int(((ratios < low) | (ratios > high)).sum())
+    assert called <= 6  # of 40 at 5%: more in 1.4% of draws
+    assert outside <= 6
+
+
+def test_documents_of_one_topic_count_in_the_plain_averages_alone(topic_model: Any) -> None:
+    batch = Batch(torch.tensor([[4, 5, 7, 8], [4, 5, 6, 4], [4, 7, 10, 13]]))  # of words 4 to 6 in topic 0, and so on
+    result = run(topic_model(init_std=0.5), batch, TopicAttention(TOPICS, n_permutations=9))
+    alone = run(topic_model(init_std=0.5), Batch(batch.tokens[:1]), TopicAttention(TOPICS, n_permutations=9))
+    for name in ("ratio", "ratio_null_low", "ratio_null_high", "p_value", "same_topic_within"):
+        torch.testing.assert_close(result[name], alone[name])
+    assert result["pairs"].tolist() != alone["pairs"].tolist()
+    assert any(note.startswith("2 of 3 documents") for note in result.notes)
+    none = run(topic_model(init_std=0.5), Batch(batch.tokens[1:]), TopicAttention(TOPICS, n_permutations=9))
+    assert bool(none["ratio"].isnan().all())
+    assert bool(none["mean"].isfinite().all())
+    assert any(note.startswith("2 of 2 documents") for note in none.notes)
 
 
 # ---- words, gaps, errors ----

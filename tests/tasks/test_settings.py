@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import pytest
 
 from tasks import InputError
-from tasks.settings import check_choices, configure, from_json, to_json
+from tasks.settings import check_choices, check_finite, configure, from_json, to_json
 
 
 @dataclass(frozen=True)
@@ -78,3 +79,32 @@ class TestJSON:
 def test_choices_leave_other_fields_alone():
     check_choices(TREE)
     check_choices(Leaf(kind="cut"))
+
+
+@dataclass(frozen=True)
+class Numbers:
+    rate: float = 0.1
+    pair: tuple[float, ...] = (1.0, 2.0)
+    pairs: tuple[tuple[float, float], ...] = ()
+    leaf: Leaf = Leaf()
+    clip: float | None = None
+    count: int = 10**400  # more than any float
+    kind: type = Leaf
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    ("name", "value_of"),
+    [
+        ("rate", lambda bad: bad),
+        ("pair", lambda bad: (1.0, bad)),
+        ("pairs", lambda bad: ((1.0, 2.0), (3.0, bad))),
+        ("leaf.rate", lambda bad: bad),
+        ("clip", lambda bad: bad),
+    ],
+)
+def test_every_number_is_finite(name, value_of, bad):
+    check_finite(Numbers())
+    with pytest.raises(InputError) as refused:
+        check_finite(configure(Numbers(), **{name: value_of(bad)}))
+    assert str(refused.value) == f"{name} is {bad}; expected a finite number"

@@ -156,7 +156,7 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
             "hook_embed" if at is None else at,
             self.readout,
             also,
-            groups=self.within,
+            units=self.within,
             folds=folds,
             n_shuffles=self.n_shuffles,
             device=self.statistics,

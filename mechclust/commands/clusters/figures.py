@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mechclust.commands.clusters.follow import Followed
 from mechclust.commands.clusters.result import ClustersResult
 from mechclust.report.text import plain
 from probes.plots import COLORS, MARKERS
@@ -44,7 +43,11 @@ def curves_figure(result: ClustersResult) -> Figure:
             low, high = table["accuracy_low"], table["accuracy_high"]
             lower.fill_between(table["layer"], low, high, color=_GREEN, alpha=0.18, lw=0)
             _curve(lower, table, "accuracy", band, "untrained_accuracy", _GREEN, "^", "linear classifier")
-        upper.set_title("the task" if label == "task" else f"'{plain(label)}'")
+        verdicts = result.verdicts[label]
+        name = "the task" if label == "task" else f"'{plain(label)}'"
+        upper.set_title(f"{name}\nclusters: {verdicts['clusters']}", fontsize="medium")
+        if "accuracy" in table and "linear" in verdicts:
+            lower.set_title(f"linear classifier: {verdicts['linear']}", fontsize="medium")
         layer_axis(lower)
     bottom, top = axes[0].get_ylim()  # of all in the row: they share it
     axes[0].set_ylim(min(-0.05, bottom), min(1.03, max(0.2, top)))
@@ -90,17 +93,18 @@ def _keys(untrained: bool) -> dict[str, Artist]:
     return {**(dashed if untrained else {}), "chance (95%)": band}
 
 
-def followed_figure(followed: Followed, given: str | None) -> Figure:
+def followed_figure(result: ClustersResult) -> Figure:
     """Agreement of the clusters with every label and surface feature, by layer."""
     from mechclust.report.style import layer_axis, subplots
 
     figure, (axis,) = subplots(1, size=(7.0, 3.4))
+    followed = result.followed
     names = list(followed.means)[:_MOST]
     if "task" in followed.means and "task" not in names:
         names[-1] = "task"
     for k, name in enumerate(names):
         table = followed.table[followed.table["name"] == name]
-        strong = name in (names[0], "task", given)
+        strong = name in (names[0], "task", result.given)
         axis.plot(
             table["layer"],
             table["ami"],
@@ -114,6 +118,7 @@ def followed_figure(followed: Followed, given: str | None) -> Figure:
     low = float(np.nanmin(followed.table["ami"])) if len(followed.table) else 0.0
     axis.set_ylim(min(-0.1, low - 0.02), 1.03)
     axis.set_ylabel("adjusted mutual information")
+    axis.set_title(result.headline)
     layer_axis(axis)
     figure.legend(loc="outside right upper", frameon=False, title="clusters against (mean)", fontsize="small")
     return figure

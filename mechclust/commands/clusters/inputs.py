@@ -16,6 +16,7 @@ from torch import Tensor
 from mechclust.commands.clusters.config import ClustersConfig
 from mechclust.commands.clusters.features import TOKENS, WORDS, determines, surface_features, word_features
 from mechclust.models import load_tokenizer
+from mechclust.models.adapter_bases import adapter_notes
 from mechclust.models.pretrained import model_name
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import prompt_batches, tokenization, what_is_wrong
@@ -118,7 +119,12 @@ def read_inputs(model: Any, config: ClustersConfig, tokenizer: Any = None) -> In
         batches=batches,
         sizes=sizes,
         tokenization=tokenization(reader, chat=config.chat, bos=config.bos),
-        notes=[*_few(some, config), *_lost(prompts, some), *what_is_wrong(reader, batches, some.repeated)],
+        notes=[
+            *_few(some, config),
+            *_lost(prompts, some),
+            *what_is_wrong(reader, batches, some.repeated),
+            *adapter_notes([] if config.adapter is None else [(str(config.adapter), model)]),
+        ],
     )
     _check_given(inputs, config)
     _check_held_apart(inputs, config)

@@ -74,7 +74,7 @@ def _panels(result: ClustersResult) -> list[Panel]:
         caption += " Dashed: the same architecture, untrained (random weights)."
     with styled():
         panels = [Panel("curves_by_layer", curves_figure(result), caption)]
-        followed = followed_figure(result.followed, result.given) if result.followed.means else None
+        followed = followed_figure(result) if result.followed.means else None
     if followed is not None:
         panels.append(
             Panel(

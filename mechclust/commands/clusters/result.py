@@ -14,7 +14,8 @@ from jaxtyping import Float, Int
 from mechclust.commands.clusters.config import ClustersConfig
 from mechclust.commands.clusters.features import LEAST
 from mechclust.commands.clusters.follow import MOSTLY, PARTLY, Followed
-from mechclust.commands.clusters.sentences import Asked, agreements, conclusion, details
+from mechclust.commands.clusters.readings import Asked, LabelReadings, Verdict, read_label
+from mechclust.commands.clusters.sentences import agreements, conclusion, details
 from mechclust.models.tokenizers import in_words
 from mechclust.report.chance import LEVEL
 from mechclust.report.html import table_html
@@ -120,8 +121,22 @@ class ClustersResult:
     @cached_property
     def lead(self) -> list[str]:
         """The conclusion in two sentences: what the clusters follow, and whether the task is there beside it."""
-        labels = self.trained.raw.coords["label"]
-        return conclusion(self._of("task"), self.followed, self.given, labels, self._asked, self._told)
+        return conclusion(self.readings, self.followed, self.given, self._told)
+
+    @cached_property
+    def readings(self) -> dict[str, LabelReadings]:
+        """By label, every measure read against chance and random weights."""
+        return {label: read_label(self._of(label), self._asked) for label in self.trained.raw.coords["label"]}
+
+    @property
+    def verdicts(self) -> dict[str, dict[str, Verdict]]:
+        """By label and measure (``clusters``, ``given``, ``linear``), what value, chance and random weights say."""
+        return {label: readings.verdicts for label, readings in self.readings.items()}
+
+    @property
+    def headline(self) -> str:
+        """The verdict on the clusters of the task, in a few words."""
+        return f"clusters by task: {self.verdicts['task']['clusters']}"
 
     @cached_property
     def sentences(self) -> list[str]:
@@ -147,6 +162,7 @@ class ClustersResult:
             "corrected for the number of layers looked at (Benjamini-Hochberg: of the layers named, at most 5% are "
             "there by chance, on average).",
             *self._of_linear(),
+            *self._of_random_weights(),
             f"Surface features are read from a prompt's text and tokens; values of fewer than {LEAST} prompts count as "
             f"one. Clusters follow what they agree with most: adjusted mutual information of at least {MOSTLY:g} on "
             f"average over layers, partly from {PARTLY:g}, above chance at some layer (corrected for all "
@@ -209,6 +225,15 @@ class ClustersResult:
             f"chance: at most {LEVEL:g} of the shuffles have a layer as high (Westfall & Young 1993). Always "
             f"predicting the commonest class gives {shares}. What a classifier reads may be the prompts' wording: "
             "compare with random weights."
+        ]
+
+    def _of_random_weights(self) -> list[str]:
+        if not self.untrained:
+            return ["Nothing was compared with random weights, because none were asked for (--untrained 0)."]
+        return [
+            f"{Verdict.NO_MORE.capitalize()}: the highest value, less half the width of the chance range (of the "
+            "accuracy: the lower end of its interval), is not above the highest value of random weights at any layer. "
+            "Surface features, and labels that are not given with --also, are not compared with random weights."
         ]
 
     def _of(self, label: str) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from mechclust.commands.settings import Dtype, ModelSettings, PromptSettings, check_map_prompts
+from mechclust.commands.settings import Dtype, ModelSettings, PromptSettings, check_map_prompts, check_memory
 from probes.functional.cka import LEAST_DEBIASED
 from tasks import InputError
 from tasks.errors import check_at_least
@@ -83,6 +83,7 @@ class CompareConfig(ModelSettings, PromptSettings):
         self.check_device(self.tuned_device or self.device)
         check_at_least(n_resamples=(self.n_resamples, 20), n_permutations=(self.n_permutations, 0))
         check_map_prompts(self.map_prompts)
+        check_memory(self.max_memory)
         for name in ("rbf_prompts", "top_pc_prompts", "svcca_prompts", "n_dims_prompts", "purity_prompts"):
             if (most := getattr(self, name)) is not None:
                 check_at_least(**{name: (most, LEAST_DEBIASED)})

@@ -1,4 +1,4 @@
-"""Layer groups from the controls: which layers are shared, in transition, or refine."""
+"""Layer groups from the controls: which layers are shared, in transition, or inherit the change below them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ import numpy as np
 from mechclust.commands.compare.task_clusters import TaskClusters
 from mechclust.report.layer_groups import LEAST_FOR_GROUPS, LayerGroupsInterval, layer_groups_interval
 from mechclust.report.task_curves import TaskCurves
-from mechclust.report.text import join
+from mechclust.report.text import join, ranges
 from probes import ProbeResult
 from tasks.text.visible import short
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+REST = "inherited"
+"""What layers above the transition are called: nothing in the curves says that tuning altered them."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,8 @@ class ControlGroups:
         """Why no groups are named; empty where they are."""
         n, held_out = len(self.curves.seen.tasks), list(self.curves.unseen.tasks)
         if n >= LEAST_FOR_GROUPS:
-            return ""
+            undefined = ranges(map(int, self.curves.seen.undefined_layers))
+            return undefined and f"No layer groups are named: CKA with the controls is undefined at layers {undefined}."
         without = f" (without the held-out {join(map(short, held_out))})" if held_out else ""
         return (
             f"No layer groups are named: {n} task{'s have' if n != 1 else ' has'} a control{without}, and medians over "
@@ -56,8 +61,10 @@ class ControlGroups:
             return [self.why_none]
         return [
             f"Layer groups, from the controls of {len(self.curves.seen.tasks)} tasks: "
-            f"{self.found.in_words(self.curves.layers)}. In shared layers tuning brought the model no nearer to its "
-            "controls, in the transition it does, and representations of tasks are formed; refinement is the rest."
+            f"{self.found.in_words(self.curves.layers, REST)}. From the transition on, tuned is more similar to the "
+            "controls than the base is. This does not show that these layers hold tasks: compare knows neither "
+            "whether the controls learnt their tasks nor how similar tuned is to controls of other tasks (mechclust "
+            "mossa measures both)."
         ]
 
     def table(self) -> pd.DataFrame | None:
@@ -66,7 +73,7 @@ class ControlGroups:
 
         if self.found is None:
             return None
-        rows = [{**row, "tasks": len(self.curves.seen.tasks)} for row in self.found.rows(self.curves.layers)]
+        rows = [{**row, "tasks": len(self.curves.seen.tasks)} for row in self.found.rows(self.curves.layers, REST)]
         table = pd.DataFrame(rows, dtype=object)
         return table.where(table.notna(), np.nan)
 

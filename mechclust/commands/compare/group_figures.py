@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mechclust.commands.compare.control_groups import ControlGroups
+from mechclust.commands.compare.control_groups import REST, ControlGroups
 from mechclust.report.style import BLUE, GREY, ORANGE, RED, layer_axis, outer_labels, subplots
 from mechclust.report.text import plain
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _SHADES = {"shared": "#eef1f4", "transition": "#fdf0dc", "refinement": "#e3eef6"}
+_NAMES = {"refinement": REST}
 _TOP = 1.03  # of the axis that similarities are drawn on, and of the strip above it for the groups
 _STRIP = 0.16
 
@@ -35,7 +36,14 @@ def layer_groups_figure(groups: ControlGroups) -> Figure:
         group = getattr(found.groups, name)
         if group:
             axis.axvspan(group[0] - 0.5, group[-1] + 0.5, color=color, zorder=0, lw=0)
-            axis.text((group[0] + group[-1]) / 2, _TOP + 0.6 * _STRIP, name, ha="center", va="center", fontsize=9)
+            axis.text(
+                (group[0] + group[-1]) / 2,
+                _TOP + 0.6 * _STRIP,
+                _NAMES.get(name, name),
+                ha="center",
+                va="center",
+                fontsize=9,
+            )
     for ends, color in ((found.shared_end, GREY), (found.transition_end, ORANGE)):
         if ends is not None:
             places, heights = [end + 0.5 for end in ends], 2 * [_TOP + 0.15 * _STRIP]

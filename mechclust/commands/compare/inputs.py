@@ -40,6 +40,7 @@ class Inputs:
         notes: what a reader must know.
         tokenization: how the prompts were read.
         clusters: of the tasks.
+        families: of the base and of the tuned model, where these are of two families; else empty.
     """
 
     checkpoints: Sequence[Checkpoint]
@@ -49,6 +50,7 @@ class Inputs:
     notes: Sequence[str]
     tokenization: Mapping[str, Any]
     clusters: TaskClusters = TaskClusters()
+    families: tuple[str, ...] = ()
 
     def of_task(self) -> dict[str, Tensor]:
         """Task to the indices of its prompts."""
@@ -134,9 +136,15 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
             )
     read_as = tokenization(first, chat=config.chat, bos=config.bos)
     notes += adapter_notes((m.adapter, m.source) for m in checkpoints if m.adapter is not None)
-    inputs = Inputs(checkpoints, tasks, batches, prompts, notes, read_as, clusters)
+    families = _two_families(*(sizes[model].family for model in checkpoints[:2]))
+    inputs = Inputs(checkpoints, tasks, batches, prompts, notes, read_as, clusters, families)
     _check_room(checkpoints, sizes, inputs.of_task(), config, out)
     return inputs
+
+
+def _two_families(base: str | None, tuned: str | None) -> tuple[str, ...]:
+    """Return both families if they are known and differ, so that neither model was tuned from the other."""
+    return () if base is None or tuned is None or base == tuned else (base, tuned)
 
 
 def _chosen(prompts: LabelledPrompts, config: CompareConfig) -> list[int]:

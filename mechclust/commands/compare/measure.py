@@ -115,6 +115,7 @@ def _compared(inputs: Inputs, config: CompareConfig, out: Path, progress: bool) 
         cka=recorded(cka),
         **{name: recorded(result) for name, result in found.items()},
         clusters=inputs.clusters,
+        families=inputs.families,
         controls={
             task: {n: recorded(result) for n, result in comparison.joined(results_of_parts(two), task).items()}
             for task, two in against.items()

@@ -114,7 +114,8 @@ def group_rule(result: CompareResult) -> str:
         "Layer groups are read from medians over tasks of debiased CKA with each task's control. Shared: before the "
         "layer from which the tuned model's is above the base's by more than .02 (one exception allowed). Transition: "
         f"from there to {end}; there is none if the tuned model's interquartile range over tasks never falls to "
-        ".10. Refinement: the rest. The rule is ours; on the curves of Zhao, Ziser & Cohen (2024, arXiv 2410.20008) it "
+        ".10. Inherited: the layers above, which are computed from the changed ones; nothing in these curves says that "
+        "tuning altered them. The rule is ours; on the curves of Zhao, Ziser & Cohen (2024, arXiv 2410.20008) it "
         "gives their groups. Intervals cover neither other seeds of tuning nor the similarity of tasks in a cluster; "
         f"{'; '.join(groups.found.notes)}."
     )

@@ -32,6 +32,7 @@ class CompareResult(CompareTables):
         n_dims: of ``NDims``, sites being named ``tuned/hook_embed`` and so on, or ``None``.
         purity: the same of ``NeighbourPurity``, or ``None``.
         clusters: of the tasks.
+        families: of the base and of the tuned model, where neither was tuned from the other as these differ.
         notes: what a reader must know of the input.
         distinct: by site and label without a CKA or an interval, how many different hidden states the prompts have, in
             the model that has fewer.
@@ -50,7 +51,7 @@ class CompareResult(CompareTables):
         """What heads the report."""
         names = [short_name(model) for model in (self.tuned, self.base)]
         tuned, base = names if names[0] != names[1] else (self.tuned, self.base)
-        return f"What tuning changed: {tuned} against {base}"
+        return f"How {tuned} differs from {base}" if self.families else f"What tuning changed: {tuned} against {base}"
 
     @property
     def shown_table(self) -> pd.DataFrame:

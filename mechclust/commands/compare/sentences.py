@@ -11,19 +11,32 @@ from mechclust.report.text import join, ranges
 from probes.functional.cka import LEAST_DEBIASED
 from tasks.text.visible import short
 
+_UNDEFINED = (
+    "CKA is undefined at every layer for every task, so it is not known whether a layer changed: hidden states of a "
+    "task's prompts do not vary in one of the models."
+)
 _NAMED = 6  # maximum number of tasks named individually in a sentence
 
 
 def sentences(found: CompareTables) -> list[str]:
     """Where change begins, which layers changed, for which tasks; the most important first."""
+    if found.families:
+        return _between_families(found)
     if not found.diagonal:
         return _most_alike(found)
+    if not np.isfinite(found.change).any() and not found.changed_together.any():
+        return [_UNDEFINED, *_groups(found)]
     changed = bool(found.changed.any())
     said = [_begins(found), _layers(found)] if changed or found.changed_together.any() else [_nothing(found)]
+    said += _undefined(found)
     if changed or _open(found).any():
         said += _tasks(found)
     said += [*no_interval(found), *(_where(found) if changed else [])]
-    return [*said, *_clusters(found), *_controls(found), *(found.groups.sentences if found.groups is not None else [])]
+    return [*said, *_clusters(found), *_controls(found), *_groups(found)]
+
+
+def _groups(found: CompareTables) -> list[str]:
+    return [] if found.groups is None else found.groups.sentences
 
 
 def _open(found: CompareTables) -> np.ndarray:
@@ -31,9 +44,22 @@ def _open(found: CompareTables) -> np.ndarray:
     return np.nan_to_num(found.change) * ~found.known > found.config.tolerance
 
 
+def _undefined(found: CompareTables) -> list[str]:
+    """Where there is no CKA, so that nothing is said of a change."""
+    groups: dict[str, list[str]] = {}
+    for task, missing in zip(found.tasks, np.isnan(found.change).T, strict=True):
+        if missing.any():
+            groups.setdefault(found.ranges_of(missing), []).append(task)
+    parts = [
+        f"at layer{_s(at)} {at} for {'every task' if len(tasks) == len(found.tasks) else _named(tasks)}"
+        for at, tasks in groups.items()
+    ]
+    return [f"CKA is undefined {join(parts)}: whether tasks changed there is not known."] if parts else []
+
+
 def _nothing(found: CompareTables) -> str:
     told, where = "No layer changed", "at every layer and for every task,"
-    if _open(found).any():
+    if _open(found).any() or np.isnan(found.change).any():
         told, where = "No layer is known to have changed", "wherever there is one,"
     return f"{told}: {where} the 95% interval of 1 - CKA reaches down to the tolerance of {found.config.tolerance:g}."
 
@@ -63,22 +89,27 @@ def _begins(found: CompareTables) -> str:
 def _layers(found: CompareTables) -> str:
     changed = np.asarray(found.changed.filled(False).any(axis=1))
     if not changed.any():
-        return "No layer changed for any single task."
-    table = found.tables["layers"]
-    table = table[table["tasks"] == table["tasks"].max()]  # means over different sets of tasks cannot be compared
+        known = "is known to have changed" if np.isnan(found.change).any() else "changed"
+        return f"No layer {known} for any single task."
     said = (
         f"Layers that changed for at least one task: {found.ranges_of(changed)} of {ranges(found.layer_numbers)}; "
-        "1 - CKA"
+        f"{_largest(found)}"
     )
-    first, last = table.loc[table["change"].idxmax()], table.loc[table["change"].idxmin()]
-    said += f" is largest at layer {first.layer} ({first.change:z.2f} on average over tasks)"
-    said += f", least at layer {last.layer} ({last.change:z.2f})." if len(table) > 1 else "."
     if changed.sum() > 1:
         said += (
             " Later layers are computed from earlier ones and inherit their change: tuning need not have altered them, "
             "not even the one where it is largest."
         )
     return said
+
+
+def _largest(found: CompareTables) -> str:
+    """Where the mean over tasks is largest, and where least."""
+    table = found.tables["layers"]
+    table = table[table["tasks"] == table["tasks"].max()]  # means over different sets of tasks cannot be compared
+    first, last = table.loc[table["change"].idxmax()], table.loc[table["change"].idxmin()]
+    said = f"1 - CKA is largest at layer {first.layer} ({first.change:z.2f} on average over tasks)"
+    return said + (f", least at layer {last.layer} ({last.change:z.2f})." if len(table) > 1 else ".")
 
 
 def _tasks(found: CompareTables) -> list[str]:
@@ -166,6 +197,20 @@ def _where(found: CompareTables) -> list[str]:
     return [f"Layer by layer, these stand out: {'; '.join(parts)}."]
 
 
+def _between_families(found: CompareTables) -> list[str]:
+    """What is said of two models of which neither was tuned from the other."""
+    base, tuned = found.families
+    said = [
+        f"The models are of different families ({base} and {tuned}), so neither was tuned from the other: 1 - CKA is a "
+        "difference between two models here, and no effect of tuning."
+    ]
+    if not found.diagonal:
+        return [*said, *_most_alike(found)]
+    if not np.isfinite(found.change).any():
+        return [*said, _UNDEFINED]
+    return [*said, _largest(found), *_undefined(found), *no_interval(found)]
+
+
 def _most_alike(found: CompareTables) -> list[str]:
     table = found.tables["compare"]
     table = table[(table["task"] == ALL) & table["debiased_cka"].notna()]
@@ -173,7 +218,7 @@ def _most_alike(found: CompareTables) -> list[str]:
     return [
         f"The models do not have the same layers ({len(found.cka.coords['site'])} in the tuned one and "
         f"{len(found.cka.coords['other_site'])} in the base one, the embedding included), so every layer was compared "
-        "with every other, and which layers changed is left to the reader.",
+        "with every other, and which layers correspond is left to the reader.",
         f"Over all prompts, tuned layers are most like these base layers (CKA): {pairs or 'none'}.",
     ]
 

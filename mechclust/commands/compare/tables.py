@@ -49,6 +49,7 @@ class CompareTables:
     n_dims: ProbeResult | None = None
     purity: ProbeResult | None = None
     clusters: TaskClusters = TaskClusters()
+    families: tuple[str, ...] = ()
     notes: Sequence[str] = ()
     distinct: Mapping[tuple[str, str], int] = field(default_factory=dict)
     tokenization: Mapping[str, Any] = field(default_factory=dict)

@@ -21,6 +21,7 @@ from mechclust.commands.folder import own_folder
 from mechclust.commands.history.config import AGAINST, Against, HistoryConfig
 from mechclust.commands.history.inputs import Inputs, own_tokenizer, read_inputs, tokenizer_digest, tokens_of
 from mechclust.commands.history.integrity import Identity
+from mechclust.commands.history.random_copy import RandomCopy
 from mechclust.commands.history.result import HistoryResult, measured_history
 from mechclust.commands.history.series import Checkpoint, find_series
 from mechclust.commands.parts import Part, measured, part_path, shard_rows
@@ -28,7 +29,7 @@ from mechclust.commands.settings import stamps_of
 from mechclust.jobs import map_jobs, progress_bar
 from mechclust.models.adapters import base_of, is_adapter, plain_model
 from mechclust.models.pretrained import model_name
-from mechclust.models.sketch import WeightSketch, weight_sketch
+from mechclust.models.sketch import WeightSketch, named_weights, weight_sketch
 from mechclust.report.folder import check_command, rows_errors
 from mechclust.report.page import save_results
 from probes import (
@@ -50,6 +51,7 @@ from probes.hooks import device_of, evaluation_mode, forward
 from probes.identity import settings_of
 from probes.probe import Probe
 from tasks import Batch, InputError
+from tasks.text.visible import quoted
 
 _MOST_TOKENS = 32  # of a prompt whose attention is shown
 
@@ -118,12 +120,14 @@ class _Steps:
     def measured(self, model: str) -> HistoryResult:
         """Everything."""
         jobs = [self._job(checkpoint) for checkpoint in self.series]
+        random = RandomCopy(self.series[-1].source, self.folder.absolute(), self.inputs.tokenizer, self.config)
+        models: list[_Job | RandomCopy] = [*jobs, random]
         told = "checkpoints" if self.progress else None
         if self.config.here:
-            for job in progress_bar(jobs, desc=told, unit="checkpoint") if told else jobs:
-                _measure(job)
+            for model_job in progress_bar(models, desc=told, unit="model") if told else models:
+                _measure(model_job)
         else:
-            map_jobs(_measure, jobs, **self.config.on, folder=self.folder, progress=told)
+            map_jobs(_measure, models, **self.config.on, folder=self.folder, progress=told)
         stores = [RowStore(job.folder / "rows") for job in jobs]
         parts = self._parts(stores)
         found = measured(parts, self.config, self.folder, progress=self.progress)
@@ -141,6 +145,7 @@ class _Steps:
             stores=stores,
             results={name: own for name, own in results.items() if own},
             attention=[job.attention for job in jobs],
+            random=random.weights,
         )
 
     def _job(self, checkpoint: Checkpoint) -> _Job:
@@ -252,13 +257,51 @@ class _Job:
         return bool(read_json(facts).get("key") == self.key)
 
 
-def _measure(job: _Job) -> None:
-    """Load a checkpoint and write all that needs it."""
+def _measure(job: _Job | RandomCopy) -> None:
+    """Load a checkpoint and write all that needs it, or make the copy with random weights."""
+    if isinstance(job, RandomCopy):
+        job.make()
+        return
     if job.done:
         return
     (job.folder / "facts.json").unlink(missing_ok=True)
+    config = job.config
+    model = config.load(job.checkpoint.source, "prompts", tokenizer=job.inputs.tokenizer)
+    _check_finite(model, job.name)
+    with _named_if_not_finite(job.name):
+        _measure_loaded(model, job)
+    del model
+    gc.collect()  # hooks are cycles: without this, two models would be in memory
+    if torch.device(config.device).type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def _check_finite(model: Any, name: str) -> None:
+    """Refuse a checkpoint whose weights are not numbers."""
+    for weight_name, weight in named_weights(model):
+        if weight.is_floating_point() and not bool(weight.isfinite().all()):
+            raise InputError(
+                f"checkpoint {quoted(name)} has NaN or infinity in the weight {weight_name!r}; leave this checkpoint "
+                "out"
+            )
+
+
+@contextmanager
+def _named_if_not_finite(name: str) -> Iterator[None]:
+    """Name the checkpoint in an error about activations, which otherwise says to leave the example out."""
+    try:
+        yield
+    except InputError as error:
+        where, _, _ = str(error).partition(";")
+        if not where.startswith("NaN or infinity"):
+            raise
+        raise InputError(
+            f"checkpoint {quoted(name)}: {where}; give --dtype float32, or leave this checkpoint out"
+        ) from error
+
+
+def _measure_loaded(model: Any, job: _Job) -> None:
     inputs, config = job.inputs, job.config
-    model = config.load(job.checkpoint.source, "prompts", tokenizer=inputs.tokenizer)
     _save_rows(model, job)
     probes: list[tuple[str, Probe, Any]] = [(n, config.registered(n), inputs.batches) for n in config.others]
     if "heads" in config.measured:
@@ -287,10 +330,6 @@ def _measure(job: _Job) -> None:
         "tokenizer": own and tokenizer_digest(own, inputs.prompts.prompts, config),
     }
     write_json(job.folder / "facts.json", facts)
-    del model
-    gc.collect()  # hooks are cycles: without this, two models would be in memory
-    if torch.device(config.device).type == "cuda":
-        torch.cuda.empty_cache()
 
 
 def _save_rows(model: Any, job: _Job) -> None:

@@ -16,6 +16,7 @@ from mechclust.commands.history.inputs import Inputs
 from mechclust.commands.history.integrity import Finding, Identity, check_series
 from mechclust.commands.history.planes import FixedPlanes, fixed_planes
 from mechclust.commands.history.series import Checkpoint
+from mechclust.commands.history.start import Origin, RandomWeights, Start, start_of
 from mechclust.report.chance import least_permutations
 from mechclust.report.text import join, ranges, short_name
 from probes import ProbeResult, RowStore
@@ -44,6 +45,7 @@ class HistoryResult:
         attention: for each checkpoint, ``[layer head query key]`` patterns as bytes, by prompt number.
         words: tokens of these prompts, by prompt number.
         input_notes: anything a reader should know about the inputs.
+        start: whether the first checkpoint without findings has random weights or was trained before.
     """
 
     model: str
@@ -56,6 +58,7 @@ class HistoryResult:
     attention: Sequence[Mapping[int, Tensor]]
     words: Mapping[int, Sequence[str]]
     input_notes: Sequence[str]
+    start: Start
 
     @property
     def names(self) -> list[str]:
@@ -154,9 +157,9 @@ class HistoryResult:
         if any(curve.name in TESTED for curve in self.curves.values()):
             notes.append(
                 "A layer crosses chance at the first checkpoint at which it is above chance and stays so at the next; "
-                "p-values are corrected for all layers and checkpoints (Benjamini & Hochberg). If an untrained model "
-                "is already above chance, the structure comes from the prompts or the architecture and was not learnt."
+                "p-values are corrected for all layers and checkpoints (Benjamini & Hochberg)."
             )
+            notes.append(self.start.text)
         for name in self.config.others:
             if not any(key.startswith(f"{name}_") for key in self.curves):
                 notes.append(f"{name} has no measure with one number per layer or head; all it found is in results.")
@@ -216,10 +219,12 @@ class HistoryResult:
 
     def _at(self, name: str) -> str:
         """When: a layer above chance at the first checkpoint crossed it there or before."""
-        first = self.series[self.right[0]]
-        if name != first.name:
+        if name != self.start.name:
             return f"at {quoted(name)}"
-        return f"at {quoted(name)}, before training" if first.step == 0 else f"by {quoted(name)}, the first checkpoint"
+        if self.start.origin == Origin.RANDOM:
+            return f"at {quoted(name)}, with random weights"
+        trained = ", which was trained before" if self.start.origin == Origin.TRAINED else ""
+        return f"by {quoted(name)}, the first checkpoint{trained}"
 
     def __repr__(self) -> str:
         return f"HistoryResult({short_name(self.model)}, {len(self.series)} checkpoints, {len(self.flagged)} flagged)"
@@ -239,6 +244,7 @@ def measured_history(
     stores: Sequence[RowStore],
     results: Mapping[str, Mapping[int, ProbeResult]],
     attention: Sequence[Mapping[int, Tensor]],
+    random: RandomWeights | str,
 ) -> HistoryResult:
     """The result: integrity first, then the curves."""
     curves = {name: read_curve(name, results[name], len(series)) for name in TITLES if results.get(name)}
@@ -251,6 +257,7 @@ def measured_history(
     for against, reference in (("first", 0), ("last", len(series) - 1)):
         if reference in wrong and f"cka_{against}" in curves:
             curves[f"cka_{against}"] = curves[f"cka_{against}"].without(range(len(series)))
+    first = min(set(range(len(series))) - wrong, default=0)
     return HistoryResult(
         model=model,
         config=config,
@@ -262,6 +269,7 @@ def measured_history(
         attention=attention,
         words=inputs.words,
         input_notes=inputs.notes,
+        start=start_of(series[first].name, series[first].step, identities[first].weights, random),
     )
 
 

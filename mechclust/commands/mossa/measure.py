@@ -70,8 +70,8 @@ class TaskJob:
     Attributes:
         task: its name.
         models: by role: ``base``, ``tuned``, ``control``, and what there is of ``again`` (the control trained once
-            more), ``other-1`` and so on (controls of other tasks) and ``all-tasks`` (for a held-out task: the model
-            that was trained on it too).
+            more), ``other-1`` and so on (controls of other tasks, which are compared with ``tuned``; all others are
+            compared with ``control``) and ``all-tasks`` (for a held-out task: the model that was trained on it too).
         numbers: of the tasks.
     """
 
@@ -212,9 +212,9 @@ def _measure_task(resident: Resident, job: TaskJob) -> dict[str, ProbeResult]:
     for role in job.models:
         if role != "control":
             for measure, probe in _probes(resident, at, role).items():
-                name, prints_of = f"{role}.{measure}", (prints[role], prints["control"])
+                name, partner = f"{role}.{measure}", partner_of(role)
                 make = partial(_compare, resident, stores, role, measure)
-                parts[name] = Part(path(name, *prints_of, repr(probe)), name, make)
+                parts[name] = Part(path(name, prints[role], prints[partner], repr(probe)), name, make)
     if config.n_answers and task.test:
         examples, exchanged, pairs = questions(task, config.n_answers, resident.format)
         asked = str([e.tokens for e in [*examples, *exchanged]])
@@ -236,14 +236,32 @@ def _measure_task(resident: Resident, job: TaskJob) -> dict[str, ProbeResult]:
     return found
 
 
+def is_other_control(role: str) -> bool:
+    """Whether a role is a control of another task."""
+    return role.startswith("other-")
+
+
+def partner_of(role: str) -> str:
+    """Return the role of the model that a role's model is compared with.
+
+    Similarity to the task's own control is what MOSSA measures; its null is the similarity of the tuned model to
+    controls of other tasks.
+
+    Example:
+        >>> partner_of("base"), partner_of("other-1")
+        ('control', 'tuned')
+    """
+    return "tuned" if is_other_control(role) else "control"
+
+
 def _probes(resident: Resident, at: Sites, role: str, **options: Any) -> dict[str, Probe]:
-    """What is measured of a model with the task's control."""
+    """What is measured of a role's model and its partner."""
     config = resident.config
     shared: dict[str, Any] = {"at": at, "readout": READOUT, **_where(resident), **options}
     found: dict[str, Probe] = {
         "cka": CKA(**shared, form="rows", n_permutations=_PERMUTATIONS if role == "tuned" else 0, seed=config.seed)
     }
-    if role.startswith("other"):
+    if is_other_control(role):
         return found
     if role in ("base", "tuned"):
         found["dims"] = NDims(**shared)
@@ -281,7 +299,8 @@ def _compare(resident: Resident, stores: Mapping[str, RowStore], role: str, meas
 def _compared(stores: Mapping[str, RowStore], role: str, probe: Probe) -> ProbeResult:
     if isinstance(probe, NDims):
         return run_stores(stores[role], probe)
-    pair = {role: stores[role], "control": stores["control"]}
+    partner = partner_of(role)
+    pair = {role: stores[role], partner: stores[partner]}
     if isinstance(probe, RBFCKA):
         pair = {name: store.select(store.index[:_RBF_PROMPTS]) for name, store in pair.items()}
     return run_stores(pair, probe)

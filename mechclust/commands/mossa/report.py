@@ -11,7 +11,6 @@ from mechclust.commands.mossa.result import MossaResult
 from mechclust.commands.mossa.sentences import lead_of, notes_of
 from mechclust.commands.mossa.tables import before_and_after, tables_of
 from mechclust.report.analysis import Analysis
-from mechclust.report.claims import save_claims
 from mechclust.report.families import family_notes
 from mechclust.report.html import table_html
 from mechclust.report.page import write_report
@@ -37,7 +36,6 @@ def write_mossa_report(result: MossaResult, out: str | Path) -> Path:
     """
     with own_folder(out, "mossa"):
         tables = tables_of(result)
-        save_claims(result.claims, Path(out) / "claims.json")
         return write_report(
             out,
             command="mossa",

@@ -95,7 +95,8 @@ class MossaResult:
         return [name for name, (probe, _) in MEASURES.items() if f"base.{probe}" in one]
 
     def values(self, role: str, measure: str = "debiased CKA", *, final_norm: bool = False) -> np.ndarray:
-        """``[task layer]`` similarity of a role's model with the tasks' controls; NaN where there is no such model.
+        """``[task layer]`` similarity of a role's model with the tasks' controls, and of ``other-1`` and so on with the
+        tuned model; NaN where there is no such model.
 
         Args:
             role: ``base``, ``tuned``, ``again``, ``all-tasks``, ``other-1`` and so on.
@@ -172,8 +173,9 @@ class MossaResult:
 
     @property
     def named_groups(self) -> bool:
-        """Whether there are enough tasks for layer groups."""
-        return int((~np.array(self.held_out, dtype=bool)).sum()) >= LEAST_FOR_GROUPS
+        """Whether there are enough tasks for layer groups, and similarities at every layer."""
+        seen = self.curves().seen
+        return len(seen.tasks) >= LEAST_FOR_GROUPS and not seen.undefined_layers
 
     @cached_property
     def scores(self) -> dict[str, dict[str, Score]]:

@@ -15,7 +15,7 @@ from mechclust.report.claims import Claim
 from mechclust.report.curve_statistics import upper_gap
 from mechclust.report.layer_groups import LEAST_FOR_GROUPS
 from mechclust.report.task_curves import TaskCurves, bootstrap
-from mechclust.report.text import join
+from mechclust.report.text import join, ranges
 from tasks.text.visible import short
 
 if TYPE_CHECKING:
@@ -84,12 +84,38 @@ def _multi_task(result: MossaResult) -> list[str]:
 
 def _groups(result: MossaResult) -> list[str]:
     n = len(result.curves().seen.tasks)
+    if n >= LEAST_FOR_GROUPS and not result.named_groups:
+        undefined = [int(layer) for layer in result.curves().seen.undefined_layers]
+        return [f"No layer groups are named: similarity with the controls is undefined at {_layers(undefined)}."]
     if not result.named_groups:
         return [
             f"No layer groups are named: {_many(n, 'seen task')}, and medians over tasks and their spread need at "
             f"least {LEAST_FOR_GROUPS}."
         ]
-    return [f"Layer groups of {n} seen tasks: {result.groups.in_words()}."]
+    return [f"Layer groups of {n} seen tasks: {result.groups.in_words()}.", *_farther(result)]
+
+
+def _farther(result: MossaResult) -> list[str]:
+    """Layers where tuned is less similar to the controls than pre: nothing there is shared by tuned and controls."""
+    groups, curves = result.groups, result.curves().seen
+    found = []
+    if alone := groups.tuned_alone:
+        least = min(alone, key=lambda layer: float(curves.median("tuned")[layer - 1]))
+        found.append(
+            f"Tuned alone changed at {_layers(alone)}: there the controls are like pre (median debiased CKA at least "
+            f"{min(curves.median('base')[layer - 1] for layer in alone):z.2f}) and tuned is not "
+            f"({curves.median('tuned')[least - 1]:z.2f} at layer {least}). A layer also inherits what changed below it."
+        )
+    if both := [layer for layer in groups.farther if layer not in alone]:
+        found.append(
+            f"At {_layers(both)}, tuned is less similar to the controls than pre is: tuned changed there, but not as "
+            "the controls did."
+        )
+    return found
+
+
+def _layers(layers: Sequence[int]) -> str:
+    return f"layer{'s' * (len(layers) > 1)} {ranges(layers)}"
 
 
 # ---- tasks and clusters ----

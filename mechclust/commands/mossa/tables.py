@@ -134,13 +134,13 @@ def layers_table(result: MossaResult) -> pd.DataFrame:
 
 def groups_table(result: MossaResult) -> pd.DataFrame:
     """One row per group of layers, where there are enough tasks: ``group, first_layer, last_layer`` (empty: no layer is
-    in it), ``end_low`` and ``end_high``, 95% of its last layer over tasks drawn anew (0: before the first layer), and
-    ``tasks``."""
+    in it), ``end_low`` and ``end_high``, 95% of its last layer over tasks drawn anew (0: before the first layer),
+    ``tuned_alone``, those of its layers where tuned changed and the controls did not, and ``tasks``."""
     import pandas as pd
 
     found = result.groups.rows() if result.named_groups else []
     rows = [{**row, "tasks": len(result.curves().seen.tasks)} for row in found]
-    columns = ["group", "first_layer", "last_layer", "end_low", "end_high", "tasks"]
+    columns = ["group", "first_layer", "last_layer", "end_low", "end_high", "tuned_alone", "tasks"]
     return pd.DataFrame(rows, columns=columns, dtype=object).astype({"tasks": int})
 
 
@@ -198,7 +198,8 @@ def losses_table(result: MossaResult) -> pd.DataFrame:
 
 def curves_table(result: MossaResult) -> pd.DataFrame:
     """One row per number: ``task, cluster, held_out, layer`` (from 1, or ``final norm``), ``hook, measure, role,
-    value``. Roles: whose similarity with the task's control it is, see ``measure.TaskJob``."""
+    value``. Roles: whose similarity with the task's control it is, and ``other-1`` and so on: that of the tuned model
+    with a control of another task; see ``measure.TaskJob``."""
     import pandas as pd
 
     rows: list[dict[str, Any]] = []

@@ -16,6 +16,7 @@ from mechclust.report.arm_findings import ArmFinding, arm_finding, gap, gathered
 from mechclust.report.claims import Claim, EarlierRun, claim, with_severity
 from mechclust.report.draws import (
     Data,
+    as_shares,
     at_bound,
     exchanged,
     first_from_later,
@@ -143,9 +144,9 @@ def tests_of(config: ClusterFactorsConfig) -> list[ArmFinding[RunResults]]:
     ]
     return [
         test("T1", "validation accuracy at the end of training, lowest over arms", (), gathered(v=least_accuracy),
-              one("v", Bound(">=", 0.95)), at_bound("v", Bound(">=", 0.95)),
-              "the measured spread about the bound", source="set-up",
-              planted=moved_to(v=0.98)),
+              one("v", Bound(">=", 0.95)), as_shares(at_bound("v", Bound(">=", 0.95)), "v"),
+              "the measured spread about the bound", source="set-up", shares=True,
+              planted=as_shares(moved_to(v=0.98), "v")),
         test("T2", f"two private outputs per task: {last} clusters by task (ARI)", (TWO, SHARED),
               gathered(v=end(TWO, "x task"), other=end(SHARED, "x task")), one("v", clear), replaced(v="other"),
               of_shared, source=f"{_PAPER}; bound ours", chance="0",
@@ -234,7 +235,7 @@ def tests_of(config: ClusterFactorsConfig) -> list[ArmFinding[RunResults]]:
                             ("task-ARI", data["ari"].tolist(), Bound("<=", 0.3))],
               one_of(replaced(linear="of_x"), replaced(ari="clustered")),
               "layer 0, or networks whose tasks have two private outputs", chance="accuracy .1",
-              planted=moved_to(linear=0.95, ari=0.15)),
+              shares=("linear accuracy",), planted=as_shares(moved_to(linear=0.95, ari=0.15), "linear")),
         test("T21", f"loss on y only: at the end of the instruction, {last} clusters by task with private outputs "
               "but not with shared ones, and with shared ones it clusters by output at x", (PRIVATE_Y, SHARED_Y),
               gathered(task=end(PRIVATE_Y, "instruction task"), shared=end(SHARED_Y, "instruction task"),

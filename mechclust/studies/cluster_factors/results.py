@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from mechclust.report.verdicts import interval
+from mechclust.report.verdicts import interval_over_seeds
 from mechclust.studies.cluster_factors.config import (
     TRAIN,
     VALIDATION,
@@ -128,16 +128,16 @@ def table_of(found: Found, measure: Literal["ari", "ami"]) -> pd.DataFrame:
     for arm, runs in found.items():
         curves = [[getattr(run, measure).get(curve, _UNKNOWN)[-1, -1] for run in runs] for curve in CURVES]
         linear = [run.linear[-1, -1] for run in runs]
-        rows.append([arm, *map(_cell, curves), _cell(linear)])
+        rows.append([arm, *map(_cell, curves), _cell(linear, share=True)])
     return pd.DataFrame(rows, columns=["arm", *CURVES, f"{LINEAR} (accuracy)"])
 
 
 _UNKNOWN = np.full((1, 1), np.nan)
 
 
-def _cell(values: Sequence[float]) -> str:
-    """Mean and interval, as text."""
+def _cell(values: Sequence[float], *, share: bool = False) -> str:
+    """Return the mean and its interval as text."""
     if not np.isfinite(values).all():
         return "–"
-    span = interval([float(v) for v in values])
+    span = interval_over_seeds([float(v) for v in values], share=share)
     return f"{np.mean(values):z.2f}" + ("" if span is None else f" ({span[0]:z.2f} to {span[1]:z.2f})")

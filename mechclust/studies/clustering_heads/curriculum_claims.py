@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from mechclust.report.draws import Data, exchanged
+from mechclust.report.draws import Data, as_shares, exchanged
 from mechclust.report.findings import Parts
 from mechclust.report.verdicts import Bound
 from mechclust.studies.clustering_heads.config import ClusteringHeadsConfig, Curriculum
@@ -56,7 +56,8 @@ def _generalises(id: str, c: Curriculum, results: Mapping[int, ProbeResult], pap
         id, f"p = {c.p}, {c.d_model} dimensions: a network trained on p = 2 first generalises (test accuracy), one "
         "from scratch memorises", _SECOND, parts,
         exchanged(("test", "scratch test"), ("train", "scratch train")), "the two arms exchanged seed by seed",
-        published, "the published accuracies, with a standard deviation of .01", paper=paper,
+        as_shares(published, "test", "scratch test", "scratch train"),
+        "the published accuracies, with a standard deviation of .01", shares=True, paper=paper,
         predicted="does not hold", data=data,
         chance=f"{1 / c.p:g}", why_not="" if found else "the curriculum was not run",
         note=f"from scratch, test, by seed: {', '.join(f'{x:.2f}' for x in data['scratch test'])}; before, on p = 2: "

@@ -44,7 +44,7 @@ def head_findings(results: HeadsResults) -> list[Predicted]:
             id, f"all solved networks, detected or not: with the mean embedding of {what} of a donor with a different "
             "sum and answer, predictions become the donor's (share)", "ours", parts, random_classes,
             "classes of the same sizes drawn at random among inputs with the same answer, once per network",
-            nearly_all, "98 to 100 in 100 follow", note=note if measured else "",
+            nearly_all, "98 to 100 in 100 follow", shares=("",), note=note if measured else "",
             predicted=predicted, data=data if measured else None, why_not=why,
             chance=f"random classes: {data['random'].mean():.2f}" if measured else None,
         )  # fmt: skip
@@ -63,7 +63,7 @@ def head_findings(results: HeadsResults) -> list[Predicted]:
             "H7c", "all solved networks guess when given the mean embedding of a wrong cluster, drawn per cluster and "
             "seed (accuracy)", "ours", lambda data: [("", data["wrong"], Bound("<=", 0.6))],
             lambda data, rng: {**data, "wrong": rng.permutation(data["right"])},
-            "networks that ignore it: their own accuracies", chance="0.5 for p = 2", predicted="holds",
+            "networks that ignore it: their own accuracies", shares=True, chance="0.5 for p = 2", predicted="holds",
             data={"wrong": accuracies("wrong_accuracy"), "right": accuracies("accuracy")} if measured else None,
             why_not=why,
         ),

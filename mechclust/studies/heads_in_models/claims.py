@@ -137,7 +137,7 @@ def _addition(config: HeadsInModelsConfig) -> list[Finding[Data]]:
         _ours("A1", "transformers of two layers learn to add (accuracy on the examples measured)",
               parts(lambda arm: _of(arm, TRAINED, "accuracy"), Bound(">=", config.solved)),
               replaced(**pairs((TRAINED, "accuracy"), (UNTRAINED, "accuracy"))), "the accuracy of untrained networks",
-              chance="1 / p"),
+              shares=True, chance="1 / p"),
         share("A2", "a head of the last layer is called a clustering head of the sum (share of networks)", TRAINED,
               "last layer", _HALF),
         share("A3", "there is not one per layer: in fewer than half of the networks, one of the first layer is called "
@@ -163,7 +163,6 @@ def _prompts(config: HeadsInModelsConfig) -> list[Finding[Data]]:
     accuracy = _paired(_keys(PRETRAINED, "accuracy"), _keys(RANDOM, "accuracy"))
     carried = _paired(_keys(PRETRAINED, f"carried, {RELEVANT}"), _keys(PRETRAINED, f"carried, {RANDOM_HEADS}"))
     changed = _paired(_keys(PRETRAINED, f"changed, {IRRELEVANT}"), _keys(PRETRAINED, f"changed, {RELEVANT}"))
-    spared = moved_to(**dict.fromkeys(changed, 0.02))
     switching, twin_switching = (key(PROMPTS, kind, "switching") for kind in (PRETRAINED, RANDOM))
     common = key(PROMPTS, PRETRAINED, "common")
 
@@ -172,10 +171,14 @@ def _prompts(config: HeadsInModelsConfig) -> list[Finding[Data]]:
         drawn = rng.hypergeometric(np.minimum(config.n_tested, n), n - np.minimum(config.n_tested, n), config.n_tested)
         return {**data, common: drawn / config.n_tested}
 
+    def spared(data: Data, rng: np.random.Generator) -> Data:
+        n = config.n_words**2  # prompts
+        return {**data, **{name: rng.binomial(n, 0.02, len(data[name])) / n for name in changed}}
+
     return [
         _ours("W1", "the pretrained model answers with the thing of the person named last (accuracy)",
               _ends(accuracy, Bound(">=", 0.8)), replaced(**accuracy),
-              "the accuracy of random weights", chance=f"1 / {config.n_words} among the words of a kind"),
+              "the accuracy of random weights", shares=True, chance=f"1 / {config.n_words} among the words of a kind"),
         _ours("W2", "some heads follow what is asked: at both endings, their outputs are alike for prompts that differ "
               "in the other person's thing, but not for those that differ in the thing asked for (number of heads)",
               [("", lambda data: data[switching], Bound(">=", 1))], replaced(**{switching: twin_switching}),
@@ -191,12 +194,13 @@ def _prompts(config: HeadsInModelsConfig) -> list[Finding[Data]]:
               moved_to(**dict.fromkeys(carried, 0.6)), "the measured spread about .6", chance="0"),
         _ours("W5", f"the same heads serve both endings: a quarter or more of the {config.n_tested} with the largest "
               "effect are the same (share)", [("", lambda data: data[common], Bound(">=", 0.25))], random_heads,
-              "as many random heads of the model", chance="the number of heads over all heads of the model"),
+              "as many random heads of the model", shares=True,
+              chance="the number of heads over all heads of the model"),
         _ours("W6", "the other person's thing does not matter to these heads (share of answers that change if donors "
               "differ only in it)", _ends(changed, Bound("<=", 0.1)),
               one_false(spared, {name: replaced(**{name: by}) for name, by in changed.items()}),
               "donors that differ in the thing asked for, at one ending, drawn at random",
-              spared, "the measured spread about .02"),
+              spared, "one answer in fifty changes", shares=True),
         *_discovered(config),
     ]  # fmt: skip
 
@@ -267,7 +271,7 @@ def _instructions(config: HeadsInModelsConfig) -> list[Finding[Data]]:
     return [
         _ours("I1", "networks follow instructions that they have not seen (accuracy)",
               one(TRAINED, "accuracy", Bound(">=", config.solved)), replaced(**accuracy),
-              "the accuracy of untrained networks", chance="the commonest output's share"),
+              "the accuracy of untrained networks", shares=True, chance="the commonest output's share"),
         share("I2", "a head's output is similar for all instructions of a task: one is called for the task (share of "
               "networks)", TRAINED, "any", _HALF),
         share("I3", "in untrained networks, none is called for the task (share with one)", UNTRAINED, "any", _FEW),

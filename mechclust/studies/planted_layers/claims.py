@@ -98,6 +98,7 @@ def _findings(config: PlantedConfig, first: SeedResults) -> list[Finding[Found]]
             f"calls that end with the change in {1 - OFTEN.value:.0%} of the models",
             planted=_calls(late=_FEW, lasting=True, ending=_FEW),
             planted_what=f"calls that do so in {_FEW:.0%}",
+            shares=True,
         ),
         Finding(
             "P3",
@@ -142,6 +143,7 @@ def _findings(config: PlantedConfig, first: SeedResults) -> list[Finding[Found]]
             both(main, same, ("share called", "hit", OFTEN), ("end", "end", NEAR)),
             one_of(_calls(beyond=_HALF), _calls(missed=1 - OFTEN.value + _JUST)),
             f"calls that end {off}, or lack the first changed layers, a fifth of all",
+            shares=("share called",),
             note="that it calls no other layer holds by construction",
             planted=_calls(late=_FEW, beyond=_FEW),
             planted_what=nearly,
@@ -167,6 +169,7 @@ def _findings(config: PlantedConfig, first: SeedResults) -> list[Finding[Found]]
             f"all layers called in {_CLUSTERED:.0%} of the models, none in the others",
             planted=lambda found, draw: _called(found, draw, {STEPS: _all_but(1 - _FEW)}),
             planted_what=f"{_FEW:.0%} of the layers called",
+            shares=True,
             note="another order of the data for both, as for the pairs of the null",
         ),
         Finding(
@@ -178,6 +181,7 @@ def _findings(config: PlantedConfig, first: SeedResults) -> list[Finding[Found]]
             f"none called in {_CLUSTERED:.0%} of the models, all layers in the others",
             planted=lambda found, draw: _called(found, draw, {ALL: _all_but(_FEW)}),
             planted_what=f"{_FEW:.0%} of the layers not called",
+            shares=True,
         ),
     ]
 

@@ -127,6 +127,7 @@ def _findings(config: PlantedConfig, found: Found) -> list[Finding[Found]]:
             "last of them on",
             planted=trios(SAME, _lasting),
             planted_what="a gain from the first trained layer to the last layer of the model",
+            shares=True,
         ),
         Finding(
             "P13",

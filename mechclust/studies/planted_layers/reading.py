@@ -41,6 +41,7 @@ READ = (
     "transition off",
     "top",
 )
+READING_SHARES = ("hit", "false", "found", "top", "transition off")  # of layers or trios
 OF_GROUPS = (
     "shared",
     "transition",
@@ -184,7 +185,10 @@ def reading_table(
         [
             view,
             measure,
-            *(cell_of(scores[column][:, *place(view, measure, prompts)]) for column, prompts in keys_of(columns)),
+            *(
+                cell_of(scores[column][:, *place(view, measure, prompts)], share=name in READING_SHARES)
+                for column, prompts in keys_of(columns)
+            ),
         ]
         for view in views
         for measure in CONTROL_MEASURES
@@ -210,11 +214,11 @@ def accuracy_table(found: Sequence[SeedReadings]) -> pd.DataFrame:
     """One row per model: its share of correct answers for each measured skill, mean over seeds; last, chance."""
     import pandas as pd
 
-    def row(name: str, of: Callable[[SeedReadings], Mapping[str, float]]) -> list[str]:
-        return [name, *(cell_of(np.array([of(m)[skill] for m in found])) for skill in found[0].chance)]
+    def row(name: str, of: Callable[[SeedReadings], Mapping[str, float]], *, share: bool = True) -> list[str]:
+        return [name, *(cell_of(np.array([of(m)[skill] for m in found]), share=share) for skill in found[0].chance)]
 
     rows = [row(name, lambda m, name=name: m.accuracy[name]) for name in found[0].accuracy]  # type: ignore[misc]
-    rows.append(row("chance: without the skill", lambda m: m.chance))
+    rows.append(row("chance: without the skill", lambda m: m.chance, share=False))
     return pd.DataFrame(rows, columns=["model", *found[0].chance])
 
 

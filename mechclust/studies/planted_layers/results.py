@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from mechclust.report.verdicts import interval
+from mechclust.report.verdicts import interval_over_seeds
 from mechclust.studies.kept import check_there
 from mechclust.studies.planted_layers.config import (
     ALL,
@@ -52,6 +52,7 @@ PATCHING = "patching"
 ROW_VIEWS = (RESIDUAL, RISE, *VIEWS[1:])
 PROMPTS = (ALL_PROMPTS, FEW)
 SCORES = ("auc", "onset", "end", "hit", "false", "found", "top", "upper")
+SHARES = ("hit", "false", "found", "top", "upper")  # of layers or models
 
 
 class Row(NamedTuple):
@@ -218,7 +219,7 @@ def table_of(config: PlantedConfig, found: Sequence[SeedResults], name: str, whi
 
     keys, table = keys_of(columns_of(config, which)), []
     for row, values in table_values(config, found, name, which).items():
-        cells = [cell_of(seeds) if len(seeds) else "" for seeds in values]
+        cells = [cell_of(seeds, share=name in SHARES) if len(seeds) else "" for seeds in values]
         table.append([row.view, row.measure or "loss restored", *cells])
     chances = [chance_of(column, name, found[0]) for column, _ in keys]
     if np.isfinite(chances).any():
@@ -254,10 +255,11 @@ def summary_table(config: PlantedConfig, found: Sequence[SeedResults]) -> pd.Dat
     columns, chances = {}, []
     for head, (name, which, column, prompts) in asked.items():
         values = scores[column][name][:, PROMPTS.index(prompts)]
-        columns[head] = {row: cell_of(values[:, *place_of(row)]) for row in ROWS}
+        share = name in SHARES
+        columns[head] = {row: cell_of(values[:, *place_of(row)], share=share) for row in ROWS}
         if which == "planted":
             patched = scores_of(config, found, column, PATCHED)[name] if prompts == ALL_PROMPTS else np.empty(0)
-            columns[head][PATCHED] = cell_of(patched)
+            columns[head][PATCHED] = cell_of(patched, share=share)
         chance = chance_of(column, name, found[0]) if which == "planted" else math.nan
         chances.append(f"{chance:.2f}" if math.isfinite(chance) else "")
     rows = [
@@ -280,11 +282,16 @@ def loss_table(found: Sequence[SeedResults]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["pair", "base", "trained"])
 
 
-def cell_of(values: np.ndarray) -> str:
-    """Mean and interval, as text."""
+def cell_of(values: np.ndarray, *, share: bool = False) -> str:
+    """Return the mean and its 95% interval over seeds as text.
+
+    Args:
+        values: one per seed.
+        share: whether they are shares.
+    """
     if not len(values) or not np.isfinite(values).all():
         return "–"
-    span = interval(values.tolist())
+    span = interval_over_seeds(values.tolist(), share=share)
     return f"{values.mean():.2f}" + ("" if span is None else f" ({span[0]:z.2f} to {span[1]:z.2f})")
 
 

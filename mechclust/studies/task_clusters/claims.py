@@ -11,6 +11,7 @@ from mechclust.report.arm_findings import ArmFinding, arm_finding, gap, gathered
 from mechclust.report.claims import Claim, claim, with_severity
 from mechclust.report.draws import (
     Data,
+    as_shares,
     at_bound,
     exchanged,
     first_from_later,
@@ -62,8 +63,9 @@ def _tests(config: TaskClustersConfig, arms: Arms) -> list[ArmFinding[RunResults
     rise = moved_to(curve=saturating(steps) * np.linspace(0.4, 1, len(steps)))
     return [
         test("T1", "validation accuracy at the end", ("private",),
-             gathered(v=of("private", lambda run: run.accuracy[-1])), one("v", accurate), at_bound("v", accurate),
-             spread, moved_to(v=0.98), source="set-up"),
+             gathered(v=of("private", lambda run: run.accuracy[-1])), one("v", accurate),
+             as_shares(at_bound("v", accurate), "v"), spread, as_shares(moved_to(v=0.98), "v"), source="set-up",
+             shares=True),
         test("T2", f"task-ARI of the top layer ({top_name}) is high and far above its start", ("private", "shared"),
              gathered(curve=of("private", top), other=of("shared", top)), grows, replaced(curve="other"), of_shared,
              rise, source=f"{_PAPER}; bound ours", chance=chance),

@@ -80,7 +80,7 @@ def run_job(config: TopicStructureConfig, job: Job, out: Path) -> None:
                 lambda: build_model(model_config), out=folder, batches=batches, probes={"attention": probe}, at=at
             )
         )
-    losses = train(model, task, training_of(config, arm), callbacks=callbacks)
+    losses = train(model, task, training_of(config, arm), callbacks=callbacks, stop_if_diverged=False)
     own = fingerprint(model)
     for name, measure in found.items():
         once(folder / f"{name}.safetensors", measure, own)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 
 import pytest
@@ -94,3 +95,23 @@ def test_a_model_that_reads(gpt2, model, tmp_path):
     save_model(model, tmp_path / "ours.safetensors")
     with pytest.raises(InputError, match=r"ours.safetensors' has no tokenizer to read text; give a Hugging Face"):
         ModelSettings().load(str(tmp_path / "ours.safetensors"), "text")
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("clusters", "max_memory"),
+        ("compare", "max_memory"),
+        ("compare", "factor"),
+        ("topics", "job_timeout"),
+    ],
+)
+def test_numbers_are_finite(command, name, bad):
+    with pytest.raises(InputError, match=f"{name} is {bad}; expected a finite number"):
+        replace(CONFIGS[command], **{name: bad}).check()
+
+
+def test_memory_for_a_comparison_is_above_0():
+    with pytest.raises(InputError, match="max_memory is 0; expected a number of GiB above 0"):
+        replace(CONFIGS["compare"], max_memory=0.0).check()

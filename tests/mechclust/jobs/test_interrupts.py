@@ -7,45 +7,168 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
+
+import pytest
+
+from mechclust.jobs import one_interrupt
 
 ROOT = Path(__file__).parents[3]
 
 
-def test_fast_repeated_ctrl_c_prints_no_traceback_and_leaves_no_worker(tmp_path):
-    touch = f"__import__('pathlib').Path({str(tmp_path)!r}, str(__import__('os').getpid())).touch()"
-    job = f"[{touch}, __import__('time').sleep(500)]"
-    script = tmp_path / "driver.py"
-    script.write_text(
-        "import sys\n"
-        "from mechclust import cli\n"
-        "from mechclust.jobs import map_jobs\n"
-        f"cli.app.cli = lambda **options: map_jobs(eval, [{job!r}] * 2, 2, progress='all jobs')\n"
-        "if __name__ == '__main__':\n"
-        "    sys.exit(cli.main(['list']))\n"
-    )
-    process = subprocess.Popen(
-        [sys.executable, script],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    begin = time.monotonic()
-    while not any(path.name.isdigit() for path in tmp_path.iterdir()):  # the second may still be starting
-        assert time.monotonic() - begin < 120
-        assert process.poll() is None
-        time.sleep(0.05)
-    signals = 0
+@pytest.fixture
+def driver(tmp_path):
+    """Start a command with two jobs that do not end by themselves; return it once the first job has begun."""
+    started = []
+
+    def start(first="pass"):
+        touch = f"__import__('pathlib').Path({str(tmp_path)!r}, str(__import__('os').getpid())).touch()"
+        job = f"[{touch}, __import__('time').sleep(500)]"
+        script = tmp_path / "driver.py"
+        script.write_text(
+            "import signal, sys\n"
+            "from mechclust import cli\n"
+            "from mechclust.jobs import map_jobs\n"
+            "class Finaliser:\n"
+            "    def __del__(self):\n"
+            "        signal.raise_signal(signal.SIGINT)\n"
+            "def command(**options):\n"
+            f"    {first}\n"
+            f"    map_jobs(eval, [{job!r}] * 2, 2, progress='all jobs')\n"
+            "cli.app.cli = command\n"
+            "if __name__ == '__main__':\n"
+            "    sys.exit(cli.main(['list']))\n"
+        )
+        process = subprocess.Popen(
+            [sys.executable, script],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        while not workers(tmp_path):  # the second may still be starting
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def workers(folder):
+    """Return the processes that have begun a job."""
+    return [path.name for path in folder.iterdir() if path.name.isdigit()]
+
+
+def interrupt(process):
+    """Give Ctrl-C to all processes of the group until the command has ended; return what it said."""
     while process.poll() is None:
         os.killpg(process.pid, signal.SIGINT)
-        signals += 1
         time.sleep(0.002)
-    said = process.communicate()[0]
-    assert signals > 3
+    return process.communicate()[0]
+
+
+def test_fast_repeated_ctrl_c_prints_no_traceback_and_leaves_no_worker(driver, tmp_path):
+    process = driver()
+    said = interrupt(process)
     assert "Traceback" not in said
     assert said.endswith("mechclust: interrupted\n")
     assert process.returncode == 130
-    for path in tmp_path.iterdir():
-        assert not (path.name.isdigit() and Path(f"/proc/{path.name}").exists())
+    assert not [pid for pid in workers(tmp_path) if Path(f"/proc/{pid}").exists()]
+
+
+def test_a_command_whose_first_ctrl_c_was_dropped_ends_at_the_next(driver, tmp_path):
+    process = driver("Finaliser()")
+    said = interrupt(process)
+    assert "Traceback" not in said
+    assert said.endswith("mechclust: interrupted\n")
+    assert process.returncode == 130
+    assert not [pid for pid in workers(tmp_path) if Path(f"/proc/{pid}").exists()]
+
+
+# ---- within this process ----
+
+
+@pytest.fixture(autouse=True)
+def _handler():
+    """Ctrl-C ends the tests again after a test."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def ctrl_c(*_):
+    signal.raise_signal(signal.SIGINT)
+
+
+class Finaliser:
+    __del__ = ctrl_c
+
+
+def in_a_finaliser():
+    Finaliser()
+
+
+def in_a_callback():
+    referent = set()
+    reference = weakref.ref(referent, ctrl_c)
+    del referent
+    assert reference() is None
+
+
+def in_a_bare_except():
+    try:
+        ctrl_c()
+    except BaseException:
+        return
+
+
+@pytest.mark.parametrize("drop", [in_a_finaliser, in_a_callback, in_a_bare_except])
+def test_an_interrupt_that_is_dropped_is_not_the_last(drop, capfd):
+    dropped = 0
+
+    def command():
+        nonlocal dropped
+        for _ in range(3):
+            drop()
+            dropped += 1
+        ctrl_c()
+
+    with pytest.raises(KeyboardInterrupt), one_interrupt():
+        command()
+    assert dropped == 3
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_later_interrupts_do_not_disturb_the_clean_up_nor_the_end():
+    cleaned = 0
+
+    def command():
+        nonlocal cleaned
+        try:
+            ctrl_c()
+        finally:
+            for step in (ctrl_c, in_a_finaliser):
+                step()
+                cleaned += 1
+
+    with pytest.raises(KeyboardInterrupt), one_interrupt():
+        command()
+    assert cleaned == 2
+    ctrl_c()  # ignored: what a command says at its end is said
+
+
+def test_a_command_without_an_interrupt_leaves_ctrl_c_as_it_was():
+    before = signal.getsignal(signal.SIGINT)
+    with one_interrupt():
+        in_a_finaliser()
+    assert signal.getsignal(signal.SIGINT) is before
+    with pytest.raises(KeyboardInterrupt), one_interrupt():
+        raise KeyboardInterrupt  # nobody pressed Ctrl-C
+    assert signal.getsignal(signal.SIGINT) is before

@@ -107,10 +107,10 @@ def driver(tmp_path, engine):
     script.write_text(
         "import sys\n"
         "from mechclust.jobs import Ray, close_bars, map_jobs, one_interrupt\n"
-        "@one_interrupt()\n"
         "def main():\n"
         "    try:\n"
-        f"        print(map_jobs(eval, [{job!r}] * 2, 2, engine={engine}, progress='all jobs'))\n"
+        "        with one_interrupt():\n"
+        f"            print(map_jobs(eval, [{job!r}] * 2, 2, engine={engine}, progress='all jobs'))\n"
         "    except KeyboardInterrupt:\n"
         "        close_bars()\n"
         "        return 130\n"

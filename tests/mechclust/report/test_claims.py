@@ -55,9 +55,19 @@ class TestClaim:
         assert made(values, Bound(">=", 1.0)).verdict == "undecided"  # the mean satisfies it
         assert made(values, Bound(">=", 1.1)).verdict == "does not hold"
 
-    def test_of_one_seed_is_undecided(self):
-        c = made([0.5], Bound("<", 1))
-        assert (c.seeds, c.interval, c.verdict, c.measured) == (1, None, "undecided", 0.5)
+    @pytest.mark.parametrize("shares", [False, True])
+    def test_of_one_seed_is_not_tested(self, shares):
+        c = made([1.0], Bound(">", 0.2), shares=shares, note="a note")
+        assert (c.seeds, c.interval, c.verdict, c.measured) == (1, None, "not tested", 1.0)
+        assert c.note == "not tested: one seed; a note"
+
+    def test_a_part_of_one_seed_leaves_the_claim_not_tested(self):
+        parts = [("a", [1.0, 1.1], Bound(">", 0)), ("b", [1.0], Bound(">", 0))]
+        c = made([1.0, 1.1], parts)
+        assert (c.verdict, [part.verdict for part in c.parts]) == ("not tested", ["holds", "not tested"])
+        assert c.note == "not tested: one seed"
+        false = made([1.0, 1.1], [("a", [1.0, 1.1], Bound("<", 0)), parts[1]])
+        assert false.verdict == "does not hold"
 
     def test_an_interval_may_be_given(self):
         c = made([0.5], Bound("<", 1), interval=(0.2, 0.8))
@@ -68,7 +78,7 @@ class TestClaim:
     def test_intervals_of_parts_may_be_given_by_name(self):
         parts = [("a", [0.5], Bound(">", 0)), ("a", [0.5], Bound("<", 1)), ("b", [2.0], Bound(">", 1))]
         first = made([0.5], parts, interval=(0.2, 0.8))
-        assert [part.verdict for part in first.parts] == ["holds", "holds", "undecided"]
+        assert [part.verdict for part in first.parts] == ["holds", "holds", "not tested"]
         both = made([0.5], parts, interval={"a": (0.2, 0.8), "b": (1.5, 2.5)})
         assert (both.verdict, both.parts[2].interval) == ("holds", (1.5, 2.5))
 
@@ -86,13 +96,30 @@ class TestClaim:
         assert made([1.0] * 30, Bound(">", 0.5), shares=True).interval[0] < 0.9  # no certainty from equal values
         assert made([1.0] * 30, Bound(">=", 0.95), shares=True).verdict == "undecided"
 
+    def test_about_an_accuracy_has_an_interval_within_0_and_1(self):
+        values = [1.0, 0.9, 0.31, 0.98]
+        high = interval(values)[1]
+        assert high > 1  # what Student's t says of them
+        c = made(values, Bound("<=", 1.0), shares=True)
+        assert 0 <= c.interval[0] < c.measured < c.interval[1] <= 1
+        assert c.verdict == "holds"
+
+    def test_only_some_parts_may_be_shares(self):
+        parts = [("accuracy", [0.9, 1.0, 1.0], Bound(">", 0)), ("error", [3.0, 5.0, 4.0], Bound(">", 0))]
+        c = made([0.9, 1.0, 1.0], parts, shares=("accuracy",))
+        assert [part.interval for part in c.parts] == [share_interval([0.9, 1.0, 1.0]), interval([3.0, 5.0, 4.0])]
+        with pytest.raises(InputError, match=r"^claim X1 has a share 'acuracy'; expected one of its parts"):
+            made([0.9], parts, shares=("acuracy",))
+        with pytest.raises(InputError, match=r"^3.0 is not between 0 and 1"):
+            made([0.9], parts, shares=True)
+
     def test_not_tested_says_why_and_what_was_measured(self):
         c = made([0.5, 0.7], Bound(">=", 0.1), tested=False, note="a note")
         assert (c.verdict, c.measured) == ("not tested", pytest.approx(0.6))
         assert c.note == "not tested: this size of the study cannot test it; a note"
         assert made([], Bound(">=", 0.1), tested=False, why_not="no model").note == "not tested: no model"
         assert untested(c) is c
-        other = untested(made([1.0, 1.1], [("a", [1.0], Bound(">", 0)), ("b", [1.0], Bound(">", 0))]), "why")
+        other = untested(made([1.0, 1.1], [("a", [1.0, 1.1], Bound(">", 0)), ("b", [1.0, 2.0], Bound(">", 0))]), "why")
         assert (other.verdict, other.note, {p.verdict for p in other.parts}) == (
             "not tested", "not tested: why", {"not tested"}
         )  # fmt: skip
@@ -104,7 +131,7 @@ class TestClaim:
         part = made([1.0, 1.1], [("a", [1.0, 1.1], Bound(">", 0)), ("b", [], Bound(">", 0))])
         assert (part.verdict, part.note) == ("not tested", "not tested: b could not be measured")
 
-    @pytest.mark.parametrize("values", [[math.nan], [math.nan, math.nan], [0.9, math.nan]])
+    @pytest.mark.parametrize("values", [[math.nan, math.nan], [0.9, math.nan]])
     @pytest.mark.parametrize("relation", [">=", ">", "<=", "<"])
     def test_an_undefined_value_decides_nothing(self, values, relation):
         c = made(values, Bound(relation, 0.5))
@@ -125,7 +152,6 @@ class TestClaim:
         assert good.parts[1].interval == pytest.approx(interval([6.0, 6.1]))
         assert made([0.6, 0.61], parts([4.0, 8.0])).verdict == "undecided"
         assert made([0.6, 0.61], parts([4.0, 4.1])).verdict == "does not hold"
-        assert made([0.6, 0.61], parts([6.0])).verdict == "undecided"
 
     def test_a_check_is_judged_by_its_worst_value(self):
         c = made([0.1, 0.2, 0.3], Bound("<=", 0.3), kind="check")
@@ -166,7 +192,7 @@ class TestSeverity:
 class TestFile:
     CLAIMS = (
         made([0.5, 0.7], Bound(">=", 0.1), note="ä <b>", severity=Severity(0.99, 200, "noise", 0.9)),
-        made([math.nan, 0.7], [("a", [math.nan, 0.7], Bound(">=", 0.1)), ("b", [math.inf], Bound(">=", 5))]),
+        made([math.nan, 0.7], [("a", [math.nan, 0.7], Bound(">=", 0.1)), ("b", [math.inf, 6.0], Bound(">=", 5))]),
         made([], Bound("<", 1)),
         made([0.1], Bound("<", 1), tested=False),
         made([0.1, 0.2], [("a", [0.1, 0.2], Bound("<", 1)), ("b", [1.0, 1.1], Bound(">=", 5))], shares=False),
@@ -207,9 +233,7 @@ class TestFile:
         (record,) = json.loads((tmp_path / "claims.json").read_text())
         record.pop("checksum")
         (tmp_path / "claims.json").write_text(json.dumps([{**record, field: value}]))
-        with pytest.raises(
-            InputError, match=r"claims\.json' is not a list of claims \(.+\); mechclust report rewrites it"
-        ):
+        with pytest.raises(InputError, match=r"claims\.json' is not a list of claims \(.+\); delete it"):
             load_claims(tmp_path)
 
 

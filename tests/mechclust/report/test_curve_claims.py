@@ -74,9 +74,9 @@ def test_one_task_decides_nothing():
     alone = curves([[0.1, 0.2]], [[0.8, 0.9]])
     parts = (("", last_gap, Bound(">", 0)),)
     (found,) = judged([CurveClaim("X1", "a statement", "ours", parts, Null(swapped, "a note"), alone)])
-    assert (found.verdict, found.interval, found.severity) == ("undecided", None, None)
+    assert (found.verdict, found.interval, found.severity) == ("not tested", None, None)
     assert found.measured == pytest.approx(0.7)
-    assert found.severity_note == "it has no interval over tasks, and is never called true"
+    assert found.severity_note == "too few tasks for an interval over them"
 
 
 def test_draws_without_a_value_are_said():

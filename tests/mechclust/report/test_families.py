@@ -51,6 +51,12 @@ class TestPValue:
             share = made("A", [1.0] * k + [0.0] * (40 - k), Bound(">", 0.3), shares=True)
             assert (p_value(share) < 0.05) == (share.verdict == "holds")
 
+    def test_of_shares_of_many_examples_agrees_with_its_interval(self):
+        rng = np.random.default_rng(0)
+        for _ in range(200):
+            share = made("A", rng.beta(8, 3, 5).tolist(), Bound(">", 0.55), shares=True)
+            assert (p_value(share) < 0.05) == (share.verdict == "holds")
+
     def test_of_a_given_interval_is_normal(self):
         assert p_value(made("A", [1.96], interval=(0.0, 3.92))) == pytest.approx(0.05, abs=1e-4)
 

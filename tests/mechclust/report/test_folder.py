@@ -89,7 +89,7 @@ def test_records_that_are_none(tmp_path: Path, text: str) -> None:
 
 
 def test_a_changed_record_of_a_report(tmp_path: Path) -> None:
-    record_command(tmp_path, "compare", ["report.html"])
+    record_command(tmp_path, "compare")
     path = tmp_path / "mechclust.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "command": "topics"}))
     with pytest.raises(InputError) as refused:

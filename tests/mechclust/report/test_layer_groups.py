@@ -198,11 +198,55 @@ def test_layers_are_called_by_their_labels():
         "shared 2-4 (95% over tasks: end at 0 to 4), no transition (there is one in 10% of draws), refinement 6"
     )
     assert found.rows(("2", "4", "6")) == [
-        {"group": "shared", "first_layer": "2", "last_layer": "4", "end_low": "0", "end_high": "4"},
-        {"group": "transition", "first_layer": None, "last_layer": None, "end_low": "6", "end_high": "6"},
-        {"group": "refinement", "first_layer": "6", "last_layer": "6", "end_low": None, "end_high": None},
+        {"group": "shared", "first_layer": "2", "last_layer": "4", "end_low": "0", "end_high": "4", "tuned_alone": ""},
+        {
+            "group": "transition",
+            "first_layer": None,
+            "last_layer": None,
+            "end_low": "6",
+            "end_high": "6",
+            "tuned_alone": "",
+        },
+        {
+            "group": "refinement",
+            "first_layer": "6",
+            "last_layer": "6",
+            "end_low": None,
+            "end_high": None,
+            "tuned_alone": "",
+        },
     ]
     assert [row["last_layer"] for row in found.rows()] == [2, None, 3]
+
+
+def planted_below(n=8, noise=0.0, seed=0):
+    """Curves of ``n`` tasks by 8 layers: tuned was changed from layer 2 on, the controls from layer 5 on."""
+    draw = np.random.default_rng(seed)
+    base = np.repeat([[1.0, 1, 1, 1, 0.8, 0.7, 0.7, 0.7]], n, axis=0)
+    tuned = np.repeat([[1.0, 0.44, 0.4, 0.4, 0.3, 0.3, 0.3, 0.3]], n, axis=0)
+    tuned = tuned + noise * draw.standard_normal(tuned.shape)
+    layers = tuple(map(str, range(1, 9)))
+    return TaskCurves(tuple(map(str, range(n))), layers, base, tuned, None, None, np.zeros(n, bool), (None,) * n)
+
+
+class TestTunedAlone:
+    @pytest.mark.parametrize("n", [4, 8])  # with and without an interval
+    def test_layers_where_controls_are_like_the_base(self, n):
+        found = layer_groups_interval(planted_below(n))
+        assert found.groups.shared == range(1, 9)
+        assert found.tuned_alone == (2, 3, 4)
+        assert found.farther == (2, 3, 4, 5, 6, 7, 8)
+        assert "tuned alone changed at 2-4" in found.in_words()
+        assert [row["tuned_alone"] for row in found.rows(tuple("23456789"))] == ["3-5", "", ""]
+
+    def test_a_difference_within_the_interval_is_not_one(self):
+        found = layer_groups_interval(planted_below(6, noise=3.0))
+        assert not found.tuned_alone
+        assert "alone" not in found.in_words()
+
+    def test_nothing_changed(self):
+        curves = planted_below()
+        assert layer_groups_interval(replace(curves, tuned=curves.base)).farther == ()
 
 
 def plain_rule(base, tuned, spread, dims):

@@ -227,6 +227,7 @@ class TestFolder:
             "figures/two.pdf",
             "figures/two.png",
             "layers.csv",
+            "mechclust.json",
             "report.html",
             "results/seed 0/a.safetensors",
             "results/trained.safetensors",
@@ -264,7 +265,7 @@ class TestFolder:
         def full(*args):
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("mechclust.report.page.write_atomic", full)
+        monkeypatch.setattr("mechclust.report.manifest.write_atomic", full)
         with pytest.raises(InputError, match=r"^the report could not be written to '.*' \(No space left on device\)"):
             write_report(tmp_path, **self.ABOUT, analysis=Analysis())
 

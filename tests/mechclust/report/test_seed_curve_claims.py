@@ -58,7 +58,7 @@ def test_without_severity_it_is_said_why():
     ]
     assert notes == [
         "too few",
-        "one seed decides nothing, so that it is never called true",
+        "not computed: one seed decides nothing",
         "not counted, since no draws were asked for",
     ]
 

@@ -72,8 +72,30 @@ class TestShareInterval:
     def test_of_nothing_is_none(self):
         assert share_interval([]) is None
         assert share_interval([1.0, math.nan]) is None
-        with pytest.raises(InputError, match=r"^0.1 is not 0 or 1, so these are no shares; give the interval of "):
-            share_interval([1.0, 0.1])
+        with pytest.raises(InputError, match=r"^1.1 is not between 0 and 1, so it is no share; give the interval of "):
+            share_interval([1.0, 1.1])
+
+    @pytest.mark.parametrize("values", [[1.0] * 30, [0.0] * 30, [0.5] * 30])
+    def test_has_a_width_where_no_seed_differs(self, values):
+        low, high = share_interval(values)
+        assert 0 <= low <= values[0] <= high <= 1
+        assert high - low > 0.1
+
+    @pytest.mark.parametrize(("n", "least", "student"), [(10, 0.97, 0.41), (30, 0.92, 0.79)])
+    def test_covers_a_mean_accuracy_if_one_network_in_twenty_fails(self, n, least, student):
+        networks = np.where(np.random.default_rng(n).random((1000, n)) < 0.05, 0.5, 1.0)
+        accuracies = np.random.default_rng(0).binomial(400, networks) / 400
+        spans = [share_interval(row.tolist()) for row in accuracies]
+        assert np.mean([low <= 0.975 <= high for low, high in spans]) >= least
+        of_t = [interval(row.tolist()) for row in accuracies]
+        assert np.mean([low <= 0.975 <= high for low, high in of_t]) == pytest.approx(student, abs=0.04)
+
+    def test_covers_a_mean_accuracy_that_varies_in_95_percent_of_samples(self):
+        draw = np.random.default_rng(0)
+        accuracies = draw.binomial(400, draw.beta(5, 2, (1000, 8))) / 400
+        spans = [share_interval(row.tolist()) for row in accuracies]
+        assert np.mean([low <= 5 / 7 <= high for low, high in spans]) == pytest.approx(0.95, abs=0.025)
+        assert all(0 <= low <= high <= 1 for low, high in spans)
 
 
 class TestJudge:

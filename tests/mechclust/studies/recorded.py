@@ -15,6 +15,6 @@ def check_judged_again(out: Path, place: Path) -> None:
     record = place / "record"
     record.mkdir()
     shutil.copy(out / "config.json", record)
-    pack(out / "results", record / "results.tar.xz")
+    (record / "results.tar.xz").write_bytes(pack(out / "results"))
     assert len(judge_again(record)) > 0
     assert json.loads((record / "claims.json").read_text()) == json.loads((out / "claims.json").read_text())

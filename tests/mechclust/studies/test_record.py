@@ -45,7 +45,9 @@ class TestRecord:
         record_run(run_folder, tmp_path / "kept")
         kept = files_of(tmp_path / "kept")
         pictures = [f"figures/{name}.{kind}" for name in ("again", "values") for kind in ("pdf", "png")]
-        assert sorted(kept) == ["claims.json", "command.txt", "config.json", *pictures, "results.tar.xz"]
+        assert sorted(kept) == [
+            *("claims.json", "command.txt", "config.json", *pictures, "mechclust.json", "results.tar.xz")
+        ]
         assert kept["claims.json"] == (run_folder / "claims.json").read_bytes()
         assert kept["figures/values.png"] == (run_folder / "figures" / "values.png").read_bytes()
         assert kept["command.txt"].decode() == (
@@ -63,10 +65,11 @@ class TestRecord:
     def test_a_second_time_replaces_the_first(self, run_folder: Path, toy: Study, tmp_path: Path) -> None:
         record_run(run_folder, tmp_path / "kept")
         run_study(toy, toy.preset("smoke"), tmp_path / "other", workers=1)
-        (tmp_path / "kept" / "figures" / "values.png").rename(tmp_path / "kept" / "figures" / "old.png")
-        (tmp_path / "kept" / "sandbox.png").write_text("a picture of mine")
+        mine = [tmp_path / "kept" / name for name in ("sandbox.png", "figures/mine.png", "figures/mine.pdf")]
+        for path in mine:
+            path.write_text("a picture of mine")
         record_run(tmp_path / "other", tmp_path / "kept")
-        assert sorted(p.name for p in (tmp_path / "kept").rglob("*.png")) == ["again.png", "sandbox.png", "values.png"]
+        assert [path.read_text() for path in mine] == ["a picture of mine"] * 3
         assert (tmp_path / "kept" / "command.txt").read_text() == "mechclust run toy --preset smoke\n"
         assert [claim.seeds for claim in load_claims(tmp_path / "kept")] == [1]
 
@@ -102,6 +105,46 @@ class TestRefusals:
             run_folder, tmp_path / "kept"
         )
 
+    @pytest.mark.parametrize(
+        "name", ["command.txt", "results.tar.xz", "figures/mine.png", "figures/mine.pdf", "history.json"]
+    )
+    def test_a_folder_that_is_no_record(self, run_folder: Path, tmp_path: Path, name: str) -> None:
+        path = tmp_path / "mine" / name
+        path.parent.mkdir(parents=True)
+        path.write_text("mine")
+        assert repr(str(tmp_path / "mine")) in self.refused(run_folder, tmp_path / "mine")
+
+    @pytest.mark.parametrize("name", ["command.txt", "results.tar.xz", "figures/values.png", "config.json"])
+    def test_a_record_with_a_changed_file(self, run_folder: Path, tmp_path: Path, name: str) -> None:
+        kept = tmp_path / "kept"
+        record_run(run_folder, kept)
+        if name == "config.json":  # of the same study
+            write_json(kept / name, {**read_json(kept / name), "machine": {}})
+        else:
+            (kept / name).write_text("mine")
+        assert repr(str(kept / name)) in self.refused(run_folder, kept)
+
+    def test_a_record_whose_figures_are_a_link(self, run_folder: Path, tmp_path: Path) -> None:
+        kept, elsewhere = tmp_path / "kept", tmp_path / "elsewhere"
+        record_run(run_folder, kept)
+        (kept / "figures").rename(elsewhere)
+        (kept / "figures").symlink_to(elsewhere)
+        before = files_of(elsewhere)
+        assert repr(str(kept / "figures")) in self.refused(run_folder, kept)
+        assert files_of(elsewhere) == before
+
+    @pytest.mark.parametrize("name", ["results", "figures", "record", "a/record"])
+    def test_a_folder_in_the_run(self, run_folder: Path, name: str) -> None:
+        before = files_of(run_folder)
+        assert repr(str(run_folder / name)) in self.refused(run_folder, run_folder / name)
+        assert files_of(run_folder) == before
+
+    def test_a_link_to_the_runs_results(self, run_folder: Path, tmp_path: Path) -> None:
+        (tmp_path / "kept").symlink_to(run_folder / "results")
+        before = files_of(run_folder)
+        self.refused(run_folder, tmp_path / "kept")
+        assert files_of(run_folder) == before
+
     def test_the_runs_own_folder(self, run_folder: Path) -> None:
         assert self.refused(run_folder, run_folder) == (
             f"{str(run_folder)!r} is the folder of a run; choose another folder with --record"
@@ -130,12 +173,18 @@ class TestJudgingAgain:
 
     def test_gives_the_runs_claims_and_leaves_the_rest(self, record: Path, capsys: pytest.CaptureFixture[str]) -> None:
         before = files_of(record)
-        write_json(record / "claims.json", [])
+        (record / "claims.json").unlink()
         assert main(["report", str(record)]) == 0
         shown = capsys.readouterr().out
         assert "values are small" in shown
         assert shown.endswith(f"\nclaims: {record / 'claims.json'}\n")
         assert files_of(record) == before
+
+    def test_refuses_claims_that_were_changed(self, record: Path) -> None:
+        (record / "claims.json").write_text("mine")
+        with pytest.raises(InputError, match=r"claims\.json"):
+            judge_again(record)
+        assert (record / "claims.json").read_text() == "mine"
 
     def test_keeps_the_history(self, record: Path) -> None:
         earlier = {"claim": "Q1", "run": "before", "seeds": 3, "verdict": "does not hold", "changed": ""}
@@ -148,7 +197,7 @@ class TestJudgingAgain:
             (tmp_path / name / "results" / "job").mkdir(parents=True)
             for file in sorted(("b", "a", ".a.tmp"), reverse=name == "two"):
                 (tmp_path / name / "results" / "job" / file).write_text(file * 1000)
-            pack(tmp_path / name / "results", tmp_path / f"{name}.tar.xz")
+            (tmp_path / f"{name}.tar.xz").write_bytes(pack(tmp_path / name / "results"))
         assert (tmp_path / "one.tar.xz").read_bytes() == (tmp_path / "two.tar.xz").read_bytes()
         unpack(tmp_path / "one.tar.xz", tmp_path / "again")
         assert files_of(tmp_path / "again") == {"results/job/a": b"a" * 1000, "results/job/b": b"b" * 1000}
@@ -164,7 +213,7 @@ class TestJudgingAgain:
     def test_measurements_that_are_missing_are_named(self, record: Path, tmp_path: Path) -> None:
         unpack(record / "results.tar.xz", tmp_path)
         (tmp_path / "results" / "1.txt").unlink()
-        pack(tmp_path / "results", record / "results.tar.xz")
+        (record / "results.tar.xz").write_bytes(pack(tmp_path / "results"))
         with pytest.raises(InputError) as refused:
             judge_again(record)
         assert str(refused.value) == (

@@ -40,7 +40,7 @@ def test_one_of_another_package_is_found_run_and_opened_again(
     assert "<h1>A toy</h1>" in (out / "report.html").read_text()
     study, config = open_run(out)
     assert (study.name, config.training.lr, config.seeds) == ("toy", 0.3, (0,))
-    assert [claim.verdict for claim in load_claims(out)] == ["undecided"]  # one seed
+    assert [claim.verdict for claim in load_claims(out)] == ["not tested"]  # one seed
     assert json.loads((out / "config.json").read_text())["study"] == "toy"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mechclust.report import Analysis
-from mechclust.studies import configure, get_study, list_studies, open_run, report_run, run_study
+from mechclust.studies import configure, get_study, list_studies, open_run, record_run, report_run, run_study
 from probes import load_result
 from probes.files import read_json, write_json
 from tasks import InputError
@@ -41,8 +42,9 @@ class TestSmoke:
     def test_folder(self, smoke_run):
         out = smoke_run[1]
         assert sorted(p.name for p in out.iterdir()) == [
-            ".mechclust.lock", "claims.json", "config.json", "figures", "models", "report.html", "results",
-        ]  # fmt: skip
+            *(".mechclust.lock", "claims.json", "config.json", "figures", "mechclust.json", "models", "report.html"),
+            "results",
+        ]
         assert sorted(p.name for p in (out / "models").iterdir()) == sorted(JOBS)
         assert sorted(p.name for p in (out / "results").iterdir()) == sorted(JOBS)
         assert not [p for p in out.rglob("*") if p.name.endswith(".tmp")]
@@ -102,6 +104,54 @@ class TestGoingOn:
         assert len(list((copy / "figures").glob("*.png"))) == 4
 
 
+class TestExchanged:
+    """Result files that were exchanged give other numbers: running and reporting refuse them alike."""
+
+    @pytest.fixture(autouse=True)
+    def no_training(self, monkeypatch):
+        monkeypatch.setattr("mechclust.studies.task_clusters.run.train", never)
+
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [
+            ("private-seed0/step-000000.train.ari", "private-seed0/step-000020.train.ari"),
+            ("private-seed0/step-000020.validation_subset.ari", "shared-seed0/step-000020.validation_subset.ari"),
+            ("private-seed0/loss", "instruction-seed0/loss"),
+        ],
+    )
+    def test_files_of_steps_and_arms(self, copy, one, other):
+        paths = [copy / "results" / f"{name}.safetensors" for name in (one, other)]
+        contents = [path.read_bytes() for path in paths]
+        assert contents[0] != contents[1]
+        for path, content in zip(paths, reversed(contents), strict=True):
+            path.write_bytes(content)
+        before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+        for call in (
+            lambda: report_run(STUDY, SMOKE, copy),
+            lambda: run_study(STUDY, SMOKE, copy, workers=1),
+            lambda: record_run(copy, copy.parent / "record"),
+        ):
+            with pytest.raises(InputError, match="is not what this run measured; delete it and run the study again"):
+                call()
+        assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
+        assert not (copy.parent / "record").exists()
+
+    def test_a_file_of_another_run(self, copy):
+        shutil.copy(
+            copy / "results/private-seed0/step-000000.train.ari.safetensors",
+            copy / "results/private-seed0/step-000007.train.ari.safetensors",
+        )
+        with pytest.raises(InputError, match=r"step-000007.* is not what this run measured"):
+            report_run(STUDY, SMOKE, copy)
+
+    def test_a_run_whose_measurements_are_listed_nowhere(self, copy):
+        for name in ("mechclust.json", "report.html", "claims.json"):
+            (copy / name).unlink()
+        shutil.rmtree(copy / "figures")
+        with pytest.raises(InputError, match="is not finished; start the study again"):
+            report_run(STUDY, SMOKE, copy)
+
+
 @dataclass(frozen=True)
 class Leaf:
     rate: float = 0.1
@@ -139,6 +189,21 @@ class TestRefusals:
             "or the same settings to continue"
         )
         assert times(copy) == before
+
+    @pytest.mark.parametrize(
+        ("study", "changes"),
+        [
+            ("cluster-factors", {"training.lr": math.inf}),
+            ("heads-in-models", {"tolerance": math.nan}),
+            ("planted-layers", {"layer_decay": -math.inf}),
+        ],
+    )
+    def test_settings_that_are_no_numbers(self, tmp_path, study, changes):
+        (name,) = changes
+        found = get_study(study)
+        with pytest.raises(InputError, match=f"{name.split('.')[-1]} is -?(inf|nan); expected a finite number"):
+            run_study(found, configure(found.preset("smoke"), **changes), tmp_path / "out", workers=1)
+        assert not (tmp_path / "out").exists()
 
     def test_another_study_in_the_same_folder(self, copy):
         with pytest.raises(InputError, match=r"holds another run \(study task-clusters\); choose another folder"):

@@ -682,3 +682,13 @@ class TestLostFiles:
             interrupt(tmp_path, ADAM, 30)
             train_ensemble(MEMBERS, ADAM, tmp_path, backend="vmap")
             train_ensemble(MEMBERS, ADAM, tmp_path, backend="vmap")
+
+
+@pytest.mark.parametrize("lost", [[1], [0, 2]])
+def test_a_member_that_diverges_is_named_and_stops_no_other(tmp_path, lost):
+    members = [member(seed, rate=1e38 if i in lost else 1.0) for i, seed in enumerate(SEEDS)]
+    more = " and those of 1 more" if len(lost) > 1 else ""
+    with pytest.warns(UserWarning, match=rf"diverged: the loss of member {lost[0]}{more} is not finite \(step \d+\)"):
+        found = train_ensemble(members, SETTINGS["sgd"], tmp_path, backend="vmap")
+    finite = found.losses().isfinite().all(dim=0)
+    assert finite.tolist() == [i not in lost for i in range(3)]

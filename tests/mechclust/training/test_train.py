@@ -69,6 +69,47 @@ def needs_masks(attention, tl_major):
         pytest.skip("TransformerLens 3.9 ignores the mask of a bidirectional model, so padded batches are refused")
 
 
+class TestDivergence:
+    """Training stops where its numbers are lost, and what was saved stays."""
+
+    TOO_FAST = replace(CONFIG, lr=1e38, optimizer="sgd", schedule="constant", clip=None, save_every=1)
+
+    def test_the_step_is_named(self, task, tiny_model):
+        with pytest.raises(InputError, match=r"^training diverged: .* step [1-3]; give a smaller lr"):
+            train(tiny_model(), task, replace(self.TOO_FAST, lr=1e6, steps=400))
+
+    def test_it_goes_on_where_it_is_told_to(self, task, tiny_model):
+        losses = train(tiny_model(), task, self.TOO_FAST, stop_if_diverged=False)
+        assert len(losses) == self.TOO_FAST.steps
+        assert not bool(losses[-1].isfinite())
+
+    def test_weights_that_are_lost_are_neither_saved_nor_measured(self, task, tiny_model, tmp_path):
+        measured = []
+
+        def measure(step, model):
+            measured.append(all(bool(w.isfinite().all()) for w in weights_of(model).values()))
+
+        with pytest.raises(InputError, match="training diverged"):
+            train(tiny_model(), task, replace(self.TOO_FAST, checkpoint_every=1), tmp_path, [measure])
+        assert all(measured)
+        state = tmp_path / "state.safetensors"
+        assert not state.exists() or all(bool(x.isfinite().all()) for x in load_file(state).values())
+
+    def test_what_was_saved_is_gone_on_from(self, task, tiny_model, tmp_path, uninterrupted):
+        def spoil(step, model):
+            if step == 8:
+                next(iter(trainable(model).values())).detach().fill_(float("nan"))
+
+        config = replace(CONFIG, n_checkpoints=12)
+        with pytest.raises(InputError, match="the loss is nan at step 8"):
+            train(tiny_model(), task, config, tmp_path, [spoil])
+        assert read_safetensors(tmp_path / "state.safetensors")[1]["step"] == "5"
+        model = tiny_model()
+        losses = train(model, task, config, tmp_path)
+        assert torch.equal(losses, uninterrupted[1])
+        assert_identical(weights_of(model), uninterrupted[0])
+
+
 class TestLoop:
     @pytest.mark.parametrize("clip", [1.0, 0.05, None])
     @pytest.mark.parametrize("attention", ["causal", "bidirectional"])

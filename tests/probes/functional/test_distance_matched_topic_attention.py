@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.functional import topic_attention
-from probes.functional.distance_matched_topic_attention import DistancePairs, matched_means, pooled_means
+from probes.functional.distance_matched_topic_attention import DistancePairs, matched_means, unmatched_means
 from probes.functional.topic_attention import WordTopics
 from tasks import InputError
 
@@ -42,9 +42,8 @@ def by_loop(pattern: torch.Tensor, words: torch.Tensor, topics: list, longest: i
 def matched_by_loop(found: dict, heads: int) -> np.ndarray:
     """Mantel-Haenszel, written as in a textbook: sums of ``a n0 / n`` and ``b n1 / n`` over the strata."""
     top, bottom, weight = np.zeros(heads), np.zeros(heads), 0.0
-    for d in {distance for _, _, distance in found}:
-        same = [a for (_, s, at), parts in found.items() if s and at == d for a in parts]
-        other = [a for (_, s, at), parts in found.items() if not s and at == d for a in parts]
+    for example, d in {(example, distance) for example, _, distance in found}:
+        same, other = found.get((example, True, d), []), found.get((example, False, d), [])
         if same and other:
             n = len(same) + len(other)
             top += sum(same) * len(other) / n
@@ -55,8 +54,7 @@ def matched_by_loop(found: dict, heads: int) -> np.ndarray:
 
 def measured(pattern: torch.Tensor, words: torch.Tensor, topics: Any, longest: int) -> tuple[torch.Tensor, ...]:
     pairs = DistancePairs.of(words, WordTopics.of(topics), longest)
-    total, each = pairs.sums({"x": pattern})["x"]
-    return total, each, pairs.pairs()
+    return pairs.sums({"x": pattern})["x"], pairs.pairs()
 
 
 @settings(max_examples=50, deadline=None)
@@ -64,29 +62,27 @@ def measured(pattern: torch.Tensor, words: torch.Tensor, topics: Any, longest: i
 def test_it_equals_the_loop_over_pairs(topics: list, heads: int, pos: int, longest: int, seed: int) -> None:
     words = torch.randint(-1, len(topics), (3, pos), generator=torch.Generator().manual_seed(seed))
     pattern = patterns(3, heads, pos, seed)
-    total, each, pairs = measured(pattern, words, torch.tensor(topics), longest)
+    total, pairs = measured(pattern, words, torch.tensor(topics), longest)
     found = by_loop(pattern, words, topics, longest)
-    assert total.shape == (heads, 2, longest)
+    assert total.shape == (heads, 3, 2, longest)
     for b in range(3):
         for bucket, same in enumerate((True, False)):
             for distance in range(1, longest + 1):
                 parts = found.get((b, same, distance), [])
                 assert int(pairs[b, bucket, distance - 1]) == len(parts)
-                mean = sum(parts).mean() if parts else 0.0
-                assert float(each[b, bucket, distance - 1]) == pytest.approx(mean, rel=1e-12, abs=1e-15)
-    np.testing.assert_allclose(
-        matched_means(total, pairs.sum(dim=0)), matched_by_loop(found, heads), rtol=1e-9, equal_nan=True
-    )
+                summed = sum(parts) if parts else 0.0
+                np.testing.assert_allclose(total[:, b, bucket, distance - 1], summed, rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(matched_means(total, pairs), matched_by_loop(found, heads), rtol=1e-9, equal_nan=True)
 
 
 def test_all_pairs_together_are_what_topic_attention_finds() -> None:
     words = torch.randint(-1, 7, (4, 9), generator=torch.Generator().manual_seed(0))
     pattern, topics = patterns(4, 2, 9, 3), torch.tensor([0, 0, 1, -1, 2, 1, 0])
-    total, _, pairs = measured(pattern, words, topics, 8)
+    total, pairs = measured(pattern, words, topics, 8)
     known = topic_attention(pattern, words, topics)
     assert pairs.sum(dim=(0, 2)).tolist() == known.pairs[1:].tolist()
-    torch.testing.assert_close(total.sum(dim=-1), known.sum[:, 1:])
-    torch.testing.assert_close(pooled_means(total, pairs.sum(dim=0)), known.sum[:, 1:] / known.pairs[1:])
+    torch.testing.assert_close(total.sum(dim=(1, 3)), known.sum[:, 1:])
+    torch.testing.assert_close(unmatched_means(total, pairs), known.within_mean)
 
 
 def clustered(n: int, pos: int, run: int) -> torch.Tensor:
@@ -104,10 +100,10 @@ def test_attention_that_falls_with_distance_is_told_from_topics(times: float) ->
     falls = 1 / (1 + (place[:, None] - place).abs())
     same = topics[words][:, :, None] == topics[words][:, None, :]
     pattern = (falls * torch.where(same, torch.tensor(times, dtype=torch.float64), 1.0))[:, None]
-    total, _, pairs = measured(pattern, words, topics, 40)
-    one, other = matched_means(total, pairs.sum(dim=0))[0]
+    total, pairs = measured(pattern, words, topics, 40)
+    one, other = matched_means(total, pairs)[0]
     assert float(one / other) == pytest.approx(times, rel=1e-12)
-    near, far = pooled_means(total, pairs.sum(dim=0))[0]
+    near, far = unmatched_means(total, pairs)[0]
     assert float(near / far) > 1.5 * times  # by distance alone
 
 
@@ -118,17 +114,30 @@ def test_where_words_have_no_order_both_agree() -> None:
     pattern = (torch.where(same, torch.tensor(1.4, dtype=torch.float64), 1.0) / (1 + (place[:, None] - place).abs()))[
         :, None
     ]
-    total, _, pairs = measured(pattern, words, topics, 40)
-    matched, pooled = (f(total, pairs.sum(dim=0))[0] for f in (matched_means, pooled_means))
+    total, pairs = measured(pattern, words, topics, 40)
+    matched, unmatched = (means(total, pairs)[0] for means in (matched_means, unmatched_means))
     assert float(matched[0] / matched[1]) == pytest.approx(1.4, rel=1e-12)
-    assert float(pooled[0] / pooled[1]) == pytest.approx(1.4, rel=0.02)
+    assert float(unmatched[0] / unmatched[1]) == pytest.approx(1.4, rel=0.02)
+
+
+def test_documents_are_matched_too() -> None:
+    """Short documents of one topic, long ones of four, and attention of their own: the factor within topics is 1."""
+    words, topics = torch.full((2, 20), -1), torch.arange(24) // 6
+    words[0, :10], words[1] = torch.arange(10) % 6, torch.arange(20)
+    words[0, 0] = 23  # one word of another topic
+    level = torch.tensor([1 / 10, 1 / 20])[:, None, None, None].expand(2, 1, 20, 20)
+    total, pairs = measured(level, words, topics, 20)
+    one, other = matched_means(total, pairs)[0].tolist()
+    assert one / other == pytest.approx(1, rel=1e-12)
+    together = total.sum(dim=(1, 3))[0] / pairs.sum(dim=(0, 2))
+    assert float(together[0] / together[1]) > 1.2
 
 
 def test_distances_that_one_bucket_lacks_do_not_count() -> None:
     total = torch.tensor([[6.0, 100.0, 4.0, 0.0], [2.0, 0.0, 8.0, 50.0]], dtype=torch.float64)
     pairs = torch.tensor([[2, 5, 4, 0], [1, 0, 8, 5]])
-    assert matched_means(total, pairs).tolist() == pytest.approx([1.4, 1.2])
-    assert bool(matched_means(total[:, [1, 3]], pairs[:, [1, 3]]).isnan().all())
+    assert matched_means(total[None], pairs[None]).tolist() == pytest.approx([1.4, 1.2])
+    assert bool(matched_means(total[None, :, [1, 3]], pairs[None, :, [1, 3]]).isnan().all())
 
 
 def test_pairs_too_far_apart_are_counted() -> None:
@@ -148,5 +157,5 @@ def test_refusals() -> None:
 
 def test_sums_are_taken_in_float64() -> None:
     pattern = torch.full((1, 1, 300, 300), 0.1)
-    total, _, _ = measured(pattern, torch.arange(300)[None], torch.arange(300) % 2, 299)
+    total, _ = measured(pattern, torch.arange(300)[None], torch.arange(300) % 2, 299)
     assert float(total.sum()) == pytest.approx(300 * 299 * float(torch.tensor(0.1)), rel=1e-13)

@@ -142,7 +142,7 @@ def test_folds_are_scikit_learns() -> None:
         ((np.array([0, 0, 1]), 5), "3 examples for 5 folds; give at least as many examples as folds, or fewer folds"),
         (
             (np.array([0, 0, 1, 1]), 3, np.array([0, 0, 1, 1])),
-            "2 groups for 3 folds; give at least as many groups as folds, or fewer folds",
+            "2 units for 3 folds; give at least as many units as folds, or fewer folds",
         ),
         (
             (np.array([0, 0, 1, 1]), 3),

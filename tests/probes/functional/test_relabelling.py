@@ -72,11 +72,12 @@ def test_chunks_and_other_heads_change_nothing(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_is_undefined_is_nan_and_ties_count_against() -> None:
-    points = torch.stack([torch.full((6,), 0.1), torch.arange(6.0)], dim=1)[..., None]
-    found = relabelling_p_values(points, torch.arange(6) % 2)
+    points = torch.stack([torch.full((8,), 0.1), torch.arange(8.0)], dim=1)[..., None]
+    found = relabelling_p_values(points, torch.arange(8) % 2)
     assert found.isnan().tolist() == [True, False]
-    assert relabelling_p_values(points, torch.zeros(6)).isnan().all()
-    assert float(relabelling_p_values(points, torch.arange(6))[1]) == 1  # every relabelling is as good
+    assert relabelling_p_values(points, torch.zeros(8)).isnan().all()
+    assert relabelling_p_values(points, torch.arange(8)).isnan().all()  # every relabelling is as good
+    assert relabelling_p_values(points[:6], torch.arange(6) % 2).isnan().all()  # 10 relabellings
 
 
 def test_what_is_refused() -> None:

@@ -48,6 +48,17 @@ def triple_loop(pattern: torch.Tensor, words: torch.Tensor, topics: list) -> tup
     return total, pairs
 
 
+def within_loop(pattern: torch.Tensor, words: torch.Tensor, topics: list, counted: list | None = None) -> np.ndarray:
+    """``[head 2]`` weighted sums of each document's two means; the weights are those of the topics ``counted``."""
+    total = np.zeros((pattern.shape[1], 2))
+    for document, word in zip(pattern.split(1), words.split(1), strict=True):
+        sums, pairs = triple_loop(document, word, topics)
+        _, (_, same, different) = triple_loop(document, word, counted or topics)
+        if pairs[1] and pairs[2] and same and different:
+            total += sums[:, 1:] / pairs[1:] * same * different / (same + different)
+    return total
+
+
 @settings(max_examples=60, deadline=None)
 @given(TOPICS, st.integers(1, 3), st.integers(1, 6), st.integers(0, 10**6))
 def test_attention_equals_the_triple_loop(topics: list, heads: int, pos: int, seed: int) -> None:
@@ -60,7 +71,10 @@ def test_attention_equals_the_triple_loop(topics: list, heads: int, pos: int, se
     assert found.pairs.tolist() == pairs.tolist()
     np.testing.assert_allclose(found.sum, total, rtol=1e-12, atol=1e-12)
     assert (found.sum.dtype, found.pairs.dtype) == (torch.float64, torch.int64)
-    assert found.null_sum.shape == (heads, 0)
+    assert found.within.shape == (heads, 2, 1)
+    np.testing.assert_allclose(found.within[..., 0], within_loop(pattern, words, topics), rtol=1e-9, atol=1e-12)
+    both = [triple_loop(pattern[b : b + 1], words[b : b + 1], topics)[1][1:] for b in range(3)]
+    assert found.documents.tolist() == [sum(any(n) for n in both), sum(all(n) for n in both)]
 
 
 def test_query_and_key_are_not_swapped() -> None:
@@ -103,11 +117,12 @@ def test_large_batches_are_cut_without_a_seam(monkeypatch: pytest.MonkeyPatch) -
     topics, words = [0, 0, 1, -1, 2], torch.randint(-1, 5, (7, 6), generator=torch.Generator().manual_seed(0))
     pattern = patterns(7, 2, 6, 1)
     monkeypatch.setattr(
-        sys.modules["probes.functional.topic_attention"], "_LARGEST", 2 * 15 * 3
+        sys.modules["probes.functional.topic_attention"], "_LARGEST", 2 * 36 * 3
     )  # two examples at a time
     found, (total, pairs) = topic_attention(pattern, words, topics), triple_loop(pattern, words, topics)
     assert found.pairs.tolist() == pairs.tolist()
     np.testing.assert_allclose(found.sum, total, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(found.within[..., 0], within_loop(pattern, words, topics), rtol=1e-12, atol=1e-12)
 
 
 def test_sums_are_taken_in_float64() -> None:
@@ -124,6 +139,7 @@ def test_what_stands_at_padding_does_not_count() -> None:
     found = topic_attention(pattern, words, [0, 0, 1, 1])
     assert torch.equal(found.sum, expected.sum)
     assert torch.equal(found.pairs, expected.pairs)
+    assert torch.equal(found.within, expected.within)
 
 
 def test_relabelled_sums_are_those_of_the_relabelled_topics() -> None:
@@ -138,9 +154,26 @@ def test_relabelled_sums_are_those_of_the_relabelled_topics() -> None:
         assert sorted(groups) == sorted(known.group.tolist())
         handed = iter(groups)
         relabelled = [next(handed) if t >= 0 else -1 for t in topics]  # a word without a topic keeps none
-        total, pairs = triple_loop(pattern, words, relabelled)
-        np.testing.assert_allclose(found.null_sum[:, n], total[:, 1], rtol=1e-12, atol=1e-12)
-        assert int(found.null_pairs[n]) == pairs[1]
+        expected = within_loop(pattern, words, relabelled, counted=topics)
+        np.testing.assert_allclose(found.within[..., 1 + n], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_factor_within_topics_is_found_whatever_the_documents() -> None:
+    """Documents of 1, 2 and 4 topics, short and long: uniform attention, times 1.5 within topics, gives 1.5."""
+    lengths, numbers, topics = (4, 9, 12, 5), (4, 1, 2, 2), torch.arange(48) // 12
+    words = torch.full((4, 12), -1)
+    for row, length, n in zip(words, lengths, numbers, strict=True):
+        row[:length] = torch.arange(length) % n * 12 + torch.arange(length) // n
+    topic = torch.where(words < 0, -1, topics[words.clamp(min=0)])
+    uniform = 1 / torch.tensor(lengths, dtype=torch.float64)[:, None, None].expand(4, 12, 12)
+    for times in (1.0, 1.5):
+        pattern = uniform * torch.where(topic[:, :, None] == topic[:, None, :], times, 1.0)
+        sums = topic_attention(pattern[:, None], words, topics)
+        same, different = sums.within_mean[0].tolist()
+        assert same / different == pytest.approx(times, rel=1e-12)
+        assert sums.documents.tolist() == [4, 2]  # of one topic, or with one word of each: one kind of pair only
+        pooled = (sums.sum / sums.pairs)[0]
+        assert abs(float(pooled[1] / pooled[2]) - times) > 0.1
 
 
 def test_what_attention_refuses() -> None:

@@ -31,7 +31,8 @@ from probes.files import file_name, versions
 from probes.functional.topic_attention import WordTopics
 from probes.functional.topic_embedding import GroupSums
 from tasks import InputError
-from tasks.text.encoding import Bos, EncodedCorpus, check_tokenizer, encode
+from tasks.text.beginning import Bos
+from tasks.text.encoding import EncodedCorpus, check_tokenizer, encode
 
 _KINDS = tuple((name, selves) for name in ("rows", "hook_embed", "contextual") for selves in (False, True))
 VECTORS = tuple(f"{name}, self-pairs in" if selves else name for name, selves in _KINDS)

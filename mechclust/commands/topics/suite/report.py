@@ -11,7 +11,6 @@ from mechclust.commands.topics.suite.figures import suite_panels
 from mechclust.commands.topics.suite.result import SuiteResult
 from mechclust.commands.topics.suite.sentences import lead_of, notes_of
 from mechclust.report.analysis import Analysis
-from mechclust.report.claims import save_claims
 from mechclust.report.html import table_html
 from mechclust.report.page import write_report
 
@@ -28,7 +27,7 @@ def write_suite_report(result: SuiteResult, out: str | Path) -> Path:
     """
     out = Path(out)
     with own_folder(out, "topics"):
-        page = write_report(
+        return write_report(
             out,
             command="topics",
             title=f"Topic structure of {len(result.trained)} encoder{'s' * (len(result.trained) != 1)}",
@@ -38,8 +37,6 @@ def write_suite_report(result: SuiteResult, out: str | Path) -> Path:
             results=result.results(),
             tables=result.tables,
         )
-        save_claims(result.claims, out / "claims.json")
-    return page
 
 
 def suite_analysis(result: SuiteResult) -> Analysis:

@@ -16,6 +16,7 @@ from mechclust.commands.topics.suite.models import SuiteModel, suite_models
 from mechclust.commands.topics.suite.result import SuiteResult
 from mechclust.commands.topics.suite.texts import Texts, read_texts
 from mechclust.jobs import map_jobs
+from mechclust.report.folder import check_command
 from mechclust.report.page import save_results
 from probes.digest import digest_of
 from tasks import InputError
@@ -49,7 +50,9 @@ def run_suite(config: SuiteConfig, out: str | Path, *, progress: bool = False) -
         >>> # result.shown(overlap=False), result.claims, result.heads()
     """
     config.check()
-    models, out = suite_models(config.suite), Path(out)
+    out = Path(out)
+    check_command(out, "topics")
+    models = suite_models(config.suite)
     with own_folder(out, "topics", {"model": "a suite"}):
         texts = read_texts(config, out, progress=progress)
         subject = {"model": "a suite", "texts": digest_of(texts.documents)}

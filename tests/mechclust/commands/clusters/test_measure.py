@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 from dataclasses import replace
@@ -174,6 +175,21 @@ class TestAdapters:
         assert one.to_dataframe().equals(again.to_dataframe())
         assert one.to_dataframe().equals(by_name.to_dataframe())
         assert by_name.model == f"{gpt2} with {tmp_path / 'lora'}"
+
+    def test_an_adapter_of_another_base_is_noted(self, gpt2, tmp_path, config):
+        """Its weights fit, so that nothing else would tell."""
+        peft = pytest.importorskip("peft")
+        lora = peft.LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True)
+        peft.get_peft_model(AutoModelForCausalLM.from_pretrained(gpt2), lora).save_pretrained(tmp_path / "lora")
+        settings = tmp_path / "lora" / "adapter_config.json"
+        notes = {}
+        for base in (str(gpt2), "somewhere/another-gpt2"):
+            settings.write_text(json.dumps(json.loads(settings.read_text()) | {"base_model_name_or_path": base}))
+            notes[base] = measure_clusters(str(gpt2), replace(config, adapter=tmp_path / "lora", untrained=0)).notes
+        told = [note for note in notes["somewhere/another-gpt2"] if "'somewhere/another-gpt2'" in note]
+        assert len(told) == 1
+        assert f"measured on {str(gpt2)!r}" in told[0]
+        assert not any("says that it was trained for" in note for note in notes[str(gpt2)])
 
     def test_a_tokenizer_for_a_model_that_has_hooks(self, gpt2, config):
         model = load_pretrained(AutoModelForCausalLM.from_pretrained(gpt2))

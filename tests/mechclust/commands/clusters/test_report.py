@@ -133,6 +133,22 @@ class TestReport:
         ]
         assert [axis.get_legend() for axis in figure.axes] == [None] * 4
 
+    def test_one_verdict_in_report_summary_figures_and_notebook(self, written):
+        """At layer 0 the last word tells the task, with random weights too."""
+        result, report = written
+        verdict = str(result.verdicts["task"]["clusters"])
+        assert verdict == "no more than random weights"
+        figures = (curves_figure(result), followed_figure(result))
+        shown = [axis.get_title() for figure in figures for axis in figure.axes]
+        assert sum(verdict in title for title in shown) >= 2
+        assert "agree with the task" in result.lead[0]
+        for text in (result.lead[0], html.unescape(report.read_text()), html.unescape(result._repr_html_())):
+            assert "no more than random weights do" in text
+            assert "follow the task" not in text
+        alone = measure_clusters(result.model, replace(result.config, untrained=0))
+        assert "not compared with random weights" in alone.lead[0]
+        assert "above chance, not compared with random weights" in curves_figure(alone).axes[0].get_title()
+
     def test_a_band_without_width_is_a_line(self, written):
         result = written[0]
         raw = result.trained.raw
@@ -144,7 +160,7 @@ class TestReport:
 
     def test_what_is_followed_is_drawn_in_order(self, written):
         result = written[0]
-        (axis,) = followed_figure(result.followed, result.given).axes
+        (axis,) = followed_figure(result).axes
         names = [line.get_label().rsplit(" (", 1)[0] for line in axis.lines if "(" in line.get_label()]
         assert names == list(result.followed.means)
         assert len({line.get_color() for line in axis.lines if "(" in line.get_label()}) == len(names)

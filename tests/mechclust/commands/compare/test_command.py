@@ -102,7 +102,15 @@ class TestCommand:
         assert {line.split()[0] for line in lines[1:3]} == {"first", "second"}
         assert any(line.startswith("- Over layers 1-3, ") and " stand out (mean 1 - CKA" in line for line in lines)
         assert lines[-1] == f"report: {Path('runs/compare-base-tuned-prompts/report.html')}"
-        assert "Layer 0 is hook_embed, and layer l is blocks.{l - 1}.hook_resid_post." in lines
+        assert "Layer 0 is hook_embed, and layer l is blocks.{l - 1}.hook_resid_post." in command[0].stdout
+
+    def test_it_prints_what_to_know(self, command):
+        printed = command[0].stdout
+        assert "- n = 240 prompts of 4 tasks" in printed
+        assert "no special tokens are added" in printed
+        assert "- CKA compares geometry among the prompts" in printed
+
+    def test_bars(self, command):
         bars = ("base: hidden states", "tuned: hidden states", "comparing layers")
         assert all(bar in command[0].stderr for bar in bars)
 

@@ -162,8 +162,9 @@ class TestLayerGroups:
 
     def test_table(self, controlled):
         table = controlled[0].tables["layer_groups"]
-        assert list(table.columns) == ["group", "first_layer", "last_layer", "end_low", "end_high", "tasks"]
-        assert table["group"].tolist() == ["shared", "transition", "refinement"]
+        columns = ["group", "first_layer", "last_layer", "end_low", "end_high", "tuned_alone", "tasks"]
+        assert list(table.columns) == columns
+        assert table["group"].tolist() == ["shared", "transition", "inherited"]
         assert table.iloc[0][["group", "first_layer", "last_layer", "tasks"]].tolist() == ["shared", "1", "2", 5]
         assert table.iloc[0][["end_low", "end_high"]].isna().all()
 
@@ -192,6 +193,30 @@ class TestLayerGroups:
         assert "layer_groups" not in measured.tables
         assert not any("ayer groups" in sentence for sentence in measured.sentences)
         assert control_groups({}, None, TaskClusters(), "(all)", 0) is None
+
+
+@pytest.fixture(scope="module")
+def noise(llama, asked, tmp_path_factory):
+    """The tuned model and its controls are the base with noise."""
+    folder = tmp_path_factory.mktemp("noise")
+    for seed, name in enumerate(["tuned", *TASKS], 50):
+        save_adapter(llama / "base", folder / name, seed, 0.3)
+    config = replace(asked, controls=tuple(str(folder / task) for task in TASKS), clusters=None)
+    return compare_models(str(llama / "base"), str(folder / "tuned"), config, folder / "out")
+
+
+class TestNoiseForTuning:
+    """Nothing was learnt."""
+
+    def test_no_layer_is_said_to_form_representations_of_tasks(self, noise):
+        said = " ".join(noise.sentences)
+        assert noise.groups.found.groups.transition or noise.groups.found.groups.refinement  # they are named
+        assert "representations of tasks" not in said
+        assert "whether the controls learnt their tasks" in said
+
+    def test_layers_above_the_transition_are_inherited(self, noise):
+        assert "refinement" not in " ".join([*noise.sentences, group_rule(noise)]).lower()
+        assert noise.tables["layer_groups"]["group"].iloc[-1] == "inherited"
 
 
 class TestClusters:

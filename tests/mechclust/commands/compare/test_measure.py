@@ -121,8 +121,9 @@ class TestMeasure:
         assert np.nanmax(np.abs(result.change)) < 1e-12
         assert not result.summary()["stands_out"].any()
         assert result.sentences == [
-            "No layer changed: at every layer and for every task, the 95% interval of 1 - CKA reaches down to the "
-            "tolerance of 0.01."
+            "No layer is known to have changed: wherever there is one, the 95% interval of 1 - CKA reaches down to the "
+            "tolerance of 0.01.",
+            "CKA is undefined at layer 0 for every task: whether tasks changed there is not known.",
         ]
 
     def test_bfloat16_against_float32(self, gpt2, config, out):

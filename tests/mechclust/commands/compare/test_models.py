@@ -61,6 +61,45 @@ def loads(monkeypatch):
     return found
 
 
+class TestNotTheSameKind:
+    @pytest.mark.parametrize("same_layers", [True, False])
+    def test_another_family_was_not_tuned(self, gpt2, write_checkpoint, config, out, tmp_path, same_layers):
+        llama = write_checkpoint(tmp_path / "llama", "llama", num_hidden_layers=2 if same_layers else 3)
+        found = compare_models(str(gpt2), str(llama), config, out)
+        assert found.diagonal is same_layers
+        assert found.sentences[0].startswith("The models are of different families (gpt2 and llama)")
+        said = " ".join([found.title, *found.sentences])
+        assert "uning changed" not in said
+        assert "Change begins" not in said
+
+    def test_one_family_may_be_tuned(self, measured):
+        assert measured.title.startswith("What tuning changed")
+        assert not any("families" in sentence for sentence in measured.sentences)
+
+
+class TestNothingVaries:
+    """CKA is undefined at every layer, in the model that has the same states for all prompts or in both."""
+
+    def test_weights_of_zero(self, gpt2, write_checkpoint, config, out, tmp_path):
+        zeroed = write_checkpoint(tmp_path / "zeroed", change=lambda model: [w.zero_() for w in model.parameters()])
+        found = compare_models(str(gpt2), str(zeroed), config, out)
+        assert np.isnan(found.change).all()
+        assert "undefined at every layer" in found.sentences[0]
+        assert "No layer changed" not in " ".join(found.sentences)
+
+    def test_prompts_that_are_all_alike(self, gpt2, shaken, config, out):
+        write_prompts(config.prompts, [{"prompt": "w1 w2", "task": task} for task in "ab" for _ in range(12)])
+        found = compare_models(str(gpt2), str(shaken), config, out)
+        assert "undefined at every layer" in found.sentences[0]
+
+    def test_no_layer_groups_from_such_controls(self, gpt2, config, out):
+        tasks = "abcd"
+        write_prompts(config.prompts, [{"prompt": "w1 w2", "task": task} for task in tasks for _ in range(12)])
+        controls = tuple(f"{task}={gpt2}" for task in tasks)
+        found = compare_models(str(gpt2), str(gpt2), replace(config, controls=controls), out)
+        assert "No layer groups are named: CKA with the controls is undefined at layers 1-2." in found.sentences
+
+
 class TestInMemory:
     @pytest.fixture
     def models(self, gpt2, shaken):

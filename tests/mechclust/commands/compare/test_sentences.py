@@ -147,6 +147,28 @@ class TestWhereChangeBegins:
         assert result.sentences[0].startswith("Change begins at layer 0 for a, b, c, d, e, f and 2 others: the first")
 
 
+class TestUndefined:
+    """CKA that is NaN is neither a change nor none."""
+
+    def test_everywhere(self):
+        said = " ".join(found(*around(np.full((3, 2), nan))).sentences)
+        assert "undefined at every layer" in said
+        assert "No layer changed" not in said
+
+    def test_at_some_layers(self):
+        result = found(*around([[nan, nan], [nan, 0], [0, 0]], spread=0.005))
+        said = " ".join(result.sentences)
+        assert "CKA is undefined at layers 0-1 for a and at layer 0 for b" in said
+        assert "No layer changed" not in said
+        assert "No layer is known to have changed" in said
+
+    def test_only_all_prompts_together_are_known_to_have_changed(self):
+        together = [[0, 0, 0], [0.6, 0.5, 0.7], [0.6, 0.5, 0.7]]
+        said = " ".join(found(*around(np.full((3, 2), nan)), together=together).sentences)
+        assert "Change begins at layer 1 for all prompts together" in said
+        assert "No layer is known to have changed for any single task." in said
+
+
 class TestLayers:
     def test_by_depth(self):
         assert found(*around([[0.1, 0], [0.5, 0], [0.3, 0]])).by_layer()["layer"].tolist() == [0, 1, 2]

@@ -11,6 +11,7 @@ from mechclust.commands.history.curves import Curve
 from mechclust.commands.history.integrity import Finding
 from mechclust.commands.history.result import HistoryResult
 from mechclust.commands.history.series import Checkpoint
+from mechclust.commands.history.start import Origin, Start
 
 
 def made_curve(p, name="clusters", layers=None, **fields):
@@ -41,4 +42,5 @@ def made_result(curves, flagged=()):
         attention=[{}] * n,
         words={},
         input_notes=[],
+        start=Start("step0", Origin.RANDOM, "made"),
     )

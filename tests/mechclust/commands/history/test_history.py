@@ -16,6 +16,7 @@ import torch
 from mechclust import HistoryConfig, measure_history, write_history_report
 from mechclust.cli import main
 from mechclust.commands.history.slider import slider
+from mechclust.commands.history.start import Origin
 from tasks import Corpus, InputError
 from tests.mechclust.commands.hook_columns import check_report
 
@@ -289,21 +290,22 @@ def test_checkpoints_without_a_tokenizer(trained_series, history_prompts, gpt2, 
 
 
 def test_a_crossing_at_the_first_checkpoint_may_be_earlier(measured):
-    from mechclust.commands.history.series import Checkpoint
-
     result, _ = measured
     ari = result.curves["clusters"]
     early = replace(ari, p=np.full_like(ari.p, 0.001))
     one = np.where(np.arange(3) == 1, 0.001, 1.0)[None].repeat(6, axis=0)
     one[:2] = 1.0
-    start = [Checkpoint("step0", 0, ""), *result.series[1:]]
 
-    def said(curve, series=result.series):
-        return replace(result, curves={"clusters": curve}, series=series).lead[2]
+    def said(curve, **changed):
+        return replace(result, curves={"clusters": curve}, **changed).lead[2]
 
     told = "Clusters against tasks (adjusted Rand index) crosses chance: "
-    assert said(early) == f"{told}layers 0-2 by 'checkpoint-8', the first checkpoint."
-    assert said(early, start) == f"{told}layers 0-2 at 'step0', before training."
+    first = "layers 0-2 by 'checkpoint-8', the first checkpoint"
+    assert said(early) == f"{told}{first}, which was trained before."
+    unknown = replace(result.start, origin=Origin.UNKNOWN)
+    assert said(early, start=unknown) == f"{told}{first}."
+    random = replace(result.start, origin=Origin.RANDOM)
+    assert said(early, start=random) == f"{told}layers 0-2 at 'checkpoint-8', with random weights."
     assert said(replace(ari, p=one)) == f"{told}layer 1 at 'checkpoint-24'; 2 of 3 never."
 
 

@@ -15,6 +15,7 @@ import torch
 from mechclust.commands.mossa.sentences import lead_of
 from mechclust.models.adapters import with_adapter
 from mechclust.training.tuning.adapter import digest_of_weights
+from probes import RowStore
 from probes.functional import linear_cka
 from tasks import InputError
 from tests.faults.bits import bits, other
@@ -74,6 +75,34 @@ def test_cka_is_that_of_huggingfaces_hidden_states(result, base, tasks, out):
             assert result.values(role)[place, layer - 1] == pytest.approx(float(expected), abs=1e-5)
         expected = linear_cka(theirs[-1], control[-1], debiased=True)  # Hugging Face's last is after the final norm
         assert result.values(role, final_norm=True)[place] == pytest.approx(float(expected), abs=1e-5)
+
+
+def kept_states(out, task, role):
+    """``[layer]`` of ``[prompts width]`` that a run kept, after every block and the final norm."""
+    store = RowStore(out / "rows" / task / role)
+    return [store.take(store.index, [f"rows/{site}"])[f"rows/{site}"].double() for site in store.sites]
+
+
+def test_the_null_compares_the_tuned_model_with_controls_of_other_tasks(result, out):
+    for place, task in enumerate(result.tasks):
+        tuned, other, own = (kept_states(out, task, role) for role in ("tuned", "other-1", "control"))
+        expected = [float(linear_cka(*pair, debiased=True)) for pair in zip(tuned, other, strict=True)]
+        between_controls = [float(linear_cka(*pair, debiased=True)) for pair in zip(own, other, strict=True)]
+        assert result.curves().null[place] == pytest.approx(expected[:-1], abs=1e-6)
+        assert np.abs(np.subtract(expected, between_controls)).max() > 1e-3  # so that the two are distinguished
+
+
+def test_another_tuned_model_has_another_null(result, base, tasks, out, tmp_path):
+    """Also in the folder of a finished run, whose controls are the same."""
+    names = [name for name in tiny.TASKS if name != "last"]
+    controls = tuple(f"{name}={out / 'adapters' / f'control-{name}'}" for name in names)
+    found = [
+        tiny.run(base, tasks, tmp_path / "run", experimental=str(out / "adapters" / tuned), controls=controls)
+        for tuned in ("tuned", "without-held-out")
+    ]
+    one, two = (run.curves().null for run in found)
+    assert np.isfinite([one, two]).all()
+    assert np.abs(one - two).max() > 1e-4
 
 
 def test_what_is_measured(result):

@@ -1,0 +1,75 @@
+"""A randomly initialised copy of a series' model, made once: the job, and the file in which its sketch is kept."""
+
+from __future__ import annotations
+
+import gc
+import json
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from mechclust.commands.history.config import HistoryConfig
+from mechclust.commands.history.start import RandomWeights
+from mechclust.commands.settings import stamps_of
+from mechclust.models.sketch import WeightSketch, constant_values, weight_sketch
+from probes.digest import digest_of
+from probes.files import is_whole, read_safetensors, versions, write_safetensors
+from tasks import InputError
+
+
+@dataclass(frozen=True)
+class RandomCopy:
+    """The job that makes the copy and keeps a sketch of its weights.
+
+    Attributes:
+        source: a checkpoint, whose configuration is used.
+        folder: for the file.
+        tokenizer: of the series.
+        config: how models are loaded; the copy is made on the CPU.
+    """
+
+    source: str
+    folder: Path
+    tokenizer: Any
+    config: HistoryConfig
+    name = "random weights"
+
+    @property
+    def path(self) -> Path:
+        """The file with the sketch."""
+        return self.folder / "random-weights.safetensors"
+
+    @cached_property
+    def key(self) -> str:
+        """A digest of everything that the sketch depends on."""
+        return digest_of([json.dumps([self.source, self.config.dtype, versions(), stamps_of(self.source)])])
+
+    def make(self) -> None:
+        """Make the copy and keep its sketch, unless it is there; or keep why there is none."""
+        if self._header().get("key") == self.key:
+            return
+        settings = replace(self.config, device="cpu", device_map=None, quantize=None, adapter=None)
+        try:
+            model = settings.load(self.source, "prompts", tokenizer=self.tokenizer, untrained=True)
+        except InputError as error:
+            reason = f"no model with random weights could be made: {error}"
+            write_safetensors(self.path, {}, {"key": self.key, "reason": reason})
+            return
+        sketch = weight_sketch(model)
+        tensors = {"values": sketch.values, "constant": constant_values(model)}
+        facts = {"key": self.key, "weights": sketch.digest, "shapes": sketch.shapes}
+        write_safetensors(self.path, tensors, facts)
+        del model
+        gc.collect()  # hooks are cycles: without this, the next model would be in memory beside it
+
+    @property
+    def weights(self) -> RandomWeights | str:
+        """What ``make`` kept: a sketch, or why there is none."""
+        tensors, facts = read_safetensors(self.path)
+        if "reason" in facts:
+            return facts["reason"]
+        return RandomWeights(WeightSketch(facts["weights"], facts["shapes"], tensors["values"]), tensors["constant"])
+
+    def _header(self) -> dict[str, str]:
+        return read_safetensors(self.path)[1] if self.path.exists() and is_whole(self.path) else {}

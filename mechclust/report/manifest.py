@@ -1,0 +1,199 @@
+"""Which files of a folder are ours: its manifest lists them, and nothing else is replaced or deleted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from probes.files import DamagedError, is_whole, read_json, write_atomic, write_json
+from tasks import InputError
+
+MANIFEST = "mechclust.json"
+WAY_OUT = "give another folder with --out"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What ``mechclust.json`` says of its folder.
+
+    Attributes:
+        command: that writes there, as it is called; empty in a folder without a manifest.
+        subject: what was measured, by kind, such as ``{"model": "gpt2"}``.
+        files: the digests of each file that was written, by its path in the folder. There are two if writing the
+            second content may have been interrupted.
+        measured: the digest of each file of a finished run's ``results/``, by its path in the folder.
+    """
+
+    command: str = ""
+    subject: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, list[str]] = field(default_factory=dict)
+    measured: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read the manifest of a folder. That of a folder without one is empty.
+
+    Raises:
+        InputError: if it is damaged.
+    """
+    path = folder / MANIFEST
+    try:
+        record = read_json(path)
+        measured = _texts(record["measured"])
+        return Manifest(str(record["command"]), _texts(record["subject"]), _digests(record["files"]), measured)
+    except (InputError, TypeError, ValueError, KeyError, AttributeError) as error:
+        if not path.exists():
+            return Manifest()
+        why = "its checksum does not match" if isinstance(error, DamagedError) else "it is not what was written"
+    raise InputError(f"{str(path)!r} is damaged ({why}); delete it, or {WAY_OUT}")
+
+
+def _texts(values: Any) -> dict[str, str]:
+    return {str(name): str(value) for name, value in values.items()}
+
+
+def _digests(files: Any) -> dict[str, list[str]]:
+    return {str(name): [*map(str, digests)] for name, digests in files.items()}
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest of a folder."""
+    write_json(folder / MANIFEST, {**vars(manifest), "files": dict(sorted(manifest.files.items()))})
+
+
+def holds_files(folder: Path) -> bool:
+    """Whether a folder, or one below it, holds anything but hidden files, of which none is ours."""
+    return any(not name.startswith(".") for _, _, names in os.walk(folder) for name in names)
+
+
+def may_hold_ours(folder: Path) -> bool:
+    """Whether a folder has a file of a kind that is written there, or a folder with files in it."""
+    entries = [path for path in folder.iterdir() if path.name[0] != "."] if folder.is_dir() else []
+    kinds = (".csv", ".html", ".json", ".safetensors", ".xz")
+    return any(holds_files(path) or path.suffix in kinds or path.name == "command.txt" for path in entries)
+
+
+def check_links(folder: Path, way_out: str = WAY_OUT) -> None:
+    """Refuse a folder with a link that leads out of it: what is behind the link is not ours.
+
+    Raises:
+        InputError: naming the link.
+    """
+    root = folder.resolve()
+    for place, folders, files in os.walk(folder):
+        for path in (Path(place) / name for name in (*folders, *files)):
+            if path.is_symlink() and not path.resolve().is_relative_to(root):
+                raise InputError(f"{str(path)!r} is a link out of the folder; remove it, or {way_out}")
+
+
+def check_files(folder: Path, names: Iterable[str], way_out: str = WAY_OUT) -> None:
+    """Refuse a folder in which a file that would be replaced or deleted is not ours. Cost: reading these files once.
+
+    Args:
+        folder: may be missing.
+        names: paths in the folder.
+        way_out: out of it.
+
+    Raises:
+        InputError: for a file that the manifest does not list, that was changed, or that lies outside of the folder.
+    """
+    files = read_manifest(folder).files
+    root = folder.resolve()
+    for name in names:
+        path = folder / name
+        if not path.resolve().is_relative_to(root):
+            raise InputError(f"{str(path)!r} lies outside of {str(folder)!r}; {way_out}")
+        if path.exists() and _digest_of(path) not in files.get(name, []):
+            why = f"is not what {MANIFEST} says was written" if name in files else f"is not listed in {MANIFEST}"
+            raise InputError(f"{str(path)!r} {why}; move it away, or {way_out}")
+
+
+def add_files(folder: Path, contents: Mapping[str, bytes], way_out: str = WAY_OUT) -> None:
+    """Write files that the manifest lists, in their order. It lists them before they are there.
+
+    Args:
+        folder: the folder.
+        contents: by path in the folder.
+        way_out: out of a folder in which such a file is not ours.
+
+    Raises:
+        InputError: as ``check_files``, before anything is written.
+    """
+    check_files(folder, contents, way_out)
+    manifest = read_manifest(folder)
+    digests = dict(manifest.files)
+    for name, content in contents.items():
+        path = folder / name
+        before = [_digest_of(path)] if path.exists() else []
+        digests[name] = list(dict.fromkeys([*before, xxhash.xxh3_128_hexdigest(content)]))
+    write_manifest(folder, replace(manifest, files=digests))
+    for name, content in contents.items():
+        write_atomic(folder / name, content)
+
+
+def replace_files(folder: Path, contents: Mapping[str, bytes], way_out: str = WAY_OUT) -> None:
+    """Write files, and delete all others that the manifest lists.
+
+    Raises:
+        InputError: as ``check_files``, before anything is written or deleted.
+    """
+    manifest = read_manifest(folder)
+    check_files(folder, {*manifest.files, *contents}, way_out)
+    for name in set(manifest.files) - set(contents):
+        (folder / name).unlink(missing_ok=True)
+        _remove_empty(folder, (folder / name).parent)
+    kept = {name: digests for name, digests in manifest.files.items() if name in contents}
+    write_manifest(folder, replace(manifest, files=kept))
+    add_files(folder, contents, way_out)
+
+
+def record_measured(folder: Path) -> None:
+    """List the measurements of a finished run in its manifest."""
+    write_manifest(folder, replace(read_manifest(folder), measured=_measurements(folder)))
+
+
+def forget_measured(folder: Path) -> None:
+    """Remove the measurements from the manifest of a run that goes on: until it is finished they may change."""
+    manifest = read_manifest(folder)
+    if manifest.measured:
+        write_manifest(folder, replace(manifest, measured={}))
+
+
+def check_measured(folder: Path) -> None:
+    """Refuse a finished run in which a measurement was replaced, such as by that of another seed.
+
+    Nothing is refused in a run that never finished, or because a file is missing or damaged: whoever reads it says so.
+
+    Raises:
+        InputError: naming the first file that is not what the run measured.
+    """
+    measured = read_manifest(folder).measured
+    for name, digest in _measurements(folder).items() if measured else ():
+        path = folder / name
+        if digest != measured.get(name) and (path.suffix not in (".safetensors", ".json") or is_whole(path)):
+            raise InputError(
+                f"{str(path)!r} is not what this run measured; delete it and run the study again with the same --out"
+            )
+
+
+def _measurements(folder: Path) -> dict[str, str]:
+    """Return the digest of each file in ``results/``, by its path in the folder."""
+    files = [path for path in sorted((folder / "results").rglob("*")) if path.is_file() and path.name[0] != "."]
+    return {path.relative_to(folder).as_posix(): _digest_of(path) for path in files}
+
+
+def _remove_empty(folder: Path, below: Path) -> None:
+    """Remove folders below ``folder`` in which a deleted file was the last one."""
+    while below != folder and below.is_dir() and not any(below.iterdir()):
+        below.rmdir()
+        below = below.parent
+
+
+def _digest_of(path: Path) -> str:
+    """The digest of a file; empty for what is no file."""
+    return xxhash.xxh3_128_hexdigest(path.read_bytes()) if path.is_file() else ""

@@ -1,0 +1,44 @@
+"""No command overwrites a file that it did not write, and each refuses before any work."""
+
+from __future__ import annotations
+
+import pytest
+
+from mechclust.cli import main
+
+# Nothing that they name is there: a folder is refused before anything is read.
+COMMANDS = {
+    "clusters": ["clusters", "none", "--prompts", "none.jsonl"],
+    "compare": ["compare", "none", "none", "--prompts", "none.jsonl"],
+    "history": ["history", "none", "--prompts", "none.jsonl"],
+    "mossa": ["mossa", "none", "--tasks", "none", "--preset", "small"],
+    "run": ["run", "task-clusters", "--preset", "smoke"],
+    "suite": ["topics", "--suite", "none", "--corpus", "none.txt"],
+    "topics": ["topics", "none", "--corpus", "none.txt"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("name", ["report.html", "figures/mine.png"])
+def test_files_of_others_stay(command, name, tmp_path, capsys):
+    path = tmp_path / "out" / name
+    path.parent.mkdir(parents=True)
+    path.write_text("mine")
+    assert main([*COMMANDS[command], "--out", str(tmp_path / "out")]) == 2
+    assert repr(str(tmp_path / "out")) in capsys.readouterr().err
+    assert [p.read_text() for p in (tmp_path / "out").rglob("*") if p.is_file() and p.name[0] != "."] == ["mine"]
+
+
+@pytest.mark.parametrize("suffix", [".html", ".png", ".gif"])
+@pytest.mark.parametrize("linked", [False, True])
+def test_the_sandbox_writes_a_new_file_only(suffix, linked, tmp_path, capsys):
+    mine, out = tmp_path / f"mine{suffix}", tmp_path / f"out{suffix}"
+    mine.write_text("mine")
+    if linked:
+        out.symlink_to(mine)
+    else:
+        out.write_text("mine")
+    assert main(["sandbox", "none", "--out", str(out)]) == 2
+    assert repr(str(out)) in capsys.readouterr().err
+    assert out.is_symlink() == linked
+    assert mine.read_text() == out.read_text() == "mine"

@@ -1,0 +1,167 @@
+"""Examples that share a template are not independent: false positives without ``units``, and none with it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from probes import CKA, ClusteringHead, LinearDecodability, TaskClusterARI, last_token, run
+from probes.functional import linear_cka
+from probes.functional.cka import cka_null, cka_resamples
+from probes.functional.relabelling import relabelling_p_values
+from probes.functional.units import Relabelling, half_samples, n_pairings, pairings, units_needed
+from tasks import Batch, InputError
+
+TASKS, TEMPLATES, PROMPTS, D = 6, 3, 6, 8
+N = TASKS * TEMPLATES * PROMPTS
+
+
+def templated(seed: int, share: float = 0.3) -> tuple[torch.Tensor, Batch]:
+    """States that follow templates, which explain a share of the variance, but no task."""
+    draw = torch.Generator().manual_seed(seed)
+    template = torch.arange(N) // PROMPTS
+    states = math.sqrt(share) * torch.randn(TASKS * TEMPLATES, D, generator=draw)[template]
+    states = states + math.sqrt(1 - share) * torch.randn(N, D, generator=draw)
+    labels = {"task": template // TEMPLATES, "template": template}
+    return states, Batch(torch.arange(N)[:, None], labels=labels)
+
+
+def p_of_clusters(fake_model: Any, seed: int, units: str | None) -> float:
+    states, batch = templated(seed)
+    probe = TaskClusterARI(at="hook_embed", readout=last_token(), n_init=1, n_permutations=39, units=units)
+    return float(run(fake_model(states), batch, probe)["p_value"])
+
+
+def test_templates_are_no_evidence_of_task_clusters(fake_model: Any) -> None:
+    without, with_units = (
+        [p_of_clusters(fake_model, seed, units) <= 0.05 for seed in range(40)] for units in (None, "template")
+    )
+    assert sum(without) > 20
+    assert sum(with_units) <= 6  # 2 expected; more than 6 in 1% of the cases
+
+
+def test_a_task_is_found_between_templates(fake_model: Any) -> None:
+    states, batch = templated(0)
+    states += 5 * torch.nn.functional.one_hot(batch.labels["task"], D)
+    probe = TaskClusterARI(at="hook_embed", readout=last_token(), n_init=2, n_permutations=99, units="template")
+    assert float(run(fake_model(states), batch, probe)["p_value"]) == 0.01
+
+
+def test_templates_are_no_evidence_of_clustering_heads() -> None:
+    p: dict[bool, list[float]] = {True: [], False: []}
+    for seed in range(60):
+        states, batch = templated(seed)
+        points, labels = states[:, None], batch.labels
+        for given in p:
+            units = labels["template"] if given else None
+            p[given].append(float(relabelling_p_values(points, labels["task"], 99, units=units, seed=seed)))
+    assert sum(x <= 0.05 for x in p[False]) > 30
+    assert sum(x <= 0.05 for x in p[True]) <= 8
+
+
+def test_repeated_prompts_are_no_evidence_of_similarity() -> None:
+    called = {True: 0, False: 0}
+    units = torch.arange(80) // 4
+    for seed in range(40):
+        draw = torch.Generator().manual_seed(seed)
+        x, y = (torch.randn(20, 5, generator=draw)[units] for _ in range(2))
+        value = float(linear_cka(x, y))
+        for given in called:
+            null = cka_null(x, y, 39, units=units if given else None, seed=seed)
+            called[given] += (1 + int((null >= value).sum())) / 40 <= 0.05
+    assert called[False] > 30
+    assert called[True] <= 6
+
+
+def test_half_samples_of_units_vary_more() -> None:
+    draw = torch.Generator().manual_seed(0)
+    units = torch.arange(80) // 4
+    x, y = (torch.randn(20, 5, generator=draw)[units] for _ in range(2))
+    free, by_unit = (cka_resamples(x, y, 200, units=u).std() for u in (None, units))
+    assert float(by_unit) > 1.5 * float(free)
+
+
+def test_units_are_relabelled_whole_or_within() -> None:
+    rng = np.random.default_rng(0)
+    units = np.repeat(np.arange(6), [1, 2, 3, 1, 2, 3])
+    whole = Relabelling.of(np.array([0, 0, 0, 1, 1, 1])[units], units)
+    shuffled = whole.draw(rng)
+    assert whole.whole_units
+    assert all(len(set(shuffled[units == unit])) == 1 for unit in range(6))
+    assert sorted(shuffled[[0, 1, 3, 6, 7, 9]]) == [0, 0, 0, 1, 1, 1]
+    mixed = np.arange(12) % 2
+    within = Relabelling.of(mixed, units)
+    assert not within.whole_units
+    for unit in range(6):
+        assert sorted(within.draw(rng)[units == unit]) == sorted(mixed[units == unit])
+
+
+@pytest.mark.parametrize(("k", "classes"), [(1, 6), (2, 2), (2, 6), (4, 2), (3, 3)])
+def test_distinct_relabellings_are_counted(k: int, classes: int) -> None:
+    relabelling = Relabelling.of(np.repeat(np.arange(classes), 2 * k), np.repeat(np.arange(k * classes), 2))
+    named = math.factorial(k * classes) / math.factorial(k) ** classes
+    assert relabelling.n_distinct(named=True) == pytest.approx(named)
+    assert relabelling.n_distinct(named=False) == pytest.approx(named / math.factorial(classes))
+    assert bool(relabelling.too_few("task", named=False)) == (units_needed(classes, named=False) > k)
+
+
+def test_pairings_and_halves_keep_units_together() -> None:
+    units = torch.tensor([3, 1, 3, 1, 2, 2, 5, 5, 5])
+    for order in pairings(9, 20, 0, units):
+        assert sorted(order.tolist()) == list(range(9))
+        for unit in units.unique():
+            assert len(units[order][units == unit].unique()) == 1
+    assert n_pairings(9, units) == 6
+    for half in half_samples(9, 5, 0, units):
+        inside = torch.isin(units, units[half])
+        assert torch.equal(inside.nonzero()[:, 0], half)
+        assert len(units[half].unique()) == 2
+
+
+def test_too_few_units_give_no_p_value(fake_model: Any) -> None:
+    states, batch = templated(0)
+    labels = {"task": batch.labels["template"] // 9, "template": batch.labels["template"] // 3}  # 3 units a class
+    few = Batch(batch.tokens, labels=labels)
+    for probe in (
+        TaskClusterARI(at="hook_embed", readout=last_token(), n_init=1, n_permutations=39, units="template"),
+        LinearDecodability(at="hook_embed", n_shuffles=9, folds=3, units="template"),
+    ):
+        result = run(fake_model(states), few, probe)
+        assert result["p_value"].isnan().all()
+        assert any("too few for a p-value" in note and "give" in note for note in result.notes)
+
+
+def test_repeated_states_are_noted_unless_they_are_units(fake_model: Any) -> None:
+    states, batch = templated(0)
+    states = states[torch.arange(N) // 2]
+    batch = Batch(batch.tokens, labels={**batch.labels, "pair": torch.arange(N) // 2})
+    model = fake_model(torch.zeros_like(states), states)
+    probes = [
+        (TaskClusterARI, {"readout": last_token(), "n_init": 1, "n_permutations": 39}),
+        (LinearDecodability, {"n_shuffles": 9}),
+        (CKA, {"n_permutations": 9}),
+    ]
+    for kind, settings in probes:
+        result = run(model, batch, kind(**settings))
+        assert any(f"{N // 2} of {N} examples repeat" in note for note in result.notes), kind
+        result = run(model, batch, kind(**settings, units="pair"))
+        assert not any("repeat" in note for note in result.notes), kind
+
+
+def test_a_template_within_tasks_is_named_as_a_unit(fake_model: Any) -> None:
+    states, batch = templated(0)
+    with pytest.raises(InputError, match="give units='template' instead"):
+        run(fake_model(states), batch, TaskClusterARI(readout=last_token(), within="template", n_init=1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [(TaskClusterARI, {"n_permutations": 0}), (CKA, {}), (ClusteringHead, {})],
+)
+def test_units_without_anything_to_shuffle_are_refused(kind: Any, settings: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="units is 'template', but nothing is shuffled or resampled"):
+        kind(**settings, units="template")
