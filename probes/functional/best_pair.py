@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from probes.functional.cka import cka_from_hsic, hsic_of_kernels, kernel, paired
 from probes.functional.holm import holm
+from probes.functional.units import half_samples, pairings
 from tasks import InputError
 from tasks.errors import check_at_least
 
@@ -93,7 +95,7 @@ def best_pairs(
     known = np.isfinite(cka).any(axis=1)
     ranked = np.where(np.isfinite(cka), cka, -np.inf)
     best = np.where(known, ranked.argmax(axis=1), -1)
-    orders = torch.stack(list(_pairings(len(tuned[0]), n_permutations, seed)))
+    orders = torch.stack(list(pairings(len(tuned[0]), n_permutations, seed)))
     largest = _largest_of_pairings(*kernels, orders, np.isfinite(cka))
     p_value = (1 + (largest >= ranked.max(axis=1)[:, None]).sum(axis=1)) / (1 + n_permutations)
     p_value = np.where(known, p_value, np.nan)
@@ -101,7 +103,7 @@ def best_pairs(
     adjusted[known] = holm(p_value[known].tolist())
     place = np.arange(len(tuned))
     difference = np.where(known, cka[place, best] - cka[place, list(expected)], np.nan)
-    halves = list(_halves(len(tuned[0]), n_resamples, seed))
+    halves = list(half_samples(len(tuned[0]), n_resamples, seed))
     width = _widths(*kernels, halves, np.array(expected))[place, best]
     return BestPairs(cka, best, p_value, adjusted, difference, difference - width, difference + width)
 
@@ -109,20 +111,6 @@ def best_pairs(
 def _paired(tuned: Sequence[Tensor], base: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     """Return the layers of both models as float64 matrices of paired rows."""
     return [paired(x, base[0])[0] for x in tuned], [paired(tuned[0], y)[1] for y in base]
-
-
-def _pairings(n: int, times: int, seed: int) -> Iterator[Int[Tensor, "n"]]:
-    """Yield random orders of the examples."""
-    draw = torch.Generator().manual_seed(seed)
-    for _ in range(times):
-        yield torch.randperm(n, generator=draw)
-
-
-def _halves(n: int, times: int, seed: int) -> Iterator[Int[Tensor, "half"]]:
-    """Yield random halves of the examples."""
-    draw = torch.Generator().manual_seed(seed)
-    for _ in range(times):
-        yield torch.randperm(n, generator=draw)[: n // 2]
 
 
 def _cka(tuned: Sequence[Tensor], base: Sequence[Tensor]) -> Float[np.ndarray, "tuned base"]:
