@@ -412,7 +412,9 @@ def _factors(members: Sequence[Member], weights: Mapping[str, Tensor]) -> Tensor
     for name, values in weights.items():
         own = [m.rate * math.prod(f for start, f in m.rates.items() if name.startswith(start)) for m in members]
         if any(factor != 1 for factor in own):
-            found[name] = torch.tensor(own, device=values.device).reshape(-1, *[1] * (values.ndim - 1))
+            found[name] = torch.tensor(own, dtype=values.dtype, device=values.device).reshape(
+                -1, *[1] * (values.ndim - 1)
+            )
     return found
 
 

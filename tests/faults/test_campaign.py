@@ -18,6 +18,7 @@ from tests.faults import damage, kinds, texts
 from tests.faults.__main__ import main, table
 from tests.faults.bits import bits, other
 from tests.faults.process import Ended, Failed, Process, python, run, sentence
+from tests.mechclust.browser import executable, find_browser  # noqa: F401 - a fixture
 
 ROOT = Path(__file__).parents[2]
 
@@ -161,7 +162,7 @@ def test_a_formula_is_found_and_a_number_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.browser
-def test_a_script_is_found_in_the_browser(tmp_path: Path) -> None:
+def test_a_script_is_found_in_the_browser(executable: str, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     page.write_text("<p>&lt;script&gt;window.hacked = 1&lt;/script&gt;</p>")
     texts.check_pages([page])
@@ -169,6 +170,19 @@ def test_a_script_is_found_in_the_browser(tmp_path: Path) -> None:
         page.write_text(bad)
         with pytest.raises(Failed):
             texts.check_pages([page])
+
+
+@pytest.mark.parametrize(("ci", "outcome"), [("true", pytest.fail.Exception), ("", pytest.skip.Exception)])
+def test_a_missing_browser_is_a_failure_in_ci(
+    ci: str, outcome: type[BaseException], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setenv("CI", ci)
+    assert find_browser() is None
+    with pytest.raises(outcome, match="no chromium or no playwright: apt-get install"):
+        executable.__wrapped__()
+    with pytest.raises(Failed, match="no chromium or no playwright"):
+        texts.check_pages([tmp_path / "page.html"])
 
 
 def test_nothing_of_the_campaign_is_left() -> None:

@@ -22,6 +22,7 @@ from tests.faults.bench import Bench, Outcome, Trial
 from tests.faults.hostile import HOSTILE
 from tests.faults.process import Call, Failed, command, run, sentence
 from tests.faults.subjects import CLUSTERS, COMPARE, TOPICS, corpus, write_corpus, write_prompts
+from tests.mechclust.browser import find_browser
 
 if TYPE_CHECKING:
     from playwright.sync_api import Request
@@ -182,6 +183,8 @@ _browser: subprocess.Popen[str] | None = None
 def check_pages(pages: list[Path]) -> None:
     """Open pages in headless Chromium: no script but their own runs, and nothing is asked of a network."""
     global _browser
+    if pages and find_browser() is None:
+        raise Failed("no chromium or no playwright to open pages in: apt-get install chromium, pip install playwright")
     if _browser is None and pages:
         _browser = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.texts"],
@@ -204,13 +207,10 @@ def _note_request(asked: list[str], request: Request) -> None:
 
 def _open_pages() -> None:
     """A process of its own: reads paths, answers what is wrong with each page."""
-    import shutil
-
     from playwright.sync_api import sync_playwright
 
-    executable = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox", "--disable-gpu"])
+        chromium = playwright.chromium.launch(executable_path=find_browser(), args=["--no-sandbox", "--disable-gpu"])
         for line in sys.stdin:
             trouble: list[str] = []
             context = chromium.new_context(offline=True)

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from importlib.util import find_spec
 
 import pytest
 
@@ -33,15 +34,25 @@ def lacks(what):
     pytest.skip(what)
 
 
-@pytest.fixture(scope="module")
-def browser():
-    executable = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        executable = None
-    if executable is None:
+def find_browser():
+    """Return the path of Chromium, or ``None`` if it or playwright is not installed."""
+    if find_spec("playwright") is None:
+        return None
+    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.fixture(scope="session")
+def executable():
+    """Path of the browser; the test is skipped if there is none."""
+    if (path := find_browser()) is None:
         lacks("no chromium or no playwright: apt-get install chromium, pip install playwright")
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser(executable):
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox", "--disable-gpu"])
         yield chromium

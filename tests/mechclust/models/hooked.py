@@ -6,6 +6,7 @@ import torch
 
 from mechclust.models import load_pretrained
 from probes import record
+from probes.hooks import device_of
 
 NAMES = ["hook_embed"]
 NAMES += [f"blocks.{i}.{k}" for i in range(2) for k in ("hook_resid_pre", "attn.hook_pattern", "hook_resid_post")]
@@ -14,8 +15,10 @@ MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
 
 
 def activations(model, names=NAMES, tokens=TOKENS, mask=None):
-    """The output, and what was seen at each hook point, which fires once."""
+    """The output, and what was seen at each hook point, which fires once; tokens go to the model's device."""
     kept = []
+    tokens = tokens.to(device_of(model))
+    mask = None if mask is None else mask.to(tokens.device)
     with torch.no_grad(), record(model, names, lambda name, value: kept.append((name, value.clone()))):
         output = model(tokens) if mask is None else model(tokens, attention_mask=mask)
     assert len(kept) == len(dict(kept))
