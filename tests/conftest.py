@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import random
+import zlib
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from importlib.metadata import version
 from multiprocessing.context import ForkServerContext
 from typing import Any
 
 import jaxtyping
+import numpy as np
 import pytest
 import torch
 
 from tasks import Batch, InstructionFollowing, Task
 from tests.mechclust.ray_cluster import nodes, ray_cluster  # noqa: F401 - fixtures
+from tests.probes.two_devices import simulated_cuda
 
 torch.set_num_threads(1)
 
@@ -52,6 +57,24 @@ def forked(fork_server: ForkServerContext, monkeypatch: pytest.MonkeyPatch) -> N
     """Workers of ``map_jobs`` and ``check_probe`` are forked, for tests that are not about how a worker starts."""
     monkeypatch.setattr("mechclust.jobs.local._CONTEXT", fork_server)
     monkeypatch.setattr("probes.testing.get_context", lambda method: fork_server)
+
+
+@pytest.fixture(autouse=True)
+def _seeded(request: pytest.FixtureRequest) -> None:
+    """Seed the global generators from the test's name: what a test draws does not depend on chance or on its order."""
+    seed = zlib.crc32(request.node.nodeid.encode())
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+@pytest.fixture(params=["cpu", "simulated cuda", "cuda"])
+def device(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A device by its name: the CPU, a GPU that is simulated (see ``simulated_cuda``), and a GPU if there is one."""
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    with simulated_cuda() if request.param.startswith("simulated") else nullcontext():
+        yield request.param.split()[-1]
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from tests.faults import damage, kinds, texts
 from tests.faults.__main__ import main, table
 from tests.faults.bits import bits, other
 from tests.faults.process import Ended, Failed, Process, python, run, sentence
-from tests.mechclust.browser import executable, find_browser  # noqa: F401 - a fixture
+from tests.mechclust.browser import executable, find_browser
 
 ROOT = Path(__file__).parents[2]
 

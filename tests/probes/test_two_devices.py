@@ -119,6 +119,24 @@ def test_the_devices_are_as_strict_as_real_ones(devices: None) -> None:
         model(placed(torch.ones(2, 3).long(), SECOND))
 
 
+def test_moved_modules_and_mapped_functions_are_as_strict(devices: None) -> None:
+    module = torch.nn.Linear(2, 2)
+    weight = module.weight
+    module.to("cuda")
+    assert module.weight is weight
+    assert weight.device == FIRST
+    assert module.to(torch.float64).bias.device == FIRST
+    x, y = placed(torch.ones(3, 2), FIRST), torch.ones(3, 2)
+    assert torch.vmap(torch.add)(x, x).tolist() == [[2, 2]] * 3
+    for wrong in (
+        lambda: module(y),
+        lambda: torch.vmap(torch.add)(x, y),
+        lambda: torch.func.grad(lambda a: (a * y).sum())(x),
+    ):
+        with pytest.raises(RuntimeError, match="expected all tensors to be on the same device, but found"):
+            wrong()
+
+
 def test_every_probe_is_here() -> None:
     ours = {p.name for p in list_probes() if p.package.startswith("mechclust ")}
     assert ours - {*MAKE} == {"LogitLens"}  # it needs a final norm and unembedding, which this model has not

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -14,6 +15,8 @@ from torch.utils._pytree import tree_flatten, tree_map
 CPU, FIRST, SECOND = torch.device("cpu"), torch.device("cuda", 0), torch.device("cuda", 1)
 _INDEXING = ("__getitem__", "__setitem__", "index_put_")  # CUDA takes indices from the CPU
 _ACROSS = ("copy_",)
+_DEVICE, _IS_CUDA = Tensor.device.__get__, Tensor.is_cuda.__get__  # type: ignore[attr-defined]
+_SET_DATA, _SET_GRAD = Tensor.data.__set__, Tensor.grad.__set__  # type: ignore[attr-defined]
 
 
 class Placed(Tensor):
@@ -29,6 +32,8 @@ class Placed(Tensor):
 def placed(x: Tensor, device: torch.device | str) -> Tensor:
     """``x`` on a device, without a copy."""
     device = _full(device)
+    if device == _place(x):
+        return x
     if device == CPU:
         return x.as_subclass(Tensor)
     y = x.as_subclass(Placed)
@@ -42,7 +47,12 @@ def _full(device: torch.device | str) -> torch.device:
 
 
 def _place(x: Tensor) -> torch.device:
-    return getattr(x, "place", CPU)
+    """Return where a tensor is, also within ``torch.func``, which wraps it."""
+    while not hasattr(x, "place"):
+        if not torch._C._functorch.is_functorch_wrapped_tensor(x):
+            return CPU
+        x = torch._C._functorch.get_unwrapped(x)
+    return x.place  # type: ignore[no-any-return]
 
 
 class TwoDevices(TorchFunctionMode):
@@ -52,12 +62,26 @@ class TwoDevices(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         name = getattr(func, "__name__", "")
         with torch._C.DisableTorchFunctionSubclass():
+            if func in (_DEVICE, _IS_CUDA) and _place(args[0]) != CPU:
+                return _place(args[0]) if func == _DEVICE else True
+            if func in (_SET_DATA, _SET_GRAD):
+                func(*args)
+                if func == _SET_DATA:
+                    args[0].place = _place(args[1])
+                return None
+            if name == "pin_memory":
+                return args[0]
+            kwargs.pop("pin_memory", None)
+            if name == "_has_compatible_shallow_copy_type":  # a module may be moved in place
+                return True
             if name in ("to", "cpu", "cuda") and isinstance(args[0], Tensor):
                 return _moved(args[0], ("cpu",) if name == "cpu" else args[1:], kwargs)
             tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
             if name in ("numpy", "__array__") and _place(tensors[0]) != CPU:
                 raise TypeError(f"can't convert {_place(tensors[0])} device type tensor to numpy")
             places = {_place(x) for x in tensors if x.ndim or _place(x) != CPU}
+            if name == "__setitem__" and not any(isinstance(x, Tensor) for x in tree_flatten(args[1])[0]):
+                places = {_place(args[0])}  # a copy
             if name in _INDEXING and len(places) > 1:
                 places.discard(CPU) if _place(args[0]) != CPU else None
             if len(places) > 1 and name not in _ACROSS:
@@ -65,7 +89,8 @@ class TwoDevices(TorchFunctionMode):
                 raise RuntimeError(f"{name}: expected all tensors to be on the same device, but found {found}")
             place = _place(args[0]) if name in _ACROSS else next(iter(places), CPU)
             if kwargs.get("device") is not None:
-                place, kwargs["device"] = _full(kwargs["device"]), "cpu"
+                place = _full(kwargs["device"])
+                kwargs["device"] = kwargs["device"] if place == CPU else "cpu"  # which may also be meta
             out = func(*args, **kwargs)
             return tree_map(lambda x: placed(x, place) if type(x) in (Tensor, Placed) else x, out)
 
@@ -78,12 +103,32 @@ def _moved(x: Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
             place = _full(value)
         elif isinstance(value, Tensor):
             place, rest = _place(value), [*rest, value.dtype]
-        else:
+        elif isinstance(value, torch.dtype):
             rest.append(value)
     out = Tensor.to(x, *rest, **kwargs) if rest or kwargs else x
     if place == _place(x):
         return x if out is x else placed(out, place)
     return placed(out.clone() if out is x else out, place)
+
+
+@contextmanager
+def simulated_cuda() -> Iterator[None]:
+    """Let ``cuda`` be a device of this machine inside: values of the CPU, and the errors of a GPU.
+
+    Torch's fake tensors have no values, which measurements and batches depend on, and a build of torch without CUDA
+    refuses to move one there.
+    """
+    functions = {
+        "is_available": lambda: True,
+        "current_device": lambda: 0,
+        "set_device": lambda device: None,
+        "mem_get_info": lambda device=None: (2**34, 2**34),
+        "random.get_rng_state": lambda device="cuda": torch.get_rng_state(),
+    }
+    with pytest.MonkeyPatch.context() as patch, TwoDevices():
+        for name, function in functions.items():
+            patch.setattr(f"torch.cuda.{name}", function)
+        yield
 
 
 class PlacedModel(nn.Module):

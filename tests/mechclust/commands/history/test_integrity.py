@@ -222,9 +222,8 @@ def test_distances_of_sketches_estimate_those_of_weights():
         one = nn.Linear(300, 200, bias=False)
         other = nn.Linear(300, 200, bias=False)
     squares = (one.weight - other.weight).detach().double().square()
+    exact = float(squares.sum().sqrt())
     error = float(squares.std() / squares.mean()) / math.sqrt(PER_WEIGHT) / 2
-    assert weight_sketch(one).distance(weight_sketch(other)) == pytest.approx(
-        float(squares.sum().sqrt()), rel=4 * error
-    )
+    assert weight_sketch(one).distance(weight_sketch(other)) == pytest.approx(exact, rel=4 * error)
     assert math.isnan(weight_sketch(one).distance(weight_sketch(nn.Linear(2, 2))))
     assert weight_sketch(one).digest == weight_sketch(one).digest != weight_sketch(other).digest
