@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -102,7 +102,7 @@ def shards_of(batches: Given, size: int, *, reading: Reading, tokens_per_batch: 
         for number, function in enumerate(functions):
             yield Shard(number, function, texts, tokens_per_batch)
         return
-    drawn = each_batch(batches, {}, reading=reading, tokens_per_batch=tokens_per_batch)
+    drawn = each_batch(cast(Batches, batches), {}, reading=reading, tokens_per_batch=tokens_per_batch)
     for number, some in enumerate(_grouped(drawn, size)):
         packed = pickle.dumps([(arrays_of(batch), dict(batch.lacks)) for batch in some])
         yield Shard(number, packed, {}, tokens_per_batch)

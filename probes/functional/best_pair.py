@@ -90,13 +90,13 @@ def best_pairs(
         raise InputError("expected needs one place of a base layer for each tuned layer")
     n_permutations = 20 * len(tuned) if n_permutations is None else n_permutations
     check_at_least(n_permutations=(n_permutations, 1), n_resamples=(n_resamples, 20), seed=(seed, 0))
-    kernels = [[kernel(rows) for rows in side] for side in _paired(tuned, base)]
-    cka = _cka(*kernels)
+    tuned_kernels, base_kernels = ([kernel(rows) for rows in side] for side in _paired(tuned, base))
+    cka = _cka(tuned_kernels, base_kernels)
     known = np.isfinite(cka).any(axis=1)
     ranked = np.where(np.isfinite(cka), cka, -np.inf)
     best = np.where(known, ranked.argmax(axis=1), -1)
     orders = torch.stack(list(pairings(len(tuned[0]), n_permutations, seed)))
-    largest = _largest_of_pairings(*kernels, orders, np.isfinite(cka))
+    largest = _largest_of_pairings(tuned_kernels, base_kernels, orders, np.isfinite(cka))
     p_value = (1 + (largest >= ranked.max(axis=1)[:, None]).sum(axis=1)) / (1 + n_permutations)
     p_value = np.where(known, p_value, np.nan)
     adjusted = np.full(len(tuned), np.nan)
@@ -104,7 +104,7 @@ def best_pairs(
     place = np.arange(len(tuned))
     difference = np.where(known, cka[place, best] - cka[place, list(expected)], np.nan)
     halves = list(half_samples(len(tuned[0]), n_resamples, seed))
-    width = _widths(*kernels, halves, np.array(expected))[place, best]
+    width = _widths(tuned_kernels, base_kernels, halves, np.array(expected))[place, best]
     return BestPairs(cka, best, p_value, adjusted, difference, difference - width, difference + width)
 
 

@@ -255,7 +255,8 @@ class IndexMoments(NamedTuple):
         index = (together - (probability * together).sum()) * self.step
         order = np.argsort(index, kind="stable")
         below = np.cumsum(probability[order])
-        low, high = (float(index[order[min(np.searchsorted(below, q), len(order) - 1)]]) for q in (0.025, 0.975))
+        last = len(order) - 1
+        low, high = (float(index[order[min(int(np.searchsorted(below, q)), last)]]) for q in (0.025, 0.975))
         return low, high, float(probability[index >= score - self.step / 2].sum())
 
 

@@ -177,8 +177,8 @@ class LabelledPrompts:
         lengths = list(map(len, encoded))
         for rows in token_batches(lengths, tokens_per_batch, lambda i: f"{self.source}: prompt {i + 1}"):
             index = torch.from_numpy(rows)
-            ids = [torch.tensor(encoded[i]) for i in rows]
-            tokens = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=pad_id)
+            sequences = [torch.tensor(encoded[i]) for i in rows]
+            tokens = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True, padding_value=pad_id)
             yield Batch(
                 tokens=tokens,
                 attention_mask=torch.arange(tokens.shape[1]) < torch.tensor([lengths[i] for i in rows])[:, None],
