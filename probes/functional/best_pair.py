@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from probes.functional.cka import cka_from_hsic, hsic_of_kernels, kernel, paired
 from probes.functional.holm import holm
-from probes.functional.units import half_samples, pairings
+from probes.functional.units import FEWEST, half_samples, n_pairings, pairings
 from tasks import InputError
 from tasks.errors import check_at_least
 
@@ -57,6 +57,7 @@ def best_pairs(
     n_permutations: int | None = None,
     n_resamples: int = 100,
     seed: int = 0,
+    units: Shaped[Tensor, "n"] | None = None,
 ) -> BestPairs:
     """Find the base layer that each tuned layer is most similar to, with a p-value that pays for the search.
 
@@ -75,6 +76,8 @@ def best_pairs(
             p-values can reach .05.
         n_resamples: number of half-samples for the intervals.
         seed: for both.
+        units: which examples belong together: whole units are re-paired, among those of one size, and halves are of
+            units. With fewer than 20 different re-pairings the p-values are NaN.
 
     Raises:
         InputError: for rows that are not paired, and without one expected layer for each tuned one.
@@ -95,15 +98,16 @@ def best_pairs(
     known = np.isfinite(cka).any(axis=1)
     ranked = np.where(np.isfinite(cka), cka, -np.inf)
     best = np.where(known, ranked.argmax(axis=1), -1)
-    orders = torch.stack(list(pairings(len(tuned[0]), n_permutations, seed)))
+    orders = torch.stack(list(pairings(len(tuned[0]), n_permutations, seed, units)))
     largest = _largest_of_pairings(tuned_kernels, base_kernels, orders, np.isfinite(cka))
     p_value = (1 + (largest >= ranked.max(axis=1)[:, None]).sum(axis=1)) / (1 + n_permutations)
-    p_value = np.where(known, p_value, np.nan)
+    p_value = np.where(known & (n_pairings(len(tuned[0]), units) >= FEWEST), p_value, np.nan)
     adjusted = np.full(len(tuned), np.nan)
-    adjusted[known] = holm(p_value[known].tolist())
+    tested = np.isfinite(p_value)
+    adjusted[tested] = holm(p_value[tested].tolist())
     place = np.arange(len(tuned))
     difference = np.where(known, cka[place, best] - cka[place, list(expected)], np.nan)
-    halves = list(half_samples(len(tuned[0]), n_resamples, seed))
+    halves = list(half_samples(len(tuned[0]), n_resamples, seed, units))
     width = _widths(tuned_kernels, base_kernels, halves, np.array(expected))[place, best]
     return BestPairs(cka, best, p_value, adjusted, difference, difference - width, difference + width)
 

@@ -56,6 +56,26 @@ def test_p_values_count_the_largest_of_the_same_pairings():
         assert found.p_value[i] == pytest.approx((1 + sum(v >= max(expected) for v in largest)) / 31)
 
 
+def test_repeated_prompts_are_units():
+    """Each of 12 prompts given four times: re-paired and resampled one by one, unrelated layers seem alike."""
+    calls = {"units": 0, "rows": 0}
+    repeated = torch.arange(12).repeat_interleave(4)
+    for seed in range(20):
+        tuned = [rows[repeated] for rows in layers(2, n=12, seed=seed)]
+        base = [rows[repeated] for rows in layers(2, n=12, seed=100 + seed)]
+        for name, units in (("units", repeated), ("rows", None)):
+            found = best_pairs(tuned, base, [0, 1], n_permutations=60, n_resamples=20, seed=seed, units=units)
+            calls[name] += bool((found.adjusted <= 0.05).any())
+    assert calls["units"] <= 4  # of 20 at 5%, more in .3% of the cases
+    assert calls["rows"] >= 15
+
+
+def test_too_few_units_have_no_p_value():
+    found = best_pairs(layers(2), layers(2), [0, 1], units=torch.arange(60) % 3)
+    assert np.isnan([found.p_value, found.adjusted]).all()
+    assert not found.elsewhere.any()
+
+
 def test_undefined_layers_are_nan_and_not_in_the_search():
     base = layers(3)
     constant = torch.ones(60, 6)

@@ -291,7 +291,7 @@ class TestOtherLayers:
         assert "second opinion" not in page
         assert not {"<NA>", "nan", "NaN"} & set((printed + page.split("Every layer")[1]).replace("<", " <").split())
         assert [p.name for p in out.glob("*.csv")] == ["compare.csv"]
-        assert layers.sentences[1].startswith("Over all prompts, tuned layers are most like these base layers (CKA): ")
+        assert layers.sentences[1].startswith("Over all prompts, ")
 
 
 def test_activations_that_are_not_finite(gpt2, write_checkpoint, tmp_path, config, out):
