@@ -469,6 +469,19 @@ class TestPlacement:
         states = activations(spread, [site])[1][site]
         torch.testing.assert_close(states.cpu(), activations(whole, [site])[1][site], atol=1e-4, rtol=0)
 
+    @pytest.mark.parametrize("attention", ["eager", "sdpa"])
+    def test_untrained_models_on_one_device(self, checkpoint, attention, device):
+        """As a map gives it where there is one GPU; tokens are given on the CPU."""
+        site = "blocks.1.hook_resid_post"
+        whole, moved = (
+            activations(
+                load_pretrained(checkpoint("llama"), untrained=True, seed=3, attention=attention, **options), [site]
+            )
+            for options in ({}, {"device_map": device})
+        )
+        assert moved[1][site].device.type == device
+        torch.testing.assert_close(moved[1][site].cpu(), whole[1][site], atol=1e-4, rtol=0)
+
     def test_a_device_map_that_is_none(self, checkpoint):
         with pytest.raises(InputError, match="device_map is 'autoo'; expected 'auto', 'balanced', 'sequential', a dev"):
             load_pretrained(checkpoint("gpt2"), device_map="autoo")

@@ -62,7 +62,7 @@ def adapter(device, folder):
     """Train an adapter with Hugging Face's Trainer."""
     model = language_model("llama").to(device)
     config = TuneConfig(lr=1e-2, batch_size=4, accumulation=1, save_every=2, rank=2, modules=MODULES["llama"])
-    tuned = tune_adapter(model, examples(), folder / "adapter", config, base="b")
+    tuned = tune_adapter(model, examples(), config, folder / "adapter", base="b")
     return torch.tensor([loss for _, loss in tuned.losses])
 
 
