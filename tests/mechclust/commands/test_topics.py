@@ -505,8 +505,9 @@ class TestSentences:
         first, second, *others = conclusions(by_measure([(0.01, 0.01)] * 3), by_head(0.001), 999)
         assert first == (
             "Within documents, attention between words of one topic is 1.2 times that between words of different "
-            "topics (chance: within 0.9 to 1.1; untrained: 1), above chance at every threshold (p at most "
-            "0.01, corrected for the 6 comparisons made)."
+            "topics (chance: within "
+            "0.9 to 1.1; untrained: 1), above chance at every threshold (p at most 0.01, corrected for the 6 "
+            "comparisons made)."
         )
         assert second == (
             "At threshold 0.1 without overlap, 1 of 20 heads attends more within topics than by chance, corrected for "
