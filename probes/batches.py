@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from probes.hooks import HookedModel
+from probes.texts import Reading
 from tasks import Batch, InputError, LabelledPrompts
 from tasks.batch import token_batches
 from tasks.errors import check_count
@@ -19,7 +20,6 @@ Batches: TypeAlias = Batch | Tensor | Mapping[str, Any] | Iterable[Batch | Tenso
 """A batch, token ids ``[batch pos]``, what a Hugging Face tokenizer gives, or an iterable of these, of texts or of rows
 of a data set."""
 
-Tokenize: TypeAlias = Callable[[list[str]], list[list[int]]]
 _TAKES = (
     "a Batch, token ids [batch pos], a list of texts, what a Hugging Face tokenizer gives, rows of a data set with "
     "'input_ids' or 'text', or an iterable of these"
@@ -62,7 +62,7 @@ def each_batch(
     given: Batches,
     models: Mapping[str, HookedModel],
     *,
-    tokenizer: Any = None,
+    reading: Reading | None = None,
     tokens_per_batch: int = 4096,
     progress: str | None = None,
     first: int = 0,
@@ -77,8 +77,8 @@ def each_batch(
 
     Args:
         given: see ``run``.
-        models: that will read them, by name; the tokenizer is theirs where none is given.
-        tokenizer: Hugging Face's, for texts. It is called with many texts at once.
+        models: that will read them, by name.
+        reading: turns texts into tokens, many at once; by default with the models' tokenizer.
         tokens_per_batch: most tokens of a batch, padding included, where it is not given as a ``Batch``.
         progress: the name of a progress bar, or ``None``.
         first: the number of the first example that brings none.
@@ -88,7 +88,7 @@ def each_batch(
             model cannot read, see ``readable``.
     """
     check_count(tokens_per_batch=(tokens_per_batch, 1))
-    source: Iterable[Batch] = _numbered(given, _tokenize(models, tokenizer), tokens_per_batch, first)
+    source: Iterable[Batch] = _numbered(given, reading or Reading(models), tokens_per_batch, first)
     if progress is not None:
         from tqdm.auto import tqdm
 
@@ -110,7 +110,7 @@ def one_batch(given: Batch | Tensor | Mapping[str, Any], model: HookedModel) -> 
     if rows := [piece for piece in pieces if isinstance(piece, _Row)]:
         for number, row in enumerate(rows):
             row.take(number)
-        _encode(rows, _tokenize({"": model}, None))
+        _encode(rows, Reading({"": model}))
         found = [_padded(rows)]
     else:
         found = [piece if isinstance(piece, Batch) else piece.batch(0) for piece in pieces]  # type: ignore[union-attr]
@@ -180,7 +180,7 @@ def _first(batch: Batch, chosen: Tensor) -> int:
 # ---- from what was given to batches ----
 
 
-def _numbered(given: Batches, tokenize: Tokenize, budget: int, first: int) -> Iterator[Batch]:
+def _numbered(given: Batches, reading: Reading, budget: int, first: int) -> Iterator[Batch]:
     """Batches of all that was given; examples that bring no index of their own get numbers."""
     whole = isinstance(given, (Sequence, Mapping, np.ndarray))  # in memory anyway: sorted as one
     count, waiting, texts = first, list[_Row](), list[_Row]()
@@ -199,12 +199,12 @@ def _numbered(given: Batches, tokenize: Tokenize, budget: int, first: int) -> It
             if row.text is not None:
                 texts.append(row)
         if max(len(texts), 0 if whole else len(waiting)) >= _WINDOW:
-            _encode(texts, tokenize)
+            _encode(texts, reading)
             texts = []
             if not whole:
                 yield from _sorted(waiting, budget)
                 waiting = []
-    _encode(texts, tokenize)
+    _encode(texts, reading)
     yield from _sorted(waiting, budget)
 
 
@@ -329,10 +329,10 @@ def _row(main: Any, rest: Mapping[str, Any]) -> _Row:
     return _unpadded(torch.tensor(ids, dtype=torch.int64), bits, labels, strings)
 
 
-def _encode(rows: Sequence[_Row], tokenize: Tokenize) -> None:
+def _encode(rows: Sequence[_Row], reading: Reading) -> None:
     """Sets the ids of those that are texts, which are then let go."""
     if texts := [row for row in rows if row.text is not None]:
-        for row, ids in zip(texts, tokenize([row.text or "" for row in texts]), strict=True):
+        for row, ids in zip(texts, reading([row.text or "" for row in texts]), strict=True):
             if not ids:
                 raise InputError(f"example {row.number} ({(row.text or '')[:40]!r}) encodes to no tokens; leave it out")
             row.text, row.ids = None, torch.tensor(ids)
@@ -357,30 +357,6 @@ def _padded(rows: Sequence[_Row]) -> Batch:
 def _numbers_only(strings: Sequence[str]) -> dict[str, str]:
     """What is said of labels that are no numbers, to those who ask for them."""
     return {name: f"label {name!r} has strings; number them (0, 1, ...)" for name in strings}
-
-
-def _tokenize(models: Mapping[str, HookedModel], tokenizer: Any) -> Tokenize:
-    """Texts to ids as the tokenizer of these models gives them, with the special tokens it adds by itself."""
-    own = {name: getattr(model, "tokenizer", None) for name, model in models.items()}
-    named = {"": tokenizer} if tokenizer is not None else {k: each for k, each in own.items() if each is not None}
-
-    def tokenize(texts: list[str]) -> list[list[int]]:
-        if not named:
-            raise InputError("texts need a tokenizer, and the model has none; give tokenizer=")
-        found: dict[str, list[list[int]]] = {}
-        for name, each in named.items():
-            if not any(each is named[other] for other in found):
-                found[name] = [_listed(ids) for ids in each(texts)["input_ids"]]
-        (first, ids), *others = found.items()
-        for other, theirs in others:
-            if differ := [i for i, (a, b) in enumerate(zip(ids, theirs, strict=True)) if a != b]:
-                raise InputError(
-                    f"models {first!r} and {other!r} read {texts[differ[0]][:40]!r} as different tokens; give the "
-                    "tokenizer that both should use, tokenizer="
-                )
-        return ids
-
-    return tokenize
 
 
 # ---- what a value is ----

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from probes.functional.neighbour_purity import mean_interval, nearest, neighbour_purity_chance, same_label
+from probes.functional.neighbour_purity import nearest, neighbour_purity_chance, purity_interval, same_label
 from probes.hooks import check_device
 from probes.pairwise import ByClass
 from probes.readout import Readout, last_token
@@ -14,6 +14,8 @@ from probes.state import hashed
 from tasks import InputError
 from tasks.errors import check_at_least
 
+_MEASURES = ("neighbour_purity", "neighbour_purity_low", "neighbour_purity_high")
+
 
 class NeighbourPurity(ByClass):
     """Share of an example's nearest neighbours that have its class, at each site of one model or several.
@@ -21,8 +23,8 @@ class NeighbourPurity(ByClass):
     Measures:
         ``neighbour_purity`` (site): averaged over examples and their ``k`` nearest others (Euclidean distance); of
             others equally near, those with the lowest index.
-        ``neighbour_purity_low``, ``neighbour_purity_high`` (site): 95% over examples, as if they were independent
-            (Wilson's interval, for values that vary less than yes and no).
+        ``neighbour_purity_low``, ``neighbour_purity_high`` (site): 95% over independent examples, each of which is a
+            query and a neighbour of others (``functional.neighbour_purity.purity_interval``).
         ``chance`` (): the same for neighbours drawn at random.
 
     Memory: every example's row at every site in its own dtype, ``examples x sites x d``; on top, one site's in float32,
@@ -79,21 +81,18 @@ class NeighbourPurity(ByClass):
         if self.max_rows is not None and self.max_rows < len(index):
             asked = torch.argsort(hashed(index), stable=True)[: self.max_rows].sort().values
             notes = [f"neighbour_purity is that of {len(asked)} of {len(index)} examples, among all of them"]
-        shares = [
-            same_label(nearest(self._rows_of(site, "all"), self.k, asked, device=self.device), labels, asked)
-            for site in self.site_names
-        ]
-        found = {
-            "neighbour_purity": [float(of_site.mean()) for of_site in shares],
-            "neighbour_purity_low": [mean_interval(of_site)[0] for of_site in shares],
-            "neighbour_purity_high": [mean_interval(of_site)[1] for of_site in shares],
-        }
+        measured: dict[str, list[float]] = {name: [] for name in _MEASURES}
+        for site in self.site_names:
+            near = nearest(self._rows_of(site, "all"), self.k, asked, device=self.device)
+            purity = float(same_label(near, labels, asked).mean())
+            for name, value in zip(_MEASURES, (purity, *purity_interval(near, labels, asked)), strict=True):
+                measured[name].append(value)
         return self.result(
             {
-                **{measure: torch.tensor(values, dtype=torch.float64) for measure, values in found.items()},
+                **{measure: torch.tensor(values, dtype=torch.float64) for measure, values in measured.items()},
                 "chance": torch.tensor(neighbour_purity_chance(labels), dtype=torch.float64),
             },
-            {**dict.fromkeys(found, ("site",)), "chance": ()},
+            {**dict.fromkeys(measured, ("site",)), "chance": ()},
             metadata={"d": self._dims(), "n": n, "n_asked": len(index) if asked is None else len(asked)},
             notes=notes,
         )

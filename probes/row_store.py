@@ -81,6 +81,7 @@ class RowStore:
         self.readout: str = header["readout"]
         self.labels: list[str] = header["labels"]
         self.model: str = header["model"]
+        self.tokenization: dict[str, Any] | None = header.get("tokenization")
         self.dtype: torch.dtype | None = header["dtype"] and getattr(torch, header["dtype"])
         self.hook_dict: dict[str, None] = dict.fromkeys(header["hooks"])  # what selectors resolve against
         self._shards = shards(self.folder)

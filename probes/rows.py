@@ -17,6 +17,7 @@ from probes.run import run
 from probes.sites import Sites, residual
 from probes.state import Rows
 from tasks import Batch
+from tasks.text.beginning import Bos
 
 
 class Gather(Probe):
@@ -50,6 +51,7 @@ def collect_rows(
     readout: Readout = last_token(),
     *,
     tokenizer: Any = None,
+    bos: Bos = "model",
     tokens_per_batch: int = 4096,
 ) -> dict[str, Tensor]:
     """Every example's row at each site, by hook name ``[n d]``, ordered by example index, on the CPU.
@@ -63,6 +65,7 @@ def collect_rows(
         at: where to measure.
         readout: which position.
         tokenizer: for texts, as in ``run``.
+        bos: for texts, as in ``run``.
         tokens_per_batch: as in ``run``.
 
     Raises:
@@ -73,5 +76,5 @@ def collect_rows(
         >>> # rows["blocks.2.hook_resid_post"].shape  # [n d_model]
     """
     probe = Gather(at, readout)
-    run(model, batches, probe, tokenizer=tokenizer, tokens_per_batch=tokens_per_batch)
+    run(model, batches, probe, tokenizer=tokenizer, bos=bos, tokens_per_batch=tokens_per_batch)
     return probe.by_site()

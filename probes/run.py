@@ -18,7 +18,9 @@ from probes.probe import Probe, computed_of, each_probe
 from probes.readout import Readout, check_readout
 from probes.result import ProbeResult
 from probes.sites import split_site
+from probes.texts import Reading
 from tasks import Batch, InputError
+from tasks.text.beginning import Bos
 
 
 class _Stop(BaseException):
@@ -260,6 +262,7 @@ def run(
     probes: Probe,
     *,
     tokenizer: Any = ...,
+    bos: Bos = ...,
     tokens_per_batch: int = ...,
     progress: bool = ...,
 ) -> ProbeResult: ...
@@ -270,6 +273,7 @@ def run(
     probes: Sequence[Probe],
     *,
     tokenizer: Any = ...,
+    bos: Bos = ...,
     tokens_per_batch: int = ...,
     progress: bool = ...,
 ) -> list[ProbeResult]: ...
@@ -279,6 +283,7 @@ def run(
     probes: Probe | Sequence[Probe],
     *,
     tokenizer: Any = None,
+    bos: Bos = "model",
     tokens_per_batch: int = 4096,
     progress: bool = False,
 ) -> ProbeResult | list[ProbeResult]:
@@ -300,7 +305,10 @@ def run(
             with ``input_ids`` or ``text``, or an iterable of these: their examples are numbered 0, 1, 2, ..., and a
             row's integers become labels under their names.
         probes: one probe or several. They are reset first.
-        tokenizer: Hugging Face's, for texts; ``model.tokenizer`` by default. Special tokens are those it adds.
+        tokenizer: Hugging Face's, for texts; by default the model's, as its checkpoint has it. Special tokens are
+            those it adds.
+        bos: whether each text begins with the beginning-of-sequence token: ``"model"`` leaves it to the tokenizer,
+            ``"yes"`` adds it if it is missing, ``"no"`` removes it.
         tokens_per_batch: most tokens per forward pass, padding included, unless they are given as ``Batch``.
             Sequences of similar length go together, longest first. Results depend on it by rounding only.
         progress: show a progress bar.
@@ -315,10 +323,11 @@ def run(
     """
     several = each_probe(probes, least=1)
     models = dict(model) if isinstance(model, Mapping) else {"": model}
+    reading = Reading(models, tokenizer, bos)
     source = each_batch(
         batches,
         models,
-        tokenizer=tokenizer,
+        reading=reading,
         tokens_per_batch=tokens_per_batch,
         progress="probing" if progress else None,
     )
@@ -326,12 +335,21 @@ def run(
         for batch in source:  # outside inference mode: what a generator keeps must stay usable in training
             step(batch)
             del batch  # let go before the next one is drawn
-    results = finished(several, [step.state()], [{name: fingerprint(each) for name, each in models.items()}])
+    results = finished(
+        several,
+        [step.state()],
+        [{name: fingerprint(each) for name, each in models.items()}],
+        tokenization=reading.tokenization,
+    )
     return results[0] if isinstance(probes, Probe) else results
 
 
 def finished(
-    probes: Sequence[Probe], states: Sequence[Mapping[str, Any]], fingerprints: Sequence[Mapping[str, str]]
+    probes: Sequence[Probe],
+    states: Sequence[Mapping[str, Any]],
+    fingerprints: Sequence[Mapping[str, str]],
+    *,
+    tokenization: Mapping[str, Any] | None = None,
 ) -> list[ProbeResult]:
     """The results of probes that hold all examples, with what was measured in their metadata.
 
@@ -339,6 +357,7 @@ def finished(
         probes: with the state of all shards merged.
         states: each shard's ``Measuring.state()``; one for an undivided measurement.
         fingerprints: each shard's models by name, ``""`` for a single one.
+        tokenization: how texts became tokens, if no shard's state says it; ``None`` if no texts were given.
 
     Raises:
         InputError: for no examples, shards of different models, and too little memory to compute.
@@ -358,6 +377,9 @@ def finished(
     if not examples.count:
         raise InputError("there are no examples to measure; give at least one non-empty batch")
     what = {**examples.record(fingerprints[0]), "padding": (positions - real) / positions}
+    said = [state["tokenization"] for state in states if state.get("tokenization")]
+    if how := tokenization or next(iter(said), None):
+        what["tokenization"] = dict(how)
     computed = (computed_of(probe, examples.count) for probe in probes)
     return [replace(found, metadata={**found.metadata, **what}) for found in computed]
 

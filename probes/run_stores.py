@@ -190,6 +190,9 @@ def _recorded(result: ProbeResult, named: Mapping[str, RowSource], notes: Sequen
     examples = Examples()
     examples.add_digests(first.index, tokens)
     what = examples.record({name: store.model for name, store in named.items()})
+    said = [how for store in named.values() if (how := getattr(store, "tokenization", None))]
+    if said:
+        what["tokenization"] = said[0]
     classes = {label: names for store in named.values() for label, names in getattr(store, "classes", {}).items()}
     return replace(
         result,

@@ -26,8 +26,10 @@ from probes.row_store import (
 from probes.run import measuring
 from probes.sites import Sites, residual
 from probes.state import RowsState
+from probes.texts import Reading
 from tasks import InputError
 from tasks.errors import check_count
+from tasks.text.beginning import Bos
 
 _SECONDS = 30.0  # after which a shard is written, however few examples it has
 
@@ -43,6 +45,7 @@ def save_rows(
     dtype: torch.dtype | None = None,
     shard_rows: int = 4096,
     tokenizer: Any = None,
+    bos: Bos = "model",
     tokens_per_batch: int = 4096,
     progress: bool = False,
 ) -> RowStore:
@@ -70,6 +73,7 @@ def save_rows(
         dtype: the dtype to keep rows in, such as ``torch.bfloat16``; that of the model's activations by default.
         shard_rows: examples per shard, if they take less than 30 seconds.
         tokenizer: for texts, as in ``run``.
+        bos: for texts, as in ``run``.
         tokens_per_batch: as in ``run``.
         progress: show a progress bar.
 
@@ -96,10 +100,11 @@ def save_rows(
         known = count_given(batches)
         if known is not None:
             keeping.check_space(folder, known - len(stored), model)
+        reading = Reading({"": model}, tokenizer, bos)
         source = each_batch(
             batches,
             {"": model},
-            tokenizer=tokenizer,
+            reading=reading,
             tokens_per_batch=tokens_per_batch,
             progress="saving rows" if progress else None,
         )
@@ -122,7 +127,7 @@ def save_rows(
                 writer.write()
         stored.check_all_given()
         with _writing(folder, stored):
-            write_header(folder, {**header, "examples": stored.given})
+            write_header(folder, {**header, "examples": stored.given, "tokenization": reading.tokenization})
         return RowStore(folder)
 
 

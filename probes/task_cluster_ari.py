@@ -14,9 +14,11 @@ from torch import Tensor
 from probes.functional.kmeans import kmeans
 from probes.functional.projection import project_2d
 from probes.functional.task_cluster_ari import (
+    FEWEST_EFFECTIVE_CLASSES,
     adjusted_rand_moments,
     adjusted_rand_null,
     adjusted_rand_score,
+    effective_classes,
 )
 from probes.functional.units import Relabelling, check_units
 from probes.hooks import check_device
@@ -32,7 +34,7 @@ from tasks import Batch, InputError
 from tasks.errors import check_at_least, check_choice
 
 _ALONE = "has one example per class ({} in all), which any clustering into as many clusters agrees with"
-_TWO = "two classes, where p_value from moments can be half of what it should be; give n_permutations=1000"
+_LOPSIDED = "too few classes, or too unequal ones, for moments, so chance and p_value are NaN; give n_permutations=1000"
 _SEEN = 2000  # examples behind a silhouette
 _MEASURES = ("ari", "ami", "silhouette", "null_low", "null_high", "null_mean", "p_value")
 
@@ -74,8 +76,8 @@ class TaskClusterARI(Probe):
         n_init: k-means starts; the best one counts.
         n_permutations: number of random relabellings for the null interval. 0: a shifted gamma distribution with the
             exact mean, variance and skewness over all relabellings instead; not with ``given``, ``within`` or
-            ``units``, and with too low a ``p_value`` where the label or the clusters have two classes, which a note
-            says.
+            ``units``. Exact for two classes against two clusters; NaN, with a note, where the label or the clusters
+            have fewer than 2.5 effective classes otherwise.
         max_rows: keep at most this many examples, chosen by their index.
         device: ``None``: scikit-learn's k-means. ``"cpu"``, ``"cuda"``: our own, also exact, on that device.
         keep_clusters: also give each example's cluster.
@@ -170,8 +172,8 @@ class TaskClusterARI(Probe):
                 for m, k in enumerate(label.clusters):
                     assigned = space.clusters(k)
                     found[i, j, m] = torch.from_numpy(assigned)
-                    if self.n_permutations == 0 and (two := label.two(assigned)):
-                        notes.append(two)
+                    if self.n_permutations == 0 and (lopsided := label.lopsided(assigned)):
+                        notes.append(lopsided)
                     for measure, value in self._compared(label, assigned, space).items():
                         values[measure][i, j, m] = value
                     if space.distinct < k:
@@ -283,13 +285,13 @@ class _Label:
         strata = self.relabelling.strata if self.relabelling.stratified else None
         return adjusted_rand_null(self.classes, assigned, n_permutations, seed, strata)
 
-    def two(self, assigned: Int[np.ndarray, "n"]) -> str:
-        """What a reader must know of moments where the label or the clusters compared with it have two classes."""
-        if self.fixed:
+    def lopsided(self, assigned: Int[np.ndarray, "n"]) -> str:
+        """Say where the label or the clusters compared with it have too few classes for a p-value from moments."""
+        labelings = {f"label {self.name!r}": self.classes, f"a clustering compared with label {self.name!r}": assigned}
+        if self.fixed or all(len(np.unique(labeling)) == 2 for labeling in labelings.values()):
             return ""
-        if len(np.unique(self.classes)) == 2:
-            return f"label {self.name!r} has {_TWO}"
-        return f"a clustering compared with label {self.name!r} has {_TWO}" if len(np.unique(assigned)) == 2 else ""
+        few = [name for name, x in labelings.items() if effective_classes(x) < FEWEST_EFFECTIVE_CLASSES]
+        return f"{few[0]} has {_LOPSIDED}" if few else ""
 
     def _stratified(self, probe: TaskClusterARI, name: str, others: Mapping[str, np.ndarray]) -> None:
         main = name == probe.label

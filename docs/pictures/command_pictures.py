@@ -26,7 +26,7 @@ from probes.plots import chance_band
 )
 def own_model() -> Drawn:
     model, prompts, batches = own()
-    answers = [model.tokenizer.encode(word)[0] for word in prompts.classes["answer"]]
+    answers = [model.tokenizer.encode(word, add_special_tokens=False)[0] for word in prompts.classes["answer"]]
     probes = [TaskClusterARI("task", readout=last_token()), LogitLens("answer", answers), AttentionEntropy()]
     clusters, lens, entropy = run(model, batches, probes)
     figure, axes = panels(3, 4.4, 3.2)

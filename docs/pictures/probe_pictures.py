@@ -86,7 +86,7 @@ def linear_decodability() -> Drawn:
 )
 def logit_lens() -> Drawn:
     model, prompts, batches = own()
-    answers = [model.tokenizer.encode(word)[0] for word in prompts.classes["answer"]]
+    answers = [model.tokenizer.encode(word, add_special_tokens=False)[0] for word in prompts.classes["answer"]]
     lens = run(model, batches, LogitLens("answer", answers))
     figure, (left, right) = panels(2)
     lens.plot("probability", ax=left).set_title("probability of the answer")
@@ -265,7 +265,7 @@ def topic_attention() -> Drawn:
     axis.set(xlabel="training step", ylabel="same topic / different topic")
     axis.grid(alpha=0.25)
     return figure, (
-        "Attention between words of one topic, relative to that between topics, while a one-layer transformer is trained "
+        "Attention between words of one topic, relative to that between topics in the same document, while a one-layer transformer is trained "
         f"on documents with ten planted topics (50 held-out documents). It starts at 1 and ends at {ratio[-1]:.1f}. Hatched: "
         "chance, from topics reassigned among the words."
     )
@@ -284,18 +284,18 @@ def distance_matched() -> Drawn:
     fall = 1.0 / (1 + (place[:, None] - place).abs()).float()
     same = topic[:, :, None] == topic[:, None, :]
     figure, axes = panels(2, sharey=True)
-    from probes.functional.distance_matched_topic_attention import DistancePairs, matched_means, pooled_means
+    from probes.functional.distance_matched_topic_attention import DistancePairs, matched_means, unmatched_means
     from probes.functional.topic_attention import WordTopics
 
     pairs = DistancePairs.of(words, WordTopics.of(torch.arange(24) // 6), max_distance=39)
-    number = pairs.pairs().sum(dim=0)
+    number = pairs.pairs()
     for axis, factor, title in ((axes[0], 1.0, "distance alone"), (axes[1], 1.5, "distance and topic")):
-        total, _ = pairs.sums({"x": (fall * torch.where(same, factor, 1.0))[:, None]})["x"]
+        total = pairs.sums({"x": (fall * torch.where(same, factor, 1.0))[:, None]})["x"]
         ratios = {}
-        for name, means in (("all pairs", pooled_means), ("equal distance", matched_means)):
+        for name, means in (("all distances", unmatched_means), ("equal distance", matched_means)):
             one, other = means(total, number)[0].tolist()
             ratios[name] = one / other
-        curve = total[0] / number
+        curve = total[0].sum(dim=0) / number.sum(dim=0)
         for k, label in enumerate(("same topic", "different topic")):
             axis.plot(range(1, 40), curve[k].numpy(), color=(RED, BLUE)[k], marker="os"[k], ms=3, lw=1, label=label)
         axis.set(title=f"{title}: ratio " + ", ".join(f"{v:.2f} ({k})" for k, v in ratios.items()), xlabel="distance")
@@ -307,7 +307,7 @@ def distance_matched() -> Drawn:
     axes[0].legend(frameon=False, fontsize=8)
     return figure, (
         "Planted attention over 50 texts of 40 words whose topics come in runs of 8. Left, attention depends on distance "
-        "alone: the ratio over all pairs is far above chance, which is 1, and the ratio at equal distance is 1. Right, "
+        "alone: the ratio over all distances is far above chance, which is 1, and the ratio at equal distance is 1. Right, "
         "words of one topic also attract 1.5 times the attention, and only the ratio at equal distance says so."
     )
 

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from probes import Head, HookedModel, attention_pattern, resolve
 from probes.sites import head_name
+from probes.texts import tokenizers_of
 from tasks import InputError
+from tasks.text.beginning import Bos, text_encoder
 
 Heads: TypeAlias = int | Sequence[int] | Sequence[tuple[int, int]] | Sequence[Head]
 Labels: TypeAlias = Sequence[str | int | None] | Tensor
@@ -108,30 +110,23 @@ def _span(heads: Sequence[ChosenHead]) -> str:
     return heads[0].name if len(heads) == 1 else f"{heads[0].name} to {heads[-1].name}"
 
 
-def encode(models: Mapping[str, HookedModel], text: str) -> Tensor:
-    """Token ids ``[1 pos]`` of a text, the same in every model that has a tokenizer."""
-    ids: dict[str, Tensor] = {}
-    for name, model in models.items():
-        tokenizer: Any = getattr(model, "tokenizer", None)
-        if tokenizer is not None:
-            to_tokens = getattr(model, "to_tokens", None)
-            ids[name] = (
-                to_tokens(text, truncate=False) if to_tokens else tokenizer(text, return_tensors="pt")["input_ids"]
-            )
+def encode(models: Mapping[str, HookedModel], text: str, bos: Bos) -> list[int]:
+    """Return the token ids of a text, the same in every model that has a tokenizer."""
+    ids = {name: text_encoder(tokenizer, bos)([text])[0] for name, tokenizer in tokenizers_of(models).items()}
     if not ids:
         who = " and ".join(dict.fromkeys(type(model).__name__ for model in models.values()))
         raise InputError(
             f"tokens is the text {text[:40]!r}, but this {who} has no tokenizer; "
             "give token ids, and their strings as str_tokens"
         )
-    (first, found), *others = ids.items()
+    (first, tokens), *others = ids.items()
     for name, other in others:
-        if found.tolist() != other.tolist():
+        if tokens != other:
             raise InputError(
                 f"the tokenizers of models {first!r} and {name!r} make different token ids of the text {text[:40]!r}; "
                 "compare models with one tokenizer, or give token ids"
             )
-    return found
+    return tokens
 
 
 def check_ids(models: Mapping[str, HookedModel], ids: Tensor) -> None:

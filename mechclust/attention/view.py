@@ -28,6 +28,7 @@ from probes.files import write_atomic
 from probes.hooks import device_of, evaluation_mode, forward
 from probes.run import check_models
 from tasks import Batch, InputError
+from tasks.text.beginning import Bos
 
 if TYPE_CHECKING:
     from circuitsvis.utils.render import RenderedHTML
@@ -159,6 +160,7 @@ def attention_view(
     str_tokens: Sequence[str] | None = None,
     labels: Labels | None = None,
     attention_mask: Tensor | None = None,
+    bos: Bos = "model",
     max_bytes: int = 3_000_000,
 ) -> AttentionView:
     """Run a model once on one sequence and show where its heads attend.
@@ -175,6 +177,8 @@ def attention_view(
         labels: one label per position, such as its topic or its part of the prompt, by which tokens are coloured;
             ``None`` where there is none.
         attention_mask: ``[pos]`` or ``[1 pos]``, true on real tokens; padding is left out of the view.
+        bos: whether a text begins with the beginning-of-sequence token, as in ``probes.run``: ``"model"`` leaves it to
+            the checkpoint's tokenizer, ``"yes"`` adds it if it is missing, ``"no"`` removes it.
         max_bytes: refuse a view whose page would be larger. 12 heads over 128 tokens take 0.3 MB, or 0.5 MB where
             attention goes both ways.
 
@@ -183,7 +187,7 @@ def attention_view(
 
     Raises:
         InputError: for more than one sequence, a layer or head that is not there, models without these heads in
-            common, or a view too large.
+            common, a text without a beginning-of-sequence token to add or remove, or a view too large.
 
     Example:
         >>> from mechclust.models.build import build_model
@@ -202,7 +206,7 @@ def attention_view(
     models = dict(model) if isinstance(model, Mapping) else {"": model}
     if isinstance(model, Mapping):
         check_models(models)
-    ids = one_sequence("tokens", encode(models, tokens) if isinstance(tokens, str) else tokens)
+    ids = one_sequence("tokens", encode(models, tokens, bos) if isinstance(tokens, str) else tokens)
     mask = torch.ones_like(ids, dtype=torch.bool)
     if attention_mask is not None:
         mask = one_sequence("attention_mask", attention_mask).bool().to(ids.device)

@@ -27,6 +27,7 @@ from probes.hooks import HookedModel
 from probes.readout import last_token, token_at
 from tasks import Batch, InputError, Task
 from tasks.errors import check_choice
+from tasks.text.beginning import Bos
 from tasks.text.prompts import LabelledPrompts
 
 _KINDS = (".html", ".mp4", ".gif", ".png")
@@ -48,6 +49,8 @@ class View:
         position: a named position of the sequences to read, such as input; the last token by default.
         sequences: how many are followed.
         prompts: file of prompts with their tasks, as other commands read it; for checkpoints in Hugging Face's format.
+        bos: whether each prompt begins with the beginning-of-sequence token: ``yes``, ``no``, or ``model``, as the
+            tokenizer does.
     """
 
     label: str | None = None
@@ -58,6 +61,7 @@ class View:
     position: str | None = None
     sequences: int = 64
     prompts: Path | None = None
+    bos: Bos = "model"
 
     def check(self) -> None:
         """Refuse a plane there is none of."""
@@ -183,7 +187,7 @@ def _of_checkpoints(folder: Path, found: dict[int, Path], max_frames: int, view:
     label = view.label or "task"
     return record_sandbox(
         _Checkpoints(steps, lambda step: load_pretrained(found[step])),
-        prompts.batches(tokenizer),
+        prompts.batches(tokenizer, bos=view.bos),
         title=folder.name,
         label=label,
         label_names=prompts.classes.get(label),

@@ -18,10 +18,11 @@ from mechclust.models.adapters import adapter_of, check_adapter
 from mechclust.models.pretrained import Quantization, model_name
 from probes import Readout, first_token, last_token, mean
 from probes.hooks import check_device
+from probes.texts import tokenizer_of
 from tasks import InputError, LabelledPrompts
 from tasks.errors import check_at_least
 from tasks.settings import check_finite
-from tasks.text.encoding import Bos
+from tasks.text.beginning import Bos
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 
@@ -198,7 +199,7 @@ class ModelSettings(EngineSettings):
         before = None if isinstance(model, (str, Path)) else adapter_of(model)
         hooked = self.load(model, what, tokenizer=tokenizer, **options)
         try:
-            yield hooked, hooked.tokenizer if tokenizer is None else tokenizer
+            yield hooked, tokenizer_of(hooked) if tokenizer is None else tokenizer
         finally:
             if not isinstance(model, (str, Path)) and adapter_of(model) != before:
                 set_adapter(hooked, before)

@@ -26,6 +26,7 @@ from mechclust.jobs.shards import (
     check_given,
     count_shards,
     digest_of,
+    reading_of,
     shards_of,
 )
 from probes.files import (
@@ -44,6 +45,7 @@ from probes.probe import Probe, each_probe
 from probes.result import ProbeResult
 from probes.run import finished, measuring
 from tasks import InputError
+from tasks.text.beginning import Bos
 
 _FORMAT = "mechclust-shards-1"
 _SHARD = "shard-*.safetensors"
@@ -59,6 +61,7 @@ def run_sharded(
     engine: Engine = ...,
     workers: int | None = ...,
     tokenizer: Any = ...,
+    bos: Bos = ...,
     tokens_per_batch: int = ...,
     shard_examples: int = ...,
     out: str | Path | None = ...,
@@ -74,6 +77,7 @@ def run_sharded(
     engine: Engine = ...,
     workers: int | None = ...,
     tokenizer: Any = ...,
+    bos: Bos = ...,
     tokens_per_batch: int = ...,
     shard_examples: int = ...,
     out: str | Path | None = ...,
@@ -88,6 +92,7 @@ def run_sharded(
     engine: Engine = "local",
     workers: int | None = None,
     tokenizer: Any = None,
+    bos: Bos = "model",
     tokens_per_batch: int = 4096,
     shard_examples: int = 4096,
     out: str | Path | None = None,
@@ -114,6 +119,7 @@ def run_sharded(
         engine: ``"local"`` processes, ``"ray"``, or a ``Ray`` with its settings.
         workers: number of workers; one per core by default, on Ray as many as the cluster has room for.
         tokenizer: Hugging Face's, for texts.
+        bos: for texts, as in ``run``.
         tokens_per_batch: as in ``run``.
         shard_examples: fewest examples in a shard. Batches are not split.
         out: a folder to keep each shard's state in, on a file system that all workers see: the same call resumes
@@ -141,7 +147,8 @@ def run_sharded(
     """
     check_given(batches, shard_examples=shard_examples)
     several = each_probe(probes)
-    shards = shards_of(batches, shard_examples, tokenizer=tokenizer, tokens_per_batch=tokens_per_batch)
+    reading = reading_of(tokenizer, bos)
+    shards = shards_of(batches, shard_examples, reading=reading, tokens_per_batch=tokens_per_batch)
     total = _Total(several)
     folder = None if out is None else Path(out).absolute()
     with ExitStack() as stack:
@@ -165,7 +172,7 @@ def run_sharded(
         for found in _in_order(outcomes, kept=folder is not None):
             total.add(found)
             bar.update()
-    results = finished(several, total.states, total.fingerprints)
+    results = finished(several, total.states, total.fingerprints, tokenization=reading.tokenization)
     return results[0] if isinstance(probes, Probe) else results
 
 
@@ -253,7 +260,8 @@ def _measure(
         "versions": json.dumps(versions()),
         "model": json.dumps(worker.fingerprints),
     }
-    batches = shard.batches(worker.models)
+    reading = shard.reading(worker.models)
+    batches = shard.batches(worker.models, reading)
     path = folder and folder / f"shard-{shard.number:05d}.safetensors"
     if path is not None:
         batches = iter(kept := list(batches))
@@ -264,7 +272,7 @@ def _measure(
     with measuring(worker.model, probes) as step:
         for batch in batches:
             step(batch)
-    header["measured"] = json.dumps(step.state())
+    header["measured"] = json.dumps({**step.state(), "tokenization": reading.tokenization})
     states = _States.of(probes, header)
     for probe in probes:
         probe.reset()

@@ -15,7 +15,7 @@ from mechclust.jobs.engine import Engine
 from mechclust.jobs.mapping import each_result
 from mechclust.jobs.outcome import first_of
 from mechclust.jobs.progress import progress_bar
-from mechclust.jobs.shards import Given, Load, Shard, check_given, count_shards, shards_of
+from mechclust.jobs.shards import Given, Load, Shard, check_given, count_shards, reading_of, shards_of
 from probes.files import remove_leftovers
 from probes.hooks import HookedModel
 from probes.kept_rows import Keeping, Stored, begun, check_space, count_given, files_of
@@ -31,6 +31,7 @@ from probes.row_store import (
 from probes.run import measuring
 from probes.sites import Sites, residual
 from tasks import InputError
+from tasks.text.beginning import Bos
 
 
 def save_rows_sharded(
@@ -46,6 +47,7 @@ def save_rows_sharded(
     engine: Engine = "local",
     workers: int | None = None,
     tokenizer: Any = None,
+    bos: Bos = "model",
     tokens_per_batch: int = 4096,
     timeout: float | None = None,
     progress: bool = False,
@@ -71,6 +73,7 @@ def save_rows_sharded(
         engine: ``"local"`` processes, ``"ray"``, or a ``Ray`` with its settings.
         workers: number of workers; one per core by default, on Ray as many as the cluster has room for.
         tokenizer: Hugging Face's, for texts.
+        bos: for texts, as in ``run``.
         tokens_per_batch: as in ``run``.
         timeout: seconds that a shard may take.
         progress: show a progress bar.
@@ -95,7 +98,8 @@ def save_rows_sharded(
     keeping, folder = Keeping(at, readout, labels, dtype), Path(folder).absolute()
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{str(folder)!r} is a file; give a new folder")
-    shards = shards_of(batches, shard_rows, tokenizer=tokenizer, tokens_per_batch=tokens_per_batch)
+    reading = reading_of(tokenizer, bos)
+    shards = shards_of(batches, shard_rows, reading=reading, tokens_per_batch=tokens_per_batch)
     known = None if count_shards(batches) else count_given(batches)
     with locked(folder, way="give a new folder"):
         remove_leftovers(folder, everyones=True)  # workers of an earlier driver, on whatever node
@@ -120,7 +124,7 @@ def save_rows_sharded(
                 bar.update()
         if errors:
             raise first_of([errors[position] for position in sorted(errors)])
-        store.finish()
+        store.finish(reading.tokenization)
         return RowStore(folder)
 
 
@@ -133,12 +137,14 @@ class _Found:
         index: ``[n]`` all its examples.
         written: how many of them were not there yet.
         place: where these are, under a temporary name; ``None`` for none.
+        tokenization: how the shard's texts became tokens; ``None`` if the worker read no texts.
     """
 
     header: Mapping[str, Any]
     index: list[int]
     written: int = 0
     place: Path | None = None
+    tokenization: dict[str, Any] | None = None
 
 
 @dataclass
@@ -168,8 +174,9 @@ def _measure(worker: _Worker, shard: Shard) -> _Found:
     """Measure what is not there yet, and write it under a temporary name: the driver gives it its own."""
     stored, probe = worker.stored, worker.keeping.probe()
     found = _Found(worker.header, [])
+    reading = shard.reading({"": worker.model})
     with measuring(worker.model, [probe]) as step:
-        for batch in shard.batches({"": worker.model}):
+        for batch in shard.batches({"": worker.model}, reading):
             found.index += batch.index.tolist()
             if len(new := stored.new(batch)):
                 step(batch if len(new) == len(batch) else batch.select(new.to(batch.index.device)))
@@ -179,6 +186,7 @@ def _measure(worker: _Worker, shard: Shard) -> _Found:
             check_space(stored.folder, worker.known - len(stored), len(probe.sites), *probe.size())
         name = stored.folder / f"shard-{shard.number:05d}"
         found.place = prepare_shard(name, *files_of(probe.rows))
+    found.tokenization = reading.tokenization
     return found
 
 
@@ -188,6 +196,7 @@ class _Store:
     def __init__(self, folder: Path, stored: Stored) -> None:
         self._folder, self._stored = folder, stored
         self._header: dict[str, Any] = {}
+        self._tokenization: dict[str, Any] | None = None
 
     def add(self, found: _Found) -> None:
         """A shard's."""
@@ -196,6 +205,7 @@ class _Store:
         elif self._header != found.header:
             raise InputError("load returned different models in two workers; make it return the same weights each time")
         self._stored.see(torch.tensor(found.index, dtype=torch.int64))
+        self._tokenization = self._tokenization or found.tokenization
         if found.place is None:
             return
         if not self._stored.written:
@@ -203,7 +213,8 @@ class _Store:
         publish_shard(found.place, next_shard(self._folder))
         self._stored.written += found.written
 
-    def finish(self) -> None:
-        """All were given."""
+    def finish(self, tokenization: dict[str, Any] | None) -> None:
+        """All were given; ``tokenization`` is how texts became tokens in the driver."""
         self._stored.check_all_given()
-        write_header(self._folder, {**self._header, "examples": self._stored.given})
+        how = tokenization or self._tokenization
+        write_header(self._folder, {**self._header, "examples": self._stored.given, "tokenization": how})

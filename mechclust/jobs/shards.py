@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -15,8 +15,10 @@ from probes.batches import Batches, each_batch, readable
 from probes.hooks import HookedModel
 from probes.identity import fingerprint
 from probes.run import HookedModels
+from probes.texts import Reading
 from tasks import Batch, InputError
 from tasks.errors import check_count
+from tasks.text.beginning import Bos
 
 Load: TypeAlias = Callable[[], HookedModels]
 Given: TypeAlias = Batches | Sequence[Callable[[], Batches]]
@@ -53,38 +55,57 @@ class Shard:
     Attributes:
         number: from 0.
         given: its batches, packed, or the function that gives them.
-        texts: ``tokenizer`` and ``tokens_per_batch``, for what a function gives.
+        texts: ``tokenizer`` and ``bos``, for what a function gives.
+        tokens_per_batch: most tokens of a batch, for what a function gives.
     """
 
     number: int
     given: bytes | Callable[[], Batches]
     texts: Mapping[str, Any]
+    tokens_per_batch: int
 
     @property
     def name(self) -> str:
         """In errors."""
         return f"shard {self.number}"
 
-    def batches(self, models: Mapping[str, HookedModel]) -> Iterator[Batch]:
+    def reading(self, models: Mapping[str, HookedModel]) -> Reading:
+        """What turns the shard's texts into tokens for these models."""
+        return Reading(models, **self.texts)
+
+    def batches(self, models: Mapping[str, HookedModel], reading: Reading) -> Iterator[Batch]:
         """As ``run`` would give them to these models."""
         if isinstance(self.given, bytes):
             yield from (readable(_unpacked(*packed), models) for packed in pickle.loads(self.given))
         else:
-            yield from each_batch(self.given(), models, **self.texts, first=self.number * _SPAN)
+            yield from each_batch(
+                self.given(),
+                models,
+                reading=reading,
+                tokens_per_batch=self.tokens_per_batch,
+                first=self.number * _SPAN,
+            )
 
 
-def shards_of(batches: Given, size: int, *, tokenizer: Any, tokens_per_batch: int) -> Iterator[Shard]:
+def reading_of(tokenizer: Any, bos: Bos) -> Reading:
+    """What turns texts into tokens in the driver, which has no model."""
+    return Reading({}, tokenizer, bos, lacking="the workers have the model")
+
+
+def shards_of(batches: Given, size: int, *, reading: Reading, tokens_per_batch: int) -> Iterator[Shard]:
     """Shards of at least ``size`` examples (the last has the rest), one after another as they are asked for.
 
     A batch is never cut. Of functions, one shard each.
     """
-    texts = {"tokenizer": tokenizer, "tokens_per_batch": tokens_per_batch}
+    texts = {"tokenizer": reading.tokenizer, "bos": reading.bos}
     if functions := _functions(batches):
-        yield from (Shard(number, function, texts) for number, function in enumerate(functions))
+        for number, function in enumerate(functions):
+            yield Shard(number, function, texts, tokens_per_batch)
         return
-    drawn = each_batch(batches, {}, tokenizer=tokenizer or _lacking, tokens_per_batch=tokens_per_batch)  # type: ignore[arg-type]
+    drawn = each_batch(cast(Batches, batches), {}, reading=reading, tokens_per_batch=tokens_per_batch)
     for number, some in enumerate(_grouped(drawn, size)):
-        yield Shard(number, pickle.dumps([(arrays_of(batch), dict(batch.lacks)) for batch in some]), {})
+        packed = pickle.dumps([(arrays_of(batch), dict(batch.lacks)) for batch in some])
+        yield Shard(number, packed, {}, tokens_per_batch)
 
 
 def count_shards(batches: Given) -> int | None:
@@ -102,10 +123,6 @@ def check_given(batches: Given, **sizes: int) -> None:
 
 def _functions(batches: Given) -> Sequence[Callable[[], Batches]]:
     return batches if isinstance(batches, (list, tuple)) and any(map(callable, batches)) else ()
-
-
-def _lacking(texts: list[str]) -> NoReturn:
-    raise InputError("texts need a tokenizer, and the workers have the model; give tokenizer=")
 
 
 def _grouped(batches: Iterable[Batch], size: int) -> Iterator[list[Batch]]:

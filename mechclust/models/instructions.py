@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mechclust.models.tokenizers import OWN_TEMPLATE, encoder, rendered, special_around
+from mechclust.models.tokenizers import OWN_TEMPLATE, encoder, rendered
 from tasks import InputError
 from tasks.errors import check_at_least
-from tasks.text.encoding import Bos
+from tasks.text.beginning import Bos, first_token, special_around
 from tasks.text.files import read_text
 
 PLAIN_END = "\nAnswer:"
@@ -124,6 +124,13 @@ class InstructionFormat:
         why = "" if getattr(self.tokenizer, "chat_template", None) else " (the tokenizer has no chat template)"
         asked = "" if self.bos == "model" else f" (--bos {self.bos})"
         return f"Prompts are plain texts{why}, ended by {self.end!r}{asked}."
+
+    @property
+    def beginning(self) -> str:
+        """State with which token prompts begin."""
+        (ids,) = self.prompts(["a"])
+        token = first_token(self.tokenizer, ids)
+        return f"Prompts begin with {'no beginning-of-sequence token' if token == 'none' else token}."
 
     def prompts(self, texts: Sequence[str]) -> list[list[int]]:
         """Each up to where the answer begins."""

@@ -28,6 +28,7 @@ from mechclust.models.build import build_model, config_of
 from mechclust.models.checkpoint import load_model
 from mechclust.models.huggingface import Source, find, quiet, read_config, read_tokenizer, reading
 from probes.hooks import HookedModel, device_of
+from probes.texts import KEPT_TOKENIZER, tokenizer_of
 from tasks import InputError
 from tasks.errors import check_choice, first_line
 
@@ -361,6 +362,9 @@ def _bridge(plain: Any, tokenizer: Any, name: str) -> Any:
         ) from error
     wired = isinstance(getattr(type(bridge), "tokenizer", None), property)  # setting it would change it again
     setattr(bridge, "_tokenizer" if wired else "tokenizer", tokenizer)
+    setattr(bridge, KEPT_TOKENIZER, tokenizer)
+    # to_tokens, generate and the like then give the tokenizer's own ids, too.
+    bridge.cfg.default_prepend_bos = bridge.cfg.tokenizer_prepends_bos
     return bridge
 
 
@@ -398,7 +402,7 @@ def _hooked_already(
     options.refuse("the model has hooks already", "device", "device_map", "quantization", "dtype")
     if not untrained:
         return model  # type: ignore[no-any-return]
-    tokenizer = getattr(model, "tokenizer", None) if tokenizer is None else tokenizer
+    tokenizer = tokenizer_of(model) if tokenizer is None else tokenizer
     if (plain := plain_model(model)) is not None:
         return load_pretrained(plain, tokenizer=tokenizer, attention=options.attention, untrained=True, seed=seed)
     first = next(model.parameters())

@@ -11,7 +11,8 @@ from mechclust.models.huggingface import find, read_config, read_tokenizer, read
 from mechclust.models.sizes import Sizes
 from tasks import Batch, InputError, LabelledPrompts
 from tasks.errors import first_line
-from tasks.text.encoding import Bos, first_id
+from tasks.text.beginning import Bos, first_token, special_around, text_encoder
+from tasks.text.beginning import tokenization as plain_tokenization
 from tasks.text.prompts import Encode
 
 OWN_TEMPLATE = "the chat template of this model's tokenizer"
@@ -61,16 +62,7 @@ def encoder(tokenizer: Any, chat: bool = False, template: Any = None, bos: Bos =
         >>> encoder(tokenizer)(["a b", "a"]), encoder(tokenizer, bos="yes")(["a b"])
         ([[1, 2], [1]], [[0, 1, 2]])
     """
-    start = first_id(tokenizer, bos)
-
-    def begun(ids: list[int]) -> list[int]:
-        if bos == "yes" and ids[:1] != [start]:
-            return [start, *ids]
-        return ids[1:] if bos == "no" and ids[:1] == [start] else ids
-
-    def read(texts: Sequence[str], **options: Any) -> list[list[int]]:
-        return [begun(list(ids)) for ids in tokenizer(list(texts), **options)["input_ids"]] if texts else []
-
+    read = text_encoder(tokenizer, bos)
     if not chat:
         return read
     template = tokenizer if template is None else template
@@ -110,18 +102,21 @@ def rendered(template: Any, *turns: str, called: str = OWN_TEMPLATE, mend: str =
         raise InputError(f"{called} fails{where} ({first_line(error)}); {mend}") from None
 
 
-def tokenization(tokenizer: Any, *, chat: bool = False, bos: Bos = "model") -> dict[str, Any]:
-    """How texts become tokens, to be kept beside a result.
+def tokenization(tokenizer: Any, *, chat: bool = False, template: Any = None, bos: Bos = "model") -> dict[str, Any]:
+    """Return how texts become tokens, to be kept with a result.
+
+    Args:
+        tokenizer, chat, template, bos: as for ``encoder``.
 
     Returns:
-        ``tokenizer``: its class; ``bos`` and ``chat`` as asked for; ``adds``: the special tokens round a text, such as
-        ``"[CLS] before, [SEP] after"``, or ``"none"``. In a chat template, which differs from text to text, that is
-        not said.
+        Of plain texts as ``tasks.text.beginning.tokenization``. What a chat template adds differs from text to text,
+        so that ``adds`` is left out for one, and ``begins`` is the beginning-of-sequence token, or ``"none"``.
     """
-    around = dict(zip(("before", "after"), special_around(tokenizer, bos=bos), strict=True))
-    added = [f"{' '.join(tokenizer.convert_ids_to_tokens(part))} {where}" for where, part in around.items() if part]
-    found: dict[str, Any] = {"tokenizer": type(tokenizer).__name__, "bos": bos, "chat": chat}
-    return found if chat else {**found, "adds": ", ".join(added) or "none"}
+    plain = plain_tokenization(tokenizer, bos)
+    if not chat:
+        return plain
+    (ids,) = encoder(tokenizer, chat, template, bos)(["a"])
+    return {"tokenizer": plain["tokenizer"], "bos": bos, "chat": True, "begins": first_token(tokenizer, ids)}
 
 
 def what_is_wrong(tokenizer: Any, batches: Sequence[Batch], repeated: int) -> list[str]:
@@ -151,13 +146,6 @@ def what_is_wrong(tokenizer: Any, batches: Sequence[Batch], repeated: int) -> li
 
 def _real(batch: Batch) -> Any:
     return slice(None) if batch.attention_mask is None else batch.attention_mask
-
-
-def special_around(tokenizer: Any, text: str = "a", bos: Bos = "model") -> tuple[list[int], list[int]]:
-    """The ids of the special tokens before a text and after it."""
-    (ids,), bare = encoder(tokenizer, bos=bos)([text]), list(tokenizer(text, add_special_tokens=False)["input_ids"])
-    start = next((k for k in range(len(ids) - len(bare) + 1) if ids[k : k + len(bare)] == bare), 0)
-    return ids[:start], ids[start + len(bare) :]
 
 
 def n_leading(tokenizer: Any, bos: Bos = "model") -> int:
@@ -200,7 +188,9 @@ def in_words(found: Mapping[str, Any]) -> str:
         "Texts are read with Hugging Face's BertTokenizer; special tokens: [CLS] before, [SEP] after (the last token)."
     """
     if found["chat"]:
-        how = "as a user's message in the chat template"
+        begins = found.get("begins", "none")
+        how = "as a user's message in the chat template, "
+        how += "without a beginning-of-sequence token" if begins == "none" else f"which begins with {begins}"
     else:
         how = "no special tokens are added" if found["adds"] == "none" else f"special tokens: {found['adds']}"
         how += " (the last token)" if how.endswith(" after") else ""

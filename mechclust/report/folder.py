@@ -20,6 +20,7 @@ from mechclust.report.manifest import (
     check_files,
     check_links,
     holds_files,
+    may_hold_ours,
     read_manifest,
     write_manifest,
 )
@@ -56,7 +57,8 @@ def check_writable(out: Path, way: str = "choose another folder with --out") -> 
 def check_command(out: Path, command: str, way_out: str = WAY_OUT) -> None:
     """Refuse a folder that cannot be written, or in which something is not this command's; changes nothing.
 
-    A folder that holds files belongs to a command if its manifest says so, or if it is the command's run.
+    A folder with files belongs to a command if its manifest says so, or if it is the command's run. Otherwise only
+    files of kinds that no command writes are welcome, such as ``notes.txt``.
 
     Args:
         out: the folder.
@@ -67,10 +69,10 @@ def check_command(out: Path, command: str, way_out: str = WAY_OUT) -> None:
         InputError: for the folder of another command or of nobody, a link out of the folder, and a file of the report
             that is not what was written.
     """
-    check_writable(out, way_out)
+    check_writable(out)
     manifest = read_manifest(out)
     owner = manifest.command or _run_in(out, way_out)
-    if not owner and holds_files(out):
+    if not owner and may_hold_ours(out):
         raise InputError(f"{str(out)!r} holds files that no {MANIFEST} lists; {way_out}")
     if owner not in ("", command):
         raise InputError(f"{str(out)!r} holds a report of mechclust {owner}; {way_out}")

@@ -71,6 +71,13 @@ def holds_files(folder: Path) -> bool:
     return any(not name.startswith(".") for _, _, names in os.walk(folder) for name in names)
 
 
+def may_hold_ours(folder: Path) -> bool:
+    """Whether a folder has a file of a kind that is written there, or a folder with files in it."""
+    entries = [path for path in folder.iterdir() if path.name[0] != "."] if folder.is_dir() else []
+    kinds = (".csv", ".html", ".json", ".safetensors", ".xz")
+    return any(holds_files(path) or path.suffix in kinds or path.name == "command.txt" for path in entries)
+
+
 def check_links(folder: Path, way_out: str = WAY_OUT) -> None:
     """Refuse a folder with a link that leads out of it: what is behind the link is not ours.
 

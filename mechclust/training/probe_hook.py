@@ -17,6 +17,7 @@ from probes.batches import Batches
 from probes.probe import Probe, each_probe
 from tasks import Batch, InputError, LabelledPrompts
 from tasks.errors import check_at_least
+from tasks.text.beginning import Bos
 
 _LOGGED = ("site", "label", "equivalence")  # axes of measures that make a handful of numbers
 
@@ -39,6 +40,7 @@ class ProbeHook:
         out: folder for the full results, ``step-000100.TaskClusterARI.safetensors``; ``None``: they are kept only in
             ``results``.
         tokenizer: needed if batches are texts or prompts.
+        bos: whether these begin with the beginning-of-sequence token, as in ``run``.
 
     Attributes:
         results: one result per probe, by step.
@@ -67,6 +69,7 @@ class ProbeHook:
         log: Callable[[dict[str, float]], Any] | None = None,
         out: str | Path | None = None,
         tokenizer: Any = None,
+        bos: Bos = "model",
     ) -> None:
         check_at_least(every=(every, 1))
         self.probes = each_probe(probes, least=1)
@@ -79,6 +82,7 @@ class ProbeHook:
         if isinstance(batches, Iterator):
             raise InputError("batches is an iterator, which is empty after the first measurement; give a list")
         self.batches, self.every, self.log, self.tokenizer = batches, every, log, tokenizer
+        self.bos: Bos = bos
         self.out = None if out is None else Path(out)
         self.results: dict[int, list[ProbeResult]] = {}
         self._prompts: list[Batch] = []
@@ -97,8 +101,7 @@ class ProbeHook:
             return {}
         plain: Any = merged_copy(model) if hasattr(model, "merge_and_unload") else model
         hooked = load_pretrained(plain, tokenizer=self.tokenizer)
-        options = {} if self.tokenizer is None else {"tokenizer": self.tokenizer}
-        found = run(hooked, self._inputs(model), self.probes, **options)
+        found = run(hooked, self._inputs(model), self.probes, tokenizer=self.tokenizer, bos=self.bos)
         self.results[step] = found
         if self.out is not None:
             for result in found:
@@ -116,7 +119,9 @@ class ProbeHook:
             raise InputError("prompts need a tokenizer, and there is none; give tokenizer=")
         if not self._prompts:
             sizes = Sizes.of_loaded(model)
-            self._prompts = list(prompt_batches(self.batches, self.tokenizer, sizes, tokens_per_batch=4096))
+            self._prompts = list(
+                prompt_batches(self.batches, self.tokenizer, sizes, tokens_per_batch=4096, bos=self.bos)
+            )
         return self._prompts
 
 

@@ -14,6 +14,7 @@ from mechclust.training.probe_hook import ProbeHook
 from probes.batches import Batches
 from probes.probe import Probe
 from tasks import LabelledPrompts
+from tasks.text.beginning import Bos
 
 __all__ = ["MechclustCallback"]
 
@@ -36,6 +37,7 @@ class MechclustCallback(TrainerCallback):  # type: ignore[misc] # transformers h
         every: optimiser steps between measurements; the first is before training.
         out: folder for the full results.
         tokenizer: needed if batches are texts or prompts; by default the Trainer's ``processing_class``.
+        bos: as for ``ProbeHook``.
 
     Attributes:
         hook: the ``ProbeHook``; ``hook.results`` has one result per probe, by step.
@@ -56,8 +58,9 @@ class MechclustCallback(TrainerCallback):  # type: ignore[misc] # transformers h
         *,
         out: str | Path | None = None,
         tokenizer: Any = None,
+        bos: Bos = "model",
     ) -> None:
-        self.hook = ProbeHook(probes, batches, every, out=out, tokenizer=tokenizer)
+        self.hook = ProbeHook(probes, batches, every, out=out, tokenizer=tokenizer, bos=bos)
         self._trainer: Any = None
 
     def add_to(self, trainer: Any) -> MechclustCallback:

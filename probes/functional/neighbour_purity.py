@@ -25,7 +25,7 @@ def neighbour_purity(
 ) -> float:
     """Mean share of an example's ``k`` nearest neighbours (Euclidean distance) that have its label.
 
-    By chance ``neighbour_purity_chance``; an interval: ``mean_interval(same_label(nearest(x, k), labels))``.
+    By chance ``neighbour_purity_chance``; an interval: ``purity_interval(nearest(x, k), labels)``.
 
     Args:
         x: rows.
@@ -34,7 +34,7 @@ def neighbour_purity(
         device: as in ``nearest``.
 
     Raises:
-        InputError: for another number of labels than of rows, and where ``nearest`` raises it.
+        InputError: for another number of labels than of rows, a label that is NaN, and where ``nearest`` raises it.
 
     Example:
         >>> x = torch.tensor([[0.0], [1.0], [10.0], [11.0]])
@@ -77,27 +77,51 @@ def same_label(
     return (names[places] == own[:, None]).mean(1)
 
 
-def mean_interval(shares: Float[np.ndarray, "n"]) -> tuple[float, float]:
-    """A 95% interval of the mean of shares, each between 0 and 1.
+def purity_interval(
+    near: Int[Tensor, "queries k"], labels: Shaped[Tensor, "n"], queries: Int[Tensor, "queries"] | None = None
+) -> tuple[float, float]:
+    """A 95% interval of the purity over examples, each of which counts as a query and as a neighbour of others.
 
-    Wilson's for a share of binary outcomes, with n divided by how much less the values vary than binary ones would.
-    Values that are all equal count as binary outcomes. NaN for fewer than two values.
+    The variance is that of the jackknife over examples: each contributes the deviations from the mean of all pairs of
+    query and neighbour that it is part of. A pair counts for both of its examples. If labels have nothing to do with
+    the rows, this doubles the variance or more, so that the interval excludes chance in about 1 of 100 cases.
 
-    Source: Wilson 1927, with Kish's design effect (1965).
+    The interval is Wilson's for a share of binary outcomes, with n divided by how much more the mean varies than that
+    of independent ones. A purity of 0 or 1 counts as such outcomes. NaN for fewer than two queries.
+
+    Source: Efron & Stein 1981, for the variance; Wilson 1927, with Kish's design effect (1965).
+
+    Args:
+        near: neighbours of each query, from ``nearest``.
+        labels: of every row.
+        queries: which rows these are; all of them if not given.
+
+    Raises:
+        InputError: for a label that is NaN.
 
     Example:
-        >>> [round(end, 3) for end in mean_interval(np.array([1.0] * 50 + [0.5] * 50))]
-        [0.698, 0.796]
-        >>> [round(end, 3) for end in mean_interval(np.ones(100))]
-        [0.963, 1.0]
+        >>> x = torch.arange(60.0)[:, None]
+        >>> [round(end, 2) for end in purity_interval(nearest(x, 2), torch.arange(60) % 5 // 3)]
+        [0.5, 0.71]
     """
-    n, p = len(shares), float(np.mean(shares))
-    if n < 2:
+    names, places = _labels(labels), near.cpu().numpy()
+    asked = np.arange(len(places)) if queries is None else queries.cpu().numpy()
+    same = names[places] == names[asked][:, None]
+    if len(asked) < 2:
         return math.nan, math.nan
-    most = p * (1 - p)
-    effect = float(np.var(shares, ddof=1)) / most if np.ptp(shares) > 0 else 1.0
-    z2 = 1.959963984540054**2 * effect / n
-    middle, half = (p + z2 / 2) / (1 + z2), math.sqrt(z2 * most + z2 * z2 / 4) / (1 + z2)
+    deviation = (same - same.mean()) / same.size
+    as_query = np.bincount(asked, deviation.sum(axis=1), len(names))
+    as_neighbour = np.bincount(places.ravel(), deviation.ravel(), len(names))
+    variance = np.square(as_query + as_neighbour).sum() * len(names) / (len(names) - 1)
+    return _wilson(float(same.mean()), float(variance), len(asked))
+
+
+def _wilson(share: float, variance: float, n: int) -> tuple[float, float]:
+    """Wilson's 95% interval of a share with this variance; that of ``n`` binary outcomes if the variance is 0."""
+    independent = share * (1 - share)
+    z2 = 1.959963984540054**2 * (variance / independent if variance > 0 else 1 / n)
+    middle = (share + z2 / 2) / (1 + z2)
+    half = math.sqrt(z2 * independent + z2 * z2 / 4) / (1 + z2)
     return middle - half, middle + half
 
 
@@ -221,4 +245,7 @@ class _Search:
 
 
 def _labels(labels: Any) -> np.ndarray:
-    return labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    values = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    if len(undefined := np.flatnonzero(values != values)):
+        raise InputError(f"the label of example {undefined[0]} is NaN; leave the example out, or label it")
+    return values

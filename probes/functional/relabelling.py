@@ -114,7 +114,7 @@ def between_shares(
         """``[draw head]`` share of the sum of squares between classes, the labels in these orders ``[draw unit]``."""
         of_class = one_hot[:, orders]  # [class draw unit]
         sums = (of_class / (of_class @ sizes).sqrt()[..., None]) @ x
-        return sums.square().sum(dim=0).unflatten(-1, (heads, d)).sum(dim=-1)
+        return sums.square().sum(dim=0).view(-1, heads, d).sum(dim=-1)
 
     observed = between(torch.arange(len(of), device=x.device)[None])[0]
     draw = torch.Generator().manual_seed(int(seed))

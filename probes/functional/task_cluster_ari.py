@@ -16,6 +16,7 @@ from tasks import InputError
 _DENSE = 2**16  # cells of a table that is counted whole; a larger one only where it is not empty
 _SHUFFLED = 10_000  # examples up to which labels are shuffled one by one; tables are drawn for more
 _HELD = 2**22  # cells of the tables held at once
+FEWEST_EFFECTIVE_CLASSES = 2.5  # for a p-value from moments; two equal classes are 2, three are 3
 
 
 def contingency(a: ArrayLike, b: ArrayLike) -> Int[np.ndarray, "classes_a classes_b"]:
@@ -205,6 +206,8 @@ class IndexMoments(NamedTuple):
         skewness: third central moment over the variance to the power 3/2; NaN where that is 0.
         step: by how much one more pair together changes the index.
         least: the smallest p-value that relabelling can give.
+        classes: effective number of classes of the labeling that has fewer, as ``effective_classes``.
+        margins: number of examples, and of those in one class of either labeling, if both have two classes.
     """
 
     mean: float
@@ -212,27 +215,49 @@ class IndexMoments(NamedTuple):
     skewness: float
     step: float
     least: float = 0.0
+    classes: float = math.inf
+    margins: tuple[int, int, int] | None = None
 
     def null(self, score: float) -> tuple[float, float, float]:
         """The central 95% of the index, and the share of relabellings with an index of at least ``score``.
 
-        From a Pearson type III distribution (a shifted gamma) with these moments. Where both labelings have three
-        classes or more, shares of .05 and .01 are right within a third; with two classes in one of them they may be
-        half of what they should be, for the index then takes few values. Far smaller ones are a rough guide, never
-        below ``least``. Relabellings have no such error.
+        Two classes against two: exact, from the hypergeometric distribution. Otherwise from a Pearson type III
+        distribution (a shifted gamma) with these moments, by which shares of .05 and .01 are right within a third. Far
+        smaller ones are a rough guide, never below ``least``. With fewer than 2.5 effective classes in a labeling, the
+        index takes too few values for that, and all three are NaN: draw relabellings (``adjusted_rand_null``).
 
         Example:
             >>> low, high, p = adjusted_rand_moments([0, 1] * 50, [0, 0, 1, 1] * 25).null(0.05)
             >>> print(f"{low:.3f} {high:.3f} {p:.3f}")
-            -0.010 0.041 0.015
+            -0.010 0.048 0.009
         """
-        from scipy.stats import pearson3
-
         if self.variance == 0:
             return self.mean, self.mean, 1.0 if score <= self.mean else 0.0
+        if self.margins is not None:
+            return self._null_of_two(*self.margins, score)
+        if self.classes < FEWEST_EFFECTIVE_CLASSES:
+            return math.nan, math.nan, math.nan
+        from scipy.stats import pearson3
+
         shape = pearson3(self.skewness, loc=self.mean, scale=math.sqrt(self.variance))
         low, high = shape.ppf([0.025, 0.975])
         return float(low), float(high), max(self.least, float(shape.sf(score - self.step / 2)))
+
+    def _null_of_two(self, n: int, a: int, b: int, score: float) -> tuple[float, float, float]:
+        """``null`` for ``a`` of ``n`` examples in a class of one labeling and ``b`` in one of the other."""
+        from scipy.stats import hypergeom
+
+        both = np.arange(max(0, a + b - n), min(a, b) + 1)
+        probability = hypergeom(n, a, b).pmf(both)
+        probability /= probability.sum()
+        cells = np.stack([both, a - both, b - both, n - a - b + both])
+        together = (cells * (cells - 1) // 2).sum(axis=0)
+        index = (together - (probability * together).sum()) * self.step
+        order = np.argsort(index, kind="stable")
+        below = np.cumsum(probability[order])
+        last = len(order) - 1
+        low, high = (float(index[order[min(int(np.searchsorted(below, q)), last)]]) for q in (0.025, 0.975))
+        return low, high, float(probability[index >= score - self.step / 2].sum())
 
 
 def adjusted_rand_moments(a: ArrayLike, b: ArrayLike) -> IndexMoments:
@@ -269,7 +294,28 @@ def adjusted_rand_moments(a: ArrayLike, b: ArrayLike) -> IndexMoments:
     if variance == 0:
         return IndexMoments(0.0, 0.0, math.nan, float(1 / unit))
     skewness = float(third / variance) / math.sqrt(variance)
-    return IndexMoments(0.0, float(variance / unit**2), skewness, float(1 / unit), max(_least(ia), _least(ib)))
+    sizes = [np.bincount(x) for x in (ia, ib)]
+    margins = (n, int(sizes[0][0]), int(sizes[1][0])) if all(len(x) == 2 for x in sizes) else None
+    return IndexMoments(
+        0.0,
+        float(variance / unit**2),
+        skewness,
+        float(1 / unit),
+        max(_least(ia), _least(ib)),
+        min(map(effective_classes, (ia, ib))),
+        margins,
+    )
+
+
+def effective_classes(labels: ArrayLike) -> float:
+    """How many classes of one size are as mixed as these: one over the chance that two draws are of one class.
+
+    Example:
+        >>> effective_classes([0, 0, 1, 1, 2, 2]), round(effective_classes([0] * 8 + [1, 2]), 2)
+        (3.0, 1.52)
+    """
+    sizes = np.unique(np.asarray(labels).ravel(), return_counts=True)[1].astype(np.int64)
+    return float(sizes.sum()) ** 2 / float(np.square(sizes).sum())
 
 
 # Powers one to three of a number of pairs, as sums over distinct examples, by how many examples each group of

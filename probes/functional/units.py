@@ -177,7 +177,7 @@ def n_pairings(n: int, units: Shaped[Tensor, "n"] | None = None) -> float:
 def _units_by_size(units: Shaped[Tensor, "n"]) -> dict[int, Int[Tensor, "units size"]]:
     """Return the places of the examples of all units of one size, a row per unit, by size."""
     member, counts = torch.unique(units.cpu(), return_inverse=True, return_counts=True)[1:]
-    places = torch.argsort(member, stable=True).split(counts.tolist())
+    places = torch.split(torch.argsort(member, stable=True), counts.tolist())
     sizes = sorted(set(counts.tolist()))
     return {size: torch.stack([place for place in places if len(place) == size]) for size in sizes}
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from tasks._random import generator
 from tasks.errors import InputError, check_at_least, check_choice
-from tasks.text.encoding import Bos, EncodedCorpus, encode
+from tasks.text.beginning import Bos
+from tasks.text.encoding import EncodedCorpus, encode
 from tasks.text.files import check_texts, read_text
 from tasks.text.splitting import Split, split_lines
 from tasks.text.words import words_of

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
 from tasks.batch import Batch, token_batches
-from tasks.errors import InputError, check_choice
+from tasks.errors import InputError
+from tasks.text.beginning import Bos, beginning_id, begun
 from tasks.text.words import word_spans
-
-Bos = Literal["model", "yes", "no"]
 
 
 @dataclass(frozen=True)
@@ -159,44 +158,31 @@ def pad_within(pad_id: int | None, d_vocab: int | None) -> int:
     return 0 if pad_id is None or pad_id < 0 or (d_vocab is not None and pad_id >= d_vocab) else pad_id
 
 
-def first_id(tokenizer: Any, bos: Bos) -> int:
-    """The id that begins a sequence, BERT's being ``[CLS]``; -1 where there is none.
-
-    Raises:
-        InputError: where there is none to put or take away.
-    """
-    check_choice(bos=(bos, get_args(Bos)))
-    token = getattr(tokenizer, "bos_token_id", None)
-    token = getattr(tokenizer, "cls_token_id", None) if token is None else token
-    if token is None and bos != "model":
-        raise InputError(
-            f"this model's tokenizer has no beginning-of-sequence token, so --bos {bos} has none to "
-            f"{'add' if bos == 'yes' else 'remove'}; leave out --bos"
-        )
-    return -1 if token is None else int(token)
-
-
 class _Beginning:
-    """Puts or takes the beginning-of-sequence token, BERT's being ``[CLS]``.
+    """Applies the rule of ``begun`` to windows, and to the characters that their tokens stand for.
 
     Attributes:
         more: special tokens of a window there are more than the tokenizer adds.
     """
 
     def __init__(self, tokenizer: Any, bos: Bos) -> None:
-        token = first_id(tokenizer, bos)
-        there = tokenizer("a")["input_ids"][:1] == [token]
-        self._token = token
-        self.more = 1 if bos == "yes" and not there else -1 if bos == "no" and there else 0
+        self._token = beginning_id(tokenizer, bos)
+        self._bos = bos
+        ids = list(tokenizer("a")["input_ids"])
+        self.more = len(begun(ids, self._token, bos)) - len(ids)
 
     def __call__(
         self, windows: list[list[int]], offsets: list[list[tuple[int, int]]]
     ) -> tuple[list[list[int]], list[list[tuple[int, int]]]]:
-        if self.more > 0:
-            return [[self._token, *window] for window in windows], [[(0, 0), *spans] for spans in offsets]
-        if self.more < 0:
-            return [window[1:] for window in windows], [spans[1:] for spans in offsets]
-        return windows, offsets
+        if self.more == 0:  # also where a later window begins with such a token of the text
+            return windows, offsets
+        changed = [begun(window, self._token, self._bos) for window in windows]
+        sizes = [len(after) - len(before) for before, after in zip(windows, changed, strict=True)]
+        spans = [
+            [(0, 0), *span] if size > 0 else span[1:] if size < 0 else span
+            for span, size in zip(offsets, sizes, strict=True)
+        ]
+        return changed, spans
 
 
 class _Encoding:

@@ -12,6 +12,7 @@ import torch
 
 from tasks.batch import Batch, token_batches
 from tasks.errors import InputError, check_choice
+from tasks.text.beginning import Bos, beginning_id, begun
 from tasks.text.encoding import check_ids, pad_within
 from tasks.text.files import check_texts
 from tasks.text.prompt_files import PromptFields, json_lines, labelled, read_prompt_file
@@ -126,6 +127,7 @@ class LabelledPrompts:
         encode: Encode,
         tokens_per_batch: int = 4096,
         *,
+        bos: Bos = "model",
         pad_id: int = 0,
         max_length: int | None = None,
         too_long: Literal["refuse", "truncate"] = "refuse",
@@ -137,9 +139,10 @@ class LabelledPrompts:
         ``index`` is a prompt's place in the file, from 0.
 
         Args:
-            encode: a Hugging Face tokenizer, or any function of texts to token ids, such as
-                ``lambda texts: tokenizer(texts, add_special_tokens=False)["input_ids"]``.
+            encode: a Hugging Face tokenizer, or any function of texts to token ids.
             tokens_per_batch: most tokens of a batch, padding included.
+            bos: whether each prompt begins with the beginning-of-sequence token: ``"model"`` leaves it to the
+                tokenizer, ``"yes"`` adds it if it is missing, ``"no"`` removes it.
             pad_id: the id to pad with, or 0 where the model has no embedding for it; the attention mask hides it.
             max_length: the model's context length.
             too_long: ``"refuse"`` a prompt over ``max_length``, or ``"truncate"`` it from the left,
@@ -149,11 +152,14 @@ class LabelledPrompts:
 
         Raises:
             InputError: for a prompt that is too long, for the model or for ``tokens_per_batch``, that encodes to no
-                token, or to one that the model has no embedding for.
+                token, or to one that the model has no embedding for, and for no beginning-of-sequence token to add or
+                to remove.
         """
         check_choice(too_long=(too_long, ("refuse", "truncate")))
+        beginning = beginning_id(encode, bos)
         given = encode(list(self.prompts))
-        encoded = [list(ids) for ids in (given["input_ids"] if isinstance(given, Mapping) else given)]
+        sequences = given["input_ids"] if isinstance(given, Mapping) else given
+        encoded = [begun(list(ids), beginning, bos) for ids in sequences]
         for i, ids in enumerate(encoded):
             if not ids:
                 raise InputError(f"{self.source}: prompt {i + 1} encodes to no tokens; remove it")
@@ -170,7 +176,8 @@ class LabelledPrompts:
         codes = {name: torch.tensor([numbers[name][value] for value in values]) for name, values in self.labels.items()}
         lengths = list(map(len, encoded))
         for rows in token_batches(lengths, tokens_per_batch, lambda i: f"{self.source}: prompt {i + 1}"):
-            sequences, index = [torch.tensor(encoded[i]) for i in rows], torch.from_numpy(rows)
+            index = torch.from_numpy(rows)
+            sequences = [torch.tensor(encoded[i]) for i in rows]
             tokens = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True, padding_value=pad_id)
             yield Batch(
                 tokens=tokens,

@@ -25,7 +25,7 @@ from probes import (
     save_rows,
 )
 from probes.functional import n_dims, neighbour_purity, neighbour_purity_chance, rbf_cka, svcca
-from probes.functional.neighbour_purity import mean_interval, nearest, same_label
+from probes.functional.neighbour_purity import nearest, purity_interval, same_label
 from probes.run import measuring
 from probes.state import SumState, hashed
 from probes.testing import check_probe
@@ -109,9 +109,9 @@ def test_purity(two: Any) -> None:
     expected = [neighbour_purity(x, task, k=4) for x in (*planted[0], *planted[1])]
     assert result["neighbour_purity"].tolist() == expected
     assert float(result["chance"]) == neighbour_purity_chance(task)
-    shares = [same_label(nearest(x, 4), task) for x in (*planted[0], *planted[1])]
+    intervals = [purity_interval(nearest(x, 4), task) for x in (*planted[0], *planted[1])]
     for end, name in enumerate(("neighbour_purity_low", "neighbour_purity_high")):
-        assert result[name].tolist() == [mean_interval(of_site)[end] for of_site in shares]
+        assert result[name].tolist() == [interval[end] for interval in intervals]
     assert result.axes == {
         **dict.fromkeys(("neighbour_purity", "neighbour_purity_low", "neighbour_purity_high"), ("site",)),
         "chance": (),

@@ -384,18 +384,21 @@ def test_chance_without_relabellings(fake_model: Any, batch: Batch) -> None:
     assert none.notes == many.notes
 
 
-def test_moments_of_two_classes_are_noted(fake_model: Any, batch: Batch) -> None:
+def test_moments_of_few_classes_are_nan_with_a_note(fake_model: Any, batch: Batch) -> None:
     labelled = Batch(batch.tokens, labels={**batch.labels, "half": torch.arange(N) % 2, "id": torch.arange(N)})
     model = fake_model(*(blobs(batch.labels["task"], spread) for spread in (0.0, 2.0, 3.0)))
-    two = "two classes, where p_value from moments can be half of what it should be; give n_permutations=1000"
     options: dict[str, Any] = {**QUICK, "also": ("half", "id"), "n_clusters": (2, 5)}
-    moments = run(model, labelled, TaskClusterARI(**{**options, "n_permutations": 0})).notes
-    drawn = run(model, labelled, TaskClusterARI(**{**options, "n_permutations": 9})).notes
-    assert [note for note in moments if note not in drawn] == [
-        f"a clustering compared with label 'task' has {two}",
-        f"label 'half' has {two}",
-    ]
-    assert not any("two classes" in note for note in drawn)
+    moments = run(model, labelled, TaskClusterARI(**{**options, "n_permutations": 0}))
+    drawn = run(model, labelled, TaskClusterARI(**{**options, "n_permutations": 999}))
+    lopsided = [note for note in moments.notes if note not in drawn.notes]
+    assert len(lopsided) == 2
+    assert lopsided[0].startswith("a clustering compared with label 'task' has too few classes")
+    assert lopsided[1].startswith("label 'half' has too few classes")
+    task, half = (moments.sel("p_value", label=name) for name in ("task", "half"))
+    assert task[:, 0].isnan().all()
+    assert half[:, 1].isnan().all()
+    assert task[:, 1].isfinite().all()
+    torch.testing.assert_close(half[:, 0], drawn.sel("p_value", label="half")[:, 0], rtol=0, atol=0.05)  # two and two
 
 
 @pytest.mark.parametrize(

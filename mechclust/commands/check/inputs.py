@@ -17,6 +17,7 @@ from torch import Tensor
 from mechclust.commands.check.result import NotTried
 from probes.hooks import device_of, evaluation_mode, forward, modules_of, record
 from probes.sites import attention_pattern, embedding, head_output, residual, resolve
+from probes.texts import tokenizer_of
 from tasks import Batch, InputError
 
 SELECTORS = (embedding(), residual(), attention_pattern(), head_output())
@@ -52,7 +53,7 @@ class CheckedModel:
                     "mechclust.build_model or load it with mechclust.load_pretrained"
                 )
         if self.tokenizer is None:
-            self.tokenizer = getattr(self.model, "tokenizer", None)
+            self.tokenizer = tokenizer_of(self.model)
         flags = "the model's training flags"
         self.flags = {flags: modules_of(self.model)[flags]}
 

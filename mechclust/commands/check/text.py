@@ -7,8 +7,9 @@ from typing import Any
 
 from mechclust.commands.check.inputs import CheckedModel, counted, wrong
 from mechclust.commands.check.result import NotTried
-from mechclust.models.tokenizers import encoder, special_around
+from mechclust.models.tokenizers import encoder
 from tasks import LabelledPrompts
+from tasks.text.beginning import special_around
 
 _LOOK_AT = 4000  # ids when looking for plain words
 _LENGTHS = (2, 3, 5)  # words per text

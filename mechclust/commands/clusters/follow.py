@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Int
 
-from mechclust.report.chance import LEVEL, corrected
-from probes.functional.task_cluster_ari import adjusted_rand_moments, adjusted_rand_score
+from mechclust.report.chance import LEVEL, corrected, least_permutations
+from probes.functional.task_cluster_ari import adjusted_rand_moments, adjusted_rand_null, adjusted_rand_score
 from tasks.text.visible import short
 
 if TYPE_CHECKING:
@@ -105,7 +105,8 @@ def what_clusters_follow(
     """Adjusted mutual information (Vinh, Epps & Bailey 2010) and adjusted Rand index of clusters with candidates.
 
     The first allows for how many values a candidate has, so that candidates can be compared. The p-value is that of
-    the index, from its exact moments under relabelling, so that no number of tests asks for more relabellings.
+    the index, from its exact moments under relabelling. Candidates and clusters with too few classes for moments are
+    relabelled at random, as often as the number of tests asks for.
 
     Args:
         clusters: cluster of each example, by layer.
@@ -136,7 +137,7 @@ def what_clusters_follow(
                     "n_values": int(codes.max()) + 1,
                     "ami": float(adjusted_mutual_info_score(codes, found)),
                     "ari": index,
-                    "p_value": adjusted_rand_moments(codes, found).null(index)[2],
+                    "p_value": _p_value(codes, found, index, len(layers) * len(candidates)),
                 }
             )
     table = pd.DataFrame(rows, columns=["layer", "name", "kind", "n_values", "ami", "ari", "p_value"])
@@ -149,3 +150,12 @@ def what_clusters_follow(
     }
     unshown = [name for name, p in (p_values or {}).items() if not (corrected(p) <= LEVEL).any()]
     return Followed(table, alike, unshown)
+
+
+def _p_value(codes: Int[np.ndarray, "n"], clusters: Int[np.ndarray, "n"], index: float, n_tests: int) -> float:
+    p = adjusted_rand_moments(codes, clusters).null(index)[2]
+    if not np.isnan(p):
+        return p
+    draws = max(999, least_permutations(n_tests))
+    null = adjusted_rand_null(codes, clusters, draws, within=np.zeros(len(codes)))  # as tables, which is faster
+    return (1 + int((null >= index).sum())) / (1 + draws)

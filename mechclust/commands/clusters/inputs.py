@@ -26,6 +26,7 @@ from probes.functional.task_cluster_ari import n_relabellings
 from probes.identity import token_digests
 from probes.row_store import read_index, shards
 from probes.state import hashed
+from probes.texts import tokenizer_of
 from tasks import Batch, InputError, LabelledPrompts
 from tasks.errors import nearest, suggest
 from tasks.text.visible import quoted
@@ -161,7 +162,7 @@ def _read(model: Any, config: ClustersConfig, tokenizer: Any) -> tuple[Any, Size
         own, found = load_tokenizer(model, trust_remote_code=config.trust_remote_code)
         reader, sizes = own if tokenizer is None else tokenizer, Sizes.of(found)
     else:
-        reader = getattr(model, "tokenizer", None) if tokenizer is None else tokenizer
+        reader = tokenizer_of(model) if tokenizer is None else tokenizer
         sizes = Sizes.of_loaded(model)
     if reader is None:
         raise InputError(

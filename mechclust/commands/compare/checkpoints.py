@@ -14,6 +14,7 @@ from mechclust.models.adapters import is_adapter
 from mechclust.models.pretrained import model_name
 from mechclust.models.sizes import Sizes
 from probes.files import file_name
+from probes.texts import tokenizer_of
 from tasks import InputError
 
 
@@ -59,7 +60,7 @@ class Checkpoint:
     @property
     def own_tokenizer(self) -> Any:
         """Of a model in memory: its own, or the one given with it."""
-        own = getattr(self.source, "tokenizer", None)
+        own = tokenizer_of(self.source)
         return self.tokenizer if own is None else own
 
     def read(self, trust_remote_code: bool = False) -> tuple[Any, Sizes]:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mechclust.commands.compare.best_pair import BEST_PAIR_PROMPTS, measure_best_pairs
 from mechclust.commands.compare.config import CompareConfig
 from mechclust.commands.compare.draw import drawn_of_each
 from mechclust.commands.compare.opinions import OPINIONS
@@ -47,12 +48,25 @@ class Comparison:
 
     def parts(self) -> dict[str, list[Part]]:
         """By measure: ``cka`` and, where asked for, ``n_dims``, ``purity`` and, where layers are the same, the second
-        opinions."""
+        opinions, or, where they are not, ``best_pair``."""
         found: dict[str, list[Part]] = {}
         for at in self._layer_groups() if self.alike else [residual()]:
             for name, probe, most in self._probes(at):
                 found.setdefault(name, []).append(self._of_both(name, probe, most))
+        if not self.alike and self.config.n_permutations:
+            found["best_pair"] = [self._best_pair(label, index) for label, index in self._labels().items()]
         return found
+
+    def _labels(self) -> dict[str, Tensor]:
+        """The prompts of all tasks together, and of each."""
+        return {ALL: torch.cat([*self.of_task.values()]), **self.of_task}
+
+    def _best_pair(self, label: str, index: Tensor) -> Part:
+        config, stores = self.config, self.pair.values()
+        numbers = [config.n_permutations, config.n_resamples, config.seed, BEST_PAIR_PROMPTS]
+        settings = [label, numbers, [[store.model, repr(store.dtype)] for store in stores], config.states]
+        path = part_path(self.folder, "best_pair", settings, (index, *(x for s in stores for x in (s.index, s.tokens))))
+        return Part(path, f"best_pair of {label}", partial(measure_best_pairs, label, index, config, self.pair))
 
     def _of_both(self, name: str, probe: Probe, most: int | None) -> Part:
         """A measure of at most so many prompts of each task."""

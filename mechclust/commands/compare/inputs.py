@@ -134,7 +134,7 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
                 f"{model} has {size.d_vocab} token embeddings, but its tokenizer gives id {largest}; "
                 "save the tokenizer that belongs to the model"
             )
-    read_as = tokenization(first, chat=config.chat, bos=config.bos)
+    read_as = tokenization(first, chat=config.chat, template=templates, bos=config.bos)
     notes += adapter_notes((m.adapter, m.source) for m in checkpoints if m.adapter is not None)
     families = _two_families(*(sizes[model].family for model in checkpoints[:2]))
     inputs = Inputs(checkpoints, tasks, batches, prompts, notes, read_as, clusters, families)

@@ -31,7 +31,7 @@ def write_compare_report(result: CompareResult, out: str | Path) -> Path:
 
 def results_of(result: CompareResult) -> dict[str, ProbeResult]:
     """What was measured, by name."""
-    others = {"n_dims": result.n_dims, "purity": result.purity}
+    others = {"n_dims": result.n_dims, "purity": result.purity, "best_pair": result.best_pair}
     measured = {"cka": result.cka, **result.opinions, **{name: x for name, x in others.items() if x is not None}}
     for task, pair in result.controls.items():
         measured |= {f"control-{file_name(task)}-{name}": found for name, found in pair.items()}
@@ -203,6 +203,8 @@ def _second_opinions(result: CompareResult) -> list[str]:
             f"A second opinion is {column}, {told}{drawn}: it differs most from debiased_cka at layer {row['layer']} "
             f"for {short(row['task'])}, {row[column]:z.2f} and {row['debiased_cka']:z.2f}."
         )
+    if result.best_pair is not None and (n := int(result.best_pair["n"].max())) < int(result.cka["n"][0]):
+        found.append(f"The most similar base layers were searched with at most {n:,} prompts of each label.")
     if result.n_dims is not None:
         n, whole = (int(x["n"][0]) for x in (result.n_dims, result.cka))
         if n < whole:

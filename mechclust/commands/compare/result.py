@@ -31,6 +31,7 @@ class CompareResult(CompareTables):
         svcca: the same of ``SVCCA``.
         n_dims: of ``NDims``, sites being named ``tuned/hook_embed`` and so on, or ``None``.
         purity: the same of ``NeighbourPurity``, or ``None``.
+        best_pair: where the models' layers are not the same, see ``measure_best_pairs``, or ``None``.
         clusters: of the tasks.
         families: of the base and of the tuned model, where neither was tuned from the other as these differ.
         notes: what a reader must know of the input.
@@ -57,7 +58,8 @@ class CompareResult(CompareTables):
     def shown_table(self) -> pd.DataFrame:
         """The table for a terminal: tasks, or layers and tasks where the models' layers are not the same."""
         table = self.tables["tasks" if self.diagonal else "compare"]
-        return table[[name for name in table if not name.startswith(("largest_", "d_"))]]
+        hidden = ("largest_", "d_", "p_value", "elsewhere")  # the sentences say what the latter two show
+        return table[[name for name in table if not name.startswith(hidden)]]
 
     def _repr_html_(self) -> str:
         table = self.tables["tasks" if self.diagonal else "compare"]

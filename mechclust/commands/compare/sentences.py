@@ -212,15 +212,27 @@ def _between_families(found: CompareTables) -> list[str]:
 
 
 def _most_alike(found: CompareTables) -> list[str]:
-    table = found.tables["compare"]
-    table = table[(table["task"] == ALL) & table["debiased_cka"].notna()]
-    pairs = ", ".join(f"{r.layer} like {r.base_layer} ({r.debiased_cka:z.2f})" for r in table.itertuples())
     return [
         f"The models do not have the same layers ({len(found.cka.coords['site'])} in the tuned one and "
         f"{len(found.cka.coords['other_site'])} in the base one, the embedding included), so every layer was compared "
         "with every other, and which layers correspond is left to the reader.",
-        f"Over all prompts, tuned layers are most like these base layers (CKA): {pairs or 'none'}.",
+        _searched(found),
     ]
+
+
+def _searched(found: CompareTables) -> str:
+    """Return which tuned layers are most like another base layer than the one at their relative depth."""
+    if found.best_pair is None:
+        return "Which base layer a tuned layer is most like was not tested (--n-permutations 0)."
+    table = found.tables["compare"]
+    table = table[(table["task"] == ALL) & table["elsewhere"]]
+    pairs = ", ".join(f"{r.layer} like {r.base_layer} (CKA {r.debiased_cka:z.2f})" for r in table.itertuples())
+    if not pairs:
+        return "Over all prompts, no tuned layer is known to be more like another base layer than the one at its depth."
+    return (
+        f"Over all prompts, these tuned layers are more like another base layer than the one at their relative depth: "
+        f"{pairs} (p at most .05 for the largest over all base layers, by Holm over the tuned layers)."
+    )
 
 
 def _controls(found: CompareTables) -> list[str]:

@@ -48,6 +48,7 @@ class CompareTables:
     svcca: ProbeResult | None = None
     n_dims: ProbeResult | None = None
     purity: ProbeResult | None = None
+    best_pair: ProbeResult | None = None
     clusters: TaskClusters = TaskClusters()
     families: tuple[str, ...] = ()
     notes: Sequence[str] = ()
@@ -175,8 +176,9 @@ class CompareTables:
         ``low`` and ``high``: 95% over prompts. ``null_high``: 97.5% of debiased CKA for prompts paired at random.
         ``change``: 1 - debiased CKA. ``changed`` and ``stands_out`` are missing where there is no interval, and
         ``stands_out`` for all prompts together, which are no task. Where the models' layers are not the same:
-        ``base_layer`` and ``base_site`` that the tuned model's layer is most like for the task, with their CKA and no
-        interval.
+        ``base_layer`` and ``base_site`` that the tuned model's layer is most like for the task, with their CKA, no
+        interval, ``p_value`` (of the largest CKA over all base layers, by Holm over the tuned layers) and
+        ``elsewhere``: whether it is more like this layer than like the one at its relative depth.
         """
         import pandas as pd
 
@@ -195,6 +197,7 @@ class CompareTables:
                     column, measure, _ = OPINIONS[name]
                     row[column] = float(result[measure][i, k - 1]) if k else np.nan
                 row["change"] = 1 - row["debiased_cka"]
+                row |= {} if self.diagonal else self._searched(i, k, j)
                 if self.diagonal:
                     row["changed"] = _told(self.changed[i, k - 1] if k else self.changed_together[i])
                     row["stands_out"] = _told(self.stands_out[i, k - 1]) if k else np.nan
@@ -204,6 +207,18 @@ class CompareTables:
             for name in ("base_layer", "base_site"):  # of integers and NaN
                 table[name] = table[name].astype(object).where(table["debiased_cka"].notna(), np.nan)
         return table
+
+    def elsewhere(self, site: int, label: int) -> bool:
+        """Whether a tuned layer is similar to the base, and most to another layer than the one at its depth."""
+        return self.best_pair is not None and bool(self.best_pair["elsewhere"][site, label])
+
+    def _searched(self, site: int, label: int, nearest: int) -> dict[str, float | bool]:
+        """What the search for the most similar base layer says, if it was made."""
+        if self.best_pair is None:
+            return {}
+        same = int(self.best_pair["best"][site, label]) == nearest  # of the prompts that were searched with
+        p_value = float(self.best_pair["adjusted"][site, label])
+        return {"p_value": p_value, "elsewhere": same and self.elsewhere(site, label)}
 
     def _nearest(self, site: int, label: int) -> int:
         values = self.cka["debiased_cka"][site, :, label].numpy()

@@ -18,7 +18,7 @@ from mechclust.models import load_tokenizer
 from mechclust.models.adapters import base_of, is_adapter
 from mechclust.models.huggingface import find, read_config, reading
 from mechclust.models.sizes import Sizes
-from mechclust.models.tokenizers import encoder, prompt_batches, what_is_wrong
+from mechclust.models.tokenizers import encoder, in_words, prompt_batches, tokenization, what_is_wrong
 from probes.digest import digest_of
 from probes.identity import token_digests
 from tasks import Batch, Corpus, InputError, LabelledPrompts
@@ -109,7 +109,10 @@ def read_inputs(model: Any, series: Sequence[Checkpoint], config: HistoryConfig,
         words={place: _words(reader, batches, place) for place in config.attention_prompts if config.map_prompts},
         corpus=corpus,
         topics=topics,
-        notes=what_is_wrong(reader, batches, prompts.repeated),
+        notes=[
+            in_words(tokenization(reader, chat=config.chat, bos=config.bos)),
+            *what_is_wrong(reader, batches, prompts.repeated),
+        ],
     )
 
 

@@ -109,7 +109,7 @@ def read_inputs(base: str, config: MossaConfig) -> Inputs:
     _check_context(collection, models, own, sizes.n_ctx, config)
     check_fits_base([m.source for m in adapters], base, trust_remote_code=config.trust_remote_code)
     notes += adapter_notes((m.source, base) for m in adapters)
-    notes += [str(own), *_cut(collection, own)]
+    notes += [str(own), own.beginning, *_cut(collection, own)]
     return Inputs(str(base), collection, models, sizes, notes, own)
 
 

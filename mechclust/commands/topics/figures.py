@@ -31,9 +31,9 @@ def topics_panels(result: TopicsResult) -> list[Panel]:
         Panel(
             "attention_by_head",
             _heads(tables["attention"], thresholds),
-            "Mean attention between different words of one topic over that between words of different topics, by "
-            "block and head, one panel per threshold. White is 1. Dot: within the central 95% under random "
-            "relabelling of the words.",
+            "Mean attention between different words of one topic over that between words of different topics, compared "
+            "within documents, by block and head, one panel per threshold. White is 1. Dot: within the central 95% "
+            "under random relabelling of the words.",
         ),
         Panel(
             "by_threshold",

@@ -291,7 +291,7 @@ class _Workers:
     def _folder(self, shards: Path, config: TopicsConfig, probes: Sequence[Probe]) -> Path:
         """Where the states of these probes are kept; those of others are removed."""
         reads = (config.tokens_per_batch, config.max_length, config.max_documents, config.bos, config.seed)
-        folder = shards / f"{self.name}-{digest_of([repr(reads), *map(repr, probes)])}"
+        folder = shards / f"{self.name}-{digest_of([repr(reads), *(repr((probe, probe.states)) for probe in probes)])}"
         for other in shards.glob(f"{self.name}-*"):
             if other != folder:
                 shutil.rmtree(other, ignore_errors=True)

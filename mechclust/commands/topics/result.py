@@ -100,8 +100,9 @@ class TopicsResult:
 
     def to_dataframe(self) -> pd.DataFrame:
         """One row per variant, layer (0: ``blocks.0``) and head, with its name (such as ``L0H3``): mean attention and
-        pairs by bucket, their ratio with its null interval, and the ratio of untrained models. NaN where a variant
-        leaves nothing."""
+        pairs by bucket, the ratio of same to different topic with its null interval, and the ratio of untrained models.
+        The means of these two are within documents, that of the same word over all pairs. NaN where a variant leaves
+        nothing."""
         import pandas as pd
 
         rows = []
@@ -113,7 +114,8 @@ class TopicsResult:
                     row = {**_key(variant), "layer": some.layers[site], "site": site, "head": int(head)}
                     row["name"] = head_name(row["layer"], row["head"])
                     for b, bucket in enumerate(some.coords["bucket"]):
-                        row[bucket] = _number(found, "mean", s, h, b)
+                        within = bucket != "same_word"
+                        row[bucket] = _number(found, *((f"{bucket}_within", s, h) if within else ("mean", s, h, b)))
                         row[f"pairs_{bucket}"] = 0 if found is None else int(found["pairs"][b])
                     for name, measure in _MEASURES.items():
                         row[name] = _number(found, measure, s, h)
@@ -137,8 +139,8 @@ class TopicsResult:
 
     def summary(self) -> pd.DataFrame:
         """One row per variant: ratio of same-topic to different-topic cosine and dot product in the token
-        embedding matrix and of attention over all layers and heads, with differences, chance intervals,
-        and the same for untrained models."""
+        embedding matrix and of attention within documents over all layers and heads, with differences, chance
+        intervals, and the same for untrained models."""
         import pandas as pd
 
         rows = []
@@ -315,7 +317,7 @@ def _number(result: ProbeResult | None, measure: str, *place: int) -> float:
 
 
 def _difference(result: ProbeResult | None) -> float:
-    return _number(result, "overall_mean", 1) - _number(result, "overall_mean", 2)
+    return _number(result, "overall_same_topic_within") - _number(result, "overall_different_topic_within")
 
 
 def _mean(values: Iterable[float]) -> float:

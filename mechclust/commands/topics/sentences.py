@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _ABOUT = {
-    "attention": "Attention between words of one topic is {} times that between words of different topics",
+    "attention": "Within documents, attention between words of one topic is {} times that between words of different "
+    "topics",
     "cosine": "The cosine of token embeddings, same topic minus different topic, is {}",
     "dot": "The dot product of token embeddings, same topic minus different topic, is {}",
 }

@@ -31,6 +31,7 @@ def reading_claims(config: TopicStructureConfig, runs: ArmRuns) -> list[Claim]:
     long = config.test_claims and config.attention_steps >= _LEAST_STEPS
     tested = long and set(config.readings) == set(READINGS) and len(config.seeds) > 1
     logs = np.log(found.means[:, found.whole])
+    log_ratios = np.log(found.ratios[:, found.whole])
     names = [name for name, whole in zip(found.names, found.whole, strict=True) if whole]
     lost = len(found.names) - len(names)
     note = f"training diverged in {lost} of {len(found.names)} readings, which are left out" if lost else ""
@@ -56,7 +57,7 @@ def reading_claims(config: TopicStructureConfig, runs: ArmRuns) -> list[Claim]:
             paper=float(least), chance="1", note="; ".join(filter(None, [
                 f"all ratios of the table to which it was chosen are {least:.2f} or more, so that this can hardly fail "
                 "where P5 holds", note])),
-        ).judged({"logs": logs}, tested=tested),
+        ).judged({"logs": logs, "log_ratios": log_ratios}, tested=tested),
     ]  # fmt: skip
     for id, factor, nearer, other, what in (
         ("P5b", "input", "normalised", "one-hot", "an input that passes a LayerNorm"),
@@ -94,8 +95,12 @@ def _nearest_distance(data: Data) -> Parts:
 
 
 def _nearest_ratio(data: Data) -> Parts:
-    near = _nearest(data)
-    return [("", np.exp(near[..., 1] - near[..., 2]).min(axis=1).tolist() if len(near) else [], _CLEAR)]
+    ratios = _nearest_log_ratios(data)
+    return [("", np.exp(ratios).min(axis=1).tolist() if len(ratios) else [], _CLEAR)]
+
+
+def _nearest_log_ratios(data: Data) -> np.ndarray:
+    return np.array([data["log_ratios"][seed, i] for seed, i in enumerate(chosen(data["logs"]))])
 
 
 def _reproduced(data: Data, rng: np.random.Generator) -> Data:
@@ -104,7 +109,7 @@ def _reproduced(data: Data, rng: np.random.Generator) -> Data:
     off = data["logs"] - table
     logs = table + off * np.maximum(1, _FAR / distance_of(data["logs"]))[:, :, None, None]
     logs[:, 0] = table + rng.normal(0, _SPREAD, logs[:, 0].shape)
-    return {"logs": logs}
+    return {"logs": logs, "log_ratios": logs[..., 1] - logs[..., 2]}
 
 
 def _just_off(data: Data, rng: np.random.Generator) -> Data:
@@ -119,10 +124,9 @@ def _just_off(data: Data, rng: np.random.Generator) -> Data:
 def _one_row_off(data: Data, rng: np.random.Generator) -> Data:
     """That reading attends within topics, but for one row."""
     logs, row = _reproduced(data, rng)["logs"], int(rng.integers(len(TABLE)))
-    measured = _nearest(data)
-    ratio = spread_like((measured[..., 1] - measured[..., 2]).min(axis=1), rng)
+    ratio = spread_like(_nearest_log_ratios(data).min(axis=1), rng)
     logs[:, 0, row, 1] = logs[:, 0, row, 2] + np.log(_CLEAR.value - 1e-9) + ratio
-    return {"logs": logs}
+    return {"logs": logs, "log_ratios": logs[..., 1] - logs[..., 2]}
 
 
 def _pairs(names: list[tuple[str, str]], far: np.ndarray, factor: str, one: str, other: str) -> Data:

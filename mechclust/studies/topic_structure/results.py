@@ -57,7 +57,7 @@ class TrainedRun:
 
     @property
     def means(self) -> np.ndarray:
-        """``[3]`` mean attention at the end by bucket."""
+        """``[3]`` mean attention at the end by bucket, the plain average over all pairs, as in the paper's table."""
         return self.attention[max(self.attention)]["overall_mean"].numpy()
 
     @property

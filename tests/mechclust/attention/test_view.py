@@ -51,8 +51,8 @@ class Tokenizer:
         assert not clean_up_tokenization_spaces
         return [self.letters[i] for (i,) in ids]
 
-    def __call__(self, text, return_tensors):
-        return {"input_ids": torch.tensor([[self.letters.index(c) for c in text]])}
+    def __call__(self, texts):
+        return {"input_ids": [[self.letters.index(c) for c in text] for text in texts]}
 
 
 def with_tokenizer(tokenizer, **fields):

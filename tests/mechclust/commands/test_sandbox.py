@@ -159,6 +159,8 @@ def test_checkpoints_of_a_trainer(gpt2, tmp_path):
     assert run.epochs == [10, 200]
     assert run.sequences.cluster_names == ["one", "two"]
     assert sorted(run.sequences.token_names) == [f"w{i}" for i in range(1, 9)]
+    with pytest.raises(InputError, match="no beginning-of-sequence token, so --bos yes has none to add"):
+        open_sandbox(tmp_path, view=View(prompts=prompts, bos="yes"))
     with pytest.raises(InputError, match=r"checkpoint-10' needs texts to read; give them with --prompts$"):
         open_sandbox(tmp_path)
 

@@ -1,17 +1,39 @@
-"""The same text is the same tokens to every command: those that Hugging Face's own tokenizer gives."""
+"""The same text is the same tokens through every entry point: those that Hugging Face's own tokenizer gives."""
 
 from __future__ import annotations
 
 import importlib
 import json
+import re
+import shutil
+from functools import partial
 from itertools import permutations
 
 import pytest
+import torch
 
-from mechclust import ClustersConfig, CompareConfig, TopicsConfig, measure_clusters, measure_topics
+from mechclust import (
+    ClustersConfig,
+    CompareConfig,
+    TopicsConfig,
+    load_pretrained,
+    measure_clusters,
+    measure_topics,
+    run_sharded,
+    save_rows_sharded,
+)
+from mechclust.attention import attention_view
 from mechclust.commands.compare.inputs import read_inputs
+from mechclust.models import load_tokenizer
+from mechclust.models.adapters import plain_model
+from mechclust.models.instructions import InstructionFormat
+from mechclust.models.tokenizers import encoder, in_words, tokenization
+from mechclust.training import ProbeHook
+from probes import NDims, collect_rows, run, run_stores, save_rows
+from tasks import Corpus, InputError, LabelledPrompts
 
 WORDS = ("ab", "cd", "ef", "gh")
+SIDES = ("before", "after")
 TEXTS = [" ".join(words) for n in (2, 3) for words in permutations(WORDS, n)]  # 36
 
 
@@ -134,3 +156,209 @@ def test_every_command_reads_the_same_tokens(checkpoint, texts, bos, tmp_path, m
         (said,) = [note for note in notes if note.startswith("Texts are read with ")]
         assert ("no special tokens are added" in said) == (recorded["adds"] == "none")
         assert (f"(--bos {bos})" in said) == (bos != "model")
+
+
+# ---- probes and views, in Python ----
+
+
+def booted(folder, **options):
+    """A model that TransformerLens loads by itself."""
+    bridges = pytest.importorskip("transformer_lens.model_bridge")
+    return bridges.TransformerBridge.boot_transformers(str(folder), device="cpu", **options)
+
+
+def booted_in_memory(folder):
+    """The same of a model and a tokenizer in memory."""
+    return booted(folder, hf_model=plain_model(load_pretrained(folder)), tokenizer=load_tokenizer(folder)[0])
+
+
+MODELS = {
+    "load_pretrained": load_pretrained,
+    "read-only": partial(load_pretrained, attention="sdpa"),
+    "TransformerLens": booted,
+    "TransformerLens, in memory": booted_in_memory,
+    "load_pretrained of TransformerLens": lambda folder: load_pretrained(booted(folder)),
+}
+
+
+@pytest.fixture(params=MODELS)
+def model(request, checkpoint):
+    return MODELS[request.param](checkpoint[0])
+
+
+@pytest.fixture
+def expected(checkpoint):
+    """By ``bos``, the token ids of the texts, and the special tokens that results state."""
+    folder, added = checkpoint
+    tokenizer = load_tokenizer(folder)[0]
+    bare = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in TEXTS]
+    ids = {bos: [[*before, *row, *after] for row in bare] for bos, (before, after) in added.items()}
+    names = {
+        bos: [
+            " ".join([*tokenizer.convert_ids_to_tokens(part), where])
+            for part, where in zip(around, SIDES, strict=True)
+            if part
+        ]
+        for bos, around in added.items()
+    }
+    return ids, {bos: ", ".join(parts) or "none" for bos, parts in names.items()}
+
+
+@pytest.mark.parametrize("bos", ["model", "yes", "no"])
+def test_every_model_reads_the_same_tokens(checkpoint, model, expected, bos):
+    """TransformerLens adds a beginning of sequence by default, and leaves out [CLS] and [SEP]."""
+    ids, adds = expected[0][bos], expected[1][bos]
+    of_ids = run(model, {"input_ids": ids}, NDims())
+    result = run(model, TEXTS, NDims(), bos=bos)
+    assert result.metadata["examples"] == of_ids.metadata["examples"]
+    torch.testing.assert_close(result["n_dims"], of_ids["n_dims"])
+    assert "tokenization" not in of_ids.metadata
+    assert (result.metadata["tokenization"]["bos"], result.metadata["tokenization"]["adds"]) == (bos, adds)
+
+    tokenizer = load_tokenizer(checkpoint[0])[0]
+    prompts = LabelledPrompts(TEXTS, {"task": TEXTS})
+    assert rows_of(prompts.batches(tokenizer, bos=bos)) == dict(enumerate(ids))
+    if type(model).__name__ != "ReadOnlyModel":  # which has no patterns here
+        view = attention_view(model, TEXTS[0], bos=bos)
+        assert view.str_tokens == tuple(tokenizer.batch_decode([[i] for i in ids[0]]))
+
+
+def test_by_default_heads_are_drawn_on_the_tokens_on_which_they_are_chosen(checkpoint, model, expected):
+    ids = expected[0]["model"]
+    of_ids = run(model, {"input_ids": ids}, NDims()).metadata["examples"]
+    assert run(model, TEXTS, NDims()).metadata["examples"] == of_ids
+    if type(model).__name__ != "ReadOnlyModel":
+        assert attention_view(model, TEXTS[0]).patterns.shape[-1] == len(ids[0])
+
+
+def test_rows_on_disk_state_it(checkpoint, expected, tmp_path):
+    model = booted(checkpoint[0])
+    ids, adds = expected
+    rows = collect_rows(model, TEXTS, bos="no")
+    of_ids = collect_rows(model, {"input_ids": ids["no"]})
+    assert all(torch.equal(rows[site], of_ids[site]) for site in rows)
+    store = save_rows(model, TEXTS, tmp_path / "rows", bos="no")
+    assert run_stores(store, NDims()).metadata["tokenization"]["adds"] == adds["no"]
+    with pytest.raises(InputError, match="tokens"):
+        save_rows(model, TEXTS, tmp_path / "rows", bos="yes")
+
+
+def some_texts():
+    return TEXTS[:8]
+
+
+@pytest.mark.parametrize("given", ["texts", "functions"])
+def test_workers_read_the_same_tokens(checkpoint, expected, given, tmp_path):
+    """Those whose texts the driver tokenizes, and those that do it themselves."""
+    ids, adds = expected
+    of_ids = run(load_pretrained(checkpoint[0]), {"input_ids": ids["no"][:8]}, NDims())
+    load = partial(load_pretrained, str(checkpoint[0]))
+    if given == "texts":
+        batches, options = TEXTS[:8], {"tokenizer": load_tokenizer(checkpoint[0])[0]}
+    else:
+        batches, options = [some_texts], {}
+    result = run_sharded(load, batches, NDims(), workers=1, bos="no", **options)
+    assert result.metadata["examples"] == of_ids.metadata["examples"]
+    assert result.metadata["tokenization"]["adds"] == adds["no"]
+    store = save_rows_sharded(load, batches, tmp_path / "rows", workers=1, bos="no", **options)
+    assert store.tokenization == result.metadata["tokenization"]
+
+
+def test_during_training(checkpoint, expected):
+    plain, tokenizer = plain_model(load_pretrained(checkpoint[0])), load_tokenizer(checkpoint[0])[0]
+    wanted = run(load_pretrained(plain), {"input_ids": expected[0]["no"]}, NDims()).metadata["examples"]
+    for batches in (TEXTS, LabelledPrompts(TEXTS, {"task": TEXTS})):
+        hook = ProbeHook(NDims(), batches, tokenizer=tokenizer, bos="no")
+        hook(plain, 0)
+        assert hook.results[0][0].metadata["examples"] == wanted
+
+
+def test_commands_read_a_model_in_memory_as_its_checkpoint(checkpoint, texts, tmp_path):
+    config = ClustersConfig(texts / "prompts.jsonl", n_init=1, n_permutations=9, untrained=0, tokens_per_batch=300)
+    by_name = measure_clusters(str(checkpoint[0]), config).trained.raw
+    in_memory = measure_clusters(booted(checkpoint[0]), config).trained.raw
+    assert in_memory.metadata["examples"].split("-")[1] == by_name.metadata["examples"].split("-")[1]
+    assert in_memory.metadata["tokenization"] == by_name.metadata["tokenization"]
+    compared = CompareConfig(texts / "prompts.jsonl", min_per_task=4, tokens_per_batch=300)
+    inputs = read_inputs(booted(checkpoint[0]), str(checkpoint[0]), compared, tmp_path / "compare")
+    assert inputs.tokenization == by_name.metadata["tokenization"]
+
+
+def test_a_tokenizer_that_is_gone(write_checkpoint, tmp_path):
+    """It cannot be told whether it adds the token, so nothing is guessed."""
+    write_checkpoint(tmp_path / "m", "llama", vocab_size=300)
+    llama_tokenizer(tmp_path / "m")
+    model, tokenizer = booted(tmp_path / "m"), load_tokenizer(tmp_path / "m")[0]
+    shutil.rmtree(tmp_path / "m")
+    for read in (partial(run, model, TEXTS, NDims()), partial(attention_view, model, TEXTS[0])):
+        with pytest.raises(InputError, match=re.escape("; give tokenizer=, or load the model with load_pretrained")):
+            read()
+    assert run(model, TEXTS, NDims(), tokenizer=tokenizer).metadata["tokenization"]["adds"] == "<s> before"
+
+
+def test_transformer_lens_reads_what_load_pretrained_gives_in_the_same_way(write_checkpoint, tmp_path):
+    """Its own methods too: a token that the tokenizer has but does not add is not added."""
+    write_checkpoint(tmp_path, "llama", vocab_size=300)
+    word_tokenizer(tmp_path, "$A", bos_token="<s>")
+    model = load_pretrained(tmp_path)
+    if not hasattr(model, "to_tokens"):
+        pytest.skip("not a model of TransformerLens")
+    (ids,) = model.tokenizer([TEXTS[0]])["input_ids"]
+    assert model.to_tokens(TEXTS[0]).tolist() == [ids]
+    assert model.to_tokens(TEXTS[0], prepend_bos=True).tolist() == [[2, *ids]]
+
+
+class TestReportsStateIt:
+    """Also of a chat template, which writes special tokens of its own."""
+
+    @pytest.mark.parametrize(("template", "begins"), [("{{ bos_token }}", "<s>"), ("", "none")])
+    def test_of_a_chat_template(self, tmp_path, template, begins):
+        word_tokenizer(tmp_path, "<s> $A", bos_token="<s>")
+        tokenizer = read_tokenizer(tmp_path)
+        tokenizer.chat_template = template + "{{ messages[0].content }}"
+        (ids,) = encoder(tokenizer, chat=True)(["ab"])
+        assert ids == [2, 3][begins == "none" :]  # the tokenizer adds none to it
+        recorded = tokenization(tokenizer, chat=True)
+        assert recorded["begins"] == begins
+        assert ("<s>" in in_words(recorded)) == (begins == "<s>")
+        assert tokenization(tokenizer, chat=True, bos="yes")["begins"] == "<s>"
+        assert tokenization(tokenizer, chat=True, bos="no")["begins"] == "none"
+
+    @pytest.mark.parametrize("around", ["<s> $A", "$A"])
+    def test_of_prompts_with_answers(self, tmp_path, around):
+        word_tokenizer(tmp_path, around, bos_token="<s>", eos_token="</s>")
+        tokenizer = read_tokenizer(tmp_path)
+        assert ("<s>" in InstructionFormat(tokenizer).beginning) == ("<s>" in around)
+        assert "<s>" in InstructionFormat(tokenizer, bos="yes").beginning
+        assert "<s>" not in InstructionFormat(tokenizer, bos="no").beginning
+
+
+class TestTheToken:
+    def test_is_never_added_twice(self, tmp_path):
+        word_tokenizer(tmp_path, "$A", bos_token="<s>")
+        tokenizer, texts = read_tokenizer(tmp_path), ["<s> ab cd", "ab"]
+        prompts = LabelledPrompts(texts, {"task": texts})
+        assert rows_of(prompts.batches(tokenizer, bos="yes")) == {0: [2, 3, 4], 1: [2, 3]}
+        windows = Corpus(texts, texts).encode(tokenizer, ["ab"], 4, bos="yes").windows
+        assert [window.tolist() for window in windows] == [[2, 3, 4], [2, 3]]
+
+    def test_is_the_one_that_the_tokenizer_adds(self, tmp_path):
+        """Of a tokenizer with both, as TransformerLens gives BERT's a beginning of its own."""
+        word_tokenizer(tmp_path, "[CLS] $A", bos_token="<s>", cls_token="[CLS]")
+        prompts = LabelledPrompts(["ab"], {"task": ["a"]})
+        ids = [rows_of(prompts.batches(read_tokenizer(tmp_path), bos=bos))[0] for bos in ("model", "yes", "no")]
+        assert ids == [[3, 4], [3, 4], [4]]
+
+    def test_refused_where_there_is_none(self, tmp_path):
+        word_tokenizer(tmp_path, "$A")
+        prompts = LabelledPrompts(["ab"], {"task": ["a"]})
+        with pytest.raises(InputError, match="no beginning-of-sequence token, so --bos yes has none to add"):
+            next(prompts.batches(read_tokenizer(tmp_path), bos="yes"))
+        with pytest.raises(InputError, match="bos is 'maybe'; expected 'model', 'yes' or 'no'"):
+            next(prompts.batches(read_tokenizer(tmp_path), bos="maybe"))
+
+
+def read_tokenizer(folder):
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder)

@@ -364,7 +364,7 @@ class TestReport:
     def test_thresholds_where_nothing_is_left_are_nan(self, written):
         table = written[0].to_dataframe().set_index(KEY)
         assert table.loc[(0.0, False), "same_topic"].isna().all()
-        assert table.loc[(0.0, False), "different_topic"].notna().all()
+        assert (table.loc[(0.0, False), "pairs_different_topic"] > 0).all()
         assert table.loc[(0.99, False), ["same_word", "ratio", "null_low", "p_value"]].isna().all().all()
         assert (table.loc[(0.99, False), "pairs_same_word"] == 0).all()
         assert table.loc[(0.1, False), "ratio"].notna().all()
@@ -504,7 +504,8 @@ class TestSentences:
     def test_everything_above_chance(self):
         first, second, *others = conclusions(by_measure([(0.01, 0.01)] * 3), by_head(0.001), 999)
         assert first == (
-            "Attention between words of one topic is 1.2 times that between words of different topics (chance: within "
+            "Within documents, attention between words of one topic is 1.2 times that between words of different "
+            "topics (chance: within "
             "0.9 to 1.1; untrained: 1), above chance at every threshold (p at most 0.01, corrected for the 6 "
             "comparisons made)."
         )
@@ -659,7 +660,7 @@ class TestCommand:
         assert (tmp_path / "out" / "report.html").stat().st_size > 50_000
         notes = [line for line in lines if line.startswith("- ")]
         assert notes == lines[-2 - len(notes) : -2]
-        assert notes[0].startswith("- Attention between words of one topic is ")
+        assert notes[0].startswith("- Within documents, attention between words of one topic is ")
         assert any(re.match(r"- \d+ of \d+ occurrences of topic words \(\d+%\) do not count: ", n) for n in notes)
         assert any("documents were longer than a window and cut into several" in note for note in notes)
 

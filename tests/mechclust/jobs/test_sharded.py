@@ -147,8 +147,10 @@ class TestEqualToRun:
             index=torch.tensor([9, 8, 3, 4, 1, 7]),
             lacks={"": "say %r"},
         )
-        (shard,) = sharded.shards_of([batch.select(slice(1, None))], 1, tokenizer=None, tokens_per_batch=1)
-        (found,) = shard.batches({})
+        (shard,) = sharded.shards_of(
+            [batch.select(slice(1, None))], 1, reading=sharded.reading_of(None, "model"), tokens_per_batch=1
+        )
+        (found,) = shard.batches({}, shard.reading({}))
         expected = batch.select(slice(1, None))
         for name in ("tokens", "attention_mask", "targets", "loss_mask", "index"):
             assert torch.equal(getattr(found, name), getattr(expected, name)), name

@@ -12,6 +12,7 @@ from mechclust.report import Analysis, Panel, write_report
 from mechclust.report.folder import check_command, open_folder
 from mechclust.report.manifest import read_manifest, write_manifest
 from probes import ProbeResult
+from probes.files import write_atomic
 from tasks import InputError
 
 ABOUT = {"title": "T", "source": "S", "config": {}, "command": "topics"}
@@ -41,7 +42,7 @@ def refused(out: Path, *figures: str) -> str:
     return str(error.value)
 
 
-@pytest.mark.parametrize("name", ["report.html", "figures/mine.png", "notes.txt", "rows/mine.safetensors"])
+@pytest.mark.parametrize("name", ["report.html", "figures/mine.png", "mine.csv", "rows/mine.safetensors"])
 def test_a_folder_with_files_of_others_is_refused(tmp_path, name):
     path = tmp_path / "out" / name
     path.parent.mkdir(parents=True)
@@ -49,7 +50,8 @@ def test_a_folder_with_files_of_others_is_refused(tmp_path, name):
     assert "mechclust.json" in refused(tmp_path / "out")
 
 
-def test_hidden_files_and_empty_folders_belong_to_nobody(tmp_path):
+def test_notes_hidden_files_and_empty_folders_are_welcome(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "figures").mkdir()
     (tmp_path / ".gitignore").write_text("*")
     assert report(tmp_path).exists()
@@ -137,19 +139,19 @@ def test_a_report_that_was_interrupted_goes_on(tmp_path, monkeypatch):
     def stop(path: Path, data: bytes) -> None:
         if path.suffix == ".html":
             raise KeyboardInterrupt
-        path.write_bytes(data)
+        write_atomic(path, data)
 
-    with monkeypatch.context() as patched:
-        patched.setattr("mechclust.report.manifest.write_atomic", stop)
-        with pytest.raises(KeyboardInterrupt):
-            write_report(tmp_path, **{**ABOUT, "title": "Other"}, analysis=Analysis(panels=[panel("two")]))
+    monkeypatch.setattr("mechclust.report.manifest.write_atomic", stop)
+    with pytest.raises(KeyboardInterrupt):
+        write_report(tmp_path, **{**ABOUT, "title": "Other"}, analysis=Analysis(panels=[panel("two")]))
+    monkeypatch.undo()
     assert "Other" not in (tmp_path / "report.html").read_text()
     assert "<h1>T</h1>" in report(tmp_path, "one").read_text()
     assert not (tmp_path / "figures" / "two.png").exists()
 
 
 class TestRuns:
-    @pytest.mark.parametrize("name", ["report.html", "claims.json", "figures/mine.png", "notes.txt"])
+    @pytest.mark.parametrize("name", ["report.html", "claims.json", "figures/mine.png", "rows/mine.txt"])
     def test_a_folder_with_files_of_others_is_refused(self, tmp_path, name):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("mine")

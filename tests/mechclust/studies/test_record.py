@@ -106,7 +106,7 @@ class TestRefusals:
         )
 
     @pytest.mark.parametrize(
-        "name", ["command.txt", "results.tar.xz", "figures/mine.png", "figures/mine.pdf", "history.json", "notes.txt"]
+        "name", ["command.txt", "results.tar.xz", "figures/mine.png", "figures/mine.pdf", "history.json"]
     )
     def test_a_folder_that_is_no_record(self, run_folder: Path, tmp_path: Path, name: str) -> None:
         path = tmp_path / "mine" / name

@@ -12,8 +12,9 @@ from scipy.spatial.distance import pdist, squareform
 from sklearn.neighbors import NearestNeighbors
 
 from probes.functional import neighbour_purity, neighbour_purity_chance
-from probes.functional.neighbour_purity import mean_interval, nearest, same_label
+from probes.functional.neighbour_purity import nearest, purity_interval, same_label
 from tasks import InputError
+from tests.calibration.neighbour_purity import false_positive_rate
 from tests.probes.functional.test_cka import gaussians
 
 MODULE = sys.modules["probes.functional.neighbour_purity"]
@@ -116,26 +117,70 @@ def test_on_a_gpu() -> None:
 # ---- the interval ----
 
 
-def test_the_interval_holds_its_mean_95_times_in_100() -> None:
+@pytest.mark.parametrize("classes", ["2 classes, equal", "2 classes, unequal", "10 classes, equal"])
+@pytest.mark.parametrize("d", [4, 50])
+def test_the_interval_excludes_chance_in_at_most_5_of_100(classes: str, d: int) -> None:
+    called, draws = false_positive_rate(500, 0, f"n 100, {classes}, d {d}")
+    assert called <= 0.05 * draws
+
+
+@pytest.mark.parametrize("apart", [2.0, 4.0])
+def test_the_interval_holds_the_mean_purity_of_clusters(apart: float) -> None:
+    """Clusters that overlap: over draws of the states the interval contains the mean 95 times in 100."""
     draw = np.random.default_rng(0)
-    for p, k in ((0.3, 10), (0.9, 10), (0.5, 1)):
-        inside = []
-        for _ in range(2000):
-            low, high = mean_interval(draw.binomial(k, p, 60) / k)
-            inside.append(low <= p <= high)
-        assert np.mean(inside) == pytest.approx(0.95, abs=0.02)
+    labels = np.arange(100) % 2
+    purities, intervals = [], []
+    for _ in range(300):
+        x = draw.standard_normal((100, 50))
+        x[:, 0] += apart * labels
+        near = nearest(torch.from_numpy(x), 10)
+        purities.append(same_label(near, labels).mean())
+        intervals.append(purity_interval(near, labels))
+    inside = [low <= np.mean(purities) <= high for low, high in intervals]
+    assert np.mean(inside) >= 0.92
 
 
-def test_the_interval_of_yes_and_no_is_wilson_s() -> None:
+def test_the_interval_equals_the_jackknife_by_loops() -> None:
+    (x,) = gaussians(30, 3)
+    labels, k = torch.arange(30) % 3, 4
+    near = nearest(x, k)
+    pairs = [(i, j, float(labels[i] == labels[j])) for i in range(30) for j in near[i].tolist()]
+    mean = np.mean([same for _, _, same in pairs])
+    parts = [sum((same - mean) / len(pairs) for i, j, same in pairs if example in (i, j)) for example in range(30)]
+    n = mean * (1 - mean) / (30 / 29 * np.sum(np.square(parts)))  # binary outcomes of this variance
+    middle, half = mean + 1.96**2 / (2 * n), 1.96 * math.sqrt(mean * (1 - mean) / n + 1.96**2 / (4 * n * n))
+    expected = [(middle + side * half) / (1 + 1.96**2 / n) for side in (-1, 1)]
+    assert purity_interval(near, labels) == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_interval_of_pure_neighbours_is_wilson_s() -> None:
     from scipy.stats import binomtest
 
-    values = np.repeat([1.0, 0.0], [170, 30])
-    expected = binomtest(170, 200).proportion_ci(method="wilson")
-    assert mean_interval(values) == pytest.approx((expected.low, expected.high), abs=1e-3)
-    assert mean_interval(np.ones(50)) == pytest.approx(tuple(binomtest(50, 50).proportion_ci(method="wilson")))
-    half = binomtest(25, 50).proportion_ci(method="wilson")
-    assert mean_interval(np.full(50, 0.5)) == pytest.approx((half.low, half.high))
-    assert all(math.isnan(end) for end in mean_interval(np.ones(1)))
+    near = torch.stack([torch.arange(52).roll(2), torch.arange(52).roll(-2)], dim=1)
+    for share, labels in ((52, torch.arange(52) % 2), (0, torch.arange(52) // 2 % 2)):
+        expected = binomtest(share, 52).proportion_ci(method="wilson")
+        assert purity_interval(near, labels) == pytest.approx((expected.low, expected.high))
+    assert all(math.isnan(end) for end in purity_interval(near[:1], torch.arange(52), torch.tensor([0])))
+
+
+def test_the_interval_of_some_queries_is_wider() -> None:
+    (x,) = gaussians(200, 4)
+    labels, asked = torch.arange(200) % 2, torch.arange(0, 200, 5)
+    low, high = purity_interval(nearest(x, 10), labels)
+    low_of_some, high_of_some = purity_interval(nearest(x, 10, asked), labels, asked)
+    assert high_of_some - low_of_some > 1.5 * (high - low)
+
+
+def test_labels_that_are_nan_are_refused() -> None:
+    near, labels = torch.tensor([[1], [0], [1]]), torch.tensor([0.0, torch.nan, 1.0])
+    for call in (
+        lambda: neighbour_purity(gaussians(3, 2)[0], labels, k=1),
+        lambda: neighbour_purity_chance(labels),
+        lambda: same_label(near, labels),
+        lambda: purity_interval(near, labels),
+    ):
+        with pytest.raises(InputError, match="the label of example 1 is NaN"):
+            call()
 
 
 def test_shares_of_some_rows() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 import tracemalloc
 from fractions import Fraction
-from itertools import permutations, product
+from itertools import combinations, permutations, product
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from sklearn.metrics.cluster import contingency_matrix
 from probes.functional import adjusted_rand_moments, adjusted_rand_null, adjusted_rand_score, contingency
 from probes.functional.task_cluster_ari import n_relabellings
 from tasks import InputError
+from tests.calibration.ari_moments import false_positive_rate
 
 Labelings = list[tuple[int, int]]
 labelings = st.lists(st.tuples(st.integers(-2, 4), st.integers(0, 3)), min_size=1, max_size=40)
@@ -215,14 +216,14 @@ def test_moments_do_not_overflow() -> None:
     [
         ([30] * 10, [30] * 10),
         ([30] * 10, [100, 50, 50, 40, 30, 10, 5, 5, 5, 5]),
-        ([100, 20, 5, 5], [50, 50, 30]),
+        ([40, 30, 20, 20, 20], [50, 50, 30]),
         ([3] * 20, [3] * 20),
-        ([1000, 10, 10], [340] * 3),
-        ([290, 5, 5], [200, 50, 50]),
+        ([500, 300, 220], [340] * 3),
+        ([120, 90, 90], [110, 110, 80]),
     ],
 )
 def test_the_fitted_distribution_is_near_that_of_permutations(first: list[int], second: list[int]) -> None:
-    """As the docstring says it: a third at .05 and .01, for three classes or more."""
+    """As the docstring says it: a third at .05 and .01."""
     a, b = (np.repeat(np.arange(len(sizes)), sizes) for sizes in (first, second))
     null = np.sort(adjusted_rand_null(a, b, n_permutations=20_000, within=np.zeros(len(a))))
     moments = adjusted_rand_moments(a, b)
@@ -231,6 +232,29 @@ def test_the_fitted_distribution_is_near_that_of_permutations(first: list[int], 
         assert moments.null(score)[2] == pytest.approx((null >= score).mean(), rel=1 / 3)
     low, high, _ = moments.null(0.0)
     assert ((null < low) | (null > high)).mean() < 0.06
+
+
+@pytest.mark.parametrize(("n", "in_a", "in_b"), [(8, 4, 4), (9, 2, 5), (10, 3, 4)])
+def test_two_classes_against_two_are_exact(n: int, in_a: int, in_b: int) -> None:
+    a, b = np.arange(n) < in_a, np.arange(n) < in_b
+    values = np.array([adjusted_rand_score(a, np.isin(np.arange(n), c)) for c in combinations(range(n), in_b)])
+    moments = adjusted_rand_moments(a, b)
+    for score in np.unique(values):
+        assert moments.null(score)[2] == pytest.approx((values >= score).mean())
+    assert moments.null(0.0)[:2] == pytest.approx(np.quantile(values, [0.025, 0.975], method="inverted_cdf"))
+
+
+def test_two_unequal_classes_are_called_in_at_most_5_of_100() -> None:
+    for case in ("n 30, 3 + 27, 7 + 23", "n 100, 50 + 50, 10 + 90", "n 100, 10 + 90, 50 + 50"):
+        called, draws = false_positive_rate(500, 0, case)
+        assert called <= 0.06 * draws
+
+
+@pytest.mark.parametrize("few", [[10, 20], [28, 1, 1], [24, 3, 3], [14, 15, 1]])
+def test_few_effective_classes_have_no_p_value_from_moments(few: list[int]) -> None:
+    a, b = np.repeat(np.arange(len(few)), few), np.arange(30) % 3
+    for moments in (adjusted_rand_moments(a, b), adjusted_rand_moments(b, a)):
+        assert np.isnan(moments.null(0.1)).all()
 
 
 def small_strata() -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -36,7 +36,8 @@ def suite_panels(result: SuiteResult) -> list[Panel]:
         Panel(
             "attention",
             _attention(result, ratios),
-            "Attention between words of one topic over that between words of different topics, by ambiguity threshold: "
+            "Attention between words of one topic over that between words of different topics, within documents, by "
+            "ambiguity threshold: "
             "as published (above) and at equal distance (below). Bars: 95% over documents and topic models. Crosses: "
             "published. Dashed grey: the same encoders with random weights.",
         )

@@ -31,7 +31,8 @@ from probes.files import file_name, versions
 from probes.functional.topic_attention import WordTopics
 from probes.functional.topic_embedding import GroupSums
 from tasks import InputError
-from tasks.text.encoding import Bos, EncodedCorpus, check_tokenizer, encode
+from tasks.text.beginning import Bos
+from tasks.text.encoding import EncodedCorpus, check_tokenizer, encode
 
 _KINDS = tuple((name, selves) for name in ("rows", "hook_embed", "contextual") for selves in (False, True))
 VECTORS = tuple(f"{name}, self-pairs in" if selves else name for name, selves in _KINDS)
@@ -111,7 +112,8 @@ class ModelJob:
         """The folder of its measurements."""
         drawn = [v.topics for variants in self.topics.values() for v in variants]
         names = [repr([(seed, v.name) for v in variants]) for seed, variants in self.topics.items()]
-        settings = repr((self.identity, self.reading, self.shown, versions(), PARTS, VECTORS))
+        measured = (DistanceMatchedTopicAttention.states, PARTS, VECTORS)
+        settings = repr((self.identity, self.reading, self.shown, versions(), measured))
         digest = digest_of([settings, *names, *self.words, *self.documents, *drawn])
         return self.folder / f"{file_name(self.name)}-{digest[:16]}"
 
@@ -211,7 +213,7 @@ def _attention(job: ModelJob, results: Sequence[ProbeResult | None], about: Mapp
     """The measures of all topic models and variants as one result."""
     some = next(result for result in results if result is not None)
     coords, shape = _coords(job), (len(job.topics), -1)
-    named = {
+    named = {  # the unmatched ratio is over all distances, within documents
         "ratio": "ratio_unmatched", "matched": "ratio", "overall_ratio": "overall_ratio_unmatched",
         "overall_matched": "overall_ratio", "overall_ratio_resampled": "overall_ratio_unmatched_resampled",
         "overall_matched_resampled": "overall_ratio_resampled",

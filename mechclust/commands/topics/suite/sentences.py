@@ -11,6 +11,7 @@ from mechclust.commands.topics.sentences import first_token_notes
 from mechclust.commands.topics.suite.job import VECTORS
 from mechclust.commands.topics.suite.result import SuiteResult
 from mechclust.commands.topics.suite.vectors import PARTS
+from mechclust.models.tokenizers import in_words
 from mechclust.report.text import join
 
 if TYPE_CHECKING:
@@ -127,7 +128,8 @@ def _lost(result: SuiteResult) -> list[str]:
             f"{name}: {share:.0%} of {about['occurrences']} occurrences of topic words are not counted (split into "
             f"pieces or unknown); {about['words_seen']} different words were seen whole."
         )
-        found += [f"{name}: {note}" for note in first_token_notes(about["tokenization"])]
+        notes = [in_words(about["tokenization"]), *first_token_notes(about["tokenization"])]
+        found += [f"{name}: {note}" for note in notes]
     return found
 
 

@@ -26,7 +26,9 @@ class BeyondRun:
 
     Attributes:
         steps: ``[m]`` steps at which it was measured.
-        attention: ``[m 3]`` mean attention to the same word, to other words of a topic, to words of other topics.
+        attention: ``[m 3]`` mean attention to the same word, to other words of a topic, to words of other topics, over
+            the pairs of all documents.
+        ratio: ``[m]`` attention to other words of a topic over attention to words of other topics, within documents.
         dev: ``[m]`` loss on the development documents.
         scores: measures of ``TableTopics`` of the attention scores, ``[m]`` each.
         table: the same of the attention among all words.
@@ -35,15 +37,11 @@ class BeyondRun:
 
     steps: np.ndarray
     attention: np.ndarray
+    ratio: np.ndarray
     dev: np.ndarray
     scores: Mapping[str, np.ndarray]
     table: Mapping[str, np.ndarray]
     values: Mapping[str, np.ndarray]
-
-    @property
-    def ratio(self) -> np.ndarray:
-        """``[m]`` attention to other words of a topic over attention to words of other topics."""
-        return self.attention[:, 1] / self.attention[:, 2]  # type: ignore[no-any-return]
 
     @property
     def own(self) -> np.ndarray:
@@ -82,6 +80,7 @@ def load_beyond(config: TopicStructureConfig, out: Path) -> dict[str, list[Beyon
             BeyondRun(
                 steps=np.array(steps),
                 attention=np.stack([attention[step]["overall_mean"].numpy() for step in steps]),
+                ratio=np.array([float(attention[step]["overall_ratio"]) for step in steps]),
                 dev=dev["loss"].numpy(),
                 scores=_measures(tables, SCORES),
                 table=_measures(tables, ATTENTION),

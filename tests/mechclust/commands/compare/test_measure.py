@@ -14,6 +14,7 @@ import mechclust.commands.compare.comparison
 import mechclust.commands.compare.measure
 from mechclust.cli import main
 from mechclust.commands.compare import compare_models
+from mechclust.commands.compare.figures import compare_panels
 from mechclust.commands.compare.inputs import read_inputs
 from mechclust.commands.compare.report import what_to_know
 from mechclust.commands.compare.task_clusters import TaskClusters
@@ -247,9 +248,34 @@ class TestOtherLayers:
             assert row.base_layer == layers.cka.layers[row.base_site]
             assert row.debiased_cka == float(layers.cka.sel("debiased_cka", site=row.site, other_site=row.base_site)[k])
 
+    def test_only_what_the_search_allows_is_named(self, layers):
+        """All of what is said of the most similar layer is from the tested search."""
+        table = layers.to_dataframe()
+        found = layers.best_pair
+        assert found.coords["label"] == ["(all)", "a", "b", "c"]
+        of_all = table[table["task"] == "(all)"].reset_index()
+        assert of_all["p_value"].tolist() == pytest.approx(found["adjusted"][:, 0].tolist(), nan_ok=True)
+        assert (table.loc[table["elsewhere"], "p_value"] <= 0.05).all()
+        searched = layers.sentences[1]
+        for row in of_all.itertuples():
+            assert (f"{row.layer} like {row.base_layer} " in searched) == row.elsewhere
+
+    def test_dots_are_where_a_layer_is_known_to_be_elsewhere(self, layers):
+        for elsewhere in (0.0, 1.0):
+            values = {**layers.best_pair.values, "elsewhere": torch.full((4, 4), elsewhere, dtype=torch.float64)}
+            made = replace(layers, best_pair=replace(layers.best_pair, values=values))
+            axes = compare_panels(made)[0].figure.axes
+            assert sum(len(axis.lines) for axis in axes) == 16 * elsewhere
+
+    def test_without_re_pairings_nothing_is_named(self, gpt2, deep, config, out):
+        found = compare_models(str(gpt2), str(deep), config, out)  # n_permutations is 0
+        assert found.best_pair is None
+        assert "was not tested" in found.sentences[1]
+        assert not any(axis.lines for axis in compare_panels(found)[0].figure.axes)
+
     def test_command(self, layers, gpt2, deep, config, out, capsys):
         argv = ["compare", str(gpt2), str(deep), "--prompts", str(config.prompts), "--min-per-task", "8"]
-        assert main([*argv, "--out", str(out)]) == 0
+        assert main([*argv, "--n-resamples", "20", "--out", str(out)]) == 0
         printed = capsys.readouterr().out
         assert printed.split("\n")[0].split() == [
             "layer", "site", "task", "n", "base_layer", "base_site", "cka", "debiased_cka", "change",
@@ -265,7 +291,7 @@ class TestOtherLayers:
         assert "second opinion" not in page
         assert not {"<NA>", "nan", "NaN"} & set((printed + page.split("Every layer")[1]).replace("<", " <").split())
         assert [p.name for p in out.glob("*.csv")] == ["compare.csv"]
-        assert layers.sentences[1].startswith("Over all prompts, tuned layers are most like these base layers (CKA): ")
+        assert layers.sentences[1].startswith("Over all prompts, ")
 
 
 def test_activations_that_are_not_finite(gpt2, write_checkpoint, tmp_path, config, out):

@@ -286,7 +286,9 @@ def test_checkpoints_without_a_tokenizer(trained_series, history_prompts, gpt2, 
     way_out = "give the model that was trained as MODEL, and its checkpoints with --checkpoints"
     assert refused(run, config, tmp_path / "out") == f"{told}'{run}' has none either; {way_out}"
     config = replace(config, checkpoints=(run / "checkpoint-*",))
-    assert read_inputs(str(gpt2), find_series(str(gpt2), config), config).tokenizer.get_vocab()["w3"] == 5
+    inputs = read_inputs(str(gpt2), find_series(str(gpt2), config), config)
+    assert inputs.tokenizer.get_vocab()["w3"] == 5
+    assert any("no special tokens are added" in note for note in inputs.notes)
 
 
 def test_a_crossing_at_the_first_checkpoint_may_be_earlier(measured):

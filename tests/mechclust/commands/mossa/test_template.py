@@ -27,6 +27,7 @@ def test_prompts_and_answers_are_read_with_it(base, tasks, template, tmp_path):
     inputs, plain = read_inputs(str(base), config), read_inputs(str(base), tiny.settings(tasks))
     said = "Prompts are user's messages in the chat template of --chat-template, with its default system prompt."
     assert said in inputs.notes
+    assert all(any(note.startswith("Prompts begin with ") for note in each.notes) for each in (inputs, plain))
     resident = Resident(str(base), config, tmp_path / "run")
     examples, _ = resident.training(Model(CONTROL, "copy"))
     read = resident.hooked.tokenizer.decode(examples[0].tokens).split()

@@ -140,12 +140,12 @@ def made(**changes: float) -> dict[str, np.ndarray]:
     draw = np.random.default_rng(0)
     true, none = np.ones(10), np.zeros(10)
 
-    def about(mean: float) -> np.ndarray:
-        return mean + 0.05 * draw.standard_normal(10)
+    def about(mean: float, spread: float = 0.05) -> np.ndarray:
+        return mean + spread * draw.standard_normal(10)
 
     data = {key(PLANTED, "read", "exact"): true, key(PLANTED, "unread", "any"): none}
     for arm in [*map(addition_arm, PAPER.moduli), INSTRUCTIONS]:
-        own: dict[str, Any] = {"accuracy": about(1.2), "any": true, "any control": none, "first layer": none}
+        own: dict[str, Any] = {"accuracy": about(0.98, 0.005), "any": true, "any control": none, "first layer": none}
         own |= {"last layer": true, "called in last layer": about(2.5), "best ratio": about(0.3)}
         own |= {"growth where called": about(0.7), "growth elsewhere": about(0.1)}
         own |= {"agreement answer": about(0.6), f"agreement {OFF}": about(0)}
@@ -154,9 +154,9 @@ def made(**changes: float) -> dict[str, np.ndarray]:
         data |= {key(arm, "untrained", name): values for name, values in twin.items()}
     for kind, asked in (("pretrained", 0.4), ("random", 0.0)):
         for order in ("first", "second"):
-            values = {"accuracy": about(2 * asked + 0.1), "heads": 270 * true}
+            values = {"accuracy": about(2 * asked + 0.1, 0.02), "heads": 270 * true}
             values |= {f"carried, {RELEVANT}": about(1.5 * asked), f"carried, {RANDOM_HEADS}": about(0)}
-            values |= {f"changed, {RELEVANT}": about(1.6 * asked), f"changed, {IRRELEVANT}": about(0)}
+            values |= {f"changed, {RELEVANT}": about(1.6 * asked), f"changed, {IRRELEVANT}": abs(about(0))}
             values |= {f"agreement asked, {largest(64)}": about(2 * asked), f"agreement asked, {others(64)}": about(0)}
             values |= {f"compactness, {largest(64)}": about(-0.15)}
             data |= {key(PROMPTS, f"{kind}-{order}", name): of for name, of in values.items()}

@@ -226,7 +226,7 @@ def runs_of(config: TopicStructureConfig, n: int, **changes: float) -> dict[str,
         tables |= {"contrast": late, "explained_null": np.full(len(steps), 0.06), "contrast_null": 0.1 + 0 * late}
         attention = np.stack([own * ratio, ratio, np.ones(len(steps))], axis=1)
         dev = 4 - changes.get("fall", 1.0) * late + rng.normal(0, 0.01, len(steps))
-        return BeyondRun(steps, attention, dev, tables, tables, tables)
+        return BeyondRun(steps, attention, ratio, dev, tables, tables, tables)
 
     return {arm: [run(arm) for _ in range(n)] for arm in arms(config)}
 

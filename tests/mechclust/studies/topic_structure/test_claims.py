@@ -37,7 +37,9 @@ def blocks(gap, separation, effect, distance=0.3) -> ProbeResult:
 
 def attention(means) -> ProbeResult:
     mean = torch.as_tensor(np.asarray(means, dtype=float))
-    return ProbeResult("TopicAttention", {"overall_mean": mean}, {"overall_mean": ("bucket",)}, {"bucket": list("abc")})
+    values = {"overall_mean": mean, "overall_ratio": mean[1] / mean[2]}
+    axes = {"overall_mean": ("bucket",), "overall_ratio": ()}
+    return ProbeResult("TopicAttention", values, axes, {"bucket": list("abc")})
 
 
 def curves(early, moves=True):
