@@ -60,9 +60,8 @@ class ClusteringHead(Probe):
         ``integer_accuracy`` (site, head): nearest-centroid accuracy for the integer sum's classes.
         ``integer_head`` (site, head): 1 where the residues match, the deviation is below 0.25 and
             ``integer_accuracy`` at least 0.95.
-        ``planar_deviation``, ``rank_two``, ``planar_match``, ``planar_accuracy``, ``planar_p_value`` (site, head):
-            the same of weights on a planar lattice, see ``functional.planar_lattice``; the p-value is the share of
-            random weights that lie on one as well.
+        ``planar_deviation``, ``rank_two``, ``planar_match``, ``planar_accuracy`` (site, head): the same of weights on a
+            planar lattice, see ``functional.planar_lattice``. Weights that are small off the support match by chance.
         ``p_value``, ``p_holm`` (site, head, equivalence), with ``permutations``: of the within-ratio under
             relabelling (``functional.relabelling_p_values``), and with Holm's correction over all heads. NaN with fewer
             than 20 different relabellings.
@@ -351,8 +350,7 @@ query=last_token(), max_rows=None, permutations=0, units=None)
         if self.modulus is None:
             fit = IntegerWeights(nan.new_empty(0, 0), nan, nan, nan, torch.tensor(False), nan)
             accuracy = nan
-            planar = {"rank_two": nan, "planar_deviation": nan, "planar_match": torch.tensor(0)}
-            planar |= {"planar_p_value": nan, "planar_accuracy": nan}
+            planar = {"rank_two": nan, "planar_deviation": nan, "planar_match": torch.tensor(0), "planar_accuracy": nan}
         else:
             fit, plane = self._fit(points), self._planar(points)
             accuracy = nearest_centroid_accuracy(points, fit.classes)
@@ -360,7 +358,6 @@ query=last_token(), max_rows=None, permutations=0, units=None)
                 "rank_two": plane.rank_two,
                 "planar_deviation": plane.deviation,
                 "planar_match": plane.matches.long(),
-                "planar_p_value": plane.p_value,
                 "planar_accuracy": nearest_centroid_accuracy(points, plane.classes),
             }
         found = fit.matches & (fit.deviation < INTEGER_DEVIATION) & (accuracy >= INTEGER_NEAREST_CENTROID)

@@ -10,7 +10,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from probes.functional.clustering_head import SMALLEST_UNIT, check_digits
-from tasks.errors import check_at_least
 
 _MOST_PAIRS = 300  # bases tried
 
@@ -25,8 +24,6 @@ class PlanarLattice(NamedTuple):
         deviation: the largest distance of a coordinate to its integer, at most 0.5; NaN where undefined.
         rank_two: share of the fitted points' variance in the plane; NaN where nothing varies.
         matches: whether some map of the lattice to residues makes the sum the one modulo ``p``.
-        p_value: share of weights drawn at random in the plane that match and deviate no more; 1 where nothing matches,
-            NaN where undefined.
         classes: the lattice point of each row, numbered.
     """
 
@@ -35,7 +32,6 @@ class PlanarLattice(NamedTuple):
     deviation: Float[Tensor, ""]
     rank_two: Float[Tensor, ""]
     matches: Bool[Tensor, ""]
-    p_value: Float[Tensor, ""]
     classes: Int[Tensor, "n"]
 
 
@@ -44,9 +40,6 @@ def planar_lattice(
     tokens: Int[Tensor, "n pos"],
     support: Sequence[int],
     modulus: int,
-    *,
-    draws: int = 199,
-    seed: int = 0,
 ) -> PlanarLattice:
     """Fit ``point = c + sum_t w_t(x_t)`` in a plane: do the weights lie on a lattice that can add modulo ``p``?
 
@@ -57,11 +50,10 @@ def planar_lattice(
     support and to 0 off it: points of one lattice site then have one answer. The pair of weights is chosen for
     which such residues exist, if there are any, then the one with the least deviation.
 
-    Many pairs are tried, so a good fit may be chance: ``p_value`` counts how often weights with the measured
-    variances along the two directions, drawn from a normal distribution, match and deviate no more.
-
-    Integer weights on a line with a little noise across match as well, the second basis vector being noise of residue
-    0: ask ``integer_weights`` first, and look at the share of its one direction.
+    Many pairs are tried, so a good fit may be chance, and there is no p-value: how often random weights match depends
+    on how small they are off the support, where a small weight is next to 0 whatever its value. Integer weights on a
+    line with a little noise across match as well, the second basis vector being noise of residue 0. Ask
+    ``integer_weights`` first, look at the share of its one direction, and compare with networks that did not learn.
 
     Undefined, and then NaN without a match: where the fitted points lie on a line (ask ``integer_weights``) or nothing
     varies, and where the rows do not determine all weights.
@@ -74,8 +66,6 @@ def planar_lattice(
         tokens: digits 0 to ``modulus - 1``.
         support: positions whose digits are added.
         modulus: ``p``.
-        draws: of random weights.
-        seed: for the draws.
 
     Raises:
         InputError: as ``integer_weights``.
@@ -88,7 +78,6 @@ def planar_lattice(
         ([[1, 0], [0, 1], [1, 1], [2, 0], [0, 0]], True)
     """
     check_digits(tokens, support, modulus)
-    check_at_least(draws=(draws, 1), seed=(seed, 0))
     n_pos = tokens.shape[1]
     x = points.double() - points[:1].double()
     x = x - x.mean(dim=0)
@@ -101,15 +90,9 @@ def planar_lattice(
         nan, none = x.new_tensor(torch.nan), torch.zeros(n_pos, modulus - 1, 2, dtype=torch.int64, device=x.device)
         classes = torch.zeros(len(x), dtype=torch.int64, device=x.device)
         return PlanarLattice(
-            x.new_full(none.shape, torch.nan), none, nan, share, torch.tensor(False, device=x.device), nan, classes
+            x.new_full(none.shape, torch.nan), none, nan, share, torch.tensor(False, device=x.device), classes
         )
     deviation, matches, weights = _best_basis(plane, wanted.flatten(), modulus)
-    as_good = draws
-    if bool(matches):
-        draw = torch.Generator().manual_seed(seed)
-        noise = torch.randn(draws, *plane.shape, dtype=torch.float64, generator=draw).to(x.device)
-        others = [_best_basis(w, wanted.flatten(), modulus) for w in noise * plane.square().mean(dim=0).sqrt()]
-        as_good = sum(bool(fits) and bool(other <= deviation) for other, fits, _ in others)
     rounded = weights.round().long().reshape(n_pos, modulus - 1, 2)
     by_digit = torch.cat([rounded.new_zeros(n_pos, 1, 2), rounded], dim=1)
     at = torch.stack([by_digit[t, tokens[:, t].long()] for t in range(n_pos)]).sum(dim=0)
@@ -119,7 +102,6 @@ def planar_lattice(
         deviation,
         share,
         matches,
-        x.new_tensor((1 + as_good) / (1 + draws)),
         torch.unique(at, dim=0, return_inverse=True)[1],
     )
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from probes.functional.planar_lattice import planar_lattice
+from probes.functional.planar_lattice import PlanarLattice, planar_lattice
 from tasks import SparseModularAddition
+from tests.calibration.planar import false_positive_rate
 
 BASIS = torch.tensor([[0.7, 0.2, 0.1], [-0.3, 0.9, 0.4]], dtype=torch.float64)
 
@@ -33,23 +34,18 @@ def test_a_planted_lattice_is_found(p: int, length: int, noise: float) -> None:
     assert bool(found.matches)
     assert float(found.deviation) < (0.05 if noise else 1e-6)
     assert float(found.rank_two) == pytest.approx(1, abs=0.01)
-    assert float(found.p_value) == 1 / 200
     answer = tokens[:, :4].sum(dim=1) % p
     pairs = torch.unique(torch.stack([found.classes, answer]), dim=1)
     assert pairs.shape[1] == int(found.classes.max()) + 1  # each site of the lattice has one answer
     assert len(torch.unique(found.classes)) > 2 * p
 
 
-def test_random_weights_are_no_lattice() -> None:
-    """Of 40 planes of random weights hardly one passes at 5%."""
-    draw = torch.Generator().manual_seed(9)
-    tokens = torch.randint(2, (200, 8), generator=draw)
-    low = 0
-    for i in range(40):
-        weights = torch.randn(8, 2, generator=draw, dtype=torch.float64)
-        found = planar_lattice(tokens.double() @ weights, tokens, (0, 1, 2), 2, draws=39, seed=i)
-        low += float(found.p_value) <= 0.05
-    assert low <= 6  # 2 expected
+def test_random_weights_match_by_chance_if_they_are_small_off_the_support() -> None:
+    """So that no test of one head alone can say that a match is no chance: there is no p-value."""
+    spread, small = (false_positive_rate(100, 0, f"8 digits, p = 2, {off}")[0] for off in ("spread", "small"))
+    assert spread <= 2
+    assert small >= 10
+    assert not any("p_value" in field for field in PlanarLattice._fields)
 
 
 def test_an_odd_weight_off_the_support_does_not_match() -> None:
@@ -58,7 +54,7 @@ def test_an_odd_weight_off_the_support_does_not_match() -> None:
     tokens = torch.randint(2, (300, 6), generator=draw)
     weights = torch.tensor([[1, 0], [0, 1], [1, 2], [1, 0], [0, 2], [0, 1.0]]).double()
     found = planar_lattice(tokens.double() @ weights @ BASIS, tokens, (0, 1, 2), 2)
-    assert (bool(found.matches), float(found.p_value)) == (False, 1)
+    assert not bool(found.matches)
 
 
 def test_a_line_and_a_point_are_undefined() -> None:
@@ -69,7 +65,6 @@ def test_a_line_and_a_point_are_undefined() -> None:
         found = planar_lattice(points, tokens, (0, 1), 2)
         assert found.weights.isnan().all()
         assert found.deviation.isnan()
-        assert found.p_value.isnan()
         assert not bool(found.matches)
         assert found.rank_two.nan_to_num(-1).item() == pytest.approx(-1 if share != share else share)
     few = planar_lattice(torch.randn(4, 2), tokens[:4], (0, 1), 2)

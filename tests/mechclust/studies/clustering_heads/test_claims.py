@@ -81,7 +81,6 @@ def head(
         "planar_match": number(plane),
         "planar_accuracy": number(1),
         "planar_deviation": number(0.1),
-        "planar_p_value": number(0.01),
     }
     found = ProbeResult("ClusteringHead", scalars, dict.fromkeys(scalars, ()), {})
     untrained = ProbeResult("ClusteringHead", {"integer_head": number(0)}, {"integer_head": ()}, {})

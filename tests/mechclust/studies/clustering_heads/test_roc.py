@@ -38,14 +38,14 @@ def result(**values):
     return ProbeResult("ClusteringHead", found, dict.fromkeys(found, ()), {})
 
 
-PLANE = {"planar_match": 1, "planar_accuracy": 1.0, "planar_p_value": 0.01, "planar_deviation": 0.1}
+PLANE = {"planar_match": 1, "planar_accuracy": 1.0, "planar_deviation": 0.1}
 
 
 class TestLattices:
-    def test_a_plane_needs_residues_clusters_and_no_chance(self):
+    def test_a_plane_needs_residues_and_clusters(self):
         assert planar_score(result(**PLANE)) == pytest.approx(-0.1)
         assert on_plane(result(**PLANE))
-        for name, value in (("match", 0), ("accuracy", 0.9), ("p_value", 0.2), ("deviation", 0.3), ("match", np.nan)):
+        for name, value in (("match", 0), ("accuracy", 0.9), ("deviation", 0.3), ("match", np.nan)):
             assert not on_plane(result(**{**PLANE, f"planar_{name}": value}))
         assert not on_plane(result(integer_head=0))  # of before there were planar measures
 
