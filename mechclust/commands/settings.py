@@ -246,6 +246,9 @@ class PromptSettings:
         label_fields: further fields to read as labels; by default all others.
         position: which hidden state to use: that of the ``last`` prompt token, that of the ``first`` (``[CLS]`` in
             BERT-like encoders), or the ``mean`` over tokens.
+        units: a label in the file that says which prompts belong together and are not independent. P-values and
+            intervals then take units as independent. ``auto``: the templates, if prompts have an ``input`` field and
+            there are enough templates; ``none``: every prompt is independent.
         chat: wrap each prompt as a user message in the tokenizer's chat template.
         too_long: what to do with a prompt longer than the model's context: ``refuse`` it, or ``truncate`` it from the
             left.
@@ -255,6 +258,7 @@ class PromptSettings:
     prompt_field: str = "prompt"
     task_field: str = "task"
     label_fields: tuple[str, ...] = ()
+    units: str = "auto"
     position: Literal["last", "first", "mean"] = "last"
     chat: bool = False
     too_long: Literal["refuse", "truncate"] = "refuse"
@@ -268,6 +272,16 @@ class PromptSettings:
         return LabelledPrompts.from_file(
             self.prompts, prompt=self.prompt_field, task=self.task_field, labels=self.label_fields
         )
+
+    @property
+    def kept_labels(self) -> list[str]:
+        """Labels that are kept beside hidden states: the task, and the units if there are any."""
+        return ["task", *([] if self.unit_label in (None, "task") else [str(self.unit_label)])]
+
+    @property
+    def unit_label(self) -> str | None:
+        """The label of units that probes get; ``None`` as long as templates have not been looked for."""
+        return None if self.units in ("auto", "none") else self.units
 
     @property
     def readout(self) -> Readout:

@@ -121,6 +121,7 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
             n_clusters=None if not n else n[0] if len(n) == 1 else n,
             given=given,
             within=self.within,
+            units=self.unit_label,
             preprocess=Preprocess(
                 drop_outliers=self.drop_outliers, standardise=self.standardise, pca=self.pca, cosine=self.cosine
             ),
@@ -133,14 +134,15 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
         )
 
     def folds(self, labels: Mapping[str, Sequence[str]]) -> int:
-        """Parts of the prompts for the linear classifier: fewer where no task has as many prompts, or ``within`` as
-        many values.
+        """Parts of the prompts for the linear classifier: fewer if no task has as many prompts, or if there are fewer
+        values of ``within`` or units.
 
         Args:
             labels: of the prompts, by name.
         """
         largest = max(Counter(labels["task"]).values())
-        return min(FOLDS, largest, *([] if self.within is None else [len(set(labels[self.within]))]))
+        kept_together = self.within or self.unit_label
+        return min(FOLDS, largest, *([] if kept_together is None else [len(set(labels[kept_together]))]))
 
     def classifier(self, at: Sites | None, labels: Sequence[str], folds: int = FOLDS) -> LinearDecodability:
         """The probe of the linear classifier, which reads the states as they are.
@@ -156,7 +158,7 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
             "hook_embed" if at is None else at,
             self.readout,
             also,
-            units=self.within,
+            units=self.within or self.unit_label,
             folds=folds,
             n_shuffles=self.n_shuffles,
             device=self.statistics,

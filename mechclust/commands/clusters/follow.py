@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +13,7 @@ from jaxtyping import Int
 
 from mechclust.report.chance import LEVEL, corrected, least_permutations
 from probes.functional.task_cluster_ari import adjusted_rand_moments, adjusted_rand_null, adjusted_rand_score
+from probes.functional.units import Relabelling
 from tasks.text.visible import short
 
 if TYPE_CHECKING:
@@ -101,6 +103,7 @@ def what_clusters_follow(
     labels: Mapping[str, Sequence[str]],
     features: Mapping[str, Sequence[str]],
     p_values: Mapping[str, Sequence[float]] | None = None,
+    units: Int[np.ndarray, "n"] | None = None,
 ) -> Followed:
     """Adjusted mutual information (Vinh, Epps & Bailey 2010) and adjusted Rand index of clusters with candidates.
 
@@ -115,6 +118,7 @@ def what_clusters_follow(
         features: of the examples; the same.
         p_values: of labels that were tested in another way, by layer; where these show nothing, the label is not
             followed.
+        units: of the examples that belong together: candidates are then relabelled by whole units, or within them.
     """
     import pandas as pd
     from sklearn.metrics import adjusted_mutual_info_score
@@ -137,7 +141,7 @@ def what_clusters_follow(
                     "n_values": int(codes.max()) + 1,
                     "ami": float(adjusted_mutual_info_score(codes, found)),
                     "ari": index,
-                    "p_value": _p_value(codes, found, index, len(layers) * len(candidates)),
+                    "p_value": _p_value(codes, found, index, len(layers) * len(candidates), units),
                 }
             )
     table = pd.DataFrame(rows, columns=["layer", "name", "kind", "n_values", "ami", "ari", "p_value"])
@@ -152,10 +156,21 @@ def what_clusters_follow(
     return Followed(table, alike, unshown)
 
 
-def _p_value(codes: Int[np.ndarray, "n"], clusters: Int[np.ndarray, "n"], index: float, n_tests: int) -> float:
+def _p_value(
+    codes: Int[np.ndarray, "n"],
+    clusters: Int[np.ndarray, "n"],
+    index: float,
+    n_tests: int,
+    units: Int[np.ndarray, "n"] | None,
+) -> float:
+    draws = max(999, least_permutations(n_tests))
+    if units is not None:
+        if Relabelling.of(codes, units).too_few("", named=False):
+            return math.nan
+        null = adjusted_rand_null(clusters, codes, draws, units=units)
+        return (1 + int((null >= index).sum())) / (1 + draws)
     p = adjusted_rand_moments(codes, clusters).null(index)[2]
     if not np.isnan(p):
         return p
-    draws = max(999, least_permutations(n_tests))
     null = adjusted_rand_null(codes, clusters, draws, within=np.zeros(len(codes)))  # as tables, which is faster
     return (1 + int((null >= index).sum())) / (1 + draws)

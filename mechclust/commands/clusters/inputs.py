@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mechclust.commands.clusters.config import ClustersConfig
 from mechclust.commands.clusters.features import TOKENS, WORDS, determines, surface_features, word_features
+from mechclust.commands.units import Units, units_of
 from mechclust.models import load_tokenizer
 from mechclust.models.adapter_bases import adapter_notes
 from mechclust.models.pretrained import model_name
@@ -44,6 +45,7 @@ class Inputs:
         batches: the prompts as tokens.
         sizes: of the model.
         tokenization: how texts became tokens.
+        units: which prompts belong together.
         notes: what a reader must know.
     """
 
@@ -54,6 +56,7 @@ class Inputs:
     batches: Sequence[Batch]
     sizes: Sizes
     tokenization: Mapping[str, Any]
+    units: Units
     notes: Sequence[str]
 
     def __len__(self) -> int:
@@ -88,6 +91,8 @@ def read_inputs(model: Any, config: ClustersConfig, tokenizer: Any = None) -> In
     config.check()
     _check_labels(prompts, config)
     some, index = _drawn(prompts, config)
+    units = units_of(some, config.units, within=config.within)
+    some = units.added_to(some)
     reader, sizes = _read(model, config, tokenizer)
     batches = [
         replace(batch, index=index[batch.index])
@@ -120,7 +125,9 @@ def read_inputs(model: Any, config: ClustersConfig, tokenizer: Any = None) -> In
         batches=batches,
         sizes=sizes,
         tokenization=tokenization(reader, chat=config.chat, bos=config.bos),
+        units=units,
         notes=[
+            units.sentence,
             *_few(some, config),
             *_lost(prompts, some),
             *what_is_wrong(reader, batches, some.repeated),

@@ -25,6 +25,7 @@ from mechclust.commands.clusters.result import ClustersResult, Curves, Shown
 from mechclust.commands.folder import own_folder
 from mechclust.commands.parts import Part, measured, shard_rows
 from mechclust.commands.settings import everywhere
+from mechclust.commands.units import NONE
 from mechclust.jobs import map_jobs, save_rows_sharded
 from mechclust.models.pretrained import AnyModel
 from mechclust.report.folder import check_command, rows_errors
@@ -75,6 +76,7 @@ def measure_clusters(
     if out is not None:
         check_command(Path(out), "clusters")
     inputs = read_inputs(model, config, tokenizer)
+    config = replace(config, units=inputs.units.label or NONE)
     config.check_shared(model)
     estimate = Estimate.of(
         inputs.batches, inputs.sizes, 1 + config.untrained, getattr(torch, config.dtype), _statistics(inputs, config)
@@ -86,6 +88,7 @@ def measure_clusters(
             if out is not None:
                 check_same_prompts(inputs, Path(out), rows)
             if progress:
+                print(inputs.units.sentence, file=sys.stderr)
                 print(estimate.text(*_speeds(estimate, inputs, config), shared=not config.here), file=sys.stderr)
             steps = _Steps(inputs, config, tokenizer, rows if config.here else rows.absolute(), progress)
             result = steps.measured(model)
@@ -117,12 +120,14 @@ class _Steps:
         own = raw[_TRAINED]
         layers, clusters = [own.layers[site] for site in own.coords["site"]], _of_first(own, "cluster", "task")
         tested = {label: _of_first(own, "p_value", label).tolist() for label in config.labels}
-        followed = what_clusters_follow(clusters, layers, inputs.labels, inputs.features, tested)
+        followed = what_clusters_follow(clusters, layers, inputs.labels, inputs.features, tested, inputs.units.codes)
         given = _given(config, inputs, followed.beside_the_task(config.labels))
         probes: dict[str, _ProbeAt] = {}
         if given is not None:
             left = inputs.left(given, config)
-            probes["given"] = lambda at, _: config.clustering(at, left, given)
+            testable = inputs.units.testable(inputs.labels["task"], inputs.values[given])
+            given_config = config if testable else replace(config, units=NONE)
+            probes["given"] = lambda at, _: given_config.clustering(at, left, given)
         folds = config.folds(inputs.labels)
         probes["linear"] = lambda at, _: config.classifier(at, config.labels, folds)
         found = self._by_layer(parts, probes)

@@ -46,6 +46,7 @@ def measure_best_pairs(label: str, index: Tensor, config: CompareConfig, pair: M
         same_depth(len(rows["tuned"]), len(rows["base"])),
         n_permutations=max(config.n_permutations, 20 * len(rows["tuned"])),
         n_resamples=config.n_resamples,
+        units=_units(pair["tuned"], chosen, config.unit_label),
         seed=config.seed,
     )
     values = {name: torch.as_tensor(getattr(found, name)).double()[:, None] for name in _MEASURES}
@@ -56,6 +57,10 @@ def measure_best_pairs(label: str, index: Tensor, config: CompareConfig, pair: M
         {"site": sites["tuned"], "label": [label]},
         {site.name: site.layer for site in resolve(pair["tuned"], residual())},
     )
+
+
+def _units(store: RowStore, index: Tensor, label: str | None) -> Tensor | None:
+    return None if label is None else store.take(index, [f"labels/{label}"])[f"labels/{label}"]
 
 
 def _rows(store: RowStore, index: Tensor, site: str) -> Tensor:

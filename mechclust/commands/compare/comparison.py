@@ -63,7 +63,7 @@ class Comparison:
 
     def _best_pair(self, label: str, index: Tensor) -> Part:
         config, stores = self.config, self.pair.values()
-        numbers = [config.n_permutations, config.n_resamples, config.seed, BEST_PAIR_PROMPTS]
+        numbers = [config.n_permutations, config.n_resamples, config.seed, BEST_PAIR_PROMPTS, config.unit_label]
         settings = [label, numbers, [[store.model, repr(store.dtype)] for store in stores], config.states]
         path = part_path(self.folder, "best_pair", settings, (index, *(x for s in stores for x in (s.index, s.tokens))))
         return Part(path, f"best_pair of {label}", partial(measure_best_pairs, label, index, config, self.pair))
@@ -82,9 +82,10 @@ class Comparison:
     def of_control(self, control: RowStore, task: str) -> dict[str, list[Part]]:
         """CKA of a control with each model, over the prompts of its task."""
         config, found = self.config, dict[str, list[Part]]()
-        options = {"n_resamples": config.n_resamples, "seed": config.seed, "max_memory": config.max_memory}
+        options: dict[str, Any] = {"n_resamples": config.n_resamples, "seed": config.seed}
+        options |= {"max_memory": config.max_memory, "units": config.unit_label}
         for at in self._layer_groups() if self.alike else [residual()]:
-            probe = CKA(at, config.readout, **options)  # type: ignore[arg-type]
+            probe = CKA(at, config.readout, **options)
             for name, store in self.pair.items():
                 stores = {"control": control, name: store.select(control.index)}
                 found.setdefault(name, []).append(self._part(f"control-{name}", probe, stores, run_stores, task))
@@ -104,6 +105,7 @@ class Comparison:
         kind: dict[str, Any] = {"pairs": "all", "form": "rows"}
         if self.alike:
             kind = {"n_resamples": config.n_resamples, "n_permutations": config.n_permutations, "seed": config.seed}
+            kind["units"] = config.unit_label
         yield "cka", CKA(at, label="task", **options, **kind), None
         if config.n_dims:
             yield "n_dims", NDims(at, label="task", **options), config.n_dims_prompts

@@ -15,6 +15,7 @@ from mechclust.commands.compare.checkpoints import Checkpoint, find_checkpoints
 from mechclust.commands.compare.config import CompareConfig
 from mechclust.commands.compare.task_clusters import TaskClusters, find_task_clusters
 from mechclust.commands.layers import layers_bytes
+from mechclust.commands.units import Units, units_of
 from mechclust.models.adapter_bases import adapter_notes
 from mechclust.models.adapters import check_adapter
 from mechclust.models.sizes import Sizes
@@ -39,6 +40,7 @@ class Inputs:
         prompts: the file.
         notes: what a reader must know.
         tokenization: how the prompts were read.
+        units: which prompts belong together.
         clusters: of the tasks.
         families: of the base and of the tuned model, where these are of two families; else empty.
     """
@@ -49,6 +51,7 @@ class Inputs:
     prompts: LabelledPrompts
     notes: Sequence[str]
     tokenization: Mapping[str, Any]
+    units: Units
     clusters: TaskClusters = TaskClusters()
     families: tuple[str, ...] = ()
 
@@ -94,6 +97,8 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
     check_command(out, "compare")
     prompts = config.read_prompts()
     config.check()
+    units = units_of(prompts, config.units, relabelled=None, paired=config.n_permutations > 0)
+    prompts = units.added_to(prompts)
     tasks = prompts.classes["task"]
     if len(tasks) < 2:
         raise InputError(f"{config.prompts} has one task only ({tasks[0]!r}); comparing tasks needs at least 2")
@@ -122,7 +127,7 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
     _check_layers(checkpoints, sizes)
     readers = {str(m): (own, encoder(own, config.chat, templates, bos=config.bos)) for m, (own, _) in read.items()}
     texts = {f"{config.prompts}: prompt {i + 1}": prompts.prompts[i] for i in places}
-    notes = check_read_alike(texts, readers)
+    notes = [units.sentence, *check_read_alike(texts, readers)]
     first, encode = readers[str(checkpoints[0])]
     keep = n_leading(first, config.bos)
     batches = _batches(prompts, places, encode, first.pad_token_id or 0, keep, list(sizes.values()), config)
@@ -137,7 +142,7 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
     read_as = tokenization(first, chat=config.chat, template=templates, bos=config.bos)
     notes += adapter_notes((m.adapter, m.source) for m in checkpoints if m.adapter is not None)
     families = _two_families(*(sizes[model].family for model in checkpoints[:2]))
-    inputs = Inputs(checkpoints, tasks, batches, prompts, notes, read_as, clusters, families)
+    inputs = Inputs(checkpoints, tasks, batches, prompts, notes, read_as, units, clusters, families)
     _check_room(checkpoints, sizes, inputs.of_task(), config, out)
     return inputs
 

@@ -23,6 +23,7 @@ from mechclust.commands.compare.tables import ALL
 from mechclust.commands.folder import own_folder
 from mechclust.commands.parts import Part, measured, remove_others, shard_rows
 from mechclust.commands.settings import everywhere
+from mechclust.commands.units import NONE
 from mechclust.jobs import map_jobs, progress_bar
 from mechclust.models.adapters import adapter_of, plain_model, set_adapter
 from mechclust.models.pretrained import AnyModel, model_name
@@ -69,6 +70,7 @@ def compare_models(
     """
     out = Path(out)
     inputs = read_inputs(base, tuned, config, out, tokenizer)
+    config = replace(config, units=inputs.units.label or NONE)
     config.check_shared(base, tuned)
     first, second, *_ = inputs.checkpoints
     subject = {f"{m.role} model": model_name(everywhere(m.source), everywhere(m.adapter)) for m in (first, second)}
@@ -209,7 +211,7 @@ def _save_rows(hooked: Any, model: Checkpoint, job: _Weights, progress: bool) ->
         progress_bar(batches, desc=f"{model.name}: hidden states", unit="batch") if progress else batches,
         job.rows / model.name,
         readout=job.config.readout,
-        labels=("task",),
+        labels=job.config.kept_labels,
         shard_rows=shard_rows(sum(map(len, batches))),
     )
 

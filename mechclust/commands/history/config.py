@@ -118,15 +118,24 @@ class HistoryConfig(ModelSettings, PromptSettings):
     def clustering(self, at: Sites) -> TaskClusterARI:
         """The probe that clusters hidden states."""
         return TaskClusterARI(
-            "task", at, self.readout, n_init=self.n_init, n_permutations=self.n_permutations, seed=self.seed
+            "task",
+            at,
+            self.readout,
+            units=self.unit_label,
+            n_init=self.n_init,
+            n_permutations=self.n_permutations,
+            seed=self.seed,
         )
 
     @property
     def cka(self) -> CKA:
         """The probe that compares two checkpoints."""
-        return CKA(residual(), self.readout, n_permutations=self.cka_permutations, seed=self.seed)
+        units = self.unit_label if self.cka_permutations else None
+        return CKA(residual(), self.readout, n_permutations=self.cka_permutations, seed=self.seed, units=units)
 
     @property
     def heads(self) -> ClusteringHead:
         """The probe that reads the heads' outputs."""
-        return ClusteringHead("task", at=head_output(), query=self.readout, permutations=self.n_permutations)
+        return ClusteringHead(
+            "task", at=head_output(), query=self.readout, permutations=self.n_permutations, units=self.unit_label
+        )

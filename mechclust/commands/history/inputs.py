@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mechclust.commands.history.config import HistoryConfig
 from mechclust.commands.history.series import Checkpoint
+from mechclust.commands.units import Units, units_of
 from mechclust.models import load_tokenizer
 from mechclust.models.adapters import base_of, is_adapter
 from mechclust.models.huggingface import find, read_config, reading
@@ -40,6 +41,7 @@ class Inputs:
         words: the tokens, as strings, of each prompt whose attention is shown, by its number in the file.
         corpus: the tokenized corpus, for topics.
         topics: ``[words topics]`` membership of the corpus's words.
+        units: which prompts belong together.
         notes: anything a reader should know.
     """
 
@@ -47,6 +49,7 @@ class Inputs:
     batches: Sequence[Batch]
     tokenizer: Any
     words: dict[int, list[str]]
+    units: Units
     corpus: EncodedCorpus | None = None
     topics: Tensor | None = None
     notes: Sequence[str] = ()
@@ -83,6 +86,8 @@ def read_inputs(model: Any, series: Sequence[Checkpoint], config: HistoryConfig,
     """
     prompts = config.read_prompts()
     _check_prompts(prompts, config)
+    units = units_of(prompts, config.units, paired="cka" in config.measured and config.cka_permutations > 0)
+    prompts = units.added_to(prompts)
     for checkpoint in series:
         _check_whole(checkpoint, config)
     reader = _reader(model, series, config) if tokenizer is None else tokenizer
@@ -107,9 +112,11 @@ def read_inputs(model: Any, series: Sequence[Checkpoint], config: HistoryConfig,
         batches=batches,
         tokenizer=reader,
         words={place: _words(reader, batches, place) for place in config.attention_prompts if config.map_prompts},
+        units=units,
         corpus=corpus,
         topics=topics,
         notes=[
+            units.sentence,
             in_words(tokenization(reader, chat=config.chat, bos=config.bos)),
             *what_is_wrong(reader, batches, prompts.repeated),
         ],

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from mechclust.commands.history.result import HistoryResult, measured_history
 from mechclust.commands.history.series import Checkpoint, find_series
 from mechclust.commands.parts import Part, measured, part_path, shard_rows
 from mechclust.commands.settings import stamps_of
+from mechclust.commands.units import NONE
 from mechclust.jobs import map_jobs, progress_bar
 from mechclust.models.adapters import base_of, is_adapter, plain_model
 from mechclust.models.pretrained import model_name
@@ -92,6 +93,7 @@ def measure_history(
         check_command(Path(out), "history")
     series = find_series(model, config)
     inputs = read_inputs(model, series, config, tokenizer)
+    config = replace(config, units=inputs.units.label or NONE)
     subject = {
         "model": model_name(model),
         "texts": inputs.prompts_digest,
@@ -337,7 +339,7 @@ def _save_rows(model: Any, job: _Job) -> None:
     inputs = job.inputs
     kept: dict[str, Any] = {
         "readout": job.config.readout,
-        "labels": ["task"],
+        "labels": job.config.kept_labels,
         "shard_rows": shard_rows(len(inputs.prompts)),
     }
     try:
