@@ -114,7 +114,7 @@ class TestExchanged:
     @pytest.mark.parametrize(
         ("one", "other"),
         [
-            ("private-seed0/step-000000.train.ari", "private-seed0/step-000020.train.ari"),
+            ("private-seed0/step-000000.validation_subset.ari", "private-seed0/step-000020.validation_subset.ari"),
             ("private-seed0/step-000020.validation_subset.ari", "shared-seed0/step-000020.validation_subset.ari"),
             ("private-seed0/loss", "instruction-seed0/loss"),
         ],
@@ -138,8 +138,8 @@ class TestExchanged:
 
     def test_a_file_of_another_run(self, copy):
         shutil.copy(
-            copy / "results/private-seed0/step-000000.train.ari.safetensors",
-            copy / "results/private-seed0/step-000007.train.ari.safetensors",
+            copy / "results/private-seed0/step-000000.validation_subset.ari.safetensors",
+            copy / "results/private-seed0/step-000007.validation_subset.ari.safetensors",
         )
         with pytest.raises(InputError, match=r"step-000007.* is not what this run measured"):
             report_run(STUDY, SMOKE, copy)
