@@ -303,3 +303,11 @@ def test_a_stratum_without_choice_never_changes() -> None:
     a, b = [0, 0, 1, 1, 2, 2], [0, 1, 0, 0, 1, 1]
     null = adjusted_rand_null(a, b, n_permutations=50, within=[0, 0, 1, 1, 2, 2])
     assert set(null) == {adjusted_rand_score(a, b)}
+
+
+def test_the_p_value_of_two_classes_never_exceeds_1() -> None:
+    """Rounded probabilities may add up to more than 1, which corrections for several tests refuse."""
+    for n in range(4, 16):
+        for a, b in product(range(1, n), repeat=2):
+            moments = adjusted_rand_moments([0] * a + [1] * (n - a), [0] * b + [1] * (n - b))
+            assert moments.null(-2.0)[2] == 1.0
