@@ -254,9 +254,8 @@ class IndexMoments(NamedTuple):
         together = (cells * (cells - 1) // 2).sum(axis=0)
         index = (together - (probability * together).sum()) * self.step
         order = np.argsort(index, kind="stable")
-        below = np.cumsum(probability[order])
-        low, high = (float(index[order[min(np.searchsorted(below, q), len(order) - 1)]]) for q in (0.025, 0.975))
-        return low, high, float(probability[index >= score - self.step / 2].sum())
+        low, high = index[order[np.searchsorted(np.cumsum(probability[order]), [0.025, 0.975])]]
+        return float(low), float(high), float(probability[index >= score - self.step / 2].sum())
 
 
 def adjusted_rand_moments(a: ArrayLike, b: ArrayLike) -> IndexMoments:

@@ -401,7 +401,6 @@ def test_moments_of_few_classes_are_nan_with_a_note(fake_model: Any, batch: Batc
     torch.testing.assert_close(half[:, 0], drawn.sel("p_value", label="half")[:, 0], rtol=0, atol=0.05)  # two and two
 
 
-
 @pytest.mark.parametrize(
     "options",
     [
