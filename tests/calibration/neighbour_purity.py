@@ -32,11 +32,11 @@ def false_positive_rate(draws: int, seed: int, case: str) -> tuple[int, int]:
     """Draw states and labels independently, and count the intervals that exclude chance."""
     sizes, d, k = CASES[case]
     draw = np.random.default_rng([seed, *case.encode()])
-    labels = np.repeat(np.arange(len(sizes)), sizes)
+    labels = torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes))
     chance = neighbour_purity_chance(labels)
     called = 0
     for _ in range(draws):
         near = nearest(torch.from_numpy(draw.standard_normal((len(labels), d))), k)
-        low, high = purity_interval(near, draw.permutation(labels))
+        low, high = purity_interval(near, labels[draw.permutation(len(labels))])
         called += not low <= chance <= high
     return called, draws

@@ -28,6 +28,7 @@ from mechclust.studies.heads_in_models.config import (
     UNTRAINED,
     HeadsInModelsConfig,
     addition_arm,
+    clustered_by_attention,
     prompt_subject,
 )
 from mechclust.studies.heads_in_models.discovery import largest, others
@@ -37,13 +38,18 @@ from mechclust.studies.heads_in_models.together import IRRELEVANT, RANDOM_HEADS,
 
 _Values = Callable[[Data], np.ndarray]
 _HALF, _FEW = Bound(">", 0.5), Bound("<", 0.3)
+_ATTENTION = "each sum is one multiset of digits, which a head maps to a point by attention alone, trained or not"
 _NO_MODEL = "needs a pretrained model; give its name or folder with --model"
 
 
 def claims_of(config: HeadsInModelsConfig, data: Data) -> list[Claim]:
     """A1 to A7, W1 to W10, I1 to I6, and the checks K1 and K2."""
-    measured = [*_addition(config), *_instructions(config), *(_prompts(config) if config.model is not None else [])]
+    called = [p for p in config.moduli if not clustered_by_attention(config, addition_arm(p), "sum")]
+    measured = [*_addition(config), *_instructions(config)]
+    measured += [*(_called(config, called) if called else []), *(_prompts(config) if config.model is not None else [])]
     found = [finding.judged(data, tested=config.test_claims, history=_history(finding.id)) for finding in measured]
+    if not called:
+        found += [finding.lacking(_ATTENTION, _history(finding.id)) for finding in _called(config, config.moduli)]
     if config.model is None:
         found += [finding.lacking(_NO_MODEL) for finding in _prompts(config)]
     return [*sorted(found, key=lambda c: ("AWI".index(c.id[0]), int(c.id[1:]))), *_checks(config, data)]
@@ -98,7 +104,7 @@ def _ours(
     )
 
 
-def _share(id: str, statement: str, parts: Mapping[str, str], bound: Bound) -> Finding[Data]:
+def _share(id: str, statement: str, parts: Mapping[str, str], bound: Bound, note: str = "") -> Finding[Data]:
     """A claim about shares, each with a name and the key of its values; its null is that one lies at the bound."""
     planted = coins(*parts.values(), chance=(true := 0.98 if bound.relation == ">" else 0.02))
     one = f"in one of the {len(parts)} settings, drawn at random, " if len(parts) > 1 else ""
@@ -112,32 +118,50 @@ def _share(id: str, statement: str, parts: Mapping[str, str], bound: Bound) -> F
         planted,
         f"with probability {true:g}",
         shares=True,
+        note=note,
     )
 
 
 def _addition(config: HeadsInModelsConfig) -> list[Finding[Data]]:
+    """A1 and A7, which hold for every modulus."""
     names = {addition_arm(p): f"p = {p}" for p in config.moduli}
 
     def parts(values: Callable[[str], _Values], bound: Bound) -> list[tuple[str, _Values, Bound]]:
         return [(name, values(arm), bound) for arm, name in names.items()]
 
-    def keys(subject: str, measure: str) -> list[str]:
-        return [key(arm, subject, measure) for arm in names]
-
     def pairs(one: tuple[str, str], other: tuple[str, str]) -> dict[str, str]:
-        return dict(zip(keys(*one), keys(*other), strict=True))
-
-    def share(id: str, statement: str, subject: str, measure: str, bound: Bound) -> Finding[Data]:
-        return _share(id, statement, dict(zip(names.values(), keys(subject, measure), strict=True)), bound)
+        return {key(arm, *one): key(arm, *other) for arm in names}
 
     agree, control = "agreement answer", f"agreement {OFF}"
-    called = keys(TRAINED, "called in last layer")
-    several = moved_to(**dict.fromkeys(called, 2.5))
     return [
         _ours("A1", "transformers of two layers learn to add (accuracy on the examples measured)",
               parts(lambda arm: _of(arm, TRAINED, "accuracy"), Bound(">=", config.solved)),
               replaced(**pairs((TRAINED, "accuracy"), (UNTRAINED, "accuracy"))), "the accuracy of untrained networks",
               shares=True, chance="1 / p"),
+        _ours("A7", "the equivalence discovered at a head follows the answer (largest agreement over heads, minus that "
+              f"with the sum {OFF}; adjusted Rand index)",
+              parts(lambda arm: _less(_of(arm, TRAINED, agree), _of(arm, TRAINED, control)), Bound(">", 0)),
+              exchanged(*pairs((TRAINED, agree), (TRAINED, control)).items()),
+              "the two labels exchanged at random, seed by seed",
+              chance="0"),
+    ]  # fmt: skip
+
+
+def _called(config: HeadsInModelsConfig, moduli: Sequence[int]) -> list[Finding[Data]]:
+    """A2 to A6, on the heads called in networks that add modulo one of these."""
+    names = {addition_arm(p): f"p = {p}" for p in moduli}
+    refused = [p for p in config.moduli if p not in moduli]
+    note = f"p = {', '.join(map(str, refused))} is not tested: {_ATTENTION}" if refused else ""
+
+    def keys(subject: str, measure: str) -> list[str]:
+        return [key(arm, subject, measure) for arm in names]
+
+    def share(id: str, statement: str, subject: str, measure: str, bound: Bound) -> Finding[Data]:
+        return _share(id, statement, dict(zip(names.values(), keys(subject, measure), strict=True)), bound, note)
+
+    numbers = keys(TRAINED, "called in last layer")
+    several = moved_to(**dict.fromkeys(numbers, 2.5))
+    return [
         share("A2", "a head of the last layer is called a clustering head of the sum (share of networks)", TRAINED,
               "last layer", _HALF),
         share("A3", "there is not one per layer: in fewer than half of the networks, one of the first layer is called "
@@ -146,16 +170,10 @@ def _addition(config: HeadsInModelsConfig) -> list[Finding[Data]]:
         share("A5", f"in trained networks, none is called for the sum of equally many digits {OFF} (share with one)",
               TRAINED, "any control", _FEW),
         _ours("A6", "several heads of the last layer are called (number)",
-              parts(lambda arm: _of(arm, TRAINED, "called in last layer"), Bound(">", 1)),
-              one_false(several, {name: moved_to(**{name: 1 - 1e-9}) for name in called}),
+              [(name, _of(arm, TRAINED, "called in last layer"), Bound(">", 1)) for arm, name in names.items()],
+              one_false(several, {name: moved_to(**{name: 1 - 1e-9}) for name in numbers}),
               "the measured spread about 1 for one p, drawn at random, and about 2.5 for the others",
-              several, "the measured spread about 2.5"),
-        _ours("A7", "the equivalence discovered at a head follows the answer (largest agreement over heads, minus that "
-              f"with the sum {OFF}; adjusted Rand index)",
-              parts(lambda arm: _less(_of(arm, TRAINED, agree), _of(arm, TRAINED, control)), Bound(">", 0)),
-              exchanged(*pairs((TRAINED, agree), (TRAINED, control)).items()),
-              "the two labels exchanged at random, seed by seed",
-              chance="0"),
+              several, "the measured spread about 2.5", note=note),
     ]  # fmt: skip
 
 

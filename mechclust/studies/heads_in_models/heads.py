@@ -25,6 +25,7 @@ class Heads:
         carried: share of answers that become the donor's when several heads are interchanged together, and ``changed``
             share that change at all, by the names of ``together.DONORS``; empty if not measured.
         discovery: what ``discover_together`` found; ``None`` if not measured.
+        uncalled: labels for which no head is called; see ``config.clustered_by_attention``.
     """
 
     labels: tuple[str, ...]
@@ -36,6 +37,7 @@ class Heads:
     carried: Mapping[str, float] = field(default_factory=dict)
     changed: Mapping[str, float] = field(default_factory=dict)
     discovery: ProbeResult | None = None
+    uncalled: frozenset[str] = frozenset()
 
     def of(self, measure: str, label: str) -> np.ndarray:
         """``[layer head]`` a measure that exists for every label."""
@@ -50,7 +52,12 @@ class Heads:
         return self.of("changed_between", label) - self.of("changed_within", label)
 
     def called(self, config: HeadsInModelsConfig, label: str) -> np.ndarray:
-        """``[layer head]`` whether the rule calls a head a clustering head of the label; see ``config.share``."""
+        """``[layer head]`` whether the rule calls a head a clustering head of the label; see ``config.share``.
+
+        False for all heads if the label is one of ``uncalled``.
+        """
+        if label in self.uncalled:
+            return np.zeros_like(self.ratio(label), dtype=bool)
         follows = self.of("causal_p_holm", label) <= config.level  # False for NaN, a head that was not tested
         within, between = (self.of(f"changed_{which}", label) for which in ("within", "between"))
         return follows & (within <= config.share * between) & (self.ratio(label) <= config.share)

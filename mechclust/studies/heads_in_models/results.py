@@ -16,6 +16,7 @@ from mechclust.studies.heads_in_models.config import (
     HeadsInModelsConfig,
     addition_of,
     arms,
+    clustered_by_attention,
     labels_of,
     results_of,
     subjects_of,
@@ -27,6 +28,7 @@ from mechclust.studies.study import Job
 from probes import ProbeResult, load_result
 
 Data = Mapping[str, np.ndarray]
+CALLS = ("any", "any control", "first layer", "last layer", "called in last layer")  # measures of heads called
 
 
 Found = Mapping[Job, Mapping[str, Heads]]
@@ -46,6 +48,8 @@ def _load(config: HeadsInModelsConfig, job: Job, subject: str, out: Path) -> Hea
     paths = [path for path in results_of(job, out) if path.name.startswith(f"{subject}.")]
     found = {path.name.split(".")[-2]: load_result(path) for path in paths}
     heads = heads_from(found["heads"], labels_of(job.arm))
+    uncalled = frozenset(label for label in heads.labels if clustered_by_attention(config, job.arm, label))
+    heads = replace(heads, uncalled=uncalled)
     if job.arm == PLANTED:
         from mechclust.studies.heads_in_models.planted import PlantedHeads
 
@@ -95,6 +99,8 @@ def _summary(config: HeadsInModelsConfig, arm: str, heads: Heads) -> dict[str, f
         "called in last layer": float(called[-1].sum()),
         "best ratio": float(np.nanmin(heads.ratio(own))) if np.isfinite(heads.ratio(own)).any() else math.nan,
     }
+    if own in heads.uncalled:
+        found |= dict.fromkeys(CALLS, math.nan)
     for label in heads.labels:
         found[f"agreement {label}"] = _largest(heads.of("agreement", label))
     if heads.place is not None:

@@ -108,7 +108,7 @@ def trained_models(config: HeadsInModelsConfig, out: Path) -> list[TrainedModel]
 
 def _trained(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
     task = task_of(config, job)
-    for subject, model in ((TRAINED, _train(config, job, out)), (UNTRAINED, _built(config, job))):
+    for subject, model in ((TRAINED, _train(config, job, out)), (UNTRAINED, built(config, job))):
         batches = examples_of(config, task)
         correct: Any = task.accuracy
         _measure(config, job, subject, model, batches, correct, out)
@@ -118,7 +118,7 @@ def _trained(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
             once(path, partial(run, model, batches, ari), fingerprint(model))
 
 
-def _built(config: HeadsInModelsConfig, job: Job) -> HookedModel:
+def built(config: HeadsInModelsConfig, job: Job) -> HookedModel:
     """The network of a run before training."""
     shape: dict[str, Any] = {"n_layers": config.n_layers, "d_model": config.d_model, "n_heads": config.n_heads}
     init_std = config.d_model**-0.5
@@ -127,7 +127,7 @@ def _built(config: HeadsInModelsConfig, job: Job) -> HookedModel:
 
 def _train(config: HeadsInModelsConfig, job: Job, out: Path) -> HookedModel:
     """The network at the end of its training, which is resumed from its last checkpoint."""
-    model, settings, folder = _built(config, job), training_of(config, job.arm), out / "models" / job.name
+    model, settings, folder = built(config, job), training_of(config, job.arm), out / "models" / job.name
     keep = CheckpointCallback(folder, at=[settings.steps])
     train(model, task_of(config, job), settings, folder, [keep], progress=True, name=job.name)
     return model

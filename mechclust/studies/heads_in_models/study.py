@@ -109,6 +109,8 @@ def _table(config: HeadsInModelsConfig, found: Found) -> pd.DataFrame:
         for subject, models in by_subject(config, found, arm).items():
             for label in labels_of(arm):
                 called = np.mean([heads.called(config, label).sum(axis=1) for heads in models], axis=0)
+                if label in models[0].uncalled:
+                    called = np.full_like(called, np.nan)
                 where = {f"block {i}": n for i, n in enumerate(called)} if arm != PROMPTS else {}
                 rows.append({"part": arm, "model": subject, "label": label, "all blocks": called.sum(), **where})
     return pd.DataFrame(rows)
@@ -119,6 +121,8 @@ def _notes(config: HeadsInModelsConfig) -> list[str]:
         f"A head is called if its within-ratio is at most {config.share:g} of chance, interchanges within a class "
         f"change at most {config.share:g} of the answers that those between classes do, and the answers follow the "
         f"label (p at most {config.level:g} after Holm's correction over all heads).",
+        "No head is called for a label whose classes are one multiset of digits each, as the sum modulo 2: attention "
+        "alone makes clusters of it, in networks that learnt nothing too.",
         "That rule interchanges one head's output at a time, at the query: heads that back each other up may each "
         "appear to have little effect.",
         f"The part {PLANTED!r} has a head set by hand; it shows that the rule finds a head that is there (K1, K2).",

@@ -74,6 +74,15 @@ class TestRun:
     def test_what_is_lost_or_damaged_is_made_again(self, smoke, tmp_path):
         check_made_whole(STUDY, SMOKE, shutil.copytree(smoke[1], tmp_path / "run"))
 
+    def test_no_head_is_called_for_a_label_that_attention_alone_clusters(self, smoke):
+        found = {p: load_results(SMOKE, smoke[1], Job(addition_arm(p), 0))["trained"] for p in (2, 3)}
+        assert {p: heads.uncalled for p, heads in found.items()} == {2: {"sum", OFF, "multiset"}, 3: {"multiset"}}
+        generous = replace(SMOKE, share=0.999, level=0.999)
+        assert not any(found[2].called(generous, label).any() for label in found[2].uncalled)
+        data = data_of(SMOKE, {Job(addition_arm(p), 0): {"trained": heads} for p, heads in found.items()})
+        assert np.isnan(data[key(addition_arm(2), "trained", "any")]).all()
+        assert np.isfinite(data[key(addition_arm(3), "trained", "any")]).all()
+
     def test_a_missing_measurement_is_named(self, smoke, tmp_path):
         copy = shutil.copytree(smoke[1], tmp_path / "run")
         (copy / "results" / "planted-seed0" / "read.heads.safetensors").unlink()
@@ -190,10 +199,10 @@ class TestClaims:
         ("change", "broken"),
         [
             ({"addition-3|trained|accuracy": 0.7}, {"A1"}),
-            ({"addition-2|trained|last layer": 0.0}, {"A2"}),
+            ({"addition-3|trained|last layer": 0.0}, {"A2"}),
             ({"addition-4|trained|first layer": 1.0}, {"A3"}),
-            ({"addition-2|untrained|any": 1.0}, {"A4"}),
-            ({"addition-2|trained|any control": 1.0}, {"A5"}),
+            ({"addition-3|untrained|any": 1.0}, {"A4"}),
+            ({"addition-3|trained|any control": 1.0}, {"A5"}),
             ({"addition-3|trained|called in last layer": 0.9}, {"A6"}),
             ({"addition-3|trained|agreement answer": -0.2}, {"A7"}),
             ({"prompts|pretrained-first|accuracy": 0.3}, {"W1"}),
@@ -225,6 +234,17 @@ class TestClaims:
         undecided = {id for id, c in judged.items() for run in c.history if run.verdict == "undecided"}
         assert undecided == {"A3", "A4", "I6"}
         assert {id[0] for id, c in judged.items() if c.history} == {"A", "I"}
+
+    def test_heads_for_sums_of_bits_are_not_called(self, judged, monkeypatch):
+        """Each sum of bits is one multiset, which a head of random weights maps to a point by attention alone."""
+        for id in ("A2", "A3", "A4", "A5", "A6"):
+            assert [part.name for part in judged[id].rows] == ["p = 3", "p = 4"]
+            assert "p = 2 is not tested" in judged[id].note
+        assert [part.name for part in judged["A7"].rows] == ["p = 2", "p = 3", "p = 4"]
+        monkeypatch.setattr("mechclust.report.findings.severity_of", lambda *_, **__: None)
+        bits = {c.id: c for c in claims_of(replace(PAPER, moduli=(2,)), made())}
+        assert {id for id, c in bits.items() if c.verdict == "not tested"} == {"A2", "A3", "A4", "A5", "A6"}
+        assert "each sum is one multiset of digits" in bits["A4"].note
 
     def test_without_a_model_its_claims_are_not_tested(self, monkeypatch):
         monkeypatch.setattr("mechclust.report.findings.severity_of", lambda *_, **__: None)
