@@ -93,7 +93,7 @@ class TestProcess:
         assert "\n  clustering-heads: Clustering heads: " in done.stdout
         assert "presets: smoke, quick, paper, gpt2" in done.stdout
         assert "\n  NDims: How many principal directions" in done.stdout
-        assert "\n  TopicAttention; needs topics: Mean attention between words" in done.stdout
+        assert "\n  TopicAttention; needs topics: Attention between words" in done.stdout
 
     def test_bad_input(self, tmp_path):
         argv = [*COMMAND, "clusters", "gpt2", "--prompts", str(tmp_path / "none.jsonl")]

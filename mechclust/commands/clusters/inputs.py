@@ -127,11 +127,11 @@ def read_inputs(model: Any, config: ClustersConfig, tokenizer: Any = None) -> In
         tokenization=tokenization(reader, chat=config.chat, bos=config.bos),
         units=units,
         notes=[
-            units.sentence,
             *_few(some, config),
             *_lost(prompts, some),
             *what_is_wrong(reader, batches, some.repeated),
             *adapter_notes([] if config.adapter is None else [(str(config.adapter), model)]),
+            units.sentence,
         ],
     )
     _check_given(inputs, config)

@@ -88,8 +88,8 @@ def measure_clusters(
             if out is not None:
                 check_same_prompts(inputs, Path(out), rows)
             if progress:
-                print(inputs.units.sentence, file=sys.stderr)
                 print(estimate.text(*_speeds(estimate, inputs, config), shared=not config.here), file=sys.stderr)
+                print(inputs.units.sentence, file=sys.stderr)
             steps = _Steps(inputs, config, tokenizer, rows if config.here else rows.absolute(), progress)
             result = steps.measured(model)
             if out is not None:

@@ -127,7 +127,7 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
     _check_layers(checkpoints, sizes)
     readers = {str(m): (own, encoder(own, config.chat, templates, bos=config.bos)) for m, (own, _) in read.items()}
     texts = {f"{config.prompts}: prompt {i + 1}": prompts.prompts[i] for i in places}
-    notes = [units.sentence, *check_read_alike(texts, readers)]
+    notes = check_read_alike(texts, readers)
     first, encode = readers[str(checkpoints[0])]
     keep = n_leading(first, config.bos)
     batches = _batches(prompts, places, encode, first.pad_token_id or 0, keep, list(sizes.values()), config)
@@ -140,6 +140,7 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
                 "save the tokenizer that belongs to the model"
             )
     read_as = tokenization(first, chat=config.chat, template=templates, bos=config.bos)
+    notes += [units.sentence]
     notes += adapter_notes((m.adapter, m.source) for m in checkpoints if m.adapter is not None)
     families = _two_families(*(sizes[model].family for model in checkpoints[:2]))
     inputs = Inputs(checkpoints, tasks, batches, prompts, notes, read_as, units, clusters, families)

@@ -116,9 +116,9 @@ def read_inputs(model: Any, series: Sequence[Checkpoint], config: HistoryConfig,
         corpus=corpus,
         topics=topics,
         notes=[
-            units.sentence,
             in_words(tokenization(reader, chat=config.chat, bos=config.bos)),
             *what_is_wrong(reader, batches, prompts.repeated),
+            units.sentence,
         ],
     )
 

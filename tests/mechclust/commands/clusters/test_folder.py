@@ -234,13 +234,13 @@ class TestInTheCommandsWords:
 
 class TestWithin:
     def test_the_classifier_holds_inputs_apart(self, gpt2, config):
-        assert config.classifier(None, ["task"]).groups is None
+        assert config.classifier(None, ["task"]).units is None
         inputs = replace(config, within="first", untrained=0)
-        assert inputs.classifier(None, ["task"]).groups == "first"
+        assert inputs.classifier(None, ["task"]).units == "first"
         assert inputs.folds({"task": "aabb", "first": "0123"}) == 2
         assert inputs.folds({"task": 9 * "a", "first": "012012012"}) == 3
         found = measure_clusters(str(gpt2), inputs).trained.linear.metadata["parameters"]
-        assert "first" in str(found["groups"])
+        assert "first" in str(found["units"])
         assert str(found["folds"]) == "3"
 
     def test_one_value_is_refused_before_the_model_is_loaded(self, gpt2, config):

@@ -116,7 +116,7 @@ class TestMeasure:
         assert "No interval for sentence at layer 0: its prompts' hidden states take only 3 values there" in said
 
     def test_identical_checkpoints(self, gpt2, config, out):
-        result = compare_models(str(gpt2), str(shutil.copytree(gpt2, out / "copy")), config, out)
+        result = compare_models(str(gpt2), str(shutil.copytree(gpt2, out.parent / "copy")), config, out)
         assert not result.changed.any()
         assert not result.stands_out.any()
         assert np.nanmax(np.abs(result.change)) < 1e-12
