@@ -352,8 +352,7 @@ def _compare(
     with goes_on(folder):
         result = compare_models(base, tuned, config, folder, progress=True)
         table = table_text(result.shown_table, ".3f")
-        findings = [*result.sentences, *what_to_know(result)]
-        _show(table, findings, lambda: write_compare_report(result, folder))
+        _show(table, [*result.sentences, *what_to_know(result)], lambda: write_compare_report(result, folder))
 
 
 @app.command(name="history")

@@ -18,17 +18,14 @@ from probes.functional.cka import (
     centred,
     cka_from_hsic,
     compact,
-    deviations_of,
     few_rows,
     float64,
-    halves_hsic,
     hsic_of_kernels,
     hsic_of_rows,
     kernel,
     matrix,
-    null_hsic,
-    null_of,
 )
+from probes.functional.cka_draws import deviations_of, halves_hsic, null_hsic, null_of
 from probes.functional.products import ROUNDING, Precision, check_precision
 from probes.functional.top_components import top_components, without_components
 from probes.functional.units import FEWEST, check_units, n_pairings

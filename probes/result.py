@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from probes.files import dump_tensors, read_safetensors, write_safetensors
+from probes.merged_metadata import MERGE_STATES, merged_metadata
 from probes.plots import first_to_draw, plot
 from probes.result_facts import facts, value_of
 from probes.sites import head_name, renumbered
@@ -31,7 +32,6 @@ _BEFORE = "mechclust-result-2"  # numbered the layers of heads from 1, and kept 
 _OWN_COLUMN = ("site", "other_site", "head", "label", "step")
 _INTEGERS = ("layer", "head", "step")
 _MOST_ROWS = 24  # of a table in a notebook
-_STATES = "merge the probes' states instead (save_state in each job, then load_state, merge and compute)"
 
 
 class Head(NamedTuple):
@@ -424,7 +424,7 @@ def _merged(a: ProbeResult, b: ProbeResult) -> ProbeResult:
             if axis in axes:
                 values[name] = values[name].index_select(axes.index(axis), torch.tensor(order))
     notes = list(dict.fromkeys([*a.notes, *b.notes]))
-    metadata, differing = _merged_metadata(a.probe, axis, a.metadata, b.metadata)
+    metadata, differing = merged_metadata(a.probe, axis, a.metadata, b.metadata)
     return replace(a, values=values, coords=coords, layers=layers, metadata=metadata, notes=[*notes, *differing])
 
 
@@ -439,7 +439,7 @@ def _differing_axis(a: ProbeResult, b: ProbeResult) -> str:
     if not different:
         raise InputError(
             f"cannot merge two {a.probe} results that measured the same things ({', '.join(used) or 'no axes'}); "
-            f"if they saw different examples, {_STATES}"
+            f"if they saw different examples, {MERGE_STATES}"
         )
     if len(different) > 1:
         raise InputError(
@@ -450,7 +450,7 @@ def _differing_axis(a: ProbeResult, b: ProbeResult) -> str:
     if both := [name for name in a.coords[axis] if name in b.coords[axis]]:
         raise InputError(
             f"cannot merge {a.probe} results along {axis}: both have {both[0]!r}; give results of different {axis}s, "
-            f"or, if they saw different examples, {_STATES}"
+            f"or, if they saw different examples, {MERGE_STATES}"
         )
     return axis
 
@@ -462,49 +462,6 @@ def _joined(name: str, axis: str, a: ProbeResult, b: ProbeResult) -> Tensor:
     if not torch.allclose(x.double(), y.double(), rtol=0, atol=0, equal_nan=True):
         raise InputError(
             f"cannot merge {a.probe} results along {axis}: {name!r} has one value for all of it, which differs; "
-            f"measure both parts in one run, or, if they saw different examples, {_STATES}"
+            f"measure both parts in one run, or, if they saw different examples, {MERGE_STATES}"
         )
     return x
-
-
-def _merged_metadata(
-    probe: str, axis: str, a: Mapping[str, Any], b: Mapping[str, Any]
-) -> tuple[dict[str, Any], list[str]]:
-    """Both records as one, and notes on what differs without changing what the numbers mean."""
-    found: dict[str, Any] = {}
-    notes: list[str] = []
-    for key in dict.fromkeys([*a, *b]):
-        x: Any = a.get(key)
-        y: Any = b.get(key)
-        if json.dumps(x, sort_keys=True) == json.dumps(y, sort_keys=True):  # lists and tuples are alike, so is NaN
-            found[key] = x
-        elif key == "versions":
-            found[key] = x
-            notes.append(f"merged from results of different versions: {x} and {y}")
-        elif key == "parameters":
-            if changed := [k for k in {**x, **y} if k != "at" and x.get(k) != y.get(k)]:
-                raise InputError(
-                    f"cannot merge {probe} results with different settings ({changed[0]} = {x.get(changed[0])} and "
-                    f"{y.get(changed[0])}); measure both with the same"
-                )
-            found[key] = {**x, "at": f"{x.get('at')} and {y.get('at')}"}
-        elif key in ("examples", "model"):
-            if not (x and y):
-                notes.append(f"merged without knowing whether both measured the same {key}")
-                continue
-            if key == "examples" and axis == "label":  # each of its own examples
-                notes.append("labels were measured on examples of their own")
-                continue
-            what = "examples" if key == "examples" else "models"
-            way = f"; {_STATES}" if key == "examples" else "; compare them side by side instead"
-            raise InputError(f"cannot merge {probe} results of different {what}{way}")
-        elif (
-            isinstance(x, Mapping) and isinstance(y, Mapping) and all(x[k] == y[k] for k in x if k in y) and key != "n"
-        ):
-            found[key] = {**x, **y}
-        else:
-            raise InputError(
-                f"cannot merge {probe} results whose {key!r} differs ({x} and {y}): they did not measure the same "
-                f"examples; {_STATES}"
-            )
-    return found, notes

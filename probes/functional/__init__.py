@@ -6,10 +6,9 @@ from probes.functional.cka import (
     CrossMoments,
     Similarity,
     cka_from_moments,
-    cka_null,
-    cka_resamples,
     linear_cka,
 )
+from probes.functional.cka_draws import cka_null, cka_resamples
 from probes.functional.clustering_head import IntegerWeights, integer_weights, nearest_centroid_accuracy, within_ratio
 from probes.functional.kmeans import KMeans, kmeans
 from probes.functional.linear_decodability import (

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 from torch import Tensor
 
 from probes.functional.products import ROUNDING, Precision, check_precision, float32_as_it_is, product
 from probes.functional.top_components import top_components, without_components
-from probes.functional.units import half_samples, pairings
 from tasks import InputError
 from tasks.errors import check_at_least
 
@@ -316,116 +314,6 @@ def linear_cka(
     terms = (hsic_of_rows(a, b, precision) for a, b in ((x, y), (x, x), (y, y)))
     value, why = cka_from_hsic(*terms, debiased=debiased)
     return Similarity(value, n, d, why or ("" if debiased else bias_note(n, max(d))))
-
-
-def cka_null(
-    x: Float[Tensor, "n dx"],
-    y: Float[Tensor, "n dy"],
-    n_permutations: int,
-    *,
-    debiased: bool = False,
-    units: Shaped[Tensor, "n"] | None = None,
-    seed: int = 0,
-) -> Float[Tensor, "n_permutations"]:
-    """Linear CKA of rows paired at random: its chance level at this n and d.
-
-    With ``units``, whole units are paired at random, each with one of as many rows, row by row in their order.
-
-    Example:
-        >>> x = torch.randn(40, 200, generator=torch.Generator().manual_seed(0))
-        >>> null = cka_null(x, x, 20)
-        >>> bool(null.min() > 0.7), bool(cka_null(x, x, 20, debiased=True).abs().max() < 0.2)
-        (True, True)
-    """
-    check_at_least(n_permutations=(n_permutations, 1))
-    return null_of(*null_hsic(*paired(x, y), n_permutations, seed, units=units), debiased=debiased)
-
-
-def null_hsic(
-    x: Float[Tensor, "n dx"],
-    y: Float[Tensor, "n dy"],
-    n_permutations: int,
-    seed: int,
-    precision: Precision = "float64",
-    units: Shaped[Tensor, "n"] | None = None,
-) -> tuple[list[HSIC], HSIC, HSIC]:
-    """Of rows, or whole units, paired at random, and of either side with itself: for both forms."""
-    orders = (order.to(y.device) for order in pairings(len(x), n_permutations, seed, units))
-    if len(x) <= min(x.shape[1], y.shape[1]):  # kernel matrices are no larger than the rows, and made once
-        k, other = kernel(x, precision), kernel(y, precision)
-        found = [hsic_of_kernels(k, other[o][:, o]) for o in orders]
-        return found, hsic_of_kernels(k, k), hsic_of_kernels(other, other)
-    x, y = compact(x), compact(y)
-    like = CrossMoments.of(x, y, precision=precision)
-    found = [CrossMoments.of(x, y[o], like, precision).hsic(precision) for o in orders]
-    return found, hsic_of_rows(x, x, precision), hsic_of_rows(y, y, precision)
-
-
-def null_of(found: Sequence[HSIC], xx: HSIC, yy: HSIC, *, debiased: bool) -> Float[Tensor, "n_permutations"]:
-    """CKA of what ``null_hsic`` gave."""
-    return torch.tensor([cka_from_hsic(xy, xx, yy, debiased=debiased)[0] for xy in found], dtype=torch.float64)
-
-
-def cka_resamples(
-    x: Float[Tensor, "n dx"],
-    y: Float[Tensor, "n dy"],
-    n_resamples: int,
-    *,
-    debiased: bool = False,
-    units: Shaped[Tensor, "n"] | None = None,
-    seed: int = 0,
-) -> Float[Tensor, "n_resamples"]:
-    """How much linear CKA varies with the examples: deviations of random half-samples from their mean.
-
-    Halves are drawn without replacement: a draw of m = n/2 of n rows varies as much about the whole sample as n rows
-    vary about the population, ``(1 - m/n) / m = 1/n`` (Shao & Wu 1989, delete-half jackknife). The usual bootstrap
-    draws rows twice; a row and its copy agree in both representations, which puts back the diagonal that the
-    debiased form leaves out. Only the spread is used, since the bias of the biased form differs at half the size. With
-    ``units``, halves are of units, which are then what is taken as independent.
-
-    Returns:
-        ``[n_resamples]``; the value plus their 2.5% and 97.5% quantiles is a 95% interval over examples. NaN
-        where a half-sample has no CKA, and so for fewer than 8 examples in the debiased form.
-
-    Example:
-        >>> x = torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
-        >>> cka_resamples(x, 2 * x, 10).abs().max() < 1e-12  # always 1
-        tensor(True)
-    """
-    check_at_least(n_resamples=(n_resamples, 1))
-    x, y = (compact(side) for side in paired(x, y))
-    terms = (halves_hsic(a, b, n_resamples, seed, units=units) for a, b in ((x, y), (x, x), (y, y)))
-    return deviations_of(*terms, debiased=debiased)
-
-
-def halves_hsic(
-    x: Float[Tensor, "n dx"],
-    y: Float[Tensor, "n dy"],
-    n_resamples: int,
-    seed: int,
-    precision: Precision = "float64",
-    units: Shaped[Tensor, "n"] | None = None,
-) -> list[HSIC]:
-    """Of random halves of ``compact`` rows, or of their units, for both forms. The halves depend on n, the units and
-    the seed alone, so that those of a side with itself serve every pair it is in."""
-    halves = (half.to(x.device) for half in half_samples(len(x), n_resamples, seed, units))
-    return [_hsic_of_half(x, y, half, precision) for half in halves]
-
-
-def _hsic_of_half(x: Tensor, y: Tensor, half: Tensor, precision: Precision) -> HSIC:
-    if not len(half):
-        return HSIC.biased_only(1, x.new_zeros(()))
-    rows = x[half]
-    return hsic_of_rows(rows, rows if x is y else y[half], precision)
-
-
-def deviations_of(
-    xy: Sequence[HSIC], xx: Sequence[HSIC], yy: Sequence[HSIC], *, debiased: bool
-) -> Float[Tensor, "n_resamples"]:
-    """CKA of what ``halves_hsic`` gave, minus its mean."""
-    found = [cka_from_hsic(*terms, debiased=debiased)[0] for terms in zip(xy, xx, yy, strict=True)]
-    values = torch.tensor(found, dtype=torch.float64)
-    return values - values.mean()
 
 
 def compact(x: Tensor) -> Tensor:

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from probes import CKA, ClusteringHead, LinearDecodability, TaskClusterARI, last_token, run
-from probes.functional import linear_cka
-from probes.functional.cka import cka_null, cka_resamples
+from probes.functional import cka_null, cka_resamples, linear_cka
 from probes.functional.relabelling import relabelling_p_values
 from probes.functional.units import Relabelling, half_samples, n_pairings, pairings, units_needed
 from tasks import Batch, InputError

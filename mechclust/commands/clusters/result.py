@@ -129,7 +129,7 @@ class ClustersResult:
         return {label: read_label(self._of(label), self._asked) for label in self.trained.raw.coords["label"]}
 
     @property
-    def verdicts(self) -> dict[str, dict[str, Verdict]]:
+    def verdicts(self) -> Mapping[str, Mapping[str, str]]:
         """By label and measure (``clusters``, ``given``, ``linear``), what value, chance and random weights say."""
         return {label: readings.verdicts for label, readings in self.readings.items()}
 
