@@ -65,13 +65,13 @@ def sandbox_pages(config: ClusteringHeadsConfig, results: HeadsResults, out: Pat
     """Write the pages, and a film of each network as a graph; links to them, as HTML for the report in ``out``."""
     links = []
     for network in shown_networks(config, results) if config.sandbox else ():
-        run, name = sandbox_of(config, network, out), f"figures/sandbox-seed{network.seed}.html"
+        run, name = sandbox_of(config, network, out), f"sandbox/seed{network.seed}.html"
         sandbox_page(run, out / name)
         text = f"seed {network.seed}: test accuracy {network.accuracy:.3f}, {_HEADS[network.kind]}; {run.kept}"
         links.append(f'<p><a href="{escape(name)}">{escape(text)}</a></p>')
         snapshots, member = snapshots_of(config, "base", network.seed, out)
         places = np.unique(np.geomspace(1, len(snapshots), _FILMED).round().astype(int)) - 1
-        film = f"figures/graph-seed{network.seed}.gif"
+        film = f"sandbox/graph-seed{network.seed}.gif"
         graph_film(snapshots, member, out / film, epochs=[snapshots.epochs[place] for place in places], dpi=60)
         text = f"seed {network.seed} as a graph: film of {len(places)} epochs"
         links.append(f'<p><a href="{escape(film)}">{escape(text)}</a></p>')

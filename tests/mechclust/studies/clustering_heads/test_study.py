@@ -73,11 +73,11 @@ class TestRun:
             "sandbox",
         ):
             assert (out / "figures" / f"{name}.png").stat().st_size > 5000
-        pages = list((out / "figures").glob("sandbox-seed*.html"))
+        pages = list((out / "sandbox").glob("seed*.html"))
         assert len(pages) == 1
-        (film,) = (out / "figures").glob("graph-seed*.gif")
+        (film,) = (out / "sandbox").glob("graph-seed*.gif")
         for file in (*pages, film):
-            assert f'href="figures/{file.name}"' in (out / "report.html").read_text()
+            assert f'href="sandbox/{file.name}"' in (out / "report.html").read_text()
 
     def test_heads_of_the_next_modulus_are_tabulated(self, smoke):
         _, out = smoke
