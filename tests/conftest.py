@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports huggingface_hub
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
 import gc
 import multiprocessing
 import random

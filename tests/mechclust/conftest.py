@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
-os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports huggingface_hub
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
