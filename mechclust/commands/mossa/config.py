@@ -26,6 +26,8 @@ class MossaConfig(ModelSettings):
         prompt_field: field with the prompt.
         answer_field: field with the answer.
         task_field: field with the task's name, in files with several tasks.
+        units: field that says which examples of a task belong together and are not independent, such as their
+            template; chance levels of CKA then take units as independent. By default, every example is independent.
         clusters: TOML file with clusters and held-out tasks; ``clusters.toml`` in the folder by default.
         only: names of tasks; all by default.
         held_out: names of tasks to leave out of the multi-task model, instead of those in the file.
@@ -60,6 +62,7 @@ class MossaConfig(ModelSettings):
     prompt_field: str = "inputs"
     answer_field: str = "targets"
     task_field: str = "task"
+    units: str | None = None
     clusters: Path | None = None
     only: tuple[str, ...] = ()
     held_out: tuple[str, ...] = ()
@@ -98,6 +101,8 @@ class MossaConfig(ModelSettings):
                 f"tokens_per_batch is {self.tokens_per_batch}, and a prompt with its answer may have {self.cutoff} "
                 "(--cutoff); give at least as many, or a lower --cutoff"
             )
+        if self.units is not None and self.format != "flan":
+            raise InputError("--units needs --format flan: a task of natural-instructions has one template only")
         if self.chat_template is not None and self.chat == "no":
             raise InputError("--chat-template is given with --chat no; leave out one of them")
         if self.steps_per_task is not None:
@@ -152,6 +157,7 @@ class MossaConfig(ModelSettings):
                 prompt_field=self.prompt_field,
                 answer_field=self.answer_field,
                 task_field=self.task_field,
+                unit_field=self.units or "",
                 clusters=self.clusters,
                 tasks=self.only,
                 held_out=named,

@@ -109,6 +109,10 @@ def read_inputs(base: str, config: MossaConfig) -> Inputs:
     _check_context(collection, models, own, sizes.n_ctx, config)
     check_fits_base([m.source for m in adapters], base, trust_remote_code=config.trust_remote_code)
     notes += adapter_notes((m.source, base) for m in adapters)
+    if config.units is not None:
+        notes.append(f"The chance levels of CKA take the prompts of one {config.units} as one unit.")
+    else:
+        notes.append("The chance levels of CKA take prompts as independent; if some share a template, give --units.")
     notes += [str(own), own.beginning, *_cut(collection, own)]
     return Inputs(str(base), collection, models, sizes, notes, own)
 
@@ -231,21 +235,24 @@ def test_batches(
         most: prompts of a task, chosen by a hash of their place in the file.
         own: how they are read.
         tokens_per_batch: padding included.
-        numbers: of the tasks, for the label ``task``.
+        numbers: of the tasks, for the label ``task``. The label ``unit`` numbers the units, which are the tasks if
+            examples have none.
     """
-    texts, labels = [], []
-    for task in tasks:
-        chosen = chosen_prompts(task, most)
-        texts += chosen
-        labels += [numbers[task.name]] * len(chosen)
-    tokens, codes = own.prompts(texts), torch.tensor(labels)
+    chosen = [(numbers[task.name], example) for task in tasks for example in chosen_examples(task, most)]
+    texts = [example.prompt for _, example in chosen]
+    units = {unit: i for i, unit in enumerate(dict.fromkeys((task, example.unit) for task, example in chosen))}
+    tokens = own.prompts(texts)
+    labels = {
+        "task": torch.tensor([task for task, _ in chosen]),
+        "unit": torch.tensor([units[task, example.unit] for task, example in chosen]),
+    }
     lengths = torch.tensor([len(ids) for ids in tokens])
     found = []
     for rows in token_batches(lengths.tolist(), tokens_per_batch, lambda i: f"test prompt {texts[i][:40]!r}"):
         sequences, index = [torch.tensor(tokens[i]) for i in rows], torch.from_numpy(rows)
         padded = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True)
         mask = torch.arange(padded.shape[1]) < lengths[index][:, None]
-        found.append(Batch(padded, attention_mask=mask, labels={"task": codes[index]}, index=index))
+        found.append(Batch(padded, attention_mask=mask, labels={k: v[index] for k, v in labels.items()}, index=index))
     return found
 
 

@@ -201,7 +201,9 @@ def _measure_task(resident: Resident, job: TaskJob) -> dict[str, ProbeResult]:
     prints = {role: resident.print_of(model) for role, model in job.models.items()}
     folder = resident.out / "measured" / file_name(task.name)
     rows = resident.out / "rows" / file_name(task.name)
-    n_layers, tokens = _n_layers(resident), [t for batch in batches for t in (batch.index, batch.tokens)]
+    n_layers = _n_layers(resident)
+    kept_labels = ["unit"] if config.units else []
+    tokens = [t for b in batches for t in (b.index, b.tokens, *(b.labels[name] for name in kept_labels))]
     at = sites(n_layers)
     stores: dict[str, RowStore] = {}
     parts: dict[str, Part] = {}
@@ -226,7 +228,7 @@ def _measure_task(resident: Resident, job: TaskJob) -> dict[str, ProbeResult]:
     if any(not part.name.endswith(".answers") for part in lacking):
         for role, model in job.models.items():
             with resident.as_model(model) as hooked:
-                stores[role] = save_rows(hooked, batches, rows / role, at=at, readout=READOUT)
+                stores[role] = save_rows(hooked, batches, rows / role, at=at, readout=READOUT, labels=kept_labels)
                 answers = parts.get(f"{role}.answers")
                 if answers in lacking:
                     answers.found()  # while this model is in
@@ -258,9 +260,9 @@ def _probes(resident: Resident, at: Sites, role: str, **options: Any) -> dict[st
     """What is measured of a role's model and its partner."""
     config = resident.config
     shared: dict[str, Any] = {"at": at, "readout": READOUT, **_where(resident), **options}
-    found: dict[str, Probe] = {
-        "cka": CKA(**shared, form="rows", n_permutations=_PERMUTATIONS if role == "tuned" else 0, seed=config.seed)
-    }
+    draws = _PERMUTATIONS if role == "tuned" else 0
+    units = "unit" if config.units and draws else None
+    found: dict[str, Probe] = {"cka": CKA(**shared, form="rows", n_permutations=draws, seed=config.seed, units=units)}
     if is_other_control(role):
         return found
     if role in ("base", "tuned"):

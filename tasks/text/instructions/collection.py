@@ -21,11 +21,13 @@ class Example:
         prompt: what a model is told.
         answer: what it should say.
         where: they were read, such as ``"tasks/copa_train.jsonl, line 3"``; two examples are equal without it.
+        unit: which examples belong together, such as those of one template; empty if that is not known.
     """
 
     prompt: str
     answer: str
     where: str = field(default="", compare=False)
+    unit: str = ""
 
 
 @dataclass(frozen=True)

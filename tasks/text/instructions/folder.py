@@ -22,6 +22,7 @@ def read_task_folder(
     prompt_field: str = "inputs",
     answer_field: str = "targets",
     task_field: str = "task",
+    unit_field: str = "",
     clusters: str | Path | None = None,
     tasks: Sequence[str] = (),
     held_out: Sequence[str] | None = None,
@@ -44,6 +45,7 @@ def read_task_folder(
         prompt_field: that has the prompt.
         answer_field: that has the answer.
         task_field: that has the task's name, where there is one; empty: the files' names alone tell it.
+        unit_field: that says which examples belong together, such as their template; empty: none.
         clusters: a file of clusters and held-out tasks elsewhere.
         tasks: to take; none: all.
         held_out: tasks that the multi-task model is not trained on, instead of those of the file.
@@ -67,7 +69,7 @@ def read_task_folder(
     files, notes = task_files(folder)
     file = find_clusters(folder, clusters)
     check_names(tasks, tasks, "tasks:")
-    examples, origins = _gather(files, Fields(prompt_field, answer_field, task_field), tasks)
+    examples, origins = _gather(files, Fields(prompt_field, answer_field, task_field, unit_field), tasks)
     known = sorted(examples)
     check_names(tasks, known, f"{str(folder)!r}: no task is called")
     chosen = {name: examples[name] for name in known if not tasks or name in tasks}

@@ -26,11 +26,13 @@ class Fields:
         prompt: field of the prompt.
         answer: field of the answer.
         task: field of the task's name, where there is one; empty: the files' names tell it.
+        unit: field that says which examples belong together, such as their template; empty: none.
     """
 
     prompt: str = "inputs"
     answer: str = "targets"
     task: str = "task"
+    unit: str = ""
 
 
 def read_examples(path: Path, fields: Fields) -> Iterator[tuple[str | None, Example]]:
@@ -41,7 +43,7 @@ def read_examples(path: Path, fields: Fields) -> Iterator[tuple[str | None, Exam
             or task that is not a string or is empty.
     """
     records = (
-        parquet_rows(path, (fields.prompt, fields.answer), (fields.task,), extra="llm")
+        parquet_rows(path, (fields.prompt, fields.answer), (fields.task, *filter(None, [fields.unit])), extra="llm")
         if path.suffix.lower() == ".parquet"
         else _json_lines(path, fields)
     )
@@ -62,9 +64,18 @@ def read_examples(path: Path, fields: Fields) -> Iterator[tuple[str | None, Exam
             )
         task = checked_text(record[fields.task], "task", where) if has_task else None
         prompt = checked_text(record[fields.prompt], "prompt", where)
-        yield task, Example(prompt, checked_text(record[fields.answer], "answer", where), where)
+        answer = checked_text(record[fields.answer], "answer", where)
+        yield task, Example(prompt, answer, where, _unit_of(record, fields.unit, where))
     if first is None:
         raise InputError(f"{str(path)!r} holds no examples; give it some, or remove it")
+
+
+def _unit_of(record: Mapping[str, Any], name: str, where: str) -> str:
+    if not name:
+        return ""
+    if name not in record:
+        raise InputError(f'{where} has no "{name}"; add it, or leave out --units')
+    return str(record[name])
 
 
 def checked_text(value: object, called: str, where: str) -> str:

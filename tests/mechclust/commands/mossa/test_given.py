@@ -213,3 +213,32 @@ def test_whole_checkpoints_are_loaded_once_a_task(result, base, tasks, out, tmp_
     again = tiny.run(base, tasks, tmp_path / "run", **given)
     assert loads == {"base": 1, "tuned": 1, "control-copy": 1}
     np.testing.assert_array_equal(again.values("tuned"), found.values("tuned"))
+
+
+class TestUnits:
+    """A field of the examples says which of them share a template."""
+
+    @pytest.fixture
+    def templated(self, tasks, tmp_path):
+        folder = shutil.copytree(tasks, tmp_path / "templated")
+        for path in folder.glob("*.jsonl"):
+            lines = [json.loads(line) for line in path.read_text().splitlines()]
+            path.write_text("".join(json.dumps({**x, "template": f"t{i // 3}"}) + "\n" for i, x in enumerate(lines)))
+        return folder
+
+    def test_chance_levels_pair_whole_units(self, result, base, templated, out, tmp_path):
+        with_units = tiny.run(base, templated, tmp_path / "run", **adapters(out), units="template")
+        assert any("one template as one unit" in note for note in with_units.notes)
+        assert any("independent" in note for note in result.notes)
+        measures = {name: with_units.of_task["copy"]["tuned.cka"][name] for name in ("cka", "cka_null_high")}
+        before = {name: result.of_task["copy"]["tuned.cka"][name] for name in measures}
+        assert torch.equal(measures["cka"], before["cka"])
+        assert not torch.equal(measures["cka_null_high"], before["cka_null_high"])
+
+    def test_an_example_without_the_field_is_named(self, base, tasks, tmp_path):
+        with pytest.raises(InputError, match=r'line 1 has no "template"; add it, or leave out --units'):
+            tiny.run(base, tasks, tmp_path / "run", units="template")
+
+    def test_natural_instructions_have_none(self, tasks):
+        with pytest.raises(InputError, match="--units needs --format flan"):
+            tiny.settings(tasks, units="template", format="natural-instructions").check()
