@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import torch
 
-from probes.functional.neighbour_purity import nearest, neighbour_purity_chance, purity_interval, same_label
+from probes.functional.neighbour_purity import (
+    nearest,
+    nearest_of_other_units,
+    neighbour_purity_chance,
+    purity_interval,
+    same_label,
+)
 from probes.hooks import check_device
 from probes.pairwise import ByClass
 from probes.readout import Readout, last_token
 from probes.result import ProbeResult
 from probes.sites import Sites, residual
 from probes.state import hashed
+from probes.strata import check_given
 from tasks import InputError
 from tasks.errors import check_at_least
 
@@ -38,6 +45,8 @@ class NeighbourPurity(ByClass):
         max_memory: most GiB of state; the first batch that would need more is refused.
         max_rows: find the neighbours, among all examples, of at most this many, chosen by their index.
         device: where to compute, such as ``"cuda"``; the CPU if not given.
+        units: a label that says which examples belong together, such as the template of prompts. Neighbours are then
+            those of other units, in ``chance`` too, and the interval takes units as independent.
 
     Raises:
         InputError: for a label with one class only, with one example per class or given per token, not more than ``k``
@@ -59,14 +68,16 @@ class NeighbourPurity(ByClass):
         max_memory: float = 8.0,
         max_rows: int | None = None,
         device: str | None = None,
+        units: str | None = None,
     ) -> None:
         super().__init__(at, readout, label, max_memory)
+        check_given(label, units=units)
         check_at_least(k=(k, 1))
         if max_rows is not None and max_rows < 2:
             raise InputError(f"max_rows is {max_rows}; expected at least 2, or None for all")
         if device is not None:
             check_device(device)
-        self.k, self.max_rows, self.device = k, max_rows, device
+        self.k, self.max_rows, self.device, self.units = k, max_rows, device, units
 
     def compute(self) -> ProbeResult:
         (index, labels), n = self.classes.get("label"), self._counts()
@@ -82,15 +93,21 @@ class NeighbourPurity(ByClass):
             asked = torch.argsort(hashed(index), stable=True)[: self.max_rows].sort().values
             notes = [f"neighbour_purity is that of {len(asked)} of {len(index)} examples, among all of them"]
         measured: dict[str, list[float]] = {name: [] for name in _MEASURES}
+        notes += self._repeats()
+        units = self._units_of("all")
         for site in self.site_names:
-            near = nearest(self._rows_of(site, "all"), self.k, asked, device=self.device)
+            rows = self._rows_of(site, "all")
+            if units is None:
+                near = nearest(rows, self.k, asked, device=self.device)
+            else:
+                near = nearest_of_other_units(rows, self.k, units, asked, device=self.device)
             purity = float(same_label(near, labels, asked).mean())
-            for name, value in zip(_MEASURES, (purity, *purity_interval(near, labels, asked)), strict=True):
+            for name, value in zip(_MEASURES, (purity, *purity_interval(near, labels, asked, units)), strict=True):
                 measured[name].append(value)
         return self.result(
             {
                 **{measure: torch.tensor(values, dtype=torch.float64) for measure, values in measured.items()},
-                "chance": torch.tensor(neighbour_purity_chance(labels), dtype=torch.float64),
+                "chance": torch.tensor(neighbour_purity_chance(labels, units), dtype=torch.float64),
             },
             {**dict.fromkeys(measured, ("site",)), "chance": ()},
             metadata={"d": self._dims(), "n": n, "n_asked": len(index) if asked is None else len(asked)},

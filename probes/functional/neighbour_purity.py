@@ -46,16 +46,67 @@ def neighbour_purity(
     return float(same_label(nearest(x, k, device=device), labels).mean())
 
 
-def neighbour_purity_chance(labels: Shaped[Tensor, "n"]) -> float:
+def neighbour_purity_chance(labels: Shaped[Tensor, "n"], units: Shaped[Tensor, "n"] | None = None) -> float:
     """``neighbour_purity`` for neighbours drawn at random: share of pairs with the same label. NaN for one row.
+
+    With ``units``, of pairs of different units.
 
     Example:
         >>> neighbour_purity_chance(torch.tensor([0, 0, 1, 1]))
         0.3333333333333333
     """
-    counts = np.unique(_labels(labels), return_counts=True)[1]
-    n = int(counts.sum())
-    return float((counts * (counts - 1)).sum() / (n * (n - 1))) if n > 1 else math.nan
+    names = _labels(labels)
+    unit = np.arange(len(names)) if units is None else _labels(units)
+    n_pairs = len(names) ** 2 - _pairs(unit)
+    alike = _pairs(names) - _pairs(np.stack([names, unit], axis=1))
+    return alike / n_pairs if n_pairs else math.nan
+
+
+def _pairs(values: np.ndarray) -> int:
+    """Return the number of ordered pairs of rows that are equal, each with itself included."""
+    return int(np.square(np.unique(values, axis=0, return_counts=True)[1]).sum())
+
+
+def nearest_of_other_units(
+    x: Shaped[Tensor, "n d"],
+    k: int,
+    units: Shaped[Tensor, "n"],
+    queries: Int[Tensor, "queries"] | None = None,
+    *,
+    device: str | None = None,
+) -> Int[Tensor, "queries k"]:
+    """Return the ``k`` nearest rows of other units, in the order of the rows, on the CPU.
+
+    Neighbours of the same unit, such as prompts of one template, are near because of their unit. Of rows equally near,
+    the first count, up to rounding in float64. Memory: the rows in float64, and the distances of one unit from all.
+
+    Args:
+        x: rows, in any dtype.
+        k: neighbours, at most as many as there are rows of other units.
+        units: of each row.
+        queries: of which rows; of all if not given.
+        device: where to multiply, one with float64; the CPU if not given.
+
+    Raises:
+        InputError: for a ``k`` that there are not enough rows of other units for, and rows that are not finite.
+
+    Example:
+        >>> nearest_of_other_units(torch.tensor([[0.0], [1.0], [10.0], [2.0]]), 1, torch.tensor([0, 0, 1, 1])).tolist()
+        [[3], [3], [1], [1]]
+    """
+    asked = torch.arange(len(x)) if queries is None else queries.cpu()
+    member = torch.unique(units.cpu(), return_inverse=True)[1]
+    if k > (others := len(x) - int(member.bincount().max())):
+        raise InputError(f"k is {k}, but the largest unit leaves {others} examples of others; give a lower k")
+    rows = float64(finite(x, "x")).to(device or "cpu")
+    rows = rows - rows.mean(dim=0)
+    neighbours = torch.empty(len(asked), k, dtype=torch.int64)
+    for unit in torch.unique(member[asked]).tolist():
+        places = (member[asked] == unit).nonzero()[:, 0]
+        distance = torch.cdist(rows[asked[places].to(rows.device)], rows)
+        distance[:, (member == unit).to(rows.device)] = torch.inf
+        neighbours[places] = distance.sort(dim=1, stable=True).indices[:, :k].sort(dim=1).values.cpu()
+    return neighbours
 
 
 def same_label(
@@ -78,7 +129,10 @@ def same_label(
 
 
 def purity_interval(
-    near: Int[Tensor, "queries k"], labels: Shaped[Tensor, "n"], queries: Int[Tensor, "queries"] | None = None
+    near: Int[Tensor, "queries k"],
+    labels: Shaped[Tensor, "n"],
+    queries: Int[Tensor, "queries"] | None = None,
+    units: Shaped[Tensor, "n"] | None = None,
 ) -> tuple[float, float]:
     """A 95% interval of the purity over examples, each of which counts as a query and as a neighbour of others.
 
@@ -95,6 +149,7 @@ def purity_interval(
         near: neighbours of each query, from ``nearest``.
         labels: of every row.
         queries: which rows these are; all of them if not given.
+        units: of every row. The jackknife is then over units, which are what is taken as independent.
 
     Raises:
         InputError: for a label that is NaN.
@@ -112,8 +167,13 @@ def purity_interval(
     deviation = (same - same.mean()) / same.size
     as_query = np.bincount(asked, deviation.sum(axis=1), len(names))
     as_neighbour = np.bincount(places.ravel(), deviation.ravel(), len(names))
-    variance = np.square(as_query + as_neighbour).sum() * len(names) / (len(names) - 1)
-    return _wilson(float(same.mean()), float(variance), len(asked))
+    unit = np.arange(len(names)) if units is None else np.unique(_labels(units), return_inverse=True)[1]
+    of_unit = np.bincount(unit, as_query + as_neighbour)
+    n_units = len(of_unit)
+    if n_units < 2:
+        return math.nan, math.nan
+    variance = np.square(of_unit).sum() * n_units / (n_units - 1)
+    return _wilson(float(same.mean()), float(variance), len(asked) if units is None else n_units)
 
 
 def _wilson(share: float, variance: float, n: int) -> tuple[float, float]:

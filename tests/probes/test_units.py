@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from probes import CKA, ClusteringHead, LinearDecodability, TaskClusterARI, last_token, run
+from probes import CKA, ClusteringHead, LinearDecodability, NeighbourPurity, TaskClusterARI, last_token, run
 from probes.functional import cka_null, cka_resamples, linear_cka
 from probes.functional.relabelling import relabelling_p_values
 from probes.functional.units import Relabelling, half_samples, n_pairings, pairings, units_needed
@@ -164,3 +164,39 @@ def test_a_template_within_tasks_is_named_as_a_unit(fake_model: Any) -> None:
 def test_units_without_anything_to_shuffle_are_refused(kind: Any, settings: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="units is 'template', but nothing is shuffled or resampled"):
         kind(**settings, units="template")
+
+
+def purity(fake_model: Any, states: torch.Tensor, batch: Batch, units: str | None) -> Any:
+    return run(fake_model(states), batch, NeighbourPurity(at="hook_embed", k=5, units=units))
+
+
+def test_neighbours_of_one_template_are_no_evidence_of_the_task(fake_model: Any) -> None:
+    called = {None: 0, "template": 0}
+    for seed in range(30):
+        states, batch = templated(seed)
+        for units in called:
+            result = purity(fake_model, states, batch, units)
+            called[units] += not result["neighbour_purity_low"] <= result["chance"] <= result["neighbour_purity_high"]
+    assert called[None] > 15
+    assert called["template"] <= 4
+
+
+def test_neighbours_of_other_units_are_found_by_brute_force(fake_model: Any) -> None:
+    states, batch = templated(1)
+    states += 2 * torch.nn.functional.one_hot(batch.labels["task"], D)
+    task, template = batch.labels["task"], batch.labels["template"]
+    distance = (states[:, None] - states).double().norm(dim=2)
+    distance[template[:, None] == template] = torch.inf
+    near = distance.sort(dim=1).indices[:, :5]
+    other = template[:, None] != template
+    result = purity(fake_model, states, batch, "template")
+    assert float(result["neighbour_purity"]) == pytest.approx(float((task[near] == task[:, None]).double().mean()))
+    assert float(result["chance"]) == pytest.approx(float((task[:, None] == task)[other].double().mean()))
+    assert float(result["neighbour_purity_low"]) > float(result["chance"])
+
+
+def test_a_unit_must_leave_enough_neighbours(fake_model: Any) -> None:
+    states, batch = templated(1)
+    halves = Batch(batch.tokens, labels={**batch.labels, "half": torch.arange(N) // (N - 3)})
+    with pytest.raises(InputError, match="k is 5, but the largest unit leaves 3 examples of others; give a lower k"):
+        purity(fake_model, states, halves, "half")

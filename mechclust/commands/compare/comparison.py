@@ -110,8 +110,8 @@ class Comparison:
         if config.n_dims:
             yield "n_dims", NDims(at, label="task", **options), config.n_dims_prompts
         if config.purity:
-            asked = config.purity_prompts
-            yield "purity", NeighbourPurity(at, label="task", **options, k=min(10, n - 1), max_rows=asked), None
+            asked: dict[str, Any] = {"k": min(10, n - self._largest_unit()), "max_rows": config.purity_prompts}
+            yield "purity", NeighbourPurity(at, label="task", **options, **asked, units=config.unit_label), None
         if not self.alike:
             return
         if config.rbf:
@@ -120,6 +120,14 @@ class Comparison:
             yield "without_top_pc", CKA(at, **options, form="rows", remove_top=1), config.top_pc_prompts
         if config.svcca:
             yield "svcca", SVCCA(at, **options), config.svcca_prompts
+
+    def _largest_unit(self) -> int:
+        """Return how many prompts the largest unit has."""
+        label, store = self.config.unit_label, self.pair["tuned"]
+        if label is None:
+            return 1
+        (units,) = store.take(store.index, [f"labels/{label}"]).values()
+        return int(units.bincount().max())
 
     def _part(
         self,
