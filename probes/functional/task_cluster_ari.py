@@ -139,14 +139,39 @@ def adjusted_rand_null(
     if units is not None:
         strata = None if within is None else _codes(a, within)[1]
         relabelling = Relabelling.of(ib, _codes(a, units)[1], strata)
-        shuffles = (relabelling.draw(rng) for _ in range(n_permutations))
-        return np.array([adjusted_rand_score(ia, shuffled) for shuffled in shuffles])
+        if relabelling.whole_units:
+            return _between_units(ia, relabelling, n_permutations, rng)
+        within = relabelling.strata
     if within is None and n <= _SHUFFLED:
         together = [_pairs(_cells(ia, rng.permutation(ib))) for _ in range(n_permutations)]
     else:
         strata = np.zeros(n, dtype=np.int64) if within is None else _codes(a, within)[1]
         together = _stratified(ia, ib, strata, n_permutations, rng)
     return np.array([_index(pairs, pairs_a, pairs_b, n * (n - 1) // 2) for pairs in together])
+
+
+def _between_units(
+    ia: Int[np.ndarray, "n"], relabelling: Relabelling, times: int, rng: np.random.Generator
+) -> Float[np.ndarray, "times"]:
+    """Index of ``ia`` and classes that whole units exchanged at random. The sizes of classes change with them."""
+    n, width = len(ia), int(ia.max()) + 1
+    n_units, n_classes = len(relabelling.classes), int(relabelling.classes.max()) + 1
+    of_unit = np.bincount(relabelling.member * width + ia, minlength=n_units * width).reshape(n_units, width)
+    places = np.argsort(relabelling.strata, kind="stable")
+    pairs_a, pairs = _pairs(np.bincount(ia)), n * (n - 1) // 2
+    at_once = max(1, _HELD // (n_units * n_classes))
+    found = []
+    for start in range(0, times, at_once):
+        keys = relabelling.strata + rng.random((min(at_once, times - start), n_units))  # below 1: strata stay apart
+        classes = np.empty(keys.shape, dtype=np.int64)
+        classes[:, places] = relabelling.classes[keys.argsort(axis=1)]
+        one_hot = classes[:, None] == np.arange(n_classes)[:, None]
+        tables = (one_hot.astype(np.float32) @ of_unit.astype(np.float32)).astype(np.int64)  # exact below 2^24
+        sizes = tables.sum(axis=2)
+        together = (tables * (tables - 1) // 2).sum(axis=(1, 2))
+        pairs_b = (sizes * (sizes - 1) // 2).sum(axis=1)
+        found += [_index(t, pairs_a, b, pairs) for t, b in zip(together.tolist(), pairs_b.tolist(), strict=True)]
+    return np.array(found)
 
 
 def _stratified(
