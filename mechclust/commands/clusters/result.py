@@ -157,7 +157,7 @@ class ClustersResult:
             f"{found['n']} prompts, hidden state at {self.config.states}{after}; clusters: {clusters}.",
             *([in_words(found["tokenization"])] if "tokenization" in found else []),
             *self._of_given(),
-            "Chance: 95% of the indices when labels are permuted among the prompts; p: the share of "
+            f"Chance: 95% of the indices when labels are permuted among the {self._exchanged}; p: the share of "
             f"{self.config.n_permutations} such permutations at least as high. Above chance: p of at most {LEVEL:g}, "
             "corrected for the number of layers looked at (Benjamini-Hochberg: of the layers named, at most 5% are "
             "there by chance, on average).",
@@ -211,6 +211,11 @@ class ClustersResult:
                 if note not in seen:
                     yield whose[name], note
                 seen.add(note)
+
+    @property
+    def _exchanged(self) -> str:
+        """What exchanges labels."""
+        return "prompts" if self.config.unit_label is None else f"units ({quoted(self.config.unit_label)})"
 
     def _of_linear(self) -> list[str]:
         if self.trained.linear is None:

@@ -130,7 +130,9 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
     notes = check_read_alike(texts, readers)
     first, encode = readers[str(checkpoints[0])]
     keep = n_leading(first, config.bos)
-    batches = _batches(prompts, places, encode, first.pad_token_id or 0, keep, list(sizes.values()), config)
+    batches = _batches(
+        prompts, places, encode, first.pad_token_id or 0, keep, list(sizes.values()), config, units.label
+    )
     notes += what_is_wrong(first, batches, prompts.repeated)
     largest = max(int(batch.tokens.max()) for batch in batches)
     for model, size in sizes.items():
@@ -193,11 +195,12 @@ def _batches(
     keep: int,
     sizes: list[Sizes],
     config: CompareConfig,
+    units: str | None,
 ) -> list[Batch]:
     source = prompts.source if len(places) == len(prompts) else f"{prompts.source}, {len(places)} prompts drawn"
-    some = LabelledPrompts(
-        [prompts.prompts[i] for i in places], {"task": [prompts.labels["task"][i] for i in places]}, source
-    )
+    kept = {name: prompts.labels[name] for name in dict.fromkeys(["task", *([] if units is None else [units])])}
+    labels = {name: [values[i] for i in places] for name, values in kept.items()}
+    some = LabelledPrompts([prompts.prompts[i] for i in places], labels, source)
     context = min((s.n_ctx for s in sizes if s.n_ctx is not None), default=None)
     options: dict[str, Any] = {"max_length": context, "too_long": config.too_long, "pad_id": pad_id, "keep": keep}
     where = torch.tensor(places)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
+from mechclust import ClustersConfig, CompareConfig, HistoryConfig, compare_models, measure_clusters, measure_history
+from mechclust.commands.compare.report import what_to_know
 from mechclust.commands.units import TEMPLATE, templates_of, units_of
 from tasks import InputError, LabelledPrompts
 
@@ -62,3 +69,61 @@ def test_an_input_is_replaced_as_a_word() -> None:
         "say {input}!",
         "say '{input}'",
     ]
+
+
+@pytest.fixture
+def shared_templates(tmp_path):
+    """A file of prompts in which each of two tasks has five templates, with four inputs each."""
+    path = tmp_path / "templates.jsonl"
+    rows = [
+        {"prompt": f"w{1 + task} w{3 + k} w{8 + i}", "task": f"t{task}", "input": f"w{8 + i}", "other": f"o{k}"}
+        for task in range(2)
+        for k in range(5)
+        for i in range(4)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def other(gpt2, tmp_path):
+    """Another checkpoint of the same shape."""
+    folder = shutil.copytree(gpt2, tmp_path / "other")
+    weights = load_file(folder / "model.safetensors")
+    draw = torch.Generator().manual_seed(1)
+    changed = {name: x + 0.1 * torch.randn(x.shape, generator=draw) for name, x in weights.items()}
+    save_file(changed, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+class TestCommands:
+    """Each command finds the templates, gives them to its probes, says so, and can be told otherwise."""
+
+    def test_clusters(self, gpt2, shared_templates):
+        config = ClustersConfig(shared_templates, n_permutations=39, n_shuffles=19, untrained=0, map_prompts=0)
+        found = measure_clusters(str(gpt2), config)
+        assert found.trained.raw.metadata["parameters"]["units"] == TEMPLATE
+        assert found.trained.linear.metadata["parameters"]["units"] == TEMPLATE
+        assert any("10 templates, which are taken as independent" in note for note in found.notes)
+        alone = measure_clusters(str(gpt2), replace(config, units="none"))
+        assert alone.trained.raw.metadata["parameters"]["units"] is None
+        assert (alone.trained.raw["ari"] == found.trained.raw["ari"]).all()
+        named = measure_clusters(str(gpt2), replace(config, units="other"))
+        assert named.trained.raw.metadata["parameters"]["units"] == "other"
+
+    def test_compare(self, gpt2, other, shared_templates, tmp_path):
+        config = CompareConfig(shared_templates, n_resamples=20, n_permutations=19)
+        found = compare_models(str(gpt2), str(other), config, tmp_path / "out")
+        assert found.cka.metadata["parameters"]["units"] == TEMPLATE
+        assert any("10 templates" in note for note in what_to_know(found))
+        alone = compare_models(str(gpt2), str(other), replace(config, units="none"), tmp_path / "alone")
+        assert torch.equal(alone.cka["cka"].nan_to_num(), found.cka["cka"].nan_to_num())
+        assert not torch.equal(alone.cka["cka_low"].nan_to_num(), found.cka["cka_low"].nan_to_num())
+
+    def test_history(self, gpt2, other, shared_templates, tmp_path):
+        config = HistoryConfig(
+            shared_templates, checkpoints=(gpt2, other), n_init=1, n_permutations=39, cka_permutations=19, map_prompts=0
+        )
+        found = measure_history(str(gpt2), config, tmp_path / "out")
+        assert any("10 templates" in note for note in found.notes)
+        assert found.config.unit_label == TEMPLATE
