@@ -46,7 +46,7 @@ def ari(store: RowStore, readout: Readout, seeds: int) -> tuple[np.ndarray, floa
 def clusters(folder: Path, prompts: Path, out: Path, seed: int) -> dict[str, list[float]]:
     """What ``mechclust clusters`` finds by layer with another seed, from hidden states that are in ``out`` already:
     index of the task, raw and given what the clusters follow, accuracy, and index of the prompts' last word."""
-    config = ClustersConfig(prompts, untrained=0, n_shuffles=1, seed=seed)
+    config = ClustersConfig(prompts, units="none", untrained=0, n_shuffles=1, seed=seed)  # as R20 was bounded
     found = measure_clusters(str(folder), config, out)
     table, features = found.to_dataframe(), found.features
     table, words = table[table["label"] == "task"], features[features["name"] == "last word"]
