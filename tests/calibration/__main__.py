@@ -1,6 +1,6 @@
 """Measure the false positives of every p-value and interval of the probes, at a nominal 5%, and write the table.
 
-``python -m tests.calibration`` measures what ``examples/results/calibration/rates.csv`` lacks and writes
+``python -m tests.calibration`` measures what ``tests/calibration/rates.csv`` lacks and writes
 ``docs/calibration.md``. It takes hours: it can be stopped and started again, and ``--only TEXT`` measures some rows.
 """
 
@@ -19,7 +19,7 @@ from probes.functional import wilson_interval
 from tests.calibration import ari_moments, best_pair, neighbour_purity, topic_attention, units
 
 ROOT = Path(__file__).parents[2]
-RATES = ROOT / "examples" / "results" / "calibration" / "rates.csv"
+RATES = ROOT / "tests" / "calibration" / "rates.csv"
 PAGE = ROOT / "docs" / "calibration.md"
 SECONDS_PER_ROW = 240  # fewer than 2,000 draws if they take longer
 FIELDS = ("what", "case", "calls", "draws")
