@@ -43,6 +43,7 @@ from tasks.errors import check_at_least, check_choice
 
 _FORMS = {"cka": False, "debiased_cka": True}
 _ERROR = 1e-5  # that float32 may leave without a note
+MAX_REPEATED_SHARE = 0.05  # of the examples: repeats beyond it bias debiased CKA by more than its interval is wide
 
 
 class CKA(Pairwise, RowsOrMoments):
@@ -276,10 +277,14 @@ class CKA(Pairwise, RowsOrMoments):
                 rows(x, group), rows(y, group), self.n_resamples, self.seed, self.precision, self._units_of(group)
             )
 
+        repeated = cache(self._repeated)
+
         def interval(x: str, y: str, group: str, values: Mapping[str, float]) -> Iterator[tuple[str, float, str]]:
             if self.n_resamples:
                 terms = halves(x, y, group), halves(x, x, group), halves(y, y, group)
                 for measure, value in values.items():
+                    if measure == "debiased_cka" and repeated(group):
+                        continue  # NaN
                     spread = value + deviations_of(*terms, debiased=_FORMS[measure]).quantile(ends)
                     yield from zip((f"{measure}_low", f"{measure}_high"), spread.tolist(), ("", ""), strict=True)
             if self.n_permutations:
@@ -363,11 +368,20 @@ class CKA(Pairwise, RowsOrMoments):
         for measure in _FORMS:
             if self.n_resamples and bool((values[f"{measure}_low"].isnan() & ~values[measure].isnan()).any()):
                 notes.append(f"{measure}_low and _high are NaN where half of the examples have no CKA")
+        if self.n_resamples and (repeated := [group for group in n if self._repeated(group)]):
+            notes.append(
+                f"debiased_cka is too high if examples are repeated, and its interval is NaN: label "
+                f"{', '.join(repeated)}; give each example once"
+            )
         if self.n_permutations:
             notes += self._pairing_counts(n)
         if self.n_permutations or self.n_resamples:
             notes += self._repeats()
         return notes
+
+    def _repeated(self, group: str) -> bool:
+        """Whether so many examples repeat others of their unit that the debiased form is too high."""
+        return self.units is not None and self._n_repeats(group) > MAX_REPEATED_SHARE * self._counts()[group]
 
     def _pairing_counts(self, n: Mapping[str, int]) -> list[str]:
         """Say for which groups there are too few different pairings for a p-value."""

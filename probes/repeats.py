@@ -16,15 +16,21 @@ def repeats_note(rows: Mapping[str, Shaped[Tensor, "n ..."]], layers: Mapping[st
 
     Layer 0, the embedding, does not count: any two prompts that end in one token have the same state there.
     """
-    repeated = [_n_repeats(x) for site, x in rows.items() if layers.get(site, 1) > 0]
-    if not repeated or not min(repeated):
+    repeated = n_repeats(rows, layers)
+    if not repeated:
         return ""
     n = len(next(iter(rows.values())))
     return (
-        f"{min(repeated)} of {n} examples repeat the states of another, but p-values and intervals take all as "
+        f"{repeated} of {n} examples repeat the states of another, but p-values and intervals take all as "
         "independent; give units, a label that says which examples belong together"
     )
 
 
-def _n_repeats(rows: Shaped[Tensor, "n ..."]) -> int:
-    return int((first_alike(rows.flatten(1)) != torch.arange(len(rows))).sum())
+def n_repeats(rows: Mapping[str, Shaped[Tensor, "n ..."]], layers: Mapping[str, int]) -> int:
+    """Return how many examples repeat the states of another at every site above layer 0; 0 if there is no such site."""
+    counts = [
+        int((first_alike(x.flatten(1)) != torch.arange(len(x))).sum())
+        for site, x in rows.items()
+        if layers.get(site, 1) > 0
+    ]
+    return min(counts, default=0)

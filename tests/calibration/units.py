@@ -126,7 +126,7 @@ CASES: dict[str, tuple[Callable[[Design, int, bool], bool], Design]] = {
     "CKA, p-value, 50 independent prompts": (similarity_called, Design(5, 1, 10)),
     "CKA, p-value, 30 prompts given four times": (similarity_called, FOUR_TIMES),
     "CKA, interval, 50 independent prompts": (interval_misses, Design(5, 1, 10)),
-    "CKA, interval, 30 prompts given four times": (interval_misses, FOUR_TIMES),
+    "CKA, interval, 5 x 4 templates x 5, share .2": (interval_misses, Design(5, 4, 5, share=0.2)),
 }
 
 

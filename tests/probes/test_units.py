@@ -76,6 +76,18 @@ def test_repeated_prompts_are_no_evidence_of_similarity() -> None:
     assert called[True] <= 6
 
 
+def test_repeats_leave_no_interval_of_the_debiased_form(fake_model: Any) -> None:
+    draw = torch.Generator().manual_seed(0)
+    units = torch.arange(80) // 4
+    states = [torch.randn(20, 5, generator=draw)[units] for _ in range(2)]
+    batch = Batch(torch.arange(80)[:, None], labels={"prompt": units})
+    models = {name: fake_model(torch.zeros(80, 5), x) for name, x in zip(("a", "b"), states, strict=True)}
+    result = run(models, batch, CKA(n_resamples=20, units="prompt"))
+    assert result["debiased_cka_low"].isnan().all()
+    assert not result["cka_low"][1].isnan().any()
+    assert any("give each example once" in note for note in result.notes)
+
+
 def test_half_samples_of_units_vary_more() -> None:
     draw = torch.Generator().manual_seed(0)
     units = torch.arange(80) // 4
